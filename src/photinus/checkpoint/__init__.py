@@ -1,0 +1,1 @@
+"""Floor 1: whole checkpoints or none."""

@@ -1,0 +1,1 @@
+"""Floor 0: flat parameters, clock, events, settings, errors, seeds."""

@@ -1,0 +1,119 @@
+"""A worker's clock, and the triggers that say when it is time to agree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+from photinus.core.settings import Limit, above, validate, whole
+
+__all__ = ["Clock", "Epochs", "Examples", "Seconds", "Steps", "Trigger"]
+
+
+class Clock(NamedTuple):
+    """What a worker has done in this phase, and for how long.
+
+    Example:
+        >>> Clock().after(32, seconds=0.5, epochs=0.1)
+        Clock(steps=1, examples=32, epochs=0.1, seconds=0.5, closing=False)
+    """
+
+    steps: int = 0
+    examples: int = 0
+    epochs: float = 0.0
+    seconds: float = 0.0
+    closing: bool = False
+    """True once the phase is over: what was not sent yet is due now (the drain)."""
+
+    def after(self, examples: int, seconds: float, epochs: float) -> Clock:
+        """Returns the clock one step of `examples` later; `seconds` and `epochs` are absolute."""
+        return Clock(self.steps + 1, self.examples + examples, epochs, seconds)
+
+    def since(self, last: Clock) -> Clock:
+        """Returns the work done since `last`: the weight of a delta."""
+        return Clock(
+            self.steps - last.steps,
+            self.examples - last.examples,
+            self.epochs - last.epochs,
+            self.seconds - last.seconds,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """Fires as soon as any of its limits is reached since the last exchange.
+
+    Limits join with `|`, whichever comes first (SparkNet's rule: Moritz et al., 2015).
+
+    Example:
+        >>> (Steps(50) | Seconds(2.0)).fires(Clock(steps=3, seconds=2.1), Clock())
+        True
+    """
+
+    steps: int | None = None
+    seconds: float | None = None
+    examples: int | None = None
+    epochs: float | None = None
+
+    LIMITS = {  # noqa: RUF012 - dataclass slots: a plain class attribute, never written
+        "steps": Limit.optional(whole(1)),
+        "seconds": Limit.optional(above(0)),
+        "examples": Limit.optional(whole(1)),
+        "epochs": Limit.optional(above(0)),
+    }
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def __or__(self, other: Trigger) -> Trigger:
+        pairs = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in fields(self)}
+        return Trigger(
+            **{
+                name: min((v for v in pair if v is not None), default=None)
+                for name, pair in pairs.items()
+            }
+        )
+
+    def __str__(self) -> str:
+        named = [(f.name, getattr(self, f.name)) for f in fields(self)]
+        return " or ".join(f"{value:g} {name}" for name, value in named if value is not None)
+
+    @property
+    def is_deterministic(self) -> bool:
+        """True when it counts work only: the same seed then gives the same bits."""
+        return self.seconds is None
+
+    def fires(self, now: Clock, last: Clock) -> bool:
+        """Tells whether a limit is reached at `now`, counted from `last`."""
+        since = now.since(last)
+        if since.steps == 0:
+            return False
+        return any(
+            limit is not None and done >= limit - tolerance
+            for limit, done, tolerance in (
+                (self.steps, since.steps, 0),
+                (self.seconds, since.seconds, 0),
+                (self.examples, since.examples, 0),
+                (self.epochs, since.epochs, 1e-9),
+            )
+        )
+
+
+def Steps(n: int) -> Trigger:  # noqa: N802 - reads as the unit that it is
+    """Fires every `n` mini-batches of a worker."""
+    return Trigger(steps=n)
+
+
+def Seconds(t: float) -> Trigger:  # noqa: N802 - reads as the unit that it is
+    """Fires every `t` seconds of a worker's time."""
+    return Trigger(seconds=t)
+
+
+def Examples(n: int) -> Trigger:  # noqa: N802 - reads as the unit that it is
+    """Fires every `n` examples of a worker."""
+    return Trigger(examples=n)
+
+
+def Epochs(n: float) -> Trigger:  # noqa: N802 - reads as the unit that it is
+    """Fires every `n` passes of a worker over its own rows."""
+    return Trigger(epochs=n)

@@ -1,0 +1,91 @@
+"""Every error that photinus raises, and the one form of their messages.
+
+PhotinusError
+├── UsageError             an argument, a setting or a name is wrong
+├── NotReadyError          the machine or the cluster lacks something: Java, slots, a package
+├── DataError              a row, a column or a file of the user's data is wrong
+├── LinkError              what passes between workers and the driver
+│   ├── AuthenticationError    a key is wrong or missing
+│   ├── FrameError             bytes that are no frame of ours
+│   └── LinkLost               the other side is gone
+├── FencedError            this attempt no longer holds its seat
+├── CheckpointError        a checkpoint is damaged, foreign or missing
+└── RunFailed              a run ended without its result
+"""
+
+__all__ = [
+    "AuthenticationError",
+    "CheckpointError",
+    "DataError",
+    "FencedError",
+    "FrameError",
+    "LinkError",
+    "LinkLost",
+    "NotReadyError",
+    "PhotinusError",
+    "RunFailed",
+    "UsageError",
+    "message",
+]
+
+
+def message(wrong: str, *, got: object = None, do: str = "") -> str:
+    """Returns the one form of every message: what is wrong; what was got; what to do.
+
+    Example:
+        >>> message("workers must be at least 1", got=0, do="name how many tasks shall train")
+        'workers must be at least 1; got 0; name how many tasks shall train'
+    """
+    parts = [wrong]
+    if got is not None:
+        parts.append(f"got {got}")
+    if do:
+        parts.append(do)
+    return "; ".join(parts)
+
+
+class PhotinusError(Exception):
+    """The root: `except PhotinusError` catches all that photinus raises on purpose."""
+
+    def __init__(self, wrong: str, *, got: object = None, do: str = "") -> None:
+        super().__init__(message(wrong, got=got, do=do))
+
+
+class UsageError(PhotinusError):
+    """An argument, a setting or a name is wrong."""
+
+
+class NotReadyError(PhotinusError):
+    """The machine or the cluster lacks something that the run needs."""
+
+
+class DataError(PhotinusError):
+    """A row, a column or a file of the user's data is wrong."""
+
+
+class LinkError(PhotinusError):
+    """What passes between workers and the driver failed."""
+
+
+class AuthenticationError(LinkError):
+    """A key is wrong or missing."""
+
+
+class FrameError(LinkError):
+    """Bytes arrived that are no frame of this run."""
+
+
+class LinkLost(LinkError):
+    """The other side of a link is gone, or the link was closed."""
+
+
+class FencedError(PhotinusError):
+    """This attempt no longer holds its seat: another one trains in its place."""
+
+
+class CheckpointError(PhotinusError):
+    """A checkpoint is damaged, foreign or missing."""
+
+
+class RunFailed(PhotinusError):
+    """A run ended without its result."""

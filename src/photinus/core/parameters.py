@@ -1,0 +1,202 @@
+"""The parameters as one flat, contiguous buffer with a layout; an exchange copies nothing.
+
+Sections: *trained* goes through the strategy; *floats* (BatchNorm's running statistics) travel
+beside it as float32 and are merged by their weighted mean, never through an outer optimizer;
+*integers* (counters) take the maximum.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from photinus.core.errors import UsageError
+
+__all__ = [
+    "FLOATS",
+    "INTEGERS",
+    "SECTIONS",
+    "TRAINED",
+    "Entry",
+    "Layout",
+    "Parameters",
+    "Vector",
+    "fingerprint",
+    "is_finite",
+    "weighted_mean",
+]
+
+Vector = NDArray[Any]
+"""One flat buffer [n]: parameters, gradients and deltas alike."""
+
+TRAINED, FLOATS, INTEGERS = "trained", "floats", "integers"
+SECTIONS = (TRAINED, FLOATS, INTEGERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where one tensor lies in its section."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+    section: str = TRAINED
+
+    @property
+    def size(self) -> int:
+        """How many numbers the tensor holds."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Names and shapes of all tensors, in the order in which they lie in the buffer.
+
+    Example:
+        >>> Layout.of([("w", (2, 3), TRAINED), ("b", (3,), TRAINED)]).size(TRAINED)
+        9
+    """
+
+    entries: tuple[Entry, ...]
+    dtype: str = "float32"
+    """Of the trained section: float32, or float64 for exact comparisons."""
+
+    @classmethod
+    def of(
+        cls, tensors: Iterable[tuple[str, Sequence[int], str]], dtype: str = "float32"
+    ) -> Layout:
+        """Lays out (name, shape, section) one behind the other."""
+        entries, offsets = [], dict.fromkeys(SECTIONS, 0)
+        for name, shape, section in tensors:
+            entry = Entry(name, tuple(int(n) for n in shape), offsets[section], section)
+            offsets[section] += entry.size
+            entries.append(entry)
+        return cls(tuple(entries), dtype)
+
+    def size(self, section: str = TRAINED) -> int:
+        """How many numbers a section holds."""
+        return sum(e.size for e in self.entries if e.section == section)
+
+    def entry(self, name: str) -> Entry:
+        """Returns the entry of that name.
+
+        Raises:
+            UsageError: there is none.
+        """
+        for entry in self.entries:
+            if entry.name == name:
+                return entry
+        raise UsageError("no tensor of that name", got=repr(name), do=f"known: {self.names()}")
+
+    def names(self) -> tuple[str, ...]:
+        """All names, in order."""
+        return tuple(e.name for e in self.entries)
+
+    def fingerprint(self) -> str:
+        """Names, shapes and dtype in 16 hex digits: two sides that differ are told at hello."""
+        text = json.dumps([self.dtype, [(e.name, e.shape, e.section) for e in self.entries]])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Parameters:
+    """A layout and its three buffers. `view(name)` shares memory with the buffer.
+
+    Example:
+        >>> p = Parameters(Layout.of([("w", (2, 2), TRAINED)]))
+        >>> p.view("w")[1, 0] = 5.0
+        >>> p.trained.tolist()
+        [0.0, 0.0, 5.0, 0.0]
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        trained: Vector | None = None,
+        floats: Vector | None = None,
+        integers: Vector | None = None,
+    ) -> None:
+        self.layout = layout
+        self.trained = _buffer(layout, TRAINED, layout.dtype, trained)
+        self.floats = _buffer(layout, FLOATS, "float32", floats)
+        self.integers = _buffer(layout, INTEGERS, "int64", integers)
+
+    def section(self, name: str) -> Vector:
+        """Returns one of the three buffers [n]."""
+        buffers = {TRAINED: self.trained, FLOATS: self.floats, INTEGERS: self.integers}
+        return buffers[name]
+
+    def view(self, name: str) -> NDArray[Any]:
+        """Returns one tensor in its shape; writing into it writes into the buffer."""
+        entry = self.layout.entry(name)
+        flat = self.section(entry.section)[entry.offset : entry.offset + entry.size]
+        return flat.reshape(entry.shape)
+
+    def copy(self) -> Parameters:
+        """Returns the same numbers in buffers of their own."""
+        return Parameters(
+            self.layout, self.trained.copy(), self.floats.copy(), self.integers.copy()
+        )
+
+    def tensors(self) -> Mapping[str, NDArray[Any]]:
+        """All tensors by name, as views."""
+        return {e.name: self.view(e.name) for e in self.layout.entries}
+
+
+def _buffer(layout: Layout, section: str, dtype: str, given: Vector | None) -> Vector:
+    size = layout.size(section)
+    if given is None:
+        return np.zeros(size, dtype)
+    if given.shape != (size,) or given.dtype != np.dtype(dtype):
+        raise UsageError(
+            f"the {section} buffer must be {dtype}[{size}]", got=f"{given.dtype}{list(given.shape)}"
+        )
+    return np.ascontiguousarray(given)
+
+
+def weighted_mean(vectors: Sequence[Vector], weights: Sequence[float]) -> Vector:
+    """Returns Σ wᵢ vᵢ / Σ wᵢ, summed in the order given so that the bits repeat.
+
+    Args:
+        vectors: each [n].
+        weights: one number a vector, at least one above 0.
+
+    Raises:
+        UsageError: no weight is above 0.
+    """
+    total = float(sum(weights))
+    if not vectors or total <= 0:
+        raise UsageError("a mean needs at least one weight above 0", got=list(weights))
+    kept = [(v, w) for v, w in zip(vectors, weights, strict=True) if w > 0]
+    first = kept[0][0]
+    if len(kept) == 1:
+        return first.copy()
+    mean = first * first.dtype.type(kept[0][1] / total)
+    scratch = np.empty_like(mean)
+    for vector, weight in kept[1:]:
+        np.multiply(vector, vector.dtype.type(weight / total), out=scratch)
+        mean += scratch
+    return mean
+
+
+def is_finite(vector: Vector) -> bool:
+    """Tells whether no number is NaN or infinite, in one pass without a copy."""
+    if vector.dtype.kind != "f" or vector.size == 0:
+        return True
+    # the sum of squares is finite only when all are; a false alarm (overflow) is looked at closely
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(np.dot(vector, vector))) or bool(np.isfinite(vector).all())
+
+
+def fingerprint(*buffers: Vector) -> str:
+    """Returns 16 hex digits of the bytes: equal on all workers when they agree bit for bit."""
+    digest = hashlib.blake2b(digest_size=8)
+    for buffer in buffers:
+        digest.update(np.ascontiguousarray(buffer).view(np.uint8).data)
+    return digest.hexdigest()

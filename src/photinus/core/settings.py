@@ -1,0 +1,157 @@
+"""Settings are frozen dataclasses; their limits are data, and one function words every refusal.
+
+A settings class lists its limits in `LIMITS` and calls `validate(self)` in `__post_init__`.
+`to_dict` and `from_dict` carry it through TOML and JSON and back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from photinus.core.errors import UsageError
+
+__all__ = [
+    "Limit",
+    "above",
+    "at_least",
+    "between",
+    "from_dict",
+    "one_of",
+    "to_dict",
+    "unknown_name",
+    "validate",
+    "whole",
+]
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What a value must be: `text` completes the sentence "x of Y must be ...\"."""
+
+    text: str
+    holds: Callable[[Any], bool]
+
+    @staticmethod
+    def optional(limit: Limit) -> Limit:
+        """Returns `limit`, or None."""
+        return Limit(f"{limit.text}, or left out", lambda v: v is None or limit.holds(v))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def whole(least: int) -> Limit:
+    """A whole number of at least `least`."""
+    return Limit(
+        f"a whole number of at least {least}",
+        lambda v: isinstance(v, int) and not isinstance(v, bool) and v >= least,
+    )
+
+
+def above(least: float) -> Limit:
+    """A finite number above `least`."""
+    return Limit(f"a number above {least:g}", lambda v: _is_number(v) and v > least)
+
+
+def at_least(least: float) -> Limit:
+    """A finite number of at least `least`."""
+    return Limit(f"a number of at least {least:g}", lambda v: _is_number(v) and v >= least)
+
+
+def between(least: float, most: float) -> Limit:
+    """A number from `least` to `most`, both included."""
+    return Limit(
+        f"a number from {least:g} to {most:g}", lambda v: _is_number(v) and least <= v <= most
+    )
+
+
+def one_of(*choices: object) -> Limit:
+    """One of the values named."""
+    named = ", ".join(repr(c) for c in choices)
+    return Limit(f"one of {named}", lambda v: v in choices)
+
+
+def validate(instance: object) -> None:
+    """Checks a settings object against its class's `LIMITS`.
+
+    Raises:
+        UsageError: `every of Averaging must be a whole number of at least 1; got 0`.
+    """
+    limits: Mapping[str, Limit] = getattr(type(instance), "LIMITS", {})
+    for name, limit in limits.items():
+        value = getattr(instance, name)
+        if not limit.holds(value):
+            wrong = f"{name} of {type(instance).__name__} must be {limit.text}"
+            raise UsageError(wrong, got=repr(value))
+
+
+def unknown_name(kind: str, name: str, known: typing.Iterable[str]) -> UsageError:
+    """Returns the error for a name that is none of `known`, with the nearest one as a hint."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+    return UsageError(f"unknown {kind}", got=repr(name), do=hint)
+
+
+def to_dict(instance: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass
+    """Returns a settings object as plain values; what is None is left out (TOML has no null)."""
+    pairs = {f.name: getattr(instance, f.name) for f in dataclasses.fields(instance) if f.init}
+    return {name: _plain(value) for name, value in pairs.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - any field's value
+    if dataclasses.is_dataclass(value):
+        return to_dict(value)
+    if isinstance(value, (tuple, list)):
+        return [_plain(v) for v in value]
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items() if v is not None}
+    return value
+
+
+def from_dict(cls: type[S], values: Mapping[str, Any]) -> S:
+    """Builds a settings object from plain values: the inverse of `to_dict`.
+
+    Raises:
+        UsageError: a key is unknown (with the nearest known one), or a limit does not hold.
+    """
+    hints = typing.get_type_hints(cls)
+    known = {f.name for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
+    for key in values:
+        if key not in known:
+            raise unknown_name(f"setting of {cls.__name__}", key, known)
+    built = {key: _shaped(hints[key], value) for key, value in values.items()}
+    try:
+        return cls(**built)
+    except TypeError as error:
+        raise UsageError(
+            f"{cls.__name__} cannot be made", got=dict(values), do=str(error)
+        ) from error
+
+
+def _shaped(hint: Any, value: Any) -> Any:  # noqa: ANN401 - any field's type
+    """Returns a plain value in the shape that the field's type names: dataclass or tuple."""
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        inner = [a for a in typing.get_args(hint) if a is not type(None)]
+        structured = [a for a in inner if dataclasses.is_dataclass(a) or typing.get_origin(a)]
+        if value is None or not structured:
+            return value
+        return _shaped(structured[0], value)
+    if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
+        return from_dict(typing.cast(type, hint), value)
+    if typing.get_origin(hint) is tuple and isinstance(value, (list, tuple)):
+        arguments = typing.get_args(hint)
+        return tuple(_shaped(arguments[0], v) for v in value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    return value

@@ -1,0 +1,1 @@
+"""Floor 3: where processes live: simulated, local, on Spark."""

@@ -1,0 +1,1 @@
+"""Floor 2: worker, owner, coordinator, and the one training loop."""

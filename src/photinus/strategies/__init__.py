@@ -1,0 +1,1 @@
+"""Floor 1: how workers agree, as pure functions."""

@@ -1,0 +1,1 @@
+"""Floor 1: frames, encrypted links and their in-memory twin."""
