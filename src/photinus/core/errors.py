@@ -7,10 +7,10 @@ PhotinusError
 ├── LinkError              what passes between workers and the driver
 │   ├── AuthenticationError    a key is wrong or missing
 │   ├── FrameError             bytes that are no frame of ours
-│   └── LinkLost               the other side is gone
+│   └── LinkLostError               the other side is gone
 ├── FencedError            this attempt no longer holds its seat
 ├── CheckpointError        a checkpoint is damaged, foreign or missing
-└── RunFailed              a run ended without its result
+└── RunFailedError              a run ended without its result
 """
 
 __all__ = [
@@ -20,10 +20,10 @@ __all__ = [
     "FencedError",
     "FrameError",
     "LinkError",
-    "LinkLost",
+    "LinkLostError",
     "NotReadyError",
     "PhotinusError",
-    "RunFailed",
+    "RunFailedError",
     "UsageError",
     "message",
 ]
@@ -75,7 +75,7 @@ class FrameError(LinkError):
     """Bytes arrived that are no frame of this run."""
 
 
-class LinkLost(LinkError):
+class LinkLostError(LinkError):
     """The other side of a link is gone, or the link was closed."""
 
 
@@ -87,5 +87,5 @@ class CheckpointError(PhotinusError):
     """A checkpoint is damaged, foreign or missing."""
 
 
-class RunFailed(PhotinusError):
+class RunFailedError(PhotinusError):
     """A run ended without its result."""

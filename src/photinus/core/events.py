@@ -1,4 +1,4 @@
-"""What happens in a run, as frozen dataclasses: the journal, the terminal and the report read these.
+"""What happens in a run, as frozen dataclasses, for the journal, the terminal and the report.
 
 Every event is plain values only, so that `events.jsonl` holds it as it is.
 `examples` counts what was applied, not what was tried.

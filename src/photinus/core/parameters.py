@@ -132,10 +132,10 @@ class Parameters:
         buffers = {TRAINED: self.trained, FLOATS: self.floats, INTEGERS: self.integers}
         return buffers[name]
 
-    def view(self, name: str) -> NDArray[Any]:
+    def view(self, name: str) -> Vector:
         """Returns one tensor in its shape; writing into it writes into the buffer."""
         entry = self.layout.entry(name)
-        flat = self.section(entry.section)[entry.offset : entry.offset + entry.size]
+        flat: Vector = self.section(entry.section)[entry.offset : entry.offset + entry.size]
         return flat.reshape(entry.shape)
 
     def copy(self) -> Parameters:
@@ -144,7 +144,7 @@ class Parameters:
             self.layout, self.trained.copy(), self.floats.copy(), self.integers.copy()
         )
 
-    def tensors(self) -> Mapping[str, NDArray[Any]]:
+    def tensors(self) -> Mapping[str, Vector]:
         """All tensors by name, as views."""
         return {e.name: self.view(e.name) for e in self.layout.entries}
 

@@ -35,7 +35,7 @@ S = TypeVar("S")
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a value must be: `text` completes the sentence "x of Y must be ...\"."""
+    """What a value must be: `text` completes the sentence "x of Y must be"."""
 
     text: str
     holds: Callable[[Any], bool]
