@@ -136,7 +136,8 @@ class Parameters:
         """Returns one tensor in its shape; writing into it writes into the buffer."""
         entry = self.layout.entry(name)
         flat: Vector = self.section(entry.section)[entry.offset : entry.offset + entry.size]
-        return flat.reshape(entry.shape)
+        shaped: Vector = flat.reshape(entry.shape)
+        return shaped
 
     def copy(self) -> Parameters:
         """Returns the same numbers in buffers of their own."""
