@@ -178,7 +178,7 @@ def weighted_mean(vectors: Sequence[Vector], weights: Sequence[float]) -> Vector
     first = kept[0][0]
     if len(kept) == 1:
         return first.copy()
-    mean = first * first.dtype.type(kept[0][1] / total)
+    mean: Vector = first * first.dtype.type(kept[0][1] / total)
     scratch = np.empty_like(mean)
     for vector, weight in kept[1:]:
         np.multiply(vector, vector.dtype.type(weight / total), out=scratch)

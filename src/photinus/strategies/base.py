@@ -1,0 +1,148 @@
+"""What a strategy is: the worker's half and the owner's half of how workers agree.
+
+Both halves are pure: all that they remember is the state that they return, so a checkpoint is
+values, and the same functions run in the simulator, in processes and on Spark. `offer` and
+`accept` write only into the vector that they are given.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+from photinus.core.clock import Clock
+from photinus.core.parameters import Vector
+
+__all__ = [
+    "ALL",
+    "GRADIENT",
+    "PARAMETERS",
+    "Message",
+    "Policy",
+    "Reply",
+    "Strategy",
+    "Turn",
+    "part",
+]
+
+GRADIENT, PARAMETERS = "gradient", "parameters"
+"""Where in a step a strategy acts: on the gradient, before the inner step, or after it."""
+
+ALL = (0, 0)
+"""The fragment that is the whole vector."""
+
+
+def part(vector: Vector, fragment: tuple[int, int]) -> Vector:
+    """Returns the fragment (start, stop) of a vector [n], as a view; (0, 0) is all of it."""
+    return vector if fragment == ALL else vector[fragment[0] : fragment[1]]
+
+
+class Turn(NamedTuple):
+    """One thing to do now.
+
+    `push` tells · `swap` pushes and waits for the answer · `take` waits for the answer to an
+    earlier push · `fetch` asks for what the owner has.
+    """
+
+    kind: str
+    fragment: tuple[int, int] = ALL
+
+    @property
+    def waits(self) -> bool:
+        """True when the loop waits for an answer."""
+        return self.kind != "push"
+
+
+class Message(NamedTuple):
+    """What workers and owners say; who said it under which lease is the node's business."""
+
+    kind: str
+    """push · fetch · agreed · heal · rejoin (the worker must heal as a joiner does)."""
+    vector: Vector | None = None
+    """Gradient or delta [n] going up; mean or agreed point [n] coming down; as the codec has it."""
+    fragment: tuple[int, int] = ALL
+    since: Clock = Clock()
+    """The work in a push: what the merge weighs."""
+    version: int = 0
+    """The agreed point that a delta starts from, or that an answer brings."""
+    codec: str = "fp32"
+    outer: tuple[Vector, ...] = ()
+    """The outer optimizer's state, in `heal` only."""
+    floats: Vector | None = None
+    """Float buffers (BatchNorm): beside the vector, never through an outer optimizer."""
+    integers: Vector | None = None
+
+
+class Strategy(ABC):
+    """The worker's half. A strategy of one's own is any object with this site and four functions.
+
+    `check_strategy` (strategies.check) proves that one keeps the contract.
+    """
+
+    site: str = PARAMETERS
+
+    @abstractmethod
+    def init(self, vector: Vector) -> Any:  # noqa: ANN401 - each strategy has a state of its own
+        """Returns the state at the start of a phase; `vector` [n] is what all workers hold."""
+
+    @abstractmethod
+    def due(self, clock: Clock, state: Any) -> tuple[Turn, ...]:  # noqa: ANN401
+        """Returns what is to be done after a step; with `clock.closing` set, the drain."""
+
+    @abstractmethod
+    def offer(
+        self,
+        turn: Turn,
+        vector: Vector,
+        clock: Clock,
+        state: Any,  # noqa: ANN401
+    ) -> tuple[Message | None, Any]:
+        """Returns what to send for a turn, and the new state."""
+
+    @abstractmethod
+    def accept(self, vector: Vector, incoming: Message, state: Any) -> Any:  # noqa: ANN401
+        """Takes a message in: changes `vector` in place, returns the new state."""
+
+
+class Reply(NamedTuple):
+    """What an owner answers, and to whom."""
+
+    slot: int
+    message: Message
+
+
+class Policy(ABC):
+    """The owner's half: a message in, replies out. It never asks for the time or the network."""
+
+    keeps: bool = True
+    """True when the owner holds the agreed parameters; False when only the workers do."""
+    quorum: float = 1.0
+    """The share of the members that may close a round without the others."""
+    grace_seconds: float | None = None
+    """How long a round waits for the others once the quorum has come; None: as a barrier does."""
+
+    @abstractmethod
+    def init(self, vector: Vector, floats: Vector, integers: Vector) -> Any:  # noqa: ANN401
+        """Returns the state at the start of a phase."""
+
+    @abstractmethod
+    def receive(
+        self,
+        slot: int,
+        message: Message,
+        members: frozenset[int],
+        state: Any,  # noqa: ANN401
+    ) -> tuple[list[Reply], Any]:
+        """Takes a push or a fetch of `slot` in; `members` are the slots that are waited for."""
+
+    @abstractmethod
+    def close(
+        self,
+        members: frozenset[int],
+        state: Any,  # noqa: ANN401
+    ) -> tuple[list[Reply], Any]:
+        """Called when `members` shrank: who is left may make a round whole."""
+
+    @abstractmethod
+    def agreed(self, state: Any) -> Message:  # noqa: ANN401
+        """Returns the agreed point as a `heal` message: for joiners, checkpoints and the end."""

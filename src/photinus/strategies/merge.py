@@ -1,0 +1,59 @@
+"""How the deltas of one round become one: uniform, by examples, or nova."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from photinus.core.clock import Clock
+from photinus.core.parameters import Vector
+
+__all__ = ["MERGES", "coefficients", "combine"]
+
+MERGES = ("uniform", "examples", "nova")
+
+
+def coefficients(merge: str, works: Sequence[Clock]) -> list[float]:
+    """Returns one coefficient a push; pushes without a step get 0.
+
+    uniform: 1/K · examples: nᵢ/Σn · nova: pᵢ·τ_eff/τᵢ with pᵢ = nᵢ/Σn and τ_eff = Σ pᵢτᵢ, so
+    that a worker with many short steps does not pull the mean towards itself (FedNova: Wang et
+    al., 2020). With equal work all three are 1/K.
+
+    Args:
+        merge: one of `MERGES`.
+        works: the work in each push.
+
+    Example:
+        >>> coefficients("examples", [Clock(1, 10), Clock(3, 30)])
+        [0.25, 0.75]
+    """
+    busy = [work.steps > 0 for work in works]
+    count = sum(busy)
+    if count == 0:
+        return [0.0] * len(works)
+    if merge == "uniform":
+        return [1.0 / count if b else 0.0 for b in busy]
+    total = sum(work.examples for work, b in zip(works, busy, strict=True) if b)
+    shares = [work.examples / total if b else 0.0 for work, b in zip(works, busy, strict=True)]
+    if merge == "examples":
+        return shares
+    effective = sum(p * work.steps for p, work in zip(shares, works, strict=True))
+    return [
+        p * effective / work.steps if b else 0.0
+        for p, work, b in zip(shares, works, busy, strict=True)
+    ]
+
+
+def combine(vectors: Sequence[Vector], weights: Sequence[float]) -> Vector:
+    """Returns Σ cᵢ vᵢ, summed in the order given so that the bits repeat; vectors are [n]."""
+    combined = np.zeros_like(vectors[0])
+    scratch = np.empty_like(combined)
+    for vector, weight in zip(vectors, weights, strict=True):
+        if weight == 1.0:
+            combined += vector
+        elif weight != 0.0:
+            np.multiply(vector, vector.dtype.type(weight), out=scratch)
+            combined += scratch
+    return combined

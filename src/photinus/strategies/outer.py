@@ -1,0 +1,217 @@
+"""Outer optimizers: what the owner does with the merged delta; the same function on every worker.
+
+A delta is anchor − parameters: it points uphill, like a gradient. The state is a tuple of
+vectors, so that it can be sent to a joiner and saved as it is.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from photinus.core.parameters import Vector
+from photinus.core.settings import above, at_least, between, from_dict, unknown_name, validate
+
+__all__ = [
+    "OUTERS",
+    "Adagrad",
+    "Adam",
+    "Nesterov",
+    "Outer",
+    "Sgd",
+    "SlowMo",
+    "outer_from_dict",
+]
+
+State = tuple[Vector, ...]
+
+
+class Outer(ABC):
+    """init(vector) -> state · update(vector, delta, state) -> (vector, state)."""
+
+    name: str
+
+    @property
+    def gain(self) -> float | None:
+        """How far a constant delta carries in the end, as a multiple; None where undefined."""
+        return None
+
+    def init(self, vector: Vector) -> State:  # noqa: ARG002 - some keep nothing
+        """Returns the state at the start of a phase."""
+        return ()
+
+    @abstractmethod
+    def update(self, vector: Vector, delta: Vector, state: State) -> tuple[Vector, State]:
+        """Returns the new vector [n] and state; the arguments stay as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sgd(Outer):
+    """θ ← θ − lr·Δ. With lr 1 this is plain averaging (Moritz et al., 2015).
+
+    Example:
+        >>> Sgd().update(np.ones(2), np.array([0.5, 0.0]), ())[0].tolist()
+        [0.5, 1.0]
+    """
+
+    lr: float = 1.0
+    name = "sgd"
+    LIMITS = {"lr": above(0)}  # noqa: RUF012
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    @property
+    def gain(self) -> float:
+        """The learning rate itself."""
+        return self.lr
+
+    def update(self, vector: Vector, delta: Vector, state: State) -> tuple[Vector, State]:
+        """θ ← θ − lr·Δ."""
+        return vector - _scaled(self.lr, delta), state
+
+
+@dataclass(frozen=True, slots=True)
+class Nesterov(Outer):
+    """b ← βb + Δ; θ ← θ − lr·(Δ + βb) (DiLoCo: Douillard et al., 2023)."""
+
+    lr: float = 0.7
+    momentum: float = 0.5
+    name = "nesterov"
+    LIMITS = {"lr": above(0), "momentum": between(0, 0.999)}  # noqa: RUF012
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    @property
+    def gain(self) -> float:
+        """The learning rate over (1 − momentum)."""
+        return self.lr / (1 - self.momentum)
+
+    def init(self, vector: Vector) -> State:
+        """Returns an empty momentum buffer."""
+        return (np.zeros_like(vector),)
+
+    def update(self, vector: Vector, delta: Vector, state: State) -> tuple[Vector, State]:
+        """One step: b ← βb + Δ; θ ← θ − lr·(Δ + βb)."""
+        b = _scaled(self.momentum, state[0])
+        b += delta
+        step = _scaled(self.momentum, b)
+        step += delta
+        step *= vector.dtype.type(self.lr)
+        return vector - step, (b,)
+
+
+@dataclass(frozen=True, slots=True)
+class SlowMo(Outer):
+    """u ← βu + Δ; θ ← θ − lr·u: heavy-ball momentum over rounds (Wang et al., 2019)."""
+
+    lr: float = 1.0
+    momentum: float = 0.5
+    name = "slowmo"
+    LIMITS = {"lr": above(0), "momentum": between(0, 0.999)}  # noqa: RUF012
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    @property
+    def gain(self) -> float:
+        """The learning rate over (1 − momentum)."""
+        return self.lr / (1 - self.momentum)
+
+    def init(self, vector: Vector) -> State:
+        """Returns an empty momentum buffer."""
+        return (np.zeros_like(vector),)
+
+    def update(self, vector: Vector, delta: Vector, state: State) -> tuple[Vector, State]:
+        """One step: u ← βu + Δ; θ ← θ − lr·u."""
+        u = _scaled(self.momentum, state[0])
+        u += delta
+        return vector - _scaled(self.lr, u), (u,)
+
+
+@dataclass(frozen=True, slots=True)
+class Adagrad(Outer):
+    """s ← s + Δ²; θ ← θ − lr·Δ / (√s + ε) (Duchi et al., 2011; FedAdagrad: Reddi et al., 2020)."""
+
+    lr: float = 0.1
+    eps: float = 1e-6
+    initial: float = 0.0
+    name = "adagrad"
+    LIMITS = {"lr": above(0), "eps": above(0), "initial": at_least(0)}  # noqa: RUF012
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def init(self, vector: Vector) -> State:
+        """Returns the accumulator at its initial value."""
+        return (np.full_like(vector, self.initial),)
+
+    def update(self, vector: Vector, delta: Vector, state: State) -> tuple[Vector, State]:
+        """One step: s ← s + Δ²; θ ← θ − lr·Δ / (√s + ε)."""
+        s = state[0] + delta * delta
+        return vector - _scaled(self.lr, delta) / (np.sqrt(s) + vector.dtype.type(self.eps)), (s,)
+
+
+@dataclass(frozen=True, slots=True)
+class Adam(Outer):
+    """FedAdam: m ← β₁m + (1−β₁)Δ; v ← β₂v + (1−β₂)Δ²; θ ← θ − lr·m̂/(√v̂ + ε) (Reddi et al., 2020).
+
+    Both moments are corrected for their start at zero, as Kingma and Ba (2015) do.
+    """
+
+    lr: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.99
+    eps: float = 1e-3
+    name = "adam"
+    LIMITS = {  # noqa: RUF012
+        "lr": above(0),
+        "beta1": between(0, 0.9999),
+        "beta2": between(0, 0.99999),
+        "eps": above(0),
+    }
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def init(self, vector: Vector) -> State:
+        """Returns both moments at zero, and the count of updates [1]."""
+        return np.zeros_like(vector), np.zeros_like(vector), np.zeros(1, vector.dtype)
+
+    def update(self, vector: Vector, delta: Vector, state: State) -> tuple[Vector, State]:
+        """θ ← θ − lr·m̂/(√v̂ + ε)."""
+        m, v, t = state
+        real = vector.dtype.type
+        m = _scaled(self.beta1, m) + _scaled(1 - self.beta1, delta)
+        v = _scaled(self.beta2, v) + _scaled(1 - self.beta2, delta * delta)
+        t = t + real(1)
+        m_hat = m / real(1 - self.beta1 ** float(t[0]))
+        v_hat = v / real(1 - self.beta2 ** float(t[0]))
+        return vector - real(self.lr) * m_hat / (np.sqrt(v_hat) + real(self.eps)), (m, v, t)
+
+
+def _scaled(factor: float, vector: Vector) -> Vector:
+    """Returns factor·vector in the vector's own precision."""
+    scaled: Vector = vector * vector.dtype.type(factor)
+    return scaled
+
+
+OUTERS: dict[str, type[Outer]] = {c.name: c for c in (Sgd, Nesterov, SlowMo, Adagrad, Adam)}
+
+
+def outer_from_dict(values: Mapping[str, Any]) -> Outer:
+    """Builds an outer optimizer from plain values: `{"name": "nesterov", "lr": 0.7}`.
+
+    Raises:
+        UsageError: the name or an option is unknown.
+    """
+    options = dict(values)
+    name = str(options.pop("name", ""))
+    if name not in OUTERS:
+        raise unknown_name("outer optimizer", name, OUTERS)
+    return from_dict(OUTERS[name], options)

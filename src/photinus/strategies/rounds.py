@@ -1,0 +1,278 @@
+"""Agreement by rounds: the worker's halves, and the owner's policy for both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from photinus.core.clock import Clock, Steps, Trigger
+from photinus.core.parameters import Vector
+from photinus.core.settings import Limit, at_least, between, one_of, validate
+from photinus.strategies.base import (
+    ALL,
+    GRADIENT,
+    PARAMETERS,
+    Message,
+    Policy,
+    Reply,
+    Strategy,
+    Turn,
+    part,
+)
+from photinus.strategies.codecs import CODECS, decode, encode, round_trip
+from photinus.strategies.merge import MERGES, coefficients, combine
+from photinus.strategies.outer import Outer, Sgd
+
+__all__ = ["AllReduce", "Averaging", "Rounds"]
+
+
+class Round(NamedTuple):
+    """What a worker remembers between rounds."""
+
+    anchor: Vector
+    """The parameters [n] that were last agreed on."""
+    outer: tuple[Vector, ...]
+    version: int
+    counted: Clock
+    """How far its work has gone into agreed rounds."""
+    sent: Clock
+    """When it last pushed: what the trigger counts from."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Averaging(Strategy):
+    """Rounds: the merged deltas go through the outer optimizer, the same on every worker.
+
+    Δᵢ = anchor − θᵢ;  anchor ← outer(anchor, Σ cᵢΔᵢ);  θᵢ ← anchor.
+
+    SparkNet (Moritz et al., 2015), IterativeReduce, DiLoCo (Douillard et al., 2023) and SlowMo
+    are settings of it. When a worker is lost the round closes without it; one that missed a
+    round takes the agreed point and keeps its own unsent progress on top.
+    """
+
+    every: Trigger = field(default_factory=lambda: Steps(50))
+    outer: Outer = field(default_factory=Sgd)
+    codec: str = "fp32"
+    site = PARAMETERS
+    LIMITS = {"codec": one_of(*CODECS)}  # noqa: RUF012
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def init(self, vector: Vector) -> Round:
+        """The anchor is where all start."""
+        return Round(vector.copy(), self.outer.init(vector), 0, Clock(), Clock())
+
+    def due(self, clock: Clock, state: Round) -> tuple[Turn, ...]:
+        """A swap when the trigger fires; at the end of the phase, when anything is unsent."""
+        unsent = clock.closing and clock.steps > state.counted.steps
+        return (Turn("swap"),) if unsent or self.every.fires(clock, state.sent) else ()
+
+    def offer(
+        self, turn: Turn, vector: Vector, clock: Clock, state: Round
+    ) -> tuple[Message | None, Round]:
+        """Offers the delta since the anchor."""
+        message = Message(
+            "push",
+            encode(self.codec, state.anchor - vector),
+            turn.fragment,
+            since=clock.since(state.counted),
+            version=state.version,
+            codec=self.codec,
+        )
+        return message, state._replace(sent=clock)
+
+    def accept(self, vector: Vector, incoming: Message, state: Round) -> Round:
+        """Takes the merged delta through the outer step, or the agreed point after a miss."""
+        assert incoming.vector is not None
+        sent = decode(incoming.codec, incoming.vector)
+        if incoming.kind == "heal":
+            unsent = state.anchor - vector
+            np.subtract(sent, unsent, out=vector)
+            return Round(sent.copy(), incoming.outer, incoming.version, state.counted, state.sent)
+        anchor, outer = self.outer.update(state.anchor, sent, state.outer)
+        np.copyto(vector, anchor)
+        return Round(anchor, outer, incoming.version, state.sent, state.sent)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AllReduce(Strategy):
+    """Every step takes the mean gradient of all workers: g ← Σ nᵢgᵢ / Σ nᵢ.
+
+    When a worker is lost the step goes on without it; one that missed a step heals as a joiner
+    does, with the inner optimizer's state, because only equal workers stay equal.
+    """
+
+    codec: str = "fp32"
+    whole_part: bool = False
+    """One step is the worker's whole part, its gradient summed inside `learn`."""
+    site = GRADIENT
+    LIMITS = {"codec": one_of(*CODECS)}  # noqa: RUF012
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def init(self, vector: Vector) -> tuple[int, int]:  # noqa: ARG002 - nothing but counts
+        """Returns (version, examples already counted)."""
+        return 0, 0
+
+    def due(self, clock: Clock, state: tuple[int, int]) -> tuple[Turn, ...]:  # noqa: ARG002
+        """Every step; nothing is unsent at the end."""
+        return () if clock.closing else (Turn("swap"),)
+
+    def offer(
+        self, turn: Turn, vector: Vector, clock: Clock, state: tuple[int, int]
+    ) -> tuple[Message | None, tuple[int, int]]:
+        """Offers the gradient of this step."""
+        version, counted = state
+        since = Clock(1, clock.examples - counted)
+        sent = encode(self.codec, vector)
+        message = Message(
+            "push",
+            sent.copy() if sent is vector else sent,
+            turn.fragment,
+            since=since,
+            version=version,
+            codec=self.codec,
+        )
+        return message, (version, clock.examples)
+
+    def accept(self, vector: Vector, incoming: Message, state: tuple[int, int]) -> tuple[int, int]:
+        """Takes the mean gradient; a heal brings the version to go on from."""
+        if incoming.kind != "heal":
+            assert incoming.vector is not None
+            np.copyto(vector, decode(incoming.codec, incoming.vector))
+        return incoming.version, state[1]
+
+
+class Agreed(NamedTuple):
+    """What an owner of rounds holds."""
+
+    vector: Vector
+    outer: tuple[Vector, ...]
+    floats: Vector
+    integers: Vector
+    version: int
+    waiting: Mapping[tuple[int, int], Mapping[int, Message]]
+    """fragment -> slot -> its push."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rounds(Policy):
+    """A round closes when all members have pushed, or a quorum has and the others are late.
+
+    Who pushes for a round that is over gets the agreed point instead (`heal`), and keeps its
+    progress; where the owner keeps no parameters (gradients) it must rejoin.
+    """
+
+    outer: Outer = field(default_factory=Sgd)
+    merge: str = "nova"
+    codec: str = "fp32"
+    keeps: bool = True
+    quorum: float = 1.0
+    grace_seconds: float | None = None
+    LIMITS = {  # noqa: RUF012
+        "merge": one_of(*MERGES),
+        "codec": one_of(*CODECS),
+        "quorum": between(0.01, 1),
+        "grace_seconds": Limit.optional(at_least(0)),
+    }
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def init(self, vector: Vector, floats: Vector, integers: Vector) -> Agreed:
+        """All start from the same point."""
+        outer = self.outer.init(vector) if self.keeps else ()
+        return Agreed(vector.copy(), outer, floats.copy(), integers.copy(), 0, {})
+
+    def receive(
+        self, slot: int, message: Message, members: frozenset[int], state: Agreed
+    ) -> tuple[list[Reply], Agreed]:
+        """Keeps the push until its round is whole."""
+        if message.kind == "fetch":
+            return [Reply(slot, self.agreed(state))], state
+        if message.version != state.version and message.fragment == ALL:
+            missed = self.agreed(state) if self.keeps else Message("rejoin", version=state.version)
+            return [Reply(slot, missed)], state
+        waiting = {f: dict(pushed) for f, pushed in state.waiting.items()}
+        waiting.setdefault(message.fragment, {})[slot] = message
+        return self.close(members, state._replace(waiting=waiting))
+
+    def close(self, members: frozenset[int], state: Agreed) -> tuple[list[Reply], Agreed]:
+        """Closes every round that no member is missing from."""
+        replies: list[Reply] = []
+        for fragment in list(state.waiting):
+            pushed = state.waiting[fragment]
+            if pushed and members <= set(pushed):
+                some, state = self._merged(fragment, state)
+                replies += some
+        return replies, state
+
+    def _merged(self, fragment: tuple[int, int], state: Agreed) -> tuple[list[Reply], Agreed]:
+        pushed = dict(sorted(state.waiting[fragment].items()))
+        weights = coefficients(self.merge, [m.since for m in pushed.values()])
+        real = state.vector.dtype
+        deltas = [_decoded(m, real) for m in pushed.values()]
+        mean = round_trip(self.codec, combine(deltas, weights))
+        state = self._moved(fragment, mean, state)
+        floats, integers = _buffers(pushed, state)
+        waiting = {f: p for f, p in state.waiting.items() if f != fragment}
+        state = state._replace(
+            version=state.version + 1, floats=floats, integers=integers, waiting=waiting
+        )
+        answer = Message(
+            "agreed",
+            encode(self.codec, mean),
+            fragment,
+            version=state.version,
+            codec=self.codec,
+            floats=floats,
+            integers=integers,
+        )
+        return [Reply(slot, answer) for slot in pushed], state
+
+    def _moved(self, fragment: tuple[int, int], mean: Vector, state: Agreed) -> Agreed:
+        if not self.keeps:
+            return state
+        if fragment == ALL:
+            vector, outer = self.outer.update(state.vector, mean, state.outer)
+            return state._replace(vector=vector, outer=outer)
+        vector, outer = state.vector.copy(), tuple(o.copy() for o in state.outer)
+        piece = tuple(part(o, fragment) if o.size == vector.size else o for o in outer)
+        moved, pieces = self.outer.update(part(vector, fragment), mean, piece)
+        part(vector, fragment)[:] = moved
+        for whole, new in zip(outer, pieces, strict=True):
+            target = part(whole, fragment) if whole.size == vector.size else whole
+            target[:] = new
+        return state._replace(vector=vector, outer=outer)
+
+    def agreed(self, state: Agreed) -> Message:
+        """Returns the agreed point in full precision, with all that a joiner needs."""
+        return Message(
+            "heal",
+            state.vector,
+            version=state.version,
+            outer=state.outer,
+            floats=state.floats,
+            integers=state.integers,
+        )
+
+
+def _decoded(message: Message, real: np.dtype[Any]) -> Vector:
+    assert message.vector is not None
+    return decode(message.codec, message.vector).astype(real, copy=False)
+
+
+def _buffers(pushed: Mapping[int, Message], state: Agreed) -> tuple[Vector, Vector]:
+    """Float buffers by the mean over examples, integers by the maximum."""
+    carried = [m for m in pushed.values() if m.floats is not None and m.since.steps > 0]
+    if not carried:
+        return state.floats, state.integers
+    weights = coefficients("examples", [m.since for m in carried])
+    floats = combine([m.floats for m in carried if m.floats is not None], weights)
+    integers = np.maximum.reduce([m.integers for m in carried if m.integers is not None])
+    return floats, integers
