@@ -1,0 +1,142 @@
+"""Feeds a slot from rows of its own: every epoch is a permutation that the seed gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from photinus.core.errors import UsageError
+from photinus.core.seeds import generator
+from photinus.core.settings import Limit, at_least, validate, whole
+from photinus.feed.base import Batch, Feed, MappedFeed, Transform
+from photinus.feed.rows import Rows
+
+__all__ = ["FeedOrder", "PartitionFeed", "Walk"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FeedOrder:
+    """Which rows come when: all that a feed's order depends on, beside the rows."""
+
+    batch_size: int = 32
+    """Examples of one step of this worker."""
+    epochs: float | None = None
+    """The share: the feed ends after epochs · rows examples; None is endless."""
+    seed: int = 0
+    phase: int | str = 0
+    slot: int = 0
+    workers: int = 1
+    drop_ragged: bool = False
+    """Leaves out an epoch's last batch when it is short (unless it is the only one)."""
+
+    LIMITS = {  # noqa: RUF012 - dataclass slots: a plain class attribute, never written
+        "batch_size": whole(1),
+        "epochs": Limit.optional(at_least(0)),
+        "seed": whole(0),
+        "slot": whole(0),
+        "workers": whole(1),
+    }
+
+    def __post_init__(self) -> None:
+        validate(self)
+        if self.slot >= self.workers:
+            wrong = f"slot of FeedOrder must be below workers, {self.workers}"
+            raise UsageError(wrong, got=self.slot)
+
+
+class Walk:
+    """Goes through the rows batch by batch and epoch by epoch, and knows how far it is.
+
+    Args:
+        order: batch size and share.
+        rows: handed out in an epoch.
+        epoch_rows: returns the rows of one epoch in their order, [rows] or more.
+    """
+
+    def __init__(
+        self, order: FeedOrder, rows: int, epoch_rows: Callable[[int], NDArray[np.int64]]
+    ) -> None:
+        self.rows = rows
+        self.position = 0
+        self._batch_size = min(order.batch_size, rows) if order.drop_ragged else order.batch_size
+        self._epoch_rows = epoch_rows
+        self._end = None if order.epochs is None else round(order.epochs * rows)
+        if self._end is not None and order.drop_ragged and rows:
+            self._end -= self._end % self._batch_size
+
+    def __iter__(self) -> Iterator[NDArray[np.int64]]:
+        epoch, index = -1, np.empty(0, np.int64)
+        while self.rows and (self._end is None or self.position < self._end):
+            now, offset = divmod(self.position, self.rows)
+            if now != epoch:
+                epoch, index = now, self._epoch_rows(now)[: self.rows]
+            # up to the next border of a batch: after a seek into a batch the later ones are equal
+            stop = min((offset // self._batch_size + 1) * self._batch_size, self.rows)
+            if self._end is not None:
+                stop = min(stop, offset + self._end - self.position)
+            self.position += stop - offset
+            yield index[offset:stop]
+
+    def seek(self, position: int) -> None:
+        """Goes on after `position` examples.
+
+        Raises:
+            UsageError: the position is negative.
+        """
+        if position < 0:
+            raise UsageError("a feed's position must be at least 0", got=position)
+        self.position = position
+
+
+class PartitionFeed(Feed):
+    """Feeds a slot from the rows of its own partition.
+
+    Epoch e's order is a permutation of the content-sorted rows, drawn for
+    (seed, phase, slot, e): nothing to save, and the same on whichever host a retry runs.
+
+    Example:
+        >>> rows = Rows.of(np.arange(10)[:, None])
+        >>> feed = PartitionFeed(rows, FeedOrder(batch_size=4, epochs=1.0))
+        >>> [batch.examples for batch in feed]
+        [4, 4, 2]
+    """
+
+    def __init__(self, rows: Rows, order: FeedOrder) -> None:
+        self._rows = rows
+        self._order = order
+        held = len(rows)
+        if order.drop_ragged:
+            held = held // order.batch_size * order.batch_size or held
+        self._walk = Walk(order, held, self._epoch_rows)
+
+    @property
+    def rows(self) -> int:
+        """How many rows an epoch hands out to this slot."""
+        return self._walk.rows
+
+    @property
+    def position(self) -> int:
+        """Examples handed out so far in this phase, by this slot."""
+        return self._walk.position
+
+    def __iter__(self) -> Iterator[Batch]:
+        return map(self._rows.batch, self._walk)
+
+    def seek(self, position: int) -> None:
+        """Goes on after `position` examples."""
+        self._walk.seek(position)
+
+    def mapped(self, function: Transform) -> Feed:
+        """Returns a feed over transformed features: kept where there is room, else by the batch."""
+        rows = self._rows.mapped(function)
+        if rows is None:
+            return MappedFeed(PartitionFeed(self._rows, self._order), function)
+        return PartitionFeed(rows, self._order)
+
+    def _epoch_rows(self, epoch: int) -> NDArray[np.int64]:
+        order = self._order
+        drawn = generator(order.seed, "order", order.phase, order.slot, epoch)
+        return self._rows.order[drawn.permutation(len(self._rows))]
