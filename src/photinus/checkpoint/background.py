@@ -1,0 +1,97 @@
+"""Saving beside the training: it waits for one copy in memory, never for the disk."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from photinus.checkpoint.files import Tensors
+from photinus.checkpoint.store import Store
+from photinus.core.errors import CheckpointError
+from photinus.core.events import CheckpointFailed, CheckpointSaved
+
+__all__ = ["Saver"]
+
+_Outcome = CheckpointSaved | CheckpointFailed
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    name: str
+    meta: Mapping[str, Any]
+    files: Mapping[str, Tensors]
+
+
+class Saver:
+    """Writes into a store from a thread of its own; at most one save is under way.
+
+    While one is written, one more may wait; a newer takes the waiting one's place, since only
+    the newest is worth writing.
+
+    Args:
+        store: where to.
+        report: called from the thread with each outcome; `phase` and `version` are taken from
+            the checkpoint's meta. A failure is an outcome too: training goes on.
+    """
+
+    def __init__(self, store: Store, report: Callable[[_Outcome], None]) -> None:
+        self._store = store
+        self._report = report
+        self._changed = threading.Condition()
+        self._waiting: _Job | None = None
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
+        self._thread.start()
+
+    def save(self, name: str, meta: Mapping[str, Any], files: Mapping[str, Tensors]) -> None:
+        """Copies the arrays and returns; they may be written into again at once.
+
+        Raises:
+            CheckpointError: the saver is closed.
+        """
+        copies = {
+            file: {key: np.array(array) for key, array in arrays.items()}
+            for file, arrays in files.items()
+        }
+        with self._changed:
+            if self._is_closed:
+                raise CheckpointError("nothing can be saved: the saver is closed", got=name)
+            self._waiting = _Job(name, dict(meta), copies)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Writes what waits, then ends the thread."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _next(self) -> _Job | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting is not None or self._is_closed)
+            job, self._waiting = self._waiting, None
+            return job
+
+    def _work(self) -> None:
+        while (job := self._next()) is not None:
+            self._report(self._save(job))
+
+    def _save(self, job: _Job) -> _Outcome:
+        began = time.monotonic()
+        try:
+            folder = self._store.save(job.name, job.meta, job.files)
+            size = sum(file.stat().st_size for file in folder.iterdir())
+        except Exception as error:  # a thread that dies in silence would save nothing ever after
+            return CheckpointFailed(name=job.name, reason=str(error))
+        return CheckpointSaved(
+            name=job.name,
+            phase=int(job.meta.get("phase", 0)),
+            version=int(job.meta.get("version", 0)),
+            seconds=time.monotonic() - began,
+            bytes=size,
+        )

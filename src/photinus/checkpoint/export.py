@@ -1,0 +1,137 @@
+"""What a user takes away, and what a run may start from: safetensors and a little JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+
+from photinus.checkpoint.files import Seal, Tensors, decode, encode
+from photinus.core.errors import CheckpointError, UsageError
+
+__all__ = [
+    "SavedModel",
+    "load_model",
+    "save_model",
+    "state_dict_from_tensors",
+    "tensors_from_state_dict",
+]
+
+_SEAL = Seal(file="model.json", format="photinus-model", is_private=False)
+_TENSORS = "model.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class SavedModel:
+    """A model's arrays by name, and what was noted beside them."""
+
+    tensors: dict[str, NDArray[Any]]
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+def save_model(path: Path | str, tensors: Tensors, meta: Mapping[str, Any]) -> Path:
+    """Saves a model as a folder of `model.safetensors` and `model.json`.
+
+    A model that is there is replaced; any other folder is left alone.
+
+    Args:
+        path: the folder; its parent must exist.
+        tensors: arrays [any shape] by name, as in a `state_dict`.
+        meta: plain JSON values.
+
+    Raises:
+        UsageError: something else is at that path, or meta is no JSON.
+        CheckpointError: it could not be written; an older model stands.
+
+    Example:
+        >>> import numpy as np, tempfile
+        >>> folder = save_model(tempfile.mkdtemp() + "/net", {"w": np.ones(2)}, {"classes": 10})
+        >>> load_model(folder).meta
+        {'classes': 10}
+    """
+    target = Path(path).expanduser()
+    if (target.exists() or target.is_symlink()) and not (target / _SEAL.file).is_file():
+        raise UsageError(
+            f"{target} is there already and is no saved model", do="name another folder"
+        )
+    try:
+        _SEAL.write(target, {"meta": meta}, {_TENSORS: encode(tensors)}, lambda _: None)
+    except OSError as error:
+        raise CheckpointError(
+            f"the model could not be saved in {target}",
+            got=error.strerror or str(error),
+            do="name a folder that can be written",
+        ) from error
+    return target
+
+
+def load_model(path: Path | str) -> SavedModel:
+    """Loads a folder that `save_model` made, or any one safetensors file (a warm start).
+
+    Raises:
+        UsageError: there is nothing, or a file of another kind: only safetensors is read.
+        CheckpointError: it is damaged; names the file and the hashes.
+    """
+    source = Path(path).expanduser()
+    if source.is_dir():
+        try:
+            body, files = _SEAL.read(source)
+        except CheckpointError as error:
+            raise CheckpointError(f"model {source}: {error}") from error
+        return SavedModel(files[_TENSORS], body["meta"])
+    if not source.is_file():
+        raise UsageError("no model at that path", got=str(source))
+    if source.suffix != ".safetensors":
+        raise UsageError(
+            "only safetensors files are read: other formats can hold code",
+            got=source.name,
+            do="convert it: safetensors.torch.save_file(model.state_dict(), 'model.safetensors')",
+        )
+    try:
+        data = source.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{source} cannot be read", got=error.strerror) from error
+    return SavedModel(_decode(data, source.name))
+
+
+def _decode(data: bytes, name: str) -> dict[str, NDArray[Any]]:
+    try:
+        return decode(data, name)
+    except CheckpointError:  # numpy has no bfloat16, in which many published models are kept
+        import safetensors.torch
+
+        try:
+            return tensors_from_state_dict(safetensors.torch.load(data))
+        except (SafetensorError, ValueError, KeyError, TypeError):
+            pass
+        raise
+
+
+def tensors_from_state_dict(state: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """Returns a torch `state_dict` as arrays of their own; bfloat16 becomes float32.
+
+    Raises:
+        UsageError: a value is no tensor.
+    """
+    import torch
+
+    for name, value in state.items():
+        if not isinstance(value, torch.Tensor):
+            raise UsageError(f"{name} of the state_dict must be a tensor", got=type(value).__name__)
+    plain = {name: value.detach().cpu() for name, value in state.items()}
+    return {
+        name: np.array((value.float() if value.dtype == torch.bfloat16 else value).numpy())
+        for name, value in plain.items()
+    }
+
+
+def state_dict_from_tensors(tensors: Tensors) -> dict[str, Any]:
+    """Returns arrays as a torch `state_dict`: `module.load_state_dict(...)` takes it."""
+    import torch
+
+    return {name: torch.from_numpy(np.array(array)) for name, array in tensors.items()}

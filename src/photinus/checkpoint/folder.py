@@ -1,0 +1,156 @@
+"""The run folder: where a run keeps what outlives its processes, and the file that makes a term."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from photinus.core.errors import CheckpointError, FencedError, UsageError
+
+__all__ = ["RunFolder"]
+
+_TERM = re.compile(r"coordinator-([1-9][0-9]*)\.json")
+
+
+class RunFolder:
+    """A folder of one run, for its owner only.
+
+    Args:
+        path: made when missing, with its parents.
+        resume: True when the run that is there shall go on; without it the folder must be new
+            or empty.
+
+    Raises:
+        UsageError: it cannot be written, holds another run, or holds other files.
+
+    Example:
+        >>> import tempfile
+        >>> folder = RunFolder(Path(tempfile.mkdtemp()) / "first")
+        >>> folder.claim_term(), folder.claim_term()
+        (1, 2)
+    """
+
+    def __init__(self, path: Path | str, *, resume: bool = False) -> None:
+        self.path = Path(path).expanduser().absolute()
+        try:
+            self._make(resume)
+        except OSError as error:
+            raise UsageError(
+                f"the run folder {self.path} cannot be written",
+                got=error.strerror or str(error),
+                do="name another folder",
+            ) from error
+
+    def _make(self, resume: bool) -> None:
+        for folder in (self.path, self.logs, self.checkpoints):
+            if folder is self.path:
+                self._accept(resume)
+            if not folder.is_dir():
+                folder.mkdir(mode=0o700, parents=True)
+        probe = self.path / f".probe-{os.getpid()}"
+        probe.touch(mode=0o600)
+        probe.unlink()
+
+    def _accept(self, resume: bool) -> None:
+        names = {e.name for e in self.path.iterdir()} if self.path.exists() else set()
+        holds_run = any(_TERM.fullmatch(name) for name in names)
+        if holds_run and not resume:
+            raise UsageError(
+                f"the run folder {self.path} holds a run already",
+                do="resume it, or name another folder",
+            )
+        others = names - {self.logs.name, self.checkpoints.name}
+        if others and not holds_run:
+            raise UsageError(
+                f"the run folder {self.path} holds other files",
+                got=", ".join(sorted(others)[:3]),
+                do="name a new or an empty folder",
+            )
+
+    @property
+    def events(self) -> Path:
+        """The journal."""
+        return self.path / "events.jsonl"
+
+    @property
+    def ledger(self) -> Path:
+        """Who pushed what, and what was applied."""
+        return self.path / "ledger.jsonl"
+
+    @property
+    def logs(self) -> Path:
+        """The folder of the workers' log lines."""
+        return self.path / "logs"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The store's folder."""
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        """The folder that a user takes away."""
+        return self.path / "model"
+
+    @property
+    def report(self) -> Path:
+        """The page."""
+        return self.path / "report.html"
+
+    def log(self, slot: int) -> Path:
+        """Returns the file of one slot's log lines."""
+        return self.logs / f"worker-{slot:03d}.log"
+
+    def newest_term(self) -> int:
+        """Returns the newest term that was claimed, 0 for a fresh run."""
+        try:
+            found = [_TERM.fullmatch(entry.name) for entry in self.path.iterdir()]
+        except OSError as error:
+            raise self._lost(error) from error
+        return max((int(match[1]) for match in found if match), default=0)
+
+    def claim_term(self, details: Mapping[str, Any] | None = None) -> int:
+        """Takes the next term: of several coordinators that try, each gets its own.
+
+        Args:
+            details: plain JSON values that tell a reader who it was.
+
+        Raises:
+            CheckpointError: the folder cannot be written.
+        """
+        while True:
+            term = self.newest_term() + 1
+            path = self.path / f"coordinator-{term}.json"
+            text = json.dumps({"term": term, **(details or {})})
+            try:
+                descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+                with os.fdopen(descriptor, "w") as file:
+                    file.write(text + "\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+                return term
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise self._lost(error) from error
+
+    def check_term(self, term: int) -> None:
+        """Passes while `term` is the newest: a store calls it before each step of a save.
+
+        Raises:
+            FencedError: a newer coordinator has taken over.
+        """
+        newest = self.newest_term()
+        if newest > term:
+            raise FencedError(
+                "this coordinator's term is over", got=f"term {term}, the newest is {newest}"
+            )
+
+    def _lost(self, error: OSError) -> CheckpointError:
+        return CheckpointError(
+            f"the run folder {self.path} cannot be used", got=error.strerror or str(error)
+        )

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from photinus.checkpoint.background import Saver
+from photinus.checkpoint.store import Store
+from photinus.core.errors import CheckpointError
+from photinus.core.events import CheckpointFailed, CheckpointSaved
+
+
+def files(array):
+    return {"model": {"w": array}}
+
+
+def test_the_copy_is_taken_at_once(tmp_path):
+    gate = threading.Event()
+    store = Store(tmp_path, step=lambda _: gate.wait() and None)
+    outcomes: list = []
+    saver = Saver(store, outcomes.append)
+    vector = np.ones(4)
+    saver.save("1", {"phase": 2, "version": 5}, files(vector))
+    vector[:] = -1
+    gate.set()
+    saver.close()
+    assert store.latest().files["model"]["w"].tolist() == [1, 1, 1, 1]
+    (saved,) = outcomes
+    assert isinstance(saved, CheckpointSaved)
+    assert (saved.name, saved.phase, saved.version) == ("1", 2, 5)
+    assert saved.bytes == sum(f.stat().st_size for f in (tmp_path / "1").iterdir())
+
+
+def test_of_those_that_wait_only_the_newest_is_written(tmp_path):
+    gate, begun = threading.Event(), threading.Event()
+
+    def step(_: str) -> None:
+        begun.set()
+        gate.wait()
+
+    store = Store(tmp_path, step=step)
+    outcomes: list = []
+    saver = Saver(store, outcomes.append)
+    saver.save("1", {}, files(np.ones(1)))
+    begun.wait()
+    for name in ("2", "3", "4"):
+        saver.save(name, {}, files(np.ones(1)))
+    gate.set()
+    saver.close()
+    assert [o.name for o in outcomes] == ["1", "4"]
+    assert store.names() == ("1", "4")
+
+
+def test_a_failure_is_reported_and_the_next_save_is_tried(tmp_path):
+    faults = [OSError(28, "No space left on device"), ValueError("odd")]
+
+    def step(_: str) -> None:
+        if faults:
+            raise faults.pop(0)
+
+    outcomes: list = []
+    done = threading.Semaphore(0)
+
+    def report(outcome) -> None:
+        outcomes.append(outcome)
+        done.release()
+
+    saver = Saver(Store(tmp_path, step=step), report)
+    for name in ("1", "2", "3"):
+        saver.save(name, {}, files(np.ones(1)))
+        done.acquire()
+    saver.close()
+    assert [type(o) for o in outcomes] == [CheckpointFailed, CheckpointFailed, CheckpointSaved]
+    assert "No space left" in outcomes[0].reason
+    with pytest.raises(CheckpointError, match="the saver is closed; got 4"):
+        saver.save("4", {}, {})
+    saver.close()
