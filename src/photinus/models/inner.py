@@ -1,0 +1,349 @@
+"""Inner optimizers: how one worker turns a gradient into a step, in place on the flat buffer.
+
+Learning rate and momentum are functions of the phase's agreed progress 0..1, so that all workers
+follow one schedule, whoever joins when.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from photinus.core.errors import CheckpointError, UsageError
+from photinus.core.parameters import TRAINED, Layout, Vector
+from photinus.core.settings import unknown_name
+from photinus.models.factories import imported
+
+__all__ = ["OPTIMIZERS", "Inner", "Momentum", "Schedule", "TorchInner"]
+
+OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = {
+    name.lower(): cls
+    for name, cls in vars(torch.optim).items()
+    if inspect.isclass(cls)
+    and issubclass(cls, torch.optim.Optimizer)
+    and name not in ("Optimizer", "LBFGS", "SparseAdam")  # need a closure, or sparse gradients
+}
+"""torch's optimizers by name."""
+
+_FUSED = ("adam", "adamw", "sgd", "adagrad")
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A number as a function of progress: straight pieces between points, and jumps.
+
+    Example:
+        >>> Schedule(((0, 0.5), (0.1, 0.5), (0.1, 0.9))).at(0.2)
+        0.9
+        >>> round(Schedule.cosine(1.0, warm_up=0.1).at(0.55), 6)
+        0.5
+    """
+
+    points: tuple[tuple[float, float], ...]
+    """(progress, value) in order; two with one progress are a jump; held before and after."""
+
+    falls: str = "straight"
+    """"straight", or "cosine": a falling piece is half a cosine (Loshchilov and Hutter, 2017)."""
+
+    def __post_init__(self) -> None:
+        places = [p for p, _ in self.points]
+        numbers = [n for point in self.points for n in point]
+        if not places or places != sorted(places) or not all(map(math.isfinite, numbers)):
+            raise UsageError(
+                "points of Schedule must be finite, in the order of their progress",
+                got=self.points,
+            )
+        if self.falls not in ("straight", "cosine"):
+            raise unknown_name("falls of Schedule", self.falls, ("straight", "cosine"))
+
+    @classmethod
+    def constant(cls, value: float) -> Schedule:
+        """The same value always."""
+        return cls(((0.0, value),))
+
+    @classmethod
+    def cosine(cls, peak: float, warm_up: float = 0.0, floor: float = 0.0) -> Schedule:
+        """Rises straight from 0 to `peak` until `warm_up`, then falls to `floor` by a cosine."""
+        rise = ((0.0, 0.0),) if warm_up > 0 else ()
+        return cls((*rise, (warm_up, peak), (1.0, floor)), "cosine")
+
+    def at(self, progress: float) -> float:
+        """Returns the value at a progress 0..1."""
+        before = [p for p in self.points if p[0] <= progress]
+        after = [p for p in self.points if p[0] > progress]
+        if not before or not after:
+            return (before[-1] if before else after[0])[1]
+        (start, left), (end, right) = before[-1], after[0]
+        share = (progress - start) / (end - start)
+        if self.falls == "cosine" and right < left:
+            share = (1 - math.cos(math.pi * share)) / 2
+        return left + (right - left) * share
+
+
+class Inner(ABC):
+    """Takes one step on the trained parameters, in place."""
+
+    @abstractmethod
+    def step(self, trained: Vector, gradient: Vector, progress: float) -> None:
+        """Moves `trained` downhill.
+
+        Args:
+            trained: the parameters [n], changed in place.
+            gradient: [n], left as it is.
+            progress: the phase's agreed progress 0..1.
+        """
+
+    @abstractmethod
+    def state(self) -> dict[str, Vector]:
+        """Returns all it remembers as flat vectors by name; empty before the first step."""
+
+    @abstractmethod
+    def load(self, state: Mapping[str, Vector]) -> None:
+        """Takes up a `state()`: what follows has the same bits as if it had never stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A run of the flat buffer that the optimizer sees as one tensor."""
+
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+    is_weight: bool
+
+
+def _pieces(layout: Layout, *, per_tensor: bool, weights_apart: bool) -> list[_Piece]:
+    pieces: list[_Piece] = []
+    for e in (e for e in layout.entries if e.section == TRAINED):
+        is_weight = len(e.shape) > 1 or not weights_apart
+        last = pieces[-1] if pieces else None
+        if last and last.is_weight == is_weight and not per_tensor:
+            pieces[-1] = _Piece(last.start, e.offset + e.size, (-1,), is_weight)
+        else:
+            shape = e.shape if per_tensor else (-1,)
+            pieces.append(_Piece(e.offset, e.offset + e.size, shape, is_weight))
+    return pieces
+
+
+class TorchInner(Inner):
+    """Any of torch's optimizers, on views of the flat buffer; fused where torch has it.
+
+    Neighbouring tensors are one long tensor to it, unless `per_tensor` asks for their shapes, as
+    optimizers that are not elementwise need (Adafactor, Muon). Biases and scales are then,
+    and with `decays="weights"`, a group of their own without weight decay.
+
+    Example:
+        >>> layout = Layout.of([("w", (2, 2), "trained"), ("b", (2,), "trained")])
+        >>> inner = TorchInner(layout, "adamw", {"weight_decay": 0.01}, Schedule.constant(0.1))
+        >>> trained = np.ones(6, np.float32)
+        >>> inner.step(trained, np.ones(6, np.float32), progress=0.0)
+        >>> bool((trained < 1).all()), sorted(inner.state())
+        (True, ['exp_avg', 'exp_avg_sq', 'step'])
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        optimizer: str = "adam",
+        settings: Mapping[str, Any] | None = None,
+        lr: Schedule | None = None,
+        *,
+        decays: str = "all",
+        per_tensor: bool = False,
+    ) -> None:
+        """Stores what to build; the optimizer is made at the first step.
+
+        Args:
+            layout: of the parameters.
+            optimizer: one of `OPTIMIZERS`, or "package.module:Class".
+            settings: its keyword arguments, plain values.
+            lr: the learning rate over progress; without it, as in `settings`.
+            decays: "all", or "weights": no decay for tensors of one dimension.
+            per_tensor: show the optimizer each tensor in its shape.
+
+        Raises:
+            UsageError: the optimizer is unknown or does not take the settings.
+        """
+        if decays not in ("all", "weights"):
+            raise unknown_name("decays", decays, ("all", "weights"))
+        self._size = layout.size()
+        self._lr = lr
+        self._pieces = _pieces(layout, per_tensor=per_tensor, weights_apart=decays == "weights")
+        self._dtype = layout.dtype
+        kind = getattr(torch, layout.dtype)
+        self._tensors = [
+            torch.nn.Parameter(torch.zeros(p.stop - p.start, dtype=kind).view(p.shape))
+            for p in self._pieces
+        ]
+        self._optimizer = self._make(optimizer, dict(settings or {}))
+        self._bound: Vector | None = None
+
+    def _make(self, name: str, settings: dict[str, Any]) -> torch.optim.Optimizer:
+        cls = imported(name, "optimizer") if ":" in name else OPTIMIZERS.get(name.lower())
+        if cls is None:
+            raise unknown_name("optimizer", name, OPTIMIZERS)
+        if name.lower() in _FUSED:
+            settings.setdefault("fused", True)
+        pairs = list(zip(self._pieces, self._tensors, strict=True))
+        groups: list[dict[str, Any]] = [{"params": [t for p, t in pairs if p.is_weight]}]
+        if rest := [t for p, t in pairs if not p.is_weight]:
+            groups.append({"params": rest, "weight_decay": 0.0})
+        try:
+            made = cls([g for g in groups if g["params"]], **settings)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise UsageError(
+                f"the optimizer {name!r} does not take these settings", got=settings, do=str(error)
+            ) from error
+        if not isinstance(made, torch.optim.Optimizer):
+            raise UsageError(f"{name} makes no torch optimizer", got=type(made).__name__)
+        return made
+
+    def step(self, trained: Vector, gradient: Vector, progress: float) -> None:
+        """Moves `trained` downhill by the optimizer's rule."""
+        if self._bound is not trained:
+            self._bind(trained)
+        whole = torch.from_numpy(gradient)
+        for piece, tensor in zip(self._pieces, self._tensors, strict=True):
+            tensor.grad = whole[piece.start : piece.stop].view(piece.shape)
+        if self._lr is not None:
+            rate = self._lr.at(progress)
+            for group in self._optimizer.param_groups:
+                group["lr"] = rate
+        self._optimizer.step()
+
+    def set_all(self, name: str, value: float) -> None:
+        """Sets one number in all of the optimizer's groups."""
+        for group in self._optimizer.param_groups:
+            group[name] = value
+
+    def scale(self, name: str, factor: float) -> None:
+        """Multiplies one of the optimizer's vectors, if it has it yet."""
+        for kept in self._optimizer.state.values():
+            if isinstance(kept.get(name), torch.Tensor):
+                kept[name].mul_(factor)
+
+    def _bind(self, trained: Vector) -> None:
+        if trained.shape != (self._size,):
+            raise UsageError("the layout has another size", got=list(trained.shape))
+        whole = torch.from_numpy(trained)
+        for piece, tensor in zip(self._pieces, self._tensors, strict=True):
+            tensor.data = whole[piece.start : piece.stop].view(piece.shape)
+        self._bound = trained
+
+    def state(self) -> dict[str, Vector]:
+        """Returns the optimizer's vectors, each [n] in the layout's order, and its numbers."""
+        kept = [self._optimizer.state.get(t, {}) for t in self._tensors]
+        names = sorted({n for k in kept for n, v in k.items() if v is not None})
+        return {name: _joined([k.get(name) for k in kept]) for name in names}
+
+    def load(self, state: Mapping[str, Vector]) -> None:
+        """Takes up a `state()`.
+
+        Raises:
+            CheckpointError: its names or lengths are another optimizer's.
+        """
+        if not state:
+            self._optimizer.state.clear()
+            return
+        self._allocate()
+        own = self.state()
+        for name in sorted({*own, *state}):
+            if name not in own or name not in state or own[name].shape != state[name].shape:
+                raise CheckpointError(
+                    f"the optimizer's state {name!r} does not fit",
+                    got=f"{sorted(state)} where {sorted(own)} is due",
+                    do="resume with the optimizer that wrote it",
+                )
+            self._write(name, torch.from_numpy(np.ascontiguousarray(state[name])))
+
+    def _allocate(self) -> None:
+        """Lets the optimizer make its tensors, by a step on zeros that nobody sees."""
+        self._optimizer.state.clear()
+        zeros = np.zeros(self._size, self._dtype)
+        self.step(zeros.copy(), zeros, 0.0)
+        self._bound = None
+
+    def _write(self, name: str, whole: torch.Tensor) -> None:
+        start = 0
+        for tensor in self._tensors:
+            kept = self._optimizer.state[tensor]
+            if kept.get(name) is None:
+                continue
+            if not isinstance(kept[name], torch.Tensor):
+                kept[name] = type(kept[name])(whole[start].item())
+                start += 1
+                continue
+            part = whole[start : start + kept[name].numel()]
+            kept[name].copy_(part.view(kept[name].shape))
+            start += kept[name].numel()
+
+
+def _joined(values: list[Any]) -> Vector:
+    return np.concatenate(
+        [torch.as_tensor(v).detach().reshape(-1).numpy() for v in values if v is not None]
+    )
+
+
+class Momentum(Inner):
+    """Descent with a velocity: m ← μ m − lr (g + λ w), w ← w + m; λ acts on weights only.
+
+    Unlike torch's SGD the velocity is in units of the parameters: when the learning rate falls,
+    what is under way is kept (Hinton, A practical guide to training RBMs, 2010).
+
+    Example:
+        >>> layout = Layout.of([("b", (1,), "trained")])
+        >>> inner = Momentum(layout, Schedule.constant(0.1), Schedule.constant(0.5))
+        >>> trained = np.zeros(1, np.float32)
+        >>> for _ in range(2):
+        ...     inner.step(trained, np.ones(1, np.float32), progress=0.0)
+        >>> round(float(trained[0]), 6)  # -0.1, then -0.05 - 0.1
+        -0.25
+    """
+
+    def __init__(
+        self, layout: Layout, lr: Schedule, momentum: Schedule, weight_decay: float = 0.0
+    ) -> None:
+        """Stores the schedules.
+
+        Args:
+            layout: of the parameters; those of at least two dimensions are weights.
+            lr: the learning rate over progress.
+            momentum: μ over progress.
+            weight_decay: λ.
+        """
+        settings = {"lr": 1.0, "momentum": 0.5, "weight_decay": weight_decay}
+        self._sgd = TorchInner(layout, "sgd", settings, decays="weights")
+        self._lr, self._momentum = lr, momentum
+        self._rate = self._positive(lr.at(0.0))
+
+    @staticmethod
+    def _positive(value: float) -> float:
+        return max(value, 1e-9)  # torch drops the velocity at 0, and it is kept as velocity / lr
+
+    def step(self, trained: Vector, gradient: Vector, progress: float) -> None:
+        """Moves `trained` by the new velocity."""
+        rate = self._positive(self._lr.at(progress))
+        if rate != self._rate:
+            self._sgd.scale("momentum_buffer", self._rate / rate)
+            self._rate = rate
+        self._sgd.set_all("lr", rate)
+        self._sgd.set_all("momentum", self._positive(self._momentum.at(progress)))
+        self._sgd.step(trained, gradient, progress)
+
+    def state(self) -> dict[str, Vector]:
+        """Returns −velocity / lr [n], and the lr that it was divided by [1]."""
+        state = self._sgd.state()
+        return {**state, "lr": np.array([self._rate])} if state else {}
+
+    def load(self, state: Mapping[str, Vector]) -> None:
+        """Takes up a `state()`; raises CheckpointError when it is another optimizer's."""
+        rest = {name: vector for name, vector in state.items() if name != "lr"}
+        self._sgd.load(rest)
+        self._rate = float(state["lr"][0]) if "lr" in state else self._rate

@@ -1,0 +1,135 @@
+"""Matrix products by whichever library is faster here, and in bfloat16 where that is.
+
+torch sends float32 products to MKL, which on some processors runs at less than half of what oneDNN
+reaches on the same core. Which one is taken is decided by a short measurement, never by a name,
+and shipped as a plain setting: a run's workers all compute alike.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from photinus.core.errors import UsageError
+
+__all__ = [
+    "PRECISIONS",
+    "PRODUCTS",
+    "choose",
+    "dtype_of",
+    "gigaflops",
+    "linear",
+    "outer",
+    "resolve",
+]
+
+PRODUCTS = ("mkl", "onednn", "bfloat16")
+"""How a product is computed: float32 by torch's default, float32 by oneDNN, or in bfloat16."""
+
+PRECISIONS = ("float32", "bfloat16", "auto")
+
+_GAIN = 1.5
+"""bfloat16 is taken by itself only where it is this much faster: it costs digits."""
+
+
+def dtype_of(products: str) -> torch.dtype:
+    """Returns the type that a product's operands have."""
+    return torch.bfloat16 if products == "bfloat16" else torch.float32
+
+
+def linear(x: Tensor, w: Tensor, b: Tensor | None, products: str) -> Tensor:
+    """Returns x w + b in the operands' type.
+
+    Args:
+        x: [B, i].
+        w: [i, o], which may be a transposed view.
+        b: [o] or None.
+        products: one of `PRODUCTS`.
+    """
+    if products == "onednn" and x.dtype == torch.float32:
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(x, w.t(), b, "none", [], "")
+        return result
+    return torch.mm(x, w) if b is None else torch.addmm(b, x, w)
+
+
+def outer(x: Tensor, y: Tensor, scale: float, out: Tensor, products: str) -> Tensor:
+    """Writes scale · xᵀ y into `out`.
+
+    Args:
+        x: [B, i].
+        y: [B, o], of the same type.
+        scale: a factor on the sum over the batch.
+        out: float32 [i, o].
+        products: one of `PRODUCTS`.
+    """
+    if products == "onednn" and x.dtype == torch.float32:
+        return torch.mul(linear(x.t(), y, None, products), scale, out=out)
+    if x.dtype == out.dtype:
+        return torch.addmm(out, x.t(), y, beta=0, alpha=scale, out=out)
+    # two plain operands and one pass to float32 take less than the transposed product alone
+    rows = x.t().contiguous()  # [i, B]
+    return out.copy_(torch.addmm(y[:1], rows, y, beta=0, alpha=scale))
+
+
+def gigaflops(products: str, shape: tuple[int, int, int], seconds: float = 0.02) -> float:
+    """Measures the best rate of one product [B, i] x [i, o] in GFLOP/s.
+
+    Args:
+        products: one of `PRODUCTS`.
+        shape: (B, i, o).
+        seconds: how long to try.
+    """
+    b, i, o = shape
+    x = torch.randn(b, i).to(dtype_of(products))
+    w = torch.randn(i, o).to(dtype_of(products))
+    linear(x, w, None, products)
+    best, end = float("inf"), time.perf_counter() + seconds
+    while (start := time.perf_counter()) < end:
+        linear(x, w, None, products)
+        best = min(best, time.perf_counter() - start)
+    return 2e-9 * b * i * o / best
+
+
+def choose(shapes: Sequence[tuple[int, int, int]]) -> str:
+    """Returns "mkl" or "onednn": by which the float32 products [B, i] x [i, o] take less time.
+
+    Args:
+        shapes: (B, i, o) of each product.
+    """
+    if not _has_onednn():
+        return "mkl"
+    spent = {name: _seconds(name, shapes) for name in ("mkl", "onednn")}
+    return min(spent, key=spent.__getitem__)
+
+
+def resolve(precision: str, shapes: Sequence[tuple[int, int, int]]) -> str:
+    """Returns which of `PRODUCTS` a precision means on this machine.
+
+    Args:
+        precision: "float32", "bfloat16", or "auto" (bfloat16 where it is 1.5 times faster).
+        shapes: (B, i, o) of the products that matter.
+
+    Raises:
+        UsageError: the precision is unknown.
+    """
+    if precision in PRODUCTS:
+        return precision
+    if precision not in PRECISIONS:
+        raise UsageError("precision must be one of " + ", ".join(PRECISIONS), got=repr(precision))
+    single = choose(shapes)
+    if precision == "float32":
+        return single
+    gain = _seconds(single, shapes) / _seconds("bfloat16", shapes)
+    return "bfloat16" if gain >= _GAIN else single
+
+
+def _has_onednn() -> bool:
+    available = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return bool(available) and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def _seconds(products: str, shapes: Sequence[tuple[int, int, int]]) -> float:
+    return sum(b * i * o / gigaflops(products, (b, i, o)) for b, i, o in shapes)

@@ -1,0 +1,255 @@
+"""Restricted Boltzmann machines, trained by contrastive divergence.
+
+Shapes: B examples, V visible units, H hidden units. Energies, with W [V, H], a [V], b [H]:
+    Bernoulli  E(v, h) = −aᵀv − bᵀh − vᵀW h
+    Gaussian   E(v, h) = ½|v − a|² − bᵀh − vᵀW h      (unit variance: standardise the inputs)
+
+Reference: Hinton, Training products of experts by minimizing contrastive divergence (2002);
+Tieleman, Training RBMs using approximations to the likelihood gradient (2008), the persistent one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from photinus.core.errors import UsageError
+from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
+from photinus.core.seeds import generator
+from photinus.core.settings import Limit, one_of, validate, whole
+from photinus.models.base import Batch, Model
+from photinus.models.chance import Bits
+from photinus.models.products import PRODUCTS, dtype_of, linear, outer
+
+__all__ = ["RBM", "Divergence", "first_parameters", "rbm_layout"]
+
+_MEASURED_EVERY = 8
+_MOST_ENUMERATED = 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Divergence:
+    """How the negative statistics are sampled, and how products are computed."""
+
+    LIMITS: ClassVar[Mapping[str, Limit]] = {
+        "steps": whole(1),
+        "visible": one_of("bernoulli", "gaussian"),
+        "products": one_of(*PRODUCTS),
+    }
+
+    steps: int = 1
+    """k of CD-k: how often the chain goes down and up."""
+    persistent: bool = False
+    """Go on with the last batch's chain. It lives in this process: a retry starts it anew."""
+    visible: str = "bernoulli"
+    """What the inputs are: "bernoulli" (0..1), or "gaussian" (mean 0, variance 1)."""
+    samples_inputs: bool = False
+    """Read each input as a probability and draw the unit; otherwise it is taken as it is."""
+    samples_visible: bool = False
+    """Draw the reconstruction, as a true chain does; its means have less noise and train better."""
+    products: str = "mkl"
+    """One of `products.PRODUCTS`."""
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+
+def rbm_layout(visible: int, hidden: int) -> Layout:
+    """Returns W [V, H], a [V], b [H], one behind the other."""
+    return Layout.of(
+        [("W", (visible, hidden), TRAINED), ("a", (visible,), TRAINED), ("b", (hidden,), TRAINED)]
+    )
+
+
+def first_parameters(visible: int, hidden: int, seed: int, deviation: float = 0.1) -> Parameters:
+    """Returns W from N(0, deviation²) and biases of 0."""
+    parameters = Parameters(rbm_layout(visible, hidden))
+    weights = generator(seed, "rbm").standard_normal((visible, hidden), np.float32)
+    parameters.view("W")[...] = weights * np.float32(deviation)
+    return parameters
+
+
+class RBM(Model):
+    """`learn` gives the negative of contrastive divergence's direction, as a gradient to descend.
+
+        −ΔW = (v₁ᵀh₁ − v₀ᵀh₀)/B    −Δa = mean(v₁ − v₀)    −Δb = mean(h₁ − h₀)
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> rbm = RBM(first_parameters(6, 4, seed=1))
+        >>> batch = SimpleNamespace(features=np.ones((5, 6), np.float32), labels=None)
+        >>> rbm.learn(batch, seed=0)[0].shape  # 6·4 + 6 + 4
+        (34,)
+    """
+
+    def __init__(self, parameters: Parameters, settings: Divergence | None = None) -> None:
+        """Takes the buffers as they are, without a copy.
+
+        Args:
+            parameters: of `rbm_layout`.
+            settings: how to sample and to compute.
+        """
+        self.parameters = parameters
+        self.settings = settings or Divergence()
+        self._w = torch.from_numpy(parameters.view("W"))  # [V, H]
+        self._a = torch.from_numpy(parameters.view("a"))
+        self._b = torch.from_numpy(parameters.view("b"))
+        self._gradient = Parameters(parameters.layout)
+        self._slopes = [torch.from_numpy(self._gradient.view(name)) for name in "Wab"]
+        self._dtype = dtype_of(self.settings.products)
+        self._low = torch.empty(self._w.shape, dtype=self._dtype)  # [V, H], W as products read it
+        self._rooms: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        self._chain: Tensor | None = None
+
+    def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
+        """Returns the direction [n], and every 8th seed the reconstruction's squared error."""
+        with torch.no_grad():
+            return self._gradient.trained, self._diverge(batch.features, seed)
+
+    def _diverge(self, features: Vector, seed: int) -> dict[str, float]:
+        size, k = len(features), self.settings
+        v, h, sample = self._room(size)  # [2B, V], [2B, H], [B, H]: data above, chain below
+        v0, v1, h0, h1 = v[:size], v[size:], h[:size], h[size:]
+        bits = Bits(seed)
+        v0.copy_(self._rows(features))
+        if k.samples_inputs:
+            bits.draw(v0, v0)
+        w, a, b = self._operands()
+        torch.sigmoid(linear(v0, w, b, k.products), out=h0)
+        if not self._resume(sample):
+            bits.draw(h0, sample)
+        for step in range(k.steps):
+            if step:
+                bits.draw(h1, sample)
+            self._down(linear(sample, w.t(), a, k.products), v1, bits)
+            torch.sigmoid(linear(v1, w, b, k.products), out=h1)
+        if k.persistent:
+            bits.draw(h1, sample)
+            self._chain = sample.clone()
+        metrics = self._reconstruction(v0, v1) if seed % _MEASURED_EVERY == 0 else {}
+        self._write(v, h, size)
+        return metrics
+
+    def _write(self, v: Tensor, h: Tensor, size: int) -> None:
+        slope_w, slope_a, slope_b = self._slopes
+        h[:size].neg_()
+        outer(v, h, 1 / size, slope_w, self.settings.products)
+        torch.sum(h, 0, dtype=torch.float32, out=slope_b).div_(size)
+        torch.sum(v[size:], 0, dtype=torch.float32, out=slope_a)
+        slope_a.sub_(v[:size].sum(0, dtype=torch.float32)).div_(size)
+
+    def _operands(self) -> tuple[Tensor, Tensor, Tensor]:
+        if self._dtype == torch.float32:
+            return self._w, self._a, self._b
+        return self._low.copy_(self._w), self._a.to(self._dtype), self._b.to(self._dtype)
+
+    def _room(self, size: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the buffers for a batch of that size, made once."""
+        if size not in self._rooms:
+            v, h = self._w.shape
+            shapes = ((2 * size, v), (2 * size, h), (size, h))
+            made = [torch.empty(shape, dtype=self._dtype) for shape in shapes]
+            self._rooms[size] = (made[0], made[1], made[2])
+        return self._rooms[size]
+
+    def _resume(self, sample: Tensor) -> bool:
+        """Starts from the chain, if there is one of this batch's size."""
+        if self._chain is None or self._chain.shape != sample.shape:
+            return False
+        sample.copy_(self._chain)
+        return True
+
+    def _down(self, field: Tensor, out: Tensor, bits: Bits) -> None:
+        """Writes the visible units for their inputs a + W h [B, V]."""
+        is_gaussian = self.settings.visible == "gaussian"
+        if is_gaussian:
+            out.copy_(field)
+        else:
+            torch.sigmoid(field, out=out)
+        if self.settings.samples_visible:
+            if is_gaussian:
+                out.add_(bits.normal(out.shape))
+            else:
+                bits.draw(out, out)
+
+    def _rows(self, features: Vector) -> Tensor:
+        rows = torch.from_numpy(features.reshape(len(features), -1))
+        if rows.shape[1] != len(self._a):
+            raise UsageError(
+                f"this RBM has {len(self._a)} visible units", got=f"rows of {rows.shape[1]} numbers"
+            )
+        return rows
+
+    @staticmethod
+    def _reconstruction(v0: Tensor, v1: Tensor) -> dict[str, float]:
+        return {"reconstruction": float((v0.float() - v1.float()).square_().sum()) / len(v0)}
+
+    def measure(self, batch: Batch) -> Mapping[str, float]:
+        """Returns examples, and the sums of the mean field's squared error and free energy."""
+        with torch.no_grad():
+            rows = self._rows(batch.features).float()  # [B, V]
+            hidden = torch.sigmoid(torch.addmm(self._b, rows, self._w))
+            field = torch.addmm(self._a, hidden, self._w.t())
+            back = field if self.settings.visible == "gaussian" else torch.sigmoid(field)
+            squares = float((rows - back).square().sum())
+        free = float(self.free_energy(batch.features).sum())
+        return {
+            "examples": float(len(rows)),
+            "reconstruction": squares,
+            "free_energy": free,
+        }
+
+    def up(self, features: Vector) -> Vector:
+        """Returns p(h = 1 | v), float32 [B, H]."""
+        with torch.no_grad():
+            w, _, b = self._operands()
+            rows = self._rows(features).to(self._dtype)
+            parts = [
+                torch.sigmoid(linear(part, w, b, self.settings.products)).float()
+                for part in torch.split(rows, 4096)
+            ]
+            means: Vector = torch.cat(parts).numpy() if parts else np.empty((0, len(b)), np.float32)
+        return means
+
+    def free_energy(self, features: Vector) -> Vector:
+        """Returns F(v) = −log Σₕ exp(−E(v, h)), float64 [B].
+
+        Bernoulli  −aᵀv − Σⱼ softplus(bⱼ + (vᵀW)ⱼ)
+        Gaussian   ½|v − a|² − Σⱼ softplus(bⱼ + (vᵀW)ⱼ)
+        """
+        w, a, b = (t.double() for t in (self._w, self._a, self._b))
+        v = self._rows(features).double()  # [B, V]
+        alone = (v - a).square().sum(1) / 2 if self.settings.visible == "gaussian" else -(v @ a)
+        free: Vector = (alone - torch.nn.functional.softplus(b + v @ w).sum(1)).numpy()
+        return free
+
+    def log_partition(self) -> float:
+        """Returns log Z by enumerating the hidden units: for checks on small machines.
+
+        Raises:
+            UsageError: more than 20 hidden units.
+        """
+        w, a, b = (t.double() for t in (self._w, self._a, self._b))
+        if len(b) > _MOST_ENUMERATED:
+            raise UsageError(
+                f"the exact partition function needs at most {_MOST_ENUMERATED} hidden units",
+                got=len(b),
+            )
+        states = torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=torch.float64)] * len(b))
+        states = states.reshape(-1, len(b))  # [2^H, H]
+        field = states @ w.t()  # [2^H, V]
+        if self.settings.visible == "gaussian":
+            visible = (field.square() / 2 + field * a).sum(1) + len(a) * math.log(2 * math.pi) / 2
+        else:
+            visible = torch.nn.functional.softplus(field + a).sum(1)
+        return float(torch.logsumexp(states @ b + visible, 0))
+
+    def log_likelihood(self, features: Vector) -> float:
+        """Returns the mean of log p(v) = −F(v) − log Z; small machines only."""
+        return float(-self.free_energy(features).mean()) - self.log_partition()
