@@ -1,0 +1,224 @@
+"""Keys made for one run: a certificate authority, the server's certificate, the workers' own.
+
+They live as long as the run. A `WorkerKey` is plain bytes and travels only in a task's closure.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import ssl
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from photinus.core.errors import AuthenticationError, UsageError
+
+__all__ = ["Credentials", "WorkerKey"]
+
+_BEFORE = timedelta(days=1)
+_AFTER = timedelta(days=90)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerKey:
+    """What a worker needs to join its run: bytes only, so that it fits into a task's closure.
+
+    Without a certificate (security "none") it holds the run's name alone.
+    """
+
+    run: bytes
+    """The run's 16 bytes."""
+    authority: bytes = b""
+    """The run's certificate authority, PEM."""
+    certificate: bytes = field(default=b"", repr=False)
+    secret: bytes = field(default=b"", repr=False)
+    """The private key, PEM, locked with `password`."""
+    password: bytes = field(default=b"", repr=False)
+
+    def __repr__(self) -> str:
+        return f"WorkerKey(run={self.run.hex()}, security={self.security!r})"
+
+    @property
+    def security(self) -> str:
+        """Returns "tls" or "none"."""
+        return "tls" if self.secret else "none"
+
+    def client_context(self) -> ssl.SSLContext | None:
+        """Returns the worker's side of mutual TLS 1.3, or None without security.
+
+        Raises:
+            AuthenticationError: the key is damaged.
+        """
+        return _context(ssl.PROTOCOL_TLS_CLIENT, self) if self.secret else None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Credentials:
+    """The driver's keys of one run: it makes the workers' and serves with its own.
+
+    Example:
+        >>> credentials = Credentials.make(bytes(16))
+        >>> credentials.worker()
+        WorkerKey(run=00000000000000000000000000000000, security='tls')
+    """
+
+    run: bytes
+    _server: WorkerKey
+    _issue: Callable[[], WorkerKey]
+
+    @classmethod
+    def make(cls, run: bytes) -> Credentials:
+        """Makes a certificate authority for this run alone, and the server's certificate.
+
+        Args:
+            run: the run's 16 bytes.
+
+        Raises:
+            UsageError: `run` has another length.
+        """
+        _check_run(run)
+        secret = ec.generate_private_key(ec.SECP256R1())
+        name = _name("photinus run " + run.hex())
+        # a path length of 0: no certificate of this run can make another one
+        authority = (
+            _builder(name, name, secret.public_key())
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(is_authority=True), critical=True)
+            .sign(secret, hashes.SHA256())
+        )
+
+        def issue(role: x509.ObjectIdentifier, title: str) -> WorkerKey:
+            return _issue(run, authority, secret, role, title)
+
+        server = issue(ExtendedKeyUsageOID.SERVER_AUTH, "server")
+        return cls(run, server, lambda: issue(ExtendedKeyUsageOID.CLIENT_AUTH, "worker"))
+
+    @classmethod
+    def none(cls, run: bytes) -> Credentials:
+        """Returns no keys at all: frames in clear, told apart by the run's name alone.
+
+        For a network that is trusted as a whole.
+
+        Raises:
+            UsageError: `run` is not 16 bytes long.
+        """
+        _check_run(run)
+        return cls(run, WorkerKey(run), lambda: WorkerKey(run))
+
+    def __repr__(self) -> str:
+        return f"Credentials(run={self.run.hex()}, security={self.security!r})"
+
+    @property
+    def security(self) -> str:
+        """Returns "tls" or "none"."""
+        return self._server.security
+
+    def worker(self) -> WorkerKey:
+        """Returns a new worker's key, signed by this run's authority."""
+        return self._issue()
+
+    def server_context(self) -> ssl.SSLContext | None:
+        """Returns the server's side of mutual TLS 1.3, or None without security."""
+        return _context(ssl.PROTOCOL_TLS_SERVER, self._server) if self._server.secret else None
+
+
+def _check_run(run: bytes) -> None:
+    if not isinstance(run, bytes) or len(run) != 16:
+        raise UsageError("a run is named by 16 bytes", got=repr(run))
+
+
+def _name(title: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, title)])
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    # clocks of a cluster differ: valid since yesterday
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BEFORE)
+        .not_valid_after(now + _AFTER)
+    )
+
+
+def _usage(*, is_authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not is_authority,
+        key_cert_sign=is_authority,
+        crl_sign=is_authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _issue(
+    run: bytes,
+    authority: x509.Certificate,
+    signer: ec.EllipticCurvePrivateKey,
+    role: x509.ObjectIdentifier,
+    title: str,
+) -> WorkerKey:
+    secret = ec.generate_private_key(ec.SECP256R1())
+    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    certificate = (
+        _builder(_name(f"photinus {title}"), authority.subject, secret.public_key())
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(is_authority=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([role]), critical=True)
+        .add_extension(identifier, critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    password = secrets.token_hex(16).encode()
+    pem = serialization.Encoding.PEM
+    locked = secret.private_bytes(
+        pem,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(password),
+    )
+    return WorkerKey(
+        run, authority.public_bytes(pem), certificate.public_bytes(pem), locked, password
+    )
+
+
+def _context(protocol: int, key: WorkerKey) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    # the authority of this one run is pinned; names and addresses of machines say nothing here,
+    # and OpenSSL checks the role (extended key usage) that the certificate must have
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    try:
+        context.load_verify_locations(cadata=key.authority.decode("ascii"))
+        _load(context, key)
+    except (ssl.SSLError, ValueError) as error:
+        raise AuthenticationError("the run's key is damaged", got=error) from error
+    if protocol == ssl.PROTOCOL_TLS_SERVER:
+        context.num_tickets = 0
+    return context
+
+
+def _load(context: ssl.SSLContext, key: WorkerKey) -> None:
+    # ssl reads certificates from files only: one in a directory of ours alone, its key locked with
+    # a password that stays in memory, gone before this returns
+    with tempfile.TemporaryDirectory(prefix="photinus-") as folder:
+        path = os.path.join(folder, "worker.pem")
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(key.certificate + key.secret)
+        context.load_cert_chain(path, password=key.password)

@@ -1,0 +1,295 @@
+"""The listening side over TCP: a thread that accepts, and two for each peer, to read and write."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import select
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from time import monotonic
+
+from photinus.core.errors import AuthenticationError, FrameError, LinkError, NotReadyError
+from photinus.transport.credentials import Credentials
+from photinus.transport.frames import Frame, encode
+from photinus.transport.link import Gone, Hear, Listener, Peer
+from photinus.transport.wire import Inlet, Limits, Wire, admit
+
+__all__ = ["OnRefused", "TcpListener", "TcpPeer"]
+
+OnRefused = Callable[[Mapping[str, int]], None]
+"""Told, at most once in `report_seconds`, how many were refused so far, by reason."""
+
+_FLUSH_SECONDS = 2.0
+_SETTLE_SECONDS = 0.05
+_LINGER_SECONDS = 0.5
+
+
+class TcpPeer(Peer):
+    """The listener's side of one connection; `send` queues, a thread of its own writes."""
+
+    def __init__(self, wire: Wire, name: str, limits: Limits) -> None:
+        self.name = name
+        self._wire = wire
+        self._limits = limits
+        self._queue: queue.SimpleQueue[list[bytes | memoryview] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._queued_bytes = 0
+        self._settle_seconds = _FLUSH_SECONDS
+        self.is_closing = False
+        self.ended = threading.Event()
+        """Set once nothing more is read."""
+        self.writer = threading.Thread(target=self._write, name=f"write {name}", daemon=True)
+        self.writer.start()
+
+    def send(self, frame: Frame) -> None:
+        """See `Peer.send`; a peer that lets too much pile up is cut off."""
+        pieces = encode(frame, checksums=not self._wire.is_secure)
+        with self._lock:
+            if self.is_closing or self.ended.is_set():
+                return
+            self._queued_bytes += sum(map(len, pieces))
+            is_stuck = self._queued_bytes > self._limits.max_queued_bytes
+            self._queue.put(None if is_stuck else pieces)
+        if is_stuck:
+            self._wire.cut()
+
+    def close(self, settle_seconds: float = _FLUSH_SECONDS) -> None:
+        """Ends the connection after what was sent before; nothing more is heard.
+
+        Args:
+            settle_seconds: for the other side to take the end in, before it is cut.
+        """
+        with self._lock:
+            self.is_closing = True
+            self._settle_seconds = settle_seconds
+            self._queue.put(None)
+
+    def _write(self) -> None:
+        # a send that fails is told by the reader, which sees the same connection end
+        with contextlib.suppress(LinkError):
+            while (pieces := self._queue.get()) is not None:
+                self._wire.send(pieces, self._limits.stall_seconds)
+                self.bytes_sent = self._wire.bytes_sent
+                with self._lock:
+                    self._queued_bytes -= sum(map(len, pieces))
+            self._wire.finish()
+            self.ended.wait(self._settle_seconds)
+        self._wire.cut()
+
+
+class TcpListener(Listener):
+    """Hears the workers of one run; strangers are dropped, and counted in `refused`.
+
+    Args:
+        host: the interface to bind, by name or address; the port is random.
+        credentials: the run's keys.
+        hear: called for each frame, in the peer's own thread.
+        gone: called once for each peer that ended.
+        limits: of frames, waits and connections.
+        on_refused: told of strangers, at most once a minute.
+
+    Raises:
+        NotReadyError: the host cannot be bound.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        credentials: Credentials,
+        hear: Hear,
+        gone: Gone,
+        limits: Limits | None = None,
+        on_refused: OnRefused | None = None,
+    ) -> None:
+        self.refused: Counter[str] = Counter()
+        """By reason: full, foreign, run, silent, frame."""
+        self._credentials, self._hear, self._gone = credentials, hear, gone
+        self._limits = limits or Limits()
+        self._on_refused = on_refused
+        self._reported = -self._limits.report_seconds
+        self._context = credentials.server_context()
+        self._lock = threading.Lock()
+        self._peers: dict[threading.Thread, TcpPeer | None] = {}
+        self._wires: dict[threading.Thread, Wire] = {}
+        self._is_closed = False
+        self._socket = _bind(host)
+        bound = self._socket.getsockname()
+        self.address = f"[{bound[0]}]:{bound[1]}" if ":" in bound[0] else f"{bound[0]}:{bound[1]}"
+        self._wake, self._waker = socket.socketpair()
+        self._accepting = threading.Thread(
+            target=self._accept, name=f"accept {self.address}", daemon=True
+        )
+        self._accepting.start()
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open, strangers included."""
+        return len(self._peers)
+
+    def _accept(self) -> None:
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        while not self._is_closed:
+            poll.poll()
+            try:
+                sock, origin = self._socket.accept()
+            except BlockingIOError:
+                continue
+            except OSError:
+                # out of descriptors: let those that are open end first
+                self._refuse("full")
+                select.select([self._wake], [], [], 0.1)
+                continue
+            self._open(sock, f"{origin[0]}:{origin[1]}")
+        self._socket.close()
+
+    def _open(self, sock: socket.socket, name: str) -> None:
+        thread = threading.Thread(
+            target=self._serve, args=(sock, name), name=f"read {name}", daemon=True
+        )
+        with self._lock:
+            strangers = sum(peer is None for peer in self._peers.values())
+            is_full = (
+                len(self._peers) >= self._limits.max_connections
+                or strangers >= self._limits.max_strangers
+            )
+            if not is_full:
+                self._peers[thread] = None
+        if is_full:
+            sock.close()
+            self._refuse("full")
+        else:
+            thread.start()
+
+    def _serve(self, sock: socket.socket, name: str) -> None:
+        me = threading.current_thread()
+        try:
+            wire = Wire(sock, self._context, is_server=True)
+        except OSError:
+            # it went before it was served
+            sock.close()
+            wire = None
+        try:
+            if wire is not None and self._is_admitted(me, wire):
+                self._converse(me, wire, name)
+        finally:
+            with self._lock:
+                self._peers.pop(me)
+                self._wires.pop(me, None)
+            if wire is not None:
+                wire.close()
+
+    def _is_admitted(self, me: threading.Thread, wire: Wire) -> bool:
+        with self._lock:
+            self._wires[me] = wire
+            if self._is_closed:
+                return False
+        try:
+            admit(wire, self._credentials.run, monotonic() + self._limits.handshake_seconds)
+        except LinkError as error:
+            self._refuse(_reason(error, wire))
+            wire.linger(_LINGER_SECONDS)
+            return False
+        return True
+
+    def _converse(self, me: threading.Thread, wire: Wire, name: str) -> None:
+        peer = TcpPeer(wire, name, self._limits)
+        with self._lock:
+            self._peers[me] = peer
+            is_closed = self._is_closed
+        if is_closed:
+            peer.close()
+        try:
+            self._listen(peer, wire)
+        finally:
+            peer.ended.set()
+            peer.close()
+            peer.writer.join()
+            self._gone(peer)
+
+    def _listen(self, peer: TcpPeer, wire: Wire) -> None:
+        inlet = Inlet(wire, self._limits)
+        try:
+            while True:
+                frames = inlet.take(None)
+                peer.bytes_received = wire.bytes_received
+                for frame in frames or ():
+                    if peer.is_closing:
+                        continue
+                    if frame.run == self._credentials.run:
+                        self._hear(peer, frame)
+                    else:
+                        self._refuse("run")
+        except FrameError:
+            self._refuse("frame")
+            wire.cut()
+        except LinkError:
+            wire.cut()
+
+    def _refuse(self, reason: str) -> None:
+        with self._lock:
+            self.refused[reason] += 1
+            now = monotonic()
+            is_due = now - self._reported >= self._limits.report_seconds
+            if is_due:
+                self._reported = now
+            refused = dict(self.refused)
+        if is_due and self._on_refused is not None:
+            self._on_refused(refused)
+
+    def close(self) -> None:
+        """Ends all links, after what was sent before, and stops listening."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            peers = dict(self._peers)
+            strangers = [wire for thread, wire in self._wires.items() if peers[thread] is None]
+        self._waker.send(b"x")
+        for wire in strangers:
+            wire.cut()
+        for peer in peers.values():
+            if peer is not None:
+                peer.close(_SETTLE_SECONDS)
+        deadline = monotonic() + _FLUSH_SECONDS
+        self._join((self._accepting, *peers), deadline)
+        with self._lock:
+            stuck = list(self._wires.values())
+        for wire in stuck:
+            wire.cut()
+        self._join(peers, deadline + _LINGER_SECONDS)
+        if not self._accepting.is_alive():
+            self._wake.close()
+            self._waker.close()
+
+    def _join(self, threads: Iterable[threading.Thread], deadline: float) -> None:
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - monotonic()))
+
+
+def _bind(host: str) -> socket.socket:
+    try:
+        family, kind, protocol, _, target = socket.getaddrinfo(
+            host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listening = socket.socket(family, kind, protocol)
+        listening.bind(target)
+        listening.listen(256)
+        listening.settimeout(0)
+    except OSError as error:
+        got, do = f"{host!r}: {error}", "name an address of this machine that workers can reach"
+        raise NotReadyError("this host cannot be listened on", got=got, do=do) from error
+    return listening
+
+
+def _reason(error: LinkError, wire: Wire) -> str:
+    if isinstance(error, FrameError):
+        return "foreign"
+    if isinstance(error, AuthenticationError):
+        return "foreign" if wire.is_secure else "run"
+    return "silent"

@@ -1,0 +1,133 @@
+"""A worker's link over TCP: mutual TLS 1.3, or bytes in clear on a trusted network."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from time import monotonic
+
+from photinus.core.errors import LinkError, LinkLostError, UsageError
+from photinus.transport.credentials import WorkerKey
+from photinus.transport.frames import Frame, encode
+from photinus.transport.link import Link
+from photinus.transport.wire import Inlet, Limits, Wire, greet
+
+__all__ = ["TcpLink", "parse_address"]
+
+_PAUSE_SECONDS = (0.05, 1.0)
+_MOST_FRAMES = 64
+
+
+class TcpLink(Link):
+    """A link to a `TcpListener`, connected when it is made: inside the task, never at import.
+
+    Args:
+        address: the listener's, `host:port` or `[host]:port`.
+        key: the worker's key of the run.
+        patience_seconds: how long to try while nobody listens.
+        limits: of frames and waits.
+
+    Raises:
+        AuthenticationError: the listener holds keys of another run, or is another run.
+        LinkLostError: nobody could be reached in time.
+        UsageError: the address is none.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        key: WorkerKey,
+        *,
+        patience_seconds: float = 30.0,
+        limits: Limits | None = None,
+    ) -> None:
+        self._limits = limits or Limits()
+        self._wire = _connect(address, key, patience_seconds, self._limits)
+        self._inlet = Inlet(self._wire, self._limits)
+        self._lock = threading.Lock()
+        self._is_lost = False
+        self.address = address
+        self.local_host = self._wire.local_host
+        """This machine's address as the listener can see it: where a peer may listen."""
+
+    def exchange(self, frame: Frame | None, seconds: float) -> list[Frame]:
+        """See `Link.exchange`."""
+        with self._lock:
+            if self._is_lost:
+                raise LinkLostError("this link is over", do="make a new link")
+            try:
+                if frame is not None:
+                    pieces = encode(frame, checksums=not self._wire.is_secure)
+                    self._wire.send(pieces, self._limits.stall_seconds)
+                return self._listen(seconds)
+            finally:
+                self.bytes_sent = self._wire.bytes_sent
+                self.bytes_received = self._wire.bytes_received
+
+    def _listen(self, seconds: float) -> list[Frame]:
+        deadline = monotonic() + seconds
+        frames: list[Frame] = []
+        try:
+            while len(frames) < _MOST_FRAMES:
+                left = 0.0 if frames else max(0.0, deadline - monotonic())
+                taken = self._inlet.take(left)
+                if taken is None:
+                    break
+                frames += taken
+        except LinkError:
+            # what came before the end is heard first; the next call tells
+            self._is_lost = True
+            if not frames:
+                raise
+        return frames
+
+    def close(self) -> None:
+        """Ends the link, from any thread."""
+        self._wire.cut()
+        with self._lock:
+            self._is_lost = True
+            self._wire.close()
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Returns host and port of `host:port` or `[host]:port`.
+
+    Example:
+        >>> parse_address("[::1]:7077")
+        ('::1', 7077)
+
+    Raises:
+        UsageError: it is neither.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise UsageError("an address must be host:port", got=repr(address))
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _connect(address: str, key: WorkerKey, patience_seconds: float, limits: Limits) -> Wire:
+    """Connects with growing pauses; a wrong key or run ends the attempts at once."""
+    target = parse_address(address)
+    context = key.client_context()
+    deadline = monotonic() + patience_seconds
+    pause, longest = _PAUSE_SECONDS
+    while True:
+        try:
+            with contextlib.ExitStack() as stack:
+                sock = socket.create_connection(target, timeout=limits.handshake_seconds)
+                stack.callback(sock.close)
+                wire = Wire(sock, context, is_server=False)
+                greet(wire, key.run, monotonic() + limits.handshake_seconds)
+                stack.pop_all()
+                return wire
+        except (OSError, LinkLostError) as error:
+            reason = f"{type(error).__name__}: {error}"
+        if monotonic() + pause >= deadline:
+            raise LinkLostError(
+                f"nobody of this run answers at {address}",
+                got=f"{reason} for {patience_seconds:g} seconds",
+                do="check that the driver lives, and that this machine may reach that port",
+            )
+        threading.Event().wait(pause)
+        pause = min(2 * pause, longest)

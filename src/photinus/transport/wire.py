@@ -1,0 +1,353 @@
+"""One connected socket, plain or TLS, that one thread may read while another one writes.
+
+TLS runs over buffers in memory: a lock then guards the cipher alone and never a wait, and a
+stranger's bytes can be counted before a handshake is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import select
+import socket
+import ssl
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from time import monotonic
+
+from photinus.core.errors import AuthenticationError, FrameError, LinkLostError
+from photinus.core.settings import above, validate, whole
+from photinus.transport.frames import PIECE_BYTES, Decoder, Frame
+
+__all__ = ["Inlet", "Limits", "Wire", "admit", "greet"]
+
+_RECORD_BYTES = 16 << 10
+_BATCH_BYTES = 64 << 10
+_STRANGER_BYTES = 16 << 10
+_GREETING = b"PHOT\x01"
+_WELCOME, _OTHER_RUN = b"\x00", b"\x01"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What a connection may take, in bytes, seconds and numbers."""
+
+    max_frame_bytes: int = 2 * PIECE_BYTES
+    """Of one piece of a frame."""
+    max_vector_bytes: int = 4 << 30
+    """Of all arrays of one frame together."""
+    handshake_seconds: float = 5.0
+    """For a stranger to become known."""
+    stall_seconds: float = 30.0
+    """Without progress while sending, before the other side counts as gone."""
+    max_queued_bytes: int = 8 << 30
+    """Waiting to be sent to one peer, before it is cut off."""
+    max_connections: int = 1024
+    max_strangers: int = 128
+    """Connections whose handshake is not done."""
+    report_seconds: float = 60.0
+    """Between two reports of refused strangers, at least."""
+
+    LIMITS = {  # noqa: RUF012 - dataclass slots: a plain class attribute, never written
+        "max_frame_bytes": whole(128 << 10),
+        "max_vector_bytes": whole(0),
+        "handshake_seconds": above(0),
+        "stall_seconds": above(0),
+        "max_queued_bytes": whole(1),
+        "max_connections": whole(1),
+        "max_strangers": whole(1),
+        "report_seconds": above(0),
+    }
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+
+class Wire:
+    """A duplex line of bytes over a connected socket.
+
+    Args:
+        sock: connected; the wire owns it from now on.
+        context: of TLS, or None for bytes in clear.
+        is_server: whether this side accepted the connection.
+    """
+
+    def __init__(
+        self, sock: socket.socket, context: ssl.SSLContext | None, *, is_server: bool
+    ) -> None:
+        sock.settimeout(0)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        self.is_secure = context is not None
+        self._sock = sock
+        self._lock = threading.Lock()
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._buffer = memoryview(b"")
+        self._tls: ssl.SSLObject | None = None
+        if context is not None:
+            self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=is_server)
+
+    @property
+    def local_host(self) -> str:
+        """Returns this machine's address on this connection."""
+        return str(self._sock.getsockname()[0])
+
+    def shake(self, deadline: float) -> None:
+        """Does the TLS handshake, reading at most 16 KiB.
+
+        Raises:
+            AuthenticationError: the other side has no key of this run, or speaks no TLS.
+            LinkLostError: it ended or fell silent.
+        """
+        if self._tls is None:
+            return
+        self._buffer = memoryview(bytearray(_STRANGER_BYTES))
+        while not self._shaken(self._tls, deadline):
+            left = _STRANGER_BYTES - self.bytes_received
+            if left <= 0:
+                raise AuthenticationError("a handshake takes at most 16 KiB")
+            n = self._receive_plain(self._buffer[:left], deadline)
+            if n is None:
+                raise LinkLostError("the other side fell silent in the handshake")
+            if n == 0:
+                raise LinkLostError("the other side ended the handshake")
+            self._incoming.write(self._buffer[:n])
+        self._buffer = memoryview(bytearray(_BATCH_BYTES))
+
+    def _shaken(self, tls: ssl.SSLObject, deadline: float) -> bool:
+        try:
+            tls.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        except ssl.SSLError as error:
+            raise _refused(error) from error
+        finally:
+            # also after a failure: the alert in it tells the other side why
+            self._flush(deadline - monotonic())
+        return True
+
+    def receive(self, view: memoryview, seconds: float | None) -> int | None:
+        """Reads what there is into `view`, waiting for the first byte.
+
+        Args:
+            view: where to; not empty.
+            seconds: the longest wait; None waits for ever.
+
+        Returns:
+            How many bytes; 0 when the other side ended; None when nothing came in time.
+
+        Raises:
+            AuthenticationError: the other side refused our key.
+            LinkLostError: the connection broke.
+        """
+        deadline = math.inf if seconds is None else monotonic() + seconds
+        if self._tls is None:
+            return self._receive_plain(view, deadline)
+        while True:
+            n = self._decipher(self._tls, view)
+            if n is not None:
+                return n
+            n = self._receive_plain(self._buffer, deadline)
+            if not n:
+                return n
+            with self._lock:
+                self._incoming.write(self._buffer[:n])
+
+    def _decipher(self, tls: ssl.SSLObject, view: memoryview) -> int | None:
+        with self._lock:
+            try:
+                # with a buffer given, read returns a count
+                return int(tls.read(len(view), view))
+            except ssl.SSLWantReadError:
+                return None
+            except ssl.SSLZeroReturnError:
+                return 0
+            except ssl.SSLError as error:
+                raise _refused(error) from error
+
+    def _receive_plain(self, view: memoryview, deadline: float) -> int | None:
+        while True:
+            try:
+                n = self._sock.recv_into(view)
+            except BlockingIOError:
+                if not self._ready(select.POLLIN, deadline):
+                    return None
+            except OSError as error:
+                raise _lost(error) from error
+            else:
+                self.bytes_received += n
+                return n
+
+    def send(self, pieces: Iterable[bytes | memoryview], stall_seconds: float) -> None:
+        """Sends all pieces, in order; one thread at a time.
+
+        Raises:
+            LinkLostError: the connection broke, or took nothing for `stall_seconds`.
+        """
+        if self._tls is None:
+            self._send_plain([memoryview(piece) for piece in pieces], stall_seconds)
+            return
+        for piece in pieces:
+            view = memoryview(piece)
+            while len(view):
+                with self._lock:
+                    view = self._encipher(self._tls, view)
+                if self._outgoing.pending >= _BATCH_BYTES:
+                    self._flush(stall_seconds)
+        self._flush(stall_seconds)
+
+    def _encipher(self, tls: ssl.SSLObject, view: memoryview) -> memoryview:
+        try:
+            while len(view) and self._outgoing.pending < _BATCH_BYTES:
+                view = view[tls.write(view[:_RECORD_BYTES]) :]
+        except ssl.SSLError as error:
+            raise _lost(error) from error
+        return view
+
+    def _flush(self, stall_seconds: float) -> None:
+        with self._lock:
+            data = self._outgoing.read()
+        self._send_plain([memoryview(data)], stall_seconds)
+
+    def _send_plain(self, views: list[memoryview], stall_seconds: float) -> None:
+        views = [view for view in views if len(view)]
+        done = 0
+        while done < len(views):
+            try:
+                n = self._sock.sendmsg(views[done : done + 16])
+            except BlockingIOError:
+                if not self._ready(select.POLLOUT, monotonic() + stall_seconds):
+                    got = f"nothing taken for {stall_seconds:g} seconds"
+                    raise LinkLostError("the other side is stuck", got=got) from None
+                continue
+            except OSError as error:
+                raise _lost(error) from error
+            self.bytes_sent += n
+            while n:
+                step = min(n, len(views[done]))
+                views[done] = views[done][step:]
+                n -= step
+                done += not len(views[done])
+
+    def _ready(self, events: int, deadline: float) -> bool:
+        poll = select.poll()
+        try:
+            poll.register(self._sock, events)
+        except (ValueError, OSError) as error:
+            raise _lost(error) from error
+        if deadline == math.inf:
+            return bool(poll.poll())
+        return bool(poll.poll(max(0, math.ceil((deadline - monotonic()) * 1000))))
+
+    def finish(self) -> None:
+        """Says that nothing more will be sent; reading goes on."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_WR)
+
+    def linger(self, seconds: float) -> None:
+        """Ends after a last word: what still comes in is thrown away, so that it is not reset."""
+        self.finish()
+        deadline = monotonic() + seconds
+        scratch = memoryview(bytearray(1 << 10))
+        with contextlib.suppress(LinkLostError):
+            for _ in range(_STRANGER_BYTES >> 10):
+                if not self._receive_plain(scratch, deadline):
+                    return
+
+    def cut(self) -> None:
+        """Ends both directions and wakes whoever waits, from any thread."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Frees the socket; no other thread may use it any more."""
+        self.cut()
+        self._sock.close()
+
+
+def _lost(error: Exception) -> LinkLostError:
+    return LinkLostError("the connection broke", got=type(error).__name__, do="make a new link")
+
+
+def _refused(error: ssl.SSLError) -> AuthenticationError:
+    reason = getattr(error, "verify_message", None) or error.reason or "no TLS"
+    return AuthenticationError(
+        "the two sides hold keys of different runs",
+        got=str(reason).lower().replace("_", " "),
+        do="give each worker a key of this very run",
+    )
+
+
+def _exactly(wire: Wire, count: int, deadline: float) -> bytes:
+    data = memoryview(bytearray(count))
+    have = 0
+    while have < count:
+        n = wire.receive(data[have:], max(0.0, deadline - monotonic()))
+        if not n:
+            raise LinkLostError("the other side ended or fell silent in the greeting")
+        have += n
+    return bytes(data)
+
+
+def greet(wire: Wire, run: bytes, deadline: float) -> None:
+    """Makes a worker known to the listening side.
+
+    Raises:
+        AuthenticationError: the other side holds keys of another run, or is another run.
+        LinkLostError: it ended or fell silent.
+    """
+    wire.shake(deadline)
+    wire.send([_GREETING + run], max(0.0, deadline - monotonic()))
+    answer = _exactly(wire, len(_GREETING) + 1, deadline)
+    if not answer.startswith(_GREETING):
+        do = "check the address, both versions, and that both sides use the same security"
+        raise AuthenticationError("the other side is no photinus of ours", got=answer, do=do)
+    if answer[-1:] != _WELCOME:
+        do = "this worker belongs to a run that is over"
+        raise AuthenticationError("the other side is another run", got=run.hex(), do=do)
+
+
+def admit(wire: Wire, run: bytes, deadline: float) -> None:
+    """Lets a stranger in who holds a key of this run and names it.
+
+    Raises:
+        AuthenticationError: the stranger does not belong to this run.
+        FrameError: the stranger speaks something else.
+        LinkLostError: it ended or fell silent.
+    """
+    wire.shake(deadline)
+    word = _exactly(wire, len(_GREETING) + len(run), deadline)
+    if not word.startswith(_GREETING):
+        raise FrameError("a stranger greets in another way", got=word)
+    is_welcome = word[len(_GREETING) :] == run
+    wire.send([_GREETING + (_WELCOME if is_welcome else _OTHER_RUN)], deadline - monotonic())
+    if not is_welcome:
+        raise AuthenticationError("a worker of another run", got=word[len(_GREETING) :].hex())
+
+
+class Inlet:
+    """Reads frames from a wire: the payload goes straight into its arrays."""
+
+    def __init__(self, wire: Wire, limits: Limits) -> None:
+        self._wire = wire
+        self._scratch = memoryview(bytearray(_RECORD_BYTES))
+        self._decoder = Decoder(
+            limits.max_frame_bytes, limits.max_vector_bytes, checksums=not wire.is_secure
+        )
+
+    def take(self, seconds: float | None) -> list[Frame] | None:
+        """Reads once; returns the frames that are now whole, or None when nothing came in time.
+
+        Raises:
+            LinkLostError: the other side ended.
+            FrameError: what came is no frame.
+        """
+        target = self._decoder.wanted()
+        n = self._wire.receive(self._scratch if target is None else target, seconds)
+        if n is None:
+            return None
+        if n == 0:
+            raise LinkLostError("the other side is gone", do="make a new link")
+        return self._decoder.feed(self._scratch[:n]) if target is None else self._decoder.filled(n)
