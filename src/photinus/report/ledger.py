@@ -1,0 +1,206 @@
+"""The ledger: who pushed what and what was applied; and the audit that proves exactly once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from photinus.core.errors import UsageError
+from photinus.report.lines import Lines, read_lines
+
+__all__ = ["OPERATIONS", "AuditResult", "Ledger", "audit"]
+
+OPERATIONS = ("hello", "push", "apply", "ack", "checkpoint")
+"""hello: a lease was granted, `sequence` is the next one wanted; push: one arrived, perhaps not for
+the first time; apply: it is in the agreed point of `version`; ack: the worker was told so."""
+
+_Line = dict[str, Any]
+_Key = tuple[Any, ...]
+
+
+class Ledger:
+    """Appends entries to `ledger.jsonl`, from any thread.
+
+    Fields of an entry: op, run, term, phase, slot, lease, sequence, version, steps, examples,
+    position; what does not apply is left out.
+
+    Raises:
+        UsageError: the file cannot be opened.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self._lines = Lines(path)
+
+    def write(self, op: str, **fields: object) -> None:
+        """Appends one entry.
+
+        Raises:
+            UsageError: `op` is none of `OPERATIONS`.
+        """
+        if op not in OPERATIONS:
+            raise UsageError(f"an entry's op must be one of {', '.join(OPERATIONS)}", got=op)
+        self._lines.write({"op": op, **fields})
+
+    @property
+    def lost(self) -> int:
+        """Entries that could not be written: the audit cannot hold then."""
+        return self._lines.lost
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._lines.close()
+
+
+@dataclass(slots=True)
+class AuditResult:
+    """What the audit counted, and every line that breaks a rule."""
+
+    pushed: int = 0
+    applied: int = 0
+    acknowledged: int = 0
+    duplicates: int = 0
+    """Pushes that arrived again after they were applied."""
+    fenced: int = 0
+    """Pushes that arrived under a lease that had ended."""
+    leases: int = 0
+    offences: list[str] = field(default_factory=list)
+
+    @property
+    def is_exact(self) -> bool:
+        """True when every acknowledged push was applied exactly once, and nothing else was."""
+        return not self.offences
+
+    def __str__(self) -> str:
+        counted = (
+            f"{self.applied} applied, {self.acknowledged} acknowledged, "
+            f"{self.duplicates} duplicates, {self.fenced} fenced, {self.leases} leases"
+        )
+        verdict = "each exactly once" if self.is_exact else f"{len(self.offences)} offences"
+        return f"{counted}: {verdict}"
+
+
+class _Auditor:
+    """Reads entries in order. A push is known by (run, term, phase, slot, sequence)."""
+
+    def __init__(self) -> None:
+        self.result = AuditResult()
+        self._number = 0
+        self._pushed: set[_Key] = set()
+        self._applied: Counter[_Key] = Counter()
+        self._acknowledged: dict[_Key, int] = {}
+        self._next: dict[_Key, int] = {}
+        self._lease: dict[_Key, int] = {}
+        self._version: dict[_Key, int] = {}
+        self._position: dict[_Key, int] = {}
+
+    def read(self, entry: _Line | None) -> None:
+        self._number += 1
+        acts = {"hello": self._hello, "push": self._push, "apply": self._apply, "ack": self._ack}
+        if entry is None or entry.get("op") not in OPERATIONS:
+            self._offence("is no entry")
+        elif entry["op"] in acts:
+            acts[entry["op"]](entry)
+
+    def close(self) -> AuditResult:
+        """Adds what can be told only at the end."""
+        for key, number in self._acknowledged.items():
+            if not self._applied[key]:
+                self._number = number
+                self._offence(f"acknowledged but never applied: {_named(key)}")
+        self.result.acknowledged = len(self._acknowledged)
+        return self.result
+
+    def _offence(self, text: str) -> None:
+        self.result.offences.append(f"line {self._number}: {text}")
+
+    def _hello(self, entry: _Line) -> None:
+        seat, lease = _key(entry, "run", "term", "slot"), entry.get("lease", 0)
+        self.result.leases += 1
+        if lease <= self._lease.get(seat, -1):
+            self._offence(f"lease {lease} of slot {entry.get('slot')} is not above the one before")
+        self._lease[seat] = max(lease, self._lease.get(seat, -1))
+        if "sequence" in entry:
+            line = _key(entry, "run", "term", "phase", "slot")
+            self._next.setdefault(line, entry["sequence"])
+
+    def _push(self, entry: _Line) -> None:
+        key, lease = _identity(entry), entry.get("lease", 0)
+        present = self._lease.get(_key(entry, "run", "term", "slot"), lease)
+        self.result.pushed += 1
+        self.result.duplicates += self._applied[key] > 0
+        # a round may apply it when the lease has ended; it must have arrived before that
+        if lease == present:
+            self._pushed.add((*key, lease))
+        else:
+            self.result.fenced += 1
+
+    def _apply(self, entry: _Line) -> None:
+        key = _identity(entry)
+        self.result.applied += 1
+        self._applied[key] += 1
+        if self._applied[key] > 1:
+            self._offence(f"applied {self._applied[key]} times: {_named(key)}")
+        elif (*key, entry.get("lease", 0)) not in self._pushed:
+            self._offence(f"applied without a push under a lease that held: {_named(key)}")
+        else:
+            self._follow(entry)
+
+    def _follow(self, entry: _Line) -> None:
+        line = _key(entry, "run", "term", "phase", "slot")
+        sequence: int = entry.get("sequence", 0)
+        wanted = self._next.get(line, sequence)
+        if sequence != wanted:
+            self._offence(f"slot {entry.get('slot')}: sequence {sequence} after {wanted - 1}")
+        self._next[line] = sequence + 1
+        for last, key, name in (
+            (self._version, _key(entry, "run", "term", "phase"), "version"),
+            (self._position, line, "position"),
+        ):
+            value = entry.get(name, last.get(key, 0))
+            if value < last.get(key, 0):
+                self._offence(f"{name} {value} after {last[key]}")
+            last[key] = value
+
+    def _ack(self, entry: _Line) -> None:
+        self._acknowledged.setdefault(_identity(entry), self._number)
+
+
+def _key(entry: _Line, *names: str) -> _Key:
+    return tuple(entry.get(name, 0) for name in names)
+
+
+def _identity(entry: _Line) -> _Key:
+    return _key(entry, "run", "term", "phase", "slot", "sequence")
+
+
+def _named(key: _Key) -> str:
+    _, term, phase, slot, sequence = key
+    return f"term {term}, phase {phase}, slot {slot}, sequence {sequence}"
+
+
+def audit(path: Path | str) -> AuditResult:
+    """Checks a ledger: what was acknowledged is applied exactly once, in order, by one holder.
+
+    - every acknowledged push was applied, none twice, none without having arrived
+    - leases of a slot only rise, and what arrived under an older one is not applied
+    - sequences have no gap; versions and positions never fall
+    Each term is judged by itself: a new one starts again from a checkpoint.
+
+    Raises:
+        DataError: the file cannot be read.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "ledger.jsonl"
+        >>> ledger = Ledger(path)
+        >>> for op in ("hello", "push", "apply", "apply", "ack"):
+        ...     ledger.write(op, term=1, phase=0, slot=0, lease=1, sequence=0)
+        >>> audit(path).offences
+        ['line 4: applied 2 times: term 1, phase 0, slot 0, sequence 0']
+    """
+    auditor = _Auditor()
+    for entry in read_lines(path):
+        auditor.read(entry)
+    return auditor.close()

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import pytest
+
+from photinus.core.errors import UsageError
+from photinus.report.ledger import Ledger, audit
+
+Entry = tuple[str, dict]
+
+
+def entry(op: str, **fields) -> Entry:
+    return op, {"run": "r", "term": 1, "phase": 0, "slot": 0, "lease": 1, "sequence": 0, **fields}
+
+
+def pushed(sequence: int, **fields) -> list[Entry]:
+    given = {"sequence": sequence, "version": sequence + 1, "position": 8 * sequence, **fields}
+    return [entry(op, **given) for op in ("push", "apply", "ack")]
+
+
+def audited(tmp_path, entries: list[Entry]):
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    for op, fields in entries:
+        ledger.write(op, **fields)
+    ledger.close()
+    assert ledger.lost == 0
+    return audit(tmp_path / "ledger.jsonl")
+
+
+GOOD = [entry("hello"), *pushed(0), *pushed(1)]
+
+
+def test_an_ordinary_run_is_exact(tmp_path):
+    result = audited(tmp_path, [*GOOD, entry("checkpoint", version=2)])
+    assert result.is_exact
+    assert str(result) == (
+        "2 applied, 2 acknowledged, 0 duplicates, 0 fenced, 1 leases: each exactly once"
+    )
+
+
+FINE = {
+    "resent after a lost answer": [*GOOD, entry("push", sequence=1), entry("ack", sequence=1)],
+    "the seat taken again": [*GOOD, entry("hello", lease=2), *pushed(2, lease=2)],
+    "a round applies what arrived before the lease ended": [
+        entry("hello"), entry("push"), entry("hello", lease=2, sequence=1), entry("apply"),
+    ],
+    "a fenced push is not applied": [entry("hello", lease=2), entry("push", lease=1)],
+    "a new term starts again from its checkpoint": [
+        *GOOD, entry("hello", term=2, sequence=1), *pushed(1, term=2, version=1),
+    ],
+    "each phase counts for itself": [*GOOD, *pushed(0, phase=1)],
+    "an acknowledgement before its round closes": [entry("push"), entry("ack"), entry("apply")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FINE)
+def test_what_the_protocol_allows_is_no_offence(tmp_path, case):
+    assert audited(tmp_path, FINE[case]).offences == []
+
+
+BAD = {
+    "doubled": ([*GOOD, entry("apply", sequence=1)], "line 8: applied 2 times: term 1, phase 0"),
+    "lost": (
+        [*GOOD, entry("push", sequence=2), entry("ack", sequence=2)],
+        "acknowledged but never",
+    ),
+    "unheard of": ([entry("apply", sequence=0)], "applied without a push"),
+    "zombie": (
+        [entry("hello", lease=2), entry("push", lease=1), entry("apply", lease=1)],
+        "line 3: applied without a push under a lease that held",
+    ),
+    "lease given twice": ([entry("hello"), entry("hello")], "lease 1 of slot 0 is not above"),
+    "gap": ([*GOOD, *pushed(3)], "slot 0: sequence 3 after 1"),
+    "gap after a grant": ([entry("hello", sequence=0), *pushed(1)], "sequence 1 after -1"),
+    "version falls": ([*GOOD, *pushed(2, version=1)], "version 1 after 2"),
+    "position falls": ([*GOOD, *pushed(2, position=0)], "position 0 after 8"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_every_breach_is_found_and_named(tmp_path, case):
+    entries, wanted = BAD[case]
+    result = audited(tmp_path, entries)
+    assert not result.is_exact
+    assert wanted in result.offences[0]
+    assert "1 offences" in str(result)
+
+
+def test_a_damaged_line_is_an_offence_but_a_cut_last_one_is_none(tmp_path):
+    audited(tmp_path, GOOD)
+    with (tmp_path / "ledger.jsonl").open("a") as file:
+        file.write('{"op": "odd"}\nnonsense\n{"op": "pus')
+    assert audit(tmp_path / "ledger.jsonl").offences == [
+        "line 8: is no entry",
+        "line 9: is no entry",
+    ]
+    with pytest.raises(UsageError, match="op must be one of hello"):
+        Ledger(tmp_path / "x").write("odd")
