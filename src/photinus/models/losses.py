@@ -27,7 +27,9 @@ LOSSES: Mapping[str, Callable[..., Tensor]] = {
     "reconstruction_cross_entropy": lambda z, t: (
         functional.binary_cross_entropy_with_logits(z, t, reduction="sum") / len(z)
     ),
-    "reconstruction_mse": lambda z, t: functional.mse_loss(z, t, reduction="sum") / len(z),
+    "reconstruction_mse": lambda z, t: (
+        functional.mse_loss(torch.sigmoid(z), t, reduction="sum") / len(z)
+    ),
 }
 """All read outputs before any softmax or sigmoid. The two reconstructions are sums over an
 example's units, as in Hinton and Salakhutdinov (2006)."""

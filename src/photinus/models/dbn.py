@@ -1,0 +1,302 @@
+"""Deep belief networks as a list of stages: one RBM a layer, then fine-tuning by backpropagation.
+
+Reference: Hinton, Osindero and Teh, A fast learning algorithm for deep belief nets (2006);
+Hinton and Salakhutdinov, Reducing the dimensionality of data with neural networks (2006), the
+unrolled autoencoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from photinus.core.errors import UsageError
+from photinus.core.parameters import Parameters, Vector
+from photinus.core.seeds import derive
+from photinus.core.settings import Limit, above, at_least, between, one_of, validate, whole
+from photinus.models.base import Stage
+from photinus.models.inner import Inner, Momentum, Schedule, TorchInner
+from photinus.models.mlp import MLP, Dense, mlp_layout
+from photinus.models.products import PRECISIONS, PRODUCTS, resolve
+from photinus.models.rbm import RBM, Divergence, first_parameters, rbm_layout
+
+__all__ = ["DBN", "FineTuneStage", "FineTuning", "Pretraining", "RBMStage"]
+
+_FALLING = Schedule(((0.0, 0.1), (0.7, 0.1), (1.0, 0.005)))
+_RISING = Schedule(((0.0, 0.5), (0.25, 0.5), (0.25, 0.9)))
+_COSINE = Schedule.cosine(1e-3, warm_up=0.01)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pretraining:
+    """How each RBM is trained."""
+
+    LIMITS: ClassVar[Mapping[str, Limit]] = {
+        "epochs": at_least(0),
+        "batch_size": whole(1),
+        "weight_decay": at_least(0),
+        "cd_steps": whole(1),
+        "reads": one_of("means", "samples"),
+        "visible": one_of("bernoulli", "gaussian"),
+        "deviation": above(0),
+    }
+
+    epochs: float = 20.0
+    """A layer; 0 leaves pre-training out."""
+    batch_size: int = 100
+    lr: Schedule = _FALLING
+    momentum: Schedule = _RISING
+    weight_decay: float = 2e-4
+    cd_steps: int = 1
+    persistent: bool = False
+    reads: str = "means"
+    """What the next layer reads of the one below: "means", or "samples" drawn anew each time."""
+    visible: str = "bernoulli"
+    """The job's inputs: "bernoulli" (0..1), or "gaussian" (mean 0, variance 1: take lr .001)."""
+    deviation: float = 0.1
+    """Of the first weights, drawn from a normal distribution."""
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuning:
+    """How the whole network is trained after it."""
+
+    LIMITS: ClassVar[Mapping[str, Limit]] = {
+        "epochs": above(0),
+        "batch_size": whole(1),
+        "weight_decay": at_least(0),
+        "label_smoothing": between(0, 1),
+    }
+
+    epochs: float = 60.0
+    batch_size: int = 250
+    optimizer: str = "adam"
+    """One of torch's by name in lower case, or "package.module:Class"."""
+    lr: Schedule = _COSINE
+    weight_decay: float = 0.0
+    dropout_input: float = 0.2
+    dropout_hidden: tuple[float, ...] = (0.2, 0.2, 0.3)
+    """One a hidden layer; in a deeper network the last one repeats."""
+    loss: str = "cross_entropy"
+    """One of `losses.LOSSES`, or "package.module:function"."""
+    label_smoothing: float = 0.1
+    """Of cross_entropy."""
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RBMStage(Stage):
+    """Trains one layer on the means of those below."""
+
+    name: str
+    epochs: float
+    batch_size: int
+    sizes: tuple[int, ...]
+    """Inputs, the layers below, this layer."""
+    settings: Pretraining
+    products: str = "mkl"
+
+    def build(self, history: tuple[Vector, ...], seed: int) -> RBM:  # noqa: ARG002
+        """Returns the machine with small random weights."""
+        *_, visible, hidden = self.sizes
+        first = derive(seed, self.name)
+        parameters = first_parameters(visible, hidden, first, self.settings.deviation)
+        return RBM(parameters, self._divergence())
+
+    def _divergence(self) -> Divergence:
+        is_first, s = len(self.sizes) == 2, self.settings
+        return Divergence(
+            steps=s.cd_steps,
+            persistent=s.persistent,
+            visible=s.visible if is_first else "bernoulli",
+            samples_inputs=s.reads == "samples" and not is_first,
+            products=self.products,
+        )
+
+    def prepare(self, features: Vector, history: tuple[Vector, ...]) -> Vector:
+        """Returns the top layer's means so far, float32 [B, V]."""
+        below = _machines(self.sizes[:-1], history, self.products)
+        for machine in below:
+            features = machine.up(features)
+        return features
+
+    def inner(self) -> Momentum:
+        """Returns descent with momentum."""
+        *_, visible, hidden = self.sizes
+        s = self.settings
+        return Momentum(rbm_layout(visible, hidden), s.lr, s.momentum, s.weight_decay)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuneStage(Stage):
+    """Trains all layers together, from what the RBMs found, or from random weights without them."""
+
+    name: str
+    epochs: float
+    batch_size: int
+    network: Dense
+    settings: FineTuning
+
+    def build(self, history: tuple[Vector, ...], seed: int) -> MLP:
+        """Unrolls the RBMs into the network; what they do not fill is drawn from the seed."""
+        model, layers = MLP(self.network), len(self.network.sizes) - 1
+        known = layers // 2 if self.network.reconstructs else layers - 1
+        if history and len(history) != known:
+            raise UsageError(f"fine-tuning needs {known} pre-trained layers", got=len(history))
+        machines = _machines(self.network.sizes[: len(history) + 1], history, "mkl")
+        for number, machine in enumerate(machines, 1):
+            view = machine.parameters.view
+            model.parameters.view(f"W{number}")[...] = view("W")
+            model.parameters.view(f"b{number}")[...] = view("b")
+            if self.network.reconstructs:
+                model.parameters.view(f"W{layers - number + 1}")[...] = view("W").T
+                model.parameters.view(f"b{layers - number + 1}")[...] = view("a")
+        if not (history and self.network.reconstructs):
+            model.randomize(derive(seed, self.name), first_layer=len(history))
+        return model
+
+    def inner(self) -> Inner:
+        """Returns the optimizer on the flat buffer."""
+        s = self.settings
+        settings = {"weight_decay": s.weight_decay} if s.weight_decay else {}
+        layout = mlp_layout(self.network.sizes)
+        return TorchInner(layout, s.optimizer, settings, s.lr, decays="weights")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DBN:
+    """A deep belief network: its sizes, and how it is trained.
+
+    Example:
+        >>> dbn = DBN(inputs=6, hidden=(5, 4), classes=2, precision="mkl")
+        >>> [stage.name for stage in dbn.stages()]
+        ['rbm1', 'rbm2', 'fine-tune']
+        >>> [stage.name for stage in dbn.autoencoder()]
+        ['rbm1', 'rbm2', 'autoencoder']
+    """
+
+    LIMITS: ClassVar[Mapping[str, Limit]] = {
+        "inputs": whole(1),
+        "classes": whole(1),
+        "hidden": Limit("one or more whole numbers above 0", lambda v: v and min(v) > 0),
+        "precision": one_of(*PRECISIONS, *PRODUCTS),
+    }
+
+    inputs: int = 784
+    hidden: tuple[int, ...] = (500, 500, 2000)
+    """Any depth."""
+    classes: int = 10
+    """Outputs: classes, or numbers to predict under a regression's loss."""
+    pretraining: Pretraining = field(default_factory=Pretraining)
+    fine_tuning: FineTuning = field(default_factory=FineTuning)
+    precision: str = "auto"
+    """"float32" by the faster library, "bfloat16", or "auto": bfloat16 where it is 1.5 times
+    faster. A name of `products.PRODUCTS` is taken as it is."""
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def resolved(self) -> DBN:
+        """Returns the same with a plain precision, measured here: once a run, by the driver."""
+        if self.precision in PRODUCTS:
+            return self
+        sizes = (self.inputs, *self.hidden)
+        rows = self.pretraining.batch_size
+        shapes = [(rows, i, o) for i, o in pairwise(sizes)]
+        return replace(self, precision=resolve(self.precision, shapes))
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Returns rbm1 .. rbmL and the fine-tuning, with a plain precision each."""
+        dbn, s = self.resolved(), self.fine_tuning
+        network = Dense(
+            sizes=(self.inputs, *self.hidden, self.classes),
+            dropout=(s.dropout_input, *s.dropout_hidden),
+            loss=s.loss,
+            label_smoothing=s.label_smoothing,
+            products=dbn.precision,
+        )
+        return (*dbn._layers(), dbn._fine_tune("fine-tune", network))
+
+    def autoencoder(self, loss: str = "reconstruction_cross_entropy") -> tuple[Stage, ...]:
+        """Returns the stages of the autoencoder: the stack, unrolled into encoder and decoder.
+
+        Args:
+            loss: how the inputs are compared with their reconstruction, from the last layer's
+                outputs before the sigmoid; "mse" for gaussian inputs.
+        """
+        dbn, sizes = self.resolved(), (self.inputs, *self.hidden)
+        network = Dense(
+            sizes=(*sizes, *sizes[-2::-1]), loss=loss, reconstructs=True, products=dbn.precision
+        )
+        return (*dbn._layers(), dbn._fine_tune("autoencoder", network))
+
+    def _layers(self) -> tuple[Stage, ...]:
+        s, sizes = self.pretraining, (self.inputs, *self.hidden)
+        if not s.epochs:
+            return ()
+        return tuple(
+            RBMStage(
+                name=f"rbm{depth}",
+                epochs=s.epochs,
+                batch_size=s.batch_size,
+                sizes=sizes[: depth + 1],
+                settings=s,
+                products=self.precision,
+            )
+            for depth in range(1, len(sizes))
+        )
+
+    def _fine_tune(self, name: str, network: Dense) -> FineTuneStage:
+        s = self.fine_tuning
+        return FineTuneStage(
+            name=name, epochs=s.epochs, batch_size=s.batch_size, network=network, settings=s
+        )
+
+    def _network(self, trained: Vector) -> MLP:
+        model = MLP(Dense(sizes=(self.inputs, *self.hidden, self.classes)))
+        model.load(trained)
+        return model
+
+    def module(self, trained: Vector) -> nn.Sequential:
+        """Returns the fine-tuned network as a plain torch module: Linear, Sigmoid, ..., Linear."""
+        return self._network(trained).module()
+
+    def trained(self, tensors: Mapping[str, Vector]) -> Vector:
+        """Returns the flat vector of a `module().state_dict()`, arrays by name: the way back."""
+        model = MLP(Dense(sizes=(self.inputs, *self.hidden, self.classes)))
+        model.take(tensors)
+        return model.parameters.trained
+
+    def predict(self, trained: Vector, features: Vector) -> Vector:
+        """Returns probabilities [B, classes], or the plain outputs under a regression's loss.
+
+        Args:
+            trained: what the fine-tuning agreed on [n].
+            features: [B, ...].
+        """
+        outputs = torch.from_numpy(self._network(trained).outputs(features))
+        if self.fine_tuning.loss == "cross_entropy":
+            outputs = torch.softmax(outputs, 1)
+        elif self.fine_tuning.loss == "binary_cross_entropy":
+            outputs = torch.sigmoid(outputs)
+        chances: Vector = outputs.numpy()
+        return chances
+
+
+def _machines(sizes: tuple[int, ...], history: tuple[Vector, ...], products: str) -> list[RBM]:
+    """Returns the pre-trained machines between the sizes."""
+    pairs = pairwise(sizes)
+    return [
+        RBM(Parameters(rbm_layout(*pair), trained), Divergence(products=products))
+        for pair, trained in zip(pairs, history, strict=False)
+    ]

@@ -1,0 +1,244 @@
+"""A network of dense layers with its own backward pass: products as fast as the processor has them.
+
+The weights lie as [inputs, outputs], so that a stack of RBMs is taken over as it is.
+Shapes: B examples; layer l maps n[l] to n[l+1] numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from photinus.core.errors import DataError, UsageError
+from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
+from photinus.core.seeds import generator
+from photinus.core.settings import Limit, between, one_of, validate
+from photinus.models.base import Batch, Model
+from photinus.models.chance import Bits
+from photinus.models.losses import count_errors, loss_named, target_for
+from photinus.models.products import PRODUCTS, dtype_of, linear, outer
+
+__all__ = ["MLP", "Dense", "mlp_layout"]
+
+Vectors = Mapping[str, Vector]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dense:
+    """The network's shape, its loss, and how it is computed."""
+
+    LIMITS: ClassVar[Mapping[str, Limit]] = {
+        "sizes": Limit(
+            "two or more whole numbers above 0", lambda v: len(v) > 1 and all(n > 0 for n in v)
+        ),
+        "label_smoothing": between(0, 1),
+        "products": one_of(*PRODUCTS),
+    }
+
+    sizes: tuple[int, ...]
+    """Inputs, hidden layers, outputs."""
+    dropout: tuple[float, ...] = (0.0,)
+    """Share of units left out: of the inputs, then of each hidden layer; the last one repeats."""
+    loss: str = "cross_entropy"
+    """One of `losses.LOSSES`, or "package.module:function"; it reads the last layer's outputs."""
+    label_smoothing: float = 0.0
+    reconstructs: bool = False
+    """The inputs are the target, whatever labels come along."""
+    products: str = "mkl"
+    """One of `products.PRODUCTS`."""
+
+    def __post_init__(self) -> None:
+        validate(self)
+        if not self.dropout or not all(0 <= rate < 1 for rate in self.dropout):
+            raise UsageError("dropout of Dense must be numbers from 0 to below 1", got=self.dropout)
+
+    def rate(self, layer: int) -> float:
+        """Returns the share left out of layer `layer`'s inputs."""
+        return self.dropout[min(layer, len(self.dropout) - 1)]
+
+
+def mlp_layout(sizes: tuple[int, ...]) -> Layout:
+    """Returns W1 [n0, n1], b1 [n1], W2 [n1, n2], b2 [n2], ..."""
+    entries: list[tuple[str, tuple[int, ...], str]] = []
+    for number, (i, o) in enumerate(pairwise(sizes), 1):
+        entries += [(f"W{number}", (i, o), TRAINED), (f"b{number}", (o,), TRAINED)]
+    return Layout.of(entries)
+
+
+class MLP(Model):
+    """Sigmoid hidden layers, a linear last one, dropout, any loss.
+
+        x₀ = features    xₗ₊₁ = σ(xₗ Wₗ + bₗ)    loss(x_L−1 W_L + b_L, labels)
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> model = MLP(Dense(sizes=(4, 3, 2)))
+        >>> batch = SimpleNamespace(features=np.ones((5, 4), np.float32), labels=np.zeros(5, int))
+        >>> gradient, metrics = model.learn(batch, seed=0)
+        >>> gradient.shape, sorted(metrics)
+        ((23,), ['loss'])
+    """
+
+    def __init__(self, settings: Dense, parameters: Parameters | None = None) -> None:
+        """Takes the buffers as they are, without a copy.
+
+        Args:
+            settings: the network.
+            parameters: of `mlp_layout(settings.sizes)`; zeros without them.
+        """
+        self.settings = settings
+        self.parameters = parameters or Parameters(mlp_layout(settings.sizes))
+        self._loss = loss_named(settings.loss, settings.label_smoothing)
+        self._depth = len(settings.sizes) - 1
+        self._gradient = Parameters(self.parameters.layout)
+        self._slopes = _layers(self._gradient.layout, torch.from_numpy(self._gradient.trained))
+        self._dtype = dtype_of(settings.products)
+        self._exact = torch.from_numpy(self.parameters.trained)
+        is_exact = self._dtype == torch.float32
+        self._low = self._exact if is_exact else self._exact.to(self._dtype)
+        self._layers = _layers(self.parameters.layout, self._low)
+
+    def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
+        """Returns the gradient of the batch's mean loss, and the loss."""
+        bits = Bits(seed)
+        with torch.no_grad():
+            rows = self._rows(batch.features)
+            read, masks = self._forward(rows, bits)
+        outputs = read[-1].float().requires_grad_()
+        loss = self._compared(outputs, rows, batch)[0]
+        (slope,) = torch.autograd.grad(loss, outputs)
+        with torch.no_grad():
+            self._backward(read, masks, slope.to(self._dtype))
+        return self._gradient.trained, {"loss": float(loss.detach())}
+
+    def measure(self, batch: Batch) -> Mapping[str, float]:
+        """Returns examples, the summed loss and, with classes, the errors."""
+        with torch.no_grad():
+            rows = self._rows(batch.features)
+            outputs = self._forward(rows, None)[0][-1].float()
+            loss, labels = self._compared(outputs, rows, batch)
+        size = len(rows)
+        sums = {"examples": float(size), "loss": float(loss) * size}
+        return {**sums, **count_errors(self.settings.loss, outputs, labels)}
+
+    def outputs(self, features: Vector) -> Vector:
+        """Returns the last layer's outputs, before any softmax or sigmoid, float32 [B, n]."""
+        with torch.no_grad():
+            parts = [
+                self._forward(part, None)[0][-1].float()
+                for part in torch.split(self._rows(features), 4096)
+            ]
+        result: Vector = torch.cat(parts).numpy()
+        return result
+
+    def _rows(self, features: Vector) -> Tensor:
+        rows = torch.from_numpy(features.reshape(len(features), -1))
+        if rows.shape[1] != self.settings.sizes[0]:
+            raise DataError(
+                f"the network reads rows of {self.settings.sizes[0]} numbers",
+                got=list(features.shape),
+                do="name the features' column, or set `inputs`",
+            )
+        return rows.to(self._dtype)  # [B, n0]
+
+    def _compared(self, outputs: Tensor, rows: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        s = self.settings
+        if s.reconstructs:
+            labels = rows.float()
+        elif batch.labels is None:
+            raise DataError("the batch has no labels", do=f"{s.loss} needs them")
+        else:
+            labels = torch.from_numpy(batch.labels)
+        try:
+            return self._loss(outputs, target_for(s.loss, outputs, labels)), labels
+        except (RuntimeError, IndexError, ValueError, TypeError) as error:
+            raise DataError(
+                f"the loss {s.loss} does not take these labels",
+                got=f"labels {list(labels.shape)} for outputs {list(outputs.shape)}: {error}",
+                do="compare the labels with the number of outputs",
+            ) from error
+
+    def _forward(self, rows: Tensor, bits: Bits | None) -> tuple[list[Tensor], list[Tensor | None]]:
+        """Returns what each layer read, the outputs last, and the dropout masks."""
+        s = self.settings
+        if self._low is not self._exact:
+            self._low.copy_(self._exact)
+        read, masks, x = list[Tensor](), list[Tensor | None](), rows
+        for layer, (w, b) in enumerate(self._layers):
+            rate = s.rate(layer) if bits else 0.0
+            mask = bits.keep(1 - rate, x.shape, x.dtype) if bits and rate else None
+            x = x if mask is None else x * mask
+            read.append(x)  # [B, n[layer]]
+            masks.append(mask)
+            x = linear(x, w, b, s.products)
+            x = x if layer == self._depth - 1 else x.sigmoid_()
+        return [*read, x], masks
+
+    def _backward(self, read: list[Tensor], masks: list[Tensor | None], slope: Tensor) -> None:
+        """Writes the gradient, from the loss's slope by the outputs [B, n[-1]]."""
+        for layer in reversed(range(self._depth)):
+            x, mask = read[layer], masks[layer]
+            slope_w, slope_b = self._slopes[layer]
+            outer(x, slope, 1.0, slope_w, self.settings.products)
+            torch.sum(slope, 0, dtype=torch.float32, out=slope_b)
+            if layer == 0:
+                return
+            slope = linear(slope, self._layers[layer][0].t(), None, self.settings.products)
+            if mask is not None:
+                slope.mul_(mask)
+                # a unit left out has no slope, so its activation may be anything here
+                x = x * (1 - self.settings.rate(layer))
+            slope = torch.ops.aten.sigmoid_backward(slope, x)
+
+    def module(self) -> nn.Sequential:
+        """Returns the network as a plain torch module with parameters of its own."""
+        module = nn.Sequential()
+        for w, b in _layers(self.parameters.layout, self._exact):
+            if len(module):
+                module.append(nn.Sigmoid())
+            dense = nn.Linear(*w.shape)
+            dense.weight.data.copy_(w.t())
+            dense.bias.data.copy_(b)
+            module.append(dense)
+        return module
+
+    def take(self, tensors: Vectors) -> None:
+        """Loads numbers from a `module().state_dict()`, as arrays by name.
+
+        Raises:
+            UsageError: names or shapes are another network's.
+        """
+        due = {n: tuple(t.shape) for n, t in self.module().state_dict().items()}
+        got = {n: tuple(t.shape) for n, t in tensors.items()}
+        if due != got:
+            raise UsageError("the tensors are another network's", got=got, do=f"due are {due}")
+        for layer in range(self._depth):
+            self.parameters.view(f"W{layer + 1}")[...] = np.asarray(
+                tensors[f"{2 * layer}.weight"]
+            ).T
+            self.parameters.view(f"b{layer + 1}")[...] = np.asarray(tensors[f"{2 * layer}.bias"])
+
+    def randomize(self, seed: int, first_layer: int = 0) -> None:
+        """Draws the weights from `first_layer` on: N(0, 32/(n + n')) for sigmoids, the last small.
+
+        Reference: Glorot and Bengio, Understanding the difficulty of training deep feedforward
+        neural networks (2010), whose range is four times wider for sigmoids.
+        """
+        for layer in range(first_layer, self._depth):
+            weights = self.parameters.view(f"W{layer + 1}")
+            is_last = layer == self._depth - 1
+            deviation = 0.01 if is_last else 4 * (2 / sum(weights.shape)) ** 0.5
+            drawn = generator(seed, "dense", layer).standard_normal(weights.shape, np.float32)
+            weights[...] = drawn * np.float32(deviation)
+            self.parameters.view(f"b{layer + 1}")[...] = 0
+
+
+def _layers(layout: Layout, flat: Tensor) -> list[tuple[Tensor, Tensor]]:
+    views = [flat[e.offset : e.offset + e.size].view(e.shape) for e in layout.entries]
+    return list(zip(views[::2], views[1::2], strict=True))
