@@ -79,7 +79,7 @@ def _home(program: str) -> Path | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     said = dict(re.findall(r"^\s*(java\.home|java\.version) = (.+?)\s*$", done.stderr, re.M))
-    if java_major(said.get("java.version", "")) not in _FIT:
+    if done.returncode or java_major(said.get("java.version", "")) not in _FIT:
         return None
     home = os.environ.get("JAVA_HOME")
     # A launcher of ours reports the home of the Java behind it, which Spark cannot use itself.

