@@ -87,17 +87,16 @@ def install(*packages: str) -> None:
 def wanted(dev: bool) -> dict[str, str | bool]:
     """What the environment must hold; equal to the stamp when nothing is to be done."""
     digest = hashlib.sha256(b"".join((ROOT / name).read_bytes() for name in INPUTS)).hexdigest()
-    # The path belongs to it: an environment that was moved or copied does not work.
+    # The path belongs to it: the programs of an environment that was moved do not start.
     return {"inputs": digest, "path": str(VENV), "dev": dev, "java": not has_java()}
 
 
-def is_ready(want: dict[str, str | bool]) -> bool:
-    """Whether the environment holds all that is wanted; more does not hurt."""
+def stamp() -> dict[str, str | bool]:
+    """What the environment holds; empty if the last set-up did not end well."""
     try:
-        have = json.loads(STAMP.read_text())
+        return dict(json.loads(STAMP.read_text()))
     except (OSError, ValueError):
-        return False
-    return PYTHON.exists() and all(have.get(key) in (value, True) for key, value in want.items())
+        return {}
 
 
 def main() -> None:
@@ -106,12 +105,13 @@ def main() -> None:
         fail(f"Python 3.11 or newer is needed; this is {sys.version.split()[0]}")
     import tomllib  # here: an older Python has none, and shall read the sentence above
 
-    want = wanted("--dev" in sys.argv[1:])
-    if is_ready(want):
+    want, have = wanted("--dev" in sys.argv[1:]), stamp()
+    # More than is wanted does not hurt: the tests' packages, a Java of our own.
+    if PYTHON.exists() and all(have.get(key) in (value, True) for key, value in want.items()):
         return
     started = time.monotonic()
     STAMP.unlink(missing_ok=True)
-    if not PYTHON.exists():
+    if not PYTHON.exists() or have.get("path", str(VENV)) != str(VENV):
         print("making .venv ...", flush=True)
         run([sys.executable, "-m", "venv", "--clear", str(VENV)], "making .venv")
     print("installing PyTorch (some minutes the first time) ...", flush=True)

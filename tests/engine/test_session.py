@@ -1,4 +1,5 @@
 import os
+import subprocess
 import sys
 import types
 
@@ -38,6 +39,7 @@ def pyspark(monkeypatch):
     sql.SparkSession = types.SimpleNamespace(getActiveSession=lambda: None, builder=Builder())
     monkeypatch.setitem(sys.modules, "pyspark", fake)
     monkeypatch.setitem(sys.modules, "pyspark.sql", sql)
+    monkeypatch.setitem(sys.modules, "pyspark.logger", None)
     monkeypatch.setattr(session, "ensure_java", lambda: "/a/java")
     monkeypatch.setattr(os, "environ", {})
     return fake
@@ -158,8 +160,6 @@ def test_speculation_and_the_progress_bar_are_warned_of():
 
 @pytest.mark.spark
 def test_a_real_session_starts_quietly_and_retries_a_killed_worker(tmp_path):
-    import subprocess
-
     program = tmp_path / "program.py"
     program.write_text(
         "import os, signal\n"
@@ -169,15 +169,17 @@ def test_a_real_session_starts_quietly_and_retries_a_killed_worker(tmp_path):
         "    if TaskContext.get().attemptNumber() == 0: os.kill(os.getpid(), signal.SIGKILL)\n"
         "    yield from batches\n"
         "flags = '-XX:TieredStopAtLevel=1'\n"
-        "spark = spark_session(2, extra={'spark.executor.extraJavaOptions': flags})\n"
+        "spark = spark_session(2, extra={'spark.driver.extraJavaOptions': flags})\n"
         "assert spark_session(3) is spark\n"
         "print(spark.range(10).repartition(2).mapInArrow(task, 'id long').count())\n"
         "print(session_warnings(spark))\n"
+        "try: spark.range(1).select('no such column')\n"
+        "except Exception as error: print(type(error).__name__)\n"
         "spark.stop()\n"
     )
     done = subprocess.run(
         [sys.executable, str(program)], capture_output=True, text=True, cwd=tmp_path, timeout=240
     )
-    assert done.stdout.splitlines() == ["10", "[]"], done.stderr
+    assert done.stdout.splitlines() == ["10", "[]", "AnalysisException"], done.stderr
     said = [line for line in done.stderr.splitlines() if "incubator" not in line]
     assert said == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -61,6 +62,7 @@ def spark_session(
     builder = SparkSession.builder.appName(name)
     for key, value in {**_settings(workers), **(extra or {})}.items():
         builder = builder.config(key, value)
+    _hush()
     try:
         return builder.getOrCreate()
     except Exception as error:
@@ -101,6 +103,16 @@ def session_warnings(spark: SparkSession) -> list[str]:
     return warnings
 
 
+def _hush() -> None:
+    """Stops pyspark 4 from logging, as a page of JSON, every error that it also raises."""
+    try:
+        from pyspark.logger import PySparkLogger
+    except ImportError:
+        return
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+
+
 def _failures(master: str, setting: str) -> int:
     """Local mode ignores spark.task.maxFailures: its number stands in the master's brackets."""
     if master == "local" or master.startswith("local["):
@@ -119,7 +131,7 @@ def _settings(workers: int) -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "2g",
-        "spark.driver.extraJavaOptions": (
+        "spark.driver.defaultJavaOptions": (
             f"-XX:+UseSerialGC -Dlog4j2.configurationFile={_LOGGING.as_uri()}"
         ),
         "spark.python.worker.reuse": "true",
