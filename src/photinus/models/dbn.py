@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -20,10 +21,11 @@ from photinus.core.parameters import Parameters, Vector
 from photinus.core.seeds import derive
 from photinus.core.settings import Limit, above, at_least, between, one_of, validate, whole
 from photinus.models.base import Stage
-from photinus.models.inner import Inner, Momentum, Schedule, TorchInner
+from photinus.models.inner import Inner, Momentum, TorchInner
 from photinus.models.mlp import MLP, Dense, mlp_layout
 from photinus.models.products import PRECISIONS, PRODUCTS, resolve
 from photinus.models.rbm import RBM, Divergence, first_parameters, rbm_layout
+from photinus.models.schedules import Schedule
 
 __all__ = ["DBN", "FineTuneStage", "FineTuning", "Pretraining", "RBMStage"]
 
@@ -297,6 +299,9 @@ def _machines(sizes: tuple[int, ...], history: tuple[Vector, ...], products: str
     """Returns the pre-trained machines between the sizes."""
     pairs = pairwise(sizes)
     return [
-        RBM(Parameters(rbm_layout(*pair), trained), Divergence(products=products))
+        RBM(
+            Parameters(rbm_layout(*pair), np.require(trained, requirements="W")),
+            Divergence(products=products),
+        )
         for pair, trained in zip(pairs, history, strict=False)
     ]

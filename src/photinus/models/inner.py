@@ -7,7 +7,6 @@ follow one schedule, whoever joins when.
 from __future__ import annotations
 
 import inspect
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,8 +19,10 @@ from photinus.core.errors import CheckpointError, UsageError
 from photinus.core.parameters import TRAINED, Layout, Vector
 from photinus.core.settings import unknown_name
 from photinus.models.factories import imported
+from photinus.models.schedules import Schedule
+from photinus.models.tensors import tensor_of
 
-__all__ = ["OPTIMIZERS", "Inner", "Momentum", "Schedule", "TorchInner"]
+__all__ = ["OPTIMIZERS", "Inner", "Momentum", "TorchInner"]
 
 OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = {
     name.lower(): cls
@@ -33,58 +34,6 @@ OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = {
 """torch's optimizers by name."""
 
 _FUSED = ("adam", "adamw", "sgd", "adagrad")
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """A number as a function of progress: straight pieces between points, and jumps.
-
-    Example:
-        >>> Schedule(((0, 0.5), (0.1, 0.5), (0.1, 0.9))).at(0.2)
-        0.9
-        >>> round(Schedule.cosine(1.0, warm_up=0.1).at(0.55), 6)
-        0.5
-    """
-
-    points: tuple[tuple[float, float], ...]
-    """(progress, value) in order; two with one progress are a jump; held before and after."""
-
-    falls: str = "straight"
-    """"straight", or "cosine": a falling piece is half a cosine (Loshchilov and Hutter, 2017)."""
-
-    def __post_init__(self) -> None:
-        places = [p for p, _ in self.points]
-        numbers = [n for point in self.points for n in point]
-        if not places or places != sorted(places) or not all(map(math.isfinite, numbers)):
-            raise UsageError(
-                "points of Schedule must be finite, in the order of their progress",
-                got=self.points,
-            )
-        if self.falls not in ("straight", "cosine"):
-            raise unknown_name("falls of Schedule", self.falls, ("straight", "cosine"))
-
-    @classmethod
-    def constant(cls, value: float) -> Schedule:
-        """The same value always."""
-        return cls(((0.0, value),))
-
-    @classmethod
-    def cosine(cls, peak: float, warm_up: float = 0.0, floor: float = 0.0) -> Schedule:
-        """Rises straight from 0 to `peak` until `warm_up`, then falls to `floor` by a cosine."""
-        rise = ((0.0, 0.0),) if warm_up > 0 else ()
-        return cls((*rise, (warm_up, peak), (1.0, floor)), "cosine")
-
-    def at(self, progress: float) -> float:
-        """Returns the value at a progress 0..1."""
-        before = [p for p in self.points if p[0] <= progress]
-        after = [p for p in self.points if p[0] > progress]
-        if not before or not after:
-            return (before[-1] if before else after[0])[1]
-        (start, left), (end, right) = before[-1], after[0]
-        share = (progress - start) / (end - start)
-        if self.falls == "cosine" and right < left:
-            share = (1 - math.cos(math.pi * share)) / 2
-        return left + (right - left) * share
 
 
 class Inner(ABC):
@@ -209,7 +158,7 @@ class TorchInner(Inner):
         """Moves `trained` downhill by the optimizer's rule."""
         if self._bound is not trained:
             self._bind(trained)
-        whole = torch.from_numpy(gradient)
+        whole = tensor_of(gradient)
         for piece, tensor in zip(self._pieces, self._tensors, strict=True):
             tensor.grad = whole[piece.start : piece.stop].view(piece.shape)
         if self._lr is not None:

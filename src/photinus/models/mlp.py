@@ -23,6 +23,7 @@ from photinus.models.base import Batch, Model
 from photinus.models.chance import Bits
 from photinus.models.losses import count_errors, loss_named, target_for
 from photinus.models.products import PRODUCTS, dtype_of, linear, outer
+from photinus.models.tensors import rows_of, tensor_of
 
 __all__ = ["MLP", "Dense", "mlp_layout"]
 
@@ -138,14 +139,7 @@ class MLP(Model):
         return result
 
     def _rows(self, features: Vector) -> Tensor:
-        rows = torch.from_numpy(features.reshape(len(features), -1))
-        if rows.shape[1] != self.settings.sizes[0]:
-            raise DataError(
-                f"the network reads rows of {self.settings.sizes[0]} numbers",
-                got=list(features.shape),
-                do="name the features' column, or set `inputs`",
-            )
-        return rows.to(self._dtype)  # [B, n0]
+        return rows_of(features, self.settings.sizes[0]).to(self._dtype)  # [B, n0]
 
     def _compared(self, outputs: Tensor, rows: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         s = self.settings
@@ -154,7 +148,7 @@ class MLP(Model):
         elif batch.labels is None:
             raise DataError("the batch has no labels", do=f"{s.loss} needs them")
         else:
-            labels = torch.from_numpy(batch.labels)
+            labels = tensor_of(batch.labels)
         try:
             return self._loss(outputs, target_for(s.loss, outputs, labels)), labels
         except (RuntimeError, IndexError, ValueError, TypeError) as error:

@@ -14,8 +14,10 @@ from photinus.core.parameters import FLOATS, INTEGERS, TRAINED, Layout, Paramete
 from photinus.core.settings import Limit, above, one_of, unknown_name, validate, whole
 from photinus.models.base import Batch, Model, Stage
 from photinus.models.factories import imported
-from photinus.models.inner import OPTIMIZERS, Inner, Schedule, TorchInner
+from photinus.models.inner import OPTIMIZERS, Inner, TorchInner
 from photinus.models.losses import LOSSES, count_errors, loss_named, target_for
+from photinus.models.schedules import Schedule
+from photinus.models.tensors import tensor_of
 
 __all__ = ["ModuleModel", "ModuleStage"]
 
@@ -86,10 +88,10 @@ class ModuleModel(Model):
         return {**sums, **count_errors(self._name, outputs, labels)}
 
     def _forward(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        features = torch.from_numpy(batch.features)  # [B, ...]
+        features = tensor_of(batch.features)  # [B, ...]
         if features.is_floating_point():
             features = features.to(self._flat_gradient.dtype)
-        labels = features if batch.labels is None else torch.from_numpy(batch.labels)
+        labels = features if batch.labels is None else tensor_of(batch.labels)
         try:
             outputs: Tensor = self.module(features)  # [B, ...]
             loss = self._loss(outputs, target_for(self._name, outputs, labels))

@@ -26,6 +26,7 @@ from photinus.core.settings import Limit, one_of, validate, whole
 from photinus.models.base import Batch, Model
 from photinus.models.chance import Bits
 from photinus.models.products import PRODUCTS, dtype_of, linear, outer
+from photinus.models.tensors import rows_of
 
 __all__ = ["RBM", "Divergence", "first_parameters", "rbm_layout"]
 
@@ -179,12 +180,7 @@ class RBM(Model):
                 bits.draw(out, out)
 
     def _rows(self, features: Vector) -> Tensor:
-        rows = torch.from_numpy(features.reshape(len(features), -1))
-        if rows.shape[1] != len(self._a):
-            raise UsageError(
-                f"this RBM has {len(self._a)} visible units", got=f"rows of {rows.shape[1]} numbers"
-            )
-        return rows
+        return rows_of(features, len(self._a))  # [B, V]
 
     @staticmethod
     def _reconstruction(v0: Tensor, v1: Tensor) -> dict[str, float]:

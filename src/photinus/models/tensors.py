@@ -1,0 +1,44 @@
+"""Arrays as tensors: without a copy wherever torch can share the memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from photinus.core.errors import DataError
+from photinus.core.parameters import Vector
+
+__all__ = ["rows_of", "tensor_of"]
+
+
+def tensor_of(array: Vector) -> Tensor:
+    """Returns the array as a tensor, sharing its memory unless that is read-only or reversed.
+
+    Raises:
+        DataError: torch has no such type.
+    """
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    try:
+        return torch.from_numpy(array)
+    except TypeError as error:
+        raise DataError(
+            "an array must hold numbers", got=array.dtype, do="cast the column to float or integer"
+        ) from error
+
+
+def rows_of(features: Vector, width: int) -> Tensor:
+    """Returns features [B, ...] as rows [B, width].
+
+    Raises:
+        DataError: an example has another number of values.
+    """
+    rows = tensor_of(features.reshape(len(features), int(np.prod(features.shape[1:]))))
+    if rows.shape[1] != width:
+        raise DataError(
+            f"the model reads rows of {width} numbers",
+            got=list(features.shape),
+            do="name the features' column, or change the model's inputs",
+        )
+    return rows
