@@ -1,0 +1,333 @@
+"""The report: one HTML file, made from the journal alone, that loads and runs nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from photinus.core import events as e
+from photinus.core.errors import UsageError
+from photinus.report.chart import chart, lanes
+from photinus.report.curves import speed_charts, training_charts, worker_lanes
+from photinus.report.journal import Stamped, read
+from photinus.report.markup import Markup, tag
+from photinus.report.picture import data_uri, mosaic, unpack
+from photinus.report.style import STYLE
+from photinus.report.summary import Summary, WorkerState, summarise
+from photinus.report.units import bytes_text, count_text, number_text, seconds_text
+from photinus.report.wording import line_of, metrics_text
+
+__all__ = ["render", "save"]
+
+_MOST_LINES = 200
+_CELL = 34.0
+
+
+def save(journal: Path, target: Path, evaluate: str = "") -> Path:
+    """Writes the report of a journal to a file.
+
+    Raises:
+        DataError: the journal cannot be read.
+        UsageError: the file cannot be written.
+    """
+    page = render(journal, evaluate)
+    try:
+        target.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{target} cannot be written", got=error.strerror) from error
+    return target
+
+
+def render(journal: Path, evaluate: str = "") -> str:
+    """Returns the report of a journal as one HTML page.
+
+    Args:
+        journal: `events.jsonl` of a run, finished or not.
+        evaluate: the command that measures the saved model again.
+
+    Raises:
+        DataError: the journal cannot be read.
+    """
+    stamped = read(journal)
+    summary = summarise(stamped)
+    command = evaluate or f"photinus evaluate {shlex.quote(str(journal.parent))}"
+    sections = [
+        _head(summary, stamped),
+        _section("Training", _grid(chart(c) for c in training_charts(summary, stamped))),
+        _section("First-layer filters", _filters(summary)),
+        _section("Confusion", _confusion(summary)),
+        _section("Phases", _phases(summary)),
+        _section("Speed", _grid(chart(c) for c in speed_charts(summary, stamped))),
+        _section("Workers", _lanes(summary, stamped), _workers(summary)),
+        _section("What happened", _log(stamped)),
+        _section("Settings", _settings(summary)),
+        _section("Evaluate the saved model", tag("pre", command)),
+        tag("footer", "Made by photinus from the run's journal. This page loads nothing."),
+    ]
+    return "<!doctype html>\n" + tag("html", _meta(summary), tag("body", *sections), lang="en")
+
+
+def _meta(summary: Summary) -> Markup:
+    digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:"
+    return tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", f"{summary.run or 'run'} – photinus"),
+        tag("style", Markup(STYLE)),
+    )
+
+
+def _section(title: str, *parts: Markup | None) -> Markup | None:
+    shown = [part for part in parts if part]
+    return tag("section", tag("h2", title), *shown) if shown else None
+
+
+def _grid(figures: Iterable[Markup]) -> Markup | None:
+    drawn = list(figures)
+    return tag("div", *drawn, class_="charts") if drawn else None
+
+
+def _head(summary: Summary, stamped: Sequence[Stamped]) -> Markup:
+    began = _moment(stamped[0].wall) if stamped else "nothing has happened yet"
+    term = f", term {summary.term}" if summary.term > 1 else ""
+    resumed = f", resumed from {summary.resumed_from}" if summary.resumed_from else ""
+    words = f"{began} · {summary.expected_workers} workers, engine {summary.engine}{term}{resumed}"
+    state_class = f"state {summary.state}" if summary.state in {"done", "failed"} else "state"
+    title = tag("h1", summary.run or "run", tag("span", summary.state, class_=state_class))
+    reason = tag("p", summary.reason) if summary.reason else None
+    return tag("header", title, tag("p", words, class_="soft"), reason, _facts(summary))
+
+
+def _moment(wall: float) -> str:
+    try:
+        return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    except (OverflowError, ValueError, OSError):
+        return ""
+
+
+def _facts(summary: Summary) -> Markup:
+    facts: list[tuple[str, str]] = []
+    for name in ("test", "validation"):
+        facts += [] if facts else _measured(summary.measured.get(name))
+    seconds = summary.training_seconds
+    facts += [
+        (seconds_text(seconds), "training"),
+        (count_text(summary.examples / seconds if seconds else 0), "examples per second"),
+        (count_text(sum(p.rounds for p in summary.phases.values())), "rounds"),
+        (bytes_text(summary.bytes_total), "sent and received"),
+    ]
+    boxes = [
+        tag("div", tag("div", big, class_="n"), tag("small", small), class_="" if n else "first")
+        for n, (big, small) in enumerate(facts)
+    ]
+    return tag("div", *boxes, class_="facts")
+
+
+def _measured(found: e.Evaluated | None) -> list[tuple[str, str]]:
+    if found is None or not found.metrics:
+        return []
+    if "error" not in found.metrics:
+        name, value = next(iter(found.metrics.items()))
+        return [(number_text(value), f"{found.name} {name}")]
+    sure = ""
+    match found.extra.get("interval"):
+        case [float() | int() as low, float() | int() as high]:
+            sure = f", 95 %: {low:.2%} to {high:.2%}"
+    return [(f"{found.metrics['error']:.2%}", f"{found.name} error{sure}")]
+
+
+def _newest_extra(summary: Summary, name: str) -> tuple[str, Any]:
+    holders = [m for m in summary.measured.values() if name in m.extra]
+    return (holders[-1].name, holders[-1].extra[name]) if holders else ("", None)
+
+
+def _filters(summary: Summary) -> Markup | None:
+    _, packed = _newest_extra(summary, "filters")
+    images = unpack(packed if isinstance(packed, Mapping) else {})
+    if len(images) == 0:
+        return None
+    words = f"{len(images)} filters of {images.shape[1]} × {images.shape[2]}; grey is zero"
+    picture = tag("img", src=data_uri(mosaic(images)), alt=words, class_="filters")
+    return tag("figure", picture, tag("figcaption", tag("span", words)))
+
+
+def _confusion(summary: Summary) -> Markup | None:
+    name, rows = _newest_extra(summary, "confusion")
+    if not _is_square(rows):
+        return None
+    size = len(rows)
+    worst = max((rows[r][c] for r in range(size) for c in range(size) if r != c), default=0) or 1
+    parts = []
+    for r in range(size):
+        total = sum(rows[r]) or 1
+        parts.append(_label(str(r), 30.0, 48 + r * _CELL))
+        parts.append(_label(str(r), 40 + _CELL / 2 + r * _CELL, 20.0))
+        for c in range(size):
+            share = rows[r][c] / total if r == c else rows[r][c] / worst
+            parts += _cell(r, c, rows[r][c], share)
+    width = 48 + size * _CELL
+    caption = tag(
+        "figcaption",
+        tag("b", f"{name} set"),
+        " ",
+        tag("span", "rows: the true class; columns: what the model said"),
+    )
+    box = f"0 0 {width:g} {width - 12:g}"
+    picture = tag("svg", *parts, viewBox=box, role="img", aria_label="confusion matrix")
+    return tag("div", tag("figure", caption, picture), _mistakes(rows), class_="two")
+
+
+def _is_square(rows: object) -> bool:
+    return (
+        isinstance(rows, list)
+        and 0 < len(rows) <= 100
+        and all(isinstance(row, list) and len(row) == len(rows) for row in rows)
+        and all(isinstance(value, int) and value >= 0 for row in rows for value in row)
+    )
+
+
+def _label(text: str, x: float, y: float) -> Markup:
+    return tag("text", text, x=x, y=y, text_anchor="middle")
+
+
+def _cell(row: int, column: int, count: int, share: float) -> list[Markup]:
+    x, y = 40 + column * _CELL, 27 + row * _CELL
+    kind = "right" if row == column else "wrong"
+    strength = 0.04 + 0.5 * share if count else 0.04
+    square = tag(
+        "rect", tag("title", f"{row} taken for {column}: {count}"), x=x, y=y,
+        width=_CELL - 2, height=_CELL - 2, rx=3, class_=kind, fill_opacity=strength,
+    )  # fmt: skip
+    middle = x + _CELL / 2 - 1
+    words = tag("text", count, x=middle, y=y + 20, text_anchor="middle", class_="cell")
+    return [square, words] if count else [square]
+
+
+def _mistakes(rows: list[list[int]]) -> Markup:
+    size = len(rows)
+    pairs = [(rows[r][c], r, c) for r in range(size) for c in range(size) if r != c and rows[r][c]]
+    most = sorted(pairs, key=lambda p: (-p[0], p[1], p[2]))[:10]
+    body = [
+        (str(true), str(said), count_text(count), f"{count / (sum(rows[true]) or 1):.2%}")
+        for count, true, said in most
+    ]
+    return _table(("the most frequent mistakes", "taken for", "#times", "#of its class"), body)
+
+
+def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
+    """A name that begins with # heads a column of numbers, set to the right."""
+    classes = ["r" if name.startswith("#") else None for name in names]
+    head = [
+        tag("th", name.removeprefix("#"), class_=c) for name, c in zip(names, classes, strict=True)
+    ]
+    body = [
+        tag("tr", *(tag("td", cell, class_=c) for cell, c in zip(row, classes, strict=True)))
+        for row in rows
+    ]
+    table = tag("table", tag("thead", tag("tr", *head)), tag("tbody", *body))
+    return tag("div", table, class_="wide")
+
+
+def _phases(summary: Summary) -> Markup | None:
+    names = (
+        "phase", "how the workers agree", "#parameters", "#examples", "#time", "#examples/s",
+        "#rounds", "#round", "#up", "#down", "at the end",
+    )  # fmt: skip
+    rows = [
+        (
+            p.name,
+            p.strategy,
+            count_text(p.parameters),
+            count_text(p.examples),
+            seconds_text(p.seconds),
+            count_text(p.examples_per_second),
+            count_text(p.rounds),
+            seconds_text(p.mean_round_seconds),
+            bytes_text(p.bytes_up),
+            bytes_text(p.bytes_down),
+            metrics_text(p.metrics),
+        )
+        for p in summary.phases.values()
+    ]
+    return _table(names, rows) if rows else None
+
+
+def _lanes(summary: Summary, stamped: Sequence[Stamped]) -> Markup | None:
+    drawn = worker_lanes(summary, stamped)
+    marks = [(s.at, s.event.name) for s in stamped if isinstance(s.event, e.PhaseStarted)]
+    words = "how full a lane is says how much of that time was work; a gap is a lost worker"
+    if not drawn:
+        return None
+    caption = tag("figcaption", tag("span", words))
+    return tag("figure", caption, lanes(drawn, marks, summary.at))
+
+
+def _workers(summary: Summary) -> Markup | None:
+    names = ("worker", "host", "#rows", "#examples/s", "#waits", "#sent", "#received", "#lost", "")
+    rows = [_worker_row(w) for _, w in sorted(summary.workers.items())]
+    return _table(names, rows) if rows else None
+
+
+def _worker_row(w: WorkerState) -> tuple[str, ...]:
+    return (
+        str(w.slot),
+        w.host,
+        count_text(w.rows),
+        count_text(w.examples_per_second),
+        f"{w.wait_share:.0%}",
+        bytes_text(w.bytes_sent),
+        bytes_text(w.bytes_received),
+        str(w.losses),
+        w.reason,
+    )
+
+
+def _log(stamped: Sequence[Stamped]) -> Markup | None:
+    lines = [(s, line_of(s.event)) for s in stamped]
+    told = [(s, line) for s, line in lines if line]
+    rows = [
+        tag(
+            "tr",
+            tag("td", seconds_text(s.at)),
+            tag("td", line),
+            class_=type(s.event).__name__,
+        )
+        for s, line in told[-_MOST_LINES:]
+    ]
+    hidden = len(told) - len(rows)
+    note = tag("p", f"{hidden} earlier lines are in events.jsonl", class_="soft")
+    table = tag("table", tag("tbody", *rows), class_="log")
+    return tag("div", note if hidden else None, table) if rows else None
+
+
+def _settings(summary: Summary) -> Markup | None:
+    counts = {name: count_text(count) for name, count in summary.counts.items()}
+    tables = [
+        _table((title, ""), pairs)
+        for title, pairs in (
+            ("job", _flat(summary.job)),
+            ("version", _flat(summary.versions)),
+            ("pushes", _flat(counts)),
+        )
+        if pairs
+    ]
+    return tag("div", *tables, class_="two") if tables else None
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Nested settings as `a.b`, value."""
+    pairs = []
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            pairs += _flat(value, f"{prefix}{name}.")
+        else:
+            pairs.append((f"{prefix}{name}", str(value)))
+    return pairs

@@ -1,0 +1,187 @@
+"""The run in the terminal: a live view on a screen, plain lines in a file."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from photinus.core import events as e
+from photinus.report.summary import PhaseState, Summary, WorkerState
+from photinus.report.units import bytes_text, count_text, seconds_text
+from photinus.report.wording import line_of, metrics_text
+
+__all__ = ["Terminal"]
+
+_REFRESH_SECONDS = 0.25
+_SHOWN_WORKERS = 16
+_STYLES: dict[type[e.Event], str] = {
+    e.RunStarted: "bold",
+    e.PhaseStarted: "bold",
+    e.PhaseEnded: "green",
+    e.Evaluated: "bold",
+    e.WorkerLost: "yellow",
+    e.CheckpointFailed: "yellow",
+    e.Warned: "yellow",
+    e.RunEnded: "bold",
+}
+_CONTROL = {code: "\ufffd" for code in (*range(32), *range(127, 160))} | {10: " ", 9: " "}
+
+
+class Terminal:
+    """Shows events as they come, from any thread.
+
+    On a screen: the phase, its progress, and a table of the workers, drawn again at most four
+    times a second. Elsewhere: one line about every `every_seconds`, and one for each phase,
+    worker, checkpoint and warning.
+
+    Args:
+        console: where to; standard output when left out.
+        every_seconds: between two lines of progress.
+        now: seconds of a clock that never goes back.
+    """
+
+    def __init__(
+        self,
+        console: Console | None = None,
+        every_seconds: float = 10.0,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console = console or Console()
+        self._every_seconds = every_seconds
+        self._now = now
+        self._began = now()
+        self._summary = Summary()
+        self._lock = threading.Lock()
+        self._drawn = self._lined = -float("inf")
+        self._live: Live | None = None
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, auto_refresh=False, transient=False)
+            self._live.start()
+
+    def write(self, event: e.Event) -> None:
+        """Takes in one event."""
+        with self._lock:
+            at = self._now() - self._began
+            self._summary.add(at, event)
+            line = line_of(event)
+            if line:
+                self._print(at, line, _STYLES.get(type(event), ""))
+            if self._live:
+                self._draw(at)
+            else:
+                self._say(at, event)
+
+    def close(self) -> None:
+        """Draws the last state and gives the screen back; closing twice is harmless."""
+        with self._lock:
+            if self._live:
+                self._live.update(view(self._summary), refresh=True)
+                self._live.stop()
+                self._live = None
+
+    def _draw(self, at: float) -> None:
+        if self._live and at - self._drawn >= _REFRESH_SECONDS:
+            self._drawn = at
+            self._live.update(view(self._summary), refresh=True)
+
+    def _say(self, at: float, event: e.Event) -> None:
+        if isinstance(event, e.PhaseStarted):
+            self._lined = at
+        if isinstance(event, e.RoundClosed) and at - self._lined >= self._every_seconds:
+            self._lined = at
+            phase = self._summary.phases[event.phase]
+            self._print(at, progress_line(phase))
+
+    def _print(self, at: float, line: str, style: str = "") -> None:
+        stamp = f"{int(at) // 60:3d}:{int(at) % 60:02d}  "
+        text = Text.assemble((stamp, "dim"), (_clean(line), style))
+        self._console.print(text, highlight=False, soft_wrap=True)
+
+
+def _clean(text: str) -> str:
+    """A worker's host or message must not steer the terminal by escape codes."""
+    return text.translate(_CONTROL)
+
+
+def progress_line(phase: PhaseState) -> str:
+    """Returns how far a phase is, in one line."""
+    parts = [f"{phase.name}  {phase.progress:4.0%}"]
+    if phase.epochs:
+        parts.append(f"epoch {phase.progress * phase.epochs:.1f} of {phase.epochs:g}")
+    if phase.metrics:
+        parts.append(metrics_text(phase.metrics))
+    parts.append(f"{count_text(phase.examples_per_second)} examples/s")
+    parts.append(f"round {seconds_text(phase.mean_round_seconds)}")
+    parts.append(bytes_text(phase.bytes_up + phase.bytes_down))
+    if phase.seconds_left is not None:
+        parts.append(f"{seconds_text(phase.seconds_left)} left")
+    return "  ·  ".join(parts)
+
+
+def view(summary: Summary) -> RenderableType:
+    """Returns the live view of a run."""
+    phase = summary.phase
+    if phase is None:
+        here = sum(w.is_here for w in summary.workers.values())
+        return Text(f"{summary.run}  {here} of {summary.expected_workers} workers are here")
+    head = Table.grid(padding=(0, 2))
+    head.add_row(
+        Text(_clean(phase.name), style="bold"),
+        ProgressBar(total=1.0, completed=min(1.0, phase.progress), width=32),
+        Text(f"{phase.progress:4.0%}"),
+        Text(_rest_of(phase), style="dim"),
+    )
+    return Group(Text(""), head, Text("  ".join(_facts(phase))), _workers(summary))
+
+
+def _rest_of(phase: PhaseState) -> str:
+    epoch = f"epoch {phase.progress * phase.epochs:.1f} of {phase.epochs:g}   "
+    left = "" if phase.seconds_left is None else f"{seconds_text(phase.seconds_left)} left"
+    return (epoch if phase.epochs else "") + left
+
+
+def _facts(phase: PhaseState) -> list[str]:
+    return [
+        metrics_text(phase.metrics),
+        f"{count_text(phase.examples_per_second)} examples/s",
+        f"{phase.rounds} rounds of {seconds_text(phase.mean_round_seconds)}",
+        f"{bytes_text(phase.bytes_up)} up, {bytes_text(phase.bytes_down)} down",
+    ]
+
+
+def _workers(summary: Summary) -> Table:
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("worker")
+    table.add_column("host")
+    for name in ("steps", "examples/s", "waits", "sent", "received"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    shown = sorted(summary.workers.values(), key=lambda w: (w.is_here, w.slot))[:_SHOWN_WORKERS]
+    for worker in sorted(shown, key=lambda w: w.slot):
+        table.add_row(*_cells(worker), style="" if worker.is_here else "dim")
+    hidden = len(summary.workers) - len(shown)
+    if hidden:
+        table.add_row(Text(f"and {hidden} more", style="dim"))
+    return table
+
+
+def _cells(worker: WorkerState) -> list[Text]:
+    cells = (
+        str(worker.slot),
+        worker.host,
+        count_text(worker.steps),
+        count_text(worker.examples_per_second),
+        f"{worker.wait_share:.0%}",
+        bytes_text(worker.bytes_sent),
+        bytes_text(worker.bytes_received),
+        "" if worker.is_here else f"lost: {worker.reason}",
+    )
+    # Text, not str: a host's name in [brackets] must not be read as markup
+    return [Text(_clean(cell)) for cell in cells]

@@ -1,0 +1,92 @@
+"""The one line that each event is worth, in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from photinus.core import events as e
+from photinus.report.units import count_text, number_text, seconds_text
+
+__all__ = ["line_of", "metrics_text"]
+
+
+def line_of(event: e.Event) -> str:
+    """Returns an event in one line; nothing for those that only move numbers.
+
+    Example:
+        >>> line_of(e.WorkerLost(slot=3, lease=1, reason="no beat for 5 s"))
+        'worker 3 is lost: no beat for 5 s'
+    """
+    say = _LINES.get(type(event))
+    return say(event) if say else ""
+
+
+def metrics_text(metrics: Mapping[str, float]) -> str:
+    """Returns metrics as `loss 0.123  error 0.0108`."""
+    return "  ".join(f"{name} {number_text(value)}" for name, value in metrics.items())
+
+
+def _run_started(event: e.RunStarted) -> str:
+    resumed = f", resumed from {event.resumed_from}" if event.resumed_from else ""
+    term = f", term {event.term}" if event.term > 1 else ""
+    return f"{event.run}: {event.workers} workers, engine {event.engine}{term}{resumed}"
+
+
+def _phase_started(event: e.PhaseStarted) -> str:
+    batch = f", {event.batch_size} a step and worker" if event.batch_size else ""
+    return (
+        f"{event.name}: {count_text(event.budget)} examples{batch}, "
+        f"{count_text(event.parameters)} parameters, {event.strategy}"
+    )
+
+
+def _phase_ended(event: e.PhaseEnded) -> str:
+    speed = event.examples / event.seconds if event.seconds else 0.0
+    return (
+        f"{event.name}: done in {seconds_text(event.seconds)}, "
+        f"{count_text(speed)} examples/s  {metrics_text(event.metrics)}"
+    )
+
+
+def _evaluated(event: e.Evaluated) -> str:
+    interval = event.extra.get("interval")
+    sure = f"  (95 %: {interval[0]:.2%} to {interval[1]:.2%})" if interval else ""
+    return (
+        f"{event.name}: {metrics_text(event.metrics)}{sure}, {count_text(event.examples)} examples"
+    )
+
+
+def _worker_joined(event: e.WorkerJoined) -> str:
+    again = f", lease {event.lease}" if event.lease > 1 else ""
+    where = f" on {event.host}" if event.host else ""
+    return f"worker {event.slot}{where}: {count_text(event.examples)} rows{again}"
+
+
+def _worker_lost(event: e.WorkerLost) -> str:
+    return f"worker {event.slot} is lost: {event.reason}"
+
+
+def _checkpoint_failed(event: e.CheckpointFailed) -> str:
+    return f"checkpoint {event.name} failed: {event.reason}; training goes on"
+
+
+def _warned(event: e.Warned) -> str:
+    return event.text
+
+
+def _run_ended(event: e.RunEnded) -> str:
+    reason = f": {event.reason}" if event.reason else ""
+    return f"{event.state} after {seconds_text(event.seconds)}{reason}"
+
+
+_LINES: dict[type[e.Event], Callable[..., str]] = {
+    e.RunStarted: _run_started,
+    e.PhaseStarted: _phase_started,
+    e.PhaseEnded: _phase_ended,
+    e.Evaluated: _evaluated,
+    e.WorkerJoined: _worker_joined,
+    e.WorkerLost: _worker_lost,
+    e.CheckpointFailed: _checkpoint_failed,
+    e.Warned: _warned,
+    e.RunEnded: _run_ended,
+}
