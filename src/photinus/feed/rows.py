@@ -18,7 +18,7 @@ from photinus.core.errors import DataError, UsageError
 from photinus.core.seeds import generator
 from photinus.feed.base import Array, Batch, Transform
 
-__all__ = ["Room", "Rows", "content_hash"]
+__all__ = ["Room", "Rows", "content_hash", "memory", "scaled"]
 
 Room = Callable[[tuple[int, ...], np.dtype[Any]], Array | None]
 """Returns an empty array of that shape and dtype, or None where there is no room for it."""
@@ -28,7 +28,8 @@ _CACHE_BYTES = 1 << 18
 """Rows are hashed in chunks that stay in the processor's cache: about 3 GB/s on one core."""
 
 
-def _memory(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def memory(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Room without a limit: a new array in memory."""
     return np.empty(shape, dtype)
 
 
@@ -49,7 +50,7 @@ class Rows:
     """[n]: the rows sorted by the hash of their content."""
     scale: float | None = None
     """Features are stored as they are and handed out as float32(features) · scale."""
-    room: Room = _memory
+    room: Room = memory
     """Where transformed features may lie."""
 
     @classmethod
@@ -59,7 +60,7 @@ class Rows:
         labels: Array | None = None,
         *,
         scale: float | None = None,
-        room: Room = _memory,
+        room: Room = memory,
     ) -> Rows:
         """Indexes rows by their content.
 
@@ -79,7 +80,7 @@ class Rows:
     def batch(self, index: NDArray[np.int64]) -> Batch:
         """Gathers the rows of `index` [B] into fresh arrays."""
         labels = None if self.labels is None else np.take(self.labels, index, axis=0)
-        return Batch(_scaled(np.take(self.features, index, axis=0), self.scale), labels)
+        return Batch(scaled(np.take(self.features, index, axis=0), self.scale), labels)
 
     def mapped(self, function: Transform) -> Rows | None:
         """Returns the rows with transformed features and the same order; None without room for it.
@@ -94,7 +95,7 @@ class Rows:
             return self
         out: Array | None = None
         for start in range(0, len(self), _CHUNK_ROWS):
-            chunk = _scaled(self.features[start : start + _CHUNK_ROWS].copy(), self.scale)
+            chunk = scaled(self.features[start : start + _CHUNK_ROWS].copy(), self.scale)
             given = np.asarray(function(chunk))
             if len(given) != len(chunk):
                 wrong = f"a transform of {len(chunk)} rows must give as many"
@@ -123,13 +124,13 @@ class Rows:
         return np.bincount(labels, minlength=classes).astype(np.int64)
 
 
-def _scaled(features: Array, scale: float | None) -> Array:
+def scaled(features: Array, scale: float | None) -> Array:
     """Returns float32(features) · scale; writes into its argument where that is float32."""
     if scale is None:
         return features
-    scaled = features.astype(np.float32, copy=False)
-    scaled *= np.float32(scale)
-    return scaled
+    floats = features.astype(np.float32, copy=False)
+    floats *= np.float32(scale)
+    return floats
 
 
 def content_hash(features: Array, labels: Array | None = None) -> NDArray[np.uint64]:

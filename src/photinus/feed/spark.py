@@ -1,0 +1,177 @@
+"""A DataFrame's columns as the workers want them: few types, known widths, so many partitions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
+
+from photinus.core.errors import DataError, UsageError
+from photinus.core.settings import unknown_name
+from photinus.feed.arrow import BINARY, IMAGE, LIST, NUMERIC, ColumnSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["columns", "partitioned"]
+
+_VECTORS = ("VectorUDT",)
+_IMAGE_PARTS = ("height", "width", "nChannels", "data")
+
+
+def columns(
+    df: DataFrame, features: str | list[str], label: str | None = None
+) -> tuple[DataFrame, ColumnSpec]:
+    """Selects what the workers need, and says what it is; the widths are those of the first row.
+
+    Args:
+        df: the user's rows.
+        features: one column of ML vectors, arrays of numbers, bytes, images or numbers; or several
+            columns of numbers. Vectors, arrays and numbers become float32; bytes stay uint8.
+        label: a column of numbers, or None for learning without labels.
+
+    Raises:
+        UsageError: a column is unknown, is named twice, or cannot stand beside others.
+        DataError: a column has a type that a model cannot learn from, or there are no rows.
+
+    Example:
+        >>> df = spark.table("digits")  # doctest: +SKIP
+        >>> columns(df, "pixels", "digit")[1].shape  # doctest: +SKIP
+        (784,)
+    """
+    names = [features] if isinstance(features, str) else list(features)
+    _check_names(df, names, label)
+    labels, named = ([], None) if label is None else ([_label(df, label)], _plain(label))
+    if len(names) > 1 or _is_number(df.schema[names[0]].dataType):
+        numbers = [_number(df, name, several=len(names) > 1) for name in names]
+        shape: tuple[int, ...] = (len(names),)
+        spec = ColumnSpec(
+            features=tuple(map(_plain, names)), label=named, kind=NUMERIC, shape=shape
+        )
+        return df.select(*numbers, *labels), spec
+    name = names[0]
+    column, kind, size = _feature(df, name)
+    shape = _first_shape(df, name, size)
+    dtype = "uint8" if kind in (BINARY, IMAGE) else "float32"
+    spec = ColumnSpec(features=(_plain(name),), label=named, kind=kind, dtype=dtype, shape=shape)
+    return df.select(column.alias(_plain(name)), *labels), spec
+
+
+def partitioned(df: DataFrame, workers: int) -> DataFrame:
+    """Returns the rows in exactly `workers` partitions, moving them only where that must be.
+
+    Too many partitions are joined where they lie; too few are dealt out anew over the network.
+    A client of Spark Connect does not learn how many there are: it always deals out anew.
+
+    Raises:
+        UsageError: `workers` is below 1.
+    """
+    if workers < 1:
+        raise UsageError("workers must be at least 1", got=workers)
+    partitions = _partitions(df)
+    if partitions == workers:
+        return df
+    if partitions is not None and partitions > workers:
+        return df.coalesce(workers)
+    return df.repartition(workers)
+
+
+def _partitions(df: DataFrame) -> int | None:
+    from pyspark.errors import PySparkException
+
+    try:
+        return int(df.rdd.getNumPartitions())
+    except (PySparkException, NotImplementedError, AttributeError):
+        return None
+
+
+def _check_names(df: DataFrame, names: list[str], label: str | None) -> None:
+    wanted = [*names, *([] if label is None else [label])]
+    if not names:
+        raise UsageError("no feature column is named", do=f"known: {', '.join(df.columns)}")
+    for name in wanted:
+        if name not in df.columns:
+            raise unknown_name("column", name, df.columns)
+        if wanted.count(name) > 1:
+            raise UsageError("a column cannot be taken twice", got=repr(name))
+        if df.columns.count(name) > 1:
+            raise UsageError("several columns have one name", got=repr(name), do="rename them")
+
+
+def _quoted(name: str) -> Column:
+    """A column by its literal name, dots included."""
+    escaped = name.replace("`", "``")
+    return F.col(f"`{escaped}`")
+
+
+def _plain(name: str) -> str:
+    """A name that stays one column in mapInArrow, which takes dots for a path."""
+    return name.replace(".", "·").replace("`", "'")
+
+
+def _is_number(kind: T.DataType) -> bool:
+    return isinstance(kind, (T.NumericType, T.BooleanType))
+
+
+def _number(df: DataFrame, name: str, *, several: bool) -> Column:
+    kind = df.schema[name].dataType
+    if several and not _is_number(kind):
+        if isinstance(kind, T.StringType):
+            raise _text(name)
+        do = "join them first, e.g. with VectorAssembler"
+        wrong = f"column {name}: of several feature columns each must hold numbers"
+        raise UsageError(wrong, got=kind.simpleString(), do=do)
+    return _quoted(name).cast("float").alias(_plain(name))
+
+
+def _text(name: str) -> DataError:
+    do = "turn it into numbers first, e.g. with StringIndexer"
+    return DataError(f"column {name} holds text", do=do)
+
+
+def _label(df: DataFrame, name: str) -> Column:
+    kind = df.schema[name].dataType
+    if isinstance(kind, T.StringType):
+        raise _text(name)
+    if not _is_number(kind):
+        raise DataError(f"column {name}: a label must be a number", got=kind.simpleString())
+    is_whole = isinstance(kind, (T.IntegralType, T.BooleanType))
+    return _quoted(name).cast("long" if is_whole else "double").alias(_plain(name))
+
+
+def _feature(df: DataFrame, name: str) -> tuple[Column, str, list[Column]]:
+    """Returns one feature column as the workers want it, its kind, and what tells its shape."""
+    kind, column = df.schema[name].dataType, _quoted(name)
+    if isinstance(kind, T.BinaryType):
+        return column, BINARY, [F.octet_length(column)]
+    if isinstance(kind, T.ArrayType) and _is_number(kind.elementType):
+        return column.cast("array<float>"), LIST, [F.size(column)]
+    if type(kind).__name__ in _VECTORS:
+        from pyspark.ml.functions import vector_to_array
+
+        array = vector_to_array(column, "float32")
+        return array, LIST, [F.size(array)]
+    if isinstance(kind, T.StructType) and set(_IMAGE_PARTS) <= set(kind.names):
+        parts = F.struct(*(column[part].alias(part) for part in _IMAGE_PARTS))
+        # a struct made of the parts of a null is no null: the workers must see it
+        whole = F.when(column.isNotNull(), parts)
+        return whole, IMAGE, [column[part] for part in _IMAGE_PARTS[:3]]
+    if isinstance(kind, T.StringType):
+        raise _text(name)
+    raise DataError(
+        f"column {name}: a model cannot learn from this type",
+        got=kind.simpleString(),
+        do="use ML vectors, arrays of numbers, bytes, images or columns of numbers",
+    )
+
+
+def _first_shape(df: DataFrame, name: str, size: list[Column]) -> tuple[int, ...]:
+    sizes = [part.alias(f"size{i}") for i, part in enumerate(size)]
+    first: Any = df.where(_quoted(name).isNotNull()).select(*sizes).first()
+    if first is None:
+        raise DataError(f"column {name}: there are no rows, or nulls only")
+    shape = tuple(int(part) for part in first)
+    if 0 in shape:
+        raise DataError(f"column {name}: the first row is empty")
+    return shape
