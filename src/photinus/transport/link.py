@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
 
 import numpy as np
@@ -113,9 +114,6 @@ class _Ear:
             )
         _claim(holds, f"{heard} frames heard and {lost} peers gone")
 
-    def frames(self) -> list[Frame]:
-        return [frame for _, frame in self.heard]
-
 
 def _claim(holds: bool, claim: str) -> None:
     if not holds:
@@ -138,8 +136,23 @@ def _echo(peer: Peer, frame: Frame) -> None:
     peer.send(frame)
 
 
-def _ignore(peer: Peer) -> None:
-    pass
+@contextlib.contextmanager
+def _opened(make: MakePair, ear: _Ear) -> Iterator[tuple[Listener, Callable[[], Link]]]:
+    """Opens a pair, and closes all of it, twice."""
+    listener, make_link = make(ear.hear, ear.gone)
+    links: list[Link] = []
+
+    def connect() -> Link:
+        links.append(make_link())
+        return links[-1]
+
+    try:
+        yield listener, connect
+    finally:
+        for _ in range(2):
+            for link in links:
+                link.close()
+            listener.close()
 
 
 def _take(link: Link, count: int) -> list[Frame]:
@@ -180,66 +193,58 @@ def _samples() -> Sequence[Frame]:
 
 def _check_frames_arrive_whole_and_in_order(make: MakePair) -> None:
     ear = _Ear()
-    listener, connect = make(ear.hear, ear.gone)
-    link = connect()
-    for frame in _samples():
-        link.exchange(frame, 0)
-    ear.wait(heard=len(_samples()))
-    for got, sent in zip(ear.frames(), _samples(), strict=True):
+    with _opened(make, ear) as (_, connect):
+        link = connect()
+        for frame in _samples():
+            link.exchange(frame, 0)
+        ear.wait(heard=len(_samples()))
+    for (_, got), sent in zip(ear.heard, _samples(), strict=True):
         _claim_same(got, sent)
-    link.close()
-    listener.close()
 
 
 def _check_answers_come_back_in_order(make: MakePair) -> None:
-    listener, connect = make(_echo, _ignore)
-    link = connect()
-    _claim(link.exchange(None, 0) == [], "a look without a frame returns nothing")
-    got = [frame for sent in _samples() for frame in link.exchange(sent, 0)]
-    got += _take(link, len(_samples()) - len(got))
+    with _opened(make, _Ear(_echo)) as (_, connect):
+        link = connect()
+        _claim(link.exchange(None, 0) == [], "a look without a frame returns nothing")
+        got = [frame for sent in _samples() for frame in link.exchange(sent, 0)]
+        got += _take(link, len(_samples()) - len(got))
     for answer, sent in zip(got, _samples(), strict=True):
         _claim_same(answer, sent)
-    listener.close()
 
 
 def _check_a_wait_ends_when_something_arrives(make: MakePair) -> None:
-    listener, connect = make(_echo, _ignore)
-    link = connect()
-    start = monotonic()
-    _claim(link.exchange(None, 0.02) == [], "a wait without a frame ends")
-    frames = link.exchange(Frame("hello"), 30.0) or _take(link, 1)
-    _claim(len(frames) == 1, "one answer comes")
-    _claim(monotonic() - start < _PATIENCE_SECONDS, "a wait ends when something arrives")
-    listener.close()
+    with _opened(make, _Ear(_echo)) as (_, connect):
+        link = connect()
+        start = monotonic()
+        _claim(link.exchange(None, 0.02) == [], "a wait without a frame ends")
+        frames = link.exchange(Frame("hello"), 3 * _PATIENCE_SECONDS)
+        _claim([f.kind for f in frames] == ["hello"], "an answer ends the wait")
+        _claim(monotonic() - start < _PATIENCE_SECONDS, "a wait ends when something arrives")
 
 
 def _check_a_big_vector_travels_whole(make: MakePair) -> None:
-    listener, connect = make(_echo, _ignore)
-    link = connect()
     big = np.random.default_rng(0).standard_normal(1_310_723, np.float32)  # a little over 5 MiB
     sent = Frame("push", arrays=(big, big[:3], big[::2]))
-    frames = link.exchange(sent, 0)
-    [got] = frames or _take(link, 1)
-    _claim_same(got, sent)
-    got.arrays[0][:] = 0
-    _claim(bool(big.any()), "what arrives is memory of its own")
-    _claim(link.bytes_sent > 5 << 20 and link.bytes_received > 5 << 20, "bytes are counted")
-    listener.close()
+    with _opened(make, _Ear(_echo)) as (_, connect):
+        link = connect()
+        [got] = link.exchange(sent, 0) or _take(link, 1)
+        _claim_same(got, sent)
+        got.arrays[0][:] = 0
+        _claim(bool(big.any()), "what arrives is memory of its own")
+        _claim(min(link.bytes_sent, link.bytes_received) > 5 << 20, "bytes are counted")
 
 
 def _check_a_closed_link_is_told_once(make: MakePair) -> None:
     ear = _Ear()
-    listener, connect = make(ear.hear, ear.gone)
-    link = connect()
-    link.exchange(Frame("hello"), 0)
-    link.exchange(Frame("bye"), 0)
-    link.close()
-    link.close()
-    ear.wait(heard=2, lost=1)
-    _claim_lost(link, "a closed link says that it is lost")
-    ear.lost[0].send(Frame("ack"))
-    listener.close()
-    listener.close()
+    with _opened(make, ear) as (_, connect):
+        link = connect()
+        link.exchange(Frame("hello"), 0)
+        link.exchange(Frame("bye"), 0)
+        link.close()
+        link.close()
+        ear.wait(heard=2, lost=1)
+        _claim_lost(link, "a closed link says that it is lost")
+        ear.lost[0].send(Frame("ack"))
     _claim(ear.lost == [ear.heard[0][0]], "a peer is gone once")
 
 
@@ -251,44 +256,41 @@ def _check_a_closed_peer_delivers_first(make: MakePair) -> None:
         peer.close()
 
     ear = _Ear(part)
-    listener, connect = make(ear.hear, ear.gone)
-    link = connect()
-    got = link.exchange(Frame("fetch", arrays=(np.arange(500_000.0),)), 0)
-    got += _take(link, 2 - len(got))
-    _claim([f.kind for f in got] == ["fetch", "stop"], "what was sent before a close arrives")
-    _claim_lost(link, "a link whose peer was closed is lost")
-    link.close()
-    ear.wait(lost=1)
-    listener.close()
+    with _opened(make, ear) as (_, connect):
+        link = connect()
+        got = link.exchange(Frame("fetch", arrays=(np.arange(500_000.0),)), 0)
+        got += _take(link, 2 - len(got))
+        _claim([f.kind for f in got] == ["fetch", "stop"], "what was sent before a close arrives")
+        _claim_lost(link, "a link whose peer was closed is lost")
+        link.close()
+        ear.wait(lost=1)
     _claim(len(ear.lost) == 1, "a closed peer is gone once")
 
 
 def _check_a_closed_listener_ends_its_links(make: MakePair) -> None:
     ear = _Ear()
-    listener, connect = make(ear.hear, ear.gone)
-    links = [connect() for _ in range(3)]
-    for link in links:
-        link.exchange(Frame("hello"), 0)
-    ear.wait(heard=3)
-    listener.close()
-    for link in links:
-        _claim_lost(link, "a link is lost when its listener closes")
-        link.close()
-    ear.wait(lost=3)
-    _claim(len(set(map(id, ear.lost))) == 3, "each peer is gone once")
+    with _opened(make, ear) as (listener, connect):
+        links = [connect() for _ in range(3)]
+        for link in links:
+            link.exchange(Frame("hello"), 0)
+        ear.wait(heard=3)
+        listener.close()
+        for link in links:
+            _claim_lost(link, "a link is lost when its listener closes")
+        ear.wait(lost=3)
+    _claim(len(ear.lost) == len(set(map(id, ear.lost))) == 3, "each peer is gone once")
 
 
 def _check_links_are_told_apart(make: MakePair) -> None:
-    listener, connect = make(_echo, _ignore)
-    links = [connect() for _ in range(5)]
-    got = [link.exchange(Frame("hello", slot=slot), 0) for slot, link in enumerate(links)]
-    for slot, link in enumerate(links):
-        [answer] = got[slot] or _take(link, 1)
-        _claim(answer.slot == slot, "an answer reaches the link that asked")
-    links[0].close()
-    again = links[1].exchange(Frame("beat", slot=1), 0) or _take(links[1], 1)
-    _claim(again[0].kind == "beat", "one link's end leaves the others alone")
-    listener.close()
+    with _opened(make, _Ear(_echo)) as (_, connect):
+        links = [connect() for _ in range(5)]
+        got = [link.exchange(Frame("hello", slot=slot), 0) for slot, link in enumerate(links)]
+        for slot, link in enumerate(links):
+            [answer] = got[slot] or _take(link, 1)
+            _claim(answer.slot == slot, "an answer reaches the link that asked")
+        links[0].close()
+        [again] = links[1].exchange(Frame("beat", slot=1), 0) or _take(links[1], 1)
+        _claim(again.kind == "beat", "one link's end leaves the others alone")
 
 
 CHECKS: tuple[Callable[[MakePair], None], ...] = (

@@ -189,12 +189,16 @@ class TcpListener(Listener):
             if self._is_closed:
                 return False
         try:
-            admit(wire, self._credentials.run, monotonic() + self._limits.handshake_seconds)
-        except LinkError as error:
-            self._refuse(_reason(error, wire))
+            deadline = monotonic() + self._limits.handshake_seconds
+            reason = "" if admit(wire, self._credentials.run, deadline) else "run"
+        except (AuthenticationError, FrameError):
+            reason = "foreign"
+        except LinkError:
+            reason = "silent"
+        if reason:
+            self._refuse(reason)
             wire.linger(_LINGER_SECONDS)
-            return False
-        return True
+        return not reason
 
     def _converse(self, me: threading.Thread, wire: Wire, name: str) -> None:
         peer = TcpPeer(wire, name, self._limits)
@@ -277,19 +281,13 @@ def _bind(host: str) -> socket.socket:
         family, kind, protocol, _, target = socket.getaddrinfo(
             host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        listening = socket.socket(family, kind, protocol)
-        listening.bind(target)
-        listening.listen(256)
-        listening.settimeout(0)
+        with contextlib.ExitStack() as stack:
+            listening = stack.enter_context(socket.socket(family, kind, protocol))
+            listening.bind(target)
+            listening.listen(256)
+            listening.settimeout(0)
+            stack.pop_all()
     except OSError as error:
         got, do = f"{host!r}: {error}", "name an address of this machine that workers can reach"
         raise NotReadyError("this host cannot be listened on", got=got, do=do) from error
     return listening
-
-
-def _reason(error: LinkError, wire: Wire) -> str:
-    if isinstance(error, FrameError):
-        return "foreign"
-    if isinstance(error, AuthenticationError):
-        return "foreign" if wire.is_secure else "run"
-    return "silent"

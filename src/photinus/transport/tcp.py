@@ -127,7 +127,8 @@ def _connect(address: str, key: WorkerKey, patience_seconds: float, limits: Limi
             raise LinkLostError(
                 f"nobody of this run answers at {address}",
                 got=f"{reason} for {patience_seconds:g} seconds",
-                do="check that the driver lives, and that this machine may reach that port",
+                do="check that the driver lives, that this machine may reach that port, and that "
+                "both sides use the same security",
             )
         threading.Event().wait(pause)
         pause = min(2 * pause, longest)

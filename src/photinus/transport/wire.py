@@ -309,11 +309,11 @@ def greet(wire: Wire, run: bytes, deadline: float) -> None:
         raise AuthenticationError("the other side is another run", got=run.hex(), do=do)
 
 
-def admit(wire: Wire, run: bytes, deadline: float) -> None:
-    """Lets a stranger in who holds a key of this run and names it.
+def admit(wire: Wire, run: bytes, deadline: float) -> bool:
+    """Lets a stranger in who holds a key of this run; tells whether it named this run too.
 
     Raises:
-        AuthenticationError: the stranger does not belong to this run.
+        AuthenticationError: the stranger holds no key of this run.
         FrameError: the stranger speaks something else.
         LinkLostError: it ended or fell silent.
     """
@@ -323,8 +323,7 @@ def admit(wire: Wire, run: bytes, deadline: float) -> None:
         raise FrameError("a stranger greets in another way", got=word)
     is_welcome = word[len(_GREETING) :] == run
     wire.send([_GREETING + (_WELCOME if is_welcome else _OTHER_RUN)], deadline - monotonic())
-    if not is_welcome:
-        raise AuthenticationError("a worker of another run", got=word[len(_GREETING) :].hex())
+    return is_welcome
 
 
 class Inlet:

@@ -1,0 +1,414 @@
+import http.client
+import socket
+import ssl
+import threading
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from photinus.core.errors import (
+    AuthenticationError,
+    FrameError,
+    LinkLostError,
+    NotReadyError,
+    UsageError,
+)
+from photinus.transport.credentials import Credentials, WorkerKey
+from photinus.transport.frames import Frame
+from photinus.transport.serve import TcpListener
+from photinus.transport.tcp import TcpLink, parse_address
+from photinus.transport.wire import Limits
+
+RUN = bytes(range(16))
+TLS = Credentials.make(RUN)
+OTHER = Credentials.make(RUN)
+CLEAR = Credentials.none(RUN)
+QUICK = {"handshake_seconds": 0.2, "stall_seconds": 0.3}
+
+
+class Ear:
+    """Hears for a listener; `until` waits for what it says."""
+
+    def __init__(self):
+        self.heard, self.lost, self.reports = [], [], []
+        self.changed = threading.Condition()
+
+    def hear(self, peer, frame):
+        with self.changed:
+            self.heard.append((peer, frame))
+            self.changed.notify_all()
+        if frame.kind == "fetch":
+            peer.send(frame)
+
+    def gone(self, peer):
+        with self.changed:
+            self.lost.append(peer)
+            self.changed.notify_all()
+
+    def refuse(self, refused):
+        with self.changed:
+            self.reports.append(Counter(refused))
+            self.changed.notify_all()
+
+    def until(self, holds):
+        with self.changed:
+            assert self.changed.wait_for(holds, 10)
+
+
+@pytest.fixture
+def ear():
+    return Ear()
+
+
+@pytest.fixture
+def listen(ear):
+    """Opens listeners, and ends them."""
+    opened = []
+
+    def open_(credentials=TLS, host="127.0.0.1", **limits):
+        limits = Limits(**({"report_seconds": 1e-9} | limits))
+        opened.append(TcpListener(host, credentials, ear.hear, ear.gone, limits, ear.refuse))
+        return opened[-1]
+
+    yield open_
+    for listener in opened:
+        listener.close()
+        assert listener.connections == 0
+
+
+def dial(listener):
+    return socket.create_connection(parse_address(listener.address), 10)
+
+
+def until_dropped(sock):
+    """Reads until the other side ends, and returns what it said."""
+    said = b""
+    try:
+        while data := sock.recv(65536):
+            said += data
+    except ConnectionResetError:
+        pass
+    sock.close()
+    return said
+
+
+def assert_still_serves(listener, credentials=TLS):
+    worker = TcpLink(listener.address, credentials.worker(), patience_seconds=5)
+    [frame] = worker.exchange(Frame("fetch", RUN, slot=3), 10)
+    assert frame.slot == 3
+    worker.close()
+
+
+def test_a_wrong_key_is_an_error_within_five_seconds(listen, ear):
+    listener = listen()
+    start = time.monotonic()
+    with pytest.raises(AuthenticationError, match="keys of different runs"):
+        TcpLink(listener.address, OTHER.worker())
+    assert time.monotonic() - start < 5
+    ear.until(lambda: listener.refused == {"foreign": 1})
+    assert_still_serves(listener)
+
+
+def test_a_key_that_the_server_does_not_know_is_an_error_within_five_seconds(listen, ear):
+    key, foreign = TLS.worker(), OTHER.worker()
+    mixed = WorkerKey(RUN, key.authority, foreign.certificate, foreign.secret, foreign.password)
+    listener = listen()
+    start = time.monotonic()
+    with pytest.raises(AuthenticationError, match="keys of different runs"):
+        TcpLink(listener.address, mixed)
+    assert time.monotonic() - start < 5
+    ear.until(lambda: listener.refused == {"foreign": 1})
+    assert_still_serves(listener)
+
+
+def test_a_damaged_key_is_an_error():
+    key = TLS.worker()
+    for damaged in (
+        WorkerKey(RUN, b"junk", key.certificate, key.secret, key.password),
+        WorkerKey(RUN, key.authority, key.certificate, key.secret, b"wrong"),
+    ):
+        with pytest.raises(AuthenticationError, match="damaged"):
+            damaged.client_context()
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_a_worker_of_another_run_is_told_so(listen, secure, ear):
+    ours = Credentials.make(RUN) if secure else CLEAR
+    listener = listen(ours)
+    key = ours.worker()
+    stray = WorkerKey(bytes(16), key.authority, key.certificate, key.secret, key.password)
+    with pytest.raises(AuthenticationError, match="another run"):
+        TcpLink(listener.address, stray)
+    ear.until(lambda: listener.refused == {"run": 1})
+    assert_still_serves(listener, ours)
+
+
+def test_two_sides_that_disagree_on_security_are_told_so_or_part(listen):
+    with pytest.raises((AuthenticationError, LinkLostError)):
+        TcpLink(listen(TLS).address, CLEAR.worker(), patience_seconds=0.1)
+    with pytest.raises((AuthenticationError, LinkLostError)):
+        TcpLink(listen(CLEAR).address, TLS.worker(), patience_seconds=0.1)
+
+
+def test_a_client_without_a_certificate_is_refused(listen, ear):
+    listener = listen()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_verify_locations(cadata=TLS.worker().authority.decode())
+    with context.wrap_socket(dial(listener)) as sock, pytest.raises(ssl.SSLError, match="REQUIRED"):
+        sock.recv(1)
+    assert_still_serves(listener)
+    ear.until(lambda: listener.refused == {"foreign": 1})
+
+
+def test_older_tls_is_refused(listen):
+    listener = listen()
+    context = TLS.worker().client_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    sock = dial(listener)
+    with pytest.raises(ssl.SSLError):
+        context.wrap_socket(sock)
+    sock.close()
+    assert_still_serves(listener)
+
+
+def test_a_worker_cannot_pose_as_the_server(listen, ear):
+    worker = TLS.worker()
+    false = Credentials(RUN, worker, TLS.worker)
+    listener = TcpListener("127.0.0.1", false, ear.hear, ear.gone)
+    with pytest.raises(AuthenticationError, match="purpose"):
+        TcpLink(listener.address, TLS.worker())
+    listener.close()
+
+
+def test_a_server_key_cannot_pose_as_a_worker(listen):
+    listener = listen()
+    with pytest.raises(AuthenticationError):
+        TcpLink(listener.address, TLS._server)
+    assert_still_serves(listener)
+
+
+@pytest.mark.parametrize("credentials", [TLS, CLEAR], ids=["tls", "none"])
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x80\x04\x95" + b"\0" * 500,
+        b"\x16\x03\x01" + b"\xff" * 500,
+        b"PHOT\x02" + RUN,
+        b"\xff" * 100_000,
+    ],
+    ids=["http", "pickle", "tls", "version", "flood"],
+)
+def test_garbage_is_refused_counted_and_harms_nobody(listen, credentials, garbage, ear):
+    listener = listen(credentials)
+    for _ in range(3):
+        sock = dial(listener)
+        try:
+            sock.sendall(garbage)
+            assert RUN not in until_dropped(sock)
+        except (BrokenPipeError, ConnectionResetError):
+            sock.close()
+    assert_still_serves(listener, credentials)
+    ear.until(lambda: sum(listener.refused.values()) == 3)
+    assert ear.reports[0].total() == 1
+
+
+def test_http_gets_no_answer(listen):
+    listener = listen(CLEAR)
+    connection = http.client.HTTPConnection(*parse_address(listener.address), timeout=10)
+    connection.request("GET", "/")
+    with pytest.raises((http.client.RemoteDisconnected, ConnectionResetError)):
+        connection.getresponse()
+    connection.close()
+
+
+def test_a_silent_stranger_is_dropped_in_time(listen, ear):
+    listener = listen(**QUICK)
+    start = time.monotonic()
+    assert until_dropped(dial(listener)) == b""
+    assert time.monotonic() - start < 3
+    ear.until(lambda: listener.refused == {"silent": 1})
+
+
+def test_at_most_so_many_connect_at_once(listen, ear):
+    listener = listen(CLEAR, max_connections=2)
+    links = [TcpLink(listener.address, CLEAR.worker()) for _ in range(2)]
+    with pytest.raises(LinkLostError, match="nobody of this run answers"):
+        TcpLink(listener.address, CLEAR.worker(), patience_seconds=0.01)
+    ear.until(lambda: listener.refused["full"] >= 1)
+    links.pop().close()
+    ear.until(lambda: ear.lost)
+    TcpLink(listener.address, CLEAR.worker(), patience_seconds=5).close()
+    links.pop().close()
+
+
+def test_strangers_cannot_take_all_threads(listen, ear):
+    listener = listen(CLEAR, max_strangers=1)
+    first = dial(listener)
+    assert until_dropped(dial(listener)) == b""
+    ear.until(lambda: listener.refused == {"full": 1})
+    first.close()
+
+
+@pytest.mark.parametrize("credentials", [TLS, CLEAR], ids=["tls", "none"])
+def test_a_known_worker_that_sends_no_frames_is_cut_and_told_once(listen, ear, credentials):
+    listener = listen(credentials)
+    worker = TcpLink(listener.address, credentials.worker())
+    worker.exchange(Frame("fetch", RUN), 10)
+    worker._wire.send([b"x" * 100], 1)
+    with pytest.raises(LinkLostError):
+        worker.exchange(None, 10)
+    ear.until(lambda: ear.lost)
+    assert [frame.kind for _, frame in ear.heard] == ["fetch"]
+    assert len(ear.lost) == 1
+    ear.until(lambda: listener.refused == {"frame": 1})
+    worker.close()
+    assert_still_serves(listener, credentials)
+
+
+def test_a_vector_above_the_cap_is_refused(listen, ear):
+    listener = listen(max_vector_bytes=1000)
+    worker = TcpLink(listener.address, TLS.worker())
+    worker.exchange(Frame("push", RUN, arrays=(np.zeros(250, "f4"),)), 0)
+    with pytest.raises(LinkLostError):
+        worker.exchange(Frame("push", RUN, arrays=(np.zeros(251, "f4"),)), 10)
+    ear.until(lambda: ear.lost)
+    assert len(ear.heard) == 1
+    ear.until(lambda: listener.refused == {"frame": 1})
+    worker.close()
+
+
+def test_frames_of_another_run_are_dropped_and_counted(listen, ear):
+    listener = listen()
+    worker = TcpLink(listener.address, TLS.worker())
+    worker.exchange(Frame("push", bytes(16)), 0)
+    worker.exchange(Frame("fetch", RUN), 10)
+    assert [frame.kind for _, frame in ear.heard] == ["fetch"]
+    ear.until(lambda: listener.refused == {"run": 1})
+    worker.close()
+
+
+def test_a_frame_that_may_not_travel_leaves_the_link_whole(listen):
+    worker = TcpLink(listen().address, TLS.worker())
+    with pytest.raises(FrameError):
+        worker.exchange(Frame("evil", RUN), 0)
+    assert worker.exchange(Frame("fetch", RUN), 10)
+    worker.close()
+
+
+def test_a_peer_that_takes_nothing_is_cut_and_blocks_nobody(listen, ear):
+    listener = listen(CLEAR, **QUICK)
+    worker = TcpLink(listener.address, CLEAR.worker())
+    worker.exchange(Frame("hello", RUN), 0)
+    ear.until(lambda: ear.heard)
+    start = time.monotonic()
+    for _ in range(20):
+        ear.heard[0][0].send(Frame("agreed", RUN, arrays=(np.zeros(1_000_000, "f4"),)))
+    assert time.monotonic() - start < 2
+    ear.until(lambda: ear.lost)
+    ear.heard[0][0].send(Frame("agreed", RUN))
+    worker.close()
+
+
+def test_a_queue_above_its_cap_cuts_the_peer(listen, ear):
+    listener = listen(CLEAR, max_queued_bytes=1000)
+    worker = TcpLink(listener.address, CLEAR.worker())
+    worker.exchange(Frame("hello", RUN), 0)
+    ear.until(lambda: ear.heard)
+    ear.heard[0][0].send(Frame("agreed", RUN, arrays=(np.zeros(1000),)))
+    ear.until(lambda: ear.lost)
+    worker.close()
+
+
+def test_both_directions_may_be_full_at_once(listen):
+    worker = TcpLink(listen().address, TLS.worker())
+    big = np.arange(3_000_000, dtype="f4")
+    got = [f for _ in range(3) for f in worker.exchange(Frame("fetch", RUN, arrays=(big,)), 0)]
+    while len(got) < 3:
+        got += worker.exchange(None, 10)
+    for frame in got:
+        np.testing.assert_array_equal(frame.arrays[0], big)
+    worker.close()
+
+
+def test_sixty_four_links_at_once(listen, ear):
+    listener = listen()
+    key = TLS.worker()
+    answers = {}
+
+    def work(slot):
+        worker = TcpLink(listener.address, key)
+        [frame] = worker.exchange(Frame("fetch", RUN, slot=slot, arrays=(np.full(99, slot),)), 20)
+        answers[slot] = frame.arrays[0][0]
+        worker.close()
+
+    threads = [threading.Thread(target=work, args=(slot,)) for slot in range(64)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == {slot: slot for slot in range(64)}
+    ear.until(lambda: len(ear.lost) == 64)
+    assert listener.refused == {}
+
+
+def test_a_worker_waits_for_a_listener_that_comes_late(ear):
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    with pytest.raises(LinkLostError, match=r"nobody of this run answers.*ConnectionRefused"):
+        TcpLink(address, TLS.worker(), patience_seconds=0.1)
+
+
+def test_ipv6_serves_too(listen):
+    try:
+        listener = listen(host="::1")
+    except NotReadyError:
+        pytest.skip("no IPv6 here")
+    assert listener.address.startswith("[::1]:")
+    assert_still_serves(listener)
+
+
+def test_a_link_knows_where_a_peer_may_listen(listen):
+    worker = TcpLink(listen().address, TLS.worker())
+    assert worker.local_host == "127.0.0.1"
+    worker.close()
+
+
+def test_a_host_of_another_machine_is_refused(ear):
+    with pytest.raises(NotReadyError, match=r"192\.0\.2\.1"):
+        TcpListener("192.0.2.1", TLS, ear.hear, ear.gone)
+
+
+@pytest.mark.parametrize("address", ["", "host", "host:", ":7", "host:x", "host:70000"])
+def test_an_address_is_host_and_port(address):
+    with pytest.raises(UsageError, match="host:port"):
+        parse_address(address)
+
+
+def test_a_listener_closed_from_its_own_ear_ends():
+    ended = threading.Event()
+    listener = TcpListener(
+        "127.0.0.1", CLEAR, lambda peer, frame: listener.close(), lambda peer: ended.set()
+    )
+    worker = TcpLink(listener.address, CLEAR.worker())
+    worker.exchange(Frame("stop", RUN), 0)
+    assert ended.wait(10)
+    worker.close()
+    listener.close()
+
+
+def test_refusals_are_told_at_most_once_a_minute(ear):
+    listener = TcpListener(
+        "127.0.0.1", CLEAR, ear.hear, ear.gone, Limits(max_strangers=1), ear.refuse
+    )
+    first = dial(listener)
+    for _ in range(3):
+        assert until_dropped(dial(listener)) == b""
+    first.close()
+    listener.close()
+    assert ear.reports == [{"full": 1}]
+    assert listener.refused["full"] == 3
