@@ -139,6 +139,21 @@ def test_there_are_exactly_as_many_partitions_as_workers(table, workers):
     assert split.count() == 8
 
 
+@pytest.mark.parametrize("workers", [1, 3, 6])
+def test_every_worker_is_a_task_even_where_spark_joins_partitions(table, workers):
+    def one_row(batches):
+        import pyarrow as pa
+
+        rows = sum(batch.num_rows for batch in batches)
+        yield pa.RecordBatch.from_pydict({"rows": [rows]})
+
+    joined_by_spark = table.groupBy("id").count()
+    split = partitioned(joined_by_spark, workers)
+    counts = [row.rows for row in split.mapInArrow(one_row, "rows long").collect()]
+    assert len(counts) == workers
+    assert sum(counts) == 8
+
+
 def test_there_is_at_least_one_worker(table):
     with pytest.raises(UsageError, match="workers must be at least 1; got 0"):
         partitioned(table, 0)

@@ -94,8 +94,7 @@ def _not_finite(column: str, values: Array) -> Iterator[Finding]:
         place = f" at {at}" if good.shape[1] > 1 else ""
         return f"{values[row].reshape(-1)[at]}{place}, expected finite numbers"
 
-    bad: NDArray[np.bool_] = np.logical_not(good).any(axis=1)
-    yield Finding(column, "not finite", bad, describe)
+    yield Finding(column, "not finite", np.asarray(~good.all(axis=1)), describe)
 
 
 class Sieve:
