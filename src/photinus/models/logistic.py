@@ -51,7 +51,8 @@ class LogisticModel(Model):
 
     def _forward(self, batch: Batch) -> tuple[Vector, Vector, Vector]:
         """Returns inputs [B, n], probabilities [B, c] and losses [B]."""
-        x = batch.features.reshape(len(batch.features), -1).astype(self.parameters.layout.dtype, copy=False)
+        rows = batch.features.reshape(len(batch.features), -1)
+        x = rows.astype(self.parameters.layout.dtype, copy=False)
         z = x @ self.parameters.view("W") + self.parameters.view("b")
         z -= z.max(axis=1, keepdims=True)
         np.exp(z, out=z)

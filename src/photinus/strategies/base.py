@@ -122,8 +122,11 @@ class Policy(ABC):
     """How long a round waits for the others once the quorum has come; None: as a barrier does."""
 
     @abstractmethod
-    def init(self, vector: Vector, floats: Vector, integers: Vector) -> Any:  # noqa: ANN401
-        """Returns the state at the start of a phase."""
+    def init(self, point: Message) -> Any:  # noqa: ANN401
+        """Returns the state at an agreed point: what `agreed` returns, or a phase's start.
+
+        At the start the point's version is 0 and its outer state empty.
+        """
 
     @abstractmethod
     def receive(

@@ -184,10 +184,14 @@ class Rounds(Policy):
     def __post_init__(self) -> None:
         validate(self)
 
-    def init(self, vector: Vector, floats: Vector, integers: Vector) -> Agreed:
+    def init(self, point: Message) -> Agreed:
         """All start from the same point."""
-        outer = self.outer.init(vector) if self.keeps else ()
-        return Agreed(vector.copy(), outer, floats.copy(), integers.copy(), 0, {})
+        assert point.vector is not None
+        assert point.floats is not None
+        assert point.integers is not None
+        fresh = self.outer.init(point.vector) if self.keeps else ()
+        outer = point.outer or fresh
+        return Agreed(point.vector, outer, point.floats, point.integers, point.version, {})
 
     def receive(
         self, slot: int, message: Message, members: frozenset[int], state: Agreed
@@ -219,11 +223,11 @@ class Rounds(Policy):
         deltas = [_decoded(m, real) for m in pushed.values()]
         mean = round_trip(self.codec, combine(deltas, weights))
         state = self._moved(fragment, mean, state)
-        floats, integers = _buffers(pushed, state)
+        floats, integers = _buffers(pushed)
         waiting = {f: p for f, p in state.waiting.items() if f != fragment}
-        state = state._replace(
-            version=state.version + 1, floats=floats, integers=integers, waiting=waiting
-        )
+        state = state._replace(version=state.version + 1, waiting=waiting)
+        if floats is not None and integers is not None:
+            state = state._replace(floats=floats, integers=integers)
         answer = Message(
             "agreed",
             encode(self.codec, mean),
@@ -267,11 +271,11 @@ def _decoded(message: Message, real: np.dtype[Any]) -> Vector:
     return decode(message.codec, message.vector).astype(real, copy=False)
 
 
-def _buffers(pushed: Mapping[int, Message], state: Agreed) -> tuple[Vector, Vector]:
-    """Float buffers by the mean over examples, integers by the maximum."""
+def _buffers(pushed: Mapping[int, Message]) -> tuple[Vector | None, Vector | None]:
+    """Float buffers by the mean over examples, integers by the maximum; None if none came."""
     carried = [m for m in pushed.values() if m.floats is not None and m.since.steps > 0]
     if not carried:
-        return state.floats, state.integers
+        return None, None
     weights = coefficients("examples", [m.since for m in carried])
     floats = combine([m.floats for m in carried if m.floats is not None], weights)
     integers = np.maximum.reduce([m.integers for m in carried if m.integers is not None])

@@ -1,0 +1,262 @@
+"""Workers, a coordinator and the links between them in virtual time: deterministic, with faults.
+
+Real models learn real gradients; only the seconds are invented. The loop, the strategies, the
+fence and the coordinator are those of every other engine.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from photinus.core.errors import FencedError, RunFailedError, UsageError
+from photinus.core.settings import above, at_least, validate
+from photinus.nodes.coordinator import Coordinator, Result
+from photinus.nodes.desk import Desk
+from photinus.nodes.life import Ask, Close, Hello, Life, Part, live
+from photinus.nodes.loop import News, Snapshot, Stepped
+from photinus.nodes.mail import Seat
+from photinus.nodes.program import Program
+from photinus.nodes.voice import Voice
+from photinus.transport.frames import Frame
+
+__all__ = ["Simulation", "World"]
+
+TICK_SECONDS = 0.25
+HEAD_BYTES = 256
+"""What a frame weighs beside its arrays."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class World:
+    """How fast everything is."""
+
+    step_seconds: float | tuple[float, ...] = 0.01
+    """Of every worker, or of each."""
+    latency_seconds: float = 1e-3
+    bytes_per_second: float = 1e9
+    """Of each worker's own link, and of each direction."""
+    resend_seconds: float = 0.5
+    loses: Callable[[int], bool] | None = None
+    """Whether the n-th message is lost on its way up."""
+    doubles: Callable[[int], bool] | None = None
+    """Whether the n-th message arrives twice."""
+    LIMITS = {  # noqa: RUF012
+        "latency_seconds": at_least(0),
+        "bytes_per_second": above(0),
+        "resend_seconds": above(0),
+    }
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def step(self, slot: int) -> float:
+        """Returns the seconds that a step of this slot takes."""
+        if isinstance(self.step_seconds, tuple):
+            return self.step_seconds[slot % len(self.step_seconds)]
+        return self.step_seconds
+
+
+@dataclass(eq=False)
+class _Node:
+    """A worker in one life: its generator, and what it waits for."""
+
+    slot: int
+    life: Life
+    voice: Voice
+    ask: Ask | None = None
+    said: Frame | None = None
+    is_dead: bool = False
+    is_frozen: bool = False
+    thawed: list[Frame] = field(default_factory=list)
+    up_free_at: float = 0.0
+    down_free_at: float = 0.0
+
+
+class Simulation:
+    """Runs a program on invented machines.
+
+    Args:
+        program: what to train, with how many workers.
+        parts: one part of the data for each worker.
+        world: speeds and accidents.
+        desk: where events and cuts go.
+
+    Example:
+        `Simulation(program, parts, World(step_seconds=(0.01, 0.04))).run()`
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        parts: Sequence[Part],
+        world: World | None = None,
+        desk: Desk | None = None,
+        coordinator: Coordinator | None = None,
+    ) -> None:
+        if len(parts) != program.workers:
+            wrong = f"a simulation needs one part for each of {program.workers} workers"
+            raise UsageError(wrong, got=len(parts))
+        self.now, self.bytes, self.messages = 0.0, 0, 0
+        self.program, self.parts, self.world = program, parts, world or World()
+        self.coordinator = coordinator or Coordinator(program, desk)
+        self.steps = [0] * program.workers
+        self.nodes: dict[int, _Node] = {}
+        self.standbys: list[_Node] = []
+        self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._count = self._attempts = 0
+        for slot in range(program.workers):
+            self.seat(slot)
+        self.at(TICK_SECONDS, self._tick)
+
+    # -- faults, by name -------------------------------------------------------------------------
+
+    def at(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:  # noqa: ANN401
+        """Calls something `seconds` of virtual time from now."""
+        self._count += 1
+        heapq.heappush(self._queue, (self.now + seconds, self._count, call, arguments))
+
+    def seat(self, slot: int) -> None:
+        """A new attempt of a worker says hello."""
+        self._attempts += 1
+        desk = self.coordinator.desk
+        node = _Node(
+            slot,
+            live(self.program, slot, self.parts[slot]),
+            Voice(Seat(desk.run, desk.term, 0, slot), {"attempt": f"a{self._attempts}"}),
+        )
+        self.nodes[slot] = node
+        self.at(0, self._pump, node, None)
+
+    def kill(self, slot: int, back_after: float | None = None) -> None:
+        """The worker dies; its connection closes; Spark starts it again after a while."""
+        self.nodes[slot].is_dead = True
+        seat = self.coordinator.fence.seats[slot]
+        self.coordinator.gone(slot, seat.lease, self.now)
+        if back_after is not None:
+            self.at(back_after, self.seat, slot)
+
+    def freeze(self, slot: int, seconds: float) -> None:
+        """The worker stands still, its connection open, and goes on later."""
+        node = self.nodes[slot]
+        node.is_frozen = True
+        self.at(seconds, self._thaw, node)
+
+    def replace(self, slot: int) -> None:
+        """A second attempt of a worker is started while the first one lives."""
+        first = self.nodes[slot]
+        self.standbys.append(first)
+        self.seat(slot)
+
+    # -- running ---------------------------------------------------------------------------------
+
+    def run(self, until: float = float("inf")) -> Result | None:
+        """Goes on until the run is over, or `until` in virtual seconds.
+
+        Raises:
+            RunFailedError: the run ended without a result.
+        """
+        while self._queue and self._queue[0][0] <= until and not self.coordinator.is_over:
+            self.now, _, call, arguments = heapq.heappop(self._queue)
+            call(*arguments)
+        if self.coordinator.failure:
+            raise RunFailedError(self.coordinator.failure)
+        return self.coordinator.result
+
+    def _tick(self) -> None:
+        for node in [*self.nodes.values(), *self.standbys]:
+            if not node.is_dead and not node.is_frozen:
+                seat = node.voice.seat
+                self.coordinator.fence.heard(seat.frame("beat"), self.now)
+        self._carry(self.coordinator.tick(self.now))
+        self.at(TICK_SECONDS, self._tick)
+
+    def _pump(self, node: _Node, answer: Any, lost: FencedError | None = None) -> None:  # noqa: ANN401
+        """Lets a life go on until it has to wait."""
+        while not node.is_dead:
+            if node.is_frozen:
+                return self.at(TICK_SECONDS, self._pump, node, answer, lost)
+            try:
+                ask = node.life.throw(lost) if lost else node.life.send(answer)
+            except StopIteration:
+                node.is_dead = True
+                return None
+            answer = lost = None
+            if isinstance(ask, Stepped):
+                self.steps[node.slot] += 1
+                node.voice.stepped(ask)
+                return self.at(self.world.step(node.slot), self._stepped, node)
+            frame = node.voice.frame(ask, self.now)
+            if isinstance(ask, Snapshot):
+                self._send(node, frame)
+                answer = News()
+                continue
+            node.ask, node.said = ask, frame
+            return self._say(node, frame)
+        return None
+
+    def _stepped(self, node: _Node) -> None:
+        self._pump(node, News(node.voice.seconds(self.now)))
+
+    def _say(self, node: _Node, frame: Frame) -> None:
+        """Says a frame again and again until it is answered."""
+        if node.is_dead or node.said is not frame:
+            return
+        if not node.is_frozen:
+            self._send(node, frame)
+        if self.world.loses is not None or isinstance(node.ask, Hello):
+            self.at(self.world.resend_seconds, self._say, node, frame)
+
+    def _send(self, node: _Node, frame: Frame) -> None:
+        size = HEAD_BYTES + sum(a.nbytes for a in frame.arrays)
+        self.bytes += size
+        self.messages += 1
+        if self.world.loses is not None and self.world.loses(self.messages):
+            return
+        start = max(node.up_free_at, self.now)  # one line: what is said first arrives first
+        node.up_free_at = start + size / self.world.bytes_per_second
+        is_double = self.world.doubles is not None and self.world.doubles(self.messages)
+        for _ in range(2 if is_double else 1):
+            self.at(node.up_free_at + self.world.latency_seconds - self.now, self._hear, frame)
+
+    def _hear(self, frame: Frame) -> None:
+        self._carry(self.coordinator.hear(frame, self.now))
+
+    def _carry(self, out: list[Frame]) -> None:
+        for frame in out:
+            for node in (self.nodes[frame.slot], *self.standbys):
+                if node.slot == frame.slot:
+                    self._deliver(node, frame)
+
+    def _deliver(self, node: _Node, frame: Frame) -> None:
+        size = HEAD_BYTES + sum(a.nbytes for a in frame.arrays)
+        self.bytes += size
+        start = max(node.down_free_at, self.now)
+        node.down_free_at = start + size / self.world.bytes_per_second
+        self.at(
+            node.down_free_at + self.world.latency_seconds - self.now, self._answer, node, frame
+        )
+
+    def _answer(self, node: _Node, frame: Frame) -> None:
+        if node.is_dead or node.ask is None or node.said is None:
+            return
+        if node.is_frozen:
+            return self.at(TICK_SECONDS, self._answer, node, frame)
+        try:
+            if not node.voice.answers(node.ask, node.said, frame):
+                return
+        except FencedError as error:
+            node.ask = node.said = None
+            return self._pump(node, None, error)
+        is_grant = isinstance(node.ask, (Hello, Close))
+        node.ask = node.said = None
+        answer = node.voice.understood(frame, self.now)
+        if is_grant and answer is None:
+            node.is_dead = True
+            return
+        self._pump(node, answer)
+
+    def _thaw(self, node: _Node) -> None:
+        node.is_frozen = False

@@ -1,0 +1,43 @@
+"""Where a coordinator's words go, and how patient it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from photinus.core.events import Event
+from photinus.core.settings import Limit, above, at_least, validate, whole
+from photinus.nodes.cuts import Cut
+from photinus.transport.frames import Frame
+
+__all__ = ["Desk"]
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Desk:
+    """What the coordinator is given by whoever runs it."""
+
+    run: bytes = bytes(16)
+    """The run's key name: frames of another run are never heard."""
+    term: int = 1
+    emit: Callable[[Event], None] = _nothing
+    enter: Callable[[str, Frame, Mapping[str, Any]], None] = _nothing
+    """Writes a line of the ledger: operation, frame, further fields."""
+    save: Callable[[Cut], None] = _nothing
+    checkpoint_seconds: float | None = None
+    """How often a cut is made within a phase; None: only between phases."""
+    patience_seconds: float = 600.0
+    """How long the end of a phase waits for a lost worker to come back."""
+    LIMITS = {  # noqa: RUF012
+        "term": whole(1),
+        "checkpoint_seconds": Limit.optional(at_least(0)),
+        "patience_seconds": above(0),
+    }
+
+    def __post_init__(self) -> None:
+        validate(self)

@@ -1,0 +1,116 @@
+"""Seats, leases and sequence numbers: a push counts under the seat's present lease, and once.
+
+A lower number is a copy (answered again, not applied), a higher one a gap, an older lease is
+fenced. Apply, count, cursor and version move together, in `Coordinator`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from photinus.transport.frames import Frame
+
+__all__ = ["LEASE_SECONDS", "RETURN_SECONDS", "Fence", "SeatState"]
+
+LEASE_SECONDS = 5.0
+"""A lease ends so long after the last sign of life."""
+RETURN_SECONDS = 1.0
+"""A lease ends so long after its connection closed and did not come back."""
+
+
+@dataclass(slots=True)
+class SeatState:
+    """What the coordinator knows of one slot."""
+
+    slot: int
+    lease: int = 0
+    is_live: bool = False
+    """A worker holds the lease now."""
+    is_closed: bool = False
+    """Its share of this phase is done."""
+    attempt: str = ""
+    """Which attempt holds the lease."""
+    host: str = ""
+    rows: int = -1
+    """-1 until it said hello for the first time."""
+    ends_at: float = 0.0
+    """When the lease ends, unless a sign of life comes."""
+    sequence: int = 0
+    """The number that its next push must have."""
+    position: int = 0
+    """How far its rows are in the agreed parameters."""
+    waiting: Frame | None = None
+    """Its push that is accepted and not yet answered."""
+    answered: Frame | None = None
+    """The last answer, for a copy of the question."""
+    asking: Frame | None = None
+    """The hello of who waits for the seat."""
+    strikes: int = 0
+    """How many of its pushes were not finite."""
+    is_quarantined: bool = False
+
+
+@dataclass(slots=True)
+class Fence:
+    """All seats of a run, and the four verdicts on what claims to speak for one."""
+
+    workers: int
+    seats: dict[int, SeatState] = field(default_factory=dict)
+    counts: dict[str, int] = field(
+        default_factory=lambda: {"applied": 0, "missed": 0, "duplicate": 0, "gap": 0, "fenced": 0}
+    )
+
+    def __post_init__(self) -> None:
+        self.seats = {slot: SeatState(slot) for slot in range(self.workers)}
+
+    def holds(self, frame: Frame) -> bool:
+        """Tells whether a frame speaks under its seat's present lease."""
+        seat = self.seats.get(frame.slot)
+        return seat is not None and seat.is_live and frame.lease == seat.lease
+
+    def verdict(self, frame: Frame) -> str:
+        """Returns next, duplicate, gap or fenced, and counts all but the first."""
+        seat = self.seats.get(frame.slot)
+        if seat is None or not self.holds(frame):
+            return self._counted("fenced")
+        if frame.sequence < seat.sequence:
+            return self._counted("duplicate")
+        if frame.sequence > seat.sequence:
+            return self._counted("gap")
+        return "next"
+
+    def _counted(self, verdict: str) -> str:
+        self.counts[verdict] += 1
+        return verdict
+
+    def grant(self, seat: SeatState, frame: Frame, now: float) -> None:
+        """Gives the seat to whoever said hello: a new lease."""
+        seat.lease += 1
+        seat.is_live, seat.asking, seat.answered = True, None, None
+        seat.attempt = str(frame.note.get("attempt", ""))
+        seat.host = str(frame.note.get("host", ""))
+        seat.ends_at = now + LEASE_SECONDS
+
+    def heard(self, frame: Frame, now: float) -> None:
+        """A sign of life."""
+        if self.holds(frame):
+            self.seats[frame.slot].ends_at = now + LEASE_SECONDS
+
+    def gone(self, slot: int, lease: int, now: float) -> None:
+        """Its connection closed: the lease ends soon, unless the worker comes back."""
+        seat = self.seats.get(slot)
+        if seat is not None and seat.is_live and seat.lease == lease:
+            seat.ends_at = min(seat.ends_at, now + RETURN_SECONDS)
+
+    def ended(self, now: float) -> list[SeatState]:
+        """Returns the seats whose lease has just ended, and empties them."""
+        ended = [seat for seat in self.seats.values() if seat.is_live and now >= seat.ends_at]
+        for seat in ended:
+            seat.is_live = False
+        return ended
+
+    @property
+    def members(self) -> frozenset[int]:
+        """The slots that a round waits for: held, and not done with their share."""
+        held = (s for s in self.seats.values() if s.is_live and not s.is_closed)
+        return frozenset(seat.slot for seat in held)

@@ -1,0 +1,133 @@
+"""A worker's whole life, phase after phase, as one generator around the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from photinus.core.errors import FencedError
+from photinus.core.parameters import Parameters, Vector
+from photinus.core.seeds import derive
+from photinus.feed.arrays import FeedOrder
+from photinus.feed.base import Batch, Feed
+from photinus.models.base import Model
+from photinus.nodes.loop import Bench, Exchange, Pace, Snapshot, Stepped, work
+from photinus.nodes.mail import Grant
+from photinus.nodes.program import Program
+
+__all__ = ["Close", "Hello", "Part", "live"]
+
+CHUNK_ROWS = 1000
+"""With `full_gradient`, how many rows one forward pass takes."""
+
+
+class Hello(NamedTuple):
+    """Out of a life: may I take the seat? Answered by a Grant, or None when all is over."""
+
+    rows: int
+    has: int
+    """How many earlier phases' parameters it holds."""
+
+
+class Close(NamedTuple):
+    """Out of a life: my share of this phase is done. Answered by the next Grant, or None."""
+
+    position: int
+    parameters: Parameters
+    has: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A worker's own data: how many rows, and a feed over them for each phase."""
+
+    rows: int
+    open: Callable[[FeedOrder], Feed]
+
+
+Ask = Hello | Close | Stepped | Exchange | Snapshot
+Life = Generator[Ask, Any, None]
+
+
+def live(program: Program, slot: int, part: Part) -> Life:
+    """Yields what a worker wants to say until the program is over.
+
+    `Hello` and `Close` are answered by a `Grant` or None, all others by `News`. Whoever pumps it
+    throws `FencedError` in when the seat was lost: what was not acknowledged is dropped, and the
+    worker says hello again.
+    """
+    history: list[Vector] = []
+    grant: Grant | None = yield Hello(part.rows, 0)
+    while grant is not None:
+        history += grant.history
+        try:
+            bench = _bench(program, slot, part, grant, tuple(history))
+            if not grant.is_quarantined:
+                yield from work(bench)
+            grant = yield Close(bench.feed.position, bench.model.parameters, len(history))
+        except FencedError:
+            grant = yield Hello(part.rows, len(history))
+
+
+def _bench(
+    program: Program, slot: int, part: Part, grant: Grant, history: tuple[Vector, ...]
+) -> Bench:
+    phase = program.phases[grant.phase]
+    stage, strategy = phase.stage, phase.agreement.strategy()
+    model: Model = stage.build(history, program.seed)
+    heal = grant.heal
+    assert heal.vector is not None
+    model.load(heal.vector, heal.floats, heal.integers)
+    inner = stage.inner()
+    if grant.inner:
+        inner.load(grant.inner)
+    is_whole = bool(getattr(strategy, "whole_part", False))
+    order = FeedOrder(
+        batch_size=max(1, part.rows) if is_whole else stage.batch_size,
+        epochs=stage.epochs if phase.agreement.is_deterministic else None,
+        seed=program.seed,
+        phase=phase.name,
+        slot=slot,
+        workers=program.workers,
+    )
+    feed = part.open(order).mapped(lambda features: stage.prepare(features, history))
+    feed.seek(grant.position)
+    return Bench(
+        model=_WholePart(model) if is_whole else model,
+        inner=inner,
+        feed=feed,
+        strategy=strategy,
+        pace=Pace(grant.progress, 0, program.workers / max(1, grant.budget)),
+        seed=lambda position: derive(program.seed, phase.name, slot, position),
+        heal=None if grant.is_fresh else heal,
+    )
+
+
+class _WholePart(Model):
+    """Learns from all rows of a worker at once, in chunks that fit the memory."""
+
+    def __init__(self, model: Model) -> None:
+        self.parameters, self._model = model.parameters, model
+
+    def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:  # type: ignore[override]
+        """Returns the mean gradient over all chunks, weighted by their rows."""
+        total, sums = np.zeros_like(self.parameters.trained), dict[str, float]()
+        count = len(batch.features)
+        for start in range(0, count, CHUNK_ROWS):
+            chunk = Batch(
+                batch.features[start : start + CHUNK_ROWS],
+                None if batch.labels is None else batch.labels[start : start + CHUNK_ROWS],
+            )
+            share = len(chunk.features) / count
+            gradient, metrics = self._model.learn(chunk, derive(seed, start))
+            total += gradient * total.dtype.type(share)
+            for name, value in metrics.items():
+                sums[name] = sums.get(name, 0.0) + share * value
+        return total, sums
+
+    def measure(self, batch: Batch) -> Mapping[str, float]:  # type: ignore[override]
+        """As the model does."""
+        return self._model.measure(batch)

@@ -1,0 +1,169 @@
+"""The one training loop: step, offer, exchange, accept.
+
+It is a generator, so that whoever pumps it owns the input and output: processes on one machine,
+Spark tasks, or a simulator in virtual time. It knows no sockets, no clocks and no threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from photinus.core.clock import Clock
+from photinus.core.parameters import Vector
+from photinus.feed.base import Feed
+from photinus.models.base import Model
+from photinus.models.inner import Inner
+from photinus.strategies.base import GRADIENT, PARAMETERS, Message, Strategy, Turn
+
+__all__ = ["Bench", "Exchange", "News", "Pace", "Snapshot", "Stepped", "work"]
+
+BUFFERS_EVERY = 50
+"""With agreement on gradients, float buffers are averaged every so many steps."""
+
+
+class Pace(NamedTuple):
+    """How far the phase is: what was agreed, and one's own work since on everybody's behalf."""
+
+    agreed: float
+    """Progress at the last agreement, 0 to 1."""
+    examples: int
+    """One's own examples at the last agreement."""
+    per_example: float
+    """Progress by one example of one's own: workers / budget."""
+
+    def progress(self, clock: Clock) -> float:
+        """Returns the phase's progress as learning-rate schedules see it."""
+        return min(1.0, self.agreed + (clock.examples - self.examples) * self.per_example)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bench:
+    """What a worker works with in one phase."""
+
+    model: Model
+    inner: Inner
+    feed: Feed
+    strategy: Strategy
+    pace: Pace
+    seed: Callable[[int], int]
+    """Feed position -> the seed of that step."""
+    heal: Message | None = None
+    """The agreed point that a joiner starts from."""
+
+
+class Stepped(NamedTuple):
+    """Out of the loop after every step; answered by News."""
+
+    examples: int
+    metrics: Mapping[str, float]
+
+
+class Exchange(NamedTuple):
+    """Out of the loop when a turn is due; answered by News."""
+
+    turn: Turn
+    message: Message | None
+    position: int
+
+
+class Snapshot(NamedTuple):
+    """Out of the loop when its state was asked for: all of a worker that a checkpoint needs."""
+
+    position: int
+    inner: Mapping[str, Vector]
+    trained: Vector | None
+    """With agreement on gradients, where no owner holds the parameters."""
+    floats: Vector
+    integers: Vector
+
+
+class News(NamedTuple):
+    """Into the loop: the time, what came in, and how far all are."""
+
+    seconds: float = 0.0
+    messages: tuple[Message, ...] = ()
+    progress: float | None = None
+    stop: bool = False
+    """The phase's budget is used up."""
+    save: bool = False
+    """The worker's state is asked for, as it is after this step."""
+
+
+Answers = Generator[Stepped | Exchange | Snapshot, News, Any]
+
+
+def work(bench: Bench) -> Generator[Stepped | Exchange | Snapshot, News, Clock]:
+    """Runs one phase; the parameters are the model's, changed in place. Returns the clock."""
+    model, feed, strategy = bench.model, bench.feed, bench.strategy
+    trained = model.parameters.trained
+    clock, state, pace, first = Clock(), strategy.init(trained), bench.pace, feed.epochs
+    if bench.heal is not None:
+        state = strategy.accept(trained, bench.heal, state)
+    for batch in feed:
+        at, news = pace.progress(clock), News()
+        gradient, metrics = model.learn(batch, bench.seed(feed.position))
+        if strategy.site == GRADIENT:
+            mine = clock.after(len(batch.features), clock.seconds, feed.epochs - first)
+            state, news = yield from exchange(bench, gradient, mine, state)
+        bench.inner.step(trained, gradient, at)
+        told = yield Stepped(len(batch.features), metrics)
+        clock = clock.after(len(batch.features), told.seconds, feed.epochs - first)
+        state = take_in(bench, trained, told.messages, state)
+        if strategy.site == PARAMETERS:
+            state, news = yield from exchange(bench, trained, clock, state)
+        if news.progress is not None:
+            pace = pace._replace(agreed=news.progress, examples=clock.examples)
+        if news.save:
+            yield snapshot(bench)
+        if told.stop or news.stop:
+            break
+    yield from exchange(bench, trained, clock._replace(closing=True), state)
+    return clock
+
+
+def exchange(bench: Bench, vector: Vector, clock: Clock, state: Any) -> Answers:  # noqa: ANN401
+    """Does all turns that are due; returns the strategy's new state and the last news."""
+    news = News()
+    for turn in bench.strategy.due(clock, state):
+        message, state = bench.strategy.offer(turn, vector, clock, state)
+        if message is not None:
+            message = _with_buffers(bench, message)
+        news = yield Exchange(turn, message, bench.feed.position)
+        state = take_in(bench, vector, news.messages, state)
+    return state, news
+
+
+def take_in(bench: Bench, vector: Vector, messages: tuple[Message, ...], state: Any) -> Any:  # noqa: ANN401
+    """Accepts what came in, one message after the other; returns the strategy's new state."""
+    parameters = bench.model.parameters
+    for incoming in messages:
+        state = bench.strategy.accept(vector, incoming, state)
+        if incoming.floats is not None and incoming.integers is not None:
+            np.copyto(parameters.floats, incoming.floats)
+            np.copyto(parameters.integers, incoming.integers)
+    return state
+
+
+def snapshot(bench: Bench) -> Snapshot:
+    """Returns copies of all that a worker holds alone."""
+    parameters = bench.model.parameters
+    return Snapshot(
+        bench.feed.position,
+        {name: value.copy() for name, value in bench.inner.state().items()},
+        parameters.trained.copy() if bench.strategy.site == GRADIENT else None,
+        parameters.floats.copy(),
+        parameters.integers.copy(),
+    )
+
+
+def _with_buffers(bench: Bench, message: Message) -> Message:
+    parameters = bench.model.parameters
+    has_buffers = parameters.floats.size + parameters.integers.size > 0
+    is_time = bench.strategy.site == PARAMETERS or message.version % BUFFERS_EVERY == 0
+    if message.kind != "push" or not has_buffers or not is_time:
+        return message
+    return message._replace(floats=parameters.floats.copy(), integers=parameters.integers.copy())

@@ -1,0 +1,212 @@
+"""Between what strategies say (messages) and what travels (frames).
+
+Every array of a frame is named in its note, so that both sides read the same thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from photinus.core.clock import Clock
+from photinus.core.errors import FrameError
+from photinus.core.parameters import Vector
+from photinus.nodes.loop import News, Snapshot
+from photinus.strategies.base import Message
+from photinus.transport.frames import Frame
+
+__all__ = ["Grant", "Seat", "grant_of", "message_of", "named", "news_of", "pack", "snapshot_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Under which name a node speaks: run, term, phase, slot and lease."""
+
+    run: bytes
+    term: int = 0
+    phase: int = 0
+    slot: int = 0
+    lease: int = 0
+
+    def frame(self, kind: str, **fields: Any) -> Frame:  # noqa: ANN401 - the fields of Frame
+        """Returns a frame that speaks for this seat."""
+        return Frame(
+            kind,
+            run=self.run,
+            term=self.term,
+            phase=self.phase,
+            slot=self.slot,
+            lease=self.lease,
+            **fields,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grant:
+    """What a worker is told when it takes a seat or enters a phase."""
+
+    phase: int
+    lease: int
+    sequence: int
+    """The number of the next push."""
+    position: int
+    """Where in its rows it goes on."""
+    budget: int
+    progress: float
+    heal: Message
+    is_fresh: bool
+    """True at the very start of a phase: every worker begins with fresh inner state."""
+    inner: Mapping[str, Vector] = field(default_factory=dict)
+    history: tuple[Vector, ...] = ()
+    """What phases before this one agreed on, as far as the worker lacks it."""
+    is_quarantined: bool = False
+
+
+def pack(frame: Frame, arrays: Mapping[str, Vector | None], **note: Any) -> Frame:  # noqa: ANN401
+    """Returns the frame with its arrays, each named in the note; None is left out."""
+    kept = {name: array for name, array in arrays.items() if array is not None}
+    return replace(
+        frame, arrays=tuple(kept.values()), note={**frame.note, **note, "arrays": list(kept)}
+    )
+
+
+def named(frame: Frame) -> dict[str, Vector]:
+    """Returns a frame's arrays by name.
+
+    Raises:
+        FrameError: names and arrays do not match.
+    """
+    names = frame.note.get("arrays", [])
+    if not isinstance(names, list) or len(names) != len(frame.arrays):
+        raise FrameError("the arrays of a frame do not match their names", got=names)
+    return dict(zip(names, frame.arrays, strict=True))
+
+
+def message_to(frame: Frame, message: Message, **note: Any) -> Frame:  # noqa: ANN401 - plain
+    """Returns the frame with a message in it."""
+    since = message.since
+    outer = {f"outer.{i}": o for i, o in enumerate(message.outer)}
+    arrays = {
+        "vector": message.vector,
+        "floats": message.floats,
+        "integers": message.integers,
+        **outer,
+    }
+    filled = replace(
+        frame,
+        version=message.version,
+        fragment=message.fragment,
+        codec=message.codec,
+        steps=since.steps,
+        examples=since.examples,
+        epochs=since.epochs,
+        seconds=since.seconds,
+    )
+    return pack(filled, arrays, **note)
+
+
+def message_of(frame: Frame, kind: str = "") -> Message:
+    """Returns the message in a frame."""
+    arrays = named(frame)
+    return Message(
+        kind or frame.kind,
+        arrays.get("vector"),
+        frame.fragment,
+        since=Clock(frame.steps, frame.examples, frame.epochs, frame.seconds),
+        version=frame.version,
+        codec=frame.codec,
+        outer=_numbered(arrays, "outer"),
+        floats=arrays.get("floats"),
+        integers=arrays.get("integers"),
+    )
+
+
+def news_of(frame: Frame, seconds: float) -> News:
+    """Returns what an answer to a push means for the loop."""
+    return News(
+        seconds,
+        (message_of(frame),),
+        frame.note.get("progress"),
+        stop=bool(frame.note.get("stop")),
+        save=bool(frame.note.get("save")),
+    )
+
+
+def grant_to(frame: Frame, grant: Grant) -> Frame:
+    """Returns a grant frame: the seat's next phase, where it goes on, and from what."""
+    inner = {f"inner.{name}": value for name, value in grant.inner.items()}
+    filled = replace(
+        frame,
+        kind="grant",
+        phase=grant.phase,
+        lease=grant.lease,
+        sequence=grant.sequence,
+        position=grant.position,
+    )
+    filled = message_to(
+        filled,
+        grant.heal,
+        budget=grant.budget,
+        progress=grant.progress,
+        is_fresh=grant.is_fresh,
+        is_quarantined=grant.is_quarantined,
+        history=[v.size for v in grant.history],
+    )
+    extra = {**inner, "history": _joined(grant.history)}
+    return pack(filled, {**named(filled), **extra})
+
+
+def grant_of(frame: Frame) -> Grant:
+    """The inverse of `grant_to`."""
+    arrays, note = named(frame), frame.note
+    sizes = [int(n) for n in note["history"]]
+    history = np.split(arrays["history"], np.cumsum(sizes)[:-1]) if sizes else []
+    prefix = "inner."
+    return Grant(
+        phase=frame.phase,
+        lease=frame.lease,
+        sequence=frame.sequence,
+        position=frame.position,
+        budget=int(note["budget"]),
+        progress=float(note["progress"]),
+        heal=message_of(frame, "heal"),
+        is_fresh=bool(note["is_fresh"]),
+        inner={n.removeprefix(prefix): v for n, v in arrays.items() if n.startswith(prefix)},
+        history=tuple(history),
+        is_quarantined=bool(note["is_quarantined"]),
+    )
+
+
+def snapshot_to(frame: Frame, snapshot: Snapshot) -> Frame:
+    """Returns a state frame."""
+    inner = {f"inner.{name}": value for name, value in snapshot.inner.items()}
+    arrays = {
+        "trained": snapshot.trained,
+        "floats": snapshot.floats,
+        "integers": snapshot.integers,
+        **inner,
+    }
+    return pack(replace(frame, position=snapshot.position), arrays)
+
+
+def snapshot_of(frame: Frame) -> Snapshot:
+    """The inverse of `snapshot_to`."""
+    arrays, prefix = named(frame), "inner."
+    return Snapshot(
+        frame.position,
+        {n.removeprefix(prefix): v for n, v in arrays.items() if n.startswith(prefix)},
+        arrays.get("trained"),
+        arrays["floats"],
+        arrays["integers"],
+    )
+
+
+def _numbered(arrays: Mapping[str, Vector], name: str) -> tuple[Vector, ...]:
+    return tuple(arrays[f"{name}.{i}"] for i in range(len(arrays)) if f"{name}.{i}" in arrays)
+
+
+def _joined(vectors: Sequence[Vector]) -> Vector | None:
+    return np.concatenate(vectors) if vectors else None

@@ -1,0 +1,163 @@
+"""The owner of one phase's parameters: takes pushes in, and knows how far the phase is.
+
+What the policy decides, and when a round waits no longer; apply, count, cursor and version move
+together here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+from photinus.core.events import RoundClosed
+from photinus.core.parameters import is_finite
+from photinus.nodes.desk import Desk
+from photinus.nodes.fence import Fence, SeatState
+from photinus.nodes.mail import message_of
+from photinus.strategies.base import Message, Policy, Reply
+from photinus.strategies.codecs import decode
+from photinus.transport.frames import Frame
+
+__all__ = ["Answer", "Owner"]
+
+LATE_SECONDS = 5.0
+"""A slot is late after this, or three median rounds, from a round's first push."""
+
+
+class Answer(NamedTuple):
+    """What a worker's push led to."""
+
+    seat: SeatState
+    push: Frame
+    message: Message
+
+
+class Owner:
+    """Holds the agreed parameters of one phase by its policy.
+
+    Args:
+        phase: the phase's index.
+        policy: the owner's half of the strategy.
+        point: where the phase starts, or goes on from.
+        fence: the seats of the run.
+        desk: where events and the ledger go.
+    """
+
+    def __init__(
+        self, phase: int, policy: Policy, point: Message, fence: Fence, desk: Desk
+    ) -> None:
+        self.phase, self.policy, self._fence, self._desk = phase, policy, fence, desk
+        self.version, self.applied, self.budget = point.version, 0, 1
+        self.metrics: Mapping[str, float] = {}
+        self._state = policy.init(point)
+        self._opened: float | None = None
+        self._durations: list[float] = []
+
+    @property
+    def point(self) -> Message:
+        """The agreed point."""
+        return self.policy.agreed(self._state)
+
+    @property
+    def progress(self) -> float:
+        """Examples applied / budget, at most 1."""
+        return min(1.0, self.applied / self.budget)
+
+    def restore(self, point: Message, applied: int) -> None:
+        """Goes back to a point; what was waiting is dropped."""
+        self._state, self._opened = self.policy.init(point), None
+        self.version, self.applied = point.version, applied
+
+    def receive(self, seat: SeatState, frame: Frame, now: float) -> list[Answer] | None:
+        """Takes a push or a fetch in; None when its numbers are not finite."""
+        message = message_of(frame, frame.kind)
+        if message.vector is not None and not is_finite(decode(message.codec, message.vector)):
+            return None
+        seat.waiting = frame
+        if self._opened is None:
+            self._opened = now
+        members = self._fence.members
+        replies, self._state = self.policy.receive(seat.slot, message, members, self._state)
+        return self._settled(replies, now)
+
+    def close(self, now: float, without: frozenset[int] = frozenset()) -> list[Answer]:
+        """Closes the rounds that are whole for the members that are left."""
+        members = self._fence.members - without
+        replies, self._state = self.policy.close(members, self._state)
+        return self._settled(replies, now)
+
+    def leave_out_the_late(self, now: float) -> list[Answer]:
+        """Closes a round without those that let it wait too long."""
+        pushed = {s.slot for s in self._fence.seats.values() if s.waiting is not None}
+        late = self._fence.members - pushed
+        if self._opened is None or not pushed or not late:
+            return []
+        waited = now - self._opened
+        grace = self.policy.grace_seconds
+        is_quorum = len(pushed) >= self.policy.quorum * len(self._fence.members)
+        if is_quorum and grace is not None and waited >= grace:
+            return self.close(now, late)
+        is_known = len(self._durations) >= 3
+        if is_known and waited >= max(LATE_SECONDS, 3 * median(self._durations)):
+            return self.close(now, late)
+        return []
+
+    def _settled(self, replies: Sequence[Reply], now: float) -> list[Answer]:
+        """Applies what was agreed, counts what was missed."""
+        answers: list[Answer] = []
+        for reply in replies:
+            seat = self._fence.seats[reply.slot]
+            push, seat.waiting = seat.waiting, None
+            if push is None:
+                continue
+            answers.append(Answer(seat, push, reply.message))
+            if push.kind == "push":
+                self._count(seat, push, reply.message)
+        agreed = [a for a in answers if a.message.kind == "agreed"]
+        if agreed:
+            self._round_closed(agreed, now)
+        return answers
+
+    def _count(self, seat: SeatState, push: Frame, answer: Message) -> None:
+        is_missed = answer.kind in ("heal", "rejoin")
+        self._fence.counts["missed" if is_missed else "applied"] += 1
+        if is_missed:
+            self._desk.enter("miss", push, {})
+            return
+        seat.position = push.position
+        self.applied += push.examples
+        self._desk.enter("apply", push, {"applied_in": answer.version})
+
+    def _round_closed(self, agreed: Sequence[Answer], now: float) -> None:
+        seconds = now - self._opened if self._opened is not None else 0.0
+        self._durations = [*self._durations[-20:], seconds]
+        self._opened, self.version = None, max(a.message.version for a in agreed)
+        told = [(a.push.note.get("metrics", {}), a.push.examples) for a in agreed]
+        self.metrics = _mean_metrics(told) or self.metrics
+        self._desk.emit(
+            RoundClosed(
+                phase=self.phase,
+                version=self.version,
+                slots=tuple(sorted(a.seat.slot for a in agreed)),
+                examples=self.applied,
+                progress=self.progress,
+                seconds=seconds,
+                metrics=self.metrics,
+                bytes_up=sum(v.nbytes for a in agreed for v in a.push.arrays),
+                bytes_down=sum(
+                    0 if a.message.vector is None else a.message.vector.nbytes for a in agreed
+                ),
+            )
+        )
+
+
+def _mean_metrics(told: Sequence[tuple[Mapping[str, Any], int]]) -> dict[str, float]:
+    """Means over the examples of those who told each metric."""
+    sums: dict[str, float] = {}
+    weights: dict[str, int] = {}
+    for metrics, examples in told:
+        for name, value in metrics.items():
+            sums[name] = sums.get(name, 0.0) + float(value) * examples
+            weights[name] = weights.get(name, 0) + examples
+    return {name: total / weights[name] for name, total in sums.items() if weights[name]}

@@ -1,0 +1,85 @@
+"""What a run does, small enough to be sent to every worker: phases, seeds, shares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from photinus.core.errors import UsageError
+from photinus.core.parameters import Vector
+from photinus.models.base import Model, Stage
+from photinus.strategies.base import Policy, Strategy
+
+__all__ = ["Agrees", "Phase", "Program"]
+
+
+class Agrees(Protocol):
+    """How the workers agree: a recipe's `Agreement`, or an object of the user's own."""
+
+    @property
+    def is_deterministic(self) -> bool:
+        """True when the same seed gives the same bits: shares are then fixed in advance."""
+
+    def strategy(self) -> Strategy:
+        """Returns the worker's half."""
+
+    def policy(self) -> Policy:
+        """Returns the owner's half."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Phase:
+    """A part of a job with a model of its own, and how its workers agree."""
+
+    stage: Stage
+    agreement: Agrees
+
+    @property
+    def name(self) -> str:
+        """The stage's name."""
+        return self.stage.name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Program:
+    """All that a worker must know; rows and parameters come to it by other ways."""
+
+    phases: tuple[Phase, ...]
+    workers: int
+    seed: int = 0
+    is_shared: bool = False
+    """True when every worker can read all rows and takes its share of one permutation."""
+    threads: int = 1
+    """Of each worker's tensor library; a fixed count is part of "same seed, same bits"."""
+    start: Mapping[str, Vector] = field(default_factory=dict)
+    """Phase name -> trained parameters [n] to start from; only the driver reads it."""
+
+    def __post_init__(self) -> None:
+        if not self.phases:
+            raise UsageError("a program needs at least one phase", got=0)
+        if self.workers < 1:
+            raise UsageError("workers must be at least 1", got=self.workers)
+
+    def build(self, phase: int, history: tuple[Vector, ...]) -> Model:
+        """Returns a phase's model with its first parameters."""
+        stage = self.phases[phase].stage
+        model = stage.build(history, self.seed)
+        start = self.start.get(stage.name)
+        if start is not None:
+            model.load(start)
+        return model
+
+    def sent(self) -> Program:
+        """Returns what travels to the workers: the same without the parameters to start from."""
+        return Program(
+            phases=self.phases,
+            workers=self.workers,
+            seed=self.seed,
+            is_shared=self.is_shared,
+            threads=self.threads,
+        )
+
+    def described(self) -> list[dict[str, Any]]:
+        """Returns the phases in words, for the journal."""
+        return [{"name": p.name, "strategy": str(p.agreement)} for p in self.phases]

@@ -1,0 +1,123 @@
+"""What a worker says, and how it understands the answers: without input or output.
+
+The blocking worker and the simulator's nodes both speak through this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from photinus.core.errors import FencedError, RunFailedError
+from photinus.nodes.life import Ask, Close, Hello
+from photinus.nodes.loop import Exchange, News, Snapshot, Stepped
+from photinus.nodes.mail import Grant, Seat, grant_of, message_to, news_of, pack, snapshot_to
+from photinus.transport.frames import Frame
+
+__all__ = ["Tally", "Voice"]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a worker measured since its last push; rides on the next one."""
+
+    sums: dict[str, float] = field(default_factory=dict)
+    weights: dict[str, int] = field(default_factory=dict)
+    wait_seconds: float = 0.0
+    compute_seconds: float = 0.0
+
+    def add(self, step: Stepped) -> None:
+        """Takes one step in."""
+        for name, value in step.metrics.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value * step.examples
+            self.weights[name] = self.weights.get(name, 0) + step.examples
+
+    def note(self) -> dict[str, Any]:
+        """Returns it as the note of a push."""
+        return {
+            "metrics": {n: total / max(1, self.weights[n]) for n, total in self.sums.items()},
+            "wait_seconds": self.wait_seconds,
+            "compute_seconds": self.compute_seconds,
+        }
+
+
+class Voice:
+    """Numbers what is said under the present lease, and keeps the time of it."""
+
+    def __init__(self, seat: Seat, about: Mapping[str, Any]) -> None:
+        self.seat, self._about = seat, dict(about)
+        self._sequence, self._tally = 0, Tally()
+        self._granted_at = self._spoke_at = self._heard_at = 0.0
+
+    def seconds(self, now: float) -> float:
+        """Returns the time since the phase was entered."""
+        return now - self._granted_at
+
+    def stepped(self, step: Stepped) -> None:
+        """Counts a step."""
+        self._tally.add(step)
+
+    def frame(self, ask: Ask, now: float) -> Frame:
+        """Returns what to send for an ask of the life."""
+        if isinstance(ask, Hello):
+            self.seat = replace(self.seat, lease=0)
+            note = {**self._about, "rows": ask.rows, "has": ask.has}
+            return self.seat.frame("hello", note=note)
+        if isinstance(ask, Snapshot):
+            return snapshot_to(self.seat.frame("state"), ask)
+        if isinstance(ask, Close):
+            return self._closing(ask)
+        assert isinstance(ask, Exchange)
+        assert ask.message is not None
+        self._tally.compute_seconds = now - self._heard_at
+        note, self._tally, self._spoke_at = self._tally.note(), Tally(), now
+        return message_to(self._numbered("push", ask.position), ask.message, **note)
+
+    def _closing(self, ask: Close) -> Frame:
+        frame = replace(self._numbered("close", ask.position), note={"has": ask.has})
+        parameters = ask.parameters
+        arrays = {
+            "vector": parameters.trained,
+            "floats": parameters.floats,
+            "integers": parameters.integers,
+        }
+        return pack(frame, arrays)
+
+    def _numbered(self, kind: str, position: int) -> Frame:
+        frame = self.seat.frame(kind, sequence=self._sequence, position=position)
+        self._sequence += 1
+        return frame
+
+    def answers(self, ask: Ask, said: Frame, heard: Frame) -> bool:
+        """Tells whether a frame answers what was said.
+
+        Raises:
+            FencedError: the seat is lost; say hello again.
+            RunFailedError: the run was stopped.
+        """
+        if heard.kind == "stop":
+            raise RunFailedError(str(heard.note.get("reason", "the run was stopped")))
+        is_mine = heard.lease == self.seat.lease
+        if heard.kind in ("fenced", "refused") and is_mine and not isinstance(ask, Hello):
+            raise FencedError(f"slot {self.seat.slot} lost lease {self.seat.lease}")
+        if isinstance(ask, (Hello, Close)):
+            is_grant = heard.kind == "grant"
+            return heard.kind == "done" or (is_grant and self._is_for_me(heard))
+        return heard.kind in ("agreed", "heal") and is_mine and heard.sequence == said.sequence
+
+    def _is_for_me(self, grant: Frame) -> bool:
+        return bool(grant.note.get("attempt") == self._about.get("attempt"))
+
+    def understood(self, heard: Frame, now: float) -> Grant | News | None:
+        """Returns what an answer means for the life."""
+        if heard.kind == "done":
+            return None
+        self._tally.wait_seconds += now - self._spoke_at
+        self._heard_at = now
+        if heard.kind != "grant":
+            return news_of(heard, self.seconds(now))
+        grant = grant_of(heard)
+        self.seat = replace(self.seat, phase=grant.phase, lease=grant.lease)
+        self._sequence, self._granted_at, self._tally = grant.sequence, now, Tally()
+        return grant

@@ -1,0 +1,135 @@
+"""A worker: pumps its life over a link, and comes back when it was cut off."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from photinus.core.errors import FencedError, LinkLostError
+from photinus.nodes.life import Ask, Life
+from photinus.nodes.loop import News, Snapshot, Stepped
+from photinus.nodes.mail import Seat
+from photinus.nodes.voice import Voice
+from photinus.transport.frames import Frame
+from photinus.transport.link import Link
+
+__all__ = ["Worker"]
+
+PATIENCE_SECONDS = 30.0
+"""So long a worker looks for a coordinator that it lost; then it ends by itself."""
+AGAIN_SECONDS = 2.0
+"""So long a worker waits before it says the same thing again."""
+LISTEN_SECONDS = 0.5
+"""How often a worker between exchanges looks whether it shall stop."""
+
+
+class Worker:
+    """Holds a seat and pumps a life until the run is over.
+
+    Args:
+        life: the generator to pump (nodes.life.live).
+        connect: makes a link to the coordinator; called again when a link is lost.
+        seat: run, term and slot; phase and lease come with the grant.
+        about: host and attempt, told with every hello.
+        seated: called with the seat at every new lease (the heartbeat follows it).
+    """
+
+    def __init__(
+        self,
+        life: Life,
+        connect: Callable[[], Link],
+        seat: Seat,
+        *,
+        about: Mapping[str, Any],
+        seated: Callable[[Seat], None] = lambda seat: None,  # noqa: ARG005
+    ) -> None:
+        self._life, self._connect, self._seated = life, connect, seated
+        self._voice, self._link = Voice(seat, about), connect()
+        self._inbox: list[Frame] = []
+        self._listened = time.monotonic()
+
+    def run(self) -> None:
+        """Pumps the life to its end.
+
+        Raises:
+            RunFailedError: the coordinator stopped the run.
+            LinkLostError: it was not to be found for 30 s.
+        """
+        answer, lost = None, None
+        try:
+            while True:
+                ask = self._life.throw(lost) if lost else self._life.send(answer)
+                answer, lost = None, None
+                try:
+                    answer = self._done(ask)
+                except FencedError as error:
+                    lost = error
+        except StopIteration:
+            return
+
+    def bye(self, error: str) -> None:
+        """Tells the coordinator why this worker ends the run."""
+        self._send(self._voice.seat.frame("bye", note={"error": error[:20_000]}))
+
+    def close(self) -> None:
+        """Ends the link."""
+        self._link.close()
+
+    def _done(self, ask: Ask) -> Any:  # noqa: ANN401 - what this ask is answered by
+        if isinstance(ask, Stepped):
+            self._voice.stepped(ask)
+            return self._listen(ask)
+        said = self._voice.frame(ask, time.monotonic())
+        self._send(said)
+        if isinstance(ask, Snapshot):
+            return News()
+        answer = self._voice.understood(self._answer(ask, said), time.monotonic())
+        self._seated(self._voice.seat)
+        return answer
+
+    def _listen(self, ask: Stepped) -> News:
+        """Between exchanges: the time, and now and then whether the run was stopped."""
+        now = time.monotonic()
+        if now - self._listened > LISTEN_SECONDS:
+            self._listened = now
+            for heard in self._heard(0.0):
+                self._voice.answers(ask, heard, heard)
+        return News(self._voice.seconds(now))
+
+    def _answer(self, ask: Ask, said: Frame) -> Frame:
+        """Waits for the answer; what was said is said again when the link was lost, or silent."""
+        spoke = time.monotonic()
+        while True:
+            for heard in self._heard(0.5, said):
+                if self._voice.answers(ask, said, heard):
+                    return heard
+            if time.monotonic() - spoke > AGAIN_SECONDS and said.kind == "hello":
+                spoke = time.monotonic()
+                self._send(said)
+
+    def _heard(self, seconds: float, unanswered: Frame | None = None) -> list[Frame]:
+        if self._inbox:
+            heard, self._inbox = self._inbox, []
+            return heard
+        try:
+            return self._link.exchange(None, seconds)
+        except LinkLostError:
+            self._find_again()
+            if unanswered is not None:
+                self._send(unanswered)
+            return []
+
+    def _send(self, frame: Frame) -> None:
+        while True:
+            try:
+                self._inbox += self._link.exchange(frame, 0.0)
+            except LinkLostError:
+                self._find_again()
+            else:
+                return
+
+    def _find_again(self) -> None:
+        """Makes the link again, as patiently as `connect` is."""
+        self._link.close()
+        self._link = self._connect()
