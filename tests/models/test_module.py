@@ -1,0 +1,214 @@
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from photinus.core.errors import DataError, UsageError
+from photinus.core.settings import from_dict, to_dict
+from photinus.models.module import ModuleModel, ModuleStage
+from photinus.models.schedules import Schedule
+
+
+def batch(rows=16, width=4, classes=3):
+    chance = np.random.default_rng(0)
+    features = chance.standard_normal((rows, width)).astype(np.float32)
+    return SimpleNamespace(features=features, labels=chance.integers(0, classes, rows))
+
+
+def net(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3))
+
+
+def test_the_modules_numbers_are_kept_and_become_views():
+    before = {n: p.detach().clone() for n, p in net().named_parameters()}
+    model = ModuleModel(net(), "cross_entropy")
+    for name, value in before.items():
+        np.testing.assert_array_equal(model.parameters.view(name), value.numpy())
+    model.parameters.trained[:] = 0.5
+    assert all((p == 0.5).all() for p in model.module.parameters())
+
+
+def test_the_gradient_is_autograds():
+    model, reference = ModuleModel(net(), "cross_entropy"), net()
+    b = batch()
+    gradient, metrics = model.learn(b, 0)
+    features, labels = torch.from_numpy(b.features), torch.from_numpy(b.labels)
+    loss = nn.functional.cross_entropy(reference(features), labels)
+    loss.backward()
+    expected = np.concatenate([p.grad.numpy().reshape(-1) for p in reference.parameters()])
+    np.testing.assert_array_equal(gradient, expected)
+    assert metrics == {"loss": pytest.approx(float(loss.detach()))}
+
+
+def test_no_step_allocates_the_gradient_anew():
+    model = ModuleModel(net(), "cross_entropy")
+    first, _ = model.learn(batch(), 0)
+    second, _ = model.learn(batch(), 1)
+    assert first is second
+    assert all(np.shares_memory(p.grad.numpy(), first) for p in model.module.parameters())
+
+
+def test_batch_norms_statistics_lie_in_floats_and_its_counter_in_integers():
+    model, reference = ModuleModel(net(), "cross_entropy"), net()
+    b = batch()
+    model.learn(b, 0)
+    reference(torch.from_numpy(b.features))
+    expected = torch.cat([reference[1].running_mean, reference[1].running_var]).numpy()
+    np.testing.assert_array_equal(model.parameters.floats, expected)
+    assert model.parameters.integers.tolist() == [1]
+    model.load(model.parameters.trained.copy(), np.zeros(10, np.float32), np.array([7]))
+    assert model.module[1].running_var.sum() == 0
+    assert int(model.module[1].num_batches_tracked) == 7
+
+
+def test_measure_uses_the_running_statistics_and_sums():
+    model, b = ModuleModel(net(), "cross_entropy"), batch()
+    sums = model.measure(b)
+    reference = net().eval()
+    outputs = reference(torch.from_numpy(b.features))
+    labels = torch.from_numpy(b.labels)
+    assert sums["examples"] == 16
+    assert sums["errors"] == float((outputs.argmax(1) != labels).sum())
+    loss = nn.functional.cross_entropy(outputs, labels, reduction="sum")
+    assert sums["loss"] == pytest.approx(float(loss.detach()), rel=1e-5)
+    assert model.parameters.integers.tolist() == [0]
+
+
+def test_dropout_follows_the_seed_and_leaves_torchs_own_chance_alone():
+    torch.manual_seed(1)
+    model = ModuleModel(nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 3)), "cross_entropy")
+    b = batch()
+    before = torch.get_rng_state()
+    first = model.learn(b, 8)[0].copy()
+    other = model.learn(b, 9)[0].copy()
+    assert not np.array_equal(first, other)
+    assert np.array_equal(model.learn(b, 8)[0], first)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_tied_parameters_are_one_entry():
+    module = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    module[1].weight = module[0].weight
+    model = ModuleModel(module, "cross_entropy")
+    assert model.parameters.layout.names() == ("0.weight",)
+    model.parameters.trained[:] = 2
+    assert (module[1].weight == 2).all()
+    model.learn(batch(classes=4), 0)
+
+
+def test_parameters_that_overlap_otherwise_are_refused():
+    module = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    module[1].weight = nn.Parameter(module[0].weight.detach().t())
+    with pytest.raises(UsageError, match=r"share memory; got 0\.weight and 1\.weight; tie them"):
+        ModuleModel(module, "cross_entropy")
+
+
+def test_frozen_parameters_are_constants():
+    module = net()
+    module[0].weight.requires_grad_(False)
+    model = ModuleModel(module, "cross_entropy")
+    assert "0.weight" not in model.parameters.layout.names()
+    model.learn(batch(), 0)
+
+
+@pytest.mark.parametrize(
+    "module", [nn.Linear(4, 3).half(), nn.ReLU(), nn.Sequential(nn.Linear(4, 4), net().double())]
+)
+def test_other_types_than_one_of_float_are_refused(module):
+    with pytest.raises(UsageError, match="trainable parameters, all float32 or all float64"):
+        ModuleModel(module, "cross_entropy")
+
+
+def test_a_float64_module_takes_float32_rows():
+    model = ModuleModel(nn.Linear(4, 3).double(), "cross_entropy")
+    assert model.learn(batch(), 0)[0].dtype == np.float64
+
+
+def test_regression_reads_a_column_of_labels():
+    model, b = ModuleModel(nn.Linear(4, 1), "mse"), batch()
+    b.labels = b.features.sum(1).astype(np.float64)
+    outputs = model.module(torch.from_numpy(b.features))[:, 0].detach().numpy()
+    assert model.learn(b, 0)[1]["loss"] == pytest.approx(float(np.mean((outputs - b.labels) ** 2)))
+    assert sorted(model.measure(b)) == ["examples", "loss"]
+
+
+def test_without_labels_the_inputs_are_the_target():
+    model, b = ModuleModel(nn.Linear(4, 4), "mse"), batch()
+    b.labels = None
+    assert model.learn(b, 0)[1]["loss"] > 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"features": np.ones((16, 7), np.float32)},
+        {"labels": np.full(16, 10)},
+        {"labels": np.zeros(3, int)},
+    ],
+)
+def test_a_batch_that_does_not_fit_is_one_clear_sentence(change):
+    b = batch()
+    vars(b).update(change)
+    with pytest.raises(DataError, match="Linear with loss cross_entropy does not take this batch"):
+        ModuleModel(nn.Linear(4, 3), "cross_entropy").learn(b, 0)
+
+
+def stage(**settings):
+    arguments = {"in_features": 4, "out_features": 3}
+    return ModuleStage(**{"module": "torch.nn:Linear", "arguments": arguments, **settings})
+
+
+def test_a_stage_builds_the_same_module_from_the_same_seed():
+    one, two, other = (stage().build((), seed) for seed in (1, 1, 2))
+    assert np.array_equal(one.parameters.trained, two.parameters.trained)
+    assert not np.array_equal(one.parameters.trained, other.parameters.trained)
+
+
+def test_a_stage_goes_through_plain_values_and_back():
+    made = stage(lr=Schedule.cosine(0.1), settings={"weight_decay": 0.1}, optimizer="sgd")
+    assert from_dict(ModuleStage, to_dict(made)) == made
+
+
+def test_a_stage_trains():
+    made = stage(lr=Schedule.constant(0.1))
+    model, inner, b = made.build((), 0), made.inner(), batch()
+    losses = []
+    for step in range(30):
+        gradient, metrics = model.learn(b, step)
+        inner.step(model.parameters.trained, gradient, step / 30)
+        losses.append(metrics["loss"])
+    assert losses[-1] < 0.8 * losses[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"module": "torch.nn"}, "a module is named package.module:name"),
+        ({"module": "no_such_package:net"}, "cannot be imported; got ModuleNotFoundError"),
+        ({"module": "torch.nn:Linaer"}, "torch.nn has no 'Linaer'"),
+        ({"module": "math:pi"}, "is not callable; got float"),
+        ({"arguments": {"width": 3}}, "cannot be made from its arguments"),
+        ({"module": "here:factory_of_no_module", "arguments": {}}, "must return a torch.nn.Module"),
+    ],
+)
+def test_a_wrong_factory_is_one_clear_sentence(settings, says, monkeypatch):
+    monkeypatch.setitem(sys.modules, "here", SimpleNamespace(factory_of_no_module=lambda: 3))
+    with pytest.raises(UsageError, match=says):
+        stage(**settings).build((), 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"loss": "cros_entropy"}, "unknown loss; got 'cros_entropy'; did you mean"),
+        ({"optimizer": "adm"}, "unknown optimizer"),
+        ({"batch_size": 0}, "batch_size of ModuleStage must be a whole number of at least 1"),
+    ],
+)
+def test_wrong_settings_are_refused_where_they_are_made(settings, says):
+    with pytest.raises(UsageError, match=says):
+        stage(**settings)

@@ -1,0 +1,49 @@
+import math
+
+import pytest
+
+from photinus.core.errors import UsageError
+from photinus.core.settings import from_dict, to_dict
+from photinus.models.schedules import Schedule
+
+
+def test_a_constant_never_changes():
+    assert {Schedule.constant(0.3).at(p / 10) for p in range(11)} == {0.3}
+
+
+def test_two_points_at_one_place_are_a_jump():
+    rising = Schedule(((0.0, 0.5), (0.25, 0.5), (0.25, 0.9)))
+    assert [rising.at(p) for p in (0.0, 0.2, 0.25, 0.3, 1.0)] == [0.5, 0.5, 0.9, 0.9, 0.9]
+
+
+def test_a_rate_falls_over_the_last_third():
+    falling = Schedule(((0.0, 0.1), (0.7, 0.1), (1.0, 0.0)))
+    assert falling.at(0.69) == 0.1
+    assert math.isclose(falling.at(0.85), 0.05)
+    assert falling.at(1.0) == 0.0
+
+
+def test_cosine_warms_up_straight_and_falls_by_half_a_cosine():
+    cosine = Schedule.cosine(2.0, warm_up=0.2, floor=0.5)
+    assert math.isclose(cosine.at(0.1), 1.0)
+    assert math.isclose(cosine.at(0.2), 2.0)
+    for p in (0.3, 0.6, 0.9):
+        expected = 0.5 + 1.5 * (1 + math.cos(math.pi * (p - 0.2) / 0.8)) / 2
+        assert math.isclose(cosine.at(p), expected)
+    assert math.isclose(cosine.at(1.0), 0.5)
+
+
+def test_it_goes_through_plain_values_and_back():
+    schedule = Schedule.cosine(1e-3, warm_up=0.1)
+    assert from_dict(Schedule, to_dict(schedule)) == schedule
+
+
+@pytest.mark.parametrize("points", [(), ((0.5, 1.0), (0.1, 1.0)), ((0.0, math.nan),)])
+def test_points_out_of_order_are_refused(points):
+    with pytest.raises(UsageError, match="points of Schedule"):
+        Schedule(points)
+
+
+def test_an_unknown_way_to_fall_is_refused():
+    with pytest.raises(UsageError, match="did you mean 'cosine'"):
+        Schedule(((0, 1),), falls="cosin")
