@@ -115,7 +115,7 @@ def load(path: str | Path | None = None, cache: str | Path | None = None) -> Mni
             _keep(files, folder)
         return _arrays(files)
     raise NotReadyError(
-        "no source of MNIST answered:" + "".join(f"\n  {line}" for line in refusals) + "\n", do=_DO
+        "no source of MNIST answered:" + "".join(f"\n  {line}" for line in refusals), do=_DO
     )
 
 
