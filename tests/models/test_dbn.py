@@ -1,0 +1,218 @@
+import pickle  # noqa: TID251 - as a launcher hands stages to its own children
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from photinus.core.errors import UsageError
+from photinus.core.settings import from_dict, to_dict
+from photinus.models import dbn as dbn_file
+from photinus.models.base import check_model
+from photinus.models.dbn import DBN, FineTuning, Pretraining
+from photinus.models.schedules import Schedule
+
+
+def digits(rows=600, seed=0):
+    """Three classes: noisy copies of three patterns of 12 bits."""
+    chance = np.random.default_rng(seed)
+    patterns = np.random.default_rng(9).random((3, 12)) < 0.5
+    labels = chance.integers(0, 3, rows)
+    noisy = patterns[labels] ^ (chance.random((rows, 12)) < 0.08)
+    return SimpleNamespace(features=noisy.astype(np.float32), labels=labels)
+
+
+def small(**settings):
+    fine = FineTuning(
+        epochs=15, batch_size=30, lr=Schedule.cosine(0.01), dropout_input=0.0, dropout_hidden=(0.1,)
+    )
+    return DBN(
+        **{
+            "inputs": 12,
+            "hidden": (10, 8),
+            "classes": 3,
+            "pretraining": Pretraining(epochs=4, batch_size=20),
+            "fine_tuning": fine,
+            "precision": "mkl",
+            **settings,
+        }
+    )
+
+
+def train(stages, data):
+    """One worker, a plain loop; returns the history and the last model."""
+    history = ()
+    for stage in stages:
+        features = stage.prepare(data.features, history)
+        model, inner = stage.build(history, 1), stage.inner()
+        steps = int(stage.epochs * len(features) // stage.batch_size)
+        order = np.random.default_rng(0)
+        for step in range(steps):
+            chosen = order.choice(len(features), stage.batch_size, replace=False)
+            part = SimpleNamespace(features=features[chosen], labels=data.labels[chosen])
+            gradient, _ = model.learn(part, step)
+            inner.step(model.parameters.trained, gradient, step / steps)
+        history += (model.parameters.trained.copy(),)
+    return history, model
+
+
+@pytest.mark.parametrize("precision", ["mkl", "bfloat16"])
+def test_layer_by_layer_then_together_it_learns_the_classes(precision):
+    dbn = small(precision=precision)
+    history, _ = train(dbn.stages(), digits())
+    test = digits(seed=1)
+    chances = dbn.predict(history[-1], test.features)
+    np.testing.assert_allclose(chances.sum(1), 1, atol=1e-5)
+    assert (chances.argmax(1) != test.labels).mean() < 0.05
+
+
+def test_the_stages_have_their_names_sizes_and_order():
+    stages = DBN(precision="mkl").stages()
+    assert [s.name for s in stages] == ["rbm1", "rbm2", "rbm3", "fine-tune"]
+    assert [len(s.build((), 0).parameters.trained) for s in stages[:3]] == [
+        784 * 500 + 784 + 500,
+        500 * 500 + 1000,
+        500 * 2000 + 2500,
+    ]
+    assert (stages[0].batch_size, stages[-1].batch_size) == (100, 250)
+
+
+@pytest.mark.parametrize("hidden", [(5,), (9, 8, 7, 6, 5)])
+def test_any_depth(hidden):
+    dbn = small(
+        hidden=hidden, pretraining=Pretraining(epochs=0.1), fine_tuning=FineTuning(epochs=0.5)
+    )
+    history, _ = train(dbn.stages(), digits(rows=600))
+    assert dbn.predict(history[-1], digits(rows=5).features).shape == (5, 3)
+    assert len(history) == len(hidden) + 1
+
+
+def test_fine_tuning_starts_from_the_layers_below():
+    dbn = small()
+    stages = dbn.stages()
+    history = tuple(s.build((), i).parameters.trained + 0.1 for i, s in enumerate(stages[:2]))
+    network = stages[-1].build(history, 1)
+    data = digits(rows=20)
+    below = stages[1].prepare(data.features, history)
+    top = stages[1].build(history, 1)
+    top.load(history[1])
+    hidden = network._forward(torch.from_numpy(data.features), None)[0]
+    np.testing.assert_allclose(hidden[1], below, atol=1e-6)
+    np.testing.assert_allclose(hidden[2], top.up(below), atol=1e-6)
+    assert np.abs(network.parameters.view("W3")).max() < 0.1
+
+
+def test_the_same_seed_builds_the_same_bits_and_every_stage_its_own():
+    for stage in small(hidden=(12, 12)).stages():
+        one, two, other = (stage.build((), seed).parameters.trained for seed in (1, 1, 2))
+        assert np.array_equal(one, two)
+        assert not np.array_equal(one, other)
+    first, second, _ = small(hidden=(12, 12)).stages()
+    assert not np.array_equal(
+        first.build((), 1).parameters.trained, second.build((), 1).parameters.trained
+    )
+
+
+def test_without_pretraining_there_is_one_stage():
+    dbn = small(pretraining=Pretraining(epochs=0))
+    (stage,) = dbn.stages()
+    check_model(lambda: stage.build((), 1), digits(rows=20), is_gradient=True)
+    history, _ = train((stage,), digits())
+    assert dbn.predict(history[-1], digits().features).shape == (600, 3)
+
+
+def test_the_autoencoder_is_the_stack_unrolled():
+    dbn = small()
+    *layers, last = dbn.autoencoder()
+    history = tuple(s.build((), i).parameters.trained + 0.1 for i, s in enumerate(layers))
+    model = last.build(history, 1)
+    assert model.settings.sizes == (12, 10, 8, 10, 12)
+    first = layers[0].build((), 0)
+    first.load(history[0])
+    np.testing.assert_array_equal(model.parameters.view("W4"), first.parameters.view("W").T)
+    np.testing.assert_array_equal(model.parameters.view("b4"), first.parameters.view("a"))
+    check_model(lambda: last.build(history, 1), digits(rows=20))
+
+
+@pytest.mark.parametrize("loss", ["reconstruction_cross_entropy", "reconstruction_mse"])
+def test_the_autoencoder_learns_to_reconstruct(loss):
+    data = digits()
+    history, model = train(small().autoencoder(loss), data)
+    before = small().autoencoder(loss)[-1].build(history[:-1], 1).measure(data)["loss"]
+    assert model.measure(data)["loss"] < 0.92 * before
+
+
+def test_a_regression_gives_plain_numbers():
+    fine = FineTuning(epochs=20, batch_size=30, loss="mse", dropout_input=0.0, dropout_hidden=(0,))
+    dbn = small(classes=1, fine_tuning=fine)
+    data = digits()
+    data.labels = data.features.sum(1) / 12
+    history, model = train(dbn.stages(), data)
+    assert model.measure(data)["loss"] / 600 < np.var(data.labels)
+    assert dbn.predict(history[-1], data.features).shape == (600, 1)
+
+
+def test_the_module_is_plain_and_its_state_dict_comes_back():
+    dbn = small()
+    trained = dbn.stages()[-1].build((), 3).parameters.trained
+    module = dbn.module(trained)
+    assert [type(m).__name__ for m in module] == [
+        "Linear",
+        "Sigmoid",
+        "Linear",
+        "Sigmoid",
+        "Linear",
+    ]
+    data = digits(rows=9)
+    outputs = torch.softmax(module(torch.from_numpy(data.features)), 1).detach().numpy()
+    np.testing.assert_allclose(outputs, dbn.predict(trained, data.features), atol=1e-6)
+    state = {n: t.numpy() for n, t in module.state_dict().items()}
+    assert np.array_equal(dbn.trained(state), trained)
+
+
+def test_settings_pass_through_to_the_machines():
+    dbn = small(
+        pretraining=Pretraining(visible="gaussian", reads="samples", cd_steps=3, persistent=True)
+    )
+    first, second, _ = (s.build((), 0) for s in dbn.stages())
+    assert (first.settings.visible, second.settings.visible) == ("gaussian", "bernoulli")
+    assert (first.settings.samples_inputs, second.settings.samples_inputs) == (False, True)
+    assert first.settings.steps == 3
+    assert first.settings.persistent
+
+
+def test_the_precision_is_measured_once_and_shipped_plain(monkeypatch):
+    asked = []
+    monkeypatch.setattr(dbn_file, "resolve", lambda p, shapes: asked.append((p, shapes)) or "mkl")
+    stages = small(precision="auto").stages()
+    assert asked == [("auto", [(20, 12, 10), (20, 10, 8)])]
+    assert {s.products for s in stages[:-1]} | {stages[-1].network.products} == {"mkl"}
+
+
+def test_it_goes_through_plain_values_and_its_stages_are_small():
+    dbn = small()
+    assert from_dict(DBN, to_dict(dbn)) == dbn
+    for stage in DBN(precision="mkl").stages():
+        sent = pickle.dumps(stage)
+        assert len(sent) < 2000
+        assert pickle.loads(sent) == stage
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"hidden": ()}, "hidden of DBN must be"),
+        ({"precision": "float16"}, "precision of DBN must be one of"),
+        ({"classes": 0}, "classes of DBN"),
+    ],
+)
+def test_wrong_settings_are_refused(settings, says):
+    with pytest.raises(UsageError, match=says):
+        small(**settings)
+
+
+def test_half_a_history_is_refused():
+    stages = small().stages()
+    history = (stages[0].build((), 0).parameters.trained,)
+    with pytest.raises(UsageError, match="fine-tuning needs 2 pre-trained layers; got 1"):
+        stages[-1].build(history, 0)
