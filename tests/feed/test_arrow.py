@@ -35,7 +35,7 @@ def batch(features, label=None):
 
 def taken(given, *, on_bad="fail", most_skipped=1.0, sieve=None, **spec):
     checks = RowChecks(on_bad=on_bad, most_skipped=most_skipped)
-    sieve = sieve or Sieve(checks, 3, features="x", label="y")
+    sieve = sieve or Sieve(checks, 3)
     return arrays(given, ColumnSpec(features=("x",), **spec), sieve)
 
 
@@ -126,12 +126,12 @@ def test_a_null_label_is_named():
 
 
 def test_the_row_number_counts_all_batches_and_skipped_rows():
-    sieve = Sieve(RowChecks(on_bad="skip", most_skipped=1.0), 3, features="x")
+    sieve = Sieve(RowChecks(on_bad="skip", most_skipped=1.0), 3)
     first = batch(pa.array([None, [1.0, 2.0], [1.0], [3.0, 4.0]]))
     features, _ = taken(first, sieve=sieve, kind="list", shape=(2,))
     assert features.tolist() == [[1.0, 2.0], [3.0, 4.0]]
     assert sieve.skipped == {"x: null": 1, "x: length": 1}
-    strict = Sieve(RowChecks(), 3, features="x")
+    strict = Sieve(RowChecks(), 3)
     taken(batch(pa.array([[1.0, 2.0]] * 4)), sieve=strict, kind="list", shape=(2,))
     with pytest.raises(DataError, match="row 5 column x: null"):
         taken(batch(pa.array([[1.0, 2.0], None])), sieve=strict, kind="list", shape=(2,))

@@ -99,7 +99,7 @@ def test_a_bad_row_is_named_by_the_task(spark):
     df, spec = columns(df, "x")
     (block,) = df.toArrow().to_batches()
     with pytest.raises(DataError, match="partition 0 row 1 column x: length 1, expected 2"):
-        gather([block], spec, Sieve(RowChecks(), features="x"), Budget())
+        gather([block], spec, Sieve(RowChecks()), Budget())
 
 
 @pytest.mark.parametrize(

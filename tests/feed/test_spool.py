@@ -71,7 +71,7 @@ def test_what_fits_neither_streams_from_the_first_row(tmp_path):
         assert np.concatenate([b.labels for b in given]).tolist() == list(range(100))
 
 
-def test_a_disk_that_is_full_before_its_quota_streams(tmp_path, monkeypatch):
+def test_a_disk_that_is_full_before_its_quota_streams(tmp_path):
     room = Storage(Budget(memory_bytes=0, disk_bytes=ROWS_BYTES, folder=str(tmp_path)))
     block = (VALUES, np.arange(100))
 
@@ -100,6 +100,23 @@ def test_no_more_than_most_of_the_free_disk_is_taken(tmp_path, monkeypatch):
     assert room.disk_left() == 900
     assert room((901,), np.dtype(np.uint8)) is None
     assert room((900,), np.dtype(np.uint8)) is not None
+
+
+def test_a_disk_that_cannot_reserve_gives_no_room(tmp_path, monkeypatch):
+    def full(file, size):
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(spool, "_reserve", full)
+    room = Storage(Budget(memory_bytes=0, folder=str(tmp_path)))
+    assert room((8,), np.dtype(np.uint8)) is None
+
+
+def test_rows_without_labels_are_spooled_too(tmp_path):
+    spec = ColumnSpec(features=("x",), shape=(4,))
+    budget = Budget(memory_bytes=0, folder=str(tmp_path))
+    rows = gather(batches(), spec, Sieve(RowChecks()), budget)
+    assert rows.labels is None
+    assert np.array_equal(rows.features, VALUES)
 
 
 def test_room_given_up_is_room_again(tmp_path):

@@ -82,7 +82,7 @@ def arrays(batch: pa.RecordBatch, spec: ColumnSpec, sieve: Sieve) -> tuple[Array
         batch = batch.filter(pa.array(keep))
     features = _features(batch, spec)
     labels = None if spec.label is None else _labels(batch.column(spec.label), spec.label)
-    return sieve.checked(features, labels)
+    return sieve.checked(features, labels, (", ".join(spec.features), spec.label or "label"))
 
 
 def _findings(batch: pa.RecordBatch, spec: ColumnSpec) -> Iterator[Finding]:

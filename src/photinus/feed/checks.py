@@ -15,7 +15,10 @@ from photinus.core.parameters import is_finite
 from photinus.core.settings import Limit, between, one_of, validate, whole
 from photinus.feed.base import Array
 
-__all__ = ["Finding", "RowChecks", "Sieve"]
+__all__ = ["Columns", "Finding", "RowChecks", "Sieve"]
+
+Columns = tuple[str, str]
+"""The names of the feature and the label column."""
 
 _EARLY_ROWS = 10_000
 """Skipped rows are held against at least so many, until the partition has ended."""
@@ -66,12 +69,13 @@ mend the row, or leave out bad rows with on_bad="skip"
     def __post_init__(self) -> None:
         validate(self)
 
-    def findings(self, features: Array, labels: Array | None, label: str) -> Iterator[Finding]:
+    def findings(
+        self, features: Array, labels: Array | None, columns: Columns
+    ) -> Iterator[Finding]:
         """Looks at the values of a block: features [n, ...] and labels [n, ...]."""
-        if self.finite:
-            yield from _not_finite("features", features)
-            if labels is not None:
-                yield from _not_finite(label, labels)
+        for column, values in zip(columns, (features, labels), strict=True):
+            if self.finite and values is not None:
+                yield from _not_finite(column, values)
         if self.classes is not None and labels is not None:
             top, given = self.classes - 1, labels
             good = (given >= 0) & (given <= top) & (given == np.floor(given))
@@ -81,7 +85,7 @@ mend the row, or leave out bad rows with on_bad="skip"
             def describe(row: int) -> str:
                 return f"label {given[row]:g} outside 0..{top}"
 
-            yield Finding(label, "label", bad, describe)
+            yield Finding(columns[1], "label", bad, describe)
 
 
 def _not_finite(column: str, values: Array) -> Iterator[Finding]:
@@ -103,25 +107,14 @@ class Sieve:
     Args:
         checks: what a row must be.
         partition: its number, for messages.
-        features: the name of the feature column, for messages.
-        label: the name of the label column, for messages.
     """
 
-    def __init__(
-        self,
-        checks: RowChecks,
-        partition: int = 0,
-        *,
-        features: str = "features",
-        label: str = "label",
-    ) -> None:
+    def __init__(self, checks: RowChecks, partition: int = 0) -> None:
         self.checks = checks
         self.partition = partition
         self.seen = 0
         self.skipped: Counter[str] = Counter()
         """How many rows were left out, by column and kind of fault."""
-        self._features = features
-        self._label = label
         self._rows = np.empty(0, np.int64)
 
     def open(self, rows: int) -> None:
@@ -149,14 +142,21 @@ class Sieve:
             self._cap(max(self.seen, _EARLY_ROWS))
         return keep
 
-    def checked(self, features: Array, labels: Array | None) -> tuple[Array, Array | None]:
+    def checked(
+        self, features: Array, labels: Array | None, columns: Columns = ("features", "label")
+    ) -> tuple[Array, Array | None]:
         """Lets the good rows of the block through; class labels come out as int64.
+
+        Args:
+            features: [n, ...].
+            labels: [n, ...] or None.
+            columns: the names of both, for messages.
 
         Raises:
             DataError: as `sift`; or the shape or the type of a column is wrong.
         """
-        self._check_kinds(features, labels)
-        keep = self.sift(self._findings(features, labels))
+        self._check_kinds(features, labels, columns)
+        keep = self.sift(self.checks.findings(features, labels, columns))
         if keep is not None:
             features, labels = features[keep], None if labels is None else labels[keep]
         if labels is not None and self.checks.classes is not None:
@@ -171,20 +171,14 @@ class Sieve:
         """
         self._cap(self.seen)
 
-    def _findings(self, features: Array, labels: Array | None) -> Iterator[Finding]:
-        for finding in self.checks.findings(features, labels, self._label):
-            yield finding._replace(
-                column=self._features if finding.column == "features" else finding.column
-            )
-
-    def _check_kinds(self, features: Array, labels: Array | None) -> None:
-        for column, values in ((self._features, features), (self._label, labels)):
+    def _check_kinds(self, features: Array, labels: Array | None, columns: Columns) -> None:
+        for column, values in zip(columns, (features, labels), strict=True):
             if values is not None and values.dtype.kind not in "fiub":
                 where = f"partition {self.partition} column {column}"
                 raise DataError(f"{where}: values of type {values.dtype}, expected numbers")
         shape = self.checks.shape
         if shape is not None and features.shape[1:] != shape and len(features):
-            where = f"partition {self.partition} row {self._rows[0]} column {self._features}"
+            where = f"partition {self.partition} row {self._rows[0]} column {columns[0]}"
             raise DataError(f"{where}: shape {features.shape[1:]}, expected {shape}")
 
     def _error(self, finding: Finding, row: int) -> DataError:
