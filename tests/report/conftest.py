@@ -58,7 +58,7 @@ def _phase(phase: int, name: str, began: float, chance: np.random.Generator):
             bytes_down=1_573_000 * len(slots),
         )  # fmt: skip
         for slot in slots:
-            work = 0.55 + 0.05 * slot
+            work = 0.5 + 0.05 * slot - 0.2 * (phase == 2 and slot == 1)
             yield at, e.WorkerReport(
                 slot=slot, phase=phase, steps=38 * n, examples=3_800 * n,
                 examples_per_second=5200 + 300 * slot + 200 * chance.random(),

@@ -174,7 +174,10 @@ class Store:
 
     def _retain(self, saved: str) -> None:
         """Removes what is no longer kept; what cannot be removed is tried again next time."""
-        names = self.names()
+        with contextlib.suppress(CheckpointError):
+            self._remove_others(saved, self.names())
+
+    def _remove_others(self, saved: str, names: tuple[str, ...]) -> None:
         kept = {*names[-self._keep :], saved, self.pinned(), self._last_finite(names)}
         for name in names:
             if name in kept:
@@ -182,9 +185,10 @@ class Store:
             hidden = self.folder / f".{name}.old-{secrets.token_hex(6)}"
             with contextlib.suppress(OSError):
                 (self.folder / name).rename(hidden)  # first out of sight: never seen half removed
-        for entry in list(self.folder.iterdir()):
-            if _ASIDE.fullmatch(entry.name):
-                remove(entry)
+        with contextlib.suppress(OSError):
+            for entry in list(self.folder.iterdir()):
+                if _ASIDE.fullmatch(entry.name):
+                    remove(entry)
 
     def _last_finite(self, names: tuple[str, ...]) -> str:
         for name in reversed(names):

@@ -96,7 +96,7 @@ class WorkerLost(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerReport(Event):
-    """What one worker says of itself, about once a second."""
+    """What one worker says of itself, about once a second; counts are since its phase began."""
 
     slot: int
     phase: int

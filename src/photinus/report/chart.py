@@ -63,8 +63,8 @@ def ticks(low: float, high: float, about: int = 4) -> list[float]:
     """Returns round numbers from `low` to `high`.
 
     Example:
-        >>> ticks(0.0, 0.43)
-        [0.0, 0.1, 0.2, 0.3, 0.4]
+        >>> ticks(0.0, 0.39)
+        [0.0, 0.1, 0.2, 0.3]
     """
     span = high - low
     if not (span > 0 and math.isfinite(span)):
@@ -92,7 +92,7 @@ class _Plane:
     def __init__(self, drawn: Sequence[Series], starts_at_zero: bool) -> None:
         finite = [p for s in drawn for p in s.points if all(map(math.isfinite, p))]
         xs, ys = [x for x, _ in finite] or [0.0], [y for _, y in finite] or [0.0]
-        self.x_low, self.x_high = _widened(min(xs), max(xs))
+        self.x_low, self.x_high = _widened(min(0.0, *xs), max(xs))
         low, high = _widened(0.0 if starts_at_zero else min(ys), max(ys))
         steps = ticks(low, high)
         # the axis ends on round numbers just outside of the curve
@@ -200,7 +200,7 @@ def lanes(given: Sequence[Lane], marks: Sequence[tuple[float, str]], end: float)
         marks: (seconds, name) of the phases.
         end: of the time axis, seconds.
     """
-    width, left, top = 760.0, 84.0, 20.0
+    width, left, top = 1060.0, 70.0, 20.0
     bottom = top + _LANE * len(given)
     unit, length = time_unit(end)
 

@@ -130,11 +130,12 @@ def _share(event: e.WorkerReport, last: e.WorkerReport | None) -> float:
 def _merged(
     spans: Sequence[tuple[float, float, float]], end: float
 ) -> list[tuple[float, float, float]]:
-    """Joins neighbours until each is at least 1/200 of the picture wide."""
+    """Joins neighbours until each is at least 1/200 of the picture wide, and those alike."""
     merged: list[tuple[float, float, float]] = []
     for began, ended, work in spans:
-        if merged and began <= merged[-1][1] and ended - merged[-1][0] < end / 200:
-            first, middle, before = merged[-1]
+        first, middle, before = merged[-1] if merged else (began, began - 1, work)
+        is_short = ended - first < end / 200 or abs(work - before) < 0.02
+        if began <= middle and is_short:
             whole = max(ended - first, 1e-9)
             work = (before * (middle - first) + work * (ended - began)) / whole
             merged[-1] = (first, ended, work)

@@ -12,9 +12,10 @@ from photinus.report.lines import Lines, read_lines
 
 __all__ = ["OPERATIONS", "AuditResult", "Ledger", "audit"]
 
-OPERATIONS = ("hello", "push", "apply", "ack", "checkpoint")
+OPERATIONS = ("hello", "push", "apply", "miss", "ack", "checkpoint")
 """hello: a lease was granted, `sequence` is the next one wanted; push: one arrived, perhaps not for
-the first time; apply: it is in the agreed point of `version`; ack: the worker was told so."""
+the first time; apply: it is in the agreed point of `version`; miss: it will never be, since its
+round was over or its numbers were not finite; ack: the worker was told that it is applied."""
 
 _Line = dict[str, Any]
 _Key = tuple[Any, ...]
@@ -60,6 +61,8 @@ class AuditResult:
     pushed: int = 0
     applied: int = 0
     acknowledged: int = 0
+    missed: int = 0
+    """Pushes that came too late for their round, or were not finite: never applied."""
     duplicates: int = 0
     """Pushes that arrived again after they were applied."""
     fenced: int = 0
@@ -97,7 +100,13 @@ class _Auditor:
 
     def read(self, entry: _Line | None) -> None:
         self._number += 1
-        acts = {"hello": self._hello, "push": self._push, "apply": self._apply, "ack": self._ack}
+        acts = {
+            "hello": self._hello,
+            "push": self._push,
+            "apply": self._apply,
+            "miss": self._miss,
+            "ack": self._ack,
+        }
         if entry is None or entry.get("op") not in OPERATIONS:
             self._offence("is no entry")
         elif entry["op"] in acts:
@@ -162,6 +171,13 @@ class _Auditor:
             if value < last.get(key, 0):
                 self._offence(f"{name} {value} after {last[key]}")
             last[key] = value
+
+    def _miss(self, entry: _Line) -> None:
+        if self._applied[_identity(entry)]:
+            self._offence(f"applied and missed: {_named(_identity(entry))}")
+        line = _key(entry, "run", "term", "phase", "slot")
+        self._next[line] = entry.get("sequence", 0) + 1
+        self.result.missed += 1
 
     def _ack(self, entry: _Line) -> None:
         self._acknowledged.setdefault(_identity(entry), self._number)

@@ -20,7 +20,7 @@ from photinus.report.picture import data_uri, mosaic, unpack
 from photinus.report.style import STYLE
 from photinus.report.summary import Summary, WorkerState, summarise
 from photinus.report.units import bytes_text, count_text, number_text, seconds_text
-from photinus.report.wording import line_of, metrics_text
+from photinus.report.wording import interval_text, line_of, metrics_text
 
 __all__ = ["render", "save"]
 
@@ -137,11 +137,9 @@ def _measured(found: e.Evaluated | None) -> list[tuple[str, str]]:
     if "error" not in found.metrics:
         name, value = next(iter(found.metrics.items()))
         return [(number_text(value), f"{found.name} {name}")]
-    sure = ""
-    match found.extra.get("interval"):
-        case [float() | int() as low, float() | int() as high]:
-            sure = f", 95 %: {low:.2%} to {high:.2%}"
-    return [(f"{found.metrics['error']:.2%}", f"{found.name} error{sure}")]
+    sure = interval_text(found)
+    words = f"{found.name} error, {sure}" if sure else f"{found.name} error"
+    return [(f"{found.metrics['error']:.2%}", words)]
 
 
 def _newest_extra(summary: Summary, name: str) -> tuple[str, Any]:
@@ -271,7 +269,17 @@ def _lanes(summary: Summary, stamped: Sequence[Stamped]) -> Markup | None:
 
 
 def _workers(summary: Summary) -> Markup | None:
-    names = ("worker", "host", "#rows", "#examples/s", "#waits", "#sent", "#received", "#lost", "")
+    names = (
+        "worker",
+        "host",
+        "#rows",
+        "#examples/s",
+        "#waits",
+        "#sent",
+        "#received",
+        "#lost",
+        "why",
+    )
     rows = [_worker_row(w) for _, w in sorted(summary.workers.items())]
     return _table(names, rows) if rows else None
 

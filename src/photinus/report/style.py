@@ -48,6 +48,7 @@ polyline { fill: none; stroke-width: 1.8; stroke-linejoin: round; stroke-linecap
 .s3 { stroke: var(--c3); } .s4 { stroke: var(--c4); } .s5 { stroke: var(--c5); }
 .s6 { stroke: var(--c6); } .s7 { stroke: var(--c7); }
 .dot { fill: var(--paper); stroke-width: 1.8; }
+.work, .wait { shape-rendering: crispEdges; }
 .work { fill: var(--c0); } .wait { fill: var(--c0); opacity: .2; }
 .right { fill: var(--c0); } .wrong { fill: var(--c1); } svg .cell { fill: var(--ink); }
 table { border-collapse: collapse; font-size: 13.5px; width: 100%; }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -60,31 +61,41 @@ class Terminal:
         self._summary = Summary()
         self._lock = threading.Lock()
         self._drawn = self._lined = -float("inf")
+        self._is_gone = False
         self._live: Live | None = None
         if self._console.is_terminal:
             self._live = Live(console=self._console, auto_refresh=False, transient=False)
             self._live.start()
 
     def write(self, event: e.Event) -> None:
-        """Takes in one event."""
+        """Takes in one event; where nothing can be shown any more, it is silent."""
         with self._lock:
             at = self._now() - self._began
             self._summary.add(at, event)
-            line = line_of(event)
-            if line:
-                self._print(at, line, _STYLES.get(type(event), ""))
-            if self._live:
-                self._draw(at)
-            else:
-                self._say(at, event)
+            if not self._is_gone:
+                # rich turns a closed pipe into an exit: `| head` must not end the training
+                try:
+                    self._show(at, event)
+                except (OSError, ValueError, SystemExit):
+                    self._is_gone = True
 
     def close(self) -> None:
         """Draws the last state and gives the screen back; closing twice is harmless."""
         with self._lock:
-            if self._live:
-                self._live.update(view(self._summary), refresh=True)
-                self._live.stop()
-                self._live = None
+            live, self._live = self._live, None
+            if live:
+                with contextlib.suppress(OSError, ValueError, SystemExit):
+                    live.update(view(self._summary), refresh=not self._is_gone)
+                    live.stop()
+
+    def _show(self, at: float, event: e.Event) -> None:
+        line = line_of(event)
+        if line:
+            self._print(at, line, _STYLES.get(type(event), ""))
+        if self._live:
+            self._draw(at)
+        else:
+            self._say(at, event)
 
     def _draw(self, at: float) -> None:
         if self._live and at - self._drawn >= _REFRESH_SECONDS:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from photinus.core import events as e
 from photinus.report.units import count_text, number_text, seconds_text
 
-__all__ = ["line_of", "metrics_text"]
+__all__ = ["interval_text", "line_of", "metrics_text"]
 
 
 def line_of(event: e.Event) -> str:
@@ -24,6 +24,14 @@ def line_of(event: e.Event) -> str:
 def metrics_text(metrics: Mapping[str, float]) -> str:
     """Returns metrics as `loss 0.123  error 0.0108`."""
     return "  ".join(f"{name} {number_text(value)}" for name, value in metrics.items())
+
+
+def interval_text(event: e.Evaluated) -> str:
+    """Returns the 95 % interval of a measured error, nothing when it has none."""
+    match event.extra.get("interval"):
+        case [float() | int() as low, float() | int() as high]:
+            return f"95 %: {low:.2%} to {high:.2%}"
+    return ""
 
 
 def _run_started(event: e.RunStarted) -> str:
@@ -49,8 +57,7 @@ def _phase_ended(event: e.PhaseEnded) -> str:
 
 
 def _evaluated(event: e.Evaluated) -> str:
-    interval = event.extra.get("interval")
-    sure = f"  (95 %: {interval[0]:.2%} to {interval[1]:.2%})" if interval else ""
+    sure = f"  ({interval_text(event)})" if interval_text(event) else ""
     return (
         f"{event.name}: {metrics_text(event.metrics)}{sure}, {count_text(event.examples)} examples"
     )
