@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from pyspark.errors import PySparkAttributeError
 from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import Row
@@ -157,3 +158,18 @@ def test_every_worker_is_a_task_even_where_spark_joins_partitions(table, workers
 def test_there_is_at_least_one_worker(table):
     with pytest.raises(UsageError, match="workers must be at least 1; got 0"):
         partitioned(table, 0)
+
+
+def test_a_client_of_spark_connect_deals_the_rows_out_anew():
+    class Remote:
+        @property
+        def rdd(self):
+            name = {"attr_name": "rdd"}
+            raise PySparkAttributeError(
+                errorClass="JVM_ATTRIBUTE_NOT_SUPPORTED", messageParameters=name
+            )
+
+        def repartition(self, workers):
+            return workers
+
+    assert partitioned(Remote(), 3) == 3

@@ -78,11 +78,9 @@ def partitioned(df: DataFrame, workers: int) -> DataFrame:
 
 
 def _partitions(df: DataFrame) -> int | None:
-    from pyspark.errors import PySparkException
-
     try:
         return int(df.rdd.getNumPartitions())
-    except (PySparkException, NotImplementedError, AttributeError):
+    except (AttributeError, NotImplementedError):  # pyspark's own are both
         return None
 
 
