@@ -76,3 +76,22 @@ def test_a_failure_is_reported_and_the_next_save_is_tried(tmp_path):
     with pytest.raises(CheckpointError, match="the saver is closed; got 4"):
         saver.save("4", {}, {})
     saver.close()
+
+
+def test_copies_in_memory_used_again_equal_fresh_ones(tmp_path):
+    store = Store(tmp_path, keep=9)
+    done = threading.Semaphore(0)
+    saver = Saver(store, lambda _: done.release())
+    shapes = [(3,), (3,), (2, 2), (2, 2), (3,)]
+    for n, shape in enumerate(shapes):
+        kind = np.float64 if n == 1 else np.float32
+        arrays = {"w": np.full(shape, n, kind), f"x{n % 2}": np.arange(n)}
+        saver.save(str(n), {}, {"model": arrays, f"slot-{n}": arrays})
+        done.acquire()
+    saver.close()
+    for n, shape in enumerate(shapes):
+        loaded = store.load(str(n)).files
+        assert sorted(loaded) == ["model", f"slot-{n}"]
+        assert sorted(loaded["model"]) == ["w", f"x{n % 2}"]
+        assert loaded["model"]["w"].tolist() == np.full(shape, n).tolist()
+        assert loaded["model"]["w"].dtype == (np.float64 if n == 1 else np.float32)

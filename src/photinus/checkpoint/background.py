@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from photinus.checkpoint.files import Tensors
 from photinus.checkpoint.store import Store
@@ -25,6 +26,13 @@ class _Job:
     name: str
     meta: Mapping[str, Any]
     files: Mapping[str, Tensors]
+
+
+def _copy(array: NDArray[Any], spare: NDArray[Any] | None) -> NDArray[Any]:
+    if spare is None or (spare.shape, spare.dtype) != (array.shape, array.dtype):
+        return np.array(array)
+    np.copyto(spare, array)
+    return spare
 
 
 class Saver:
@@ -44,6 +52,8 @@ class Saver:
         self._report = report
         self._changed = threading.Condition()
         self._waiting: _Job | None = None
+        self._spare: Mapping[str, Tensors] = {}
+        """Memory of an earlier copy: fresh pages cost ten times what the copy itself does."""
         self._is_closed = False
         self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
         self._thread.start()
@@ -54,13 +64,17 @@ class Saver:
         Raises:
             CheckpointError: the saver is closed.
         """
+        with self._changed:
+            spare, self._spare = self._spare, {}
         copies = {
-            file: {key: np.array(array) for key, array in arrays.items()}
+            file: {key: _copy(array, spare.get(file, {}).get(key)) for key, array in arrays.items()}
             for file, arrays in files.items()
         }
         with self._changed:
             if self._is_closed:
                 raise CheckpointError("nothing can be saved: the saver is closed", got=name)
+            if self._waiting is not None:
+                self._spare = self._waiting.files
             self._waiting = _Job(name, dict(meta), copies)
             self._changed.notify()
 
@@ -80,6 +94,8 @@ class Saver:
     def _work(self) -> None:
         while (job := self._next()) is not None:
             self._report(self._save(job))
+            with self._changed:
+                self._spare = job.files
 
     def _save(self, job: _Job) -> _Outcome:
         began = time.monotonic()
