@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from photinus.report.markup import Markup, tag
 from photinus.report.units import number_text
 
-__all__ = ["Chart", "Lane", "Series", "chart", "lanes", "thinned", "ticks", "time_unit"]
+__all__ = ["Chart", "Lane", "Point", "Series", "chart", "lanes", "thinned", "ticks", "time_unit"]
 
 Point = tuple[float, float]
 
-COLOURS = 8
+_COLOURS = 8
 """How many the style knows: s0 to s7; more series begin again."""
 _MOST_POINTS = 240
 _WIDTH, _HEIGHT = 360.0, 176.0
@@ -135,7 +135,7 @@ def _legend(drawn: Sequence[Series]) -> Markup:
     entries = [
         tag(
             "span",
-            tag("i", "", class_=f"key k{n % COLOURS}"),
+            tag("i", "", class_=f"key k{n % _COLOURS}"),
             f"{s.name} ",
             tag("b", "–" if value is None else number_text(value)),
         )
@@ -170,7 +170,7 @@ def _tick(value: float) -> str:
 
 
 def _curve(plane: _Plane, series: Series, number: int) -> list[Markup]:
-    colour = f"s{number % COLOURS}"
+    colour = f"s{number % _COLOURS}"
     parts, run = [], list[Point]()
     for point in [*series.points, (math.nan, math.nan)]:
         if all(map(math.isfinite, point)):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from photinus.core.errors import UsageError
 
-__all__ = ["data_uri", "mosaic", "pack", "png", "unpack"]
+__all__ = ["Pixels", "data_uri", "mosaic", "pack", "png", "unpack"]
 
 Pixels = NDArray[np.uint8]
 

@@ -85,7 +85,7 @@ class Terminal:
             live, self._live = self._live, None
             if live:
                 with contextlib.suppress(OSError, ValueError, SystemExit):
-                    live.update(view(self._summary), refresh=not self._is_gone)
+                    live.update(_view(self._summary), refresh=not self._is_gone)
                     live.stop()
 
     def _show(self, at: float, event: e.Event) -> None:
@@ -100,7 +100,7 @@ class Terminal:
     def _draw(self, at: float) -> None:
         if self._live and at - self._drawn >= _REFRESH_SECONDS:
             self._drawn = at
-            self._live.update(view(self._summary), refresh=True)
+            self._live.update(_view(self._summary), refresh=True)
 
     def _say(self, at: float, event: e.Event) -> None:
         if isinstance(event, e.PhaseStarted):
@@ -108,7 +108,7 @@ class Terminal:
         if isinstance(event, e.RoundClosed) and at - self._lined >= self._every_seconds:
             self._lined = at
             phase = self._summary.phases[event.phase]
-            self._print(at, progress_line(phase))
+            self._print(at, _progress_line(phase))
 
     def _print(self, at: float, line: str, style: str = "") -> None:
         stamp = f"{int(at) // 60:3d}:{int(at) % 60:02d}  "
@@ -121,7 +121,7 @@ def _clean(text: str) -> str:
     return text.translate(_CONTROL)
 
 
-def progress_line(phase: PhaseState) -> str:
+def _progress_line(phase: PhaseState) -> str:
     """Returns how far a phase is, in one line."""
     parts = [f"{phase.name}  {phase.progress:4.0%}"]
     if phase.epochs:
@@ -136,7 +136,7 @@ def progress_line(phase: PhaseState) -> str:
     return "  ·  ".join(parts)
 
 
-def view(summary: Summary) -> RenderableType:
+def _view(summary: Summary) -> RenderableType:
     """Returns the live view of a run."""
     phase = summary.phase
     if phase is None:
