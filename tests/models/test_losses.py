@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from photinus.core.errors import UsageError
 from photinus.models.losses import LOSSES, count_errors, loss_named, target_for
 
 
@@ -17,7 +18,7 @@ def example(name):
 @pytest.mark.parametrize("name", sorted(LOSSES))
 def test_every_loss_is_a_finite_mean_with_a_slope(name):
     outputs, labels = example(name)
-    loss = loss_named(name)(outputs, target_for(name, outputs, labels))
+    loss = loss_named(name)(outputs, target_for(name, outputs, labels), None)
     loss.backward()
     assert loss.shape == ()
     assert torch.isfinite(loss)
@@ -26,7 +27,7 @@ def test_every_loss_is_a_finite_mean_with_a_slope(name):
 
 def test_label_smoothing_is_torchs():
     outputs, labels = example("cross_entropy")
-    ours = loss_named("cross_entropy", 0.1)(outputs, labels.long())
+    ours = loss_named("cross_entropy", 0.1)(outputs, labels.long(), None)
     theirs = torch.nn.functional.cross_entropy(outputs, labels.long(), label_smoothing=0.1)
     assert torch.equal(ours, theirs)
 
@@ -34,12 +35,28 @@ def test_label_smoothing_is_torchs():
 def test_a_reconstruction_is_summed_over_units_and_averaged_over_examples():
     outputs, labels = example("mse")
     squares = (torch.sigmoid(outputs) - labels).square()
-    ours = loss_named("reconstruction_mse")(outputs, labels)
+    ours = loss_named("reconstruction_mse")(outputs, labels, None)
     assert float(ours.detach()) == pytest.approx(float(squares.detach().sum(1).mean()))
 
 
-def test_ones_own_loss_is_imported():
-    assert loss_named("torch.nn.functional:l1_loss") is torch.nn.functional.l1_loss
+@pytest.mark.parametrize("name", sorted(LOSSES))
+def test_a_weight_of_two_is_an_example_twice(name):
+    outputs, labels = example(name)
+    labels = target_for(name, outputs, labels)
+    weights = np.array([2, 1, 0, 1, 1, 1, 1, 1], np.float32)
+    chosen = [0, 0, 1, 3, 4, 5, 6, 7]
+    loss = loss_named(name)
+    weighed, twice = loss(outputs, labels, weights), loss(outputs[chosen], labels[chosen], None)
+    torch.testing.assert_close(weighed, twice)
+    torch.testing.assert_close(loss(outputs, labels, np.ones(8)), loss(outputs, labels, None))
+
+
+def test_ones_own_loss_is_imported_and_cannot_weigh():
+    outputs, labels = example("l1")
+    own = loss_named("torch.nn.functional:l1_loss")
+    assert torch.equal(own(outputs, labels, None), (outputs - labels).abs().mean())
+    with pytest.raises(UsageError, match="cannot weigh examples"):
+        own(outputs, labels, np.ones(8))
 
 
 def test_errors_are_counted_where_there_are_classes():
@@ -53,7 +70,6 @@ def test_errors_are_counted_where_there_are_classes():
 def test_soft_labels_are_taken_as_they_are():
     outputs, _ = example("mse")
     soft = torch.softmax(torch.from_numpy(np.random.default_rng(0).random((8, 3))), 1).float()
-    assert torch.isfinite(
-        loss_named("cross_entropy")(outputs, target_for("cross_entropy", outputs, soft))
-    )
+    targets = target_for("cross_entropy", outputs, soft)
+    assert torch.isfinite(loss_named("cross_entropy")(outputs, targets, None))
     assert count_errors("cross_entropy", outputs, soft) == {}

@@ -136,6 +136,23 @@ def test_regression_reads_a_column_of_labels():
     assert sorted(model.measure(b)) == ["examples", "loss"]
 
 
+def test_bfloat16_gives_the_gradient_within_its_precision():
+    b = batch()
+    plain = ModuleModel(net(), "cross_entropy").learn(b, 0)[0]
+    low, metrics = ModuleModel(net(), "cross_entropy", precision="bfloat16").learn(b, 0)
+    assert low.dtype == np.float32
+    assert np.abs(low - plain).max() < 0.03
+    assert isinstance(metrics["loss"], float)
+
+
+def test_weights_weigh_the_examples():
+    b, model = batch(), ModuleModel(nn.Linear(4, 3), "cross_entropy")
+    b.weights = np.arange(16) < 4
+    weighed = model.learn(b, 0)[0].copy()
+    part = SimpleNamespace(features=b.features[:4], labels=b.labels[:4])
+    np.testing.assert_allclose(weighed, model.learn(part, 0)[0], atol=1e-6)
+
+
 def test_without_labels_the_inputs_are_the_target():
     model, b = ModuleModel(nn.Linear(4, 4), "mse"), batch()
     b.labels = None

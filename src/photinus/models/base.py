@@ -30,7 +30,10 @@ class Batch(Protocol):
 
     @property
     def labels(self) -> Vector | None:
-        """Targets [B] or [B, ...]; None where the inputs are the target."""
+        """Targets [B] or [B, ...]; None where the inputs are the target.
+
+        `weights` [B], where a batch has them, weigh the examples of a supervised loss.
+        """
 
 
 class Model(ABC):

@@ -8,15 +8,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from photinus.core.errors import UsageError
+from photinus.core.parameters import Vector
 from photinus.core.settings import unknown_name
 from photinus.models.factories import imported
+from photinus.models.tensors import tensor_of
 
 __all__ = ["LOSSES", "Loss", "count_errors", "loss_named", "target_for"]
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""(outputs [B, ...], targets) → the batch's mean loss []."""
+Loss = Callable[[Tensor, Tensor, Vector | None], Tensor]
+"""(outputs [B, ...], targets, weights [B] or None) → the batch's (weighted) mean loss []."""
 
-LOSSES: Mapping[str, Callable[..., Tensor]] = {
+_Each = Callable[..., Tensor]
+
+LOSSES: Mapping[str, _Each] = {
     "binary_cross_entropy": functional.binary_cross_entropy_with_logits,
     "cross_entropy": functional.cross_entropy,
     "huber": functional.huber_loss,
@@ -24,21 +29,17 @@ LOSSES: Mapping[str, Callable[..., Tensor]] = {
     "mse": functional.mse_loss,
     "multi_margin": functional.multi_margin_loss,
     "poisson": functional.poisson_nll_loss,
-    "reconstruction_cross_entropy": lambda z, t: (
-        functional.binary_cross_entropy_with_logits(z, t, reduction="sum") / len(z)
-    ),
-    "reconstruction_mse": lambda z, t: (
-        functional.mse_loss(torch.sigmoid(z), t, reduction="sum") / len(z)
-    ),
+    "reconstruction_cross_entropy": functional.binary_cross_entropy_with_logits,
+    "reconstruction_mse": lambda z, t, **how: functional.mse_loss(torch.sigmoid(z), t, **how),
 }
 """All read outputs before any softmax or sigmoid. The two reconstructions are sums over an
-example's units, as in Hinton and Salakhutdinov (2006)."""
+example's units, as in Hinton and Salakhutdinov (2006); the others are means over them."""
 
 _CLASSES = ("cross_entropy", "multi_margin")
 
 
 def loss_named(name: str, label_smoothing: float = 0.0) -> Loss:
-    """Returns one of `LOSSES`, or the user's own "package.module:function".
+    """Returns one of `LOSSES`, or the user's own "package.module:function" of outputs and targets.
 
     Args:
         name: its name.
@@ -48,18 +49,43 @@ def loss_named(name: str, label_smoothing: float = 0.0) -> Loss:
         UsageError: there is no such loss.
     """
     if ":" in name:
-        return imported(name, "loss")
+        return _own(name, imported(name, "loss"))
     if name not in LOSSES:
         raise unknown_name("loss", name, LOSSES)
-    if name == "cross_entropy" and label_smoothing:
-        return lambda z, t: functional.cross_entropy(z, t, label_smoothing=label_smoothing)
-    return LOSSES[name]
+    how = {"label_smoothing": label_smoothing} if name == "cross_entropy" else {}
+    is_sum = name.startswith("reconstruction")
+    each = LOSSES[name]
+
+    def loss(outputs: Tensor, targets: Tensor, weights: Vector | None) -> Tensor:
+        if weights is None and is_sum:
+            return each(outputs, targets, reduction="sum") / len(outputs)
+        if weights is None:
+            return each(outputs, targets, **how)
+        parts = each(outputs, targets, reduction="none", **how).reshape(len(outputs), -1)
+        one = parts.sum(1) if is_sum else parts.mean(1)  # [B]
+        w = tensor_of(weights).to(one.dtype)
+        return (one * w).sum() / w.sum()
+
+    return loss
+
+
+def _own(name: str, function: _Each) -> Loss:
+    def loss(outputs: Tensor, targets: Tensor, weights: Vector | None) -> Tensor:
+        if weights is not None:
+            raise UsageError(
+                f"the loss {name} cannot weigh examples", do="take a loss by name, or no weights"
+            )
+        return function(outputs, targets)
+
+    return loss
 
 
 def target_for(name: str, outputs: Tensor, labels: Tensor) -> Tensor:
     """Returns labels in the type and shape that the loss compares with outputs [B, ...]."""
-    if name in _CLASSES or ":" in name:
-        return labels.long() if name in _CLASSES and labels.ndim == 1 else labels
+    if ":" in name:
+        return labels
+    if name in _CLASSES:
+        return labels.long() if labels.ndim == 1 else labels
     return labels.to(outputs.dtype).reshape(outputs.shape)
 
 

@@ -150,7 +150,8 @@ class MLP(Model):
         else:
             labels = tensor_of(batch.labels)
         try:
-            return self._loss(outputs, target_for(s.loss, outputs, labels)), labels
+            weights = getattr(batch, "weights", None)
+            return self._loss(outputs, target_for(s.loss, outputs, labels), weights), labels
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
             raise DataError(
                 f"the loss {s.loss} does not take these labels",

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from photinus.core.errors import DataError, UsageError
 from photinus.core.parameters import FLOATS, INTEGERS, TRAINED, Layout, Parameters, Vector
-from photinus.core.settings import Limit, above, one_of, unknown_name, validate, whole
+from photinus.core.settings import Limit, above, between, one_of, unknown_name, validate, whole
 from photinus.models.base import Batch, Model, Stage
 from photinus.models.factories import imported
 from photinus.models.inner import OPTIMIZERS, Inner, TorchInner
@@ -35,18 +35,27 @@ class ModuleModel(Model):
         (('weight', 'bias'), (8,))
     """
 
-    def __init__(self, module: nn.Module, loss: str, label_smoothing: float = 0.0) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: str,
+        label_smoothing: float = 0.0,
+        precision: str = "float32",
+    ) -> None:
         """Moves the module's tensors; their numbers are kept.
 
         Args:
             module: maps features [B, ...] to outputs [B, ...].
             loss: one of `LOSSES`, or "package.module:function".
             label_smoothing: of cross_entropy.
+            precision: "bfloat16" computes products and convolutions in it, by torch's autocast;
+                parameters, gradients and the loss stay as they are.
 
         Raises:
             UsageError: nothing to train, types are mixed, or parameters overlap in memory.
         """
         self.module = module
+        self._is_low = precision == "bfloat16"
         self._name, self._loss = loss, loss_named(loss, label_smoothing)
         trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
         dtype = _common_type(trained)
@@ -93,8 +102,11 @@ class ModuleModel(Model):
             features = features.to(self._flat_gradient.dtype)
         labels = features if batch.labels is None else tensor_of(batch.labels)
         try:
-            outputs: Tensor = self.module(features)  # [B, ...]
-            loss = self._loss(outputs, target_for(self._name, outputs, labels))
+            with torch.autocast("cpu", torch.bfloat16, enabled=self._is_low):
+                outputs: Tensor = self.module(features)  # [B, ...]
+            outputs = outputs.to(self._flat_gradient.dtype)
+            weights = getattr(batch, "weights", None)
+            loss = self._loss(outputs, target_for(self._name, outputs, labels), weights)
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
             raise DataError(
                 f"{type(self.module).__name__} with loss {self._name} does not take this batch",
@@ -149,6 +161,8 @@ class ModuleStage(Stage):
         "epochs": above(0),
         "batch_size": whole(1),
         "decays": one_of("all", "weights"),
+        "label_smoothing": between(0, 1),
+        "precision": one_of("float32", "bfloat16"),
     }
 
     module: str
@@ -161,6 +175,8 @@ class ModuleStage(Stage):
     loss: str = "cross_entropy"
     """One of `LOSSES`, or "package.module:function"."""
     label_smoothing: float = 0.0
+    precision: str = "float32"
+    """"bfloat16": products and convolutions in it, all else as it is."""
     optimizer: str = "adamw"
     """One of torch's by name in lower case, or "package.module:Class"."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -198,7 +214,7 @@ class ModuleStage(Stage):
             raise UsageError(
                 f"{self.module} must return a torch.nn.Module", got=type(made).__name__
             )
-        return ModuleModel(made, self.loss, self.label_smoothing)
+        return ModuleModel(made, self.loss, self.label_smoothing, self.precision)
 
     def inner(self) -> Inner:
         """Returns the optimizer on the layout that `build` gives."""

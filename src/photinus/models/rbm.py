@@ -109,7 +109,10 @@ class RBM(Model):
         self._chain: Tensor | None = None
 
     def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
-        """Returns the direction [n], and every 8th seed the reconstruction's squared error."""
+        """Returns the direction [n], and every 8th seed the reconstruction's squared error.
+
+        Every example counts alike: weights belong to supervised losses.
+        """
         with torch.no_grad():
             return self._gradient.trained, self._diverge(batch.features, seed)
 
