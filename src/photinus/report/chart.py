@@ -127,7 +127,7 @@ def chart(given: Chart) -> Markup:
         aria_label=f"{given.title} {given.subtitle}",
     )
     caption = tag("figcaption", tag("b", given.title), " ", tag("span", given.subtitle))
-    return tag("figure", caption, _legend(drawn), picture, class_="chart")
+    return tag("figure", caption, _legend(drawn), picture)
 
 
 def _legend(drawn: Sequence[Series]) -> Markup:

@@ -16,7 +16,7 @@ def seconds_text(seconds: float) -> str:
     """
     if not math.isfinite(seconds):
         return "–"
-    if seconds < 1:
+    if seconds < 0.9995:
         return f"{seconds * 1000:.3g} ms"
     if seconds < 59.95:
         return f"{seconds:.1f} s"
@@ -34,8 +34,8 @@ def bytes_text(size: float) -> str:
         ['12 B', '3.4 kB', '6.7 MB']
     """
     for unit in ("B", "kB", "MB", "GB"):
-        if abs(size) < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+        if abs(size) < 999.5:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 99.95 else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.1f} TB"
 
