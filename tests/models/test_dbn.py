@@ -140,6 +140,9 @@ def test_the_autoencoder_learns_to_reconstruct(loss):
     history, model = train(small().autoencoder(loss), data)
     before = small().autoencoder(loss)[-1].build(history[:-1], 1).measure(data)["loss"]
     assert model.measure(data)["loss"] < 0.92 * before
+    codes = small().codes(history[-1], data.features)
+    assert codes.shape == (600, 8)
+    assert 0 <= codes.min() < codes.max() <= 1
 
 
 def test_a_regression_gives_plain_numbers():

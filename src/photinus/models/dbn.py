@@ -236,9 +236,9 @@ class DBN:
             loss: how the inputs are compared with their reconstruction, from the last layer's
                 outputs before the sigmoid; "mse" for gaussian inputs.
         """
-        dbn, sizes = self.resolved(), (self.inputs, *self.hidden)
+        dbn = self.resolved()
         network = Dense(
-            sizes=(*sizes, *sizes[-2::-1]), loss=loss, reconstructs=True, products=dbn.precision
+            sizes=self._unrolled(), loss=loss, reconstructs=True, products=dbn.precision
         )
         return (*dbn._layers(), dbn._fine_tune("autoencoder", network))
 
@@ -263,6 +263,21 @@ class DBN:
         return FineTuneStage(
             name=name, epochs=s.epochs, batch_size=s.batch_size, network=network, settings=s
         )
+
+    def _unrolled(self) -> tuple[int, ...]:
+        sizes = (self.inputs, *self.hidden)
+        return (*sizes, *sizes[-2::-1])
+
+    def codes(self, trained: Vector, features: Vector) -> Vector:
+        """Returns the autoencoder's codes, float32 [B, hidden[-1]], each from 0 to 1.
+
+        Args:
+            trained: what the autoencoder's last stage agreed on [n].
+            features: [B, ...].
+        """
+        model = MLP(Dense(sizes=self._unrolled()))
+        model.load(trained)
+        return model.outputs(features, layer=len(self.hidden))
 
     def _network(self, trained: Vector) -> MLP:
         model = MLP(Dense(sizes=(self.inputs, *self.hidden, self.classes)))

@@ -128,11 +128,16 @@ class MLP(Model):
         sums = {"examples": float(size), "loss": float(loss) * size}
         return {**sums, **count_errors(self.settings.loss, outputs, labels)}
 
-    def outputs(self, features: Vector) -> Vector:
-        """Returns the last layer's outputs, before any softmax or sigmoid, float32 [B, n]."""
+    def outputs(self, features: Vector, layer: int = -1) -> Vector:
+        """Returns a layer's outputs, float32 [B, n]; the last one's are before softmax or sigmoid.
+
+        Args:
+            features: [B, ...].
+            layer: 0 is the inputs, 1 the first hidden layer, -1 the last one.
+        """
         with torch.no_grad():
             parts = [
-                self._forward(part, None)[0][-1].float()
+                self._forward(part, None)[0][layer].float()
                 for part in torch.split(self._rows(features), 4096)
             ]
         result: Vector = torch.cat(parts).numpy()
