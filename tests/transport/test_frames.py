@@ -300,3 +300,12 @@ def test_the_wire_format_imports_no_clock_chance_socket_or_file():
     banned = {"os", "time", "threading", "socket", "random", "logging", "ssl", "pickle"}
     assert not banned & set(vars(frames))
     assert json.dumps(KINDS)
+
+
+def test_frames_before_bad_bytes_are_given_first():
+    decoder = Decoder()
+    [got] = decoder.feed(wire(Frame("push")) + b"x" * 50)
+    assert got.kind == "push"
+    assert decoder.is_broken
+    with pytest.raises(FrameError, match="no frame of ours"):
+        decoder.feed(b"")

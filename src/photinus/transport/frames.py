@@ -233,16 +233,30 @@ class Decoder:
     def feed(self, data: bytes | bytearray | memoryview) -> list[Frame]:
         """Takes any bytes and returns the frames that are now whole.
 
+        Frames that were whole before bad bytes are returned first; the next call raises.
+
         Raises:
             FrameError: these bytes are no frame; the decoder takes no more after that.
         """
+        if self._broken:
+            raise FrameError("nothing is read after a broken frame", got=self._broken)
         view = memoryview(data)
         while len(view):
             n = min(len(view), len(self._target))
             self._target[:n] = view[:n]
             view = view[n:]
-            self._advance(n)
+            try:
+                self._advance(n)
+            except FrameError:
+                if not self._frames:
+                    raise
+                break
         return self._taken()
+
+    @property
+    def is_broken(self) -> bool:
+        """Tells whether bad bytes came: then `feed` raises."""
+        return bool(self._broken)
 
     def wanted(self) -> memoryview | None:
         """Returns the part of an array that the next bytes belong to, or None outside of one."""
@@ -266,8 +280,6 @@ class Decoder:
         return taken
 
     def _advance(self, n: int) -> None:
-        if self._broken:
-            raise FrameError("nothing is read after a broken frame", got=self._broken)
         self._target = self._target[n:]
         if len(self._target):
             return

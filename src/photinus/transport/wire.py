@@ -156,16 +156,21 @@ class Wire:
                 self._incoming.write(self._buffer[:n])
 
     def _decipher(self, tls: ssl.SSLObject, view: memoryview) -> int | None:
+        have = 0
         with self._lock:
             try:
-                # with a buffer given, read returns a count
-                return int(tls.read(len(view), view))
+                # all records that are here at once: a turn of the reader costs more than a record
+                # (with a buffer given, read returns a count)
+                while len(view) and (n := int(tls.read(len(view), view))):
+                    have += n
+                    view = view[n:]
             except ssl.SSLWantReadError:
-                return None
+                return have or None
             except ssl.SSLZeroReturnError:
-                return 0
+                return have
             except ssl.SSLError as error:
                 raise _refused(error) from error
+        return have
 
     def _receive_plain(self, view: memoryview, deadline: float) -> int | None:
         while True:
@@ -343,6 +348,9 @@ class Inlet:
             LinkLostError: the other side ended.
             FrameError: what came is no frame.
         """
+        if self._decoder.is_broken:
+            # frames that came whole before were given first: now the reason is told
+            self._decoder.feed(b"")
         target = self._decoder.wanted()
         n = self._wire.receive(self._scratch if target is None else target, seconds)
         if n is None:
