@@ -23,7 +23,7 @@ from photinus.transport.frames import PIECE_BYTES, Decoder, Frame
 __all__ = ["Inlet", "Limits", "Wire", "admit", "greet"]
 
 _RECORD_BYTES = 16 << 10
-_BATCH_BYTES = 64 << 10
+_BATCH_BYTES = 256 << 10
 _STRANGER_BYTES = 16 << 10
 _GREETING = b"PHOT\x01"
 _WELCOME, _OTHER_RUN = b"\x00", b"\x01"
