@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from photinus.core.errors import FencedError, RunFailedError, UsageError
@@ -40,9 +40,9 @@ class World:
     """Of each worker's own link, and of each direction."""
     resend_seconds: float = 0.5
     loses: Callable[[int], bool] | None = None
-    """Whether the n-th message is lost on its way up."""
+    """Whether the n-th message is lost, on its way up or down."""
     doubles: Callable[[int], bool] | None = None
-    """Whether the n-th message arrives twice."""
+    """Whether the n-th message arrives twice: on its way up only, as a copy is told apart there."""
     LIMITS = {  # noqa: RUF012
         "latency_seconds": at_least(0),
         "bytes_per_second": above(0),
@@ -70,7 +70,6 @@ class _Node:
     said: Frame | None = None
     is_dead: bool = False
     is_frozen: bool = False
-    thawed: list[Frame] = field(default_factory=list)
     up_free_at: float = 0.0
     down_free_at: float = 0.0
 
@@ -132,9 +131,9 @@ class Simulation:
 
     def kill(self, slot: int, back_after: float | None = None) -> None:
         """The worker dies; its connection closes; Spark starts it again after a while."""
-        self.nodes[slot].is_dead = True
-        seat = self.coordinator.fence.seats[slot]
-        self.coordinator.gone(slot, seat.lease, self.now)
+        node = self.nodes[slot]
+        node.is_dead = True
+        self.coordinator.gone(slot, node.voice.seat.lease, self.now)
         if back_after is not None:
             self.at(back_after, self.seat, slot)
 
@@ -210,16 +209,23 @@ class Simulation:
             self.at(self.world.resend_seconds, self._say, node, frame)
 
     def _send(self, node: _Node, frame: Frame) -> None:
-        size = HEAD_BYTES + sum(a.nbytes for a in frame.arrays)
-        self.bytes += size
-        self.messages += 1
-        if self.world.loses is not None and self.world.loses(self.messages):
+        # one line each way: what is said first arrives first
+        node.up_free_at = self._passed(node.up_free_at, frame)
+        if self._is_lost():
             return
-        start = max(node.up_free_at, self.now)  # one line: what is said first arrives first
-        node.up_free_at = start + size / self.world.bytes_per_second
         is_double = self.world.doubles is not None and self.world.doubles(self.messages)
         for _ in range(2 if is_double else 1):
             self.at(node.up_free_at + self.world.latency_seconds - self.now, self._hear, frame)
+
+    def _passed(self, free_at: float, frame: Frame) -> float:
+        """Returns when a line that is free at a time has let a frame through."""
+        size = HEAD_BYTES + sum(a.nbytes for a in frame.arrays)
+        self.bytes += size
+        return max(free_at, self.now) + size / self.world.bytes_per_second
+
+    def _is_lost(self) -> bool:
+        self.messages += 1
+        return self.world.loses is not None and self.world.loses(self.messages)
 
     def _hear(self, frame: Frame) -> None:
         self._carry(self.coordinator.hear(frame, self.now))
@@ -231,13 +237,10 @@ class Simulation:
                     self._deliver(node, frame)
 
     def _deliver(self, node: _Node, frame: Frame) -> None:
-        size = HEAD_BYTES + sum(a.nbytes for a in frame.arrays)
-        self.bytes += size
-        start = max(node.down_free_at, self.now)
-        node.down_free_at = start + size / self.world.bytes_per_second
-        self.at(
-            node.down_free_at + self.world.latency_seconds - self.now, self._answer, node, frame
-        )
+        node.down_free_at = self._passed(node.down_free_at, frame)
+        if not self._is_lost():
+            arrives = node.down_free_at + self.world.latency_seconds - self.now
+            self.at(arrives, self._answer, node, frame)
 
     def _answer(self, node: _Node, frame: Frame) -> None:
         if node.is_dead or node.ask is None or node.said is None:

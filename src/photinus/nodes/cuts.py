@@ -6,13 +6,13 @@ A cut is what a checkpoint saves and what a run resumes from.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from photinus.core.parameters import Vector
 from photinus.nodes.loop import Snapshot
 from photinus.strategies.base import Message
 
-__all__ = ["Cut", "Gathering"]
+__all__ = ["Cut", "Cuts"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,35 +46,49 @@ class Cut:
         return f"phase{self.phase:03d}-version{self.version:09d}"
 
 
-class Gathering:
-    """A cut in the making: waits for the state of every worker of its round."""
+class Cuts:
+    """The last whole cut, and the one in the making: it waits for every worker of its round."""
 
-    def __init__(self, cut: Cut, slots: frozenset[int]) -> None:
-        self._cut, self._missing = cut, set(slots)
+    def __init__(self, last: Cut | None) -> None:
+        self.last = last
+        self._making: Cut | None = None
+        self._missing: set[int] = set()
         self._snapshots: dict[int, Snapshot] = {}
 
-    def take(self, slot: int, snapshot: Snapshot) -> None:
+    def at(self, phase: int, version: int) -> Cut | None:
+        """Returns the last cut when nothing was agreed since."""
+        cut = self.last
+        return cut if cut is not None and (cut.phase, cut.version) == (phase, version) else None
+
+    def begin(self, here: Cut, slots: frozenset[int]) -> None:
+        """Starts a cut; one that is still not whole is given up: what it waits for was lost."""
+        self._making, self._missing, self._snapshots = here, set(slots), {}
+
+    def drop(self) -> None:
+        """Gives up the cut in the making."""
+        self._making = None
+
+    def take(self, slot: int, version: int, snapshot: Snapshot) -> None:
         """Takes one worker's state in."""
-        if slot in self._missing and snapshot.position == self._cut.positions[slot]:
+        if self._making is not None and version == self._making.version and slot in self._missing:
             self._snapshots[slot] = snapshot
-        self._missing.discard(slot)
+            self._missing.discard(slot)
 
     def without(self, slot: int) -> None:
         """Goes on without a worker that was lost: it would start with fresh inner state."""
         self._missing.discard(slot)
 
-    @property
-    def is_whole(self) -> bool:
-        """True when nobody is waited for."""
-        return not self._missing
-
-    def cut(self, *, keeps: bool) -> Cut | None:
-        """Returns the whole cut, or None when nobody could say what the parameters are.
+    def whole(self, *, keeps: bool) -> Cut | None:
+        """Returns the cut once nobody is waited for: it is then the last one.
 
         Args:
-            keeps: whether the owner holds the parameters; else the lowest slot's are taken.
+            keeps: whether the owner holds the parameters; else the lowest slot's are taken, and
+                without any there is no cut.
         """
-        point = self._cut.point
+        if self._making is None or self._missing:
+            return None
+        making, self._making = self._making, None
+        point = making.point
         if not keeps:
             if not self._snapshots:
                 return None
@@ -82,14 +96,6 @@ class Gathering:
             point = point._replace(
                 vector=first.trained, floats=first.floats, integers=first.integers
             )
-        return Cut(
-            phase=self._cut.phase,
-            version=self._cut.version,
-            applied=self._cut.applied,
-            budget=self._cut.budget,
-            point=point,
-            positions=self._cut.positions,
-            rows=self._cut.rows,
-            inner={slot: s.inner for slot, s in sorted(self._snapshots.items())},
-            history=self._cut.history,
-        )
+        inner = {slot: s.inner for slot, s in sorted(self._snapshots.items())}
+        self.last = replace(making, point=point, inner=inner)
+        return self.last

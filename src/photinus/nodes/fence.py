@@ -20,19 +20,23 @@ RETURN_SECONDS = 1.0
 
 @dataclass(slots=True)
 class SeatState:
-    """What the coordinator knows of one slot."""
+    """What the coordinator knows of one slot; `Fence` alone writes who sits there."""
 
     slot: int
     lease: int = 0
     is_live: bool = False
     """A worker holds the lease now."""
-    is_closed: bool = False
-    """Its share of this phase is done."""
+    closed: Frame | None = None
+    """How its worker said that its share of this phase is done."""
     attempt: str = ""
-    """Which attempt holds the lease."""
+    """Which attempt holds the lease, or held it last."""
+    hello: int = 0
+    """By which of its hellos it got the lease."""
     host: str = ""
     rows: int = -1
     """-1 until it said hello for the first time."""
+    has: int = 0
+    """How many earlier phases' parameters the worker holds."""
     ends_at: float = 0.0
     """When the lease ends, unless a sign of life comes."""
     sequence: int = 0
@@ -49,6 +53,10 @@ class SeatState:
     """How many of its pushes were not finite."""
     is_quarantined: bool = False
 
+    def is_again(self, hello: Frame) -> bool:
+        """Tells whether the attempt that sits here (or sat last) says hello once more."""
+        return self.lease > 0 and hello.note.get("attempt") == self.attempt
+
 
 @dataclass(slots=True)
 class Fence:
@@ -59,6 +67,7 @@ class Fence:
     counts: dict[str, int] = field(
         default_factory=lambda: {"applied": 0, "missed": 0, "duplicate": 0, "gap": 0, "fenced": 0}
     )
+    _members: frozenset[int] | None = frozenset()
 
     def __post_init__(self) -> None:
         self.seats = {slot: SeatState(slot) for slot in range(self.workers)}
@@ -70,26 +79,39 @@ class Fence:
 
     def verdict(self, frame: Frame) -> str:
         """Returns next, duplicate, gap or fenced, and counts all but the first."""
-        seat = self.seats.get(frame.slot)
-        if seat is None or not self.holds(frame):
+        if not self.holds(frame):
             return self._counted("fenced")
-        if frame.sequence < seat.sequence:
-            return self._counted("duplicate")
-        if frame.sequence > seat.sequence:
-            return self._counted("gap")
-        return "next"
+        wanted = self.seats[frame.slot].sequence
+        if frame.sequence == wanted:
+            return "next"
+        return self._counted("duplicate" if frame.sequence < wanted else "gap")
 
     def _counted(self, verdict: str) -> str:
         self.counts[verdict] += 1
         return verdict
 
-    def grant(self, seat: SeatState, frame: Frame, now: float) -> None:
+    def grant(self, seat: SeatState, hello: Frame, now: float) -> None:
         """Gives the seat to whoever said hello: a new lease."""
         seat.lease += 1
-        seat.is_live, seat.asking, seat.answered = True, None, None
-        seat.attempt = str(frame.note.get("attempt", ""))
-        seat.host = str(frame.note.get("host", ""))
+        seat.is_live, seat.closed, seat.asking, seat.answered = True, None, None, None
+        seat.attempt, seat.hello = str(hello.note["attempt"]), int(hello.note["hello"])
+        seat.host, seat.has = str(hello.note.get("host", "")), int(hello.note["has"])
         seat.ends_at = now + LEASE_SECONDS
+        self._members = None
+
+    def vacate(self, seat: SeatState) -> None:
+        """Ends a lease: what comes under it from now on is fenced."""
+        seat.is_live, self._members = False, None
+
+    def close(self, seat: SeatState, frame: Frame) -> None:
+        """A share is done: no round waits for it any more."""
+        seat.closed, self._members = frame, None
+
+    def reopen(self) -> None:
+        """Every share is open again: another phase, or an earlier point of this one."""
+        for seat in self.seats.values():
+            seat.closed = None
+        self._members = None
 
     def heard(self, frame: Frame, now: float) -> None:
         """A sign of life."""
@@ -106,11 +128,13 @@ class Fence:
         """Returns the seats whose lease has just ended, and empties them."""
         ended = [seat for seat in self.seats.values() if seat.is_live and now >= seat.ends_at]
         for seat in ended:
-            seat.is_live = False
+            self.vacate(seat)
         return ended
 
     @property
     def members(self) -> frozenset[int]:
         """The slots that a round waits for: held, and not done with their share."""
-        held = (s for s in self.seats.values() if s.is_live and not s.is_closed)
-        return frozenset(seat.slot for seat in held)
+        if self._members is None:
+            held = (s for s in self.seats.values() if s.is_live and s.closed is None)
+            self._members = frozenset(seat.slot for seat in held)
+        return self._members

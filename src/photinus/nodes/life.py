@@ -17,6 +17,7 @@ from photinus.models.base import Model
 from photinus.nodes.loop import Bench, Exchange, Pace, Snapshot, Stepped, work
 from photinus.nodes.mail import Grant
 from photinus.nodes.program import Program
+from photinus.strategies.base import GRADIENT
 
 __all__ = ["Close", "Hello", "Part", "live"]
 
@@ -36,8 +37,8 @@ class Close(NamedTuple):
     """Out of a life: my share of this phase is done. Answered by the next Grant, or None."""
 
     position: int
-    parameters: Parameters
-    has: int
+    parameters: Parameters | None
+    """With agreement on gradients, where no owner holds them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +66,10 @@ def live(program: Program, slot: int, part: Part) -> Life:
         history += grant.history
         try:
             bench = _bench(program, slot, part, grant, tuple(history))
-            if not grant.is_quarantined:
+            if not grant.is_idle:
                 yield from work(bench)
-            grant = yield Close(bench.feed.position, bench.model.parameters, len(history))
+            held = bench.model.parameters if bench.strategy.site == GRADIENT else None
+            grant = yield Close(bench.feed.position, held)
         except FencedError:
             grant = yield Hello(part.rows, len(history))
 

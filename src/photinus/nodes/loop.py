@@ -121,8 +121,14 @@ def work(bench: Bench) -> Generator[Stepped | Exchange | Snapshot, News, Clock]:
             yield snapshot(bench)
         if told.stop or news.stop:
             break
-    yield from exchange(bench, trained, clock._replace(closing=True), state)
+    yield from drain(bench, clock._replace(closing=True), state)
     return clock
+
+
+def drain(bench: Bench, clock: Clock, state: Any) -> Answers:  # noqa: ANN401
+    """Leaves nothing unsent: a push that missed its round is due once more."""
+    while bench.strategy.due(clock, state):
+        state, _ = yield from exchange(bench, bench.model.parameters.trained, clock, state)
 
 
 def exchange(bench: Bench, vector: Vector, clock: Clock, state: Any) -> Answers:  # noqa: ANN401

@@ -62,7 +62,8 @@ class Grant:
     inner: Mapping[str, Vector] = field(default_factory=dict)
     history: tuple[Vector, ...] = ()
     """What phases before this one agreed on, as far as the worker lacks it."""
-    is_quarantined: bool = False
+    is_idle: bool = False
+    """Nothing is left to do in this phase: the budget is used up, or the rows are quarantined."""
 
 
 def pack(frame: Frame, arrays: Mapping[str, Vector | None], **note: Any) -> Frame:  # noqa: ANN401
@@ -152,7 +153,7 @@ def grant_to(frame: Frame, grant: Grant) -> Frame:
         budget=grant.budget,
         progress=grant.progress,
         is_fresh=grant.is_fresh,
-        is_quarantined=grant.is_quarantined,
+        is_idle=grant.is_idle,
         history=[v.size for v in grant.history],
     )
     extra = {**inner, "history": _joined(grant.history)}
@@ -176,7 +177,7 @@ def grant_of(frame: Frame) -> Grant:
         is_fresh=bool(note["is_fresh"]),
         inner={n.removeprefix(prefix): v for n, v in arrays.items() if n.startswith(prefix)},
         history=tuple(history),
-        is_quarantined=bool(note["is_quarantined"]),
+        is_idle=bool(note["is_idle"]),
     )
 
 

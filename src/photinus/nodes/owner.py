@@ -52,6 +52,9 @@ class Owner:
         self.metrics: Mapping[str, float] = {}
         self._state = policy.init(point)
         self._opened: float | None = None
+        """When the first push of this round came."""
+        self._met: float | None = None
+        """When its quorum had come."""
         self._durations: list[float] = []
 
     @property
@@ -66,20 +69,21 @@ class Owner:
 
     def restore(self, point: Message, applied: int) -> None:
         """Goes back to a point; what was waiting is dropped."""
-        self._state, self._opened = self.policy.init(point), None
+        self._state, self._opened, self._met = self.policy.init(point), None, None
         self.version, self.applied = point.version, applied
 
     def receive(self, seat: SeatState, frame: Frame, now: float) -> list[Answer] | None:
         """Takes a push or a fetch in; None when its numbers are not finite."""
         message = message_of(frame, frame.kind)
-        if message.vector is not None and not is_finite(decode(message.codec, message.vector)):
+        if not _is_finite(message):
             return None
         seat.waiting = frame
-        if self._opened is None:
-            self._opened = now
         members = self._fence.members
         replies, self._state = self.policy.receive(seat.slot, message, members, self._state)
-        return self._settled(replies, now)
+        answers = self._settled(replies, now)
+        if seat.waiting is not None and self._opened is None:
+            self._opened = now
+        return answers or (self.leave_out_the_late(now) if self.policy.quorum < 1 else [])
 
     def close(self, now: float, without: frozenset[int] = frozenset()) -> list[Answer]:
         """Closes the rounds that are whole for the members that are left."""
@@ -89,19 +93,21 @@ class Owner:
 
     def leave_out_the_late(self, now: float) -> list[Answer]:
         """Closes a round without those that let it wait too long."""
-        pushed = {s.slot for s in self._fence.seats.values() if s.waiting is not None}
-        late = self._fence.members - pushed
-        if self._opened is None or not pushed or not late:
+        if self._opened is None:
             return []
-        waited = now - self._opened
-        grace = self.policy.grace_seconds
-        is_quorum = len(pushed) >= self.policy.quorum * len(self._fence.members)
-        if is_quorum and grace is not None and waited >= grace:
-            return self.close(now, late)
-        is_known = len(self._durations) >= 3
-        if is_known and waited >= max(LATE_SECONDS, 3 * median(self._durations)):
-            return self.close(now, late)
-        return []
+        members = self._fence.members
+        late = frozenset(s for s in members if self._fence.seats[s].waiting is None)
+        if not late:
+            return []
+        came, policy = len(members) - len(late), self.policy
+        if policy.quorum < 1 and came >= policy.quorum * len(members) - 1e-9:
+            self._met = now if self._met is None else self._met
+            if now - self._met >= policy.grace_seconds:
+                return self.close(now, late)
+        if len(self._durations) < 3:  # nobody knows yet how long a round takes
+            return []
+        is_late = now - self._opened >= max(LATE_SECONDS, 3 * median(self._durations))
+        return self.close(now, late) if is_late else []
 
     def _settled(self, replies: Sequence[Reply], now: float) -> list[Answer]:
         """Applies what was agreed, counts what was missed."""
@@ -132,7 +138,8 @@ class Owner:
     def _round_closed(self, agreed: Sequence[Answer], now: float) -> None:
         seconds = now - self._opened if self._opened is not None else 0.0
         self._durations = [*self._durations[-20:], seconds]
-        self._opened, self.version = None, max(a.message.version for a in agreed)
+        self._opened = self._met = None
+        self.version = max(a.message.version for a in agreed)
         told = [(a.push.note.get("metrics", {}), a.push.examples) for a in agreed]
         self.metrics = _mean_metrics(told) or self.metrics
         self._desk.emit(
@@ -150,6 +157,12 @@ class Owner:
                 ),
             )
         )
+
+
+def _is_finite(message: Message) -> bool:
+    if message.vector is not None and not is_finite(decode(message.codec, message.vector)):
+        return False
+    return message.floats is None or is_finite(message.floats)
 
 
 def _mean_metrics(told: Sequence[tuple[Mapping[str, Any], int]]) -> dict[str, float]:

@@ -47,7 +47,8 @@ class Voice:
 
     def __init__(self, seat: Seat, about: Mapping[str, Any]) -> None:
         self.seat, self._about = seat, dict(about)
-        self._sequence, self._tally = 0, Tally()
+        self._hellos = self._sequence = self._version = 0
+        self._tally = Tally()
         self._granted_at = self._spoke_at = self._heard_at = 0.0
 
     def seconds(self, now: float) -> float:
@@ -61,11 +62,11 @@ class Voice:
     def frame(self, ask: Ask, now: float) -> Frame:
         """Returns what to send for an ask of the life."""
         if isinstance(ask, Hello):
-            self.seat = replace(self.seat, lease=0)
-            note = {**self._about, "rows": ask.rows, "has": ask.has}
+            self.seat, self._hellos = replace(self.seat, lease=0), self._hellos + 1
+            note = {**self._about, "hello": self._hellos, "rows": ask.rows, "has": ask.has}
             return self.seat.frame("hello", note=note)
         if isinstance(ask, Snapshot):
-            return snapshot_to(self.seat.frame("state"), ask)
+            return snapshot_to(self.seat.frame("state", version=self._version), ask)
         if isinstance(ask, Close):
             return self._closing(ask)
         assert isinstance(ask, Exchange)
@@ -75,12 +76,14 @@ class Voice:
         return message_to(self._numbered("push", ask.position), ask.message, **note)
 
     def _closing(self, ask: Close) -> Frame:
-        frame = replace(self._numbered("close", ask.position), note={"has": ask.has})
-        parameters = ask.parameters
+        frame = self._numbered("close", ask.position)
+        frame = replace(frame, version=self._version)
+        if ask.parameters is None:
+            return pack(frame, {})
         arrays = {
-            "vector": parameters.trained,
-            "floats": parameters.floats,
-            "integers": parameters.integers,
+            "vector": ask.parameters.trained,
+            "floats": ask.parameters.floats,
+            "integers": ask.parameters.integers,
         }
         return pack(frame, arrays)
 
@@ -102,19 +105,23 @@ class Voice:
         if heard.kind in ("fenced", "refused") and is_mine and not isinstance(ask, Hello):
             raise FencedError(f"slot {self.seat.slot} lost lease {self.seat.lease}")
         if isinstance(ask, (Hello, Close)):
-            is_grant = heard.kind == "grant"
-            return heard.kind == "done" or (is_grant and self._is_for_me(heard))
+            return heard.kind == "done" or (heard.kind == "grant" and self._is_mine(said, heard))
         return heard.kind in ("agreed", "heal") and is_mine and heard.sequence == said.sequence
 
-    def _is_for_me(self, grant: Frame) -> bool:
-        return bool(grant.note.get("attempt") == self._about.get("attempt"))
+    def _is_mine(self, said: Frame, grant: Frame) -> bool:
+        """Tells whether a grant answers this hello, or this close, and no earlier one."""
+        if grant.note.get("attempt") != self._about.get("attempt"):
+            return False
+        if said.kind == "hello":
+            return bool(grant.note["hello"] == self._hellos)
+        return grant.lease == said.lease and grant.sequence == said.sequence + 1
 
     def understood(self, heard: Frame, now: float) -> Grant | News | None:
         """Returns what an answer means for the life."""
         if heard.kind == "done":
             return None
         self._tally.wait_seconds += now - self._spoke_at
-        self._heard_at = now
+        self._heard_at, self._version = now, heard.version
         if heard.kind != "grant":
             return news_of(heard, self.seconds(now))
         grant = grant_of(heard)

@@ -118,8 +118,8 @@ class Policy(ABC):
     """True when the owner holds the agreed parameters; False when only the workers do."""
     quorum: float = 1.0
     """The share of the members that may close a round without the others."""
-    grace_seconds: float | None = None
-    """How long a round waits for the others once the quorum has come; None: as a barrier does."""
+    grace_seconds: float = 0.0
+    """How long a round waits for the others once the quorum has come."""
 
     @abstractmethod
     def init(self, point: Message) -> Any:  # noqa: ANN401

@@ -14,8 +14,7 @@ from typing import Any
 from photinus.core.clock import Epochs, Seconds, Steps, Trigger
 from photinus.core.errors import UsageError
 from photinus.core.settings import (
-    Limit,
-    above,
+    at_least,
     between,
     from_dict,
     one_of,
@@ -67,7 +66,7 @@ class Agreement:
     """Of what travels, up and down."""
     quorum: float = 1.0
     """The share of the workers whose pushes close a round."""
-    grace_seconds: float | None = None
+    grace_seconds: float = 0.0
     """How long a round waits for the others once the quorum has come."""
     gain: str = "safe"
     """unsafe: the outer gain is taken as asked."""
@@ -77,7 +76,7 @@ class Agreement:
         "merge": one_of(*MERGES),
         "codec": one_of(*CODECS),
         "quorum": between(0.01, 1),
-        "grace_seconds": Limit.optional(above(0)),
+        "grace_seconds": at_least(0),
         "gain": one_of("safe", "unsafe"),
     }
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from photinus.core.clock import Clock, Steps, Trigger
 from photinus.core.parameters import Vector
-from photinus.core.settings import Limit, at_least, between, one_of, validate
+from photinus.core.settings import at_least, between, one_of, validate
 from photinus.strategies.base import (
     ALL,
     GRADIENT,
@@ -173,12 +173,12 @@ class Rounds(Policy):
     codec: str = "fp32"
     keeps: bool = True
     quorum: float = 1.0
-    grace_seconds: float | None = None
+    grace_seconds: float = 0.0
     LIMITS = {  # noqa: RUF012
         "merge": one_of(*MERGES),
         "codec": one_of(*CODECS),
         "quorum": between(0.01, 1),
-        "grace_seconds": Limit.optional(at_least(0)),
+        "grace_seconds": at_least(0),
     }
 
     def __post_init__(self) -> None:
@@ -202,8 +202,8 @@ class Rounds(Policy):
         if message.version != state.version and message.fragment == ALL:
             missed = self.agreed(state) if self.keeps else Message("rejoin", version=state.version)
             return [Reply(slot, missed)], state
-        waiting = {f: dict(pushed) for f, pushed in state.waiting.items()}
-        waiting.setdefault(message.fragment, {})[slot] = message
+        pushed = {**state.waiting.get(message.fragment, {}), slot: message}
+        waiting = {**state.waiting, message.fragment: pushed}
         return self.close(members, state._replace(waiting=waiting))
 
     def close(self, members: frozenset[int], state: Agreed) -> tuple[list[Reply], Agreed]:
@@ -211,7 +211,7 @@ class Rounds(Policy):
         replies: list[Reply] = []
         for fragment in list(state.waiting):
             pushed = state.waiting[fragment]
-            if pushed and members <= set(pushed):
+            if len(members) <= len(pushed) and members <= pushed.keys():
                 some, state = self._merged(fragment, state)
                 replies += some
         return replies, state

@@ -1,0 +1,187 @@
+"""How far a run is: its seats, the present phase and its owner, the budget, the cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from photinus.core.errors import UsageError, message
+from photinus.core.events import PhaseStarted, Warned
+from photinus.core.parameters import Vector
+from photinus.nodes.cuts import Cut, Cuts
+from photinus.nodes.desk import Desk
+from photinus.nodes.fence import Fence
+from photinus.nodes.mail import Seat
+from photinus.nodes.owner import Owner
+from photinus.nodes.program import Phase, Program
+from photinus.strategies.base import Message
+from photinus.transport.frames import Frame
+
+__all__ = ["Course"]
+
+
+class Course:
+    """What seats, pushes and phases have in common.
+
+    Args:
+        program: what is trained.
+        desk: where events, ledger lines and cuts go.
+        now: the time, in seconds that never go back.
+        cut: what to go on from, of an earlier term.
+
+    Raises:
+        UsageError: the cut belongs to another program.
+    """
+
+    owner: Owner
+
+    def __init__(self, program: Program, desk: Desk, now: float, cut: Cut | None) -> None:
+        if cut is not None:
+            _check(cut, program)
+        self.program, self.desk, self.fence = program, desk, Fence(program.workers)
+        self.history: tuple[Vector, ...] = cut.history if cut else ()
+        self.cuts, self.has_begun = Cuts(cut), False
+        self.enter(cut.phase if cut else 0, now)
+
+    @property
+    def phase(self) -> Phase:
+        """The present phase."""
+        return self.program.phases[self.owner.phase]
+
+    @property
+    def is_spent(self) -> bool:
+        """True when the budget is used up and shares were not fixed in advance."""
+        return self.owner.applied >= self.owner.budget and not self.phase.agreement.is_deterministic
+
+    def frame(self, kind: str, slot: int, lease: int, **fields: Any) -> Frame:  # noqa: ANN401
+        """Returns a frame to a slot's worker."""
+        seat = Seat(self.desk.run, self.desk.term, self.owner.phase, slot, lease)
+        return seat.frame(kind, **fields)
+
+    def warn(self, wrong: str, *, got: object = None, do: str = "") -> None:
+        """Tells the user."""
+        self.desk.emit(Warned(text=message(wrong, got=got, do=do)))
+
+    # -- phases ----------------------------------------------------------------------------------
+
+    def enter(self, phase: int, now: float) -> None:
+        """Sets a phase up: its first parameters, its policy, every seat at its start."""
+        self.entered = self.saved = now
+        self.cuts.drop()
+        self.fence.reopen()
+        for seat in self.fence.seats.values():
+            seat.position = 0
+        policy = self.program.phases[phase].agreement.policy()
+        cut = self.cuts.last
+        is_here = cut is not None and cut.phase == phase
+        point = cut.point if cut is not None and is_here else self._start(phase)
+        self.owner = Owner(phase, policy, point, self.fence, self.desk)
+        if cut is not None and is_here:
+            self._restore(cut)
+
+    def begin(self, now: float) -> None:
+        """The phase begins: all rows are counted."""
+        self.has_begun, self.entered, self.saved = True, now, now
+        stage, rows = self.phase.stage, {s.slot: s.rows for s in self.fence.seats.values()}
+        self.owner.budget = max(1, round(stage.epochs * sum(rows.values())))
+        cut = self.cuts.at(self.owner.phase, self.owner.version)
+        if cut is not None and not cut.is_phase_start and rows != cut.rows:
+            wrong = "the workers hold other rows than at the checkpoint: some count twice, or never"
+            self.warn(wrong, do="resume with the same data in the same partitions")
+        vector = self.owner.point.vector
+        self.desk.emit(
+            PhaseStarted(
+                phase=self.owner.phase,
+                name=self.phase.name,
+                budget=self.owner.budget,
+                parameters=0 if vector is None else vector.size,
+                strategy=str(self.phase.agreement),
+                batch_size=stage.batch_size,
+                epochs=stage.epochs,
+            )
+        )
+
+    def _start(self, phase: int) -> Message:
+        parameters = self.program.build(phase, self.history).parameters
+        return Message(
+            "heal",
+            parameters.trained.copy(),
+            floats=parameters.floats.copy(),
+            integers=parameters.integers.copy(),
+        )
+
+    # -- cuts ------------------------------------------------------------------------------------
+
+    def here(self) -> Cut:
+        """Returns the present point as a cut, without what the workers hold alone."""
+        owner, seats = self.owner, self.fence.seats.values()
+        return Cut(
+            phase=owner.phase,
+            version=owner.version,
+            applied=owner.applied,
+            budget=owner.budget,
+            point=owner.point._replace(version=owner.version),
+            positions={s.slot: s.position for s in seats},
+            rows={s.slot: s.rows for s in seats},
+            history=self.history,
+        )
+
+    def is_cut_due(self, now: float) -> bool:
+        """Tells whether the present round shall be saved."""
+        every = self.desk.checkpoint_seconds
+        return every is not None and now - self.saved >= every
+
+    def save_if_whole(self, now: float) -> None:
+        """Saves the cut in the making once every worker has told its part."""
+        cut = self.cuts.whole(keeps=self.owner.policy.keeps)
+        if cut is not None:
+            self.saved = now
+            self.desk.save(cut)
+
+    def remember(self, held: Mapping[str, Vector], version: int) -> None:
+        """Keeps the parameters of a worker that is done, should all others be lost."""
+        owner = self.owner
+        is_new = version == owner.version and self.cuts.at(owner.phase, version) is None
+        if is_new and version > 0 and not owner.policy.keeps:
+            here = self.here()
+            point = here.point._replace(
+                vector=held["vector"], floats=held["floats"], integers=held["integers"]
+            )
+            self.cuts.last = replace(here, point=point)
+
+    def fall_back(self) -> None:
+        """Nobody is left who knows the parameters: the last cut, or the phase's start."""
+        cut, lost = self.cuts.last, self.owner.version
+        if cut is None or cut.phase != self.owner.phase:
+            cut = replace(
+                self.here(),
+                version=0,
+                applied=0,
+                point=self._start(self.owner.phase),
+                positions=dict.fromkeys(self.fence.seats, 0),
+            )
+        self.cuts.last = cut
+        self.cuts.drop()
+        self._restore(cut)
+        self.fence.reopen()
+        self.warn(
+            "all workers were lost, and with them what they had agreed on",
+            got=f"went back from version {lost} to {cut.version} of phase {cut.phase}",
+            do="checkpoint more often to lose less",
+        )
+
+    def _restore(self, cut: Cut) -> None:
+        self.owner.restore(cut.point, cut.applied)
+        for seat in self.fence.seats.values():
+            seat.position = cut.positions.get(seat.slot, 0)
+
+
+def _check(cut: Cut, program: Program) -> None:
+    if cut.phase >= len(program.phases):
+        wrong = f"the checkpoint is of phase {cut.phase}, and this program has fewer phases"
+        raise UsageError(wrong, got=len(program.phases), do="resume with the program it is of")
+    workers = len(cut.positions)
+    if not cut.is_phase_start and workers != program.workers:
+        wrong = f"a checkpoint within a phase goes on with as many workers as it has, {workers}"
+        raise UsageError(wrong, got=program.workers, do=f"resume with {workers} workers")
