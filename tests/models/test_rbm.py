@@ -177,7 +177,7 @@ def test_sampled_inputs_have_the_means_given():
     rbm = machine(samples_inputs=True)
     halves = SimpleNamespace(features=np.full((20_000, 6), 0.3, np.float32))
     rbm.learn(halves, 1)
-    v0 = rbm._rooms[20_000][0][:20_000].numpy()
+    v0 = rbm._rooms.get("v", (40_000, 6))[:20_000].numpy()
     assert set(np.unique(v0)) == {0.0, 1.0}
     assert abs(v0.mean() - 0.3) < 0.01
 

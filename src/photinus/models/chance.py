@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from photinus.models.tensors import Rooms
+
 __all__ = ["Bits"]
 
 
@@ -17,8 +19,15 @@ class Bits:
     Reference: Doty-Humphrey, PractRand's sfc64 (2010), as numpy has it.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, rooms: Rooms | None = None) -> None:
+        """Seeds the source.
+
+        Args:
+            seed: decides all that is drawn.
+            rooms: for what is in between; the caller's, to be used again at the next step.
+        """
         self._source = np.random.SFC64(seed)
+        self._rooms = rooms or Rooms()
 
     def uniform(self, shape: Sequence[int]) -> Tensor:
         """Returns whole numbers from −32768 to 32767, all equally likely, int16."""
@@ -33,14 +42,15 @@ class Bits:
             probabilities: float32 or bfloat16, any shape.
             out: the same shape, its own type; may be `probabilities` itself.
         """
-        threshold = probabilities.float() * 65536 - 32768
-        return torch.gt(threshold, self.uniform(out.shape).float(), out=out)
+        chance = self._rooms.get("chance", out.shape).copy_(self.uniform(out.shape))
+        threshold = self._rooms.get("threshold", out.shape).copy_(probabilities)
+        return torch.gt(threshold.mul_(65536).sub_(32768), chance, out=out)
 
     def keep(self, share: float, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Returns a dropout mask: 1/share with the probability `share`, else 0."""
         # comparing floats in place is five times faster than making a bool tensor of shorts
-        mask = self.uniform(shape).float().lt_(share * 65536 - 32768)
-        return mask.mul_(1 / share).to(dtype)
+        chance = self._rooms.get("chance", shape).copy_(self.uniform(shape))
+        return chance.lt_(share * 65536 - 32768).mul_(1 / share).to(dtype)
 
     def normal(self, shape: Sequence[int]) -> Tensor:
         """Returns standard normal numbers, float32."""

@@ -23,7 +23,7 @@ from photinus.models.base import Batch, Model
 from photinus.models.chance import Bits
 from photinus.models.losses import count_errors, loss_named, target_for
 from photinus.models.products import PRODUCTS, dtype_of, linear, outer
-from photinus.models.tensors import rows_of, tensor_of
+from photinus.models.tensors import Rooms, rows_of, tensor_of
 
 __all__ = ["MLP", "Dense", "mlp_layout"]
 
@@ -96,6 +96,7 @@ class MLP(Model):
         self.settings = settings
         self.parameters = parameters or Parameters(mlp_layout(settings.sizes))
         self._loss = loss_named(settings.loss, settings.label_smoothing)
+        self._rooms = Rooms()
         self._depth = len(settings.sizes) - 1
         self._gradient = Parameters(self.parameters.layout)
         self._slopes = _layers(self._gradient.layout, torch.from_numpy(self._gradient.trained))
@@ -107,7 +108,7 @@ class MLP(Model):
 
     def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the gradient of the batch's mean loss, and the loss."""
-        bits = Bits(seed)
+        bits = Bits(seed, self._rooms)
         with torch.no_grad():
             rows = self._rows(batch.features)
             read, masks = self._forward(rows, bits)
@@ -185,7 +186,7 @@ class MLP(Model):
         for layer in reversed(range(self._depth)):
             x, mask = read[layer], masks[layer]
             slope_w, slope_b = self._slopes[layer]
-            outer(x, slope, 1.0, slope_w, self.settings.products)
+            outer(x, slope, slope_w, self.settings.products, self._rooms)
             torch.sum(slope, 0, dtype=torch.float32, out=slope_b)
             if layer == 0:
                 return

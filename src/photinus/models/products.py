@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from photinus.core.errors import UsageError
+from photinus.models.tensors import Rooms
 
 __all__ = [
     "PRECISIONS",
@@ -40,7 +41,9 @@ def dtype_of(products: str) -> torch.dtype:
     return torch.bfloat16 if products == "bfloat16" else torch.float32
 
 
-def linear(x: Tensor, w: Tensor, b: Tensor | None, products: str) -> Tensor:
+def linear(
+    x: Tensor, w: Tensor, b: Tensor | None, products: str, out: Tensor | None = None
+) -> Tensor:
     """Returns x w + b in the operands' type.
 
     Args:
@@ -48,30 +51,31 @@ def linear(x: Tensor, w: Tensor, b: Tensor | None, products: str) -> Tensor:
         w: [i, o], which may be a transposed view.
         b: [o] or None.
         products: one of `PRODUCTS`.
+        out: [B, o]; used where the library can write into it.
     """
     if products == "onednn" and x.dtype == torch.float32:
         result: Tensor = torch.ops.mkldnn._linear_pointwise(x, w.t(), b, "none", [], "")
         return result
-    return torch.mm(x, w) if b is None else torch.addmm(b, x, w)
+    return torch.mm(x, w, out=out) if b is None else torch.addmm(b, x, w, out=out)
 
 
-def outer(x: Tensor, y: Tensor, scale: float, out: Tensor, products: str) -> Tensor:
-    """Writes scale · xᵀ y into `out`.
+def outer(x: Tensor, y: Tensor, out: Tensor, products: str, rooms: Rooms) -> Tensor:
+    """Writes xᵀ y into `out`.
 
     Args:
         x: [B, i].
         y: [B, o], of the same type.
-        scale: a factor on the sum over the batch.
         out: float32 [i, o].
         products: one of `PRODUCTS`.
+        rooms: for what is in between.
     """
     if products == "onednn" and x.dtype == torch.float32:
-        return torch.mul(linear(x.t(), y, None, products), scale, out=out)
+        return out.copy_(linear(x.t(), y, None, products))
     if x.dtype == out.dtype:
-        return torch.addmm(out, x.t(), y, beta=0, alpha=scale, out=out)
+        return torch.mm(x.t(), y, out=out)
     # two plain operands and one pass to float32 take less than the transposed product alone
-    rows = x.t().contiguous()  # [i, B]
-    return out.copy_(torch.addmm(y[:1], rows, y, beta=0, alpha=scale))
+    rows = rooms.get("rows", x.t().shape, x.dtype).copy_(x.t())  # [i, B]
+    return out.copy_(torch.mm(rows, y, out=rooms.get("outer", out.shape, x.dtype)))
 
 
 def gigaflops(products: str, shape: tuple[int, int, int], seconds: float = 0.02) -> float:

@@ -26,7 +26,7 @@ from photinus.core.settings import Limit, one_of, validate, whole
 from photinus.models.base import Batch, Model
 from photinus.models.chance import Bits
 from photinus.models.products import PRODUCTS, dtype_of, linear, outer
-from photinus.models.tensors import rows_of
+from photinus.models.tensors import Rooms, rows_of
 
 __all__ = ["RBM", "Divergence", "first_parameters", "rbm_layout"]
 
@@ -103,9 +103,10 @@ class RBM(Model):
         self._b = torch.from_numpy(parameters.view("b"))
         self._gradient = Parameters(parameters.layout)
         self._slopes = [torch.from_numpy(self._gradient.view(name)) for name in "Wab"]
+        self._slope = torch.from_numpy(self._gradient.trained)
         self._dtype = dtype_of(self.settings.products)
         self._low = torch.empty(self._w.shape, dtype=self._dtype)  # [V, H], W as products read it
-        self._rooms: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        self._rooms = Rooms()
         self._chain: Tensor | None = None
 
     def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
@@ -120,19 +121,19 @@ class RBM(Model):
         size, k = len(features), self.settings
         v, h, sample = self._room(size)  # [2B, V], [2B, H], [B, H]: data above, chain below
         v0, v1, h0, h1 = v[:size], v[size:], h[:size], h[size:]
-        bits = Bits(seed)
+        bits = Bits(seed, self._rooms)
         v0.copy_(self._rows(features))
         if k.samples_inputs:
             bits.draw(v0, v0)
         w, a, b = self._operands()
-        torch.sigmoid(linear(v0, w, b, k.products), out=h0)
+        self._up(v0, w, b, h0)
         if not self._resume(sample):
             bits.draw(h0, sample)
         for step in range(k.steps):
             if step:
                 bits.draw(h1, sample)
-            self._down(linear(sample, w.t(), a, k.products), v1, bits)
-            torch.sigmoid(linear(v1, w, b, k.products), out=h1)
+            self._down(sample, w, a, v1, bits)
+            self._up(v1, w, b, h1)
         if k.persistent:
             bits.draw(h1, sample)
             self._chain = sample.clone()
@@ -143,10 +144,11 @@ class RBM(Model):
     def _write(self, v: Tensor, h: Tensor, size: int) -> None:
         slope_w, slope_a, slope_b = self._slopes
         h[:size].neg_()
-        outer(v, h, 1 / size, slope_w, self.settings.products)
-        torch.sum(h, 0, dtype=torch.float32, out=slope_b).div_(size)
+        outer(v, h, slope_w, self.settings.products, self._rooms)
+        torch.sum(h, 0, dtype=torch.float32, out=slope_b)
         torch.sum(v[size:], 0, dtype=torch.float32, out=slope_a)
-        slope_a.sub_(v[:size].sum(0, dtype=torch.float32)).div_(size)
+        slope_a.sub_(v[:size].sum(0, dtype=torch.float32))
+        self._slope.div_(size)
 
     def _operands(self) -> tuple[Tensor, Tensor, Tensor]:
         if self._dtype == torch.float32:
@@ -154,13 +156,13 @@ class RBM(Model):
         return self._low.copy_(self._w), self._a.to(self._dtype), self._b.to(self._dtype)
 
     def _room(self, size: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the buffers for a batch of that size, made once."""
-        if size not in self._rooms:
-            v, h = self._w.shape
-            shapes = ((2 * size, v), (2 * size, h), (size, h))
-            made = [torch.empty(shape, dtype=self._dtype) for shape in shapes]
-            self._rooms[size] = (made[0], made[1], made[2])
-        return self._rooms[size]
+        v, h = self._w.shape
+        get = self._rooms.get
+        return (
+            get("v", (2 * size, v), self._dtype),
+            get("h", (2 * size, h), self._dtype),
+            get("sample", (size, h), self._dtype),
+        )
 
     def _resume(self, sample: Tensor) -> bool:
         """Starts from the chain, if there is one of this batch's size."""
@@ -169,9 +171,14 @@ class RBM(Model):
         sample.copy_(self._chain)
         return True
 
-    def _down(self, field: Tensor, out: Tensor, bits: Bits) -> None:
-        """Writes the visible units for their inputs a + W h [B, V]."""
+    def _up(self, v: Tensor, w: Tensor, b: Tensor, out: Tensor) -> None:
+        """Writes p(h = 1 | v) = σ(v W + b) [B, H]."""
+        torch.sigmoid(linear(v, w, b, self.settings.products, out), out=out)
+
+    def _down(self, h: Tensor, w: Tensor, a: Tensor, out: Tensor, bits: Bits) -> None:
+        """Writes the visible units for h: their means or samples, of σ(h Wᵀ + a) [B, V]."""
         is_gaussian = self.settings.visible == "gaussian"
+        field = linear(h, w.t(), a, self.settings.products, out)
         if is_gaussian:
             out.copy_(field)
         else:

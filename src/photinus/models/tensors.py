@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -9,7 +11,21 @@ from torch import Tensor
 from photinus.core.errors import DataError
 from photinus.core.parameters import Vector
 
-__all__ = ["rows_of", "tensor_of"]
+__all__ = ["Rooms", "rows_of", "tensor_of"]
+
+
+class Rooms:
+    """Tensors to work in, made once a name and shape: fresh memory costs as much as the work."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[str, tuple[int, ...], torch.dtype], Tensor] = {}
+
+    def get(self, name: str, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+        """Returns the tensor of that name; what the last user left is in it."""
+        key = (name, tuple(shape), dtype)
+        if key not in self._made:
+            self._made[key] = torch.empty(key[1], dtype=dtype)
+        return self._made[key]
 
 
 def tensor_of(array: Vector) -> Tensor:
