@@ -1,0 +1,142 @@
+"""What an engine is: it gives a program's workers a place to live, and returns what they agreed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from photinus.core.errors import UsageError
+from photinus.core.events import Event
+from photinus.core.seeds import generator
+from photinus.core.settings import Limit, at_least, one_of, validate, whole
+from photinus.feed.arrays import PartitionFeed
+from photinus.feed.base import Array
+from photinus.feed.checks import RowChecks, Sieve
+from photinus.feed.rows import Rows
+from photinus.feed.shared import SharedFeed
+from photinus.nodes.coordinator import Result
+from photinus.nodes.cuts import Cut
+from photinus.nodes.desk import Desk
+from photinus.nodes.life import Part
+from photinus.nodes.program import Program
+from photinus.transport.frames import Frame
+
+__all__ = ["ArrayData", "Assignment", "Engine", "part_of"]
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArrayData:
+    """Rows in the driver's memory: `features` [n, ...], `labels` [n] or None.
+
+    Args:
+        scale: features are handed out as float32(features) · scale; None as they are.
+        checks: what every row must be.
+    """
+
+    features: Array
+    labels: Array | None = None
+    scale: float | None = None
+    checks: RowChecks = field(default_factory=RowChecks)
+
+    def __post_init__(self) -> None:
+        if len(self.features) == 0:
+            raise UsageError("there are no rows to train on", do="look at where the data is read")
+        if self.labels is not None and len(self.labels) != len(self.features):
+            got = f"{len(self.features)} and {len(self.labels)}"
+            raise UsageError("features and labels must be equally many", got=got)
+
+    def part(self, program: Program, slot: int) -> tuple[Array, Array | None]:
+        """Returns one slot's rows: a share of a permutation that the seed gives, or all rows."""
+        if program.is_shared:
+            return self.features, self.labels
+        order = generator(program.seed, "deal").permutation(len(self.features))
+        mine = np.sort(np.array_split(order, program.workers)[slot])
+        return self.features[mine], None if self.labels is None else self.labels[mine]
+
+    def checked(self) -> ArrayData:
+        """Returns the rows that pass their checks.
+
+        Raises:
+            DataError: a row is wrong, by its number in `features`.
+        """
+        sieve = Sieve(self.checks)
+        sieve.open(len(self.features))
+        features, labels = sieve.checked(self.features, self.labels)
+        sieve.end()
+        return ArrayData(features, labels, self.scale, self.checks)
+
+
+def part_of(rows: Rows, program: Program) -> Part:
+    """Returns a worker's part: its own rows, or its share of rows that all can read."""
+    if not program.is_shared:
+        return Part(len(rows), lambda order: PartitionFeed(rows, order))
+    share = -(-len(rows) // program.workers)
+    return Part(share, lambda order: SharedFeed(rows, order))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Assignment:
+    """A program, its data, and where everything goes that is not its result."""
+
+    program: Program
+    data: Any
+    """ArrayData, or what the engine reads besides."""
+    run: bytes
+    """The run's 16 bytes."""
+    term: int = 1
+    cut: Cut | None = None
+    """What to go on from."""
+    emit: Callable[[Event], None] = _nothing
+    enter: Callable[[str, Frame, Mapping[str, Any]], None] = _nothing
+    save: Callable[[Cut], None] = _nothing
+    checkpoint_seconds: float | None = None
+    security: str = "tls"
+    """none: frames in clear, for a network that is trusted as a whole."""
+    restarts: int = 100
+    """How many lost workers may be started again, in all."""
+    patience_seconds: float = 600.0
+    LIMITS = {  # noqa: RUF012
+        "term": whole(1),
+        "checkpoint_seconds": Limit.optional(at_least(0)),
+        "security": one_of("tls", "none"),
+        "restarts": whole(0),
+    }
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def desk(self) -> Desk:
+        """Returns the coordinator's desk."""
+        return Desk(
+            run=self.run,
+            term=self.term,
+            emit=self.emit,
+            enter=self.enter,
+            save=self.save,
+            checkpoint_seconds=self.checkpoint_seconds,
+            patience_seconds=self.patience_seconds,
+        )
+
+
+class Engine(ABC):
+    """Where processes live: simulated, on this machine, or as tasks of Spark."""
+
+    name: str
+
+    @abstractmethod
+    def run(self, assignment: Assignment) -> Result:
+        """Trains until all phases are over, and returns what was agreed.
+
+        Raises:
+            RunFailedError: the run ended without a result.
+            DataError: a row is wrong.
+            NotReadyError: the machine or the cluster lacks something.
+        """

@@ -1,0 +1,87 @@
+"""The driver's side of a run with real processes: keys, listener, coordinator, and the end."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from photinus.core.errors import RunFailedError
+from photinus.core.events import Warned
+from photinus.engine.base import Assignment
+from photinus.engine.errand import told_error
+from photinus.nodes.coordinator import Coordinator, Result
+from photinus.nodes.service import Service
+from photinus.transport.credentials import Credentials, WorkerKey
+from photinus.transport.link import Gone, Hear, Listener
+from photinus.transport.serve import TcpListener
+
+__all__ = ["Hall"]
+
+
+class Hall:
+    """Where the workers of one run meet.
+
+    Args:
+        assignment: what is trained.
+        host: the interface to listen on.
+    """
+
+    def __init__(self, assignment: Assignment, host: str = "127.0.0.1") -> None:
+        make = Credentials.make if assignment.security == "tls" else Credentials.none
+        self._assignment, self._host = assignment, host
+        self._credentials = make(assignment.run)
+        self._coordinator = Coordinator(
+            assignment.program, assignment.desk(), now=time.monotonic(), cut=assignment.cut
+        )
+        self._service = Service(self._coordinator, self._listen)
+        self.address = self._service.listener.address
+
+    def __enter__(self) -> Hall:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._service.stop(str(error) or type(error).__name__)
+        self._service.close()
+
+    def _listen(self, hear: Hear, gone: Gone) -> Listener:
+        return TcpListener(self._host, self._credentials, hear, gone, on_refused=self._refused)
+
+    def _refused(self, *what: object) -> None:
+        text = "strangers were turned away: " + ", ".join(str(w) for w in what)
+        self._assignment.emit(Warned(text=text))
+
+    def worker_key(self) -> WorkerKey:
+        """Returns a key for the workers of this run."""
+        return self._credentials.worker()
+
+    @property
+    def is_over(self) -> bool:
+        """True when every worker may go."""
+        return self._coordinator.is_over
+
+    def wait(self, seconds: float) -> bool:
+        """Waits for the end; returns whether it has come."""
+        return self._service.wait(seconds)
+
+    def stop(self, reason: str) -> None:
+        """Ends the run without a result."""
+        self._service.stop(reason)
+
+    def result(self) -> Result:
+        """Returns what was agreed.
+
+        Raises:
+            RunFailedError: the run ended without a result.
+        """
+        coordinator = self._coordinator
+        if coordinator.result is None:
+            if coordinator.failure:
+                raise told_error(coordinator.failure, coordinator.failure_kind)
+            raise RunFailedError("the run ended before its phases were over")
+        return coordinator.result

@@ -1,0 +1,44 @@
+"""The simulator as an engine: real gradients of real models, in virtual seconds."""
+
+from __future__ import annotations
+
+from photinus.core.errors import RunFailedError, UsageError
+from photinus.engine.base import ArrayData, Assignment, Engine, part_of
+from photinus.engine.simulate import Simulation, World
+from photinus.feed.rows import Rows
+from photinus.nodes.coordinator import Coordinator, Result
+
+__all__ = ["SimulatedEngine"]
+
+
+class SimulatedEngine(Engine):
+    """All workers in this process, one after the other, on machines as fast as `world` says.
+
+    Args:
+        world: speeds and accidents.
+    """
+
+    name = "simulate"
+
+    def __init__(self, world: World | None = None) -> None:
+        self.world = world or World()
+
+    def run(self, assignment: Assignment) -> Result:
+        """See `Engine.run`."""
+        data, program = assignment.data, assignment.program
+        if not isinstance(data, ArrayData):
+            got = type(data).__name__
+            raise UsageError("the simulator reads arrays", got=got, do="use the Spark engine")
+        import torch
+
+        torch.set_num_threads(program.threads)
+        data = data.checked()
+        slots = range(1 if program.is_shared else program.workers)
+        rows = [Rows.of(*data.part(program, slot), scale=data.scale) for slot in slots]
+        parts = [part_of(rows[s % len(rows)], program) for s in range(program.workers)]
+        coordinator = Coordinator(program, assignment.desk(), cut=assignment.cut)
+        simulation = Simulation(program, parts, self.world, coordinator=coordinator)
+        result = simulation.run()
+        if result is None:
+            raise RunFailedError("the simulated run came to a standstill")
+        return result

@@ -1,0 +1,275 @@
+"""Workers as plain long-lived tasks of Spark, one a slot, that meet through our own coordinator.
+
+No barrier stage: there one lost executor ends the job. A task that dies is started again by Spark
+alone, takes its slot with a higher lease, and goes on; the others never stop.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from photinus.core.errors import NotReadyError, RunFailedError, UsageError, message
+from photinus.core.events import Warned
+from photinus.engine.base import ArrayData, Assignment, Engine, part_of
+from photinus.engine.errand import Errand
+from photinus.engine.hall import Hall
+from photinus.engine.session import session_warnings, spark_session
+from photinus.feed.arrow import ColumnSpec
+from photinus.feed.base import Array
+from photinus.feed.checks import RowChecks, Sieve
+from photinus.feed.rows import Rows
+from photinus.feed.spark import columns, partitioned
+from photinus.feed.spool import Budget, gather
+from photinus.nodes.coordinator import Result
+from photinus.nodes.life import Part
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["MAX_CLOSURE_BYTES", "FrameData", "SparkEngine", "frame_of"]
+
+MAX_CLOSURE_BYTES = 512 << 10
+"""Above 1 MiB Spark makes a task's closure a broadcast: a file in clear on every machine."""
+SCHEMA = "slot int, rows long"
+LEAVE_SECONDS = 15.0
+"""So long the tasks may take to end once the run is over."""
+REGISTER_SECONDS = 30.0
+"""So long executors may take to register."""
+AGAIN = 3
+"""So often a job that Spark gave up is submitted again."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FrameData:
+    """Rows of a DataFrame.
+
+    Args:
+        frame: where the rows are.
+        features: a column of vectors, arrays, bytes or images, or several columns of numbers.
+        label: a column of numbers, or None.
+        scale: features are handed out as float32(features) · scale; None as they are.
+        checks: what every row must be.
+        budget: of memory and disk, for each worker.
+    """
+
+    frame: DataFrame
+    features: str | list[str]
+    label: str | None = None
+    scale: float | None = None
+    checks: RowChecks = field(default_factory=RowChecks)
+    budget: Budget = field(default_factory=Budget)
+
+
+class SparkEngine(Engine):
+    """Tasks of Spark through `DataFrame.mapInArrow`.
+
+    Args:
+        spark: the session; left out, the active one, or a local one made for the job.
+    """
+
+    name = "spark"
+
+    def __init__(self, spark: SparkSession | None = None) -> None:
+        self._spark = spark
+
+    def run(self, assignment: Assignment) -> Result:
+        """See `Engine.run`."""
+        workers = assignment.program.workers
+        if assignment.program.is_shared:
+            raise UsageError("a DataFrame's rows are not shared", do="leave is_shared out")
+        spark = self._spark or spark_session(workers)
+        _check_slots(spark, workers)
+        data = _framed(spark, assignment.data, workers)
+        frame, spec = columns(data.frame, data.features, data.label)
+        spec = replace(spec, scale=data.scale)
+        for text in session_warnings(spark):
+            assignment.emit(Warned(text=text))
+        host = str(spark.conf.get("spark.driver.host", "127.0.0.1"))
+        with Hall(assignment, host) as hall:
+            errand = Errand(
+                assignment.program.sent(), hall.address, hall.worker_key(), assignment.term
+            )
+            task = _task(errand, spec, data.checks, data.budget)
+            _check_size(task)
+            job = _Job(spark, partitioned(frame, workers), task, assignment.run.hex())
+            _see_through(hall, job, assignment)
+        return hall.result()
+
+
+def _framed(spark: SparkSession, data: Any, workers: int) -> FrameData:  # noqa: ANN401
+    if isinstance(data, FrameData):
+        return data
+    if isinstance(data, ArrayData):
+        label = None if data.labels is None else "label"
+        frame = frame_of(spark, data.features, data.labels, workers)
+        checks = replace(data.checks, shape=None)
+        return FrameData(
+            frame=frame, features="features", label=label, scale=data.scale, checks=checks
+        )
+    raise UsageError("the Spark engine reads DataFrames and arrays", got=type(data).__name__)
+
+
+def frame_of(
+    spark: SparkSession,
+    features: Array,
+    labels: Array | None,
+    partitions: int,
+) -> DataFrame:
+    """Returns arrays as a DataFrame: uint8 rows as bytes, all others as arrays of floats.
+
+    Args:
+        spark: the session.
+        features: [n, ...], one row each; a row's shape becomes one dimension.
+        labels: [n], or None.
+        partitions: how many parts the rows are dealt out to, by the order they have.
+    """
+    import pandas as pd
+
+    flat = np.ascontiguousarray(features).reshape(len(features), -1)
+    is_bytes = flat.dtype == np.uint8
+    table: dict[str, Any] = {"features": [row.tobytes() if is_bytes else row for row in flat]}
+    schema = "features " + ("binary" if is_bytes else "array<float>")
+    if labels is not None:
+        table["label"] = np.asarray(labels).astype(np.int64)
+        schema += ", label long"
+    return spark.createDataFrame(pd.DataFrame(table), schema).repartition(partitions)
+
+
+def _task(
+    errand: Errand, spec: ColumnSpec, checks: RowChecks, budget: Budget
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Returns what a task runs: it reads its partition, trains, and yields one row."""
+
+    def train(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        task = TaskContext.get()
+        assert task is not None
+        slot, counted = task.partitionId(), [0]
+
+        def open_part() -> Part:
+            rows = gather(batches, spec, Sieve(checks, slot), budget)
+            if not isinstance(rows, Rows):
+                raise NotReadyError(
+                    f"the rows of partition {slot} fit neither in memory nor on disk",
+                    got=f"{budget.memory_bytes >> 20} MiB and {budget.disk_bytes >> 20} MiB",
+                    do="use more workers, or a larger budget",
+                )
+            counted[0] = len(rows)
+            return part_of(rows, errand.program)
+
+        errand.run(slot, str(task.taskAttemptId()), open_part)
+        columns = [pa.array([slot], pa.int32()), pa.array(counted, pa.int64())]
+        yield pa.RecordBatch.from_arrays(columns, names=["slot", "rows"])
+
+    return train
+
+
+def _check_size(task: object) -> None:
+    from pyspark import cloudpickle
+
+    size = len(cloudpickle.dumps(task))  # type: ignore[no-untyped-call]
+    if size > MAX_CLOSURE_BYTES:
+        raise UsageError(
+            f"what travels to each task must be below {MAX_CLOSURE_BYTES >> 10} KiB",
+            got=f"{size >> 10} KiB",
+            do="keep arrays out of the program's settings",
+        )
+
+
+class _Job(threading.Thread):
+    """One Spark job in a thread of its own."""
+
+    def __init__(self, spark: SparkSession, frame: DataFrame, task: Any, group: str) -> None:  # noqa: ANN401
+        super().__init__(name="photinus-job", daemon=True)
+        self.error: Exception | None = None
+        self._spark, self._frame, self._task, self._group = spark, frame, task, group
+
+    def again(self) -> _Job:
+        """Returns the same job, not yet started."""
+        return _Job(self._spark, self._frame, self._task, self._group)
+
+    def run(self) -> None:
+        """Runs it to its end."""
+        try:
+            self._spark.sparkContext.setJobGroup(self._group, "photinus", interruptOnCancel=True)
+            self._frame.mapInArrow(self._task, SCHEMA).collect()
+        except Exception as error:
+            self.error = error
+
+    def cancel(self) -> None:
+        """Ends its tasks."""
+        self._spark.sparkContext.cancelJobGroup(self._group)
+
+
+def _see_through(hall: Hall, job: _Job, assignment: Assignment) -> None:
+    """Waits for the end of the run; a job that Spark gave up is submitted again."""
+    job.start()
+    tries = 0
+    try:
+        while not hall.wait(0.2):
+            if job.is_alive():
+                continue
+            tries += 1
+            reason = _cause(job.error)
+            if tries > AGAIN:
+                raise RunFailedError("Spark gave the job up", got=reason)
+            what = message("Spark gave the job up", got=f"{reason}; it is submitted again")
+            assignment.emit(Warned(text=what))
+            job = job.again()
+            job.start()
+        job.join(LEAVE_SECONDS)
+    finally:
+        if job.is_alive():
+            hall.stop("the driver ended the run")
+            job.join(1.0)
+            job.cancel()
+
+
+def _cause(error: Exception | None) -> str:
+    """Returns the line of Spark's long error that names the cause."""
+    if error is None:
+        return "all its tasks ended early"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    named = [line for line in lines if "Error" in line or "Exception" in line]
+    return (named or lines or [type(error).__name__])[-1][:300]
+
+
+def _check_slots(spark: SparkSession, workers: int) -> None:
+    """Refuses at once when there can never be as many slots as workers."""
+    if not hasattr(spark, "_jsparkSession"):
+        raise NotReadyError(
+            "Spark Connect cannot run the coordinator yet", do="use a classic session"
+        )
+    waiting, waited = threading.Event(), 0.0
+    slots = _slots(spark)
+    is_local = str(spark.conf.get("spark.master", "local")).startswith("local")
+    while slots is not None and slots < workers and not is_local and waited < REGISTER_SECONDS:
+        waiting.wait(0.5)
+        waited += 0.5
+        slots = _slots(spark)
+    if slots is not None and slots < workers:
+        raise UsageError(
+            f"{workers} workers need {workers} slots at the same time",
+            got=f"{slots} slots",
+            do=f"use workers={slots} or fewer, or give the application more cores",
+        )
+
+
+def _slots(spark: SparkSession) -> int | None:
+    """How many tasks can run at the same time; None where that has no bound."""
+    conf, scala = spark.conf, spark.sparkContext._jsc.sc()
+    if str(conf.get("spark.dynamicAllocation.enabled", "false")) == "true":
+        most = int(str(conf.get("spark.dynamicAllocation.maxExecutors", "2147483647")))
+        cores = int(str(conf.get("spark.executor.cores", "1")))
+        cpus = int(str(conf.get("spark.task.cpus", "1")))
+        return None if most > 1_000_000 else most * (cores // cpus)
+    profile = scala.resourceProfileManager().defaultResourceProfile()
+    return int(scala.maxNumConcurrentTasks(profile))

@@ -1,0 +1,119 @@
+"""A job's rows, read from where its source says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from photinus.core.errors import DataError, NotReadyError, UsageError
+from photinus.engine.base import ArrayData
+from photinus.feed import mnist
+from photinus.feed.base import Array
+from photinus.feed.checks import RowChecks, Sieve
+from photinus.feed.rows import scaled
+from photinus.run.job import Job, Source
+
+__all__ = ["TestRows", "read_test", "read_train"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TestRows:
+    """Rows that are only measured on: float features [n, ...] and labels [n]."""
+
+    __test__ = False  # no test case, whatever its name makes pytest think
+
+    features: Array
+    labels: Array
+
+
+def read_train(job: Job) -> Any:  # noqa: ANN401 - ArrayData, or a DataFrame's rows
+    """Returns the rows to train on.
+
+    Raises:
+        NotReadyError: they cannot be had.
+        DataError: they are not what the job says.
+    """
+    source = job.data
+    if source.name == "mnist":
+        images = mnist.load(source.path or None)
+        checks = RowChecks(classes=10)
+        return ArrayData(images.train_images, images.train_labels, 1 / 255, checks)
+    if job.engine == "spark":
+        return _frame(job, source)
+    features, labels = _table(source, source.path)
+    return ArrayData(features, labels, source.scale, RowChecks(classes=source.classes))
+
+
+def read_test(source: Source) -> TestRows | None:
+    """Returns the rows to measure on, or None when the source names none."""
+    if source.name == "mnist":
+        images = mnist.load(source.path or None)
+        return TestRows(scaled(images.test_images, 1 / 255), images.test_labels.astype(np.int64))
+    if not source.test:
+        return None
+    features, labels = _table(source, source.test)
+    if labels is None:
+        raise UsageError("rows to measure on need labels", do='name the column: label = "..."')
+    return TestRows(scaled(features, source.scale), labels)
+
+
+def _frame(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameData
+    from photinus.engine.session import spark_session
+    from photinus.engine.spark import FrameData
+
+    spark = spark_session(job.workers)
+    try:
+        frame = spark.read.parquet(source.path)
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise DataError(f"{source.path} cannot be read as Parquet", got=reason) from error
+    names = list(source.features)
+    return FrameData(
+        frame=frame,
+        features=names[0] if len(names) == 1 else names,
+        label=source.label or None,
+        scale=source.scale,
+        checks=RowChecks(classes=source.classes),
+    )
+
+
+def _table(source: Source, path: str) -> tuple[Array, Array | None]:
+    """Reads Parquet files without Spark."""
+    try:
+        import pyarrow.dataset as ds
+    except ImportError:
+        raise NotReadyError("pyarrow is not installed", do="pip install pyarrow") from None
+    from photinus.feed.arrow import BINARY, LIST, NUMERIC, ColumnSpec, arrays
+
+    if not Path(path).exists():
+        raise DataError(f"there is no {path}", do="name a Parquet file or a folder of them")
+    table = ds.dataset(path, format="parquet")
+    names = [*source.features, *([source.label] if source.label else [])]
+    missing = [name for name in names if name not in table.schema.names]
+    if missing:
+        known = ", ".join(table.schema.names)
+        raise UsageError(f"{path} has no column {missing[0]}", got=known, do="name one of these")
+    kind = str(table.schema.field(source.features[0]).type)
+    spec = ColumnSpec(
+        features=source.features,
+        label=source.label or None,
+        kind=BINARY if "binary" in kind else LIST if "list" in kind else NUMERIC,
+        dtype="uint8" if "binary" in kind else "float32",
+        shape=_shape(table, source, kind),
+    )
+    sieve = Sieve(RowChecks(classes=source.classes))
+    blocks = [arrays(b, spec, sieve) for b in table.to_batches(columns=names) if b.num_rows]
+    if not blocks:
+        raise DataError(f"{path} holds no rows")
+    labels = [block[1] for block in blocks if block[1] is not None]
+    return np.concatenate([b[0] for b in blocks]), np.concatenate(labels) if labels else None
+
+
+def _shape(table: Any, source: Source, kind: str) -> tuple[int, ...]:  # noqa: ANN401 - a dataset
+    if "binary" not in kind and "list" not in kind:
+        return (len(source.features),)
+    first = table.head(1, columns=[source.features[0]]).column(0)
+    return (len(first[0].as_py() or ()),) if len(first) else (1,)

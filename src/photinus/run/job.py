@@ -1,0 +1,224 @@
+"""A job: what a user asks for, as plain settings that go through TOML and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from photinus.core.errors import UsageError
+from photinus.core.settings import (
+    Limit,
+    at_least,
+    from_dict,
+    one_of,
+    to_dict,
+    unknown_name,
+    validate,
+    whole,
+)
+from photinus.models.base import Stage
+from photinus.models.dbn import DBN
+from photinus.models.logistic import LogisticStage
+from photinus.models.module import ModuleStage
+from photinus.nodes.program import Phase, Program
+from photinus.strategies.guard import Setting
+from photinus.strategies.recipes import Agreement, averaging, from_plain
+
+__all__ = ["ENGINES", "MODELS", "Job", "Source", "read_job"]
+
+ENGINES = ("spark", "local", "simulate")
+MODELS: dict[str, type] = {"dbn": DBN, "module": ModuleStage, "logistic": LogisticStage}
+"""Kinds of models by name."""
+
+_ADAPTIVE = ("adam", "adamw", "nadam", "radam", "adamax", "adagrad", "rmsprop", "adadelta")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """Where the rows come from."""
+
+    name: str = "mnist"
+    """mnist, or parquet."""
+    path: str = ""
+    """A file or folder; for mnist a folder of one's own instead of a download."""
+    test: str = ""
+    """Likewise, of rows that are only measured on."""
+    features: tuple[str, ...] = ("features",)
+    label: str = "label"
+    scale: float | None = None
+    """Features are taken as float32(features) · scale."""
+    classes: int | None = None
+    """Labels must be 0..classes-1."""
+    LIMITS = {  # noqa: RUF012
+        "name": one_of("mnist", "parquet"),
+        "scale": Limit.optional(at_least(0)),
+        "classes": Limit.optional(whole(1)),
+    }
+
+    def __post_init__(self) -> None:
+        validate(self)
+        if self.name == "parquet" and not self.path:
+            raise UsageError("a parquet source needs a path", got="none", do='path = "..."')
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """Model, data and agreement: all that decides what is trained, and how.
+
+    Example:
+        >>> job = Job(model=DBN(), workers=4)
+        >>> Job.from_dict(job.to_dict()) == job
+        True
+    """
+
+    model: Any = field(default_factory=DBN)
+    """A DBN, a ModuleStage or a LogisticStage."""
+    data: Source = field(default_factory=Source)
+    strategy: Agreement = field(default_factory=averaging)
+    """How the workers agree, in every phase that has none of its own."""
+    strategies: Mapping[str, Agreement] = field(default_factory=dict)
+    """Phase name -> how its workers agree; "pretraining" stands for all layers of a DBN."""
+    name: str = "job"
+    workers: int = 4
+    engine: str = "spark"
+    seed: int = 0
+    threads: int = 1
+    """Of each worker."""
+    checkpoint_seconds: float = 60.0
+    security: str = "tls"
+    is_shared: bool = False
+    LIMITS = {  # noqa: RUF012
+        "model": Limit(
+            "a DBN, a ModuleStage or a LogisticStage", lambda m: type(m) in MODELS.values()
+        ),
+        "workers": whole(1),
+        "engine": one_of(*ENGINES),
+        "seed": whole(0),
+        "threads": whole(1),
+        "checkpoint_seconds": at_least(0),
+        "security": one_of("tls", "none"),
+    }
+
+    def __post_init__(self) -> None:
+        validate(self)
+        known = {stage.name for stage in self._plain_stages()} | {"pretraining"}
+        for name in self.strategies:
+            if name not in known:
+                raise unknown_name("phase", name, known)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns plain values, for TOML and JSON."""
+        kind = next(name for name, cls in MODELS.items() if type(self.model) is cls)
+        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return plain | {
+            "model": {"kind": kind, **to_dict(self.model)},
+            "data": to_dict(self.data),
+            "strategy": self.strategy.to_dict(),
+            "strategies": {name: a.to_dict() for name, a in self.strategies.items()},
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Job:
+        """Builds a job from plain values.
+
+        Raises:
+            UsageError: a key or a name is unknown, or a limit does not hold.
+        """
+        plain = dict(values)
+        known = {f.name for f in dataclasses.fields(cls)}
+        for key in plain:
+            if key not in known:
+                raise unknown_name("setting of a job", key, known)
+        if "model" in plain:
+            plain["model"] = _model(plain["model"])
+        if "data" in plain:
+            plain["data"] = from_dict(Source, plain["data"])
+        if "strategy" in plain:
+            plain["strategy"] = from_plain(plain["strategy"])
+        named = plain.get("strategies", {})
+        plain["strategies"] = {name: from_plain(a) for name, a in named.items()}
+        return cls(**plain)
+
+    def _plain_stages(self) -> tuple[Stage, ...]:
+        """The stages as they are asked for; nothing is measured to choose a precision."""
+        if not isinstance(self.model, DBN):
+            return (self.model,)
+        precision = self.model.precision
+        plain = "mkl" if precision in ("auto", "float32", "bfloat16") else precision
+        return dataclasses.replace(self.model, precision=plain).stages()
+
+    def resolved(self) -> Job:
+        """Returns the job with what is measured on this machine decided: once, by the driver."""
+        if not isinstance(self.model, DBN):
+            return self
+        return dataclasses.replace(self, model=self.model.resolved())
+
+    def agreement(self, phase: str) -> Agreement:
+        """Returns how the workers agree in a phase."""
+        if phase in self.strategies:
+            return self.strategies[phase]
+        is_layer = phase.startswith("rbm")
+        return self.strategies.get("pretraining", self.strategy) if is_layer else self.strategy
+
+    def program(self, rows: int) -> tuple[Program, list[str]]:
+        """Returns what the workers run, and the warnings of the gain guard.
+
+        Args:
+            rows: how many there are, for the guard's estimate of the rounds.
+        """
+        phases, warnings = [], []
+        for stage in self.resolved()._plain_stages():
+            asked = self.agreement(stage.name)
+            agreement, warning = asked.guarded(self._setting(stage, asked, rows))
+            phases.append(Phase(stage=stage, agreement=agreement))
+            warnings += [f"{stage.name}: {warning}"] if warning else []
+        program = Program(
+            phases=tuple(phases),
+            workers=self.workers,
+            seed=self.seed,
+            is_shared=self.is_shared,
+            threads=self.threads,
+        )
+        return program, warnings
+
+    def _setting(self, stage: Stage, agreement: Agreement, rows: int) -> Setting:
+        steps = max(1.0, stage.epochs * rows / self.workers / stage.batch_size)
+        per_round = agreement.every.steps or steps / max(1.0, stage.epochs)
+        settings = getattr(stage, "settings", stage)
+        optimizer = str(getattr(settings, "optimizer", "sgd")).lower()
+        return Setting(
+            workers=self.workers,
+            every=agreement.every,
+            is_adaptive=optimizer in _ADAPTIVE,
+            rounds=int(steps / per_round),
+        )
+
+
+def _model(values: Mapping[str, Any]) -> Any:  # noqa: ANN401 - one of MODELS
+    if not isinstance(values, Mapping):
+        return values
+    plain = dict(values)
+    kind = str(plain.pop("kind", "dbn"))
+    if kind not in MODELS:
+        raise unknown_name("kind of model", kind, MODELS)
+    return from_dict(MODELS[kind], plain)
+
+
+def read_job(path: Path | str) -> Job:
+    """Reads a job from a TOML file.
+
+    Raises:
+        UsageError: the file cannot be read, is no TOML, or holds a wrong setting.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the job {path} cannot be read", got=str(error)) from error
+    try:
+        return Job.from_dict(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"the job {path} is no TOML", got=str(error)) from error

@@ -1,0 +1,82 @@
+"""Cuts as checkpoints, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from photinus.checkpoint.store import Checkpoint
+from photinus.core.errors import CheckpointError
+from photinus.core.parameters import Vector
+from photinus.nodes.cuts import Cut
+from photinus.strategies.base import Message
+
+__all__ = ["cut_from", "files_of", "meta_of"]
+
+Files = dict[str, dict[str, Vector]]
+
+
+def files_of(cut: Cut) -> Files:
+    """Returns a cut's arrays by file: the agreed point, the history, and each slot's own."""
+    point = cut.point
+    named = {"vector": point.vector, "floats": point.floats, "integers": point.integers}
+    agreed = {name: value for name, value in named.items() if value is not None}
+    agreed |= {f"outer.{i}": value for i, value in enumerate(point.outer)}
+    files: Files = {"agreed": agreed}
+    if cut.history:
+        files["history"] = {f"{i:03d}": vector for i, vector in enumerate(cut.history)}
+    for slot, inner in cut.inner.items():
+        if inner:
+            files[f"slot-{slot:03d}"] = dict(inner)
+    return files
+
+
+def meta_of(cut: Cut, fingerprint: str) -> dict[str, Any]:
+    """Returns a cut's plain numbers, and which program it belongs to."""
+    return {
+        "program": fingerprint,
+        "phase": cut.phase,
+        "version": cut.version,
+        "applied": cut.applied,
+        "budget": cut.budget,
+        "positions": {str(slot): position for slot, position in cut.positions.items()},
+        "rows": {str(slot): rows for slot, rows in cut.rows.items()},
+        "slots": sorted(cut.inner),
+    }
+
+
+def cut_from(checkpoint: Checkpoint, fingerprint: str) -> Cut:
+    """Returns the cut in a checkpoint.
+
+    Raises:
+        CheckpointError: it belongs to another program.
+    """
+    meta, files = checkpoint.meta, checkpoint.files
+    if meta["program"] != fingerprint:
+        raise CheckpointError(
+            f"checkpoint {checkpoint.name} belongs to another job",
+            got=meta["program"],
+            do="resume with the settings that the run was started with",
+        )
+    agreed = files["agreed"]
+    count = sum(name.startswith("outer.") for name in agreed)
+    history = files.get("history", {})
+    return Cut(
+        phase=int(meta["phase"]),
+        version=int(meta["version"]),
+        applied=int(meta["applied"]),
+        budget=int(meta["budget"]),
+        point=Message(
+            "heal",
+            agreed["vector"],
+            version=int(meta["version"]),
+            outer=tuple(agreed[f"outer.{i}"] for i in range(count)),
+            floats=agreed.get("floats", np.zeros(0, np.float32)),
+            integers=agreed.get("integers", np.zeros(0, np.int64)),
+        ),
+        positions={int(slot): int(position) for slot, position in meta["positions"].items()},
+        rows={int(slot): int(rows) for slot, rows in meta["rows"].items()},
+        inner={int(slot): files.get(f"slot-{int(slot):03d}", {}) for slot in meta["slots"]},
+        history=tuple(history[name] for name in sorted(history)),
+    )

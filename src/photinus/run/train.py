@@ -1,0 +1,292 @@
+"""Trains a job: run folder, journal, engine, checkpoints, saved model, test error, report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from photinus.checkpoint.background import Saver
+from photinus.checkpoint.folder import RunFolder
+from photinus.checkpoint.store import Store
+from photinus.core.errors import CheckpointError, UsageError
+from photinus.core.events import Evaluated, Event, Log, RunEnded, RunStarted, Warned
+from photinus.core.parameters import Vector
+from photinus.engine.base import ArrayData, Assignment, Engine
+from photinus.nodes.coordinator import Result
+from photinus.nodes.cuts import Cut
+from photinus.nodes.program import Program
+from photinus.report import page
+from photinus.report.journal import Journal
+from photinus.report.ledger import Ledger
+from photinus.run.data import TestRows, read_test, read_train
+from photinus.run.evaluate import measured, save_trained
+from photinus.run.job import Job
+from photinus.run.resume import cut_from, files_of, meta_of
+from photinus.transport.frames import Frame
+
+__all__ = ["Outcome", "engine_of", "resume", "train"]
+
+Sink = Callable[[Event], None]
+_OPERATIONS = {"grant": "hello", "refuse": "miss"}
+"""What the coordinator calls them -> what the ledger does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a training run leaves."""
+
+    folder: Path
+    """Journal, ledger, checkpoints, model/ and report.html."""
+    vector: Vector
+    """The trained parameters of the last phase [n]."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """On the test rows, if there are any: error, loss."""
+
+
+def train(
+    job: Job,
+    data: Any = None,  # noqa: ANN401 - ArrayData, FrameData, or None: what the job's source says
+    *,
+    test: TestRows | None = None,
+    folder: Path | str = "",
+    sinks: tuple[Sink, ...] = (),
+    engine: Engine | None = None,
+) -> Outcome:
+    """Trains a job from its beginning.
+
+    Args:
+        job: what to train, and how.
+        data: the rows, where they are not the job's source.
+        test: rows to measure on, likewise.
+        folder: where the run is kept; left out, a new folder under `runs/`.
+        sinks: called with every event.
+        engine: where to train, if not as the job says.
+
+    Raises:
+        PhotinusError: of the kind that says what was wrong; the checkpoints stay.
+
+    Example:
+        `train(Job(model=DBN(), workers=4))`
+    """
+    place = RunFolder(folder or _new_folder(job.name))
+    job = job.resolved()
+    run = secrets.token_bytes(16)
+    with _Run(job, place, run, sinks) as running:
+        (place.path / "job.json").write_text(
+            json.dumps({"run": run.hex(), "job": job.to_dict()}, indent=1) + "\n"
+        )
+        return running.train(data, test, engine, cut=None)
+
+
+def resume(
+    folder: Path | str,
+    data: Any = None,  # noqa: ANN401 - as of `train`
+    *,
+    test: TestRows | None = None,
+    sinks: tuple[Sink, ...] = (),
+    engine: Engine | None = None,
+) -> Outcome:
+    """Goes on with a run from its newest whole checkpoint, or from its beginning without one.
+
+    Raises:
+        UsageError: the folder holds no run.
+        PhotinusError: as `train` does.
+    """
+    path = Path(folder)
+    try:
+        saved = json.loads((path / "job.json").read_text())
+    except (OSError, ValueError) as error:
+        wrong = f"{path} holds no run to resume"
+        raise UsageError(wrong, got=str(error), do="name the folder of a run") from error
+    job = Job.from_dict(saved["job"])
+    place = RunFolder(path, resume=True)
+    with _Run(job, place, bytes.fromhex(saved["run"]), sinks) as running:
+        return running.train(data, test, engine, cut=running.newest_cut())
+
+
+def _new_folder(name: str) -> Path:
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return Path("runs") / f"{name}-{stamp}-{secrets.token_hex(2)}"
+
+
+def engine_of(name: str) -> Engine:
+    """Returns the engine of that name."""
+    if name == "spark":
+        from photinus.engine.spark import SparkEngine
+
+        return SparkEngine()
+    if name == "local":
+        from photinus.engine.local import LocalEngine
+
+        return LocalEngine()
+    from photinus.engine.simulated import SimulatedEngine
+
+    return SimulatedEngine()
+
+
+class _Run:
+    """One term of a run: its files are open, its events go to all sinks."""
+
+    def __init__(self, job: Job, place: RunFolder, run: bytes, sinks: tuple[Sink, ...]) -> None:
+        self.job, self.place, self.run, self.sinks = job, place, run, sinks
+        self.term = place.claim_term({"run": run.hex(), "job": job.name})
+        self._journal, self._ledger = Journal(place.events), Ledger(place.ledger)
+        self._store = Store(place.checkpoints, step=lambda _: place.check_term(self.term))
+        self._saver = Saver(self._store, self.emit)
+        self._began = time.monotonic()
+        self._resumed_from, self._fingerprint = "", _fingerprint(job)
+
+    def __enter__(self) -> _Run:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._saver.close()
+        if error is not None:
+            is_stop = isinstance(error, KeyboardInterrupt)
+            self._end("stopped" if is_stop else "failed", {}, str(error))
+        self._ledger.close()
+        self._journal.close()
+
+    def emit(self, event: Event) -> None:
+        """Writes an event to the journal and to all who listen."""
+        self._journal.write(event)
+        if isinstance(event, Log):
+            with self.place.log(event.slot).open("a", encoding="utf-8") as file:
+                file.write(f"{event.level} {event.text}\n")
+        for sink in self.sinks:
+            sink(event)
+
+    def train(
+        self,
+        data: Any,  # noqa: ANN401 - as of `train`
+        test: TestRows | None,
+        engine: Engine | None,
+        cut: Cut | None,
+    ) -> Outcome:
+        """Runs the engine, then saves and measures what was agreed."""
+        engine = engine or engine_of(self.job.engine)
+        self._started(engine.name)
+        if data is None:
+            data, test = read_train(self.job), read_test(self.job.data)
+        program, warnings = self.job.program(_rows(data))
+        for text in warnings:
+            self.emit(Warned(text=text))
+        result = engine.run(self._assignment(program, data, cut))
+        save_trained(self.job, result, self.place.model)
+        metrics = self._measure(result, test)
+        self._end("done", metrics)
+        page.save(self.place.events, self.place.report)
+        return Outcome(self.place.path, result.vectors[-1], metrics)
+
+    def newest_cut(self) -> Cut | None:
+        """Returns the newest whole checkpoint's cut; what was refused is told."""
+        found = self._store.latest()
+        for refusal in self._store.refusals:
+            self.emit(Warned(text=str(refusal)))
+        if found is None:
+            if self._store.refusals:
+                raise CheckpointError("no checkpoint of this run is whole", do="train anew")
+            return None
+        self._resumed_from = found.name
+        return cut_from(found, self._fingerprint)
+
+    def _assignment(self, program: Program, data: Any, cut: Cut | None) -> Assignment:  # noqa: ANN401
+        return Assignment(
+            program=program,
+            data=data,
+            run=self.run,
+            term=self.term,
+            cut=cut,
+            emit=self.emit,
+            enter=self._enter,
+            save=self._save,
+            checkpoint_seconds=self.job.checkpoint_seconds,
+            security=self.job.security,
+        )
+
+    def _save(self, cut: Cut) -> None:
+        self._saver.save(cut.name, meta_of(cut, self._fingerprint), files_of(cut))
+
+    def _enter(self, op: str, frame: Frame, extra: Mapping[str, Any]) -> None:
+        """Writes the ledger; in rounds the answer that applies a push also acknowledges it."""
+        if op == "hello":
+            return
+        fields: dict[str, Any] = {
+            "run": self.run.hex()[:8],
+            "term": frame.term,
+            "phase": frame.phase,
+            "slot": frame.slot,
+            "lease": extra.get("granted", frame.lease),
+            "sequence": extra.get("next", frame.sequence),
+        }
+        if op not in ("grant",):
+            fields |= {"steps": frame.steps, "examples": frame.examples}
+            fields |= {"position": frame.position}
+        if op == "apply":
+            fields["version"] = extra["applied_in"]
+        self._ledger.write(_OPERATIONS.get(op, op), **fields)
+        if op == "apply":
+            self._ledger.write("ack", **fields)
+
+    def _measure(self, result: Result, test: TestRows | None) -> dict[str, float]:
+        if test is None:
+            return {}
+        metrics, extra = measured(self.job, result, test)
+        phase = len(result.vectors) - 1
+        examples = len(test.features)
+        self.emit(
+            Evaluated(phase=phase, name="test", examples=examples, metrics=metrics, extra=extra)
+        )
+        return metrics
+
+    def _started(self, engine: str) -> None:
+        self.emit(
+            RunStarted(
+                run=self.place.path.name,
+                term=self.term,
+                engine=engine,
+                workers=self.job.workers,
+                job=self.job.to_dict(),
+                versions=_versions(),
+                resumed_from=self._resumed_from,
+            )
+        )
+
+    def _end(self, state: str, metrics: Mapping[str, float], reason: str = "") -> None:
+        if self._ledger.lost or self._journal.lost:
+            self.emit(Warned(text="the disk was full: lines of the journal or ledger are missing"))
+        seconds = time.monotonic() - self._began
+        self.emit(RunEnded(state=state, seconds=seconds, metrics=metrics, reason=reason))
+
+
+def _rows(data: Any) -> int:  # noqa: ANN401 - as of `train`
+    if isinstance(data, ArrayData):
+        return len(data.features)
+    return int(data.frame.count())
+
+
+def _fingerprint(job: Job) -> str:
+    """What must be the same for a checkpoint to fit: all but where and how long it runs."""
+    plain = job.to_dict()
+    for name in ("engine", "checkpoint_seconds", "security", "name"):
+        plain.pop(name)
+    text = json.dumps(plain, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in ("photinus", "torch", "numpy", "pyspark"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
