@@ -8,7 +8,7 @@ listener. Seats are `nodes.seating`'s, phases and cuts `nodes.course`'s.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -143,8 +143,7 @@ class Coordinator:
     def _to(self, frame: Frame, kind: str) -> Frame:
         """Returns an answer to whoever said `frame`."""
         note = {"reason": self.failure} if kind == "stop" else {}
-        answer = self._course.frame(kind, frame.slot, frame.lease, note=note)
-        return replace(answer, sequence=frame.sequence)
+        return self._course.frame(kind, frame.slot, frame.lease, sequence=frame.sequence, note=note)
 
     # -- seats -----------------------------------------------------------------------------------
 

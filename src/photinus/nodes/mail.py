@@ -66,12 +66,16 @@ class Grant:
     """Nothing is left to do in this phase: the budget is used up, or the rows are quarantined."""
 
 
-def pack(frame: Frame, arrays: Mapping[str, Vector | None], **note: Any) -> Frame:  # noqa: ANN401
+def pack(
+    frame: Frame,
+    arrays: Mapping[str, Vector | None],
+    note: Mapping[str, Any] | None = None,
+    **fields: Any,  # noqa: ANN401 - the fields of Frame
+) -> Frame:
     """Returns the frame with its arrays, each named in the note; None is left out."""
     kept = {name: array for name, array in arrays.items() if array is not None}
-    return replace(
-        frame, arrays=tuple(kept.values()), note={**frame.note, **note, "arrays": list(kept)}
-    )
+    told = {**frame.note, **(note or {}), "arrays": list(kept)}
+    return replace(frame, arrays=tuple(kept.values()), note=told, **fields)
 
 
 def named(frame: Frame) -> dict[str, Vector]:
@@ -89,15 +93,15 @@ def named(frame: Frame) -> dict[str, Vector]:
 def message_to(frame: Frame, message: Message, **note: Any) -> Frame:  # noqa: ANN401 - plain
     """Returns the frame with a message in it."""
     since = message.since
-    outer = {f"outer.{i}": o for i, o in enumerate(message.outer)}
     arrays = {
         "vector": message.vector,
         "floats": message.floats,
         "integers": message.integers,
-        **outer,
     }
-    filled = replace(
+    return pack(
         frame,
+        arrays | {f"outer.{i}": o for i, o in enumerate(message.outer)},
+        note,
         version=message.version,
         fragment=message.fragment,
         codec=message.codec,
@@ -106,7 +110,6 @@ def message_to(frame: Frame, message: Message, **note: Any) -> Frame:  # noqa: A
         epochs=since.epochs,
         seconds=since.seconds,
     )
-    return pack(filled, arrays, **note)
 
 
 def message_of(frame: Frame, kind: str = "") -> Message:
@@ -139,16 +142,8 @@ def news_of(frame: Frame, seconds: float) -> News:
 def grant_to(frame: Frame, grant: Grant) -> Frame:
     """Returns a grant frame: the seat's next phase, where it goes on, and from what."""
     inner = {f"inner.{name}": value for name, value in grant.inner.items()}
-    filled = replace(
-        frame,
-        kind="grant",
-        phase=grant.phase,
-        lease=grant.lease,
-        sequence=grant.sequence,
-        position=grant.position,
-    )
     filled = message_to(
-        filled,
+        frame,
         grant.heal,
         budget=grant.budget,
         progress=grant.progress,
@@ -156,8 +151,16 @@ def grant_to(frame: Frame, grant: Grant) -> Frame:
         is_idle=grant.is_idle,
         history=[v.size for v in grant.history],
     )
-    extra = {**inner, "history": _joined(grant.history)}
-    return pack(filled, {**named(filled), **extra})
+    arrays = {**named(filled), **inner, "history": _joined(grant.history)}
+    return pack(
+        filled,
+        arrays,
+        kind="grant",
+        phase=grant.phase,
+        lease=grant.lease,
+        sequence=grant.sequence,
+        position=grant.position,
+    )
 
 
 def grant_of(frame: Frame) -> Grant:
@@ -190,7 +193,7 @@ def snapshot_to(frame: Frame, snapshot: Snapshot) -> Frame:
         "integers": snapshot.integers,
         **inner,
     }
-    return pack(replace(frame, position=snapshot.position), arrays)
+    return pack(frame, arrays, position=snapshot.position)
 
 
 def snapshot_of(frame: Frame) -> Snapshot:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from photinus.core.events import WorkerJoined
 from photinus.core.parameters import Vector
@@ -156,9 +155,8 @@ class Seating:
             history=course.history[seat.has :],
             is_idle=seat.is_quarantined or course.is_spent,
         )
-        frame = course.frame("grant", seat.slot, seat.lease)
         note = {"attempt": seat.attempt, "hello": seat.hello}
-        seat.answered = grant_to(replace(frame, note=note), grant)
+        seat.answered = grant_to(course.frame("grant", seat.slot, seat.lease, note=note), grant)
         seat.has = len(course.history)
         return seat.answered
 

@@ -10,12 +10,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from photinus.core.errors import FencedError, RunFailedError
+from photinus.core.parameters import FLOATS, INTEGERS, TRAINED
 from photinus.nodes.life import Ask, Close, Hello
 from photinus.nodes.loop import Exchange, News, Snapshot, Stepped
 from photinus.nodes.mail import Grant, Seat, grant_of, message_to, news_of, pack, snapshot_to
 from photinus.transport.frames import Frame
 
 __all__ = ["Tally", "Voice"]
+
+_SECTIONS = {"vector": TRAINED, FLOATS: FLOATS, INTEGERS: INTEGERS}
+"""How a close names the parameters that only workers hold."""
 
 
 @dataclass(slots=True)
@@ -77,15 +81,9 @@ class Voice:
 
     def _closing(self, ask: Close) -> Frame:
         frame = self._numbered("close", ask.position)
-        frame = replace(frame, version=self._version)
-        if ask.parameters is None:
-            return pack(frame, {})
-        arrays = {
-            "vector": ask.parameters.trained,
-            "floats": ask.parameters.floats,
-            "integers": ask.parameters.integers,
-        }
-        return pack(frame, arrays)
+        held = ask.parameters
+        arrays = {} if held is None else {name: held.section(f) for name, f in _SECTIONS.items()}
+        return pack(frame, arrays, version=self._version)
 
     def _numbered(self, kind: str, position: int) -> Frame:
         frame = self.seat.frame(kind, sequence=self._sequence, position=position)
