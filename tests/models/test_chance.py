@@ -27,7 +27,10 @@ def test_a_mask_keeps_the_mean():
 
 
 def test_another_seed_gives_other_bits():
-    assert not torch.equal(Bits(1).uniform((50,)), Bits(2).uniform((50,)))
+    one, other = Bits(1).uniform((5000,)), Bits(2).uniform((5000,))
+    assert not torch.equal(one, other)
+    assert 0 <= float(one.min()) < 0.01 < 0.99 < float(one.max()) < 1
+    assert abs(float(one.mean()) - 0.5) < 0.02
 
 
 def test_normal_numbers_have_mean_0_and_variance_1():

@@ -12,6 +12,8 @@ from photinus.models.tensors import Rooms
 
 __all__ = ["Bits"]
 
+_UNIT = np.float32(2**-16)
+
 
 class Bits:
     """A stream of chance for one step, decided by its seed alone.
@@ -30,27 +32,30 @@ class Bits:
         self._rooms = rooms or Rooms()
 
     def uniform(self, shape: Sequence[int]) -> Tensor:
-        """Returns whole numbers from −32768 to 32767, all equally likely, int16."""
-        count = int(np.prod(shape))
-        raw = np.asarray(self._source.random_raw((count + 3) // 4))
-        return torch.from_numpy(raw.view(np.int16)[:count].reshape(tuple(shape)))
+        """Returns multiples of 2⁻¹⁶ from 0 to below 1, float32; overwritten by the next draw."""
+        chance = self._rooms.get("chance", shape)
+        raw = np.asarray(self._source.random_raw((chance.numel() + 3) // 4))
+        drawn = raw.view(np.uint16)[: chance.numel()].reshape(tuple(shape))
+        np.multiply(drawn, _UNIT, out=chance.numpy())
+        return chance
 
     def draw(self, probabilities: Tensor, out: Tensor) -> Tensor:
         """Writes 1 with the probability given, else 0, to within 2⁻¹⁶.
 
         Args:
             probabilities: float32 or bfloat16, any shape.
-            out: the same shape, its own type; may be `probabilities` itself.
+            out: the same shape and type; may be `probabilities` itself.
         """
-        chance = self._rooms.get("chance", out.shape).copy_(self.uniform(out.shape))
-        threshold = self._rooms.get("threshold", out.shape).copy_(probabilities)
-        return torch.gt(threshold.mul_(65536).sub_(32768), chance, out=out)
+        chance = self.uniform(out.shape)
+        if probabilities.dtype != chance.dtype:  # comparing two types makes copies of its own
+            probabilities = self._rooms.get("exact", out.shape).copy_(probabilities)
+        return torch.gt(probabilities, chance, out=out)
 
     def keep(self, share: float, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Returns a dropout mask: 1/share with the probability `share`, else 0."""
-        # comparing floats in place is five times faster than making a bool tensor of shorts
-        chance = self._rooms.get("chance", shape).copy_(self.uniform(shape))
-        return chance.lt_(share * 65536 - 32768).mul_(1 / share).to(dtype)
+        # comparing floats in place is five times faster than making a bool tensor
+        mask = self.uniform(shape).lt_(share).mul_(1 / share)
+        return mask.to(dtype) if dtype != mask.dtype else mask.clone()
 
     def normal(self, shape: Sequence[int]) -> Tensor:
         """Returns standard normal numbers, float32."""

@@ -186,7 +186,7 @@ class MLP(Model):
         for layer in reversed(range(self._depth)):
             x, mask = read[layer], masks[layer]
             slope_w, slope_b = self._slopes[layer]
-            outer(x, slope, slope_w, self.settings.products, self._rooms)
+            outer(x, slope, 1.0, slope_w, (self.settings.products, self._rooms))
             torch.sum(slope, 0, dtype=torch.float32, out=slope_b)
             if layer == 0:
                 return

@@ -59,23 +59,25 @@ def linear(
     return torch.mm(x, w, out=out) if b is None else torch.addmm(b, x, w, out=out)
 
 
-def outer(x: Tensor, y: Tensor, out: Tensor, products: str, rooms: Rooms) -> Tensor:
-    """Writes xᵀ y into `out`.
+def outer(x: Tensor, y: Tensor, scale: float, out: Tensor, how: tuple[str, Rooms]) -> Tensor:
+    """Writes scale · xᵀ y into `out`.
 
     Args:
         x: [B, i].
         y: [B, o], of the same type.
+        scale: a factor on the sum over the batch.
         out: float32 [i, o].
-        products: one of `PRODUCTS`.
-        rooms: for what is in between.
+        how: one of `PRODUCTS`, and room for what is in between.
     """
+    products, rooms = how
     if products == "onednn" and x.dtype == torch.float32:
-        return out.copy_(linear(x.t(), y, None, products))
+        return torch.mul(linear(x.t(), y, None, products), scale, out=out)
     if x.dtype == out.dtype:
-        return torch.mm(x.t(), y, out=out)
+        return torch.addmm(out, x.t(), y, beta=0, alpha=scale, out=out)
     # two plain operands and one pass to float32 take less than the transposed product alone
     rows = rooms.get("rows", x.t().shape, x.dtype).copy_(x.t())  # [i, B]
-    return out.copy_(torch.mm(rows, y, out=rooms.get("outer", out.shape, x.dtype)))
+    low = rooms.get("outer", out.shape, x.dtype)
+    return out.copy_(torch.addmm(low, rows, y, beta=0, alpha=scale, out=low))
 
 
 def gigaflops(products: str, shape: tuple[int, int, int], seconds: float = 0.02) -> float:

@@ -103,7 +103,6 @@ class RBM(Model):
         self._b = torch.from_numpy(parameters.view("b"))
         self._gradient = Parameters(parameters.layout)
         self._slopes = [torch.from_numpy(self._gradient.view(name)) for name in "Wab"]
-        self._slope = torch.from_numpy(self._gradient.trained)
         self._dtype = dtype_of(self.settings.products)
         self._low = torch.empty(self._w.shape, dtype=self._dtype)  # [V, H], W as products read it
         self._rooms = Rooms()
@@ -144,11 +143,12 @@ class RBM(Model):
     def _write(self, v: Tensor, h: Tensor, size: int) -> None:
         slope_w, slope_a, slope_b = self._slopes
         h[:size].neg_()
-        outer(v, h, slope_w, self.settings.products, self._rooms)
+        outer(v, h, 1 / size, slope_w, (self.settings.products, self._rooms))
         torch.sum(h, 0, dtype=torch.float32, out=slope_b)
         torch.sum(v[size:], 0, dtype=torch.float32, out=slope_a)
         slope_a.sub_(v[:size].sum(0, dtype=torch.float32))
-        self._slope.div_(size)
+        slope_a.div_(size)
+        slope_b.div_(size)
 
     def _operands(self) -> tuple[Tensor, Tensor, Tensor]:
         if self._dtype == torch.float32:
