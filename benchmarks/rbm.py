@@ -2,9 +2,9 @@
 
     python benchmarks/rbm.py [MNIST] [--images 20000] [--repeats 3]
 
-One thread; seconds are its CPU's, so that other load on the machine counts little. The error is that
-of the mean field's reconstruction of 2,000 other images after one pass. The peak is the best rate
-of three matrix products, measured in the same run.
+One thread; seconds are its CPU's, so that other load on the machine counts little. The error is
+that of the mean field's reconstruction of 2,000 other images after one pass. The peak is the best
+rate of three matrix products, measured in the same run.
 """
 
 import argparse
