@@ -32,7 +32,7 @@ from photinus.run.job import Job
 from photinus.run.resume import cut_from, files_of, meta_of
 from photinus.transport.frames import Frame
 
-__all__ = ["Outcome", "engine_of", "resume", "train"]
+__all__ = ["Outcome", "engine_of", "new_folder", "resume", "train"]
 
 Sink = Callable[[Event], None]
 _OPERATIONS = {"grant": "hello", "refuse": "miss"}
@@ -49,6 +49,8 @@ class Outcome:
     """The trained parameters of the last phase [n]."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """On the test rows, if there are any: error, loss."""
+    interval: tuple[float, float] | None = None
+    """The error's 95 % interval."""
 
 
 def train(
@@ -76,7 +78,7 @@ def train(
     Example:
         `train(Job(model=DBN(), workers=4))`
     """
-    place = RunFolder(folder or _new_folder(job.name))
+    place = RunFolder(folder or new_folder(job.name))
     job = job.resolved()
     run = secrets.token_bytes(16)
     with _Run(job, place, run, sinks) as running:
@@ -112,7 +114,8 @@ def resume(
         return running.train(data, test, engine, cut=running.newest_cut())
 
 
-def _new_folder(name: str) -> Path:
+def new_folder(name: str) -> Path:
+    """Returns where a new run of a job is kept when nobody says."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return Path("runs") / f"{name}-{stamp}-{secrets.token_hex(2)}"
 
@@ -181,10 +184,10 @@ class _Run:
             self.emit(Warned(text=text))
         result = engine.run(self._assignment(program, data, cut))
         save_trained(self.job, result, self.place.model)
-        metrics = self._measure(result, test)
+        metrics, interval = self._measure(result, test)
         self._end("done", metrics)
         page.save(self.place.events, self.place.report)
-        return Outcome(self.place.path, result.vectors[-1], metrics)
+        return Outcome(self.place.path, result.vectors[-1], metrics, interval)
 
     def newest_cut(self) -> Cut | None:
         """Returns the newest whole checkpoint's cut; what was refused is told."""
@@ -236,16 +239,19 @@ class _Run:
         if op == "apply":
             self._ledger.write("ack", **fields)
 
-    def _measure(self, result: Result, test: TestRows | None) -> dict[str, float]:
+    def _measure(
+        self, result: Result, test: TestRows | None
+    ) -> tuple[dict[str, float], tuple[float, float] | None]:
         if test is None:
-            return {}
+            return {}, None
         metrics, extra = measured(self.job, result, test)
         phase = len(result.vectors) - 1
         examples = len(test.features)
         self.emit(
             Evaluated(phase=phase, name="test", examples=examples, metrics=metrics, extra=extra)
         )
-        return metrics
+        low_high = extra.get("interval")
+        return metrics, None if low_high is None else (low_high[0], low_high[1])
 
     def _started(self, engine: str) -> None:
         self.emit(

@@ -1,0 +1,77 @@
+"""The command line. Whatever takes long to import is imported inside the command that needs it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import click
+
+from photinus import __version__
+from photinus.cli.looking import audit, evaluate, report
+from photinus.cli.readiness import doctor
+from photinus.cli.training import demo, train
+from photinus.cli.watching import is_debugging
+from photinus.core.errors import NotReadyError, PhotinusError, UsageError
+
+__all__ = ["EXIT_CODES", "commands", "main"]
+
+EXIT_CODES: Final = {"done": 0, "failed": 1, "usage": 2, "not ready": 3, "interrupted": 130}
+"""What the shell is told; nothing else is used."""
+
+_ENDS: Final[dict[type, str]] = {UsageError: "usage", NotReadyError: "not ready"}
+
+
+@click.group(context_settings={"auto_envvar_prefix": "PHOTINUS", "max_content_width": 100})
+@click.version_option(__version__, prog_name="photinus")
+def commands() -> None:
+    """photinus, for Apache Spark: neural networks trained where the data lives.
+
+    Every option can also be set in the environment: --workers of train as PHOTINUS_TRAIN_WORKERS.
+    With PHOTINUS_DEBUG=1 errors come with their traceback.
+    """
+
+
+for _command in (demo, train, evaluate, report, audit, doctor):
+    commands.add_command(_command)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs one command and ends the process with its exit code.
+
+    Args:
+        arguments: left out, those of the process.
+    """
+    sys.exit(EXIT_CODES[_run(arguments)])
+
+
+def _run(arguments: Sequence[str] | None) -> str:
+    """Returns how it ended: a key of `EXIT_CODES`."""
+    try:
+        commands.main(arguments, prog_name="photinus", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return "usage"
+    except click.ClickException as error:
+        return _said(f"{error.format_message()}; photinus --help", error, "usage")
+    except (click.Abort, KeyboardInterrupt) as error:
+        return _said(str(error) or "stopped", error, "interrupted")
+    except PhotinusError as error:
+        return _said(str(error), error, _ENDS.get(type(error), "failed"))
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}; this is a fault of photinus or of the model"
+        return _said(f"{text}; PHOTINUS_DEBUG=1 shows where", error, "failed")
+    return "done"
+
+
+def _said(text: str, error: BaseException, end: str) -> str:
+    if is_debugging():
+        import traceback
+
+        traceback.print_exception(error)
+    click.echo(f"photinus: {text}", err=True)
+    return end

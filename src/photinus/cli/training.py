@@ -1,0 +1,182 @@
+"""The commands that train: `demo` and `train`."""
+
+from __future__ import annotations
+
+import shlex
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from photinus.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from photinus.run.job import Job
+    from photinus.run.train import Outcome
+
+__all__ = ["ENGINE", "changed", "demo", "job_of", "train"]
+
+ENGINE = click.Choice(("spark", "local", "simulate"))
+
+_WORKERS = click.option("--workers", type=int, metavar="N", help="How many train together.")
+_ENGINE = click.option("--engine", type=ENGINE, help="Where the workers live.")
+_FOLDER = click.option(
+    "--folder", type=click.Path(), default="", help="Where the run is kept [runs/NAME-TIME]."
+)
+_SET = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="One setting of the job, as model.pretraining.epochs=5; may be given again.",
+)
+
+
+@click.command()
+@_WORKERS
+@_ENGINE
+@_FOLDER
+@_SET
+def demo(workers: int | None, engine: str | None, folder: str, settings: tuple[str, ...]) -> None:
+    """Train a deep belief network on MNIST: some minutes on two cores."""
+    job = job_of("mnist-dbn-demo", workers=workers, engine=engine)
+    _train(changed(job, settings), folder)
+
+
+@click.command()
+@click.argument("job", required=False, metavar="[NAME|JOB.TOML]")
+@_WORKERS
+@_ENGINE
+@click.option("--strategy", metavar="NAME", help="How the workers agree, in every phase.")
+@click.option("--seed", type=int, help="Same seed, same bits.")
+@click.option("--threads", type=int, help="Of each worker.")
+@_FOLDER
+@_SET
+@click.option("--resume", type=click.Path(), metavar="RUN", help="Go on with a run.")
+@click.option("--print-config", is_flag=True, help="Print the job as TOML and train nothing.")
+def train(
+    job: str | None,
+    strategy: str | None,
+    folder: str,
+    settings: tuple[str, ...],
+    resume: str | None,
+    **options: Any,  # noqa: ANN401 - workers, engine, seed, threads and print_config by name
+) -> None:
+    """Train a job by its name, or from a TOML file.
+
+    Known by name: mnist-dbn, mnist-dbn-demo, mnist-dbn-published.
+    """
+    is_printed = options.pop("print_config")
+    if resume is not None:
+        _resume(resume, (job, strategy, folder, is_printed, *settings, *options.values()))
+        return
+    if job is None:
+        raise UsageError("no job is named", do="photinus train mnist-dbn, or a TOML file")
+    asked = changed(job_of(job, strategy=strategy, **options), settings)
+    if is_printed:
+        from photinus.cli.toml import to_toml
+
+        click.echo(to_toml(asked.to_dict()), nl=False)
+        return
+    _train(asked, folder)
+
+
+def job_of(name: str, *, strategy: str | None = None, **options: Any) -> Job:  # noqa: ANN401
+    """Returns the job of a name or a file, with what the command line says otherwise.
+
+    Args:
+        name: of a job that photinus knows, or a TOML file.
+        strategy: a recipe's name; it then holds in every phase.
+        options: settings of `Job`; None where nothing was said.
+
+    Raises:
+        UsageError: the name is unknown, or a limit does not hold.
+    """
+    from dataclasses import replace
+
+    from photinus.run.job import read_job
+    from photinus.run.presets import preset
+    from photinus.strategies.recipes import from_plain
+
+    said = {key: value for key, value in options.items() if value is not None}
+    if strategy is not None:
+        said |= {"strategy": from_plain(strategy), "strategies": {}}
+    if name.endswith(".toml") or Path(name).is_file():
+        return replace(read_job(name), **said)
+    return preset(name, **said)
+
+
+def changed(job: Job, settings: tuple[str, ...]) -> Job:
+    """Returns a job with single settings changed, `key.sub=value` each.
+
+    A value is read as TOML; what is no TOML is taken as text.
+
+    Raises:
+        UsageError: a setting is unknown, or a limit does not hold.
+    """
+    from photinus.run.job import Job
+
+    if not settings:
+        return job
+    plain = job.to_dict()
+    for text in settings:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise UsageError("a setting must be KEY=VALUE", got=repr(text))
+        *path, last = key.strip().split(".")
+        place: dict[str, Any] = plain
+        for name in path:
+            place = place.setdefault(name, {})
+            if not isinstance(place, dict):
+                raise UsageError(f"{name} in {key} holds no settings", got=repr(place))
+        place[last] = _read(value.strip())
+    return Job.from_dict(plain)
+
+
+def _read(text: str) -> Any:  # noqa: ANN401 - any plain value
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _resume(folder: str, others: tuple[Any, ...]) -> None:
+    if any(others):
+        raise UsageError(
+            "a resumed run keeps its settings", do=f"photinus train --resume {shlex.quote(folder)}"
+        )
+    from photinus.cli.watching import watched
+    from photinus.run.train import resume
+
+    with watched(Path(folder)) as sinks:
+        outcome = resume(folder, sinks=sinks)
+    _told(outcome)
+
+
+def _train(job: Job, folder: str) -> None:
+    from photinus.cli.watching import watched
+    from photinus.run.train import new_folder, train
+
+    place = Path(folder) if folder else new_folder(job.name)
+    with watched(place) as sinks:
+        outcome = train(job, folder=place, sinks=sinks)
+    _told(outcome)
+
+
+def _told(outcome: Outcome) -> None:
+    """Says what came out, and what to do with it."""
+    from photinus.cli.watching import error_text, shortest
+
+    folder = shortest(outcome.folder)
+    lines: Mapping[str, str] = {
+        "test error": error_text(outcome.metrics, outcome.interval),
+        "report": str(folder / "report.html"),
+        "model": str(folder / "model"),
+        "measure it": f"photinus evaluate {shlex.quote(str(folder))}",
+    }
+    click.echo()
+    for name, text in lines.items():
+        if text:
+            click.echo(f"{name:>11}  {text}")

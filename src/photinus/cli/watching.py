@@ -1,0 +1,94 @@
+"""A run on the screen: its live view, and what to do when it was stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from photinus.core.errors import RunFailedError
+from photinus.core.events import Event
+
+__all__ = ["StoppedError", "error_text", "is_debugging", "shortest", "watched", "way_on"]
+
+
+class StoppedError(KeyboardInterrupt):
+    """The user stopped a run; it knows how to go on."""
+
+
+@contextlib.contextmanager
+def watched(folder: Path) -> Iterator[tuple[Callable[[Event], None], ...]]:
+    """Shows a run; if it is stopped, the error says how to go on.
+
+    Args:
+        folder: where the run is kept; what Java and the workers say goes to its `logs/spark.log`.
+    """
+    from photinus.report.terminal import Terminal
+
+    terminal = Terminal()
+    try:
+        with _stderr_in(folder / "logs" / "spark.log"):
+            yield (terminal.write,)
+    except KeyboardInterrupt as error:
+        raise StoppedError("stopped" + way_on(folder)) from error
+    except RunFailedError as error:
+        raise RunFailedError(f"{error}{way_on(folder)}") from error
+    finally:
+        terminal.close()
+
+
+@contextlib.contextmanager
+def _stderr_in(file: Path) -> Iterator[None]:
+    """Sends what this process and its children write to standard error into a file."""
+    folder = file.parent.parent
+    is_taken = folder.exists() and any(folder.iterdir()) and not (folder / "job.json").is_file()
+    if is_debugging() or is_taken:
+        yield
+        return
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        target = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError:  # the run folder itself says so
+        yield
+        return
+    sys.stderr.flush()
+    kept = os.dup(2)
+    os.dup2(target, 2)
+    os.close(target)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def is_debugging() -> bool:
+    """Whether errors come with their traceback, and nothing is kept off the screen."""
+    return os.environ.get("PHOTINUS_DEBUG", "0") not in ("", "0")
+
+
+def way_on(folder: Path) -> str:
+    """Returns how to go on with a run; nothing where there is none."""
+    if not (folder / "job.json").is_file():
+        return ""
+    return f"; go on with: photinus train --resume {shlex.quote(str(shortest(folder)))}"
+
+
+def shortest(path: Path) -> Path:
+    """Returns a path as a user would type it: below the present folder, or whole."""
+    try:
+        return path.absolute().relative_to(Path.cwd())
+    except ValueError:
+        return path
+
+
+def error_text(metrics: Mapping[str, float], interval: tuple[float, float] | None) -> str:
+    """Returns an error with its 95 % interval, other metrics without."""
+    if "error" not in metrics:
+        return "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+    sure = f"  (95 %: {interval[0]:.2%} to {interval[1]:.2%})" if interval else ""
+    return f"{metrics['error']:.2%}{sure}"
