@@ -15,7 +15,7 @@ MERGES = ("uniform", "examples", "nova")
 
 
 def coefficients(merge: str, works: Sequence[Clock]) -> list[float]:
-    """Returns one coefficient a push; pushes without a step get 0.
+    """Returns one coefficient a push; pushes without work get 0.
 
     uniform: 1/K · examples: nᵢ/Σn · nova: pᵢ·τ_eff/τᵢ with pᵢ = nᵢ/Σn and τ_eff = Σ pᵢτᵢ, so
     that a worker with many short steps does not pull the mean towards itself (FedNova: Wang et
@@ -29,7 +29,7 @@ def coefficients(merge: str, works: Sequence[Clock]) -> list[float]:
         >>> coefficients("examples", [Clock(1, 10), Clock(3, 30)])
         [0.25, 0.75]
     """
-    busy = [work.steps > 0 for work in works]
+    busy = [work.steps > 0 and work.examples > 0 for work in works]
     count = sum(busy)
     if count == 0:
         return [0.0] * len(works)

@@ -1,0 +1,313 @@
+"""`check_strategy`: whether a way of agreeing, one's own too, keeps the contract."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from photinus.core.clock import Clock
+from photinus.core.parameters import Vector
+from photinus.strategies.base import GRADIENT, PARAMETERS, Message, Policy, Reply, Strategy, Turn
+from photinus.strategies.codecs import decode
+
+__all__ = ["Halves", "check_strategy"]
+
+NUMBERS, STEPS, BATCH = 23, 1200, 4
+"""How long the vectors are, how often the triggers are tried, examples in a step."""
+
+State = Any
+
+
+class Halves(Protocol):
+    """Both halves of a way of agreeing: an `Agreement`, or an object of one's own."""
+
+    def strategy(self) -> Strategy:
+        """Returns the worker's half."""
+
+    def policy(self) -> Policy:
+        """Returns the owner's half."""
+
+
+def check_strategy(halves: Halves, *, dtype: str = "float32") -> None:
+    """Checks both halves against their contract; an AssertionError names what is broken.
+
+    The worker's half may be any object with `site`, `init`, `due`, `offer` and `accept`, the
+    owner's any with `keeps`, `quorum`, `grace_seconds`, `init`, `receive`, `close` and `agreed`.
+
+    Args:
+        halves: what makes both.
+        dtype: of the vectors, float32 or float64.
+
+    Example:
+        >>> from photinus.strategies.recipes import averaging
+        >>> check_strategy(averaging())
+    """
+    keeps = (_check_lost_round, _check_late, _check_joiner)
+    special = keeps if halves.policy().keeps else (_check_rejoin,)
+    for check in (_check_shape, _check_pure, _check_replies, _check_rounds, _check_drain, *special):
+        check(_Table(halves, dtype))
+
+
+class _Seat:
+    """One worker at the table: its strategy, its vector, its state and its clock."""
+
+    def __init__(self, strategy: Strategy, vector: Vector, slot: int) -> None:
+        self.strategy, self.vector, self.slot = strategy, vector, slot
+        self.state: State = strategy.init(vector)
+        self.clock = Clock()
+        self._chance = np.random.default_rng(slot)
+
+    def works(self) -> tuple[Turn, ...]:
+        """Takes a step of its own; returns what is due after it."""
+        c = self.clock
+        examples = c.examples + BATCH
+        self.clock = c.after(BATCH, c.seconds + 0.05, examples / 400)
+        self.moves()
+        return tuple(self.strategy.due(self.clock, self.state))
+
+    def moves(self) -> None:
+        """Changes the vector as an inner step does, or fills it with a gradient."""
+        noise = self._chance.standard_normal(len(self.vector)).astype(self.vector.dtype)
+        if self.strategy.site == GRADIENT:
+            self.vector[:] = noise
+        else:
+            self.vector -= self.vector.dtype.type(0.01) * noise
+
+    def offers(self, turn: Turn) -> Message:
+        """Offers what a turn asks for."""
+        before = self.vector.copy()
+        message, self.state = self.strategy.offer(turn, self.vector, self.clock, self.state)
+        assert message is not None, "a turn that waits for an answer offers a message"
+        assert np.array_equal(before, self.vector), "offer changed the vector it was given"
+        return message
+
+    def accepts(self, message: Message) -> None:
+        """Takes an answer in."""
+        kept = _values(message)
+        self.state = self.strategy.accept(self.vector, message, self.state)
+        assert kept == _values(message), "accept changed the message it was given"
+        assert np.isfinite(self.vector).all(), "accept left numbers that are not finite"
+
+
+class _Table:
+    """Some workers and an owner, all in one place: no time passes and nothing is lost."""
+
+    def __init__(self, halves: Halves, dtype: str, workers: int = 3) -> None:
+        self.start = np.linspace(-1, 1, NUMBERS).astype(dtype)
+        self.policy = halves.policy()
+        self.make = halves.strategy
+        self.state: State = self.policy.init(_point(self.start))
+        self.seats = [_Seat(halves.strategy(), self.start.copy(), s) for s in range(workers)]
+
+    @property
+    def members(self) -> frozenset[int]:
+        """All of them."""
+        return frozenset(seat.slot for seat in self.seats)
+
+    def agreed(self) -> Message:
+        """What the owner says was agreed."""
+        return self.policy.agreed(self.state)
+
+    def hears(self, slot: int, message: Message, members: frozenset[int]) -> list[Reply]:
+        """Lets the owner take a push in."""
+        before, kept = copy.deepcopy(self.state), self.state
+        replies, self.state = self.policy.receive(slot, message, members, self.state)
+        assert _values(before) == _values(kept), "receive changed the state it was given"
+        return replies
+
+    def closes(self, members: frozenset[int]) -> list[Reply]:
+        """Tells the owner who is left."""
+        before, kept = copy.deepcopy(self.state), self.state
+        replies, self.state = self.policy.close(members, self.state)
+        assert _values(before) == _values(kept), "close changed the state it was given"
+        return replies
+
+    def work_until_due(self, seat: _Seat) -> Turn:
+        """Lets a worker step until it has something to do."""
+        for _ in range(STEPS):
+            turns = seat.works()
+            if turns:
+                return turns[0]
+        raise AssertionError(f"nothing was due within {STEPS} steps")
+
+    def round(self, slots: frozenset[int]) -> list[Reply]:
+        """Lets some workers push for one round."""
+        replies: list[Reply] = []
+        for seat in self.seats:
+            if seat.slot in slots:
+                message = seat.offers(self.work_until_due(seat))
+                replies += self.hears(seat.slot, message, slots)
+        for reply in replies:
+            self.seats[reply.slot].accepts(reply.message)
+        return replies
+
+
+def _check_shape(table: _Table) -> None:
+    seat, policy = table.seats[0], table.policy
+    assert seat.strategy.site in (GRADIENT, PARAMETERS), "site is GRADIENT or PARAMETERS"
+    assert 0 < policy.quorum <= 1, "quorum is a share of the members"
+    assert policy.grace_seconds >= 0, "grace_seconds is a time"
+    closing = Clock(closing=True)
+    assert not seat.strategy.due(closing, seat.state), "nothing is unsent before the first step"
+
+
+def _check_pure(table: _Table) -> None:
+    """The state is values: the same calls on a copy of it give the same bits."""
+    seat = table.seats[0]
+    turn = table.work_until_due(seat)
+    vector, before = seat.vector.copy(), copy.deepcopy(seat.state)
+    once, state = seat.strategy.offer(turn, seat.vector, seat.clock, seat.state)
+    assert _values(before) == _values(seat.state), "offer changed the state it was given"
+    assert once is not None, "a turn that waits for an answer offers a message"
+    again, _ = table.make().offer(turn, seat.vector, seat.clock, copy.deepcopy(seat.state))
+    assert again is not None, "the same offer gives the same bits"
+    assert _values(once) == _values(again), "the same offer gives the same bits"
+    sent = _values(once)
+    seat.vector += 1
+    assert sent == _values(once), "a message changes when the worker goes on: copy the vector"
+    np.copyto(seat.vector, vector)
+    replies = table.hears(0, once, frozenset({0}))
+    assert replies, "a round of one is whole at once"
+    after, kept = copy.deepcopy(state), state
+    seat.strategy.accept(seat.vector, replies[0].message, state)
+    assert _values(after) == _values(kept), "accept changed the state it was given"
+
+
+def _check_rounds(table: _Table) -> None:
+    """The owner and all workers hold the same, bit for bit."""
+    for _ in range(3):
+        table.round(table.members)
+        vectors = [seat.vector for seat in table.seats]
+        assert all(np.array_equal(vectors[0], v) for v in vectors), "workers differ after a round"
+        if table.policy.keeps:
+            point = table.agreed()
+            assert np.array_equal(_whole(point), vectors[0]), "owner and workers differ"
+            for seat in table.seats:
+                held = _values(seat.state)
+                same = all(_key(o) in held for o in point.outer)
+                assert same, "owner and workers hold another outer state"
+
+
+def _check_replies(table: _Table) -> None:
+    """Answers go to those who pushed, once, when all members did."""
+    first, second, third = table.seats
+    pushed = [seat.offers(table.work_until_due(seat)) for seat in (first, second)]
+    for seat, message in zip((first, second), pushed, strict=True):
+        assert not table.hears(seat.slot, message, table.members), "a round closed too soon"
+    both = frozenset({first.slot, second.slot})
+    replies = table.closes(both)
+    slots = sorted(r.slot for r in replies)
+    assert slots == [first.slot, second.slot], "not all who pushed were answered, or others were"
+    assert all(r.message.kind == "agreed" for r in replies), "a whole round is agreed"
+    assert not table.closes(both), "a round was answered twice"
+    for reply in replies:
+        table.seats[reply.slot].accepts(reply.message)
+    late = table.hears(third.slot, third.offers(table.work_until_due(third)), table.members)
+    assert [r.slot for r in late] == [third.slot], "who missed a round is answered at once"
+    assert late[0].message.kind in ("heal", "rejoin"), "who missed a round must heal"
+
+
+def _check_drain(table: _Table) -> None:
+    """With `closing` set, what is unsent is due; after it nothing is."""
+    for seat in table.seats:
+        seat.works()
+        closing = seat.clock._replace(closing=True)
+        for _ in range(8):
+            turns = seat.strategy.due(closing, seat.state)
+            if not turns:
+                break
+            message, seat.state = seat.strategy.offer(turns[0], seat.vector, closing, seat.state)
+            assert message is not None, "the drain offers what is unsent"
+            for reply in table.hears(seat.slot, message, frozenset({seat.slot})):
+                seat.accepts(reply.message)
+        assert not seat.strategy.due(closing, seat.state), "the drain leaves something unsent"
+        if table.policy.keeps:
+            tied = np.array_equal(_whole(table.agreed()), seat.vector)
+            assert tied, "after the drain a worker holds more than was agreed"
+
+
+def _check_lost_round(table: _Table) -> None:
+    """Who gets no answer loses nothing: the next push carries both rounds' work."""
+    seat = table.seats[0]
+    lost = seat.offers(table.work_until_due(seat))
+    message = seat.offers(table.work_until_due(seat))
+    assert message.since.steps > lost.since.steps, "a lost round loses the work that was in it"
+    assert message.since.steps == seat.clock.steps, "a lost round loses the work that was in it"
+    delta = decode(message.codec, _whole(message))
+    kept = np.allclose(delta, table.start - seat.vector, rtol=1e-2, atol=1e-6)
+    assert kept, "a lost round loses progress"
+
+
+def _check_late(table: _Table) -> None:
+    """Who missed a round takes the agreed point and keeps its unsent progress on top."""
+    table.round(frozenset({0, 1}))
+    late = table.seats[2]
+    message = late.offers(table.work_until_due(late))
+    progress = table.start - late.vector
+    (reply,) = table.hears(late.slot, message, table.members)
+    assert reply.message.kind == "heal", "where the owner keeps the point, it heals by it"
+    late.accepts(reply.message)
+    kept = np.allclose(_whole(table.agreed()) - late.vector, progress, atol=1e-6)
+    assert kept, "heal must keep unsent progress on top of the agreed point"
+    again = late.offers(table.work_until_due(late))
+    assert again.since.steps == late.clock.steps, "heal loses the count of unsent work"
+
+
+def _check_joiner(table: _Table) -> None:
+    """A joiner that heals holds what the others do, and shares their next round."""
+    table.round(frozenset({0, 1}))
+    point = table.agreed()
+    joiner = _Seat(table.make(), _whole(point).copy(), 2)
+    joiner.accepts(point)
+    table.seats[2] = joiner
+    assert np.array_equal(joiner.vector, table.seats[0].vector), "a joiner starts elsewhere"
+    resumed = table.policy.agreed(table.policy.init(point))
+    assert _values(point) == _values(resumed), "init does not take up what agreed returned"
+    table.round(table.members)
+    vectors = [seat.vector for seat in table.seats]
+    assert all(np.array_equal(vectors[0], v) for v in vectors), "a joiner differs after a round"
+
+
+def _check_rejoin(table: _Table) -> None:
+    """Where only workers hold the parameters, who missed a round heals as a joiner does."""
+    table.round(frozenset({0, 1}))
+    late = table.seats[2]
+    (reply,) = table.hears(late.slot, late.offers(table.work_until_due(late)), table.members)
+    assert reply.message.kind == "rejoin", "an owner without parameters cannot heal anybody"
+    joiner = _Seat(table.make(), table.start.copy(), 2)
+    joiner.accepts(table.agreed()._replace(vector=table.start))
+    table.seats[2] = joiner
+    replies = table.round(table.members)
+    assert len(replies) == len(table.seats), "a joiner has no part in the next round"
+
+
+def _point(vector: Vector) -> Message:
+    floats, integers = np.zeros(0, np.float32), np.zeros(0, np.int64)
+    return Message("heal", vector.copy(), floats=floats, integers=integers)
+
+
+def _whole(message: Message) -> Vector:
+    assert message.vector is not None, f"a message of kind {message.kind} carries a vector"
+    return message.vector
+
+
+def _key(value: object) -> object:
+    """An array as something that equals only its own bits."""
+    if isinstance(value, np.ndarray):
+        return (value.dtype.str, value.shape, value.tobytes())
+    return value
+
+
+def _values(state: object) -> list[object]:
+    """All that a state is made of, in order."""
+    if isinstance(state, Mapping):
+        return [v for key, value in state.items() for v in (key, *_values(value))]
+    if isinstance(state, (tuple, list)):
+        return [v for value in state for v in _values(value)]
+    if dataclasses.is_dataclass(state):
+        return [v for f in dataclasses.fields(state) for v in _values(getattr(state, f.name))]
+    return [_key(state)]

@@ -1,0 +1,66 @@
+"""What each push weighs, and the sum in a fixed order."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from photinus.core.clock import Clock
+from photinus.strategies.merge import MERGES, coefficients, combine
+
+WORKS = st.lists(
+    st.builds(Clock, steps=st.integers(0, 50), examples=st.integers(0, 999)), min_size=1, max_size=9
+)
+
+
+@pytest.mark.parametrize("merge", MERGES)
+def test_with_equal_work_all_rules_are_the_mean(merge):
+    assert coefficients(merge, [Clock(5, 40)] * 4) == pytest.approx([0.25] * 4)
+
+
+def test_examples_weighs_by_examples():
+    assert coefficients("examples", [Clock(1, 10), Clock(3, 30)]) == [0.25, 0.75]
+
+
+def test_nova_weighs_by_its_formula():
+    steps, examples = np.array([2, 8, 4]), np.array([16, 64, 20])
+    p = examples / examples.sum()
+    expected = p * (p * steps).sum() / steps
+    works = [Clock(int(t), int(n)) for t, n in zip(steps, examples, strict=True)]
+    assert coefficients("nova", works) == pytest.approx(expected)
+
+
+def test_nova_does_not_pull_towards_who_takes_more_and_shorter_steps():
+    """Two workers saw as many examples; one took twice the steps: its delta counts half."""
+    slow, quick = coefficients("nova", [Clock(5, 100), Clock(10, 100)])
+    assert slow == pytest.approx(2 * quick)
+
+
+@pytest.mark.parametrize("merge", MERGES)
+def test_a_push_without_work_weighs_nothing(merge):
+    weights = coefficients(merge, [Clock(0, 0), Clock(4, 8), Clock(4, 0), Clock(4, 8)])
+    assert weights[0] == weights[2] == 0
+    assert weights[1] == weights[3] == pytest.approx(0.5)
+    assert coefficients(merge, [Clock(0, 0)] * 2) == [0.0, 0.0]
+
+
+@given(WORKS, st.sampled_from(MERGES))
+def test_coefficients_are_never_negative_and_sum_to_one(works, merge):
+    weights = coefficients(merge, works)
+    assert all(w >= 0 for w in weights)
+    if merge != "nova":
+        assert sum(weights) == pytest.approx(1.0 if any(w > 0 for w in weights) else 0.0)
+
+
+def test_combine_is_the_weighted_sum_and_keeps_the_precision():
+    vectors = [np.full(3, v, np.float32) for v in (1, 2, 4)]
+    combined = combine(vectors, [0.5, 0.0, 0.25])
+    assert combined.dtype == np.float32
+    assert combined.tolist() == [1.5] * 3
+
+
+def test_combine_of_one_is_a_copy_bit_for_bit():
+    vector = np.random.default_rng(0).normal(size=9)
+    combined = combine([vector], [1.0])
+    assert (combined == vector).all()
+    assert not np.shares_memory(combined, vector)

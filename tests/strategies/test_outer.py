@@ -1,0 +1,129 @@
+"""Outer optimizers against torch's, where the formula is the same, and by hand where not."""
+
+import numpy as np
+import pytest
+import torch
+
+from photinus.core.errors import UsageError
+from photinus.strategies.outer import (
+    OUTERS,
+    Adagrad,
+    Adam,
+    Nesterov,
+    Outer,
+    Sgd,
+    SlowMo,
+    outer_from_dict,
+)
+
+ORACLES = {
+    "sgd": (Sgd(lr=0.8), lambda p: torch.optim.SGD(p, lr=0.8)),
+    "nesterov": (
+        Nesterov(lr=0.7, momentum=0.9),
+        lambda p: torch.optim.SGD(p, lr=0.7, momentum=0.9, nesterov=True),
+    ),
+    "slowmo": (
+        SlowMo(lr=0.9, momentum=0.6),
+        lambda p: torch.optim.SGD(p, lr=0.9, momentum=0.6),
+    ),
+    "adagrad": (
+        Adagrad(lr=0.3, eps=1e-4, initial=0.1),
+        lambda p: torch.optim.Adagrad(p, lr=0.3, eps=1e-4, initial_accumulator_value=0.1),
+    ),
+    "adam": (
+        Adam(lr=0.05, beta1=0.8, beta2=0.95, eps=1e-3),
+        lambda p: torch.optim.Adam(p, lr=0.05, betas=(0.8, 0.95), eps=1e-3),
+    ),
+}
+
+
+def test_every_outer_optimizer_has_an_oracle():
+    assert set(ORACLES) == set(OUTERS)
+
+
+@pytest.mark.parametrize(("dtype", "close"), [("float32", 1e-5), ("float64", 1e-12)])
+@pytest.mark.parametrize("name", OUTERS)
+def test_an_outer_optimizer_steps_as_torch_does(name, dtype, close):
+    outer, oracle = ORACLES[name]
+    chance = np.random.default_rng(0)
+    vector = chance.normal(size=31).astype(dtype)
+    tensor = torch.nn.Parameter(torch.from_numpy(vector.copy()))
+    optimizer, state = oracle([tensor]), outer.init(vector)
+    for _ in range(20):
+        delta = chance.normal(size=31).astype(dtype)
+        tensor.grad = torch.from_numpy(delta.copy())
+        optimizer.step()
+        vector, state = outer.update(vector, delta, state)
+        assert vector.dtype == np.dtype(dtype)
+    np.testing.assert_allclose(vector, tensor.detach().numpy(), rtol=close, atol=close)
+
+
+@pytest.mark.parametrize("name", OUTERS)
+def test_update_leaves_its_arguments_as_they_are(name):
+    outer = ORACLES[name][0]
+    vector, delta = np.ones(5, np.float32), np.full(5, 0.5, np.float32)
+    state = outer.init(vector)
+    _, state = outer.update(vector, delta, state)
+    before = [a.copy() for a in (vector, delta, *state)]
+    new, _ = outer.update(vector, delta, state)
+    assert all((a == b).all() for a, b in zip(before, (vector, delta, *state), strict=True))
+    assert not np.shares_memory(new, vector)
+
+
+@pytest.mark.parametrize("name", OUTERS)
+def test_the_state_is_of_the_vectors_precision(name):
+    outer = ORACLES[name][0]
+    vector = np.ones(5, np.float32)
+    _, state = outer.update(vector, vector, outer.init(vector))
+    assert all(s.dtype == np.float32 for s in state)
+
+
+def test_gain_is_how_far_a_constant_delta_carries():
+    for outer in (Sgd(lr=0.7), Nesterov(lr=0.7, momentum=0.5), SlowMo(lr=0.7, momentum=0.8)):
+        vector, delta = np.zeros(1), np.ones(1)
+        state = outer.init(vector)
+        for _ in range(200):
+            before = vector
+            vector, state = outer.update(vector, delta, state)
+        assert before[0] - vector[0] == pytest.approx(outer.gain)
+    assert Adagrad().gain is None
+    assert Adam().gain is None
+
+
+def test_plain_averaging_is_the_fixed_point():
+    vector, delta = np.array([1.0, 2.0]), np.array([0.5, -1.0])
+    moved, state = Sgd().update(vector, delta, ())
+    assert (moved == vector - delta).all()
+    assert state == Sgd().init(vector) == ()
+
+
+def test_an_outer_optimizer_is_made_from_plain_values():
+    assert outer_from_dict({"name": "nesterov", "lr": 1, "momentum": 0}) == Nesterov(1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"name": "nestorov"}, "unknown outer optimizer; got 'nestorov'; did you mean 'nesterov'?"),
+        ({}, "unknown outer optimizer; got ''; known: adagrad, adam, nesterov, sgd, slowmo"),
+        ({"name": "sgd", "rate": 1}, "unknown setting of Sgd; got 'rate'"),
+        ({"name": "sgd", "lr": 0}, "lr of Sgd must be a number above 0; got 0"),
+        ({"name": "adam", "beta1": 1.0}, "beta1 of Adam must be a number from 0 to 0.9999"),
+    ],
+)
+def test_a_wrong_outer_optimizer_is_refused_in_clear_words(values, words):
+    with pytest.raises(UsageError) as raised:
+        outer_from_dict(values)
+    assert str(raised.value).startswith(words)
+
+
+def test_an_outer_optimizer_of_ones_own_may_keep_nothing():
+    class Half(Outer):
+        name = "half"
+
+        def update(self, vector, delta, state):
+            return vector - delta / 2, state
+
+    half = Half()
+    assert half.init(np.ones(2)) == ()
+    assert half.gain is None
