@@ -83,6 +83,8 @@ class WorkerJoined(Event):
     attempt: str = ""
     examples: int = 0
     """Its rows."""
+    pid: int = 0
+    """Its process, on its host."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ import numpy as np
 from photinus.core.errors import UsageError
 from photinus.core.events import Event
 from photinus.core.seeds import generator
-from photinus.core.settings import Limit, at_least, one_of, validate, whole
+from photinus.core.settings import Limit, above, at_least, one_of, validate, whole
 from photinus.feed.arrays import PartitionFeed
 from photinus.feed.base import Array
 from photinus.feed.checks import RowChecks, Sieve
@@ -103,11 +103,15 @@ class Assignment:
     restarts: int = 100
     """How many lost workers may be started again, in all."""
     patience_seconds: float = 600.0
+    """How long the end of a phase waits for a lost worker to come back."""
+    lost_seconds: float = 30.0
+    """How long a worker looks for a coordinator that it lost, before it ends by itself."""
     LIMITS = {  # noqa: RUF012
         "term": whole(1),
         "checkpoint_seconds": Limit.optional(at_least(0)),
         "security": one_of("tls", "none"),
         "restarts": whole(0),
+        "lost_seconds": above(0),
     }
 
     def __post_init__(self) -> None:

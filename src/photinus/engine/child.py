@@ -8,12 +8,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from photinus.core.errors import LinkLostError
 from photinus.engine.base import part_of
 from photinus.engine.errand import Errand
 from photinus.feed.rows import Rows
 from photinus.nodes.life import Part
 
-__all__ = ["Order", "main"]
+__all__ = ["LOST", "UNREADABLE", "Order", "main"]
+
+UNREADABLE, LOST = 64, 65
+"""How a child ends that cannot read its errand, or finds no coordinator any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +40,21 @@ class Order:
         return part_of(rows, self.errand.program)
 
 
-def main() -> None:
-    """Runs one errand."""
-    order: Order = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by the parent process
-    order.errand.run(order.slot, order.attempt, order.part)
+def main() -> int:
+    """Runs one errand; returns the exit code."""
+    try:
+        order: Order = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by the parent process
+    except (AttributeError, ImportError) as error:
+        sys.stderr.write(f"{error}\n")
+        return UNREADABLE
+    except EOFError:  # the parent went before it had said anything
+        return LOST
+    try:
+        order.errand.run(order.slot, order.attempt, order.part)
+    except LinkLostError:
+        return LOST
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import platform
 import traceback
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from photinus.core import errors
-from photinus.core.errors import LinkError, PhotinusError, RunFailedError
+from photinus.core.errors import LinkError, LinkLostError, PhotinusError, RunFailedError
+from photinus.engine.lines import LogLines
 from photinus.nodes.life import Part, live
 from photinus.nodes.mail import Seat
 from photinus.nodes.program import Program
@@ -23,8 +24,8 @@ from photinus.transport.tcp import TcpLink
 __all__ = ["BEAT_SECONDS", "Errand", "told_error"]
 
 BEAT_SECONDS = 1.0
-PATIENCE_SECONDS = 30.0
-"""So long a worker looks for a coordinator that it lost; then it ends by itself."""
+STOP_SECONDS = 5.0
+"""So long a worker that failed waits for the coordinator to take that in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class Errand:
     address: str
     key: WorkerKey
     term: int
+    lost_seconds: float = 30.0
+    """So long a worker looks for a coordinator that it lost; then it ends by itself."""
 
     def run(self, slot: int, attempt: str, open_part: Callable[[], Part]) -> None:
         """Trains in one slot until the run is over; an error of its own ends the run.
@@ -43,52 +46,68 @@ class Errand:
             slot: the seat to take.
             attempt: tells this life from others of the same slot.
             open_part: reads the slot's rows, once.
-        """
-        seat = Seat(self.key.run, self.term, 0, slot, 0)
-        try:
-            self._train(seat, attempt, open_part)
-        except (RunFailedError, LinkError) as over:
-            logging.getLogger("photinus").warning("worker %d ends: %s", slot, over)
-        except Exception as error:
-            self._tell(seat, error)
 
-    def _train(self, seat: Seat, attempt: str, open_part: Callable[[], Part]) -> None:
+        Raises:
+            LinkLostError: the coordinator is not to be found any more.
+        """
+        seat = Seat(self.key.run, self.term, 0, slot)
+        beater = Beater(self._quick_link, seat.frame("beat"), BEAT_SECONDS)
+        with beater, LogLines() as lines:
+            try:
+                self._train(beater, seat, attempt, open_part, lines)
+            except RunFailedError:
+                return  # the coordinator said so
+            except LinkLostError:
+                raise
+            except Exception as error:
+                self._tell(beater.frame.lease, seat, error)
+
+    def _train(
+        self,
+        beater: Beater,
+        seat: Seat,
+        attempt: str,
+        open_part: Callable[[], Part],
+        lines: LogLines,
+    ) -> None:
         _use_threads(self.program.threads)
-        beater = Beater(
-            lambda: TcpLink(self.address, self.key, patience_seconds=2 * BEAT_SECONDS),
-            seat.frame("beat"),
-            BEAT_SECONDS,
-        )
 
         def seated(now: Seat) -> None:
             beater.frame = now.frame("beat")
 
-        with beater:
-            part = open_part()
-            worker = Worker(
-                live(self.program, seat.slot, part),
-                self._link,
-                seat,
-                about={"attempt": attempt or uuid.uuid4().hex, "host": _host(), "pid": os.getpid()},
-                seated=seated,
-            )
-            try:
-                worker.run()
-            finally:
-                worker.close()
+        worker = Worker(
+            live(self.program, seat.slot, open_part()),
+            self._link,
+            seat,
+            about={"attempt": attempt or uuid.uuid4().hex, "host": _host(), "pid": os.getpid()},
+            seated=seated,
+            notes=lines.take,
+        )
+        try:
+            worker.run()
+        finally:
+            worker.close()
 
     def _link(self) -> TcpLink:
-        return TcpLink(self.address, self.key, patience_seconds=PATIENCE_SECONDS)
+        return TcpLink(self.address, self.key, patience_seconds=self.lost_seconds)
 
-    def _tell(self, seat: Seat, error: Exception) -> None:
-        """Sends the error to the coordinator; the traceback only where it is no plain sentence."""
+    def _quick_link(self) -> TcpLink:
+        return TcpLink(self.address, self.key, patience_seconds=2 * BEAT_SECONDS)
+
+    def _tell(self, lease: int, seat: Seat, error: Exception) -> None:
+        """Sends the error to the coordinator; the traceback only where it is no plain sentence.
+
+        Under the lease that the worker had: of a worker that had lost its seat nobody cares.
+        """
         text = str(error)
         if not isinstance(error, PhotinusError):
             text = f"worker {seat.slot} failed: " + "".join(traceback.format_exception(error))
         note = {"error": text[-20_000:], "type": type(error).__name__}
+        bye = Seat(seat.run, seat.term, seat.phase, seat.slot, lease).frame("bye", note=note)
         link = self._link()
         try:
-            link.exchange(seat.frame("bye", note=note), 0.0)
+            with suppress(LinkError):  # the end of the run, which is what it asks for
+                link.exchange(bye, STOP_SECONDS)
         finally:
             link.close()
 

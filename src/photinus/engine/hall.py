@@ -8,10 +8,10 @@ from types import TracebackType
 from photinus.core.errors import RunFailedError
 from photinus.core.events import Warned
 from photinus.engine.base import Assignment
-from photinus.engine.errand import told_error
+from photinus.engine.errand import Errand, told_error
 from photinus.nodes.coordinator import Coordinator, Result
 from photinus.nodes.service import Service
-from photinus.transport.credentials import Credentials, WorkerKey
+from photinus.transport.credentials import Credentials
 from photinus.transport.link import Gone, Hear, Listener
 from photinus.transport.serve import TcpListener
 
@@ -56,9 +56,20 @@ class Hall:
         text = "strangers were turned away: " + ", ".join(str(w) for w in what)
         self._assignment.emit(Warned(text=text))
 
-    def worker_key(self) -> WorkerKey:
-        """Returns a key for the workers of this run."""
-        return self._credentials.worker()
+    def errand(self) -> Errand:
+        """Returns what every worker is sent."""
+        assignment = self._assignment
+        return Errand(
+            assignment.program.sent(),
+            self.address,
+            self._credentials.worker(),
+            assignment.term,
+            assignment.lost_seconds,
+        )
+
+    def lease(self, slot: int) -> int:
+        """Returns how often a slot was taken."""
+        return self._service.lease(slot)
 
     @property
     def is_over(self) -> bool:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle  # noqa: TID251 - into a child's private pipe, never to a socket or a file
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +18,7 @@ import numpy as np
 from photinus.core.errors import RunFailedError, UsageError, message
 from photinus.core.events import Warned
 from photinus.engine.base import ArrayData, Assignment, Engine
-from photinus.engine.child import Order
-from photinus.engine.errand import Errand
+from photinus.engine.child import UNREADABLE, Order
 from photinus.engine.hall import Hall
 from photinus.nodes.coordinator import Result
 
@@ -70,50 +72,53 @@ class _Family:
 
     def __init__(self, assignment: Assignment, hall: Hall, files: list[tuple[str, str]]) -> None:
         self._assignment, self._hall, self._files = assignment, hall, files
-        self._errand = Errand(
-            assignment.program.sent(), hall.address, hall.worker_key(), assignment.term
-        )
-        self._children = {slot: self._born(slot, 0) for slot in range(assignment.program.workers)}
-        self._births = 0
+        self._errand = hall.errand()
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._births, self._early = 0, Counter[int]()
+        self._leases: dict[int, int] = {}
 
     def watch(self) -> None:
         """Waits for the end of the run; a child that died is born again."""
+        for slot in range(self._assignment.program.workers):
+            self._children[slot] = self._born(slot)
         while not self._hall.wait(LOOK_SECONDS):
             for slot, child in self._children.items():
-                if child.poll() is not None and child.returncode != 0:
+                # one that ended well may have told why, and that is still to be heard
+                if child.poll() is not None and (child.returncode or not self._hall.wait(1.0)):
                     self._again(slot, child.returncode)
 
     def _again(self, slot: int, code: int) -> None:
-        self._births += 1
-        if self._births > self._assignment.restarts:
-            raise RunFailedError(
-                f"workers died {self._births} times", got=f"exit code {code}", do="see their logs"
+        if code == UNREADABLE:
+            raise UsageError(
+                "what the program names cannot be imported by a worker process",
+                do="define classes and functions in a module of their own, not in __main__",
             )
-        text = message(f"worker {slot} ended", got=f"exit code {code}; its slot is started again")
+        self._early[slot] += 1
+        if self._hall.lease(slot) > self._leases[slot]:
+            self._early[slot] = 0
+        if self._births >= self._assignment.restarts + len(self._files) or self._early[slot] >= 3:
+            raise RunFailedError(
+                f"worker {slot} ended too often", got=_ended(code), do="look at what it printed"
+            )
+        text = message(f"worker {slot} ended", got=_ended(code), do="its slot is started again")
         self._assignment.emit(Warned(text=text))
-        self._children[slot] = self._born(slot, self._births)
+        self._children[slot] = self._born(slot)
 
-    def _born(self, slot: int, birth: int) -> subprocess.Popen[bytes]:
+    def _born(self, slot: int) -> subprocess.Popen[bytes]:
         threads = str(self._assignment.program.threads)
+        features, labels = self._files[slot]
+        attempt, scale = f"{slot}-{self._births}", self._assignment.data.scale
+        sent = _pickled(Order(self._errand, slot, attempt, features, labels, scale))
+        self._births, self._leases[slot] = self._births + 1, self._hall.lease(slot)
         child = subprocess.Popen(
             [sys.executable, "-m", "photinus.engine.child"],
             stdin=subprocess.PIPE,
             env={**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
+            process_group=0,  # Ctrl-C reaches the driver alone, and that tells the children
         )
-        features, labels = self._files[slot]
-        scale = self._assignment.data.scale
-        order = Order(self._errand, slot, f"{slot}-{birth}", features, labels, scale)
         assert child.stdin is not None
-        try:
-            with child.stdin as pipe:
-                pickle.dump(order, pipe)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            child.kill()
-            raise UsageError(
-                "the program cannot be sent to a process", got=str(error), do="import what it names"
-            ) from error
-        except BrokenPipeError:
-            pass  # it died at once: its exit code tells
+        with suppress(BrokenPipeError), child.stdin as pipe:  # dead at once: its code tells
+            pipe.write(sent)
         return child
 
     def end(self) -> None:
@@ -125,3 +130,16 @@ class _Family:
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()
+
+
+def _pickled(order: Order) -> bytes:
+    try:
+        return pickle.dumps(order)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise UsageError(
+            "the program cannot be sent to a process", got=str(error), do="import what it names"
+        ) from error
+
+
+def _ended(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

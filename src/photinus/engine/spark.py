@@ -92,10 +92,7 @@ class SparkEngine(Engine):
             assignment.emit(Warned(text=text))
         host = str(spark.conf.get("spark.driver.host", "127.0.0.1"))
         with Hall(assignment, host) as hall:
-            errand = Errand(
-                assignment.program.sent(), hall.address, hall.worker_key(), assignment.term
-            )
-            task = _task(errand, spec, data.checks, data.budget)
+            task = _task(hall.errand(), spec, data.checks, data.budget)
             _check_size(task)
             job = _Job(spark, partitioned(frame, workers), task, assignment.run.hex())
             _see_through(hall, job, assignment)

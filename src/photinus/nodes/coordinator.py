@@ -164,7 +164,8 @@ class Coordinator:
         if frame.lease and not self.fence.holds(frame):
             return []
         self.failure_kind = str(frame.note.get("type", ""))
-        return self.stop(str(frame.note.get("error", f"worker {frame.slot} failed")))
+        told = self.stop(str(frame.note.get("error", f"worker {frame.slot} failed")))
+        return [*told, self._to(frame, "stop")]
 
     def _state(self, frame: Frame, now: float) -> list[Frame]:
         if not self.fence.holds(frame):

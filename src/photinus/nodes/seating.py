@@ -134,6 +134,7 @@ class Seating:
                 host=seat.host,
                 attempt=seat.attempt,
                 examples=seat.rows,
+                pid=int(hello.note.get("pid", 0)),
             )
         )
         granted = {"granted": seat.lease, "next": seat.sequence, "cursor": seat.position}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from photinus.core.errors import PhotinusError
+from photinus.core.events import Log
 from photinus.nodes.coordinator import Coordinator
+from photinus.nodes.gauges import Gauges
 from photinus.transport.frames import Frame
 from photinus.transport.link import Gone, Hear, Listener, Peer
 
@@ -20,27 +21,42 @@ TICK_SECONDS = 0.1
 class Service:
     """Carries frames between a listener's peers and the coordinator, one at a time.
 
+    Whatever the coordinator fails on ends the run, in words: no thread dies alone.
+
     Args:
         coordinator: the state machine; nobody else may call it while the service is open.
         listen: opens the listener with the functions that hear its peers.
+        now: seconds of a clock that never goes back.
     """
 
-    def __init__(self, coordinator: Coordinator, listen: Callable[[Hear, Gone], Listener]) -> None:
-        self._coordinator = coordinator
-        self._lock, self._over, self._stopped = (
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        listen: Callable[[Hear, Gone], Listener],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._coordinator, self._now, self._gauges = coordinator, now, Gauges()
+        self._lock, self._over, self._closed = (
             threading.Lock(),
             threading.Event(),
             threading.Event(),
         )
         self._lines: dict[int, Peer] = {}
-        self._asking: dict[int, Peer] = {}
+        """Slot -> who holds the seat."""
+        self._asking: dict[int, tuple[Peer, Frame]] = {}
+        """Slot -> who asks for the seat, and its hello."""
         self.listener = listen(self._hear, self._gone)
-        self._ticker = threading.Thread(target=self._tick, name="photinus-ticks", daemon=True)
+        self._ticker = threading.Thread(target=self._ticks, name="photinus-ticks", daemon=True)
         self._ticker.start()
 
     def wait(self, seconds: float) -> bool:
         """Waits for the end of the run; returns whether it has come."""
         return self._over.wait(seconds)
+
+    def lease(self, slot: int) -> int:
+        """Returns how often a slot was taken."""
+        with self._lock:
+            return self._coordinator.fence.seats[slot].lease
 
     def stop(self, reason: str) -> None:
         """Ends the run without a result; the workers are told."""
@@ -49,51 +65,91 @@ class Service:
 
     def close(self) -> None:
         """Stops listening."""
-        self._stopped.set()
+        self._closed.set()
         self._ticker.join()
         self.listener.close()
 
+    def tick(self) -> None:
+        """Lets time pass: leases end, late slots are left out, workers are reported."""
+        with self._lock:
+            self._guarded("the passing of time", self._tick)
+
+    def _ticks(self) -> None:
+        while not self._closed.wait(TICK_SECONDS):
+            self.tick()
+
+    def _tick(self) -> None:
+        now = self._now()
+        self._carry(self._coordinator.tick(now))
+        for report in self._gauges.due(now):
+            self._coordinator.desk.emit(report)
+
     def _hear(self, peer: Peer, frame: Frame) -> None:
         with self._lock:
-            now = time.monotonic()
-            if frame.kind == "hello":
-                self._asking[frame.slot] = peer
-            elif frame.kind != "beat" and self._coordinator.fence.holds(frame):
-                self._lines[frame.slot] = peer
-            try:
-                out = self._coordinator.hear(frame, now)
-            except PhotinusError as error:
-                out = self._coordinator.stop(str(error))
-            self._carry(out, peer, frame)
+            what = f"a {frame.kind} of worker {frame.slot}"
+            self._guarded(what, lambda: self._take_in(peer, frame))
+
+    def _take_in(self, peer: Peer, frame: Frame) -> None:
+        fence, now = self._coordinator.fence, self._now()
+        is_held = frame.term == self._coordinator.desk.term and fence.holds(frame)
+        if frame.kind == "hello":
+            self._asking[frame.slot] = peer, frame
+        elif frame.kind == "note":
+            self._log(frame)
+        elif frame.kind != "beat" and is_held:  # beats have a connection of their own
+            self._lines[frame.slot] = peer
+        if is_held and frame.kind == "push" and frame.sequence == fence.seats[frame.slot].sequence:
+            self._gauges.pushed(frame, peer, now)
+        self._carry(self._coordinator.hear(frame, now), peer, frame)
+
+    def _guarded(self, what: str, do: Callable[[], None]) -> None:
+        """An error of the coordinator's ends the run: it is told, and every worker stops."""
+        try:
+            do()
+        except Exception as error:
+            if self._coordinator.is_over:
+                return
+            is_ours = isinstance(error, PhotinusError)
+            reason = str(error) if is_ours else f"{type(error).__name__}: {error}"
+            self._coordinator.failure_kind = type(error).__name__ if is_ours else ""
+            self._carry(self._coordinator.stop(f"the coordinator failed on {what}: {reason}"))
+
+    def _log(self, frame: Frame) -> None:
+        level, text = str(frame.note.get("level", "")), str(frame.note.get("text", ""))
+        self._coordinator.desk.emit(Log(slot=frame.slot, level=level, text=text))
 
     def _gone(self, peer: Peer) -> None:
         with self._lock:
+            for slot, (asks, _) in list(self._asking.items()):
+                if asks is peer:
+                    del self._asking[slot]
             for slot, line in self._lines.items():
                 if line is peer:
                     lease = self._coordinator.fence.seats[slot].lease
-                    self._coordinator.gone(slot, lease, time.monotonic())
-
-    def _tick(self) -> None:
-        while not self._stopped.wait(TICK_SECONDS):
-            with self._lock:
-                self._carry(self._coordinator.tick(time.monotonic()))
+                    self._coordinator.gone(slot, lease, self._now())
 
     def _carry(self, out: list[Frame], peer: Peer | None = None, said: Frame | None = None) -> None:
         for frame in out:
-            line = self._line(frame, peer, said)
-            if line is not None:
-                with suppress(PhotinusError):  # a worker that is gone says hello again
-                    line.send(frame)
+            for line in self._listeners(frame, peer, said):
+                line.send(frame)
         if self._coordinator.is_over:
             self._over.set()
 
-    def _line(self, frame: Frame, peer: Peer | None, said: Frame | None) -> Peer | None:
+    def _listeners(self, frame: Frame, peer: Peer | None, said: Frame | None) -> list[Peer]:
         """A grant goes to who asked, a refusal to who spoke, all else to who holds the seat."""
-        if frame.kind == "grant" and frame.slot in self._asking:
-            self._lines[frame.slot] = self._asking.pop(frame.slot)
-        is_refusal = frame.kind in ("busy", "fenced") and said is not None
-        if is_refusal and said is not None and frame.slot == said.slot:
-            return peer
-        if frame.kind in ("done", "stop") and frame.slot in self._asking:
-            return self._asking[frame.slot]
-        return self._lines.get(frame.slot)
+        slot, asks = frame.slot, self._asking.get(frame.slot)
+        if frame.kind == "grant" and asks is not None and _is_answer(frame, asks[1]):
+            self._lines[slot] = self._asking.pop(slot)[0]
+        if frame.kind in ("busy", "fenced") and said is not None and said.slot == slot:
+            return [peer] if peer is not None else []
+        holds = [self._lines[slot]] if slot in self._lines else []
+        if frame.kind in ("done", "stop"):
+            said_it = [peer] if peer is not None and said is not None and said.slot == slot else []
+            all_here = [*holds, *([asks[0]] if asks is not None else []), *said_it]
+            return list(dict.fromkeys(all_here))
+        return holds
+
+
+def _is_answer(grant: Frame, hello: Frame) -> bool:
+    """A grant for another phase goes to who sits there, whoever waits for the seat."""
+    return all(grant.note.get(name) == hello.note.get(name) for name in ("attempt", "hello"))

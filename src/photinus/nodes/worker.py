@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from photinus.core.errors import FencedError, LinkLostError
@@ -16,8 +16,7 @@ from photinus.transport.link import Link
 
 __all__ = ["Worker"]
 
-PATIENCE_SECONDS = 30.0
-"""So long a worker looks for a coordinator that it lost; then it ends by itself."""
+Note = Mapping[str, str]
 AGAIN_SECONDS = 2.0
 """So long a worker waits before it says the same thing again."""
 LISTEN_SECONDS = 0.5
@@ -33,6 +32,7 @@ class Worker:
         seat: run, term and slot; phase and lease come with the grant.
         about: host and attempt, told with every hello.
         seated: called with the seat at every new lease (the heartbeat follows it).
+        notes: returns what there is to tell since it was called last: level and text.
     """
 
     def __init__(
@@ -43,8 +43,9 @@ class Worker:
         *,
         about: Mapping[str, Any],
         seated: Callable[[Seat], None] = lambda seat: None,  # noqa: ARG005
+        notes: Callable[[], Iterable[Note]] = tuple,
     ) -> None:
-        self._life, self._connect, self._seated = life, connect, seated
+        self._life, self._connect, self._seated, self._notes = life, connect, seated, notes
         self._voice, self._link = Voice(seat, about), connect()
         self._inbox: list[Frame] = []
         self._listened = time.monotonic()
@@ -54,7 +55,7 @@ class Worker:
 
         Raises:
             RunFailedError: the coordinator stopped the run.
-            LinkLostError: it was not to be found for 30 s.
+            LinkLostError: it was not to be found for as long as `connect` tries.
         """
         answer, lost = None, None
         try:
@@ -68,10 +69,6 @@ class Worker:
         except StopIteration:
             return
 
-    def bye(self, error: str) -> None:
-        """Tells the coordinator why this worker ends the run."""
-        self._send(self._voice.seat.frame("bye", note={"error": error[:20_000]}))
-
     def close(self) -> None:
         """Ends the link."""
         self._link.close()
@@ -80,6 +77,7 @@ class Worker:
         if isinstance(ask, Stepped):
             self._voice.stepped(ask)
             return self._listen(ask)
+        self._tell()
         said = self._voice.frame(ask, time.monotonic())
         self._send(said)
         if isinstance(ask, Snapshot):
@@ -93,9 +91,15 @@ class Worker:
         now = time.monotonic()
         if now - self._listened > LISTEN_SECONDS:
             self._listened = now
+            self._tell()
             for heard in self._heard(0.0):
                 self._voice.answers(ask, heard, heard)
         return News(self._voice.seconds(now))
+
+    def _tell(self) -> None:
+        """Sends what was logged since."""
+        for note in self._notes():
+            self._send(self._voice.seat.frame("note", note=note))
 
     def _answer(self, ask: Ask, said: Frame) -> Frame:
         """Waits for the answer; what was said is said again when the link was lost, or silent."""

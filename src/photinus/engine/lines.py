@@ -1,0 +1,54 @@
+"""A worker's log lines, kept until they can be sent."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from types import TracebackType
+
+__all__ = ["LogLines"]
+
+MOST_LINES = 100
+"""Between two looks; what is more pushes the oldest out."""
+MOST_CHARACTERS = 4000
+"""Of one line."""
+
+
+class LogLines(logging.Handler):
+    """Collects what this process logs from WARNING on, while it is open.
+
+    Example:
+        >>> with LogLines() as lines:
+        ...     logging.getLogger("photinus").warning("slow disk")
+        ...     lines.take()
+        [{'level': 'WARNING', 'text': 'photinus: slow disk'}]
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._lines: deque[dict[str, str]] = deque(maxlen=MOST_LINES)
+        self.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+
+    def __enter__(self) -> LogLines:
+        logging.getLogger().addHandler(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        logging.getLogger().removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keeps one line."""
+        text = self.format(record)[:MOST_CHARACTERS]
+        self._lines.append({"level": record.levelname, "text": text})
+
+    def take(self) -> list[dict[str, str]]:
+        """Returns what was kept, once."""
+        taken = []
+        while self._lines:
+            taken.append(self._lines.popleft())
+        return taken
