@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
@@ -14,7 +15,7 @@ from photinus.feed.arrow import BINARY, IMAGE, LIST, NUMERIC, ColumnSpec
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["columns", "partitioned"]
+__all__ = ["columns", "one_column", "partitioned"]
 
 _VECTORS = ("VectorUDT",)
 _IMAGE_PARTS = ("height", "width", "nChannels", "data")
@@ -56,6 +57,33 @@ def columns(
     dtype = "uint8" if kind in (BINARY, IMAGE) else "float32"
     spec = ColumnSpec(features=(_plain(name),), label=named, kind=kind, dtype=dtype, shape=shape)
     return df.select(column.alias(_plain(name)), *labels), spec
+
+
+def one_column(df: DataFrame, features: str, shape: tuple[int, ...]) -> Column:
+    """Returns a column of features as arrays of float32 or as bytes, for scoring: no job runs.
+
+    A row of another size ends the query with a sentence that names the column.
+
+    Raises:
+        UsageError: the column is unknown.
+        DataError: it has a type that a model cannot learn from.
+    """
+    _check_names(df, [features], None)
+    if _is_number(df.schema[features].dataType):
+        column, sizes = F.array(_number(df, features, several=False)), [F.lit(1)]
+        wanted: tuple[int, ...] = (1,)
+    else:
+        column, kind, sizes = _feature(df, features)
+        wanted = shape if kind == IMAGE else (math.prod(shape),)
+        column = column["data"] if kind == IMAGE else column
+    got = F.concat_ws("x", *(size.cast("string") for size in sizes))
+    expected = "x".join(map(str, wanted))
+    said = F.concat(
+        F.lit(f"column {features}: a row of size "),
+        F.when(_quoted(features).isNull(), F.lit("null")).otherwise(got),
+        F.lit(f", expected {expected}"),
+    )
+    return F.when(got == expected, column).otherwise(F.raise_error(said))
 
 
 def partitioned(df: DataFrame, workers: int) -> DataFrame:

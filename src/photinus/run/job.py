@@ -42,7 +42,7 @@ class Source:
     """Where the rows come from."""
 
     name: str = "mnist"
-    """mnist, or parquet."""
+    """mnist, parquet, or given: the caller hands over the rows."""
     path: str = ""
     """A file or folder; for mnist a folder of one's own instead of a download."""
     test: str = ""
@@ -54,7 +54,7 @@ class Source:
     classes: int | None = None
     """Labels must be 0..classes-1."""
     LIMITS = {  # noqa: RUF012
-        "name": one_of("mnist", "parquet"),
+        "name": one_of("mnist", "parquet", "given"),
         "scale": Limit.optional(at_least(0)),
         "classes": Limit.optional(whole(1)),
     }

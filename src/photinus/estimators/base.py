@@ -1,0 +1,279 @@
+"""What all estimators share: the Params make a job, Spark's tasks run it, the result is a model."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from pyspark.ml.classification import ClassificationModel, Classifier
+from pyspark.ml.functions import array_to_vector, predict_batch_udf
+from pyspark.ml.linalg import DenseVector
+from pyspark.ml.param.shared import HasProbabilityCol, HasSeed
+from pyspark.ml.util import (
+    DefaultParamsReadable,
+    DefaultParamsWritable,
+    MLReadable,
+    MLWritable,
+)
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
+
+from photinus.core.errors import DataError, UsageError
+from photinus.core.settings import unknown_name
+from photinus.engine.spark import FrameData, SparkEngine
+from photinus.estimators.network import Network, predictor
+from photinus.estimators.params import MODEL_ROWS, Row, plain_job, with_params
+from photinus.estimators.persist import NetworkReader, NetworkWriter
+from photinus.estimators.summary import Evaluation, TrainingSummary
+from photinus.feed.checks import RowChecks
+from photinus.feed.spark import columns, one_column
+from photinus.report.interval import error_interval
+from photinus.report.journal import read
+from photinus.run.job import Job
+from photinus.run.train import train
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from torch import nn
+
+__all__ = ["NetworkClassificationModel", "NetworkClassifier"]
+
+_SCORES = T.StructType(
+    [
+        T.StructField("raw", T.ArrayType(T.DoubleType())),
+        T.StructField("probability", T.ArrayType(T.DoubleType())),
+        T.StructField("prediction", T.DoubleType()),
+    ]
+)
+
+
+class _Keywords:
+    """A constructor of keywords that are Params."""
+
+    _rows: ClassVar[tuple[Row, ...]] = ()
+
+    def _start(self, values: Mapping[str, Any]) -> None:
+        me: Any = self
+        me._setDefault(**{r.name: r.default for r in self._rows if r.default is not None})
+        me.setParams(**values)
+
+    def setParams(self, **values: Any) -> Any:  # noqa: ANN401
+        """Sets Params by their names.
+
+        Raises:
+            UsageError: a name is unknown.
+        """
+        known = [row.name for row in self._rows]
+        for name in values:
+            if name not in known:
+                raise unknown_name(f"Param of {type(self).__name__}", name, known)
+        me: Any = self
+        return me._set(**{name: v for name, v in values.items() if v is not None})
+
+
+class NetworkClassifier(
+    _Keywords,
+    Classifier[Any],
+    HasProbabilityCol,
+    HasSeed,
+    DefaultParamsWritable,
+    DefaultParamsReadable[Any],
+):
+    """Trains on the tasks of the DataFrame's own session; a subclass says what."""
+
+    _kind: ClassVar[str]
+    _model: ClassVar[type[NetworkClassificationModel]]
+
+    def __init__(self, **params: Any) -> None:
+        super().__init__()
+        self._start(params)
+
+    def _fit(self, dataset: DataFrame) -> NetworkClassificationModel:
+        features, label = self.getOrDefault("featuresCol"), self.getOrDefault("labelCol")
+        job = self._job({})  # the Params alone, before any row is looked at
+        frame, spec = columns(dataset, features, label)
+        asked = self.getOrDefault("numClasses") if self.isSet("numClasses") else None
+        classes = _classes(frame, str(spec.label), asked)
+        job = self._job(self._sizes(spec.shape, classes))
+        data = FrameData(
+            frame=dataset,
+            features=features,
+            label=label,
+            scale=job.data.scale,
+            checks=RowChecks(classes=classes),
+        )
+        with self._folder() as folder:
+            engine = SparkEngine(dataset.sparkSession)
+            outcome = train(job, data, folder=folder, engine=engine)
+            kept = outcome.folder if self.getOrDefault("runDir") else None
+            summary = TrainingSummary.of(read(outcome.folder / "events.jsonl"), kept)
+            network = Network.saved(
+                outcome.folder / "model",
+                shape=spec.shape,
+                classes=classes,
+                scale=job.data.scale,
+                seed=job.seed,
+            )
+        made = self._copyValues(self._model(network))
+        made.summary = summary
+        return made
+
+    def _job(self, sizes: Mapping[str, Any]) -> Job:
+        """Returns the job that the Params ask for; `sizes` are the model's settings from data."""
+        values = {p.name: self.getOrDefault(p) for p in self.params if self.isSet(p)}
+        plain = plain_job(self._rows, values)
+        plain["model"] = {"kind": self._kind, **plain.get("model", {}), **sizes}
+        source = {"name": "given", "features": [self.getOrDefault("featuresCol")]}
+        source["label"] = self.getOrDefault("labelCol")
+        plain["data"] = {**plain.get("data", {}), **source}
+        return Job.from_dict({**plain, "engine": "spark", "name": self.uid})
+
+    def _sizes(self, shape: tuple[int, ...], classes: int) -> dict[str, Any]:
+        """Returns the model's settings that the rows decide."""
+        raise NotImplementedError
+
+    @contextmanager
+    def _folder(self) -> Iterator[Path]:
+        """A run folder of its own for every fit."""
+        kept = self.getOrDefault("runDir")
+        if kept:
+            stamp = time.strftime("%Y%m%d-%H%M%S")
+            yield Path(kept) / f"{self.uid}-{stamp}-{secrets.token_hex(2)}"
+            return
+        with tempfile.TemporaryDirectory(prefix="photinus-") as folder:
+            yield Path(folder) / "run"
+
+
+@with_params(MODEL_ROWS)
+class NetworkClassificationModel(
+    _Keywords, ClassificationModel, HasProbabilityCol, MLWritable, MLReadable[Any]
+):
+    """A trained classifier.
+
+    Args:
+        network: what was trained.
+    """
+
+    _rows = MODEL_ROWS
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+        self.summary: TrainingSummary | None = None
+        """Of the fit that made this model; None for one that was loaded."""
+        self._sent: tuple[str, Callable[..., Any]] = ("", _none)
+        self._start({})
+
+    def module(self) -> nn.Module:
+        """Returns the network as a plain torch module in evaluation mode."""
+        return self.network.module()
+
+    @property
+    def numFeatures(self) -> int:
+        """Numbers in one row."""
+        return math.prod(self.network.shape)
+
+    @property
+    def numClasses(self) -> int:
+        """Classes."""
+        return self.network.classes
+
+    def predictRaw(self, value: Any) -> DenseVector:  # noqa: ANN401 - a vector or an array
+        """Returns one row's outputs before the softmax."""
+        row = np.asarray(value.toArray() if hasattr(value, "toArray") else value, np.float32)
+        return DenseVector(self.network.outputs()(row[None])[0].astype(np.float64))
+
+    def predict(self, value: Any) -> float:  # noqa: ANN401 - a vector or an array
+        """Returns one row's likeliest class."""
+        return float(np.argmax(self.predictRaw(value).toArray()))
+
+    def evaluate(self, dataset: DataFrame) -> Evaluation:
+        """Returns the error on rows with labels, with its 95 % interval.
+
+        Raises:
+            UsageError: a column is unknown.
+            DataError: there are no rows, or a label is no number.
+        """
+        label = self.getOrDefault("labelCol")
+        frame, spec = columns(dataset, self.getOrDefault("featuresCol"), label)
+        scored = self.copy({self.getParam("featuresCol"): frame.columns[0]})
+        wrong = F.col(f"`{spec.label}`") != F.col(self.getOrDefault("predictionCol"))
+        first: Any = scored.transform(frame).agg(F.count("*"), F.sum(wrong.cast("long"))).first()
+        examples, errors = int(first[0]), int(first[1] or 0)
+        return Evaluation(errors / examples, error_interval(errors, examples), examples)
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        features = one_column(dataset, self.getOrDefault("featuresCol"), self.network.shape)
+        score, scores = self._score(dataset.sparkSession), f"{self.uid}__scores"
+        made = {
+            "rawPredictionCol": array_to_vector(F.col(f"{scores}.raw")),
+            "probabilityCol": array_to_vector(F.col(f"{scores}.probability")),
+            "predictionCol": F.col(f"{scores}.prediction"),
+        }
+        named = {self.getOrDefault(param): column for param, column in made.items()}
+        named.pop("", None)
+        return dataset.withColumn(scores, score(features)).withColumns(named).drop(scores)
+
+    def _score(self, spark: SparkSession) -> Callable[..., Any]:
+        """Returns the function of columns; the weights are sent once a session."""
+        threads = int(str(spark.conf.get("spark.task.cpus", "1")))
+        batch = self.getOrDefault("predictBatchSize")
+        key = f"{spark.sparkContext.applicationId} {batch}"
+        if self._sent[0] != key:
+            sent = spark.sparkContext.broadcast((self.network.meta(), self.network.weights()))
+            self._sent = (
+                key,
+                predict_batch_udf(
+                    lambda: predictor(lambda: sent.value, threads),
+                    return_type=_SCORES,
+                    batch_size=batch,
+                    input_tensor_shapes=[[self.numFeatures]],
+                ),
+            )
+        return self._sent[1]
+
+    def write(self) -> NetworkWriter:
+        """Returns the writer: `model.write().overwrite().save(path)`."""
+        return NetworkWriter(self)
+
+    @classmethod
+    def read(cls) -> NetworkReader[Any]:
+        """Returns the reader."""
+        return NetworkReader(cls)
+
+
+def _none(*_: object) -> None:
+    raise UsageError("nothing was sent yet")
+
+
+def _classes(frame: DataFrame, label: str, asked: int | None) -> int:
+    """Returns how many classes there are, by one pass over the labels."""
+    y = F.col(f"`{label}`")
+    is_bad = y.isNull() | (y < 0) | (y != F.floor(y))
+    first: Any = frame.agg(
+        F.sum(is_bad.cast("long")),
+        F.min(F.when(is_bad, y)),
+        F.max(y),
+    ).first()
+    bad, example, most = first
+    if bad:
+        raise DataError(
+            f"column {label}: labels must be whole numbers from 0",
+            got=f"{'null' if example is None else example} and {bad - 1} more such",
+            do="turn them into indices first, e.g. with StringIndexer",
+        )
+    classes = asked or max(2, int(most) + 1)
+    if most >= classes:
+        raise DataError(
+            f"column {label}: labels must be 0..{classes - 1} with numClasses={classes}",
+            got=f"{most:g}",
+            do=f"set numClasses to {int(most) + 1} or more",
+        )
+    return classes

@@ -1,0 +1,37 @@
+"""The deep belief network as a classifier of Spark ML."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from photinus.estimators.base import NetworkClassificationModel, NetworkClassifier
+from photinus.estimators.params import DBN_ROWS, with_params
+
+__all__ = ["DBNClassificationModel", "DBNClassifier"]
+
+
+class DBNClassificationModel(NetworkClassificationModel):
+    """A trained deep belief network."""
+
+
+@with_params(DBN_ROWS)
+class DBNClassifier(NetworkClassifier):
+    """Pre-trains a stack of RBMs and fine-tunes it, on the tasks of a Spark session.
+
+    Example:
+        >>> dbn = DBNClassifier(hiddenSizes=[500, 500, 2000], numWorkers=4, strategy="averaging")
+        >>> dbn.getHiddenSizes(), dbn.getStrategy()
+        ([500, 500, 2000], '{"recipe": "averaging"}')
+        >>> model = dbn.fit(train)  # doctest: +SKIP
+        >>> model.transform(test).select("prediction", "probability")  # doctest: +SKIP
+
+    Reference: Hinton, Osindero and Teh, A fast learning algorithm for deep belief nets (2006).
+    """
+
+    _kind = "dbn"
+    _rows = DBN_ROWS
+    _model = DBNClassificationModel
+
+    def _sizes(self, shape: tuple[int, ...], classes: int) -> dict[str, Any]:
+        return {"inputs": math.prod(shape), "classes": classes}

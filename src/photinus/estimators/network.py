@@ -1,0 +1,120 @@
+"""A trained network as plain values and bytes: what is saved, sent to the tasks, and run there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from photinus.checkpoint.export import load_model
+from photinus.checkpoint.files import Tensors, decode, encode
+from photinus.core.parameters import Vector
+from photinus.core.settings import from_dict
+from photinus.feed.base import Array
+from photinus.feed.rows import scaled
+from photinus.models.dbn import DBN
+from photinus.run.job import MODELS
+
+__all__ = ["Network", "predictor"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Network:
+    """Settings and weights of a trained classifier."""
+
+    kind: str
+    """One of `MODELS`."""
+    settings: Mapping[str, Any]
+    """Of the model, plain."""
+    tensors: Tensors
+    """A `state_dict` as arrays by name."""
+    shape: tuple[int, ...]
+    """Of one row's features."""
+    classes: int
+    scale: float | None = None
+    seed: int = 0
+
+    @classmethod
+    def saved(cls, folder: Path, **others: Any) -> Network:  # noqa: ANN401 - the other fields
+        """Returns what a run saved in its `model` folder."""
+        model = load_model(folder)
+        kind, settings = str(model.meta["kind"]), model.meta["settings"]
+        return cls(kind=kind, settings=settings, tensors=model.tensors, **others)
+
+    @classmethod
+    def of(cls, meta: Mapping[str, Any], weights: bytes) -> Network:
+        """The inverse of `meta` and `weights`.
+
+        Raises:
+            CheckpointError: the weights are no safetensors file.
+        """
+        shape = tuple(int(size) for size in meta["shape"])
+        return cls(**{**meta, "shape": shape}, tensors=decode(weights, "the saved model"))
+
+    def meta(self) -> dict[str, Any]:
+        """Returns all but the weights, plain."""
+        names = ("kind", "settings", "shape", "classes", "scale", "seed")
+        return {name: getattr(self, name) for name in names} | {"shape": list(self.shape)}
+
+    def weights(self) -> bytes:
+        """Returns the weights as the bytes of a safetensors file."""
+        return encode(self.tensors)
+
+    def module(self) -> nn.Module:
+        """Returns a plain torch module in evaluation mode, with parameters of its own."""
+        settings: Any = from_dict(MODELS[self.kind], self.settings)
+        if isinstance(settings, DBN):
+            return settings.module(settings.trained(self.tensors)).eval()
+        # the seed makes the parts again that are not trained, and so not saved
+        model = settings.build((), self.seed)
+        for name, view in model.parameters.tensors().items():
+            np.copyto(view, self.tensors[name].reshape(view.shape))
+        made: nn.Module = model.module.eval()
+        return made
+
+    def outputs(self) -> Callable[[Array], Vector]:
+        """Returns the function from features [B, ...], as stored, to outputs [B, classes]."""
+        module, is_flat = self.module(), self.kind == "dbn"
+        dtype = next(module.parameters()).dtype
+
+        def run(features: Array) -> Vector:
+            rows = scaled(np.array(features).reshape(-1, *self.shape), self.scale)
+            x = torch.from_numpy(rows.reshape(len(rows), -1) if is_flat else rows)
+            with torch.inference_mode():
+                z = module(x.to(dtype) if is_flat or x.is_floating_point() else x)
+            outputs: Vector = z.float().numpy()
+            return outputs
+
+        return run
+
+
+def predictor(
+    load: Callable[[], tuple[Mapping[str, Any], bytes]], threads: int
+) -> Callable[[Array], dict[str, Array]]:
+    """Makes the network on a worker, and returns what scores a batch there.
+
+    Args:
+        load: returns `meta` and `weights`.
+        threads: of torch, for one task.
+    """
+    torch.set_num_threads(threads)
+    network = Network.of(*load())
+    outputs = network.outputs()
+
+    def predict(features: Array) -> dict[str, Array]:
+        if features.dtype == object:  # bytes, a row each
+            features = np.frombuffer(b"".join(features), np.uint8)
+        raw = outputs(features)  # [B, classes]
+        chances = torch.softmax(torch.from_numpy(raw), 1).numpy()
+        return {
+            "raw": raw.astype(np.float64),
+            "probability": chances.astype(np.float64),
+            "prediction": raw.argmax(1).astype(np.float64),
+        }
+
+    return predict

@@ -1,0 +1,106 @@
+"""What a fit tells of itself, from the run's journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from photinus.core.events import RoundClosed, Warned, WorkerLost
+from photinus.report.journal import Stamped
+from photinus.report.summary import Summary, summarise
+
+__all__ = ["Evaluation", "TrainingSummary"]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """An error rate and how sure it is.
+
+    Example:
+        >>> print(Evaluation(error=0.0108, interval=(0.009, 0.013), examples=10_000))
+        error 1.08 % (95 %: 0.90 % to 1.30 %) on 10000 rows
+    """
+
+    error: float
+    interval: tuple[float, float]
+    """The 95 % Wilson interval."""
+    examples: int
+
+    @property
+    def accuracy(self) -> float:
+        """1 - error."""
+        return 1 - self.error
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        sure = f"95 %: {100 * low:.2f} % to {100 * high:.2f} %"
+        return f"error {100 * self.error:.2f} % ({sure}) on {self.examples} rows"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSummary:
+    """The history of one fit."""
+
+    state: Summary
+    """The run's last state: phases, workers, counts."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """One row a round: phase, round, seconds since the start, progress, examples, loss ..."""
+    lostWorkers: list[dict[str, Any]] = field(default_factory=list)  # noqa: N815 - Spark ML's way
+    """One row a lost lease: seconds, slot, reason."""
+    warnings: list[str] = field(default_factory=list)
+    folder: Path | None = None
+    """Where the run is kept, if it is."""
+
+    @classmethod
+    def of(cls, stamped: Iterable[Stamped], folder: Path | None = None) -> TrainingSummary:
+        """Folds a journal."""
+        stamped = list(stamped)
+        state = summarise(stamped)
+        history = [
+            {
+                "phase": state.phases[e.phase].name,
+                "round": e.version,
+                "seconds": one.at,
+                "progress": e.progress,
+                "examples": e.examples,
+                "bytes": e.bytes_up + e.bytes_down,
+                **e.metrics,
+            }
+            for one in stamped
+            if isinstance(e := one.event, RoundClosed)
+        ]
+        lost = [
+            {"seconds": one.at, "slot": e.slot, "reason": e.reason}
+            for one in stamped
+            if isinstance(e := one.event, WorkerLost)
+        ]
+        warnings = [one.event.text for one in stamped if isinstance(one.event, Warned)]
+        return cls(state, history, lost, warnings, folder)
+
+    @property
+    def seconds(self) -> float:
+        """Of training; the start and the saving are not in it."""
+        return self.state.training_seconds
+
+    @property
+    def bytes(self) -> int:
+        """To and from the coordinator, of all workers together."""
+        return self.state.bytes_total
+
+    def show(self) -> None:
+        """Prints one line a phase, and what went wrong."""
+        print(self)  # noqa: T201 - what show is for, as in DataFrame.show
+
+    def __str__(self) -> str:
+        lines = [f"{'phase':<12}{'rounds':>8}{'examples':>12}{'seconds':>9}{'MB':>9}{'loss':>10}"]
+        for p in self.state.phases.values():
+            megabytes, loss = (p.bytes_up + p.bytes_down) / 1e6, p.metrics.get("loss")
+            end = "" if loss is None else f"{loss:10.4g}"
+            lines.append(
+                f"{p.name:<12}{p.rounds:8d}{p.examples:12d}{p.seconds:9.1f}{megabytes:9.1f}{end}"
+            )
+        lines += [f"lost worker {row['slot']}: {row['reason']}" for row in self.lostWorkers]
+        lines += [f"warning: {text}" for text in self.warnings]
+        return "\n".join(lines)
