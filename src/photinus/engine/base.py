@@ -55,11 +55,12 @@ class ArrayData:
 
     def part(self, program: Program, slot: int) -> tuple[Array, Array | None]:
         """Returns one slot's rows: a share of a permutation that the seed gives, or all rows."""
+        labels = None if self.labels is None else _of_one_kind(self.labels)
         if program.is_shared:
-            return self.features, self.labels
+            return self.features, labels
         order = generator(program.seed, "deal").permutation(len(self.features))
         mine = np.sort(np.array_split(order, program.workers)[slot])
-        return self.features[mine], None if self.labels is None else self.labels[mine]
+        return self.features[mine], None if labels is None else labels[mine]
 
     def checked(self) -> ArrayData:
         """Returns the rows that pass their checks.
@@ -72,6 +73,12 @@ class ArrayData:
         features, labels = sieve.checked(self.features, self.labels)
         sieve.end()
         return ArrayData(features, labels, self.scale, self.checks)
+
+
+def _of_one_kind(labels: Array) -> Array:
+    """Labels as Spark reads them: the order of rows by their content is then the same."""
+    is_whole = np.issubdtype(labels.dtype, np.integer)
+    return labels.astype(np.int64 if is_whole else np.float64, copy=False)
 
 
 def part_of(rows: Rows, program: Program) -> Part:

@@ -135,5 +135,6 @@ def _settings(workers: int) -> dict[str, str]:
             f"-XX:+UseSerialGC -Dlog4j2.configurationFile={_LOGGING.as_uri()}"
         ),
         "spark.python.worker.reuse": "true",
+        "spark.python.daemon.module": "photinus.engine.spark_daemon",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
     }

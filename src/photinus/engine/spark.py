@@ -7,7 +7,7 @@ alone, takes its slot with a higher lease, and goes on; the others never stop.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from photinus.feed.spark import columns, partitioned
 from photinus.feed.spool import Budget, gather
 from photinus.nodes.coordinator import Result
 from photinus.nodes.life import Part
+from photinus.nodes.program import Program
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,7 +86,7 @@ class SparkEngine(Engine):
             raise UsageError("a DataFrame's rows are not shared", do="leave is_shared out")
         spark = self._spark or spark_session(workers)
         _check_slots(spark, workers)
-        data = _framed(spark, assignment.data, workers)
+        data = _framed(spark, assignment.data, assignment.program)
         frame, spec = columns(data.frame, data.features, data.label)
         spec = replace(spec, scale=data.scale)
         for text in session_warnings(spark):
@@ -99,43 +100,55 @@ class SparkEngine(Engine):
         return hall.result()
 
 
-def _framed(spark: SparkSession, data: Any, workers: int) -> FrameData:  # noqa: ANN401
+def _framed(spark: SparkSession, data: Any, program: Program) -> FrameData:  # noqa: ANN401
     if isinstance(data, FrameData):
         return data
     if isinstance(data, ArrayData):
-        label = None if data.labels is None else "label"
-        frame = frame_of(spark, data.features, data.labels, workers)
-        checks = replace(data.checks, shape=None)
         return FrameData(
-            frame=frame, features="features", label=label, scale=data.scale, checks=checks
+            frame=frame_of(spark, [data.part(program, slot) for slot in range(program.workers)]),
+            features="features",
+            label=None if data.labels is None else "label",
+            scale=data.scale,
+            checks=replace(data.checks, shape=None),
         )
     raise UsageError("the Spark engine reads DataFrames and arrays", got=type(data).__name__)
 
 
-def frame_of(
-    spark: SparkSession,
-    features: Array,
-    labels: Array | None,
-    partitions: int,
-) -> DataFrame:
-    """Returns arrays as a DataFrame: uint8 rows as bytes, all others as arrays of floats.
+def frame_of(spark: SparkSession, parts: Sequence[tuple[Array, Array | None]]) -> DataFrame:
+    """Returns arrays as a DataFrame with one partition for each part, in their order.
+
+    Rows of uint8 become bytes, all others arrays of floats; a row's shape becomes one dimension.
 
     Args:
         spark: the session.
-        features: [n, ...], one row each; a row's shape becomes one dimension.
-        labels: [n], or None.
-        partitions: how many parts the rows are dealt out to, by the order they have.
+        parts: features [n, ...] and labels [n] or None, of each.
     """
     import pandas as pd
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-    flat = np.ascontiguousarray(features).reshape(len(features), -1)
-    is_bytes = flat.dtype == np.uint8
-    table: dict[str, Any] = {"features": [row.tobytes() if is_bytes else row for row in flat]}
+    features = [row for part, _ in parts for row in part.reshape(len(part), -1)]
+    is_bytes = parts[0][0].dtype == np.uint8
+    table: dict[str, Any] = {"features": [r.tobytes() for r in features] if is_bytes else features}
     schema = "features " + ("binary" if is_bytes else "array<float>")
-    if labels is not None:
-        table["label"] = np.asarray(labels).astype(np.int64)
-        schema += ", label long"
-    return spark.createDataFrame(pd.DataFrame(table), schema).repartition(partitions)
+    labels = [part for _, part in parts if part is not None]
+    if labels:
+        is_whole = all(np.issubdtype(part.dtype, np.integer) for part in labels)
+        table["label"] = np.concatenate(labels).astype(np.int64 if is_whole else np.float64)
+        schema += ", label " + ("long" if is_whole else "double")
+    table["key"] = np.repeat(_keys(spark, len(parts)), [len(part) for part, _ in parts])
+    frame = spark.createDataFrame(pd.DataFrame(table), schema + ", key long")
+    return frame.repartition(len(parts), F.col("key")).drop("key")
+
+
+def _keys(spark: SparkSession, partitions: int) -> list[int]:
+    """Returns for each partition a number that Spark's hash sends there."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    # among 32 tries for each, one is missed once in 10^12 / partitions
+    numbers = spark.range(32 * partitions + 32)
+    homes = numbers.select("id", F.pmod(F.hash("id"), F.lit(partitions)).alias("home")).collect()
+    found = {int(row["home"]): int(row["id"]) for row in homes}
+    return [found[partition] for partition in range(partitions)]
 
 
 def _task(

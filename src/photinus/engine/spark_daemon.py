@@ -1,0 +1,19 @@
+"""Spark's Python daemon with the tensor library loaded: its workers, forked, need not load it.
+
+Loading takes about two seconds of a processor in each worker, at the first task and after every
+death; Spark asks for this module by `spark.python.daemon.module`.
+"""
+
+from __future__ import annotations
+
+import torch  # noqa: F401 - so that every fork has it
+
+import photinus.engine.errand
+import photinus.feed.spool  # noqa: F401 - likewise
+
+__all__: list[str] = []
+
+if __name__ == "__main__":
+    from pyspark.daemon import manager
+
+    manager()  # type: ignore[no-untyped-call]
