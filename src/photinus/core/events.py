@@ -130,6 +130,8 @@ class RoundClosed(Event):
     """Training metrics, weighted over the round's examples: loss, error."""
     bytes_up: int = 0
     bytes_down: int = 0
+    rounds: int = 1
+    """How many it stands for: seconds and bytes are their sums, metrics their means."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -187,6 +187,8 @@ class Coordinator:
 
     def _not_next(self, seat: SeatState, frame: Frame, verdict: str) -> list[Frame]:
         """A copy gets the answer of the first again; whoever lost its seat is told so."""
+        if frame.kind == "push":
+            self.desk.enter(verdict, frame, {})
         if verdict == "fenced":
             return [self._to(frame, "fenced")]
         last = seat.answered

@@ -52,8 +52,9 @@ class Program:
     """True when every worker can read all rows and takes its share of one permutation."""
     threads: int = 1
     """Of each worker's tensor library; a fixed count is part of "same seed, same bits"."""
-    start: Mapping[str, Vector] = field(default_factory=dict)
-    """Phase name -> trained parameters [n] to start from; only the driver reads it."""
+    start: Mapping[str, tuple[Vector, ...]] = field(default_factory=dict)
+    """Phase name -> trained [n], and where there are any floats and integers, to start from; only
+    the driver reads it."""
 
     def __post_init__(self) -> None:
         if not self.phases:
@@ -67,7 +68,7 @@ class Program:
         model = stage.build(history, self.seed)
         start = self.start.get(stage.name)
         if start is not None:
-            model.load(start)
+            model.load(*start)
         return model
 
     def sent(self) -> Program:

@@ -67,7 +67,8 @@ def speed_charts(summary: Summary, stamped: Sequence[Stamped]) -> list[Chart]:
             point = (one.at / length, one.event.examples_per_second)
             reports.setdefault(one.event.slot, []).append(point)
         elif isinstance(one.event, e.RoundClosed):
-            durations.append((one.at / length, one.event.seconds))
+            mean = one.event.seconds / max(1, one.event.rounds)
+            durations.append((one.at / length, mean))
     workers = [Series(f"worker {s}", reports[s]) for s in sorted(reports)[:_MOST_WORKERS]]
     hidden = len(reports) - len(workers)
     some = f", {_MOST_WORKERS} of {len(reports)} workers" if hidden else ""

@@ -194,7 +194,7 @@ def _round_closed(s: Summary, at: float, event: e.RoundClosed) -> None:
     if event.examples < phase.began_examples:  # a resumed term starts behind where the old one died
         phase.began_examples = event.examples
     phase.latest, phase.examples, phase.progress = at, event.examples, event.progress
-    phase.rounds += 1
+    phase.rounds += event.rounds
     phase.round_seconds += event.seconds
     phase.bytes_up += event.bytes_up
     phase.bytes_down += event.bytes_down

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from photinus.report.picture import pack
 from photinus.run.data import TestRows
 from photinus.run.job import MODELS, Job
 
-__all__ = ["Trained", "load_trained", "measure", "measured", "save_trained"]
+__all__ = ["Trained", "first_parameters", "load_trained", "measure", "measured", "save_trained"]
 
 CHUNK_ROWS = 1000
 FILTERS = 100
@@ -76,14 +77,39 @@ def load_trained(folder: Path | str) -> tuple[Trained, dict[str, Any]]:
     if kind not in MODELS:
         raise UsageError(f"{folder} holds no model of photinus", got=repr(kind))
     settings: Any = from_dict(MODELS[kind], saved.meta["settings"])
-    empty = np.zeros(0, np.float32), np.zeros(0, np.int64)
+    return Trained(settings, *_vectors(settings, saved.tensors)), dict(saved.meta)
+
+
+def first_parameters(job: Job) -> dict[str, tuple[Vector, ...]]:
+    """Returns what the last phase of a job starts from, if it names a saved model.
+
+    Raises:
+        UsageError: there is none, or it is of another shape than the job's.
+        CheckpointError: it is damaged.
+    """
+    if not job.start:
+        return {}
+    is_dbn = isinstance(job.model, DBN)
+    stage = job.model.resolved().stages()[-1] if is_dbn else job.model
+    return {stage.name: _vectors(job.model, load_model(job.start).tensors)}
+
+
+def _vectors(settings: Any, tensors: Mapping[str, Vector]) -> tuple[Vector, Vector, Vector]:  # noqa: ANN401
+    """Returns trained parameters, floats and integers in a model's own order."""
     if isinstance(settings, DBN):
-        return Trained(settings, settings.trained(saved.tensors), *empty), dict(saved.meta)
+        return settings.trained(tensors), np.zeros(0, np.float32), np.zeros(0, np.int64)
     model: Model = settings.build((), 0)
     for name, view in model.parameters.tensors().items():
-        np.copyto(view, saved.tensors[name].reshape(view.shape))
+        found = tensors.get(name)
+        if found is None or found.shape != view.shape:
+            raise UsageError(
+                f"the saved model's {name} must have the shape {list(view.shape)}",
+                got="none of that name" if found is None else list(found.shape),
+                do="name a model that was made with the same settings",
+            )
+        np.copyto(view, found)
     p = model.parameters
-    return Trained(settings, p.trained, p.floats, p.integers), dict(saved.meta)
+    return p.trained, p.floats, p.integers
 
 
 def measured(job: Job, result: Result, test: TestRows) -> tuple[dict[str, float], dict[str, Any]]:

@@ -91,6 +91,8 @@ class Job:
     checkpoint_seconds: float = 60.0
     security: str = "tls"
     is_shared: bool = False
+    start: str = ""
+    """A saved model's folder, or a safetensors file: only the last phase is trained, from there."""
     LIMITS = {  # noqa: RUF012
         "model": Limit(
             "a DBN, a ModuleStage or a LogisticStage", lambda m: type(m) in MODELS.values()
@@ -171,7 +173,8 @@ class Job:
             rows: how many there are, for the guard's estimate of the rounds.
         """
         phases, warnings = [], []
-        for stage in self.resolved()._plain_stages():
+        stages = self.resolved()._plain_stages()
+        for stage in stages[-1:] if self.start else stages:
             asked = self.agreement(stage.name)
             agreement, warning = asked.guarded(self._setting(stage, asked, rows))
             phases.append(Phase(stage=stage, agreement=agreement))

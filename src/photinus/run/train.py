@@ -8,7 +8,7 @@ import platform
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,18 +25,16 @@ from photinus.nodes.cuts import Cut
 from photinus.nodes.program import Program
 from photinus.report import page
 from photinus.report.journal import Journal
-from photinus.report.ledger import Ledger
+from photinus.report.thinned import Thinned
+from photinus.run.book import Book
 from photinus.run.data import TestRows, read_test, read_train
-from photinus.run.evaluate import measured, save_trained
+from photinus.run.evaluate import first_parameters, measured, save_trained
 from photinus.run.job import Job
 from photinus.run.resume import cut_from, files_of, meta_of
-from photinus.transport.frames import Frame
 
 __all__ = ["Outcome", "engine_of", "new_folder", "resume", "train"]
 
 Sink = Callable[[Event], None]
-_OPERATIONS = {"grant": "hello", "refuse": "miss"}
-"""What the coordinator calls them -> what the ledger does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +80,8 @@ def train(
     job = job.resolved()
     run = secrets.token_bytes(16)
     with _Run(job, place, run, sinks) as running:
-        (place.path / "job.json").write_text(
-            json.dumps({"run": run.hex(), "job": job.to_dict()}, indent=1) + "\n"
-        )
+        saved = json.dumps({"run": run.hex(), "job": job.to_dict()}, indent=1)
+        (place.path / "job.json").write_text(saved + "\n")
         return running.train(data, test, engine, cut=None)
 
 
@@ -105,12 +102,13 @@ def resume(
     path = Path(folder)
     try:
         saved = json.loads((path / "job.json").read_text())
-    except (OSError, ValueError) as error:
+        plain, run = saved["job"], bytes.fromhex(saved["run"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
         wrong = f"{path} holds no run to resume"
         raise UsageError(wrong, got=str(error), do="name the folder of a run") from error
-    job = Job.from_dict(saved["job"])
+    job = Job.from_dict(plain)
     place = RunFolder(path, resume=True)
-    with _Run(job, place, bytes.fromhex(saved["run"]), sinks) as running:
+    with _Run(job, place, run, sinks) as running:
         return running.train(data, test, engine, cut=running.newest_cut())
 
 
@@ -141,7 +139,8 @@ class _Run:
     def __init__(self, job: Job, place: RunFolder, run: bytes, sinks: tuple[Sink, ...]) -> None:
         self.job, self.place, self.run, self.sinks = job, place, run, sinks
         self.term = place.claim_term({"run": run.hex(), "job": job.name})
-        self._journal, self._ledger = Journal(place.events), Ledger(place.ledger)
+        self._journal, self._book = Journal(place.events), Book(place.ledger, run)
+        self._thinned = Thinned(self._journal.write)
         self._store = Store(place.checkpoints, step=lambda _: place.check_term(self.term))
         self._saver = Saver(self._store, self.emit)
         self._began = time.monotonic()
@@ -154,13 +153,14 @@ class _Run:
         self._saver.close()
         if error is not None:
             is_stop = isinstance(error, KeyboardInterrupt)
-            self._end("stopped" if is_stop else "failed", {}, str(error))
-        self._ledger.close()
+            reason = str(error) or type(error).__name__
+            self._end("stopped" if is_stop else "failed", {}, reason)
+        self._book.close()
         self._journal.close()
 
     def emit(self, event: Event) -> None:
         """Writes an event to the journal and to all who listen."""
-        self._journal.write(event)
+        self._thinned.write(event)
         if isinstance(event, Log):
             with self.place.log(event.slot).open("a", encoding="utf-8") as file:
                 file.write(f"{event.level} {event.text}\n")
@@ -180,6 +180,8 @@ class _Run:
         if data is None:
             data, test = read_train(self.job), read_test(self.job.data)
         program, warnings = self.job.program(_rows(data))
+        if cut is None:
+            program = replace(program, start=first_parameters(self.job))
         for text in warnings:
             self.emit(Warned(text=text))
         result = engine.run(self._assignment(program, data, cut))
@@ -209,7 +211,7 @@ class _Run:
             term=self.term,
             cut=cut,
             emit=self.emit,
-            enter=self._enter,
+            enter=self._book.enter,
             save=self._save,
             checkpoint_seconds=self.job.checkpoint_seconds,
             security=self.job.security,
@@ -217,27 +219,6 @@ class _Run:
 
     def _save(self, cut: Cut) -> None:
         self._saver.save(cut.name, meta_of(cut, self._fingerprint), files_of(cut))
-
-    def _enter(self, op: str, frame: Frame, extra: Mapping[str, Any]) -> None:
-        """Writes the ledger; in rounds the answer that applies a push also acknowledges it."""
-        if op == "hello":
-            return
-        fields: dict[str, Any] = {
-            "run": self.run.hex()[:8],
-            "term": frame.term,
-            "phase": frame.phase,
-            "slot": frame.slot,
-            "lease": extra.get("granted", frame.lease),
-            "sequence": extra.get("next", frame.sequence),
-        }
-        if op not in ("grant",):
-            fields |= {"steps": frame.steps, "examples": frame.examples}
-            fields |= {"position": frame.position}
-        if op == "apply":
-            fields["version"] = extra["applied_in"]
-        self._ledger.write(_OPERATIONS.get(op, op), **fields)
-        if op == "apply":
-            self._ledger.write("ack", **fields)
 
     def _measure(
         self, result: Result, test: TestRows | None
@@ -267,10 +248,18 @@ class _Run:
         )
 
     def _end(self, state: str, metrics: Mapping[str, float], reason: str = "") -> None:
-        if self._ledger.lost or self._journal.lost:
+        if self._book.lost or self._journal.lost:
             self.emit(Warned(text="the disk was full: lines of the journal or ledger are missing"))
         seconds = time.monotonic() - self._began
-        self.emit(RunEnded(state=state, seconds=seconds, metrics=metrics, reason=reason))
+        self.emit(
+            RunEnded(
+                state=state,
+                seconds=seconds,
+                metrics=metrics,
+                reason=reason,
+                counts=self._book.counts,
+            )
+        )
 
 
 def _rows(data: Any) -> int:  # noqa: ANN401 - as of `train`
@@ -281,7 +270,7 @@ def _rows(data: Any) -> int:  # noqa: ANN401 - as of `train`
 
 def _fingerprint(job: Job) -> str:
     """What must be the same for a checkpoint to fit: all but where and how long it runs."""
-    plain = job.to_dict()
+    plain = Job.from_dict(job.to_dict()).to_dict()  # 4 epochs are 4.0 when they are read again
     for name in ("engine", "checkpoint_seconds", "security", "name"):
         plain.pop(name)
     text = json.dumps(plain, sort_keys=True)

@@ -1,0 +1,77 @@
+"""The ledger of a run as the coordinator's words fill it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from photinus.report.ledger import Ledger
+from photinus.transport.frames import Frame
+
+__all__ = ["Book"]
+
+_ENTRIES = {
+    "grant": "hello",
+    "push": "push",
+    "apply": "apply",
+    "miss": "miss",
+    "refuse": "miss",
+    "duplicate": "push",
+    "gap": "push",
+    "fenced": "push",
+}
+"""What the coordinator says -> what the ledger calls it; anything else is not entered."""
+_COUNTED = {"apply": "applied", "miss": "missed", "refuse": "refused"}
+
+
+class Book:
+    """Writes the ledger and counts what became of the pushes.
+
+    Args:
+        path: the ledger's file.
+        run: the run's 16 bytes.
+
+    Raises:
+        UsageError: the file cannot be opened.
+    """
+
+    def __init__(self, path: Path, run: bytes) -> None:
+        self._ledger, self._run, self._said = Ledger(path), run.hex()[:8], Counter[str]()
+
+    def enter(self, op: str, frame: Frame, extra: Mapping[str, Any]) -> None:
+        """Enters one thing; in rounds the answer that applies a push also acknowledges it."""
+        if op not in _ENTRIES:
+            return
+        self._said[op] += 1
+        fields: dict[str, Any] = {
+            "run": self._run,
+            "term": frame.term,
+            "phase": frame.phase,
+            "slot": frame.slot,
+            "lease": extra.get("granted", frame.lease),
+            "sequence": extra.get("next", frame.sequence),
+        }
+        if op != "grant":
+            fields |= {name: getattr(frame, name) for name in ("steps", "examples", "position")}
+        if op == "apply":
+            fields["version"] = extra["applied_in"]
+        self._ledger.write(_ENTRIES[op], **fields)
+        if op == "apply":
+            self._ledger.write("ack", **fields)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What became of the pushes: applied, missed, refused, duplicate, gap, fenced."""
+        named = ("apply", "miss", "refuse", "duplicate", "gap", "fenced")
+        return {_COUNTED.get(op, op): self._said[op] for op in named}
+
+    @property
+    def lost(self) -> int:
+        """Lines that could not be written."""
+        return self._ledger.lost
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._ledger.close()

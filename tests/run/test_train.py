@@ -1,0 +1,250 @@
+import json
+import os
+
+import numpy as np
+import pytest
+
+from photinus.core.clock import Steps
+from photinus.core.errors import CheckpointError, DataError, UsageError
+from photinus.core.events import Log
+from photinus.models.logistic import LogisticStage
+from photinus.report.ledger import audit
+from photinus.run.evaluate import load_trained, measure
+from photinus.run.job import Job
+from photinus.run.train import resume, train
+from photinus.strategies.outer import Sgd
+from photinus.strategies.recipes import all_reduce, averaging
+
+
+def test_a_run_leaves_journal_ledger_model_and_report(small, tmp_path, events):
+    outcome = train(small.job(), small.data(), test=small.test, folder=tmp_path / "run")
+    assert outcome.metrics["error"] < 0.2
+    low, high = outcome.interval
+    assert low <= outcome.metrics["error"] <= high
+    assert audit(tmp_path / "run" / "ledger.jsonl").is_exact
+    assert (tmp_path / "run" / "report.html").stat().st_size > 1000
+    kinds = [type(e).__name__ for e in events(outcome.folder)]
+    assert kinds[0] == "RunStarted"
+    assert kinds[-3:] == ["PhaseEnded", "Evaluated", "RunEnded"]
+
+
+def test_the_end_counts_what_became_of_the_pushes(small, tmp_path, events):
+    outcome = train(small.job(), small.data(), folder=tmp_path / "run")
+    [ended] = events(outcome.folder, "RunEnded")
+    assert ended.state == "done"
+    assert ended.counts["applied"] == audit(outcome.folder / "ledger.jsonl").applied > 0
+    assert ended.counts["fenced"] == ended.counts["gap"] == 0
+
+
+def test_the_saved_model_measures_as_the_run_did(small, tmp_path):
+    outcome = train(small.job(), small.data(), test=small.test, folder=tmp_path / "run")
+    trained, _ = load_trained(outcome.folder / "model")
+    assert np.array_equal(trained.vector, outcome.vector)
+    assert measure(trained, small.test)[0] == outcome.metrics
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others(small, tmp_path):
+    runs = [
+        train(small.job(seed=seed), small.data(), folder=tmp_path / str(n)).vector
+        for n, seed in enumerate((0, 0, 1))
+    ]
+    assert np.array_equal(runs[0], runs[1])
+    assert not np.array_equal(runs[0], runs[2])
+
+
+def test_a_job_survives_the_trip_through_its_folder(small, tmp_path):
+    job = small.job()
+    outcome = train(job, small.data(), folder=tmp_path / "run")
+    saved = json.loads((outcome.folder / "job.json").read_text())
+    assert Job.from_dict(saved["job"]) == job
+
+
+def test_hundreds_of_rounds_are_journaled_as_few_without_losing_any(small, tmp_path, events):
+    job = small.job(strategy=all_reduce(codec="fp32"))
+    seen = []
+    outcome = train(job, small.data(), folder=tmp_path / "run", sinks=(seen.append,))
+    every = [e for e in seen if type(e).__name__ == "RoundClosed"]
+    written = events(outcome.folder, "RoundClosed")
+    assert len(written) <= len(every) == sum(e.rounds for e in written)
+    assert sum(e.bytes_up for e in written) == sum(e.bytes_up for e in every)
+    assert written[-1].version == every[-1].version
+
+
+def test_a_wrong_row_ends_the_run_before_the_first_step(small, tmp_path, events):
+    features = small.features.copy()
+    features[7, 2] = np.nan
+    with pytest.raises(DataError, match="row 7"):
+        train(small.job(), small.data(features), folder=tmp_path / "run")
+    [ended] = events(tmp_path / "run", "RunEnded")
+    assert ended.state == "failed"
+    assert "row 7" in ended.reason
+    assert not events(tmp_path / "run", "RoundClosed")
+
+
+def test_a_label_out_of_range_is_named(small, tmp_path):
+    labels = small.labels.copy()
+    labels[3] = 10
+    with pytest.raises(DataError, match="10"):
+        train(small.job(), small.data(labels=labels), folder=tmp_path / "run")
+
+
+def test_ctrl_c_is_journaled_as_a_stop(small, tmp_path, events, breaking):
+    with pytest.raises(KeyboardInterrupt):
+        train(small.job(), small.data(), folder=tmp_path / "run", engine=breaking(3))
+    [ended] = events(tmp_path / "run", "RunEnded")
+    assert (ended.state, ended.reason) == ("stopped", "KeyboardInterrupt")
+
+
+def test_the_workers_log_lines_are_kept_by_slot(small, tmp_path):
+    from photinus.engine.simulated import SimulatedEngine
+
+    class Talking(SimulatedEngine):
+        def run(self, assignment):
+            assignment.emit(Log(slot=2, level="WARNING", text="a slow disk"))
+            return super().run(assignment)
+
+    outcome = train(small.job(), small.data(), folder=tmp_path / "run", engine=Talking())
+    assert (outcome.folder / "logs" / "worker-002.log").read_text() == "WARNING a slow disk\n"
+
+
+# -- the folder --------------------------------------------------------------------------------
+
+
+def test_a_folder_that_holds_a_run_is_not_trained_into(small, tmp_path):
+    train(small.job(), small.data(), folder=tmp_path / "run")
+    with pytest.raises(UsageError, match="holds a run already; resume it"):
+        train(small.job(), small.data(), folder=tmp_path / "run")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_is_refused(small, tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(UsageError, match="cannot be written"):
+        train(small.job(), small.data(), folder=tmp_path / "run")
+
+
+def test_a_file_in_the_folders_place_is_refused(small, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UsageError, match="cannot be written"):
+        train(small.job(), small.data(), folder=tmp_path / "file" / "run")
+
+
+def test_a_folder_without_a_run_cannot_be_resumed(tmp_path):
+    with pytest.raises(UsageError, match="holds no run to resume"):
+        resume(tmp_path)
+    (tmp_path / "job.json").write_text("{}")
+    with pytest.raises(UsageError, match="holds no run to resume"):
+        resume(tmp_path)
+
+
+# -- resume ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [1, 9, 13])
+def test_a_resumed_run_ends_in_the_same_bits(small, tmp_path, events, breaking, version):
+    job = small.job(checkpoint_seconds=0.0)
+    whole = train(job, small.data(), folder=tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        train(job, small.data(), folder=tmp_path / "run", engine=breaking(version))
+    outcome = resume(tmp_path / "run", small.data())
+    assert np.array_equal(outcome.vector, whole.vector)
+    assert audit(tmp_path / "run" / "ledger.jsonl").is_exact
+    first, second = events(tmp_path / "run", "RunStarted")
+    assert (first.term, second.term) == (1, 2)
+    assert bool(second.resumed_from) == (version > 1)
+
+
+def test_a_run_without_a_checkpoint_begins_anew(small, tmp_path, breaking):
+    with pytest.raises(KeyboardInterrupt):
+        train(small.job(), small.data(), folder=tmp_path / "run", engine=breaking(2))
+    outcome = resume(tmp_path / "run", small.data())
+    whole = train(small.job(), small.data(), folder=tmp_path / "whole")
+    assert np.array_equal(outcome.vector, whole.vector)
+
+
+def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(small, tmp_path, events, breaking):
+    job = small.job(checkpoint_seconds=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        train(job, small.data(), folder=tmp_path / "run", engine=breaking(9))
+    names = sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir() if p.is_dir())
+    damaged = tmp_path / "run" / "checkpoints" / names[-1] / "agreed.safetensors"
+    data = damaged.read_bytes()
+    damaged.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    outcome = resume(tmp_path / "run", small.data())
+    started = events(tmp_path / "run", "RunStarted")[-1]
+    assert started.resumed_from == names[-2]
+    warned = [e.text for e in events(tmp_path / "run", "Warned")]
+    assert any(names[-1] in text and "agreed.safetensors" in text for text in warned)
+    whole = train(job, small.data(), folder=tmp_path / "whole")
+    assert np.array_equal(outcome.vector, whole.vector)
+
+
+def test_when_no_checkpoint_is_whole_nothing_is_trained(small, tmp_path, events, breaking):
+    job = small.job(checkpoint_seconds=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        train(job, small.data(), folder=tmp_path / "run", engine=breaking(9))
+    for manifest in (tmp_path / "run" / "checkpoints").glob("*/manifest.json"):
+        manifest.write_text("{}")
+    with pytest.raises(CheckpointError, match="no checkpoint of this run is whole"):
+        resume(tmp_path / "run", small.data())
+    assert events(tmp_path / "run", "RunEnded")[-1].state == "failed"
+
+
+def test_a_changed_job_is_refused_by_name(small, tmp_path, breaking):
+    job = small.job(checkpoint_seconds=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        train(job, small.data(), folder=tmp_path / "run", engine=breaking(9))
+    path = tmp_path / "run" / "job.json"
+    saved = json.loads(path.read_text())
+    saved["job"]["seed"] = 5
+    path.write_text(json.dumps(saved))
+    with pytest.raises(CheckpointError, match="belongs to another job"):
+        resume(tmp_path / "run", small.data())
+
+
+def test_where_it_runs_may_change_at_a_resume(small, tmp_path, breaking):
+    job = small.job(checkpoint_seconds=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        train(job, small.data(), folder=tmp_path / "run", engine=breaking(9))
+    path = tmp_path / "run" / "job.json"
+    saved = json.loads(path.read_text())
+    saved["job"] |= {"checkpoint_seconds": 60.0, "security": "none"}
+    path.write_text(json.dumps(saved))
+    resume(tmp_path / "run", small.data())
+
+
+def test_other_rows_at_a_resume_are_told(small, tmp_path, events, breaking):
+    job = small.job(checkpoint_seconds=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        train(job, small.data(), folder=tmp_path / "run", engine=breaking(9))
+    fewer = small.data(small.features[:210], small.labels[:210])
+    resume(tmp_path / "run", fewer)
+    warned = [e.text for e in events(tmp_path / "run", "Warned")]
+    assert any("other rows than at the checkpoint" in text for text in warned)
+
+
+# -- warm start --------------------------------------------------------------------------------
+
+
+def test_a_run_may_start_from_a_saved_model(small, tmp_path):
+    first = train(small.job(), small.data(), folder=tmp_path / "first")
+    plain = averaging(every=Steps(3), outer=Sgd(lr=1.0), codec="fp32")
+    model = LogisticStage(features=6, classes=3, epochs=1e-9, batch_size=8, dtype="float64")
+    for start in ("model", "model/model.safetensors"):
+        job = small.job(model=model, strategy=plain, start=str(first.folder / start))
+        folder = tmp_path / start.replace("/", "-")
+        again = train(job, small.data(), test=small.test, folder=folder)
+        assert again.metrics["error"] < 0.2, "without a step, only a warm start is this good"
+
+
+def test_a_model_of_another_shape_is_refused_by_name(small, tmp_path):
+    first = train(small.job(), small.data(), folder=tmp_path / "first")
+    model = LogisticStage(features=6, classes=4)
+    job = small.job(model=model, start=str(first.folder / "model"))
+    with pytest.raises(UsageError, match=r"W must have the shape \[6, 4\]; got \[6, 3\]"):
+        train(job, small.data(), folder=tmp_path / "run")
+
+
+def test_a_start_that_is_no_model_is_refused(small, tmp_path):
+    with pytest.raises(UsageError, match="no model at that path"):
+        train(small.job(start=str(tmp_path / "no")), small.data(), folder=tmp_path / "run")
