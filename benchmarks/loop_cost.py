@@ -1,0 +1,118 @@
+"""What the training loop costs beside a bare torch loop, agreeing off the path.
+
+    OMP_NUM_THREADS=1 python benchmarks/loop_cost.py
+
+The same network, batches and optimizer, in turns: a bare loop over tensors in memory, and one
+worker with its feed, its strategy and its link (in memory, a round every 1,000 steps).
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+from torch import nn
+
+from photinus.core.clock import Steps
+from photinus.feed.arrays import PartitionFeed
+from photinus.feed.rows import Rows
+from photinus.models.module import ModuleStage
+from photinus.nodes.coordinator import Coordinator
+from photinus.nodes.life import Part, live
+from photinus.nodes.mail import Seat
+from photinus.nodes.program import Phase, Program
+from photinus.nodes.service import Service
+from photinus.nodes.worker import Worker
+from photinus.strategies.recipes import averaging
+from photinus.transport.memory import Hub
+
+ROWS, FEATURES, CLASSES, BATCH = 20_000, 784, 10, 100
+
+
+def network(hidden: int) -> nn.Module:
+    """Two dense layers; `hidden` decides how long a step takes."""
+    return nn.Sequential(
+        nn.Linear(FEATURES, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, CLASSES),
+    )
+
+
+def bare(hidden: int, x: torch.Tensor, y: torch.Tensor, steps: int) -> float:
+    """Returns the seconds of so many steps in a loop that anyone would write."""
+    torch.manual_seed(0)
+    net = network(hidden)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01, fused=True)
+    order = torch.randperm(ROWS)
+    began = time.perf_counter()
+    for step in range(steps):
+        mine = order[step * BATCH % ROWS :][:BATCH]
+        loss = nn.functional.cross_entropy(net(x[mine]), y[mine])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        loss.item()
+    return time.perf_counter() - began
+
+
+def ours(hidden: int, rows: Rows, steps: int) -> float:
+    """Returns the seconds of a worker's whole life of so many steps."""
+    stage = ModuleStage(
+        module="loop_cost:network",
+        arguments={"hidden": hidden},
+        optimizer="sgd",
+        settings={"lr": 0.01},
+        batch_size=BATCH,
+        epochs=steps * BATCH / ROWS,
+    )
+    phase = Phase(stage=stage, agreement=averaging(every=Steps(1000)))
+    program = Program(phases=(phase,), workers=1)
+    hub: list[Hub] = []
+
+    def listen(hear, gone):
+        hub.append(Hub(hear, gone))
+        return hub[0]
+
+    coordinator = Coordinator(program, now=time.monotonic())
+    service = Service(coordinator, listen)
+    part = Part(ROWS, lambda order: PartitionFeed(rows, order))
+    worker = Worker(live(program, 0, part), hub[0].link, Seat(bytes(16), 1), about={"attempt": "1"})
+    began = time.perf_counter()
+    worker.run()
+    seconds = time.perf_counter() - began
+    worker.close()
+    service.close()
+    return seconds
+
+
+def per_step(run: Callable[[int], float], steps: int) -> float:
+    """Returns the seconds of one more step: a long run less a short one, without the start."""
+    return (run(3 * steps) - run(steps)) / (2 * steps)
+
+
+def main() -> None:
+    """Prints a line for each size."""
+    torch.set_num_threads(1)
+    chance = np.random.default_rng(0)
+    features = chance.random((ROWS, FEATURES), np.float32)
+    labels = chance.integers(0, CLASSES, ROWS)
+    rows = Rows.of(features, labels)
+    x, y = torch.from_numpy(features), torch.from_numpy(labels)
+    print("hidden | bare, ms a step | photinus, ms a step | added")
+    print("--- | --- | --- | ---")
+    for hidden, steps in ((128, 200), (1000, 40)):
+        plain_run, our_run = partial(bare, hidden, x, y), partial(ours, hidden, rows)
+        pairs = [(per_step(plain_run, steps), per_step(our_run, steps)) for _ in range(5)]
+        plain, with_us = (statistics.median(side) for side in zip(*pairs, strict=True))
+        added = statistics.median(b / a - 1 for a, b in pairs)
+        print(f"{hidden} | {1e3 * plain:.2f} | {1e3 * with_us:.2f} | {100 * added:+.1f} %")
+
+
+if __name__ == "__main__":
+    main()
