@@ -1,3 +1,205 @@
-"""photinus, for Apache Spark: trains neural networks where the data lives."""
+"""photinus, for Apache Spark: trains neural networks where the data lives.
+
+Every public name is imported when it is first asked for: `import photinus` alone loads neither
+torch nor pyspark.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from photinus.core.clock import Epochs, Examples, Seconds, Steps
+    from photinus.core.errors import (
+        AuthenticationError,
+        CheckpointError,
+        DataError,
+        FencedError,
+        FrameError,
+        LinkError,
+        LinkLostError,
+        NotReadyError,
+        PhotinusError,
+        RunFailedError,
+        UsageError,
+    )
+    from photinus.engine.base import ArrayData
+    from photinus.engine.local import LocalEngine
+    from photinus.engine.simulate import World
+    from photinus.engine.simulated import SimulatedEngine
+    from photinus.engine.spark import FrameData, SparkEngine
+    from photinus.estimators.dbn import DBNClassificationModel, DBNClassifier
+    from photinus.estimators.module import TorchClassificationModel, TorchClassifier
+    from photinus.feed.base import check_feed
+    from photinus.models.base import check_model
+    from photinus.models.dbn import DBN, FineTuning, Pretraining
+    from photinus.models.logistic import LogisticStage
+    from photinus.models.module import ModuleStage
+    from photinus.run.data import TestRows
+    from photinus.run.evaluate import load_trained, measure
+    from photinus.run.job import Job, Source, read_job
+    from photinus.run.presets import preset
+    from photinus.run.train import Outcome, resume, train
+    from photinus.strategies.check import check_strategy
+    from photinus.strategies.outer import Adagrad, Adam, Nesterov, Sgd, SlowMo
+    from photinus.strategies.recipes import (
+        all_reduce,
+        averaging,
+        diloco,
+        full_gradient,
+        iterative_reduce,
+    )
+    from photinus.transport.link import check_link
+
+__all__ = [
+    "DBN",
+    "Adagrad",
+    "Adam",
+    "ArrayData",
+    "AuthenticationError",
+    "CheckpointError",
+    "DBNClassificationModel",
+    "DBNClassifier",
+    "DataError",
+    "Epochs",
+    "Examples",
+    "FencedError",
+    "FineTuning",
+    "FrameData",
+    "FrameError",
+    "Job",
+    "LinkError",
+    "LinkLostError",
+    "LocalEngine",
+    "LogisticStage",
+    "ModuleStage",
+    "Nesterov",
+    "NotReadyError",
+    "Outcome",
+    "PhotinusError",
+    "Pretraining",
+    "RunFailedError",
+    "Seconds",
+    "Sgd",
+    "SimulatedEngine",
+    "SlowMo",
+    "Source",
+    "SparkEngine",
+    "Steps",
+    "TestRows",
+    "TorchClassificationModel",
+    "TorchClassifier",
+    "UsageError",
+    "World",
+    "all_reduce",
+    "averaging",
+    "check_feed",
+    "check_link",
+    "check_model",
+    "check_strategy",
+    "diloco",
+    "full_gradient",
+    "iterative_reduce",
+    "load_trained",
+    "measure",
+    "preset",
+    "read_job",
+    "resume",
+    "train",
+]
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "core.clock": (
+        "Epochs",
+        "Examples",
+        "Seconds",
+        "Steps",
+    ),
+    "core.errors": (
+        "AuthenticationError",
+        "CheckpointError",
+        "DataError",
+        "FencedError",
+        "FrameError",
+        "LinkError",
+        "LinkLostError",
+        "NotReadyError",
+        "PhotinusError",
+        "RunFailedError",
+        "UsageError",
+    ),
+    "engine.base": ("ArrayData",),
+    "engine.local": ("LocalEngine",),
+    "engine.simulate": ("World",),
+    "engine.simulated": ("SimulatedEngine",),
+    "engine.spark": (
+        "FrameData",
+        "SparkEngine",
+    ),
+    "estimators.dbn": (
+        "DBNClassifier",
+        "DBNClassificationModel",
+    ),
+    "estimators.module": (
+        "TorchClassifier",
+        "TorchClassificationModel",
+    ),
+    "feed.base": ("check_feed",),
+    "models.base": ("check_model",),
+    "models.dbn": (
+        "DBN",
+        "FineTuning",
+        "Pretraining",
+    ),
+    "models.logistic": ("LogisticStage",),
+    "models.module": ("ModuleStage",),
+    "run.data": ("TestRows",),
+    "run.evaluate": (
+        "load_trained",
+        "measure",
+    ),
+    "run.job": (
+        "Job",
+        "Source",
+        "read_job",
+    ),
+    "run.presets": ("preset",),
+    "run.train": (
+        "Outcome",
+        "resume",
+        "train",
+    ),
+    "strategies.check": ("check_strategy",),
+    "strategies.outer": (
+        "Adagrad",
+        "Adam",
+        "Nesterov",
+        "Sgd",
+        "SlowMo",
+    ),
+    "strategies.recipes": (
+        "all_reduce",
+        "averaging",
+        "diloco",
+        "full_gradient",
+        "iterative_reduce",
+    ),
+    "transport.link": ("check_link",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
+    """Imports a public name from the room that it lives in."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"photinus has no {name}")
+    value = getattr(importlib.import_module(f"photinus.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -12,7 +12,15 @@ from pathlib import Path
 from photinus.core.errors import RunFailedError
 from photinus.core.events import Event
 
-__all__ = ["StoppedError", "error_text", "is_debugging", "shortest", "watched", "way_on"]
+__all__ = [
+    "StoppedError",
+    "error_text",
+    "is_debugging",
+    "shortest",
+    "stderr_in",
+    "watched",
+    "way_on",
+]
 
 
 class StoppedError(KeyboardInterrupt):
@@ -30,7 +38,7 @@ def watched(folder: Path) -> Iterator[tuple[Callable[[Event], None], ...]]:
 
     terminal = Terminal()
     try:
-        with _stderr_in(folder / "logs" / "spark.log"):
+        with stderr_in(_log_of(folder)):
             yield (terminal.write,)
     except KeyboardInterrupt as error:
         raise StoppedError("stopped" + way_on(folder)) from error
@@ -41,17 +49,13 @@ def watched(folder: Path) -> Iterator[tuple[Callable[[Event], None], ...]]:
 
 
 @contextlib.contextmanager
-def _stderr_in(file: Path) -> Iterator[None]:
+def stderr_in(file: Path) -> Iterator[None]:
     """Sends what this process and its children write to standard error into a file."""
-    folder = file.parent.parent
-    is_taken = folder.exists() and any(folder.iterdir()) and not (folder / "job.json").is_file()
-    if is_debugging() or is_taken:
-        yield
-        return
     try:
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         target = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    except OSError:  # the run folder itself says so
+    except OSError:
+        target = -1
+    if is_debugging() or target < 0:
         yield
         return
     sys.stderr.flush()
@@ -64,6 +68,17 @@ def _stderr_in(file: Path) -> Iterator[None]:
         sys.stderr.flush()
         os.dup2(kept, 2)
         os.close(kept)
+
+
+def _log_of(folder: Path) -> Path:
+    """Returns the file of a run folder that takes what Java and the workers say."""
+    file = folder / "logs" / "spark.log"
+    is_run = (folder / "job.json").is_file()
+    # a folder that cannot take a run is refused by the run itself, which must find it as it was
+    with contextlib.suppress(OSError):
+        if is_run or not folder.exists() or not any(folder.iterdir()):
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return file
 
 
 def is_debugging() -> bool:

@@ -19,6 +19,7 @@ from photinus.engine.base import ArrayData, Assignment, Engine, part_of
 from photinus.engine.errand import Errand
 from photinus.engine.hall import Hall
 from photinus.engine.session import session_warnings, spark_session
+from photinus.engine.spark_job import SparkJob, cause_of
 from photinus.feed.arrow import ColumnSpec
 from photinus.feed.base import Array
 from photinus.feed.checks import RowChecks, Sieve
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["MAX_CLOSURE_BYTES", "FrameData", "SparkEngine", "frame_of"]
+__all__ = ["MAX_CLOSURE_BYTES", "FrameData", "SparkEngine", "frame_of", "slots_of"]
 
 MAX_CLOSURE_BYTES = 512 << 10
 """Above 1 MiB Spark makes a task's closure a broadcast: a file in clear on every machine."""
@@ -44,6 +45,8 @@ REGISTER_SECONDS = 30.0
 """So long executors may take to register."""
 AGAIN = 3
 """So often a job that Spark gave up is submitted again."""
+FAILURES = 3
+"""So often every task may fail before the first worker has come."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -95,7 +98,7 @@ class SparkEngine(Engine):
         with Hall(assignment, host) as hall:
             task = _task(hall.errand(), spec, data.checks, data.budget)
             _check_size(task)
-            job = _Job(spark, partitioned(frame, workers), task, assignment.run.hex())
+            job = SparkJob(partitioned(frame, workers), task, SCHEMA, assignment.run.hex())
             _see_through(hall, job, assignment)
         return hall.result()
 
@@ -194,41 +197,17 @@ def _check_size(task: object) -> None:
         )
 
 
-class _Job(threading.Thread):
-    """One Spark job in a thread of its own."""
-
-    def __init__(self, spark: SparkSession, frame: DataFrame, task: Any, group: str) -> None:  # noqa: ANN401
-        super().__init__(name="photinus-job", daemon=True)
-        self.error: Exception | None = None
-        self._spark, self._frame, self._task, self._group = spark, frame, task, group
-
-    def again(self) -> _Job:
-        """Returns the same job, not yet started."""
-        return _Job(self._spark, self._frame, self._task, self._group)
-
-    def run(self) -> None:
-        """Runs it to its end."""
-        try:
-            self._spark.sparkContext.setJobGroup(self._group, "photinus", interruptOnCancel=True)
-            self._frame.mapInArrow(self._task, SCHEMA).collect()
-        except Exception as error:
-            self.error = error
-
-    def cancel(self) -> None:
-        """Ends its tasks."""
-        self._spark.sparkContext.cancelJobGroup(self._group)
-
-
-def _see_through(hall: Hall, job: _Job, assignment: Assignment) -> None:
+def _see_through(hall: Hall, job: SparkJob, assignment: Assignment) -> None:
     """Waits for the end of the run; a job that Spark gave up is submitted again."""
     job.start()
-    tries = 0
+    tries, came = 0, False
     try:
         while not hall.wait(0.2):
             if job.is_alive():
+                came = came or _have_come(hall, job, assignment.program.workers)
                 continue
             tries += 1
-            reason = _cause(job.error)
+            reason = cause_of(job.error)
             if tries > AGAIN:
                 raise RunFailedError("Spark gave the job up", got=reason)
             what = message("Spark gave the job up", got=f"{reason}; it is submitted again")
@@ -243,13 +222,14 @@ def _see_through(hall: Hall, job: _Job, assignment: Assignment) -> None:
             job.cancel()
 
 
-def _cause(error: Exception | None) -> str:
-    """Returns the line of Spark's long error that names the cause."""
-    if error is None:
-        return "all its tasks ended early"
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    named = [line for line in lines if "Error" in line or "Exception" in line]
-    return (named or lines or [type(error).__name__])[-1][:300]
+def _have_come(hall: Hall, job: SparkJob, workers: int) -> bool:
+    """Returns whether any worker has come; refuses to wait for tasks that fail before they do."""
+    if any(hall.lease(slot) for slot in range(workers)):
+        return True
+    if job.failures() > FAILURES * workers:
+        wrong = "the tasks of Spark fail before their workers say hello"
+        raise NotReadyError(wrong, got=job.reason() or None, do="photinus doctor")
+    return False
 
 
 def _check_slots(spark: SparkSession, workers: int) -> None:
@@ -259,12 +239,12 @@ def _check_slots(spark: SparkSession, workers: int) -> None:
             "Spark Connect cannot run the coordinator yet", do="use a classic session"
         )
     waiting, waited = threading.Event(), 0.0
-    slots = _slots(spark)
+    slots = slots_of(spark)
     is_local = str(spark.conf.get("spark.master", "local")).startswith("local")
     while slots is not None and slots < workers and not is_local and waited < REGISTER_SECONDS:
         waiting.wait(0.5)
         waited += 0.5
-        slots = _slots(spark)
+        slots = slots_of(spark)
     if slots is not None and slots < workers:
         raise UsageError(
             f"{workers} workers need {workers} slots at the same time",
@@ -273,8 +253,8 @@ def _check_slots(spark: SparkSession, workers: int) -> None:
         )
 
 
-def _slots(spark: SparkSession) -> int | None:
-    """How many tasks can run at the same time; None where that has no bound."""
+def slots_of(spark: SparkSession) -> int | None:
+    """Returns how many tasks can run at the same time; None where that has no bound."""
     conf, scala = spark.conf, spark.sparkContext._jsc.sc()
     if str(conf.get("spark.dynamicAllocation.enabled", "false")) == "true":
         most = int(str(conf.get("spark.dynamicAllocation.maxExecutors", "2147483647")))
