@@ -1,0 +1,167 @@
+"""A small field to play on: softmax regression over some rows, in virtual time."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from photinus.engine.simulate import Simulation, World
+from photinus.feed.arrays import FeedOrder, PartitionFeed
+from photinus.feed.rows import Rows
+from photinus.models.logistic import LogisticStage
+from photinus.nodes.coordinator import Coordinator
+from photinus.nodes.desk import Desk
+from photinus.nodes.life import Part
+from photinus.nodes.program import Phase, Program
+
+ROWS, WIDTH, CLASSES = 480, 6, 3
+LR, BATCH = 0.2, 8
+
+
+class Tape:
+    """Events, ledger lines and cuts of one run; `assert_exact` is the ledger's promise."""
+
+    def __init__(self):
+        self.events, self.lines, self.cuts = [], [], []
+        self.hooks = {}
+
+    def desk(self, **fields):
+        return Desk(emit=self._emit, enter=self._enter, save=self.cuts.append, **fields)
+
+    def _emit(self, event):
+        self.events.append(event)
+        self.hooks.get(type(event).__name__, lambda e: None)(event)
+        if "went back" in getattr(event, "text", ""):
+            self.lines.append(("back", None, {}))
+
+    def _enter(self, op, frame, fields):
+        self.lines.append((op, frame, fields))
+
+    @staticmethod
+    def _phase(applied):
+        return max((frame.phase for frame in applied.values()), default=0)
+
+    def of(self, kind):
+        return [e for e in self.events if type(e).__name__ == kind]
+
+    def warnings(self):
+        return [e.text for e in self.of("Warned")]
+
+    def assert_exact(self):
+        """Each number of a slot is used once, in order; cursors only go forwards in a phase."""
+        applied, cursor, pushed = {}, {}, {}
+        for op, frame, _ in self.lines:
+            if op == "back":  # nobody knew the parameters any more: positions fall with them
+                cursor.clear()
+                applied = {n: f for n, f in applied.items() if f.phase < self._phase(applied)}
+                continue
+            number = (frame.slot, frame.sequence)
+            if op == "push":
+                assert number not in pushed, "a number was taken twice"
+                assert frame.sequence > pushed.get(frame.slot, -1), "numbers went backwards"
+                pushed[number] = pushed[frame.slot] = frame.sequence
+            if op == "apply":
+                assert number in pushed, "applied what was never pushed"
+                assert number not in applied, "applied twice"
+                applied[number] = frame
+                at = (frame.slot, frame.phase)
+                assert frame.position > cursor.get(at, -1), "a cursor went backwards"
+                cursor[at] = frame.position
+        return applied
+
+
+@dataclass
+class Played:
+    """A simulation and its tape."""
+
+    simulation: Simulation
+    tape: Tape
+    result: object = None
+
+    def run(self, until=float("inf")):
+        self.result = self.simulation.run(until)
+        return self
+
+    @property
+    def counts(self):
+        return self.simulation.coordinator.fence.counts
+
+    @property
+    def vector(self):
+        return self.result.vectors[-1]
+
+
+@dataclass
+class Field:
+    """Makes programs, parts and simulations over the same rows."""
+
+    features: np.ndarray = field(init=False)
+    labels: np.ndarray = field(init=False)
+
+    def __post_init__(self):
+        chance = np.random.default_rng(0)
+        self.features = chance.normal(size=(ROWS, WIDTH))
+        logits = self.features @ chance.normal(size=(WIDTH, CLASSES))
+        self.labels = (logits + 0.3 * chance.normal(size=(ROWS, CLASSES))).argmax(1)
+
+    def rows(self, *index, dtype="float64"):
+        chosen = index[0] if index else slice(None)
+        return Rows.of(self.features[chosen].astype(dtype), self.labels[chosen])
+
+    def parts(self, workers, shares=None, dtype="float64", bad=()):
+        """Equal shares, or `shares` rows each; the slots in `bad` hold NaN."""
+        if shares is None:
+            picks = [np.arange(slot, ROWS, workers) for slot in range(workers)]
+        else:
+            picks = np.split(np.arange(sum(shares)) % ROWS, np.cumsum(shares)[:-1])
+        parts = []
+        for slot, pick in enumerate(picks):
+            features = self.features[pick].astype(dtype)
+            if slot in bad:
+                features = features + np.nan
+            rows = Rows.of(features, self.labels[pick])
+            parts.append(Part(len(rows), lambda order, rows=rows: PartitionFeed(rows, order)))
+        return parts
+
+    def stage(self, name="logistic", **fields):
+        usual = {"epochs": 2, "batch_size": BATCH, "lr": LR, "dtype": "float64"}
+        return LogisticStage(features=WIDTH, classes=CLASSES, name=name, **usual | fields)
+
+    def program(self, agreement, workers=4, stages=None, **fields):
+        stages = stages or [self.stage(**fields)]
+        phases = tuple(Phase(stage=s, agreement=agreement) for s in stages)
+        return Program(phases=phases, workers=workers)
+
+    def play(
+        self, agreement, workers=4, *, world=None, parts=None, stages=None, desk=None, cut=None, **kw
+    ):
+        """A simulation that has not run yet."""
+        tape = Tape()
+        program = self.program(agreement, workers, stages, **kw)
+        coordinator = Coordinator(program, tape.desk(**desk or {}), cut=cut)
+        dtype = program.phases[0].stage.dtype
+        parts = parts or self.parts(workers, dtype=dtype)
+        simulation = Simulation(program, parts, World(**world or {}), coordinator=coordinator)
+        return Played(simulation, tape)
+
+    def plain(self, epochs=2, batch_size=BATCH, dtype="float64"):
+        """Training without workers: the oracle of all identities."""
+        stage = self.stage(epochs=epochs, batch_size=batch_size, dtype=dtype)
+        model, inner = stage.build((), 0), stage.inner()
+        order = FeedOrder(batch_size=batch_size, epochs=epochs, phase="logistic")
+        for batch in PartitionFeed(self.rows(dtype=dtype), order):
+            inner.step(model.parameters.trained, model.learn(batch, 0)[0], 0.0)
+        return model.parameters.trained
+
+    def loss(self, vector):
+        """Mean cross-entropy over all rows."""
+        model = self.stage(dtype=str(vector.dtype)).build((), 0)
+        model.load(vector)
+        sums = model.measure(next(iter(PartitionFeed(self.rows(), FeedOrder(batch_size=ROWS)))))
+        return sums["loss"] / sums["examples"]
+
+
+@pytest.fixture(scope="session")
+def field():
+    """The field; it keeps nothing between plays."""
+    return Field()

@@ -1,0 +1,89 @@
+"""What each row of the table owes, on real models in virtual time."""
+
+import numpy as np
+import pytest
+
+from photinus.core.clock import Epochs, Steps
+from photinus.strategies import recipes
+from photinus.strategies.outer import Nesterov, Sgd
+from photinus.strategies.recipes import RECIPES, all_reduce, averaging, diloco, full_gradient
+
+PRECISION = [("float32", 1e-6), ("float64", 1e-12)]
+EXACT = {"outer": Sgd(), "codec": "fp32"}
+
+AS_PLAIN = {
+    "all_reduce": all_reduce(),
+    "averaging": averaging(every=Steps(7), **EXACT),
+    "diloco": diloco(every=Steps(11), **EXACT),
+    "full_gradient": full_gradient(),
+    "iterative_reduce": recipes.iterative_reduce(every=Epochs(1)),
+}
+"""Every recipe, set so that one worker trains as if there were no others."""
+
+
+def test_the_table_of_identities_is_whole():
+    assert set(AS_PLAIN) == set(RECIPES)
+    claims = {i for r in RECIPES.values() for i in r.identities}
+    assert claims == {
+        recipes.ONE_WORKER,
+        recipes.EVERY_STEP,
+        recipes.NO_MOMENTUM,
+        recipes.FULL_BATCH,
+    }
+
+
+@pytest.mark.parametrize(("dtype", "close"), PRECISION)
+@pytest.mark.parametrize("name", AS_PLAIN)
+def test_one_worker_is_plain_training(field, name, dtype, close):
+    is_full = recipes.FULL_BATCH in RECIPES[name].identities
+    batch_size = len(field.labels) if is_full else 8
+    expected = field.plain(batch_size=batch_size, dtype=dtype)
+    vector = field.play(AS_PLAIN[name], 1, dtype=dtype).run().vector
+    assert vector.dtype == expected.dtype
+    np.testing.assert_allclose(vector, expected, rtol=0, atol=close)
+
+
+@pytest.mark.parametrize(("dtype", "close"), PRECISION)
+def test_averaging_every_step_is_all_reduce(field, dtype, close):
+    one = field.play(averaging(every=Steps(1), merge="uniform", **EXACT), dtype=dtype).run()
+    other = field.play(all_reduce(), dtype=dtype).run()
+    np.testing.assert_allclose(one.vector, other.vector, rtol=0, atol=close)
+
+
+@pytest.mark.parametrize(("dtype", "close"), PRECISION)
+def test_diloco_without_momentum_is_averaging(field, dtype, close):
+    flat = diloco(every=Steps(6), outer=Nesterov(1.0, 0.0), codec="fp32", merge="nova")
+    one = field.play(flat, dtype=dtype).run()
+    other = field.play(averaging(every=Steps(6), **EXACT), dtype=dtype).run()
+    np.testing.assert_allclose(one.vector, other.vector, rtol=0, atol=close)
+
+
+def test_full_gradient_of_many_workers_is_full_batch_descent(field):
+    expected = field.plain(batch_size=len(field.labels))
+    shares = [30, 150, 100, 200]
+    vector = field.play(full_gradient(), parts=field.parts(4, shares)).run().vector
+    np.testing.assert_allclose(vector, expected, rtol=0, atol=1e-12)
+
+
+def test_iterative_reduce_is_the_plain_average_after_every_epoch(field):
+    """By hand: each worker trains an epoch alone from the average, and so on."""
+    from photinus.feed.arrays import FeedOrder
+
+    stage = field.stage()
+    parts = field.parts(4)
+    models = [stage.build((), 0) for _ in parts]
+    feeds = [
+        iter(p.open(FeedOrder(batch_size=8, epochs=2, phase="logistic", slot=s, workers=4)))
+        for s, p in enumerate(parts)
+    ]
+    inner = stage.inner()
+    for _ in range(2):
+        for model, part, feed in zip(models, parts, feeds, strict=True):
+            for _ in range(-(-part.rows // 8)):
+                gradient, _ = model.learn(next(feed), 0)
+                inner.step(model.parameters.trained, gradient, 0.0)
+        mean = np.mean([m.parameters.trained for m in models], axis=0)
+        for model in models:
+            model.load(mean)
+    vector = field.play(recipes.iterative_reduce()).run().vector
+    np.testing.assert_allclose(vector, mean, rtol=0, atol=1e-12)
