@@ -120,6 +120,12 @@ class Coordinator:
         """A worker's connection closed."""
         self.fence.gone(slot, lease, now)
 
+    def withdraw(self, hello: Frame) -> None:
+        """Who asked for a seat is gone, and waits for it no longer."""
+        seat = self.fence.seats.get(hello.slot)
+        if seat is not None and seat.asking is hello:
+            seat.asking = None
+
     def tick(self, now: float) -> list[Frame]:
         """Called some times a second: leases end, late slots are left out, standbys sit down."""
         if self.is_over:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
+from photinus.core.errors import FrameError
 from photinus.core.events import RoundClosed
 from photinus.core.parameters import is_finite
 from photinus.nodes.desk import Desk
@@ -73,9 +74,13 @@ class Owner:
         self.version, self.applied = point.version, applied
 
     def receive(self, seat: SeatState, frame: Frame, now: float) -> list[Answer] | None:
-        """Takes a push or a fetch in; None when its numbers are not finite."""
+        """Takes a push or a fetch in; None when its numbers are not finite.
+
+        Raises:
+            FrameError: it holds another count of numbers than it speaks for.
+        """
         message = message_of(frame, frame.kind)
-        if not _is_finite(message):
+        if not _is_finite(message, self.point):
             return None
         seat.waiting = frame
         members = self._fence.members
@@ -159,9 +164,15 @@ class Owner:
         )
 
 
-def _is_finite(message: Message) -> bool:
-    if message.vector is not None and not is_finite(decode(message.codec, message.vector)):
-        return False
+def _is_finite(message: Message, point: Message) -> bool:
+    """Tells whether all numbers are finite, and checks how many there are."""
+    if message.vector is not None and point.vector is not None:
+        vector, (start, stop) = decode(message.codec, message.vector), message.fragment
+        wanted = stop - start or point.vector.size
+        if vector.size != wanted:  # one number alone would be spread over all, in silence
+            raise FrameError(f"a push must hold {wanted} numbers", got=vector.size)
+        if not is_finite(vector):
+            return False
     return message.floats is None or is_finite(message.floats)
 
 

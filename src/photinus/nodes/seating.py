@@ -90,7 +90,8 @@ class Seating:
         if any(s.rows < 0 for s in seats):
             return []
         self._course.begin(now)
-        return [frame for seat in seats for frame in self._seated(seat, now)]
+        here = [s for s in seats if s.asking is not None]
+        return [frame for seat in here for frame in self._seated(seat, now)]
 
     def _seated(self, seat: SeatState, now: float) -> list[Frame]:
         """Grants the seat, or asks a survivor for the parameters that only workers hold."""

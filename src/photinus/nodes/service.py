@@ -120,9 +120,10 @@ class Service:
 
     def _gone(self, peer: Peer) -> None:
         with self._lock:
-            for slot, (asks, _) in list(self._asking.items()):
+            for slot, (asks, hello) in list(self._asking.items()):
                 if asks is peer:
                     del self._asking[slot]
+                    self._coordinator.withdraw(hello)
             for slot, line in self._lines.items():
                 if line is peer:
                     lease = self._coordinator.fence.seats[slot].lease

@@ -1,0 +1,152 @@
+import itertools
+import threading
+
+import numpy as np
+import pytest
+
+from photinus.core.clock import Steps
+from photinus.core.errors import LinkLostError, RunFailedError
+from photinus.feed.arrays import PartitionFeed
+from photinus.feed.rows import Rows
+from photinus.models.logistic import LogisticStage
+from photinus.nodes.coordinator import Coordinator
+from photinus.nodes.desk import Desk
+from photinus.nodes.life import Part, live
+from photinus.nodes.mail import Seat
+from photinus.nodes.program import Phase, Program
+from photinus.nodes.service import Service
+from photinus.nodes.worker import Worker
+from photinus.strategies.recipes import averaging
+from photinus.transport.memory import Hub
+
+WORKERS = 2
+
+
+def program(phases=2):
+    agreement = averaging(every=Steps(2), codec="fp32")
+    stages = [
+        LogisticStage(features=3, classes=2, epochs=4, batch_size=4, name=f"p{n}", dtype="float64")
+        for n in range(phases)
+    ]
+    return Program(phases=tuple(Phase(stage=s, agreement=agreement) for s in stages), workers=2)
+
+
+def part(slot):
+    chance = np.random.default_rng(slot)
+    rows = Rows.of(chance.normal(size=(16, 3)), chance.integers(0, 2, 16))
+    return Part(len(rows), lambda order: PartitionFeed(rows, order))
+
+
+class Team:
+    """Workers in threads of this process, and the service that they meet at."""
+
+    def __init__(self):
+        self.events, self.links, self.errors, self.notes = [], [], [], []
+        self.coordinator = Coordinator(program(), Desk(emit=self.events.append))
+        self.service = Service(self.coordinator, self._listen)
+        self.threads = [threading.Thread(target=self._live, args=(n,)) for n in range(WORKERS)]
+
+    def _listen(self, hear, gone):
+        self.hub = Hub(hear, gone)
+        return self.hub
+
+    def run(self):
+        for thread in self.threads:
+            thread.start()
+        for thread in self.threads:
+            thread.join(60)
+        self.service.close()
+        return self
+
+    def _live(self, slot):
+        def connect():
+            link = self.hub.link()
+            self.links.append(link)
+            return link
+
+        worker = Worker(
+            live(program(), slot, part(slot)),
+            connect,
+            Seat(bytes(16), 1, 0, slot),
+            about={"attempt": f"only-{slot}", "host": "here"},
+            notes=lambda: [self.notes.pop()] if self.notes else [],
+        )
+        try:
+            worker.run()
+        except Exception as error:
+            self.errors.append(error)
+        finally:
+            worker.close()
+
+    def of(self, kind):
+        return [e for e in self.events if type(e).__name__ == kind]
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    return Team().run()
+
+
+def test_workers_train_to_the_end_of_all_phases(undisturbed):
+    assert undisturbed.errors == []
+    assert [e.name for e in undisturbed.of("PhaseEnded")] == ["p0", "p1"]
+    assert undisturbed.coordinator.result is not None
+
+
+CUT_AT = {"push": (5, 12), "agreed": (5, 12), "close": (1, 4)}
+
+
+class Cut:
+    """Ends all links at some frames of a kind, which are lost or arrive."""
+
+    def __init__(self, team, kind, copies):
+        self.team, self.kind, self.copies, self.seen = team, kind, copies, itertools.count(1)
+
+    def __call__(self, frame):
+        if frame.kind != self.kind or next(self.seen) not in CUT_AT[self.kind]:
+            return 1
+        for link in list(self.team.links):
+            link.inbox.put(None)
+        return self.copies
+
+
+@pytest.mark.parametrize("copies", [0, 1])
+@pytest.mark.parametrize(("way", "kind"), [("up", "push"), ("down", "agreed"), ("up", "close")])
+def test_a_cut_link_changes_no_bit(undisturbed, way, kind, copies):
+    team = Team()
+    setattr(team.hub, way, Cut(team, kind, copies))
+    team.run()
+    assert team.errors == []
+    assert len(team.links) > WORKERS, "nothing was cut"
+    for ours, theirs in zip(
+        team.coordinator.result.vectors, undisturbed.coordinator.result.vectors, strict=True
+    ):
+        assert np.array_equal(ours, theirs)
+    counts, plain = team.coordinator.fence.counts, undisturbed.coordinator.fence.counts
+    assert counts["applied"] == plain["applied"]
+
+
+def test_a_stopped_run_reaches_a_worker_at_work():
+    team = Team()
+    stopper = threading.Event()  # the service is locked while it hears: a stop comes from outside
+    team.hub.up = lambda frame: (frame.sequence == 7 and stopper.set()) or 1
+    outside = threading.Thread(target=lambda: stopper.wait(30) and team.service.stop("enough"))
+    outside.start()
+    team.run()
+    outside.join(30)
+    assert [str(e) for e in team.errors] in (["enough"] * WORKERS, ["enough"])
+    assert all(isinstance(e, RunFailedError) for e in team.errors)
+
+
+def test_a_worker_that_finds_nobody_any_more_says_so():
+    team = Team()
+    team.hub.up = lambda frame: team.hub.close() or 0 if frame.kind == "push" else 1
+    team.run()
+    assert [type(e) for e in team.errors] == [LinkLostError] * WORKERS
+
+
+def test_log_lines_ride_along():
+    team = Team()
+    team.notes.append({"level": "WARNING", "text": "a slow disk"})
+    team.run()
+    assert [e.text for e in team.of("Log")] == ["a slow disk"]
