@@ -112,12 +112,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
-    "core.clock": (
-        "Epochs",
-        "Examples",
-        "Seconds",
-        "Steps",
-    ),
+    "core.clock": ("Epochs", "Examples", "Seconds", "Steps"),
     "core.errors": (
         "AuthenticationError",
         "CheckpointError",
@@ -135,51 +130,21 @@ _HOMES = {
     "engine.local": ("LocalEngine",),
     "engine.simulate": ("World",),
     "engine.simulated": ("SimulatedEngine",),
-    "engine.spark": (
-        "FrameData",
-        "SparkEngine",
-    ),
-    "estimators.dbn": (
-        "DBNClassifier",
-        "DBNClassificationModel",
-    ),
-    "estimators.module": (
-        "TorchClassifier",
-        "TorchClassificationModel",
-    ),
+    "engine.spark": ("FrameData", "SparkEngine"),
+    "estimators.dbn": ("DBNClassifier", "DBNClassificationModel"),
+    "estimators.module": ("TorchClassifier", "TorchClassificationModel"),
     "feed.base": ("check_feed",),
     "models.base": ("check_model",),
-    "models.dbn": (
-        "DBN",
-        "FineTuning",
-        "Pretraining",
-    ),
+    "models.dbn": ("DBN", "FineTuning", "Pretraining"),
     "models.logistic": ("LogisticStage",),
     "models.module": ("ModuleStage",),
     "run.data": ("TestRows",),
-    "run.evaluate": (
-        "load_trained",
-        "measure",
-    ),
-    "run.job": (
-        "Job",
-        "Source",
-        "read_job",
-    ),
+    "run.evaluate": ("load_trained", "measure"),
+    "run.job": ("Job", "Source", "read_job"),
     "run.presets": ("preset",),
-    "run.train": (
-        "Outcome",
-        "resume",
-        "train",
-    ),
+    "run.train": ("Outcome", "resume", "train"),
     "strategies.check": ("check_strategy",),
-    "strategies.outer": (
-        "Adagrad",
-        "Adam",
-        "Nesterov",
-        "Sgd",
-        "SlowMo",
-    ),
+    "strategies.outer": ("Adagrad", "Adam", "Nesterov", "Sgd", "SlowMo"),
     "strategies.recipes": (
         "all_reduce",
         "averaging",

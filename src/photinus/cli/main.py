@@ -13,7 +13,7 @@ from photinus import __version__
 from photinus.cli.looking import audit, evaluate, report
 from photinus.cli.readiness import doctor
 from photinus.cli.training import demo, train
-from photinus.cli.watching import is_debugging
+from photinus.cli.watching import StoppedError, is_debugging
 from photinus.core.errors import NotReadyError, PhotinusError, UsageError
 
 __all__ = ["EXIT_CODES", "commands", "main"]
@@ -21,7 +21,11 @@ __all__ = ["EXIT_CODES", "commands", "main"]
 EXIT_CODES: Final = {"done": 0, "failed": 1, "usage": 2, "not ready": 3, "interrupted": 130}
 """What the shell is told; nothing else is used."""
 
-_ENDS: Final[dict[type, str]] = {UsageError: "usage", NotReadyError: "not ready"}
+_ENDS: Final[dict[type, str]] = {
+    UsageError: "usage",
+    NotReadyError: "not ready",
+    StoppedError: "interrupted",
+}
 
 
 @click.group(context_settings={"auto_envvar_prefix": "PHOTINUS", "max_content_width": 100})
@@ -57,7 +61,7 @@ def _run(arguments: Sequence[str] | None) -> str:
     except click.ClickException as error:
         return _said(f"{error.format_message()}; photinus --help", error, "usage")
     except (click.Abort, KeyboardInterrupt) as error:
-        return _said(str(error) or "stopped", error, "interrupted")
+        return _said("stopped", error, "interrupted")
     except PhotinusError as error:
         return _said(str(error), error, _ENDS.get(type(error), "failed"))
     except BrokenPipeError:  # whoever read the output has seen enough

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from photinus.core.errors import RunFailedError
+from photinus.core.errors import PhotinusError, RunFailedError
 from photinus.core.events import Event
 
 __all__ = [
@@ -23,8 +23,8 @@ __all__ = [
 ]
 
 
-class StoppedError(KeyboardInterrupt):
-    """The user stopped a run; it knows how to go on."""
+class StoppedError(PhotinusError):
+    """The user stopped a run; the message says how to go on."""
 
 
 @contextlib.contextmanager
