@@ -1,10 +1,24 @@
-"""One Spark for all tests that are marked `spark`."""
+"""One Spark for all tests that are marked `spark`, and one tiny job for all engines."""
 
+import os
 import warnings
 
+import numpy as np
 import pytest
 
+from photinus.core.clock import Epochs, Steps
+from photinus.engine.base import ArrayData, Assignment
 from photinus.engine.session import spark_session
+from photinus.feed.checks import RowChecks
+from photinus.models.logistic import LogisticStage
+from photinus.nodes.program import Phase, Program
+from photinus.strategies.recipes import (
+    all_reduce,
+    averaging,
+    diloco,
+    full_gradient,
+    iterative_reduce,
+)
 
 QUICK = "-XX:TieredStopAtLevel=1"
 
@@ -34,3 +48,49 @@ def spark():
         session = spark_session(4, name="photinus tests", extra=settings)
     yield session
     session.stop()
+
+
+class Tiny:
+    """Softmax regression over a few rows: every deterministic recipe in a phase of its own."""
+
+    recipes = (
+        averaging(every=Steps(4), codec="fp32"),
+        iterative_reduce(every=Epochs(1)),
+        diloco(every=Steps(7), codec="bf16"),
+        all_reduce(codec="fp32"),
+        full_gradient(),
+    )
+
+    def __init__(self):
+        chance = np.random.default_rng(0)
+        self.labels = chance.integers(0, 3, 90)
+        noise = chance.normal(size=(90, 6))
+        self.features = (noise + 2 * np.tile(np.eye(3)[self.labels], 2)).astype("f4")
+        self.data = ArrayData(self.features, self.labels, checks=RowChecks(classes=3))
+
+    def program(self, workers=2, recipes=recipes, epochs=3.0, **fields):
+        phases = [
+            Phase(
+                stage=LogisticStage(
+                    features=6,
+                    classes=3,
+                    name=f"{n}-{recipe.recipe}",
+                    epochs=epochs,
+                    batch_size=8,
+                    dtype="float64",
+                ),
+                agreement=recipe,
+            )
+            for n, recipe in enumerate(recipes)
+        ]
+        return Program(phases=tuple(phases), workers=workers, **fields)
+
+    def assignment(self, program=None, **fields):
+        usual = {"program": program or self.program(), "data": self.data, "run": os.urandom(16)}
+        return Assignment(**usual | fields)
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """The same tiny job for all engines."""
+    return Tiny()

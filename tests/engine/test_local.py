@@ -1,0 +1,105 @@
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from photinus.core.clock import Steps
+from photinus.core.errors import RunFailedError, UsageError
+from photinus.engine.base import ArrayData
+from photinus.engine.local import LocalEngine
+from photinus.engine.simulated import SimulatedEngine
+from photinus.feed.arrays import FeedOrder, PartitionFeed
+from photinus.feed.rows import Rows
+from photinus.models.logistic import LogisticStage
+from photinus.strategies.outer import Sgd
+from photinus.strategies.recipes import averaging
+
+pytestmark = pytest.mark.processes
+
+
+def same_bits(ours, theirs):
+    return all(np.array_equal(a, b) for a, b in zip(ours.vectors, theirs.vectors, strict=True))
+
+
+def test_every_recipe_gives_the_bits_of_the_simulator(tiny):
+    events = []
+    job = tiny.assignment(emit=events.append)
+    assert same_bits(LocalEngine().run(job), SimulatedEngine().run(tiny.assignment()))
+    ended = [e for e in events if type(e).__name__ == "PhaseEnded"]
+    assert len(ended) == len(tiny.recipes)
+    assert {e.slot for e in events if type(e).__name__ == "WorkerJoined"} == {0, 1}
+
+
+def test_one_worker_in_clear_is_the_plain_loop(tiny):
+    recipe = averaging(every=Steps(4), outer=Sgd(lr=1.0), codec="fp32")
+    program = tiny.program(workers=1, recipes=(recipe,))
+    result = LocalEngine().run(tiny.assignment(program, security="none"))
+    stage = program.phases[0].stage
+    model, inner = stage.build((), 0), stage.inner()
+    features, labels = tiny.data.part(program, 0)
+    order = FeedOrder(batch_size=8, epochs=stage.epochs, phase=stage.name)
+    for batch in PartitionFeed(Rows.of(features, labels), order):
+        inner.step(model.parameters.trained, model.learn(batch, 0)[0], 0.0)
+    assert np.allclose(result.vectors[0], model.parameters.trained, rtol=0, atol=1e-12)
+
+
+def test_shared_rows_give_the_bits_of_the_simulator(tiny):
+    program = tiny.program(recipes=tiny.recipes[:1], is_shared=True)
+    results = [e().run(tiny.assignment(program)) for e in (LocalEngine, SimulatedEngine)]
+    assert same_bits(*results)
+
+
+def test_a_model_that_fails_ends_the_run_once_in_its_own_words(tiny):
+    """Without a check of its rows, a label out of range fails in the model."""
+    labels = tiny.labels.copy()
+    labels[80] = 10
+    data = ArrayData(tiny.features, labels)
+    before = threading.active_count()
+    with pytest.raises(RunFailedError) as failed:
+        LocalEngine().run(tiny.assignment(data=data))
+    text = str(failed.value)
+    assert text.startswith("worker ")
+    assert "IndexError: index 10 is out of bounds" in text
+    assert "in learn" in text, "the worker's traceback"
+    assert text.count("Traceback") == 1
+    assert threading.active_count() == before
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unsendable(LogisticStage):
+    """Holds what no pipe can carry."""
+
+    lock: object = None
+
+
+def test_a_program_that_cannot_be_sent_is_refused(tiny):
+    program = tiny.program(recipes=tiny.recipes[:1])
+    stage = Unsendable(features=6, classes=3, lock=threading.Lock())
+    object.__setattr__(program.phases[0], "stage", stage)
+    with pytest.raises(UsageError, match="cannot be sent to a process"):
+        LocalEngine().run(tiny.assignment(program))
+
+
+def test_a_program_that_no_process_can_import_is_refused(tiny):
+    """As a class of the user's own script is: only __main__ there knows it."""
+    program = tiny.program(recipes=tiny.recipes[:1])
+    import __main__
+
+    @dataclass(frozen=True, kw_only=True)
+    class Mine(LogisticStage):
+        pass
+
+    Mine.__module__, Mine.__qualname__ = "__main__", "Mine"
+    __main__.Mine = Mine
+    try:
+        object.__setattr__(program.phases[0], "stage", Mine(features=6, classes=3))
+        with pytest.raises(UsageError, match="not in __main__"):
+            LocalEngine().run(tiny.assignment(program))
+    finally:
+        del __main__.Mine
+
+
+def test_a_dataframe_is_refused(tiny):
+    with pytest.raises(UsageError, match="reads arrays; got dict; use the Spark engine"):
+        LocalEngine().run(tiny.assignment(data={}))
