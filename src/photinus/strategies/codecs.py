@@ -53,7 +53,7 @@ def decode(name: str, sent: Vector) -> Vector:
     """The inverse of `encode`: returns float [n]."""
     if name == "fp32":
         return sent
-    wide: Vector = (sent.astype(np.uint32) << 16).view(np.float32)
+    wide: Vector = np.left_shift(sent, 16, dtype=np.uint32).view(np.float32)
     return wide
 
 
