@@ -133,7 +133,16 @@ class Field:
         return Program(phases=phases, workers=workers)
 
     def play(
-        self, agreement, workers=4, *, world=None, parts=None, stages=None, desk=None, cut=None, **kw
+        self,
+        agreement,
+        workers=4,
+        *,
+        world=None,
+        parts=None,
+        stages=None,
+        desk=None,
+        cut=None,
+        **kw,
     ):
         """A simulation that has not run yet."""
         tape = Tape()

@@ -190,7 +190,7 @@ def test_a_frozen_worker_that_wakes_is_fenced(field, name):
     played = field.play(SMALL[name], epochs=150)
     simulation = played.simulation
     simulation.at(0.31, simulation.freeze, 2, 9.0)
-    simulation.at(1.0, simulation.replace, 2)
+    simulation.at(1.0, simulation.seat, 2)
     played.run()
     (lost,) = played.tape.of("WorkerLost")
     assert (lost.slot, lost.lease) == (2, 1)
@@ -221,7 +221,7 @@ def test_a_short_freeze_costs_no_lease(field):
 def test_a_speculative_copy_waits_and_takes_over(field):
     played = field.play(SMALL["averaging"], epochs=20)
     simulation = played.simulation
-    simulation.at(0.3, simulation.replace, 1)
+    simulation.at(0.3, simulation.seat, 1)
     played.run(until=1.0)
     first = simulation.standbys[0]
     assert [e.slot for e in played.tape.of("WorkerJoined")] == [0, 1, 2, 3], "it stands by"
@@ -235,7 +235,7 @@ def test_a_speculative_copy_waits_and_takes_over(field):
 def test_a_speculative_copy_of_a_healthy_worker_changes_nothing(field):
     clean = field.play(SMALL["averaging"]).run()
     played = field.play(SMALL["averaging"])
-    played.simulation.at(0.1, played.simulation.replace, 1)
+    played.simulation.at(0.1, played.simulation.seat, 1)
     played.run()
     assert (played.vector == clean.vector).all()
 
@@ -243,9 +243,9 @@ def test_a_speculative_copy_of_a_healthy_worker_changes_nothing(field):
 def test_rounds_in_seconds_use_a_slow_worker_fully(field):
     speeds = {"step_seconds": (0.01, 0.01, 0.01, 0.04)}
     fixed = field.play(averaging(every=Steps(32)), epochs=9000, world=speeds).run(until=4.0)
-    timed = field.play(
-        averaging(every=Steps(64) | Seconds(0.32)), epochs=9000, world=speeds
-    ).run(until=4.0)
+    timed = field.play(averaging(every=Steps(64) | Seconds(0.32)), epochs=9000, world=speeds).run(
+        until=4.0
+    )
     possible = (3 / 0.01 + 1 / 0.04) * 4
     assert sum(fixed.simulation.steps) < 0.36 * possible
     assert sum(timed.simulation.steps) > 0.9 * possible
@@ -430,7 +430,7 @@ def test_a_joiner_of_a_late_phase_gets_the_history_that_it_lacks(field):
     ]
     played = field.play(SMALL["averaging"], stages=stages)
     played.simulation.at(1.2, played.simulation.kill, 1, 0.2)
-    played.simulation.at(1.3, played.simulation.replace, 0)
+    played.simulation.at(1.3, played.simulation.seat, 0)
     played.simulation.at(1.4, played.simulation.kill, 3, 0.2)
     assert len(played.run().result.vectors) == 3
 

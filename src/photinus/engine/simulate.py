@@ -118,8 +118,10 @@ class Simulation:
         heapq.heappush(self._queue, (self.now + seconds, self._count, call, arguments))
 
     def seat(self, slot: int) -> None:
-        """A new attempt of a worker says hello."""
+        """A new attempt of a worker says hello; one that still lives goes on beside it."""
         self._attempts += 1
+        if slot in self.nodes and not self.nodes[slot].is_dead:
+            self.standbys.append(self.nodes[slot])
         desk = self.coordinator.desk
         node = _Node(
             slot,
@@ -132,6 +134,8 @@ class Simulation:
     def kill(self, slot: int, back_after: float | None = None) -> None:
         """The worker dies; its connection closes; Spark starts it again after a while."""
         node = self.nodes[slot]
+        if node.is_dead:
+            return
         node.is_dead = True
         self.coordinator.gone(slot, node.voice.seat.lease, self.now)
         if back_after is not None:
@@ -142,12 +146,6 @@ class Simulation:
         node = self.nodes[slot]
         node.is_frozen = True
         self.at(seconds, self._thaw, node)
-
-    def replace(self, slot: int) -> None:
-        """A second attempt of a worker is started while the first one lives."""
-        first = self.nodes[slot]
-        self.standbys.append(first)
-        self.seat(slot)
 
     # -- running ---------------------------------------------------------------------------------
 

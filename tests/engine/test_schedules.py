@@ -1,0 +1,89 @@
+"""Random faults at random times, over every recipe: the promises hold, and the run ends."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from photinus.core.clock import Seconds, Steps
+from photinus.strategies.recipes import (
+    RECIPES,
+    all_reduce,
+    averaging,
+    diloco,
+    full_gradient,
+    iterative_reduce,
+)
+
+AGREEMENTS = {
+    "all_reduce": all_reduce(),
+    "averaging": averaging(every=Steps(5)),
+    "averaging in seconds": averaging(every=Steps(9) | Seconds(0.15)),
+    "averaging by quorum": averaging(every=Steps(5), quorum=0.5),
+    "diloco": diloco(every=Steps(12)),
+    "full_gradient": full_gradient(),
+    "iterative_reduce": iterative_reduce(),
+}
+
+FAULTS = st.lists(
+    st.tuples(
+        st.floats(0.0, 4.0),
+        st.sampled_from(("kill", "freeze", "seat")),
+        st.integers(0, 2),
+        st.floats(0.0, 8.0),
+    ),
+    max_size=6,
+)
+WORLDS = st.builds(
+    dict,
+    step_seconds=st.sampled_from((0.01, (0.01, 0.05, 0.02))),
+    loses=st.sampled_from((None, 3, 7)),
+    doubles=st.sampled_from((None, 2, 5)),
+    resend_seconds=st.sampled_from((0.05, 0.6)),
+)
+
+
+def test_every_recipe_meets_random_faults():
+    assert {a.recipe for a in AGREEMENTS.values()} == set(RECIPES)
+
+
+@pytest.mark.parametrize("name", AGREEMENTS)
+@settings(
+    max_examples=6,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(faults=FAULTS, world=WORLDS, cuts=st.sampled_from((None, 0.2)))
+def test_random_faults_keep_every_promise(field, name, faults, world, cuts):
+    loses, doubles = world["loses"], world["doubles"]
+    world = world | {
+        "loses": None if loses is None else lambda n: random.Random(n).random() < 1 / loses,
+        "doubles": None if doubles is None else lambda n: n % doubles == 0,
+    }
+    stages = [field.stage(name=n, epochs=2) for n in ("first", "second")]
+    played = field.play(
+        AGREEMENTS[name],
+        3,
+        world=world,
+        stages=stages,
+        parts=field.parts(3, [60, 20, 100]),
+        desk={"checkpoint_seconds": cuts},
+    )
+    simulation = played.simulation
+    for at, fault, slot, seconds in faults:
+        extra = () if fault == "seat" else (seconds,)
+        simulation.at(at, getattr(simulation, fault), slot, *extra)
+    played.run(until=400.0)
+    assert played.result is not None, "the run ends"
+    assert all(np.isfinite(v).all() for v in played.result.vectors)
+    applied = played.tape.assert_exact()
+    told = [w for w in played.tape.warnings() if "all workers were lost" not in w]
+    assert not told
+    if simulation.program.phases[0].agreement.is_deterministic:
+        examples = [
+            sum(f.examples for f in applied.values() if f.phase == p) for p in range(len(stages))
+        ]
+        assert examples == [2 * 180] * 2, "every example counts exactly once"
