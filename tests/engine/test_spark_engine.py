@@ -1,0 +1,109 @@
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from pyspark.sql import functions as F  # noqa: N812
+
+from photinus.core.errors import DataError, RunFailedError, UsageError
+from photinus.engine.base import ArrayData
+from photinus.engine.simulated import SimulatedEngine
+from photinus.engine.spark import FrameData, SparkEngine, frame_of
+from photinus.feed.checks import RowChecks
+
+pytestmark = pytest.mark.spark
+
+
+def same_bits(ours, theirs):
+    return all(np.array_equal(a, b) for a, b in zip(ours.vectors, theirs.vectors, strict=True))
+
+
+@pytest.fixture(scope="module")
+def simulated(tiny):
+    return SimulatedEngine().run(tiny.assignment())
+
+
+def framed(spark, tiny, features=None, labels=None, **fields):
+    """The rows as a user has them: a DataFrame of two partitions."""
+    features = tiny.features if features is None else features
+    data = ArrayData(features, tiny.labels if labels is None else labels)
+    program = tiny.program()
+    frame = frame_of(spark, [data.part(program, slot) for slot in range(2)])
+    usual = {"features": "features", "label": "label"}
+    return FrameData(**{"frame": frame} | usual | fields)
+
+
+def test_every_recipe_gives_the_bits_of_the_simulator(spark, tiny, simulated):
+    events = []
+    result = SparkEngine(spark).run(tiny.assignment(emit=events.append))
+    assert same_bits(result, simulated)
+    ended = [e for e in events if type(e).__name__ == "PhaseEnded"]
+    assert len(ended) == len(tiny.recipes)
+
+
+def test_the_order_in_which_rows_arrive_changes_no_bit(spark, tiny, simulated):
+    data = framed(spark, tiny)
+    turned = data.frame.sortWithinPartitions(F.desc("label"), F.element_at("features", 1))
+    result = SparkEngine(spark).run(tiny.assignment(data=replace(data, frame=turned)))
+    assert same_bits(result, simulated)
+
+
+def test_each_part_becomes_one_partition_in_order(spark):
+    parts = [(np.full((n + 1, 2), n, "f4"), np.full(n + 1, n)) for n in range(5)]
+    frame = frame_of(spark, parts)
+    rows = frame.select(F.spark_partition_id().alias("at"), "label").collect()
+    assert frame.rdd.getNumPartitions() == 5
+    assert sorted((r["at"], r["label"]) for r in rows) == [
+        (n, n) for n in range(5) for _ in range(n + 1)
+    ]
+
+
+def test_more_workers_than_slots_are_refused_at_once(spark, tiny):
+    began = time.monotonic()
+    with pytest.raises(UsageError, match="5 workers need 5 slots at the same time; got 4 slots"):
+        SparkEngine(spark).run(tiny.assignment(tiny.program(workers=5)))
+    assert time.monotonic() - began < 10
+
+
+def test_shared_rows_are_refused(spark, tiny):
+    with pytest.raises(UsageError, match="are not shared"):
+        SparkEngine(spark).run(tiny.assignment(tiny.program(is_shared=True)))
+
+
+@pytest.mark.parametrize("wrong", ["nan", "label"])
+def test_a_wrong_row_is_named_by_partition_row_and_column(spark, tiny, wrong):
+    features, labels = tiny.features.copy(), tiny.labels.copy()
+    if wrong == "nan":
+        features[41, 2] = np.nan
+    else:
+        labels[41] = 10
+    data = framed(spark, tiny, features, labels, checks=RowChecks(classes=3))
+    with pytest.raises(DataError) as failed:
+        SparkEngine(spark).run(tiny.assignment(data=data))
+    text = str(failed.value)
+    named = ("partition", "row", "features" if wrong == "nan" else "label")
+    assert all(word in text for word in named), text
+    assert "Traceback" not in text
+
+
+def test_a_model_that_fails_ends_the_run_once_and_leaves_nothing_running(spark, tiny):
+    labels = tiny.labels.copy()
+    labels[80] = 10
+    before = threading.active_count()
+    with pytest.raises(RunFailedError) as failed:
+        SparkEngine(spark).run(tiny.assignment(data=framed(spark, tiny, labels=labels)))
+    text = str(failed.value)
+    assert text.startswith("worker ")
+    assert "IndexError: index 10 is out of bounds" in text
+    assert text.count("Traceback") == 1
+    assert not spark.sparkContext.statusTracker().getActiveJobsIds()
+    assert threading.active_count() == before
+
+
+def test_what_no_task_can_carry_is_refused(spark, tiny):
+    program = tiny.program(recipes=tiny.recipes[:1])
+    heavy = replace(program.phases[0].stage, name="x" * (600 << 10))
+    object.__setattr__(program.phases[0], "stage", heavy)
+    with pytest.raises(UsageError, match="must be below 512 KiB; got 6"):
+        SparkEngine(spark).run(tiny.assignment(program))
