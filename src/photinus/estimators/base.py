@@ -29,19 +29,21 @@ from photinus.core.errors import DataError, UsageError
 from photinus.core.settings import unknown_name
 from photinus.engine.spark import FrameData, SparkEngine
 from photinus.estimators.network import Network, predictor
-from photinus.estimators.params import MODEL_ROWS, Row, plain_job, with_params
+from photinus.estimators.params import MODEL_ROWS, Row, defaults, plain_job, with_params
 from photinus.estimators.persist import NetworkReader, NetworkWriter
 from photinus.estimators.summary import Evaluation, TrainingSummary
 from photinus.feed.checks import RowChecks
 from photinus.feed.spark import columns, one_column
 from photinus.report.interval import error_interval
 from photinus.report.journal import read
-from photinus.run.job import Job
+from photinus.run.job import MODELS, Job
 from photinus.run.train import train
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from torch import nn
+
+    from photinus.feed.arrow import ColumnSpec
 
 __all__ = ["NetworkClassificationModel", "NetworkClassifier"]
 
@@ -59,9 +61,9 @@ class _Keywords:
 
     _rows: ClassVar[tuple[Row, ...]] = ()
 
-    def _start(self, values: Mapping[str, Any]) -> None:
+    def _start(self, values: Mapping[str, Any], model: Any = None) -> None:  # noqa: ANN401
         me: Any = self
-        me._setDefault(**{r.name: r.default for r in self._rows if r.default is not None})
+        me._setDefault(**defaults(self._rows, model))
         me.setParams(**values)
 
     def setParams(self, **values: Any) -> Any:  # noqa: ANN401
@@ -88,12 +90,13 @@ class NetworkClassifier(
 ):
     """Trains on the tasks of the DataFrame's own session; a subclass says what."""
 
-    _kind: ClassVar[str]
+    _usual: ClassVar[Any]
+    """The model's settings if nothing is set."""
     _model: ClassVar[type[NetworkClassificationModel]]
 
-    def __init__(self, **params: Any) -> None:
+    def __init__(self, **params: Any) -> None:  # noqa: ANN401 - any Params' values
         super().__init__()
-        self._start(params)
+        self._start(params, self._usual)
 
     def _fit(self, dataset: DataFrame) -> NetworkClassificationModel:
         features, label = self.getOrDefault("featuresCol"), self.getOrDefault("labelCol")
@@ -102,6 +105,7 @@ class NetworkClassifier(
         asked = self.getOrDefault("numClasses") if self.isSet("numClasses") else None
         classes = _classes(frame, str(spec.label), asked)
         job = self._job(self._sizes(spec.shape, classes))
+        classes = self._outputs(job, spec, classes)
         data = FrameData(
             frame=dataset,
             features=features,
@@ -129,7 +133,8 @@ class NetworkClassifier(
         """Returns the job that the Params ask for; `sizes` are the model's settings from data."""
         values = {p.name: self.getOrDefault(p) for p in self.params if self.isSet(p)}
         plain = plain_job(self._rows, values)
-        plain["model"] = {"kind": self._kind, **plain.get("model", {}), **sizes}
+        kind = next(name for name, cls in MODELS.items() if isinstance(self._usual, cls))
+        plain["model"] = {"kind": kind, **plain.get("model", {}), **sizes}
         source = {"name": "given", "features": [self.getOrDefault("featuresCol")]}
         source["label"] = self.getOrDefault("labelCol")
         plain["data"] = {**plain.get("data", {}), **source}
@@ -137,6 +142,10 @@ class NetworkClassifier(
 
     def _sizes(self, shape: tuple[int, ...], classes: int) -> dict[str, Any]:
         """Returns the model's settings that the rows decide."""
+        raise NotImplementedError
+
+    def _outputs(self, job: Job, spec: ColumnSpec, classes: int) -> int:
+        """Returns how many outputs the job's model has for rows of this kind."""
         raise NotImplementedError
 
     @contextmanager

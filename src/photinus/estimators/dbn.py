@@ -7,6 +7,9 @@ from typing import Any
 
 from photinus.estimators.base import NetworkClassificationModel, NetworkClassifier
 from photinus.estimators.params import DBN_ROWS, with_params
+from photinus.feed.arrow import ColumnSpec
+from photinus.models.dbn import DBN
+from photinus.run.job import Job
 
 __all__ = ["DBNClassificationModel", "DBNClassifier"]
 
@@ -29,9 +32,12 @@ class DBNClassifier(NetworkClassifier):
     Reference: Hinton, Osindero and Teh, A fast learning algorithm for deep belief nets (2006).
     """
 
-    _kind = "dbn"
+    _usual = DBN()
     _rows = DBN_ROWS
     _model = DBNClassificationModel
 
     def _sizes(self, shape: tuple[int, ...], classes: int) -> dict[str, Any]:
         return {"inputs": math.prod(shape), "classes": classes}
+
+    def _outputs(self, job: Job, spec: ColumnSpec, classes: int) -> int:  # noqa: ARG002
+        return classes

@@ -13,9 +13,10 @@ from pyspark.ml.param import Param, Params, TypeConverters
 from photinus.core.errors import UsageError
 from photinus.core.settings import to_dict
 from photinus.models.schedules import Schedule
+from photinus.run.job import Job
 from photinus.strategies.recipes import Agreement, from_plain
 
-__all__ = ["DBN_ROWS", "MODEL_ROWS", "MODULE_ROWS", "Row", "plain_job", "with_params"]
+__all__ = ["DBN_ROWS", "MODEL_ROWS", "MODULE_ROWS", "Row", "defaults", "plain_job", "with_params"]
 
 C = TypeVar("C", bound=type)
 
@@ -35,7 +36,7 @@ class Row:
     place: str = ""
     """Where it stands in the plain job, with dots; "" for what is no setting of a job."""
     default: Any = None
-    """None where the job's own default is taken."""
+    """None where the job's own default is taken, if it has one."""
     shape: Callable[[Any], Any] = _same
     """From what is kept to what the plain job holds."""
 
@@ -409,3 +410,19 @@ def plain_job(rows: tuple[Row, ...], values: Mapping[str, Any]) -> dict[str, Any
                 table = table.setdefault(name, {})
             table[last] = row.shape(values[row.name])
     return plain
+
+
+def defaults(rows: tuple[Row, ...], model: Any = None) -> dict[str, Any]:  # noqa: ANN401
+    """Returns the Params' defaults; what a job decides, as a job with this model has it.
+
+    Rates have none here: a job's are schedules, of which a Param names only the peak.
+    """
+    job = Job(model=model).to_dict() if model is not None else {}
+    found = {row.name: row.default for row in rows if row.default is not None}
+    for row in rows:
+        value: Any = job if row.place and row.shape in (_same, json.loads) else None
+        for name in row.place.split("."):
+            value = value.get(name) if isinstance(value, Mapping) else None
+        if value is not None:
+            found[row.name] = row.convert(value)
+    return found

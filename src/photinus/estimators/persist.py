@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
+from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWriter
 
 from photinus.core.errors import CheckpointError
 from photinus.estimators.network import Network
 
 __all__ = ["NetworkReader", "NetworkWriter"]
 
-M = TypeVar("M")
+M = TypeVar("M", bound=MLReadable[Any])
 
 _PART_BYTES = 8 << 20
 """Of a row: Spark moves rows of some megabytes well, and much larger ones badly."""
@@ -33,7 +33,7 @@ class NetworkWriter(MLWriter):
         """Writes both below `path`."""
         spark, network = self.sparkSession, self._model.network
         extra = {"network": network.meta()}
-        DefaultParamsWriter.saveMetadata(self._model, path, spark, extraMetadata=extra)  # type: ignore[arg-type]
+        DefaultParamsWriter.saveMetadata(self._model, path, spark, extraMetadata=extra)
         rows = [(i, bytearray(part)) for i, part in enumerate(_parts(network.weights()))]
         spark.createDataFrame(rows, _SCHEMA).coalesce(1).write.parquet(f"{path}/data")
 

@@ -1,0 +1,289 @@
+"""The estimators on a real Spark: 1797 handwritten digits of 8x8, two workers, some epochs."""
+
+import json
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+from pyspark.ml import Pipeline, PipelineModel
+from pyspark.ml.evaluation import MulticlassClassificationEvaluator
+from pyspark.ml.feature import VectorAssembler
+from pyspark.ml.functions import vector_to_array
+from pyspark.ml.linalg import Vectors
+from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
+from pyspark.sql.functions import expr
+from sklearn.datasets import load_digits
+
+from photinus.core.errors import CheckpointError, DataError, PhotinusError, UsageError
+from photinus.estimators.dbn import DBNClassificationModel, DBNClassifier
+from photinus.estimators.module import TorchClassificationModel, TorchClassifier
+
+pytestmark = pytest.mark.spark
+
+DIGITS = {
+    "hiddenSizes": [64, 64],
+    "preTrainEpochs": 2,
+    "fineTuneEpochs": 12,
+    "preTrainBatchSize": 20,
+    "batchSize": 20,
+    "learningRate": 0.01,
+    "inputDropout": 0.0,
+    "hiddenDropout": [0.0],
+    "scale": 1 / 16,
+    "precision": "float32",
+    "numWorkers": 2,
+}
+SMALL = {
+    "module": "torch.nn:Linear",
+    "moduleArgs": {"in_features": 2, "out_features": 2},
+    "learningRate": 0.1,
+    "epochs": 4,
+    "numWorkers": 2,
+}
+LOAD = """
+import sys
+from pyspark.ml import PipelineModel
+from photinus.engine.session import spark_session
+spark = spark_session(1)
+model = PipelineModel.load(sys.argv[1])
+df = spark.createDataFrame([(2.0, 0.5), (-2.0, 0.5)], ["a", "b"])
+print([row.prediction for row in model.transform(df).collect()])
+"""
+
+
+@pytest.fixture(scope="module")
+def digits(spark):
+    features, labels = load_digits(return_X_y=True)
+    part = np.random.default_rng(0).permutation(len(labels)) % 5 == 0
+    rows = [
+        (Vectors.dense(x), bytearray(x.astype(np.uint8)), int(y), bool(t))
+        for x, y, t in zip(features, labels, part, strict=True)
+    ]
+    schema = ["features", "pixels", "label", "test"]
+    frame = spark.createDataFrame(rows, schema).repartition(2).cache()
+    return frame.where("not test"), frame.where("test")
+
+
+@pytest.fixture(scope="module")
+def trained(digits):
+    return DBNClassifier(**DIGITS).fit(digits[0])
+
+
+@pytest.fixture(scope="module")
+def points(spark):
+    """Two classes that a line parts."""
+    drawn = np.random.default_rng(1).normal(size=(200, 2))
+    rows = [(float(a), float(b), int(a > 0)) for a, b in drawn]
+    return spark.createDataFrame(rows, ["a", "b", "label"]).repartition(2).cache()
+
+
+@pytest.fixture(scope="module")
+def line(points):
+    assembler = VectorAssembler(inputCols=["a", "b"], outputCol="features")
+    return Pipeline(stages=[assembler, TorchClassifier(**SMALL)]).fit(points)
+
+
+def test_two_workers_learn_almost_what_one_learns(digits, trained):
+    train, test = digits
+    alone = DBNClassifier(**DIGITS | {"numWorkers": 1}).fit(train).evaluate(test)
+    together = trained.evaluate(test)
+    most = max(row["count"] for row in test.groupBy("label").count().collect())
+    assert together.error < 0.2 < 1 - most / test.count()
+    assert together.error < alone.error + 0.05
+    assert together.interval[0] < together.error < together.interval[1]
+
+
+def test_the_columns_agree_with_the_module(digits, trained):
+    rows = digits[1].limit(50)
+    scored = trained.transform(rows).select(
+        "label",
+        vector_to_array("features").alias("x"),
+        vector_to_array("rawPrediction").alias("raw"),
+        vector_to_array("probability").alias("p"),
+        "prediction",
+    )
+    table = scored.toPandas()
+    module = trained.module()
+    assert not module.training
+    with torch.no_grad():
+        x = torch.tensor(np.stack(table.x), dtype=torch.float32) / 16
+        outputs = module(x)
+    np.testing.assert_allclose(np.stack(table.raw), outputs, rtol=1e-4, atol=1e-5)
+    chances = torch.softmax(outputs, 1)
+    np.testing.assert_allclose(np.stack(table.p), chances, rtol=1e-4, atol=1e-5)
+    assert (table.prediction == outputs.argmax(1).numpy()).all()
+    first = rows.first()
+    assert trained.predict(first.features) == table.prediction[0]
+    np.testing.assert_allclose(trained.predictRaw(first.features), table.raw[0], rtol=1e-4)
+    assert (trained.numFeatures, trained.numClasses) == (64, 10)
+
+
+def test_bytes_and_arrays_are_scored_like_vectors(digits, trained):
+    frame = digits[1].withColumn("list", vector_to_array("features"))
+    for name in ("pixels", "list"):
+        model = trained.copy({trained.featuresCol: name, trained.predictionCol: "again"})
+        both = model.transform(trained.transform(frame).drop("rawPrediction", "probability"))
+        assert both.where("again != prediction").count() == 0
+        assert model.evaluate(frame).error == trained.evaluate(frame).error
+
+
+def test_a_column_without_a_name_is_left_out_and_no_row_runs_twice(digits, trained):
+    model = trained.copy({trained.rawPredictionCol: "", trained.probabilityCol: ""})
+    assert model.transform(digits[1]).columns == [*digits[1].columns, "prediction"]
+    plan = trained.transform(digits[1])._jdf.queryExecution().executedPlan().toString()
+    assert plan.count("ArrowEvalPython") == 1
+
+
+def test_the_summary_tells_the_run(trained, capsys):
+    summary = trained.summary
+    assert [p.name for p in summary.state.phases.values()] == ["rbm1", "rbm2", "fine-tune"]
+    assert summary.state.state == "done"
+    tuned = [row["loss"] for row in summary.history if row["phase"] == "fine-tune"]
+    assert tuned[-1] < tuned[0]
+    assert summary.seconds > 0
+    assert summary.bytes == sum(row["bytes"] for row in summary.history) > 0
+    assert summary.lostWorkers == []
+    assert summary.folder is None
+    summary.show()
+    assert "fine-tune" in capsys.readouterr().out
+
+
+def test_a_saved_model_is_the_same_without_pickle(digits, trained, tmp_path):
+    path = str(tmp_path / "model")
+    trained.save(path)
+    with pytest.raises(Exception, match="already exists"):
+        trained.save(path)
+    trained.write().overwrite().save(path)
+    loaded = DBNClassificationModel.load(path)
+    assert loaded.uid == trained.uid
+    assert loaded.summary is None
+    assert loaded.extractParamMap() == trained.extractParamMap()
+    for name, tensor in trained.network.tensors.items():
+        np.testing.assert_array_equal(loaded.network.tensors[name], tensor)
+    assert loaded.evaluate(digits[1]) == trained.evaluate(digits[1])
+    kinds = {file.suffix for file in tmp_path.rglob("*") if not file.name.startswith((".", "_"))}
+    assert kinds <= {"", ".txt", ".parquet"}
+
+
+def test_a_saved_estimator_is_the_same(tmp_path):
+    first = DBNClassifier(**DIGITS, strategy="diloco", fineTuneStrategy="all_reduce")
+    first.write().overwrite().save(str(tmp_path / "estimator"))
+    second = DBNClassifier.load(str(tmp_path / "estimator"))
+    assert second.uid == first.uid
+    assert {p.name: v for p, v in second.extractParamMap().items()} == {
+        p.name: v for p, v in first.extractParamMap().items()
+    }
+    assert json.loads(second.getFineTuneStrategy()) == {"recipe": "all_reduce"}
+
+
+def test_another_models_folder_is_refused(tmp_path, spark):
+    path = str(tmp_path / "assembler")
+    VectorAssembler(inputCols=["a"]).save(path)
+    with pytest.raises(CheckpointError, match="holds no DBNClassificationModel"):
+        DBNClassificationModel.load(path)
+
+
+def test_a_module_in_a_pipeline_is_loaded_by_a_fresh_process(line, points, tmp_path):
+    assert line.stages[-1].evaluate(line.stages[0].transform(points)).error < 0.1
+    line.write().overwrite().save(str(tmp_path / "line"))
+    assert isinstance(
+        PipelineModel.load(str(tmp_path / "line")).stages[-1], TorchClassificationModel
+    )
+    fresh = [sys.executable, "-c", LOAD, str(tmp_path / "line")]
+    said = subprocess.run(fresh, capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[1.0, 0.0]"
+
+
+def test_a_cross_validator_chooses_and_is_saved(points, tmp_path):
+    frame = VectorAssembler(inputCols=["a", "b"], outputCol="features").transform(points)
+    clf = TorchClassifier(**SMALL, runDir=str(tmp_path / "runs"))
+    grid = ParamGridBuilder().addGrid(clf.learningRate, [1e-9, 0.1]).build()
+    judge = MulticlassClassificationEvaluator(metricName="accuracy")
+    validator = CrossValidator(
+        estimator=clf, estimatorParamMaps=grid, evaluator=judge, numFolds=2, parallelism=2, seed=3
+    )
+    chosen = validator.fit(frame)
+    assert chosen.avgMetrics[1] > 0.9 > chosen.avgMetrics[0]
+    assert chosen.bestModel.summary.folder.parent == tmp_path / "runs"
+    assert (chosen.bestModel.summary.folder / "report.html").exists()
+    assert len(list((tmp_path / "runs").iterdir())) == 5
+    chosen.write().overwrite().save(str(tmp_path / "chosen"))
+    again = type(chosen).load(str(tmp_path / "chosen"))
+    assert judge.evaluate(again.transform(frame)) == judge.evaluate(chosen.transform(frame))
+
+
+@pytest.fixture
+def nothing_left(spark):
+    """Looks after a test for Spark jobs and threads that go on."""
+    yield
+    assert list(spark.sparkContext.statusTracker().getActiveJobsIds()) == []
+    assert [t.name for t in threading.enumerate() if t.name.startswith("photinus")] == []
+
+
+@pytest.mark.parametrize(
+    ("params", "change", "error", "said"),
+    [
+        (
+            {"featuresCol": "feature"},
+            {},
+            UsageError,
+            "unknown column; got 'feature'; did you mean 'features'?",
+        ),
+        ({}, {"label": "'seven'"}, DataError, "column label holds text"),
+        (
+            {"numClasses": 9},
+            {},
+            DataError,
+            "column label: labels must be 0..8 with numClasses=9; got 9; set numClasses to 10",
+        ),
+        (
+            {},
+            {"label": "label - 0.5"},
+            DataError,
+            "column label: labels must be whole numbers from 0; got -0.5",
+        ),
+        ({}, {"label": "cast(null as int)"}, DataError, "got null"),
+        ({"numWorkers": 5}, {}, UsageError, "5 workers need 5 slots at the same time; got 4"),
+        ({"hiddenSizes": []}, {}, UsageError, "hidden of DBN must be one or more whole numbers"),
+        ({"hiddenSizes": [8, 0]}, {}, UsageError, "hidden of DBN must be one or more whole"),
+        ({"batchSize": 0}, {}, UsageError, "batch_size of FineTuning must be a whole number"),
+    ],
+)
+def test_bad_input_is_one_clear_sentence(nothing_left, digits, params, change, error, said):
+    changed = {name: expr(text) for name, text in change.items()}
+    with pytest.raises(error) as caught:
+        DBNClassifier(**DIGITS | params).fit(digits[0].withColumns(changed))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_rows_are_named(nothing_left, digits):
+    with pytest.raises(DataError, match="column features: there are no rows, or nulls only"):
+        DBNClassifier(**DIGITS).fit(digits[0].where("false"))
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"module": ""}, "a module is named package.module:name"),
+        ({"moduleArgs": {"in_features": 3, "out_features": 2}}, "does not take rows of shape (2,)"),
+        ({"moduleArgs": {"in_features": 2, "out_features": 1}}, "one number for each of 2 classes"),
+        ({"loss": "entropy"}, "unknown loss; got 'entropy'; did you mean 'cross_entropy'?"),
+    ],
+)
+def test_a_wrong_module_is_found_before_any_work(nothing_left, points, params, said):
+    frame = VectorAssembler(inputCols=["a", "b"], outputCol="features").transform(points)
+    with pytest.raises(PhotinusError) as caught:
+        TorchClassifier(**SMALL | params).fit(frame)
+    assert said in str(caught.value)
+
+
+def test_a_row_of_another_size_ends_the_query_with_a_sentence(spark, trained):
+    wrong = spark.createDataFrame([(Vectors.dense([1.0, 2.0]),)], ["features"])
+    with pytest.raises(Exception, match="column features: a row of size 2, expected 64"):
+        trained.transform(wrong).collect()
+    with pytest.raises(UsageError, match="did you mean 'features'"):
+        trained.transform(wrong.withColumnRenamed("features", "featurs")).collect()

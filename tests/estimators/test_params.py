@@ -1,0 +1,168 @@
+import json
+
+import pytest
+
+from photinus.core.clock import Steps
+from photinus.core.errors import UsageError
+from photinus.estimators.dbn import DBNClassifier
+from photinus.estimators.module import TorchClassificationModel, TorchClassifier
+from photinus.estimators.network import Network
+from photinus.estimators.params import DBN_ROWS, MODEL_ROWS, MODULE_ROWS, defaults, plain_job
+from photinus.models.dbn import DBN
+from photinus.models.module import ModuleStage
+from photinus.run.job import Job
+from photinus.strategies.recipes import RECIPES, averaging
+
+BOTH = [(DBNClassifier, DBN_ROWS), (TorchClassifier, MODULE_ROWS)]
+MODELS = {DBNClassifier: DBN(), TorchClassifier: ModuleStage(module="torch.nn:Linear")}
+OTHERS = {
+    "featuresCol": "pixels",
+    "labelCol": "digit",
+    "predictionCol": "said",
+    "probabilityCol": "chances",
+    "rawPredictionCol": "outputs",
+    "predictBatchSize": 64,
+    "numClasses": 7,
+    "scale": 0.25,
+    "strategy": "diloco",
+    "preTrainStrategy": "all_reduce",
+    "fineTuneStrategy": "iterative_reduce",
+    "numWorkers": 3,
+    "numThreads": 2,
+    "seed": 5,
+    "security": "none",
+    "runDir": "kept",
+    "checkpointSeconds": 7.0,
+    "hiddenSizes": [30, 20],
+    "preTrainEpochs": 2.0,
+    "preTrainBatchSize": 11,
+    "preTrainLearningRate": 0.4,
+    "visibleUnits": "gaussian",
+    "fineTuneEpochs": 3.0,
+    "batchSize": 13,
+    "optimizer": "sgd",
+    "learningRate": 0.2,
+    "weightDecay": 0.01,
+    "inputDropout": 0.05,
+    "hiddenDropout": [0.1],
+    "labelSmoothing": 0.3,
+    "precision": "bfloat16",
+    "module": "torch.nn:Bilinear",
+    "moduleArgs": {"in_features": 4},
+    "loss": "multi_margin",
+    "optimizerArgs": {"momentum": 0.5},
+    "epochs": 4.0,
+}
+"""For each Param a value that is not its default."""
+
+
+@pytest.mark.parametrize(("cls", "rows"), BOTH)
+def test_every_param_is_in_the_table_and_the_other_way_round(cls, rows):
+    names = [row.name for row in rows]
+    assert len(names) == len(set(names))
+    assert sorted(p.name for p in cls().params) == sorted(names)
+    assert list(cls.__signature__.parameters) == names
+    assert set(names) <= set(OTHERS)
+
+
+@pytest.mark.parametrize(("cls", "rows"), BOTH)
+def test_every_param_can_be_set_and_got_by_keyword_and_by_setter(cls, rows):
+    given = {row.name: OTHERS[row.name] for row in rows}
+    by_keyword, by_setter = cls(**given), cls()
+    for row in rows:
+        end = row.name[0].upper() + row.name[1:]
+        assert getattr(by_setter, f"set{end}")(OTHERS[row.name]) is by_setter
+        got = getattr(by_setter, f"get{end}")()
+        assert got == getattr(by_keyword, f"get{end}")()
+        assert got == row.convert(OTHERS[row.name])
+        assert json.loads(json.dumps(got)) == got
+        assert f"{row.name}: {row.meaning}" in by_setter.explainParams()
+
+
+@pytest.mark.parametrize(("cls", "rows"), BOTH)
+def test_every_setting_of_a_job_takes_the_params_value(cls, rows):
+    kind = {"model": {"kind": "dbn" if cls is DBNClassifier else "module"}}
+    if cls is TorchClassifier:
+        kind["model"]["module"] = "torch.nn:Linear"
+    usual = Job.from_dict(kind).to_dict()
+    for row in rows:
+        if not row.place:
+            continue
+        plain = plain_job(rows, {row.name: row.convert(OTHERS[row.name])})
+        plain["model"] = {**kind["model"], **plain.get("model", {})}
+        job = Job.from_dict(plain).to_dict()
+        changed = [name for name in job if job[name] != usual[name]]
+        assert changed == [row.place.partition(".")[0]], row.name
+
+
+@pytest.mark.parametrize(("cls", "rows"), BOTH)
+def test_the_defaults_are_those_of_a_job(cls, rows):
+    found = defaults(rows, MODELS[cls])
+    left = {row.name: found[row.name] for row in rows if row.place and row.name in found}
+    plain = plain_job(rows, left)
+    if cls is DBNClassifier:
+        plain["model"]["kind"] = "dbn"
+    else:
+        plain["model"]["kind"] = "module"
+    assert Job.from_dict(plain) == Job(model=MODELS[cls])
+
+
+def test_a_copy_has_its_own_values():
+    first = DBNClassifier(numWorkers=2, strategy="diloco")
+    second = first.copy({first.numWorkers: 3, first.strategy: averaging(every=Steps(7))})
+    assert (first.getNumWorkers(), second.getNumWorkers()) == (2, 3)
+    assert json.loads(second.getStrategy()) == {
+        "recipe": "averaging",
+        "every": {"steps": 7},
+    }
+    assert json.loads(first.getStrategy()) == {"recipe": "diloco"}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_strategy_is_a_name_json_plain_values_or_an_agreement(recipe):
+    agreement = RECIPES[recipe].build(codec="int8")
+    forms = [agreement, agreement.to_dict(), json.dumps(agreement.to_dict())]
+    assert len({DBNClassifier(strategy=form).getStrategy() for form in forms}) == 1
+    assert DBNClassifier(strategy=recipe).getStrategy() == json.dumps({"recipe": recipe})
+
+
+def importable():
+    """A factory that workers could import."""
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "said"),
+    [
+        (
+            lambda: DBNClassifier(numWorker=2),
+            UsageError,
+            "unknown Param of DBNClassifier; got 'numWorker'; did you mean 'numWorkers'?",
+        ),
+        (
+            lambda: DBNClassifier(strategy="avraging"),
+            UsageError,
+            "unknown strategy; got 'avraging'; did you mean 'averaging'?",
+        ),
+        (lambda: DBNClassifier(strategy="{averaging"), UsageError, "the strategy is no JSON"),
+        (lambda: DBNClassifier(strategy=7), UsageError, "a strategy is a recipe's name"),
+        (lambda: DBNClassifier(batchSize="many"), TypeError, "Could not convert many"),
+        (lambda: TorchClassifier(module=lambda: None), UsageError, "that every worker can import"),
+        (lambda: TorchClassifier(moduleArgs=[1]), UsageError, "a dict of names and values"),
+        (lambda: TorchClassifier(moduleArgs={"a": {1}}), UsageError, "must be plain JSON values"),
+    ],
+)
+def test_a_wrong_param_is_named_when_it_is_set(make, error, said):
+    with pytest.raises(error) as caught:
+        make()
+    assert said in str(caught.value)
+
+
+def test_a_function_stands_for_its_name():
+    assert TorchClassifier(module=importable).getModule() == f"{__name__}:importable"
+
+
+def test_models_share_the_columns():
+    network = Network(kind="module", settings={}, tensors={}, shape=(4,), classes=3)
+    model = TorchClassificationModel(network)
+    assert sorted(p.name for p in model.params) == sorted(row.name for row in MODEL_ROWS)
+    assert (model.numFeatures, model.numClasses, model.summary) == (4, 3, None)
