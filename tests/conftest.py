@@ -30,6 +30,10 @@ PYSPARK_IS_FORGIVEN = pytest.mark.filterwarnings(
 )
 
 
+def pytest_addoption(parser):
+    parser.addoption("--golden", action="store_true", help="write tests/golden anew")
+
+
 def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("spark"):

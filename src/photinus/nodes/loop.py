@@ -104,17 +104,17 @@ def work(bench: Bench) -> Generator[Stepped | Exchange | Snapshot, News, Clock]:
     if bench.heal is not None:
         state = strategy.accept(trained, bench.heal, state)
     for batch in feed:
-        at, news = pace.progress(clock), News()
+        at = pace.progress(clock)
         gradient, metrics = model.learn(batch, bench.seed(feed.position))
-        if strategy.site == GRADIENT:
-            mine = clock.after(len(batch.features), clock.seconds, feed.epochs - first)
-            state, news = yield from exchange(bench, gradient, mine, state)
-        bench.inner.step(trained, gradient, at)
+        if strategy.site == PARAMETERS:
+            bench.inner.step(trained, gradient, at)
         told = yield Stepped(len(batch.features), metrics)
         clock = clock.after(len(batch.features), told.seconds, feed.epochs - first)
-        state = take_in(bench, trained, told.messages, state)
-        if strategy.site == PARAMETERS:
-            state, news = yield from exchange(bench, trained, clock, state)
+        vector = gradient if strategy.site == GRADIENT else trained
+        state = take_in(bench, vector, told.messages, state)
+        state, news = yield from exchange(bench, vector, clock, state)
+        if strategy.site == GRADIENT:
+            bench.inner.step(trained, gradient, at)
         if news.progress is not None:
             pace = pace._replace(agreed=news.progress, examples=clock.examples)
         if news.save:

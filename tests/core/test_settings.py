@@ -1,0 +1,110 @@
+"""Limits as data, one form of refusal, plain values and back."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from photinus.core.errors import UsageError
+from photinus.core.settings import (
+    Limit,
+    above,
+    at_least,
+    between,
+    from_dict,
+    one_of,
+    to_dict,
+    unknown_name,
+    validate,
+    whole,
+)
+
+
+@dataclass(frozen=True)
+class Inner:
+    size: int = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer:
+    name: str
+    rate: float = 0.5
+    inner: Inner = field(default_factory=Inner)
+    maybe: Inner | None = None
+    inners: tuple[Inner, ...] = ()
+    sizes: tuple[int, ...] = ()
+    table: Mapping[str, int | None] = field(default_factory=dict)
+    count: int | None = None
+    LIMITS = {"rate": above(0), "count": Limit.optional(whole(1))}  # noqa: RUF012
+
+    def __post_init__(self):
+        validate(self)
+
+
+@pytest.mark.parametrize(
+    ("limit", "good", "bad", "text"),
+    [
+        (whole(1), [1, 7], [0, 1.0, True, "1", None], "a whole number of at least 1"),
+        (above(0), [0.1, 3], [0, -1, float("inf"), float("nan"), True, "1"], "a number above 0"),
+        (at_least(0), [0, 2.5], [-0.1, None], "a number of at least 0"),
+        (between(0, 1), [0, 0.5, 1], [1.1, -1], "a number from 0 to 1"),
+        (one_of("a", 2), ["a", 2], ["b", None], "one of 'a', 2"),
+        (Limit.optional(whole(2)), [None, 2], [1], "a whole number of at least 2, or left out"),
+    ],
+)
+def test_limits_hold_and_say_what_they_are(limit, good, bad, text):
+    assert limit.text == text
+    assert all(limit.holds(v) for v in good)
+    assert not any(limit.holds(v) for v in bad)
+
+
+def test_a_refusal_names_field_class_limit_and_value():
+    with pytest.raises(UsageError) as raised:
+        Outer(name="x", rate=-1)
+    assert str(raised.value) == "rate of Outer must be a number above 0; got -1"
+
+
+def test_a_class_without_limits_is_always_valid():
+    validate(Inner())
+
+
+WHOLE = Outer(
+    name="x",
+    rate=2.0,
+    inner=Inner(4),
+    maybe=Inner(5),
+    inners=(Inner(1), Inner(2)),
+    sizes=(1, 2),
+    table={"a": 1},
+)
+
+
+def test_plain_values_and_back():
+    assert from_dict(Outer, to_dict(WHOLE)) == WHOLE
+    assert to_dict(WHOLE)["inners"] == [{"size": 1}, {"size": 2}]
+    assert "count" not in to_dict(WHOLE), "TOML has no null"
+    assert to_dict(Outer(name="x", table={"a": None, "b": 2}))["table"] == {"b": 2}
+
+
+def test_from_toml():
+    text = 'name = "x"\nrate = 1\nsizes = [1, 2]\n[maybe]\nsize = 9\n[inner]\nsize = 4\n'
+    made = from_dict(Outer, tomllib.loads(text))
+    assert made == Outer(name="x", rate=1.0, sizes=(1, 2), maybe=Inner(9), inner=Inner(4))
+    assert isinstance(made.rate, float)
+    assert from_dict(Outer, {"name": "x", "maybe": None}).maybe is None
+
+
+def test_an_unknown_key_is_refused_with_the_nearest():
+    with pytest.raises(UsageError, match="unknown setting of Outer; got 'nmae'; did you mean"):
+        from_dict(Outer, {"nmae": "x"})
+
+
+def test_a_missing_key_is_refused():
+    with pytest.raises(UsageError, match=r"Outer cannot be made; got \{\}; .*missing"):
+        from_dict(Outer, {})
+
+
+def test_an_unknown_name_gets_the_nearest_or_all():
+    assert "did you mean 'averaging'?" in str(unknown_name("x", "averging", ["averaging", "b"]))
+    assert "known: averaging, b" in str(unknown_name("x", "zzz", ["b", "averaging"]))

@@ -1,0 +1,41 @@
+"""Loss curves that are kept: a change that alters numbers shows here.
+
+After a change that is meant to, write them anew: `pytest tests/engine/test_golden.py --golden`.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from photinus.core.clock import Steps
+from photinus.strategies.recipes import RECIPES, diloco, from_plain
+
+FOLDER = Path(__file__).parents[1] / "golden"
+SHORT = {"diloco": diloco(every=Steps(10)), "averaging": from_plain({"every": {"steps": 10}})}
+"""Recipes whose usual rounds are longer than this problem."""
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_loss_curve_is_the_one_that_is_kept(field, request, name):
+    world = {"step_seconds": (0.01, 0.02, 0.01, 0.01)}
+    played = field.play(SHORT.get(name, from_plain(name)), epochs=6, world=world).run()
+    losses = [r.metrics["loss"] for r in played.tape.of("RoundClosed")]
+    curve = {
+        "losses": losses[:: max(1, len(losses) // 12)],
+        "final": field.loss(played.vector),
+        "rounds": len(losses),
+        "virtual_seconds": played.simulation.now,
+        "bytes": played.simulation.bytes,
+    }
+    kept = FOLDER / f"{name}.json"
+    if request.config.getoption("golden"):
+        kept.write_text(json.dumps(curve, indent=1) + "\n")
+    expected = json.loads(kept.read_text())
+    assert curve == {
+        key: pytest.approx(value, rel=1e-5, abs=1e-5) for key, value in expected.items()
+    }
+
+
+def test_no_curve_is_kept_of_a_recipe_that_is_gone():
+    assert {p.stem for p in FOLDER.glob("*.json")} == set(RECIPES)
