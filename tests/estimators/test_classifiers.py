@@ -6,12 +6,13 @@ import sys
 import threading
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from pyspark.ml.feature import VectorAssembler
-from pyspark.ml.functions import vector_to_array
+from pyspark.ml.functions import array_to_vector, vector_to_array
 from pyspark.ml.linalg import Vectors
 from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
 from pyspark.sql.functions import expr
@@ -57,13 +58,15 @@ print([row.prediction for row in model.transform(df).collect()])
 @pytest.fixture(scope="module")
 def digits(spark):
     features, labels = load_digits(return_X_y=True)
-    part = np.random.default_rng(0).permutation(len(labels)) % 5 == 0
-    rows = [
-        (Vectors.dense(x), bytearray(x.astype(np.uint8)), int(y), bool(t))
-        for x, y, t in zip(features, labels, part, strict=True)
-    ]
-    schema = ["features", "pixels", "label", "test"]
-    frame = spark.createDataFrame(rows, schema).repartition(2).cache()
+    table = {
+        "list": list(features.astype(np.float32)),
+        "pixels": [row.astype(np.uint8).tobytes() for row in features],
+        "label": labels,
+        "test": np.random.default_rng(0).permutation(len(labels)) % 5 == 0,
+    }
+    schema = "list array<float>, pixels binary, label long, test boolean"
+    frame = spark.createDataFrame(pd.DataFrame(table), schema).repartition(2)
+    frame = frame.withColumn("features", array_to_vector("list")).cache()
     return frame.where("not test"), frame.where("test")
 
 
@@ -76,8 +79,8 @@ def trained(digits):
 def points(spark):
     """Two classes that a line parts."""
     drawn = np.random.default_rng(1).normal(size=(200, 2))
-    rows = [(float(a), float(b), int(a > 0)) for a, b in drawn]
-    return spark.createDataFrame(rows, ["a", "b", "label"]).repartition(2).cache()
+    table = {"a": drawn[:, 0], "b": drawn[:, 1], "label": (drawn[:, 0] > 0).astype(int)}
+    return spark.createDataFrame(pd.DataFrame(table)).repartition(2).cache()
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +125,7 @@ def test_the_columns_agree_with_the_module(digits, trained):
 
 
 def test_bytes_and_arrays_are_scored_like_vectors(digits, trained):
-    frame = digits[1].withColumn("list", vector_to_array("features"))
+    frame = digits[1]
     for name in ("pixels", "list"):
         model = trained.copy({trained.featuresCol: name, trained.predictionCol: "again"})
         both = model.transform(trained.transform(frame).drop("rawPrediction", "probability"))

@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 
@@ -120,7 +121,7 @@ def test_a_copy_has_its_own_values():
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_strategy_is_a_name_json_plain_values_or_an_agreement(recipe):
-    agreement = RECIPES[recipe].build(codec="int8")
+    agreement = RECIPES[recipe].build(quorum=0.5)
     forms = [agreement, agreement.to_dict(), json.dumps(agreement.to_dict())]
     assert len({DBNClassifier(strategy=form).getStrategy() for form in forms}) == 1
     assert DBNClassifier(strategy=recipe).getStrategy() == json.dumps({"recipe": recipe})
@@ -166,3 +167,10 @@ def test_models_share_the_columns():
     model = TorchClassificationModel(network)
     assert sorted(p.name for p in model.params) == sorted(row.name for row in MODEL_ROWS)
     assert (model.numFeatures, model.numClasses, model.summary) == (4, 3, None)
+
+
+@pytest.mark.parametrize(("cls", "rows"), BOTH)
+def test_every_param_is_in_the_guide(cls, rows):
+    guide = (Path(__file__).parents[2] / "docs" / "estimators.md").read_text()
+    missing = [r.name for r in rows if f"| `{r.name}` |" not in guide or r.meaning not in guide]
+    assert missing == []
