@@ -90,4 +90,4 @@ def preset(name: str, workers: int | None = None, **changes: Any) -> Job:  # noq
     if name not in PRESETS:
         raise unknown_name("job", name, PRESETS)
     make, usual = PRESETS[name]
-    return replace(make(workers or usual), **changes)
+    return replace(make(usual if workers is None else workers), **changes)

@@ -1,0 +1,55 @@
+"""A torch module of one's own, trained where the rows of a DataFrame are.
+
+The workers import the module by its name, so its file must be on their path: `addPyFile` sends it.
+"""
+
+import numpy as np
+import pandas as pd
+import torch
+from pyspark.sql import SparkSession
+from torch import nn
+
+import photinus as ph
+
+
+class Net(nn.Module):
+    """Two classes from two numbers; any module that maps features [B, ...] to scores will do."""
+
+    def __init__(self, hidden=32):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(2, hidden), nn.ReLU(), nn.Linear(hidden, 2))
+
+    def forward(self, features):
+        return self.layers(features)
+
+
+def rings(rows, seed):
+    """Points within a ring and outside of it."""
+    points = np.random.default_rng(seed).uniform(-1, 1, (rows, 2)).astype(np.float32)
+    return points, (np.linalg.norm(points, axis=1) > 0.75).astype(np.int64)
+
+
+def main(spark, rows=20_000, epochs=10.0, folder=""):
+    points, inside = rings(rows, seed=1)
+    table = pd.DataFrame({"x": points[:, 0], "y": points[:, 1], "inside": inside})
+    frame = spark.createDataFrame(table)
+    spark.sparkContext.addPyFile(__file__)
+    job = ph.Job(
+        name="rings",
+        model=ph.ModuleStage(module="own_module:Net", arguments={"hidden": 32}, epochs=epochs),
+        strategy=ph.averaging(every=ph.Steps(20)),
+        workers=2,
+    )
+    data = ph.FrameData(frame=frame, features=["x", "y"], label="inside")
+    test = ph.TestRows(*rings(2_000, seed=2))
+    outcome = ph.train(job, data, test=test, folder=folder)
+    print(f"error {outcome.metrics['error']:.2%}")
+
+    trained, _ = ph.load_trained(outcome.folder / "model")
+    net = Net(hidden=32)
+    net.load_state_dict({name: torch.from_numpy(t) for name, t in trained.tensors().items()})
+    return outcome, net
+
+
+if __name__ == "__main__":
+    main(SparkSession.builder.master("local[2,1000]").getOrCreate())

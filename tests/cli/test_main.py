@@ -1,0 +1,240 @@
+"""The command line as a user meets it."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from photinus.cli.main import EXIT_CODES, commands, main
+from photinus.cli.training import ENGINE
+from photinus.core import errors
+from photinus.run.job import ENGINES
+from photinus.run.presets import PRESETS
+
+OPTIONS = {
+    "audit": ["run"],
+    "demo": ["--workers", "--engine", "--folder", "--set"],
+    "doctor": ["--workers", "--no-spark"],
+    "evaluate": ["run", "--data"],
+    "report": ["run", "-o --output"],
+    "train": [
+        "job",
+        "--workers",
+        "--engine",
+        "--strategy",
+        "--seed",
+        "--threads",
+        "--folder",
+        "--set",
+        "--resume",
+        "--print-config",
+    ],
+}
+"""A change here is a change for users: it belongs in the change log."""
+JOB = """
+name = "blobs"
+workers = 2
+engine = "simulate"
+strategy = "all_reduce"
+
+[model]
+kind = "logistic"
+features = 2
+classes = 2
+epochs = 3
+
+[data]
+name = "parquet"
+path = "train.parquet"
+test = "test.parquet"
+features = ["x", "y"]
+label = "label"
+"""
+
+
+@pytest.fixture
+def call(capsys, tmp_path, monkeypatch):
+    """Runs a command in a folder of its own; returns its exit code and what it said."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        said = capsys.readouterr()
+        return ended.value.code, said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A job on two clouds of points, as files."""
+    chance = np.random.default_rng(0)
+    for name, rows in (("train", 400), ("test", 100)):
+        labels = chance.integers(0, 2, rows)
+        points = chance.normal(scale=0.5, size=(rows, 2)) + 2 * labels[:, None] - 1
+        columns = {"x": points[:, 0], "y": points[:, 1], "label": labels}
+        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+    (tmp_path / "job.toml").write_text(JOB)
+    return "job.toml"
+
+
+def test_the_options_are_these_and_no_others():
+    found = {
+        name: [" ".join(p.opts) for p in command.params]
+        for name, command in commands.commands.items()
+    }
+    assert found == OPTIONS
+
+
+def test_the_choices_are_those_of_a_job():
+    assert tuple(ENGINE.choices) == ENGINES
+    text = commands.commands["train"].help
+    assert all(name in text for name in PRESETS)
+
+
+@pytest.mark.parametrize("name", ["", *OPTIONS])
+def test_help_is_quick_and_loads_neither_torch_nor_spark(name):
+    program = (
+        "import sys, time; began = time.process_time()\n"
+        "from photinus.cli.main import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "print(time.process_time() - began, *{'torch', 'pyspark', 'numpy'} & set(sys.modules))"
+    )
+    command = [sys.executable, "-c", program, *([name] if name else []), "--help"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    seconds, *loaded = said.splitlines()[-1].split()
+    assert loaded == []
+    assert float(seconds) < 0.3
+
+
+def test_a_job_is_trained_measured_reported_and_audited(call, job, tmp_path):
+    code, out, err = call("train", job, "--folder", "run")
+    assert (code, err) == (0, "")
+    assert "photinus evaluate run" in out
+    assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
+
+    code, out, _ = call("evaluate", "run")
+    assert code == 0
+    assert "100 rows" in out
+    assert "95 %" in out
+    assert call("evaluate", "run/model")[1] == out
+    assert "400 rows" in call("evaluate", "run", "--data", "train.parquet")[1]
+
+    assert call("report", "run", "-o", "page.html")[:2] == (0, "page.html\n")
+    assert "each exactly once" in call("audit", "run")[1]
+    assert call("train", "--resume", "run")[0] == 0
+
+
+def test_a_broken_ledger_fails_the_audit(call, tmp_path):
+    (tmp_path / "run").mkdir()
+    entry = {"op": "apply", "run": "r", "term": 1, "slot": 0, "sequence": 0}
+    (tmp_path / "run" / "ledger.jsonl").write_text((json.dumps(entry) + "\n") * 2)
+    code, _, err = call("audit", "run")
+    assert code == EXIT_CODES["failed"]
+    assert "applied 2 times" in err
+
+
+def test_what_is_printed_is_the_job_that_would_be_trained(call, job, tmp_path):
+    arguments = ("--workers", 5, "--strategy", "diloco", "--set", "model.lr=0.5")
+    _, out, _ = call("train", job, *arguments, "--print-config")
+    (tmp_path / "again.toml").write_text(out)
+    assert "workers = 5" in out
+    assert 'recipe = "diloco"' in out
+    assert "lr = 0.5" in out
+    assert call("train", "again.toml", "--print-config")[1] == out
+
+
+def test_the_environment_stands_behind_the_arguments(call, monkeypatch):
+    monkeypatch.setenv("PHOTINUS_TRAIN_WORKERS", "7")
+    assert "workers = 7" in call("train", "mnist-dbn", "--print-config")[1]
+    assert "workers = 3" in call("train", "mnist-dbn", "--workers", 3, "--print-config")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train"], "no job is named"),
+        (["train", "mnist-dnb"], "did you mean 'mnist-dbn'?"),
+        (["train", "missing.toml"], "missing.toml cannot be read"),
+        (["train", "mnist-dbn", "--strategy", "avering"], "did you mean 'averaging'?"),
+        (["train", "mnist-dbn", "--workers", "0"], "workers of Job must be a whole number"),
+        (["train", "mnist-dbn", "--set", "model.hiden=[5]"], "did you mean 'hidden'?"),
+        (["train", "mnist-dbn", "--set", "model"], "KEY=VALUE"),
+        (
+            ["train", "mnist-dbn", "--set", "workers.of=3"],
+            "workers in workers.of holds no",
+        ),
+        (["train", "--resume", "nowhere"], "nowhere holds no run to resume"),
+        (["train", "--resume", "run", "--seed", "3"], "a resumed run keeps its settings"),
+        (["evaluate", "nowhere"], "no model at that path"),
+        (["report", "nowhere"], "nowhere holds no run"),
+        (["audit", "nowhere"], "nowhere holds no run"),
+        (["trane"], "No such command 'trane'"),
+        (["train", "--wokers", "3"], "--workers"),
+    ],
+)
+def test_a_wrong_word_gets_one_sentence_and_exit_code_2(call, arguments, words):
+    code, out, err = call(*arguments)
+    assert (code, out) == (EXIT_CODES["usage"], "")
+    assert words in err
+    assert err.startswith("photinus: ")
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "end"),
+    [
+        (errors.NotReadyError("no Java"), "not ready"),
+        (errors.DataError("a row is wrong"), "failed"),
+        (errors.RunFailedError("it ended"), "failed"),
+        (errors.UsageError("no such thing"), "usage"),
+        (KeyboardInterrupt(), "interrupted"),
+        (ValueError("what"), "failed"),
+    ],
+)
+def test_every_error_has_its_exit_code_and_no_traceback(call, job, monkeypatch, error, end):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr("photinus.run.train.train", fail)
+    code, _, err = call("train", job)
+    assert code == EXIT_CODES[end]
+    assert "Traceback" not in err
+    assert len(err.splitlines()) == 1
+    monkeypatch.setenv("PHOTINUS_DEBUG", "1")
+    assert "Traceback" in call("train", job)[2]
+
+
+def test_a_run_folder_with_other_files_is_left_as_it_was(call, job, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("dear")
+    code, _, err = call("train", job, "--folder", "mine")
+    assert code == EXIT_CODES["usage"]
+    assert "holds other files" in err
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["letter.txt"]
+
+
+def test_a_stopped_run_says_how_to_go_on(call, job, monkeypatch):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("photinus.engine.simulated.SimulatedEngine.run", stop)
+    code, _, err = call("train", job, "--folder", "run")
+    assert code == EXIT_CODES["interrupted"]
+    assert err == "photinus: stopped; go on with: photinus train --resume run\n"
+    monkeypatch.undo()
+
+
+def test_a_failed_run_says_how_to_go_on(call, job, monkeypatch):
+    def fail(*_, **__):
+        raise errors.RunFailedError("nobody came")
+
+    monkeypatch.setattr("photinus.engine.simulated.SimulatedEngine.run", fail)
+    _, _, err = call("train", job, "--folder", "run")
+    assert err == "photinus: nobody came; go on with: photinus train --resume run\n"

@@ -1,0 +1,50 @@
+"""The examples run, smaller than a reader would run them."""
+
+import importlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture
+def example(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.chdir(tmp_path)
+    return importlib.import_module
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+def test_an_example_fits_on_a_screen(path):
+    assert len(path.read_text().splitlines()) <= 60
+
+
+@pytest.mark.mnist
+@pytest.mark.processes
+def test_the_main_job_says_its_error(example, capsys):
+    outcome = example("mnist_dbn").main(engine="local", epochs=0.02, hidden=(30,))
+    assert "test error" in capsys.readouterr().out
+    assert (outcome.folder / "report.html").is_file()
+
+
+@pytest.mark.spark
+def test_a_module_of_ones_own_learns_on_spark(example, spark, tmp_path):
+    outcome, net = example("own_module").main(spark, rows=4_000, folder=tmp_path / "run")
+    assert outcome.metrics["error"] < 0.25
+    points, inside = example("own_module").rings(2_000, seed=2)
+    said = net(torch.from_numpy(points)).argmax(dim=1).numpy()
+    assert np.mean(said != inside) == pytest.approx(outcome.metrics["error"], abs=1e-3)
+
+
+def test_a_strategy_of_ones_own_trains_in_the_simulator(example):
+    assert example("own_strategy").main(rows=800, epochs=5.0) < 0.1
+
+
+def test_all_recipes_are_compared(example):
+    table = example("compare_in_simulator").main(rows=1_600, epochs=2.0)
+    losses = {name: loss for name, (_, _, loss) in table.items()}
+    assert max(losses.values()) < np.log(10)
+    assert losses["averaging"] < losses["full_gradient"]
