@@ -56,7 +56,7 @@ class NetworkReader(MLReader[M]):
             CheckpointError: another kind of model is there, or its weights are damaged.
         """
         spark = self.sparkSession
-        metadata = DefaultParamsReader.loadMetadata(path, spark)  # type: ignore[arg-type]
+        metadata = DefaultParamsReader.loadMetadata(path, spark)
         if "network" not in metadata:
             raise CheckpointError(f"{path} holds no {self._cls.__name__}", got=metadata["class"])
         parts = spark.read.parquet(f"{path}/data").orderBy("part").collect()
