@@ -1,15 +1,15 @@
 """Spark's Python daemon with the tensor library loaded: its workers, forked, need not load it.
 
-Loading takes about two seconds of a processor in each worker, at the first task and after every
-death; Spark asks for this module by `spark.python.daemon.module`.
+Loading takes some seconds of a processor in each worker, at the first task and after every death;
+Spark asks for this module by `spark.python.daemon.module`.
 """
 
 from __future__ import annotations
 
-import torch  # noqa: F401 - so that every fork has it
+import torch._dynamo  # noqa: F401 - which the first optimizer of a process loads
 
 import photinus.engine.errand
-import photinus.feed.spool  # noqa: F401 - likewise
+import photinus.feed.spool  # noqa: F401 - so that every fork has them
 
 __all__: list[str] = []
 

@@ -191,8 +191,9 @@ class Job:
     def _setting(self, stage: Stage, agreement: Agreement, rows: int) -> Setting:
         steps = max(1.0, stage.epochs * rows / self.workers / stage.batch_size)
         per_round = agreement.every.steps or steps / max(1.0, stage.epochs)
-        settings = getattr(stage, "settings", stage)
-        optimizer = str(getattr(settings, "optimizer", "sgd")).lower()
+        named = getattr(stage, "optimizer", "")
+        inside = getattr(getattr(stage, "settings", None), "optimizer", "sgd")
+        optimizer = str(named or inside).lower()
         return Setting(
             workers=self.workers,
             every=agreement.every,

@@ -1,0 +1,76 @@
+"""How long a run on Spark takes from the call to its first round, cold and warm.
+
+    python benchmarks/launch.py [workers]
+
+The first run in an application pays for the Python workers and what they import; those after it
+find them warm. The rows lie in a table in memory, as a user's DataFrame may.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from photinus.core.clock import Steps
+from photinus.core.events import Event, PhaseStarted, RoundClosed
+from photinus.engine.base import ArrayData, Assignment
+from photinus.engine.session import spark_session
+from photinus.engine.spark import FrameData, SparkEngine, frame_of
+from photinus.models.logistic import LogisticStage
+from photinus.nodes.program import Phase, Program
+from photinus.strategies.recipes import averaging
+
+ROWS, FEATURES, CLASSES, RUNS = 4_000, 784, 10, 4
+
+
+@dataclass
+class Watch:
+    """Notes when things happened first, in seconds since it was made."""
+
+    began: float = field(default_factory=time.perf_counter)
+    at: dict[str, float] = field(default_factory=dict)
+
+    def emit(self, event: Event) -> None:
+        """Takes one event in."""
+        names = {PhaseStarted: "workers seated", RoundClosed: "first round"}
+        if type(event) in names:
+            self.note(names[type(event)])
+
+    def note(self, name: str) -> None:
+        """Keeps the first time of a name."""
+        self.at.setdefault(name, time.perf_counter() - self.began)
+
+    def __str__(self) -> str:
+        return "   ".join(f"{name} {seconds:5.2f} s" for name, seconds in self.at.items())
+
+
+def main(workers: int) -> None:
+    watch = Watch()
+    spark = spark_session(workers, name="launch")
+    watch.note("session")
+    print(f"session   {watch}")
+    chance = np.random.default_rng(0)
+    pixels = chance.integers(0, 256, (ROWS, FEATURES)).astype(np.uint8)
+    stage = LogisticStage(features=FEATURES, classes=CLASSES, batch_size=100)
+    agreement = averaging(every=Steps(5), codec="fp32")
+    program = Program(phases=(Phase(stage=stage, agreement=agreement),), workers=workers)
+    data = ArrayData(pixels, chance.integers(0, CLASSES, ROWS))
+    frame = frame_of(spark, [data.part(program, slot) for slot in range(workers)]).cache()
+    frame.count()
+    rows = FrameData(frame=frame, features="features", label="label", scale=1 / 255)
+    for run in range(RUNS):
+        watch = Watch()
+        SparkEngine(spark).run(
+            Assignment(program=program, data=rows, run=secrets.token_bytes(16), emit=watch.emit)
+        )
+        watch.note("end")
+        print(f"{'warm' if run else 'cold':10}{watch}", flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 4)
