@@ -1,0 +1,72 @@
+"""The four verdicts, and who is waited for."""
+
+import pytest
+
+from photinus.nodes.fence import LEASE_SECONDS, RETURN_SECONDS, Fence
+from photinus.nodes.mail import Seat
+
+
+def hello(slot, attempt="a", number=1):
+    note = {"attempt": attempt, "hello": number, "rows": 5, "has": 0}
+    return Seat(bytes(16), slot=slot).frame("hello", note=note)
+
+
+def push(slot, lease, sequence):
+    return Seat(bytes(16), slot=slot, lease=lease).frame("push", sequence=sequence)
+
+
+@pytest.fixture
+def fence():
+    fence = Fence(2)
+    for seat in fence.seats.values():
+        fence.grant(seat, hello(seat.slot), 0.0)
+    fence.seats[0].sequence = 5
+    return fence
+
+
+@pytest.mark.parametrize(
+    ("lease", "sequence", "verdict"),
+    [(1, 5, "next"), (1, 4, "duplicate"), (1, 6, "gap"), (0, 5, "fenced"), (2, 5, "fenced")],
+)
+def test_a_push_counts_under_its_lease_and_once(fence, lease, sequence, verdict):
+    assert fence.verdict(push(0, lease, sequence)) == verdict
+    assert sum(fence.counts.values()) == (verdict != "next")
+
+
+def test_a_slot_that_is_none_is_fenced(fence):
+    assert fence.verdict(push(7, 1, 0)) == "fenced"
+
+
+def test_a_lease_ends_after_the_last_sign_of_life(fence):
+    fence.heard(push(0, 1, 5), 3.0)
+    assert [s.slot for s in fence.ended(LEASE_SECONDS)] == [1]
+    assert fence.members == {0}
+    assert fence.ended(LEASE_SECONDS) == []
+    assert fence.verdict(push(1, 1, 0)) == "fenced"
+
+
+def test_a_lease_ends_soon_after_its_connection_closed(fence):
+    fence.gone(0, 1, 2.0)
+    fence.gone(1, 9, 2.0)  # of an older connection
+    fence.gone(7, 1, 2.0)
+    assert [s.slot for s in fence.ended(2.0 + RETURN_SECONDS)] == [0]
+
+
+def test_a_new_lease_fences_the_one_before(fence):
+    fence.vacate(fence.seats[0])
+    fence.grant(fence.seats[0], hello(0, "b"), 1.0)
+    assert fence.verdict(push(0, 1, 5)) == "fenced"
+    assert fence.verdict(push(0, 2, 5)) == "next"
+
+
+def test_no_round_waits_for_whom_its_share_is_done(fence):
+    fence.close(fence.seats[0], push(0, 1, 5))
+    assert fence.members == {1}
+    fence.reopen()
+    assert fence.members == {0, 1}
+
+
+def test_a_hello_once_more_is_of_the_same_attempt(fence):
+    assert fence.seats[0].is_again(hello(0, "a", 2))
+    assert not fence.seats[0].is_again(hello(0, "b"))
+    assert not Fence(1).seats[0].is_again(hello(0, ""))
