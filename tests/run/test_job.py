@@ -1,0 +1,115 @@
+from dataclasses import replace
+
+import pytest
+
+from photinus.core.clock import Steps
+from photinus.core.errors import UsageError
+from photinus.models.dbn import DBN, FineTuning
+from photinus.models.logistic import LogisticStage
+from photinus.models.module import ModuleStage
+from photinus.run.job import Job, Source, read_job
+from photinus.run.presets import PRESETS, preset
+from photinus.strategies.outer import Nesterov
+from photinus.strategies.recipes import averaging, iterative_reduce
+
+LOGISTIC = LogisticStage(features=2, classes=2, epochs=40)
+
+
+def module(**fields):
+    arguments = {"in_features": 2, "out_features": 2}
+    return ModuleStage(module="torch.nn:Linear", arguments=arguments, epochs=40.0, **fields)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_go_through_plain_values_and_back(name):
+    job = preset(name)
+    assert Job.from_dict(job.to_dict()) == job
+    assert job.workers == PRESETS[name][1]
+
+
+def test_a_preset_takes_changes():
+    job = preset("mnist-dbn", 3, seed=5)
+    assert (job.workers, job.seed) == (3, 5)
+    with pytest.raises(UsageError, match="mnist-dbn"):
+        preset("mnist-dnb")
+
+
+def test_a_job_is_read_from_toml(tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text(
+        """
+workers = 3
+[model]
+kind = "logistic"
+features = 4
+classes = 2
+[data]
+name = "given"
+[strategy]
+recipe = "averaging"
+codec = "fp32"
+every = {steps = 7}
+"""
+    )
+    job = read_job(path)
+    assert job.model == LogisticStage(features=4, classes=2)
+    assert job.strategy == averaging(every=Steps(7), codec="fp32")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("workres = 3", "workers"),
+        ("workers = 0", "whole number of at least 1"),
+        ("[model]\nkind = 'dnb'", "dbn"),
+        ("[data]\nname = 'cifar'", "mnist"),
+        ("[data]\nname = 'parquet'", "needs a path"),
+        ("[strategy]\nrecipe = 'average'", "averaging"),
+        ("engine = 'yarn'", "spark"),
+        ("[strategies.rmb1]\nrecipe = 'averaging'", "rbm1"),
+        ("workers = ", "is no TOML"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_is_right(tmp_path, text, said):
+    path = tmp_path / "job.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=said):
+        read_job(path)
+
+
+def test_a_job_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(UsageError, match=r"no\.toml cannot be read"):
+        read_job(tmp_path / "no.toml")
+
+
+def test_phases_agree_as_they_are_told():
+    plain, layers = averaging(every=Steps(3)), iterative_reduce()
+    tuned = averaging(every=Steps(9))
+    model = DBN(inputs=4, hidden=(3, 2), classes=2)
+    job = Job(model=model, strategy=plain, strategies={"pretraining": layers, "fine-tune": tuned})
+    phases = [stage.name for stage in job._plain_stages()]
+    assert [job.agreement(name) for name in phases] == [layers, layers, tuned]
+    assert replace(job, strategies={}).agreement("rbm1") == plain
+
+
+def test_from_a_saved_model_only_the_last_phase_is_trained():
+    model = DBN(inputs=4, hidden=(3, 2), classes=2, fine_tuning=FineTuning(epochs=1.0))
+    job = Job(model=model, start="model")
+    program, _ = job.program(100)
+    assert [phase.name for phase in program.phases] == ["fine-tune"]
+
+
+@pytest.mark.parametrize(
+    ("model", "is_clamped"),
+    [
+        (LOGISTIC, True),
+        (module(optimizer="sgd"), True),
+        (module(optimizer="adamw"), False),
+        (module(optimizer="Adam"), False),
+    ],
+)
+def test_the_gain_guard_sees_the_inner_optimizer(model, is_clamped):
+    strong = averaging(every=Steps(10), outer=Nesterov(lr=0.7, momentum=0.9))
+    job = Job(model=model, strategy=strong, workers=4, data=Source(name="given"))
+    _, warnings = job.program(50_000)
+    assert bool(warnings) == is_clamped
