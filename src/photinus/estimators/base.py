@@ -25,7 +25,7 @@ from pyspark.ml.util import (
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
-from photinus.core.errors import DataError, UsageError
+from photinus.core.errors import DataError
 from photinus.core.settings import unknown_name
 from photinus.engine.spark import FrameData, SparkEngine
 from photinus.estimators.network import Network, predictor
@@ -177,7 +177,7 @@ class NetworkClassificationModel(
         self.network = network
         self.summary: TrainingSummary | None = None
         """Of the fit that made this model; None for one that was loaded."""
-        self._sent: tuple[str, Callable[..., Any]] = ("", _none)
+        self._sent: dict[tuple[str, int], Callable[..., Any]] = {}  # copies share it
         self._start({})
 
     def module(self) -> nn.Module:
@@ -234,19 +234,16 @@ class NetworkClassificationModel(
         """Returns the function of columns; the weights are sent once a session."""
         threads = int(str(spark.conf.get("spark.task.cpus", "1")))
         batch = self.getOrDefault("predictBatchSize")
-        key = f"{spark.sparkContext.applicationId} {batch}"
-        if self._sent[0] != key:
+        key = (str(spark.sparkContext.applicationId), batch)
+        if key not in self._sent:
             sent = spark.sparkContext.broadcast((self.network.meta(), self.network.weights()))
-            self._sent = (
-                key,
-                predict_batch_udf(
-                    lambda: predictor(lambda: sent.value, threads),
-                    return_type=_SCORES,
-                    batch_size=batch,
-                    input_tensor_shapes=[[self.numFeatures]],
-                ),
+            self._sent[key] = predict_batch_udf(
+                lambda: predictor(lambda: sent.value, threads),
+                return_type=_SCORES,
+                batch_size=batch,
+                input_tensor_shapes=[[self.numFeatures]],
             )
-        return self._sent[1]
+        return self._sent[key]
 
     def write(self) -> NetworkWriter:
         """Returns the writer: `model.write().overwrite().save(path)`."""
@@ -256,10 +253,6 @@ class NetworkClassificationModel(
     def read(cls) -> NetworkReader[Any]:
         """Returns the reader."""
         return NetworkReader(cls)
-
-
-def _none(*_: object) -> None:
-    raise UsageError("nothing was sent yet")
 
 
 def _classes(frame: DataFrame, label: str, asked: int | None) -> int:
