@@ -52,7 +52,7 @@ def main(workers: int) -> None:
     watch = Watch()
     spark = spark_session(workers, name="launch")
     watch.note("session")
-    print(f"session   {watch}")
+    print(f"session   {watch}", flush=True)
     chance = np.random.default_rng(0)
     pixels = chance.integers(0, 256, (ROWS, FEATURES)).astype(np.uint8)
     stage = LogisticStage(features=FEATURES, classes=CLASSES, batch_size=100)
