@@ -93,7 +93,7 @@ class Player:
 @pytest.fixture
 def scene(monkeypatch):
     """Makes scenes, and closes them."""
-    monkeypatch.setattr(room, "TICK_SECONDS", 3600.0)
+    monkeypatch.setattr(room, "_TICK_SECONDS", 3600.0)
     made = []
 
     def make(**fields):

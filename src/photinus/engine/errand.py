@@ -24,7 +24,7 @@ from photinus.transport.tcp import TcpLink
 __all__ = ["BEAT_SECONDS", "Errand", "told_error"]
 
 BEAT_SECONDS = 1.0
-STOP_SECONDS = 5.0
+_STOP_SECONDS = 5.0
 """So long a worker that failed waits for the coordinator to take that in."""
 
 
@@ -107,7 +107,7 @@ class Errand:
         link = self._link()
         try:
             with suppress(LinkError):  # the end of the run, which is what it asks for
-                link.exchange(bye, STOP_SECONDS)
+                link.exchange(bye, _STOP_SECONDS)
         finally:
             link.close()
 

@@ -8,9 +8,9 @@ from types import TracebackType
 
 __all__ = ["LogLines"]
 
-MOST_LINES = 100
+_MOST_LINES = 100
 """Between two looks; what is more pushes the oldest out."""
-MOST_CHARACTERS = 4000
+_MOST_CHARACTERS = 4000
 """Of one line."""
 
 
@@ -26,7 +26,7 @@ class LogLines(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._lines: deque[dict[str, str]] = deque(maxlen=MOST_LINES)
+        self._lines: deque[dict[str, str]] = deque(maxlen=_MOST_LINES)
         self.setFormatter(logging.Formatter("%(name)s: %(message)s"))
 
     def __enter__(self) -> LogLines:
@@ -43,7 +43,7 @@ class LogLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keeps one line."""
-        text = self.format(record)[:MOST_CHARACTERS]
+        text = self.format(record)[:_MOST_CHARACTERS]
         self._lines.append({"level": record.levelname, "text": text})
 
     def take(self) -> list[dict[str, str]]:

@@ -24,8 +24,8 @@ from photinus.nodes.coordinator import Result
 
 __all__ = ["LocalEngine"]
 
-LOOK_SECONDS = 0.1
-LEAVE_SECONDS = 10.0
+_LOOK_SECONDS = 0.1
+_LEAVE_SECONDS = 10.0
 """So long a child may take to end once the run is over."""
 
 
@@ -81,7 +81,7 @@ class _Family:
         """Waits for the end of the run; a child that died is born again."""
         for slot in range(self._assignment.program.workers):
             self._children[slot] = self._born(slot)
-        while not self._hall.wait(LOOK_SECONDS):
+        while not self._hall.wait(_LOOK_SECONDS):
             for slot, child in self._children.items():
                 # one that ended well may have told why, and that is still to be heard
                 if child.poll() is not None and (child.returncode or not self._hall.wait(1.0)):
@@ -123,7 +123,7 @@ class _Family:
 
     def end(self) -> None:
         """Lets the children leave; those that do not are killed."""
-        deadline = time.monotonic() + LEAVE_SECONDS
+        deadline = time.monotonic() + _LEAVE_SECONDS
         for child in self._children.values():
             try:
                 child.wait(max(0.0, deadline - time.monotonic()) if self._hall.is_over else 0.0)

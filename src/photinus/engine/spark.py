@@ -38,14 +38,14 @@ __all__ = ["MAX_CLOSURE_BYTES", "FrameData", "SparkEngine", "frame_of", "slots_o
 
 MAX_CLOSURE_BYTES = 512 << 10
 """Above 1 MiB Spark makes a task's closure a broadcast: a file in clear on every machine."""
-SCHEMA = "slot int, rows long"
-LEAVE_SECONDS = 15.0
+_SCHEMA = "slot int, rows long"
+_LEAVE_SECONDS = 15.0
 """So long the tasks may take to end once the run is over."""
-REGISTER_SECONDS = 30.0
+_REGISTER_SECONDS = 30.0
 """So long executors may take to register."""
-AGAIN = 3
+_AGAIN = 3
 """So often a job that Spark gave up is submitted again."""
-FAILURES = 3
+_FAILURES = 3
 """So often every task may fail before the first worker has come."""
 
 
@@ -98,7 +98,7 @@ class SparkEngine(Engine):
         with Hall(assignment, host) as hall:
             task = _task(hall.errand(), spec, data.checks, data.budget)
             _check_size(task)
-            job = SparkJob(partitioned(frame, workers), task, SCHEMA, assignment.run.hex())
+            job = SparkJob(partitioned(frame, workers), task, _SCHEMA, assignment.run.hex())
             _see_through(hall, job, assignment)
         return hall.result()
 
@@ -208,13 +208,13 @@ def _see_through(hall: Hall, job: SparkJob, assignment: Assignment) -> None:
                 continue
             tries += 1
             reason = cause_of(job.error)
-            if tries > AGAIN:
+            if tries > _AGAIN:
                 raise RunFailedError("Spark gave the job up", got=reason)
             what = message("Spark gave the job up", got=f"{reason}; it is submitted again")
             assignment.emit(Warned(text=what))
             job = job.again()
             job.start()
-        job.join(LEAVE_SECONDS)
+        job.join(_LEAVE_SECONDS)
     finally:
         if job.is_alive():
             hall.stop("the driver ended the run")
@@ -226,7 +226,7 @@ def _have_come(hall: Hall, job: SparkJob, workers: int) -> bool:
     """Returns whether any worker has come; refuses to wait for tasks that fail before they do."""
     if any(hall.lease(slot) for slot in range(workers)):
         return True
-    if job.failures() > FAILURES * workers:
+    if job.failures() > _FAILURES * workers:
         wrong = "the tasks of Spark fail before their workers say hello"
         raise NotReadyError(wrong, got=job.reason() or None, do="photinus doctor")
     return False
@@ -241,7 +241,7 @@ def _check_slots(spark: SparkSession, workers: int) -> None:
     waiting, waited = threading.Event(), 0.0
     slots = slots_of(spark)
     is_local = str(spark.conf.get("spark.master", "local")).startswith("local")
-    while slots is not None and slots < workers and not is_local and waited < REGISTER_SECONDS:
+    while slots is not None and slots < workers and not is_local and waited < _REGISTER_SECONDS:
         waiting.wait(0.5)
         waited += 0.5
         slots = slots_of(spark)

@@ -10,7 +10,7 @@ from photinus.transport.link import Peer
 
 __all__ = ["Gauges"]
 
-EVERY_SECONDS = 1.0
+_EVERY_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class Gauges:
         return [
             self._told(slot, gauge, now)
             for slot, gauge in sorted(self._slots.items())
-            if gauge.has_news and now - gauge.told_at >= EVERY_SECONDS
+            if gauge.has_news and now - gauge.told_at >= _EVERY_SECONDS
         ]
 
     def _told(self, slot: int, gauge: _Gauge, now: float) -> WorkerReport:

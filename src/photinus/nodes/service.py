@@ -15,7 +15,7 @@ from photinus.transport.link import Gone, Hear, Listener, Peer
 
 __all__ = ["Service"]
 
-TICK_SECONDS = 0.1
+_TICK_SECONDS = 0.1
 
 
 class Service:
@@ -75,7 +75,7 @@ class Service:
             self._guarded("the passing of time", self._tick)
 
     def _ticks(self) -> None:
-        while not self._closed.wait(TICK_SECONDS):
+        while not self._closed.wait(_TICK_SECONDS):
             self.tick()
 
     def _tick(self) -> None:

@@ -16,10 +16,10 @@ from photinus.transport.link import Link
 
 __all__ = ["Worker"]
 
-Note = Mapping[str, str]
-AGAIN_SECONDS = 2.0
+_Note = Mapping[str, str]
+_AGAIN_SECONDS = 2.0
 """So long a worker waits before it says the same thing again."""
-LISTEN_SECONDS = 0.5
+_LISTEN_SECONDS = 0.5
 """How often a worker between exchanges looks whether it shall stop."""
 
 
@@ -43,7 +43,7 @@ class Worker:
         *,
         about: Mapping[str, Any],
         seated: Callable[[Seat], None] = lambda seat: None,  # noqa: ARG005
-        notes: Callable[[], Iterable[Note]] = tuple,
+        notes: Callable[[], Iterable[_Note]] = tuple,
     ) -> None:
         self._life, self._connect, self._seated, self._notes = life, connect, seated, notes
         self._voice, self._link = Voice(seat, about), connect()
@@ -89,7 +89,7 @@ class Worker:
     def _listen(self, ask: Stepped) -> News:
         """Between exchanges: the time, and now and then whether the run was stopped."""
         now = time.monotonic()
-        if now - self._listened > LISTEN_SECONDS:
+        if now - self._listened > _LISTEN_SECONDS:
             self._listened = now
             self._tell()
             for heard in self._heard(0.0):
@@ -108,7 +108,7 @@ class Worker:
             for heard in self._heard(0.5, said):
                 if self._voice.answers(ask, said, heard):
                     return heard
-            if time.monotonic() - spoke > AGAIN_SECONDS and said.kind == "hello":
+            if time.monotonic() - spoke > _AGAIN_SECONDS and said.kind == "hello":
                 spoke = time.monotonic()
                 self._send(said)
 

@@ -24,8 +24,8 @@ from photinus.run.job import MODELS, Job
 
 __all__ = ["Trained", "first_parameters", "load_trained", "measure", "measured", "save_trained"]
 
-CHUNK_ROWS = 1000
-FILTERS = 100
+_CHUNK_ROWS = 1000
+_FILTERS = 100
 """How many units of the first layer the report shows."""
 
 
@@ -124,9 +124,9 @@ def measured(job: Job, result: Result, test: TestRows) -> tuple[dict[str, float]
 def measure(trained: Trained, test: TestRows) -> tuple[dict[str, float], dict[str, Any]]:
     """Returns error and loss on test rows, with the error's 95 % interval and the confusion."""
     model, sums = trained.model(), dict[str, float]()
-    for start in range(0, len(test.features), CHUNK_ROWS):
+    for start in range(0, len(test.features), _CHUNK_ROWS):
         batch = Batch(
-            test.features[start : start + CHUNK_ROWS], test.labels[start : start + CHUNK_ROWS]
+            test.features[start : start + _CHUNK_ROWS], test.labels[start : start + _CHUNK_ROWS]
         )
         for name, value in model.measure(batch).items():
             sums[name] = sums.get(name, 0.0) + float(value)
@@ -145,8 +145,8 @@ def _confusion(dbn: DBN, vector: Vector, test: TestRows) -> list[list[int]]:
     """Rows are true classes, columns what was said."""
     said = np.concatenate(
         [
-            dbn.predict(vector, test.features[start : start + CHUNK_ROWS]).argmax(axis=1)
-            for start in range(0, len(test.features), CHUNK_ROWS)
+            dbn.predict(vector, test.features[start : start + _CHUNK_ROWS]).argmax(axis=1)
+            for start in range(0, len(test.features), _CHUNK_ROWS)
         ]
     )
     pairs = test.labels.astype(np.int64) * dbn.classes + said
@@ -161,4 +161,4 @@ def _first_layer(dbn: DBN, trained: Trained) -> dict[str, Any]:
     if side * side != dbn.inputs:
         return {}
     weights = trained.vector[: dbn.inputs * dbn.hidden[0]].reshape(dbn.inputs, dbn.hidden[0])
-    return {"filters": pack(weights.T[:FILTERS].reshape(-1, side, side))}
+    return {"filters": pack(weights.T[:_FILTERS].reshape(-1, side, side))}

@@ -16,7 +16,7 @@ from photinus.strategies.recipes import averaging, iterative_reduce
 __all__ = ["PRESETS", "preset"]
 
 
-def mnist_dbn(workers: int) -> Job:
+def _mnist_dbn(workers: int) -> Job:
     """784-500-500-2000-10 on MNIST: the full recipe, for one worker or several.
 
     Several workers: short rounds in the pre-training, and Nesterov outside Adam in the
@@ -43,9 +43,9 @@ def mnist_dbn(workers: int) -> Job:
     )
 
 
-def mnist_dbn_demo(workers: int) -> Job:
+def _mnist_dbn_demo(workers: int) -> Job:
     """The same network with fewer epochs: some minutes on two cores."""
-    job = mnist_dbn(max(2, workers))
+    job = _mnist_dbn(max(2, workers))
     model = replace(
         job.model,
         pretraining=replace(job.model.pretraining, epochs=3.0, batch_size=50),
@@ -54,7 +54,7 @@ def mnist_dbn_demo(workers: int) -> Job:
     return replace(job, name="mnist-dbn-demo", model=model, workers=workers)
 
 
-def mnist_dbn_published(workers: int) -> Job:
+def _mnist_dbn_published(workers: int) -> Job:
     """The published scheme: 50 CD-1 epochs a layer, the plain average after every epoch.
 
     How its fine-tuning was distributed is not published: here it agrees in the same way.
@@ -69,9 +69,9 @@ def mnist_dbn_published(workers: int) -> Job:
 
 
 PRESETS: Mapping[str, tuple[Callable[[int], Job], int]] = {
-    "mnist-dbn": (mnist_dbn, 10),
-    "mnist-dbn-demo": (mnist_dbn_demo, 4),
-    "mnist-dbn-published": (mnist_dbn_published, 10),
+    "mnist-dbn": (_mnist_dbn, 10),
+    "mnist-dbn-demo": (_mnist_dbn_demo, 4),
+    "mnist-dbn-published": (_mnist_dbn_published, 10),
 }
 """Name -> how it is made, and with how many workers if not said otherwise."""
 

@@ -14,16 +14,16 @@ from photinus.strategies.base import Message
 
 __all__ = ["cut_from", "files_of", "meta_of"]
 
-Files = dict[str, dict[str, Vector]]
+_Files = dict[str, dict[str, Vector]]
 
 
-def files_of(cut: Cut) -> Files:
+def files_of(cut: Cut) -> _Files:
     """Returns a cut's arrays by file: the agreed point, the history, and each slot's own."""
     point = cut.point
     named = {"vector": point.vector, "floats": point.floats, "integers": point.integers}
     agreed = {name: value for name, value in named.items() if value is not None}
     agreed |= {f"outer.{i}": value for i, value in enumerate(point.outer)}
-    files: Files = {"agreed": agreed}
+    files: _Files = {"agreed": agreed}
     if cut.history:
         files["history"] = {f"{i:03d}": vector for i, vector in enumerate(cut.history)}
     for slot, inner in cut.inner.items():

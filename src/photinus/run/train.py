@@ -34,7 +34,7 @@ from photinus.run.resume import cut_from, files_of, meta_of
 
 __all__ = ["Outcome", "engine_of", "new_folder", "resume", "train"]
 
-Sink = Callable[[Event], None]
+_Sink = Callable[[Event], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def train(
     *,
     test: TestRows | None = None,
     folder: Path | str = "",
-    sinks: tuple[Sink, ...] = (),
+    sinks: tuple[_Sink, ...] = (),
     engine: Engine | None = None,
 ) -> Outcome:
     """Trains a job from its beginning.
@@ -90,7 +90,7 @@ def resume(
     data: Any = None,  # noqa: ANN401 - as of `train`
     *,
     test: TestRows | None = None,
-    sinks: tuple[Sink, ...] = (),
+    sinks: tuple[_Sink, ...] = (),
     engine: Engine | None = None,
 ) -> Outcome:
     """Goes on with a run from its newest whole checkpoint, or from its beginning without one.
@@ -136,7 +136,7 @@ def engine_of(name: str) -> Engine:
 class _Run:
     """One term of a run: its files are open, its events go to all sinks."""
 
-    def __init__(self, job: Job, place: RunFolder, run: bytes, sinks: tuple[Sink, ...]) -> None:
+    def __init__(self, job: Job, place: RunFolder, run: bytes, sinks: tuple[_Sink, ...]) -> None:
         self.job, self.place, self.run, self.sinks = job, place, run, sinks
         self.term = place.claim_term({"run": run.hex(), "job": job.name})
         self._journal, self._book = Journal(place.events), Book(place.ledger, run)
