@@ -43,8 +43,11 @@ class LogLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keeps one line."""
-        text = self.format(record)[:_MOST_CHARACTERS]
-        self._lines.append({"level": record.levelname, "text": text})
+        try:
+            text = self.format(record)
+        except Exception:  # whatever a user's arguments raise: a line of a log ends no run
+            text = f"{record.name}: {record.msg}"
+        self._lines.append({"level": record.levelname, "text": text[:_MOST_CHARACTERS]})
 
     def take(self) -> list[dict[str, str]]:
         """Returns what was kept, once."""

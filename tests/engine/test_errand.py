@@ -1,0 +1,115 @@
+"""Errands over the encrypted link, in threads of this process."""
+
+import logging
+import threading
+
+import numpy as np
+import pytest
+
+from photinus.core.errors import DataError, LinkLostError, RunFailedError
+from photinus.engine.base import part_of
+from photinus.engine.errand import told_error
+from photinus.engine.hall import Hall
+from photinus.engine.simulated import SimulatedEngine
+from photinus.feed.rows import Rows
+
+
+def opened(tiny, slot):
+    program = tiny.program()
+    return part_of(Rows.of(*tiny.data.part(program, slot)), program)
+
+
+def run_all(hall, open_part, errors=None):
+    """Runs an errand in each slot; what one raises is kept."""
+
+    def one(slot):
+        try:
+            hall.errand().run(slot, f"{slot}-0", lambda: open_part(slot))
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=one, args=(slot,)) for slot in range(2)]
+    for thread in threads:
+        thread.start()
+    assert hall.wait(60)
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("security", ["tls", "none"])
+def test_errands_meet_in_a_hall_and_give_the_simulators_bits(tiny, security):
+    with Hall(tiny.assignment(security=security)) as hall:
+        run_all(hall, lambda slot: opened(tiny, slot))
+    vectors = SimulatedEngine().run(tiny.assignment()).vectors
+    assert all(np.array_equal(a, b) for a, b in zip(hall.result().vectors, vectors, strict=True))
+    assert (hall.lease(0), hall.lease(1)) == (1, 1)
+
+
+def test_what_a_worker_logs_reaches_the_driver(tiny):
+    def open_part(slot):
+        logging.getLogger("photinus").warning("part %d is slow", slot)
+        return opened(tiny, slot)
+
+    events = []
+    with Hall(tiny.assignment(emit=events.append)) as hall:
+        run_all(hall, open_part)
+    texts = {e.text for e in events if type(e).__name__ == "Log"}
+    assert texts == {"photinus: part 0 is slow", "photinus: part 1 is slow"}
+
+
+def test_an_error_of_ours_stays_what_it_is(tiny):
+    def open_part(slot):
+        if slot == 1:
+            raise DataError("row 3 is wrong")
+        return opened(tiny, slot)
+
+    with Hall(tiny.assignment()) as hall:
+        run_all(hall, open_part)
+    with pytest.raises(DataError, match=r"^row 3 is wrong$"):
+        hall.result()
+
+
+def test_any_other_error_comes_with_slot_and_traceback(tiny):
+    def open_part(slot):
+        return opened(tiny, slot) if slot == 0 else 1 / 0
+
+    with Hall(tiny.assignment()) as hall:
+        run_all(hall, open_part)
+    with pytest.raises(RunFailedError, match=r"(?s)^worker 1 failed: Traceback .*ZeroDivision"):
+        hall.result()
+
+
+def test_workers_that_lose_the_driver_end_in_the_time_they_are_given(tiny):
+    errors = []
+    hall = Hall(tiny.assignment(lost_seconds=0.3))
+    errand = hall.errand()
+    hall.__exit__(None, None, None)
+
+    def run():
+        try:
+            errand.run(0, "0-0", lambda: opened(tiny, 0))
+        except LinkLostError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(30)
+    assert len(errors) == 1
+
+
+def test_a_hall_without_a_result_says_so(tiny):
+    with Hall(tiny.assignment()) as hall:
+        assert not hall.is_over
+    with pytest.raises(RunFailedError, match="ended before its phases were over"):
+        hall.result()
+    with Hall(tiny.assignment()) as hall:
+        hall.stop("enough")
+    with pytest.raises(RunFailedError, match=r"^enough$"):
+        hall.result()
+
+
+def test_only_errors_of_ours_are_made_from_a_name():
+    assert type(told_error("a", "DataError")) is DataError
+    for name in ("", "SystemExit", "message", "Exception"):
+        assert type(told_error("a", name)) is RunFailedError

@@ -1,0 +1,65 @@
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from photinus.core.errors import DataError, UsageError
+from photinus.run.data import read_test, read_train
+from photinus.run.job import Source
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Writes columns as a Parquet file."""
+
+    def write(**columns):
+        path = tmp_path / "rows.parquet"
+        pq.write_table(pa.table(columns), path)
+        return str(path)
+
+    return write
+
+
+def source(path, **fields):
+    return Source(name="parquet", path=path, test=path, **fields)
+
+
+def test_columns_of_numbers_become_rows(table, small):
+    path = table(a=[1.0, 2.0], b=[3.0, 4.0], label=[0, 1])
+    wanted = source(path, features=("a", "b"), classes=2)
+    data = read_train(small.job(data=wanted, engine="local"))
+    assert data.features.tolist() == [[1.0, 3.0], [2.0, 4.0]]
+    assert data.labels.tolist() == [0, 1]
+    test = read_test(wanted)
+    assert np.array_equal(test.features, data.features)
+
+
+def test_lists_are_rows_and_are_scaled_when_they_are_measured_on(table):
+    path = table(features=[[2.0, 4.0], [6.0, 8.0]], label=[0, 1])
+    assert read_test(source(path, scale=0.5)).features.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+
+
+def test_a_wrong_column_is_named_beside_those_there_are(table, small):
+    path = table(pixels=[[1.0]], label=[0])
+    with pytest.raises(UsageError, match="has no column features; got pixels, label"):
+        read_train(small.job(data=source(path), engine="local"))
+
+
+def test_a_label_out_of_range_is_named(table, small):
+    path = table(features=[[1.0], [2.0]], label=[0, 10])
+    with pytest.raises(DataError, match="10"):
+        read_train(small.job(data=source(path, classes=10), engine="local"))
+
+
+def test_no_file_and_no_rows_are_told(table, small, tmp_path):
+    with pytest.raises(DataError, match="there is no"):
+        read_train(small.job(data=source(str(tmp_path / "no")), engine="local"))
+    empty = table(features=pa.array([], pa.list_(pa.float32())), label=pa.array([], pa.int64()))
+    with pytest.raises(DataError, match="holds no rows"):
+        read_train(small.job(data=source(empty), engine="local"))
+
+
+def test_rows_that_were_handed_over_must_be_again(small):
+    with pytest.raises(UsageError, match="hand them over again"):
+        read_train(small.job())
+    assert read_test(Source(name="given")) is None
