@@ -169,7 +169,7 @@ def test_a_saved_model_is_the_same_without_pickle(digits, trained, tmp_path):
     assert kinds <= {"", ".txt", ".parquet"}
 
 
-def test_a_saved_estimator_is_the_same(tmp_path):
+def test_a_saved_estimator_is_the_same(spark, tmp_path):
     first = DBNClassifier(**DIGITS, strategy="diloco", fineTuneStrategy="all_reduce")
     first.write().overwrite().save(str(tmp_path / "estimator"))
     second = DBNClassifier.load(str(tmp_path / "estimator"))
