@@ -71,6 +71,8 @@ class Errand:
         lines: LogLines,
     ) -> None:
         _use_threads(self.program.threads)
+        for phase in self.program.phases:
+            phase.stage.inner()  # loads what optimizers need: that takes seconds, and no lease yet
 
         def seated(now: Seat) -> None:
             beater.frame = now.frame("beat")
