@@ -23,9 +23,8 @@ def test_an_example_fits_on_a_screen(path):
 
 
 @pytest.mark.mnist
-@pytest.mark.processes
 def test_the_main_job_says_its_error(example, capsys):
-    outcome = example("mnist_dbn").main(engine="local", epochs=0.02, hidden=(30,))
+    outcome = example("mnist_dbn").main(engine="simulate", epochs=0.02, hidden=(30,))
     assert "test error" in capsys.readouterr().out
     assert (outcome.folder / "report.html").is_file()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["SparkJob", "cause_of"]
 
 _LOOKED_AT = 100
+_ERROR = re.compile(r"[\w.]+(Error|Exception)(:|$)")
 
 
 class SparkJob(threading.Thread):
@@ -82,6 +84,6 @@ def cause_of(error: object) -> str:
     if error is None:
         return "all its tasks ended early"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    python = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception"))]
+    python = [line for line in lines if _ERROR.match(line)]
     named = [line for line in lines if "Error" in line or "Exception" in line]
     return (python or named or lines or [type(error).__name__])[-1][:300]
