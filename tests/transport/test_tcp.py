@@ -1,3 +1,4 @@
+# Over 400 lines: one set of helpers and fixtures serves every case.
 import http.client
 import socket
 import ssl

@@ -22,7 +22,7 @@ from photinus.nodes.program import Program
 from photinus.nodes.voice import Voice
 from photinus.transport.frames import Frame
 
-__all__ = ["Simulation", "World"]
+__all__ = ["HEAD_BYTES", "TICK_SECONDS", "Simulation", "World"]
 
 TICK_SECONDS = 0.25
 HEAD_BYTES = 256

@@ -1,4 +1,5 @@
 """The Params of the estimators: one table from a Param's name to the job's setting that it is."""
+# Over 400 lines: every Param of every estimator stands in one table.
 
 from __future__ import annotations
 

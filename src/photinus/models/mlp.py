@@ -25,7 +25,7 @@ from photinus.models.losses import count_errors, loss_named, target_for
 from photinus.models.products import PRODUCTS, dtype_of, linear, outer
 from photinus.models.tensors import Rooms, rows_of, tensor_of
 
-__all__ = ["MLP", "Dense", "mlp_layout"]
+__all__ = ["MLP", "Dense", "Vectors", "mlp_layout"]
 
 Vectors = Mapping[str, Vector]
 

@@ -26,7 +26,7 @@ from photinus.strategies.base import Message
 from photinus.strategies.merge import combine
 from photinus.transport.frames import Frame
 
-__all__ = ["Coordinator", "Result"]
+__all__ = ["FEW_CAME_SECONDS", "STRIKES", "Coordinator", "Result"]
 
 STRIKES = 3
 """So many pushes that are not finite, and a slot's rows are left out."""

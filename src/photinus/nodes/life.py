@@ -19,7 +19,7 @@ from photinus.nodes.mail import Grant
 from photinus.nodes.program import Program
 from photinus.strategies.base import GRADIENT
 
-__all__ = ["Close", "Hello", "Part", "live"]
+__all__ = ["CHUNK_ROWS", "Ask", "Close", "Hello", "Life", "Part", "live"]
 
 CHUNK_ROWS = 1000
 """With `full_gradient`, how many rows one forward pass takes."""

@@ -19,7 +19,21 @@ from photinus.models.base import Model
 from photinus.models.inner import Inner
 from photinus.strategies.base import GRADIENT, PARAMETERS, Message, Strategy, Turn
 
-__all__ = ["Bench", "Exchange", "News", "Pace", "Snapshot", "Stepped", "work"]
+__all__ = [
+    "BUFFERS_EVERY",
+    "Answers",
+    "Bench",
+    "Exchange",
+    "News",
+    "Pace",
+    "Snapshot",
+    "Stepped",
+    "drain",
+    "exchange",
+    "snapshot",
+    "take_in",
+    "work",
+]
 
 BUFFERS_EVERY = 50
 """With agreement on gradients, float buffers are averaged every so many steps."""

@@ -18,7 +18,19 @@ from photinus.nodes.loop import News, Snapshot
 from photinus.strategies.base import Message
 from photinus.transport.frames import Frame
 
-__all__ = ["Grant", "Seat", "grant_of", "message_of", "named", "news_of", "pack", "snapshot_of"]
+__all__ = [
+    "Grant",
+    "Seat",
+    "grant_of",
+    "grant_to",
+    "message_of",
+    "message_to",
+    "named",
+    "news_of",
+    "pack",
+    "snapshot_of",
+    "snapshot_to",
+]
 
 
 @dataclass(frozen=True, slots=True)

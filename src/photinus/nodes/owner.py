@@ -20,7 +20,7 @@ from photinus.strategies.base import Message, Policy, Reply
 from photinus.strategies.codecs import decode
 from photinus.transport.frames import Frame
 
-__all__ = ["Answer", "Owner"]
+__all__ = ["LATE_SECONDS", "Answer", "Owner"]
 
 LATE_SECONDS = 5.0
 """A slot is late after this, or three median rounds, from a round's first push."""

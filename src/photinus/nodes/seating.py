@@ -13,7 +13,7 @@ from photinus.nodes.mail import Grant, grant_to, snapshot_of
 from photinus.strategies.base import Message
 from photinus.transport.frames import Frame
 
-__all__ = ["Seating"]
+__all__ = ["Inner", "Seating"]
 
 Inner = Mapping[str, Vector]
 

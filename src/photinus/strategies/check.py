@@ -14,7 +14,7 @@ from photinus.core.parameters import Vector
 from photinus.strategies.base import GRADIENT, PARAMETERS, Message, Policy, Reply, Strategy, Turn
 from photinus.strategies.codecs import decode
 
-__all__ = ["Halves", "check_strategy"]
+__all__ = ["BATCH", "NUMBERS", "STEPS", "Halves", "State", "check_strategy"]
 
 NUMBERS, STEPS, BATCH = 23, 1200, 4
 """How long the vectors are, how often the triggers are tried, examples in a step."""

@@ -24,6 +24,7 @@ __all__ = [
     "Outer",
     "Sgd",
     "SlowMo",
+    "State",
     "outer_from_dict",
 ]
 

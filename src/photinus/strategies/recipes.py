@@ -30,6 +30,10 @@ from photinus.strategies.rounds import AllReduce, Averaging, Rounds
 
 __all__ = [
     "DEFAULT",
+    "EVERY_STEP",
+    "FULL_BATCH",
+    "NO_MOMENTUM",
+    "ONE_WORKER",
     "RECIPES",
     "Agreement",
     "Recipe",

@@ -26,7 +26,7 @@ from photinus.strategies.codecs import CODECS, decode, encode, round_trip
 from photinus.strategies.merge import MERGES, coefficients, combine
 from photinus.strategies.outer import Outer, Sgd
 
-__all__ = ["AllReduce", "Averaging", "Rounds"]
+__all__ = ["Agreed", "AllReduce", "Averaging", "Round", "Rounds"]
 
 
 class Round(NamedTuple):

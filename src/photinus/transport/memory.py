@@ -14,7 +14,7 @@ from photinus.core.errors import LinkLostError
 from photinus.transport.frames import Decoder, Frame, encode
 from photinus.transport.link import Gone, Hear, Link, Listener, Peer
 
-__all__ = ["Hub", "MemoryLink", "MemoryPeer"]
+__all__ = ["Copies", "Hub", "MemoryLink", "MemoryPeer"]
 
 Copies = Callable[[Frame], int]
 
