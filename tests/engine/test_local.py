@@ -31,6 +31,7 @@ def test_every_recipe_gives_the_bits_of_the_simulator(tiny):
     assert {e.slot for e in events if type(e).__name__ == "WorkerJoined"} == {0, 1}
 
 
+@pytest.mark.slow
 def test_one_worker_in_clear_is_the_plain_loop(tiny):
     recipe = averaging(every=Steps(4), outer=Sgd(lr=1.0), codec="fp32")
     program = tiny.program(workers=1, recipes=(recipe,))
@@ -44,6 +45,7 @@ def test_one_worker_in_clear_is_the_plain_loop(tiny):
     assert np.allclose(result.vectors[0], model.parameters.trained, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_shared_rows_give_the_bits_of_the_simulator(tiny):
     program = tiny.program(recipes=tiny.recipes[:1], is_shared=True)
     results = [e().run(tiny.assignment(program)) for e in (LocalEngine, SimulatedEngine)]
@@ -81,6 +83,7 @@ def test_a_program_that_cannot_be_sent_is_refused(tiny):
         LocalEngine().run(tiny.assignment(program))
 
 
+@pytest.mark.slow
 def test_a_program_that_no_process_can_import_is_refused(tiny):
     """As a class of the user's own script is: only __main__ there knows it."""
     program = tiny.program(recipes=tiny.recipes[:1])

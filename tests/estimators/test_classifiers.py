@@ -22,7 +22,7 @@ from photinus.core.errors import CheckpointError, DataError, PhotinusError, Usag
 from photinus.estimators.dbn import DBNClassificationModel, DBNClassifier
 from photinus.estimators.module import TorchClassificationModel, TorchClassifier
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 DIGITS = {
     "hiddenSizes": [64, 64],

@@ -22,7 +22,7 @@ from photinus.run.job import Job, Source
 from photinus.run.train import resume, train
 from photinus.strategies.recipes import averaging
 
-pytestmark = [pytest.mark.fault, pytest.mark.processes]
+pytestmark = [pytest.mark.fault, pytest.mark.processes, pytest.mark.slow]
 
 DRIVER = """
 import json

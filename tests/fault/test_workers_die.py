@@ -79,6 +79,7 @@ def test_a_killed_process_takes_its_seat_again(tiny, tmp_path):
     assert warned == "worker 1 ended; got signal SIGKILL; its slot is started again"
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_frozen_process_is_left_out_fenced_and_comes_back(tiny, tmp_path):
     watch = Watch(tiny, tmp_path, at=5, do=frozen, epochs=4000.0).trained(LocalEngine())
@@ -88,6 +89,7 @@ def test_a_frozen_process_is_left_out_fenced_and_comes_back(tiny, tmp_path):
     assert watch.book.counts["fenced"] >= 1, "what it said when it woke"
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_killed_worker_of_spark_takes_its_seat_again(spark, tiny, tmp_path):
     from photinus.engine.spark import SparkEngine
