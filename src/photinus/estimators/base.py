@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 import math
 import secrets
 import tempfile
@@ -140,13 +141,13 @@ class NetworkClassifier(
         plain["data"] = {**plain.get("data", {}), **source}
         return Job.from_dict({**plain, "engine": "spark", "name": self.uid})
 
+    @abstractmethod
     def _sizes(self, shape: tuple[int, ...], classes: int) -> dict[str, Any]:
         """Returns the model's settings that the rows decide."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _outputs(self, job: Job, spec: ColumnSpec, classes: int) -> int:
         """Returns how many outputs the job's model has for rows of this kind."""
-        raise NotImplementedError
 
     @contextmanager
     def _folder(self) -> Iterator[Path]:
