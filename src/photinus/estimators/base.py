@@ -178,7 +178,7 @@ class NetworkClassificationModel(
         self.network = network
         self.summary: TrainingSummary | None = None
         """Of the fit that made this model; None for one that was loaded."""
-        self._sent: dict[tuple[str, int], Callable[..., Any]] = {}  # copies share it
+        self._sent: dict[tuple[str, int, bool], Callable[..., Any]] = {}  # copies share it
         self._start({})
 
     def module(self) -> nn.Module:
@@ -221,7 +221,9 @@ class NetworkClassificationModel(
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         features = one_column(dataset, self.getOrDefault("featuresCol"), self.network.shape)
-        score, scores = self._score(dataset.sparkSession), f"{self.uid}__scores"
+        is_bytes = dict(dataset.select(features.alias("x")).dtypes)["x"] == "binary"
+        score = self._score(dataset.sparkSession, is_bytes)
+        scores = f"{self.uid}__scores"
         made = {
             "rawPredictionCol": array_to_vector(F.col(f"{scores}.raw")),
             "probabilityCol": array_to_vector(F.col(f"{scores}.probability")),
@@ -231,18 +233,19 @@ class NetworkClassificationModel(
         named.pop("", None)
         return dataset.withColumn(scores, score(features)).withColumns(named).drop(scores)
 
-    def _score(self, spark: SparkSession) -> Callable[..., Any]:
+    def _score(self, spark: SparkSession, is_bytes: bool) -> Callable[..., Any]:
         """Returns the function of columns; the weights are sent once a session."""
         threads = int(str(spark.conf.get("spark.task.cpus", "1")))
         batch = self.getOrDefault("predictBatchSize")
-        key = (str(spark.sparkContext.applicationId), batch)
+        key = (str(spark.sparkContext.applicationId), batch, is_bytes)
         if key not in self._sent:
             sent = spark.sparkContext.broadcast((self.network.meta(), self.network.weights()))
             self._sent[key] = predict_batch_udf(
                 lambda: predictor(lambda: sent.value, threads),
                 return_type=_SCORES,
                 batch_size=batch,
-                input_tensor_shapes=[[self.numFeatures]],
+                # bytes come as a column of scalars, for which Spark takes no shape
+                input_tensor_shapes=None if is_bytes else [[self.numFeatures]],
             )
         return self._sent[key]
 
