@@ -1,6 +1,7 @@
 """Every fault, in virtual time: what is promised of rounds, seats and the end of a run."""
 # Over 400 lines: one small problem and one set of helpers serve every fault.
 
+import json
 import time
 
 import numpy as np
@@ -11,6 +12,7 @@ from photinus.core.errors import RunFailedError, UsageError
 from photinus.engine.simulate import Simulation, World
 from photinus.feed.arrays import PartitionFeed
 from photinus.nodes.life import Part
+from photinus.run.resume import cut_from, files_of, meta_of
 from photinus.strategies.outer import Nesterov, Sgd
 from photinus.strategies.recipes import (
     RECIPES,
@@ -475,6 +477,28 @@ def test_a_resumed_run_goes_on_with_the_momentum_that_it_had(field, name):
         SMALL[name], stages=[stage], desk={"term": 2}, cut=type(cut)(**fields(cut) | {"inner": {}})
     ).run()
     assert not (fresh.vector == whole.vector).all(), "the momentum matters"
+
+
+@pytest.mark.parametrize("codec", ["int8", "int4"])
+def test_a_resumed_run_goes_on_with_what_its_codec_left_out(field, codec):
+    agreement = averaging(every=Steps(6), codec=codec)
+    whole = field.play(agreement, epochs=6, desk={"checkpoint_seconds": 0.2}).run()
+    cut = whole.tape.cuts[len(whole.tape.cuts) // 2]
+    assert all("agreement.left" in held for held in cut.inner.values())
+    assert cut.point.left.any()
+    cut = cut_from(twin(cut), "")
+    resumed = field.play(agreement, epochs=6, desk={"term": 2}, cut=cut).run()
+    assert (resumed.vector == whole.vector).all()
+    bare = type(cut)(**fields(cut) | {"inner": {}})
+    fresh = field.play(agreement, epochs=6, desk={"term": 2}, cut=bare).run()
+    assert not (fresh.vector == whole.vector).all(), "the feedback matters"
+
+
+def twin(cut):
+    """A cut as the checkpoint that is read again."""
+    from photinus.checkpoint.store import Checkpoint
+
+    return Checkpoint(cut.name, json.loads(json.dumps(meta_of(cut, ""))), files_of(cut), True)
 
 
 def fields(cut):

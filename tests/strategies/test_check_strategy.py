@@ -11,7 +11,7 @@ from photinus.core.clock import Clock, Epochs, Examples, Seconds, Steps
 from photinus.strategies.base import Message, Reply, Turn
 from photinus.strategies.check import check_strategy
 from photinus.strategies.outer import Adagrad, Adam, SlowMo
-from photinus.strategies.recipes import RECIPES, averaging, diloco, from_plain
+from photinus.strategies.recipes import RECIPES, all_reduce, averaging, diloco, from_plain
 from photinus.strategies.rounds import AllReduce, Averaging, Rounds
 
 VARIANTS = {
@@ -24,6 +24,10 @@ VARIANTS = {
     "quorum": averaging(quorum=0.5, grace_seconds=0.2),
     "fp32": averaging(codec="fp32"),
     "by examples": averaging(merge="examples"),
+    "int8": averaging(codec="int8"),
+    "int4": averaging(codec="int4", every=Steps(5)),
+    "int4 up": averaging(codec="int4", codec_down="bf16"),
+    "gradient in int8": all_reduce(codec="int8"),
 }
 
 

@@ -184,3 +184,61 @@ def test_a_gradient_counts_the_examples_of_its_own_step():
 
 def test_policies_are_barriers_unless_they_say_otherwise():
     assert (Policy.keeps, Policy.quorum, Policy.grace_seconds) == (True, 1.0, 0.0)
+
+
+# -- error feedback ----------------------------------------------------------------------------
+
+
+def fed(codec="int4"):
+    """A worker and an owner, and a delta of which int4 leaves most out."""
+    worker, owner = Averaging(every=Steps(1), codec=codec), Rounds(codec=codec)
+    vector = np.zeros(3)
+    state, held = worker.init(vector), owner.init(start(vector.copy()))
+    return worker, owner, vector, state, held
+
+
+def step(vector):
+    vector -= np.array([1.0, 0.06, -0.02])
+    return vector
+
+
+def test_what_a_codec_leaves_out_comes_with_the_rounds_after():
+    worker, owner, vector, state, held = fed()
+    for n in range(1, 201):
+        message, state = worker.offer(Turn("swap"), step(vector), Clock(n, 8 * n), state)
+        (reply,), held = owner.receive(0, message, frozenset({0}), held)
+        state = worker.accept(vector, reply.message, state)
+        assert (vector == owner.agreed(held).vector).all()
+    np.testing.assert_allclose(vector / 200, [-1.0, -0.06, 0.02], atol=2 / 14 / 200 * 1.2)
+
+
+def test_a_push_that_missed_its_round_leaves_the_feedback_as_it_was():
+    worker, owner, vector, state, held = fed()
+    message, state = worker.offer(Turn("swap"), step(vector), Clock(1, 8), state)
+    (reply,), held = owner.receive(0, message, frozenset({0}), held)
+    state = worker.accept(vector, reply.message, state)
+    left = state.left.copy()
+    assert left.any()
+    late, state = worker.offer(Turn("swap"), step(vector), Clock(2, 16), state)
+    assert not (state.leaving == left).all(), "agreed on, it would be another"
+    state = worker.accept(vector, owner.agreed(held), state)
+    assert (state.left == left).all(), "nothing of that push was agreed on: it is sent once more"
+    again, _ = worker.offer(Turn("swap"), vector, Clock(2, 16), state)
+    assert (again.vector == late.vector).all()
+
+
+def test_a_joiner_has_left_nothing_out_and_the_owner_goes_on_with_what_it_left_out():
+    worker, owner, vector, state, held = fed()
+    message, state = worker.offer(Turn("swap"), step(vector), Clock(1, 8), state)
+    _, held = owner.receive(0, message, frozenset({0}), held)
+    point = owner.agreed(held)
+    assert point.left.size == 3
+    assert (owner.init(point).left == held.left).all()
+    joiner = worker.accept(vector.copy(), point, worker.init(vector))
+    assert not joiner.left.any()
+
+
+def test_gradients_and_whole_numbers_are_sent_without_feedback():
+    assert Averaging(codec="bf16").init(np.zeros(3)).left.size == 0
+    assert Rounds(codec="int8", keeps=False).init(start(np.zeros(3))).left.size == 0
+    assert Rounds(codec="fp32").agreed(Rounds().init(start(np.zeros(3)))).left is None

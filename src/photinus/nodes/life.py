@@ -14,6 +14,7 @@ from photinus.core.seeds import derive
 from photinus.feed.arrays import FeedOrder
 from photinus.feed.base import Batch, Feed
 from photinus.models.base import Model
+from photinus.nodes.keeping import position_of, split
 from photinus.nodes.loop import Bench, Exchange, Pace, Snapshot, Stepped, work
 from photinus.nodes.mail import Grant
 from photinus.nodes.program import Program
@@ -83,9 +84,9 @@ def _bench(
     heal = grant.heal
     assert heal.vector is not None
     model.load(heal.vector, heal.floats, heal.integers)
-    inner = stage.inner()
-    if grant.inner:
-        inner.load(grant.inner)
+    inner, (held, kept) = stage.inner(), split(grant.inner)
+    if held:
+        inner.load(held)
     is_whole = bool(getattr(strategy, "whole_part", False))
     order = FeedOrder(
         batch_size=max(1, part.rows) if is_whole else stage.batch_size,
@@ -96,7 +97,7 @@ def _bench(
         workers=program.workers,
     )
     feed = part.open(order).mapped(lambda features: stage.prepare(features, history))
-    feed.seek(grant.position)
+    feed.seek(position_of(kept, grant.position))
     return Bench(
         model=_WholePart(model) if is_whole else model,
         inner=inner,
@@ -105,6 +106,7 @@ def _bench(
         pace=Pace(grant.progress, 0, program.workers / max(1, grant.budget)),
         seed=lambda position: derive(program.seed, phase.name, slot, position),
         heal=None if grant.is_fresh else heal,
+        kept=kept,
     )
 
 

@@ -7,7 +7,7 @@ Spark tasks, or a simulator in virtual time. It knows no sockets, no clocks and 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from photinus.core.parameters import Vector
 from photinus.feed.base import Feed
 from photinus.models.base import Model
 from photinus.models.inner import Inner
+from photinus.nodes.keeping import keep, take_up
 from photinus.strategies.base import GRADIENT, PARAMETERS, Message, Strategy, Turn
 
 __all__ = [
@@ -67,6 +68,8 @@ class Bench:
     """Feed position -> the seed of that step."""
     heal: Message | None = None
     """The agreed point that a joiner starts from."""
+    kept: Mapping[str, Vector] = field(default_factory=dict)
+    """What its strategy alone knew, of the cut that it goes on from."""
 
 
 class Stepped(NamedTuple):
@@ -89,6 +92,7 @@ class Snapshot(NamedTuple):
 
     position: int
     inner: Mapping[str, Vector]
+    """The inner optimizer's state, and what the strategy alone knows."""
     trained: Vector | None
     """With agreement on gradients, where no owner holds the parameters."""
     floats: Vector
@@ -116,7 +120,7 @@ def work(bench: Bench) -> Generator[Stepped | Exchange | Snapshot, News, Clock]:
     trained = model.parameters.trained
     clock, state, pace, first = Clock(), strategy.init(trained), bench.pace, feed.epochs
     if bench.heal is not None:
-        state = strategy.accept(trained, bench.heal, state)
+        state = take_up(trained, strategy.accept(trained, bench.heal, state), bench.kept)
     for batch in feed:
         at = pace.progress(clock)
         gradient, metrics = model.learn(batch, bench.seed(feed.position))
@@ -132,7 +136,7 @@ def work(bench: Bench) -> Generator[Stepped | Exchange | Snapshot, News, Clock]:
         if news.progress is not None:
             pace = pace._replace(agreed=news.progress, examples=clock.examples)
         if news.save:
-            yield snapshot(bench)
+            yield snapshot(bench, clock, state)
         if told.stop or news.stop:
             break
     yield from drain(bench, clock._replace(closing=True), state)
@@ -168,12 +172,13 @@ def take_in(bench: Bench, vector: Vector, messages: tuple[Message, ...], state: 
     return state
 
 
-def snapshot(bench: Bench) -> Snapshot:
+def snapshot(bench: Bench, clock: Clock, state: Any) -> Snapshot:  # noqa: ANN401
     """Returns copies of all that a worker holds alone."""
-    parameters = bench.model.parameters
+    parameters, position = bench.model.parameters, bench.feed.position
+    inner = {name: value.copy() for name, value in bench.inner.state().items()}
     return Snapshot(
-        bench.feed.position,
-        {name: value.copy() for name, value in bench.inner.state().items()},
+        position,
+        inner | keep(bench.strategy, parameters.trained, clock, state, position),
         parameters.trained.copy() if bench.strategy.site == GRADIENT else None,
         parameters.floats.copy(),
         parameters.integers.copy(),

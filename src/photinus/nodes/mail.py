@@ -109,6 +109,7 @@ def message_to(frame: Frame, message: Message, **note: Any) -> Frame:  # noqa: A
         "vector": message.vector,
         "floats": message.floats,
         "integers": message.integers,
+        "left": message.left,
     }
     return pack(
         frame,
@@ -137,6 +138,7 @@ def message_of(frame: Frame, kind: str = "") -> Message:
         outer=_numbered(arrays, "outer"),
         floats=arrays.get("floats"),
         integers=arrays.get("integers"),
+        left=arrays.get("left"),
     )
 
 

@@ -21,6 +21,7 @@ def files_of(cut: Cut) -> _Files:
     """Returns a cut's arrays by file: the agreed point, the history, and each slot's own."""
     point = cut.point
     named = {"vector": point.vector, "floats": point.floats, "integers": point.integers}
+    named["left"] = point.left
     agreed = {name: value for name, value in named.items() if value is not None}
     agreed |= {f"outer.{i}": value for i, value in enumerate(point.outer)}
     files: _Files = {"agreed": agreed}
@@ -74,6 +75,7 @@ def cut_from(checkpoint: Checkpoint, fingerprint: str) -> Cut:
             outer=tuple(agreed[f"outer.{i}"] for i in range(count)),
             floats=agreed.get("floats", np.zeros(0, np.float32)),
             integers=agreed.get("integers", np.zeros(0, np.int64)),
+            left=agreed.get("left"),
         ),
         positions={int(slot): int(position) for slot, position in meta["positions"].items()},
         rows={int(slot): int(rows) for slot, rows in meta["rows"].items()},

@@ -16,6 +16,7 @@ from photinus.core.parameters import Vector
 __all__ = [
     "ALL",
     "GRADIENT",
+    "OWN_PARAMETERS",
     "PARAMETERS",
     "Message",
     "Policy",
@@ -27,6 +28,9 @@ __all__ = [
 
 GRADIENT, PARAMETERS = "gradient", "parameters"
 """Where in a step a strategy acts: on the gradient, before the inner step, or after it."""
+
+OWN_PARAMETERS = "parameters"
+"""In `Strategy.alone`: between agreements a worker's parameters are nobody else's."""
 
 ALL = (0, 0)
 """The fragment that is the whole vector."""
@@ -71,6 +75,8 @@ class Message(NamedTuple):
     floats: Vector | None = None
     """Float buffers (BatchNorm): beside the vector, never through an outer optimizer."""
     integers: Vector | None = None
+    left: Vector | None = None
+    """What the owner's codec has left out so far [n], in `heal` only."""
 
 
 class Strategy(ABC):
@@ -80,6 +86,8 @@ class Strategy(ABC):
     """
 
     site: str = PARAMETERS
+    alone: tuple[str, ...] = ()
+    """Fields of its state (arrays, clocks) that no owner holds, for checkpoints."""
 
     @abstractmethod
     def init(self, vector: Vector) -> Any:  # noqa: ANN401 - each strategy has a state of its own

@@ -12,7 +12,7 @@ import numpy as np
 from photinus.core.clock import Clock
 from photinus.core.parameters import Vector
 from photinus.strategies.base import GRADIENT, PARAMETERS, Message, Policy, Reply, Strategy, Turn
-from photinus.strategies.codecs import decode
+from photinus.strategies.codecs import codec, decode
 
 __all__ = ["BATCH", "NUMBERS", "STEPS", "Halves", "State", "check_strategy"]
 
@@ -238,7 +238,9 @@ def _check_lost_round(table: _Table) -> None:
     assert message.since.steps > lost.since.steps, "a lost round loses the work that was in it"
     assert message.since.steps == seat.clock.steps, "a lost round loses the work that was in it"
     delta = decode(message.codec, _whole(message))
-    kept = np.allclose(delta, table.start - seat.vector, rtol=1e-2, atol=1e-6)
+    unsent = table.start - seat.vector
+    missed = float(np.abs(unsent).max()) * codec(message.codec).error
+    kept = np.allclose(delta, unsent, rtol=0, atol=1.01 * missed + 1e-6)
     assert kept, "a lost round loses progress"
 
 

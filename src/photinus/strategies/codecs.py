@@ -1,4 +1,14 @@
-"""Codecs: how a vector travels. Up and down apart; what all hold is what all decoded."""
+"""Codecs: how a vector travels. Up and down apart; what all hold is what all decoded.
+
+int8 and int4 go by blocks of `BLOCK` numbers with one scale each, nearest-even:
+s = max|x| / L;  q = round(x / s);  x̂ = q·s;  L = 127 or 7, so |x − x̂| ≤ s / 2.
+
+They travel as one vector of bytes: the float32 scales, then the blocks. An int8 block is its
+numbers; in an int4 block of r numbers byte j holds number j below and number j + ⌈r/2⌉ above, and
+a last block of an odd count ends with the one value that no number takes, −8. The count of
+numbers follows from the count of bytes. A block with a number that is not finite travels with
+the scale NaN, so that whoever decodes it sees that. Numbers of a block below 2⁻¹¹⁰ travel as 0.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +16,52 @@ from typing import NamedTuple
 
 import numpy as np
 
-from photinus.core.errors import UsageError
+from photinus.core.errors import FrameError, UsageError
 from photinus.core.parameters import Vector
 from photinus.core.settings import unknown_name
 
-__all__ = ["CODECS", "Codec", "codec", "decode", "encode", "round_trip"]
+__all__ = ["BLOCK", "CODECS", "Codec", "codec", "decode", "encode", "residual", "size_bytes"]
+
+BLOCK = 1024
+"""How many numbers share a scale."""
+_ROWS = 128
+"""So many blocks are worked on at a time: they stay in the processor's cache."""
+_TINY = np.float32(2.0**-110)
+_MOST = np.float32(3.402e38)
+"""A scale for more would be decoded to infinity."""
+_PAD = 8
+"""The half byte that stands for no number."""
 
 
 class Codec(NamedTuple):
-    """A name and how many bytes a float32 number takes on the way."""
+    """A name, and how exact it is."""
 
     name: str
-    bytes_per_number: float
+    bits: int
+    """Of a number; int8 and int4 add 32 for each block's scale."""
+    error: float
+    """The largest error, as a share of the block's largest number; bf16: of the number."""
+
+    @property
+    def levels(self) -> int:
+        """How far a number in a block counts from 0; 0 where numbers travel one by one."""
+        return {8: 127, 4: 7}.get(self.bits, 0)
+
+    @property
+    def has_feedback(self) -> bool:
+        """True when what it leaves out of a delta is added to the next one (error feedback)."""
+        return self.levels > 0
 
 
-CODECS = {c.name: c for c in (Codec("fp32", 4.0), Codec("bf16", 2.0))}
+CODECS = {
+    c.name: c
+    for c in (
+        Codec("fp32", 32, 0.0),
+        Codec("bf16", 16, 2**-8),
+        Codec("int8", 8, 1 / 254),
+        Codec("int4", 4, 1 / 14),
+    )
+}
 
 
 def codec(name: str) -> Codec:
@@ -34,14 +75,65 @@ def codec(name: str) -> Codec:
     return CODECS[name]
 
 
-def encode(name: str, vector: Vector) -> Vector:
-    """Returns a float vector [n] as the codec sends it: float as it is, or bfloat16 in uint16 [n].
+def size_bytes(name: str, count: int) -> int:
+    """Returns how many bytes `count` float32 numbers take on the way.
 
-    bfloat16 rounds to the nearest even; float64 vectors travel as they are under `fp32`.
+    Example:
+        >>> size_bytes("int8", 2500), size_bytes("int4", 2501)
+        (2512, 1263)
+    """
+    taken = codec(name)
+    scales = 4 * -(-count // BLOCK) if taken.levels else 0
+    return scales + -(-count * taken.bits // 8)
+
+
+def encode(name: str, vector: Vector) -> Vector:
+    """Returns a float vector [n] as the codec sends it.
+
+    fp32: as it is, float64 too · bf16: uint16 [n], nearest even · int8, int4: uint8, see above.
+
+    Raises:
+        UsageError: the vector holds integers.
+
+    Example:
+        >>> decode("int8", encode("int8", np.array([1.0, -0.5, 0.0], "f4"))).round(2).tolist()
+        [1.0, -0.5, 0.0]
     """
     if name == "fp32":
         return vector
-    _refuse_integers(name, vector)
+    if vector.dtype.kind != "f":
+        wrong = f"codec {name} takes floating-point vectors"
+        raise UsageError(wrong, got=str(vector.dtype), do="send integers beside the vector")
+    return _bf16(vector) if name == "bf16" else _blocks(codec(name), vector)
+
+
+def decode(name: str, sent: Vector) -> Vector:
+    """The inverse of `encode`: returns float [n].
+
+    Raises:
+        FrameError: these bytes are no vector of that codec.
+    """
+    if name == "fp32":
+        return sent
+    if name == "bf16":
+        wide: Vector = np.left_shift(sent, 16, dtype=np.uint32).view(np.float32)
+        return wide
+    return _from_blocks(codec(name), sent)
+
+
+def residual(name: str, vector: Vector, sent: Vector) -> Vector:
+    """Returns what a codec left out: vector − decode(sent) [n]; empty where nothing is kept.
+
+    Error feedback adds it to the next delta: e ← e + Δ; send Q(e); e ← e − Q(e) (1-bit SGD:
+    Seide et al., 2014).
+    """
+    if not codec(name).has_feedback:
+        return vector[:0]
+    left: Vector = vector - decode(name, sent)
+    return left
+
+
+def _bf16(vector: Vector) -> Vector:
     import torch  # here, so that planning and simulating need no torch
 
     narrow = torch.from_numpy(np.ascontiguousarray(vector)).to(torch.bfloat16)
@@ -49,21 +141,86 @@ def encode(name: str, vector: Vector) -> Vector:
     return sent
 
 
-def decode(name: str, sent: Vector) -> Vector:
-    """The inverse of `encode`: returns float [n]."""
-    if name == "fp32":
-        return sent
-    wide: Vector = np.left_shift(sent, 16, dtype=np.uint32).view(np.float32)
-    return wide
+def _blocks(taken: Codec, vector: Vector) -> Vector:
+    with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, and is seen
+        numbers = np.ascontiguousarray(vector, np.float32)
+    count = numbers.size
+    whole = count - count % BLOCK
+    work = np.empty((_ROWS, BLOCK), np.float32)
+    sent = np.empty(size_bytes(taken.name, count), np.uint8)
+    at = 4 * -(-count // BLOCK)
+    scales, end = sent[:at].view(np.float32), at + whole * taken.bits // 8
+    if whole:
+        body = sent[at:end].reshape(whole // BLOCK, -1)  # [blocks, bytes of one]
+        blocks = numbers[:whole].reshape(-1, BLOCK)
+        for start in range(0, len(blocks), _ROWS):
+            rows = slice(start, min(start + _ROWS, len(blocks)))
+            some = blocks[rows]
+            _pack(taken, some, scales[rows], body[rows], work[: len(some)])
+    if whole < count:
+        last = numbers[None, whole:]
+        _pack(taken, last, scales[-1:], sent[None, end:], work[:1, : count - whole])
+    return sent
 
 
-def round_trip(name: str, vector: Vector) -> Vector:
-    """Returns what the other side will hold: decode(encode(vector)), in the vector's precision."""
-    if name == "fp32":
-        return vector
-    return decode(name, encode(name, vector)).astype(vector.dtype, copy=False)
+def _pack(taken: Codec, numbers: Vector, scales: Vector, body: Vector, work: Vector) -> None:
+    """Fills scales [b] and bytes [b, bytes of one] from numbers [b, r]; work [b, r] is scratch."""
+    largest = np.abs(numbers, out=work).max(1)
+    with np.errstate(invalid="ignore", divide="ignore"):  # NaN goes into the scale, as promised
+        np.divide(largest, np.float32(taken.levels), out=scales)
+        scales[scales < _TINY] = 0
+        scales[~np.isfinite(scales)] = np.nan
+        np.minimum(scales, _MOST / np.float32(taken.levels), out=scales)
+        inverse = np.where(scales > 0, np.float32(1) / scales, np.float32(0))
+        np.multiply(numbers, inverse[:, None], out=work)
+    if not np.isfinite(scales).all():
+        np.nan_to_num(work, copy=False, nan=0, posinf=0, neginf=0)
+    np.rint(work, out=work)
+    if taken.bits == 8:
+        np.copyto(body.view(np.int8), work, casting="unsafe")
+        return
+    half, small = body.shape[1], work.astype(np.int8).view(np.uint8)  # [b, r]
+    np.bitwise_and(small[:, :half], 15, out=body)
+    upper = np.full_like(body, _PAD << 4) if small.shape[1] < 2 * half else np.empty_like(body)
+    np.left_shift(small[:, half:], 4, out=upper[:, : small.shape[1] - half])
+    body |= upper
 
 
-def _refuse_integers(name: str, vector: Vector) -> None:
-    if vector.dtype.kind != "f":
-        raise UsageError(f"codec {name} takes floating-point vectors", got=str(vector.dtype))
+def _from_blocks(taken: Codec, sent: Vector) -> Vector:
+    if not sent.size:
+        return np.empty(0, np.float32)
+    block_bytes = BLOCK * taken.bits // 8
+    blocks = (sent.size - 1) // (4 + block_bytes)  # before the last one, which may be short
+    at, end = 4 * (blocks + 1), 4 * (blocks + 1) + blocks * block_bytes
+    if sent.dtype != np.uint8 or end >= sent.size:
+        raise FrameError(f"these are no numbers of codec {taken.name}", got=f"{sent.size} bytes")
+    last, scales = sent[None, end:], np.ascontiguousarray(sent[:at]).view(np.float32)
+    numbers = np.empty(blocks * BLOCK + _count(taken, last), np.float32)
+    body = sent[at:end].reshape(blocks, block_bytes)
+    whole = numbers[: blocks * BLOCK].reshape(blocks, BLOCK)
+    for start in range(0, blocks, _ROWS):
+        rows = slice(start, min(start + _ROWS, blocks))
+        _unpack(taken, body[rows], scales[rows], whole[rows])
+    _unpack(taken, last, scales[-1:], numbers[None, blocks * BLOCK :])
+    return numbers
+
+
+def _count(taken: Codec, last: Vector) -> int:
+    """Returns how many numbers the last block [1, bytes] holds."""
+    if taken.bits == 8:
+        return last.size
+    return 2 * last.size - (int(last[0, -1]) >> 4 == _PAD)
+
+
+def _unpack(taken: Codec, body: Vector, scales: Vector, numbers: Vector) -> None:
+    """Fills numbers [b, r] from bytes [b, bytes of one] and scales [b]."""
+    small = body.view(np.int8)
+    if taken.bits == 4:
+        half = body.shape[1]
+        small = np.empty(numbers.shape, np.int8)
+        low = small[:, :half]
+        np.left_shift(body.view(np.int8), 4, out=low)
+        low >>= 4
+        np.right_shift(body.view(np.int8)[:, : numbers.shape[1] - half], 4, out=small[:, half:])
+    np.copyto(numbers, small)
+    numbers *= scales[:, None]

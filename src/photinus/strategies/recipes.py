@@ -14,6 +14,7 @@ from typing import Any
 from photinus.core.clock import Epochs, Seconds, Steps, Trigger
 from photinus.core.errors import UsageError
 from photinus.core.settings import (
+    Limit,
     at_least,
     between,
     from_dict,
@@ -67,7 +68,9 @@ class Agreement:
     outer: Outer = field(default_factory=Sgd)
     merge: str = "uniform"
     codec: str = "fp32"
-    """Of what travels, up and down."""
+    """Of what travels up, and down."""
+    codec_down: str | None = None
+    """Of what travels down, where it is another."""
     quorum: float = 1.0
     """The share of the workers whose pushes close a round."""
     grace_seconds: float = 0.0
@@ -79,6 +82,7 @@ class Agreement:
         "payload": one_of("gradient", "delta"),
         "merge": one_of(*MERGES),
         "codec": one_of(*CODECS),
+        "codec_down": Limit.optional(one_of(*CODECS)),
         "quorum": between(0.01, 1),
         "grace_seconds": at_least(0),
         "gain": one_of("safe", "unsafe"),
@@ -91,7 +95,12 @@ class Agreement:
         every = "every step" if self.payload == "gradient" else f"every {self.every}"
         shown = [f"{f.name}={getattr(self.outer, f.name):g}" for f in _fields(self.outer)]
         outer = f", {self.outer.name}({', '.join(shown)})" if self.payload == "delta" else ""
-        return f"{self.recipe} {every}{outer}, merge {self.merge}, {self.codec}"
+        return f"{self.recipe} {every}{outer}, merge {self.merge}, {self._codecs}"
+
+    @property
+    def _codecs(self) -> str:
+        down = self.codec_down or self.codec
+        return self.codec if down == self.codec else f"{self.codec} up, {down} down"
 
     @property
     def is_deterministic(self) -> bool:
@@ -109,7 +118,7 @@ class Agreement:
         return Rounds(
             outer=self.outer,
             merge=self.merge,
-            codec=self.codec,
+            codec=self.codec_down or self.codec,
             keeps=self.payload == "delta",
             quorum=self.quorum,
             grace_seconds=self.grace_seconds,
@@ -163,7 +172,7 @@ def iterative_reduce(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of
 
 def diloco(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
     """Hundreds of steps (of AdamW) between rounds, Nesterov outside (Douillard et al., 2023)."""
-    usual = {"every": Steps(500), "outer": Nesterov(lr=0.7, momentum=0.9), "codec": "bf16"}
+    usual = {"every": Steps(500), "outer": Nesterov(lr=0.7, momentum=0.9), "codec": "int8"}
     return _made("diloco", usual, parts)
 
 

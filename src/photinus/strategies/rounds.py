@@ -22,7 +22,7 @@ from photinus.strategies.base import (
     Turn,
     part,
 )
-from photinus.strategies.codecs import CODECS, decode, encode, round_trip
+from photinus.strategies.codecs import CODECS, codec, decode, encode, residual
 from photinus.strategies.merge import MERGES, coefficients, combine
 from photinus.strategies.outer import Outer, Sgd
 
@@ -40,6 +40,10 @@ class Round(NamedTuple):
     """How far its work has gone into agreed rounds."""
     sent: Clock
     """When it last pushed: what the trigger counts from."""
+    left: Vector
+    """What its codec left out of the deltas that were agreed on [n]; empty where nothing is."""
+    leaving: Vector
+    """The same, should the push that is under way be agreed on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +61,7 @@ class Averaging(Strategy):
     outer: Outer = field(default_factory=Sgd)
     codec: str = "fp32"
     site = PARAMETERS
+    alone = ("left",)
     LIMITS = {"codec": one_of(*CODECS)}  # noqa: RUF012
 
     def __post_init__(self) -> None:
@@ -64,7 +69,8 @@ class Averaging(Strategy):
 
     def init(self, vector: Vector) -> Round:
         """The anchor is where all start."""
-        return Round(vector.copy(), self.outer.init(vector), 0, Clock(), Clock())
+        left = np.zeros_like(vector if codec(self.codec).has_feedback else vector[:0])
+        return Round(vector.copy(), self.outer.init(vector), 0, Clock(), Clock(), left, left)
 
     def due(self, clock: Clock, state: Round) -> tuple[Turn, ...]:
         """A swap when the trigger fires; at the end of the phase, when anything is unsent."""
@@ -74,28 +80,35 @@ class Averaging(Strategy):
     def offer(
         self, turn: Turn, vector: Vector, clock: Clock, state: Round
     ) -> tuple[Message | None, Round]:
-        """Offers the delta since the anchor."""
+        """Offers the delta since the anchor, and on it what the codec left out before."""
+        delta = state.anchor - vector
+        if state.left.size:
+            delta += state.left
+        sent = encode(self.codec, delta)
         message = Message(
             "push",
-            encode(self.codec, state.anchor - vector),
+            sent,
             turn.fragment,
             since=clock.since(state.counted),
             version=state.version,
             codec=self.codec,
         )
-        return message, state._replace(sent=clock)
+        return message, state._replace(sent=clock, leaving=residual(self.codec, delta, sent))
 
     def accept(self, vector: Vector, incoming: Message, state: Round) -> Round:
         """Takes the merged delta through the outer step, or the agreed point after a miss."""
         assert incoming.vector is not None
-        sent = decode(incoming.codec, incoming.vector)
+        sent = _decoded(incoming, vector.dtype)  # the owner steps in this precision too
         if incoming.kind == "heal":
             unsent = state.anchor - vector
             np.subtract(sent, unsent, out=vector)
-            return Round(sent.copy(), incoming.outer, incoming.version, state.counted, state.sent)
+            return state._replace(
+                anchor=sent.copy(), outer=incoming.outer, version=incoming.version
+            )
         anchor, outer = self.outer.update(state.anchor, sent, state.outer)
         np.copyto(vector, anchor)
-        return Round(anchor, outer, incoming.version, state.sent, state.sent)
+        left = state.leaving
+        return Round(anchor, outer, incoming.version, state.sent, state.sent, left, left)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,6 +171,8 @@ class Agreed(NamedTuple):
     version: int
     waiting: Mapping[tuple[int, int], Mapping[int, Message]]
     """fragment -> slot -> its push."""
+    left: Vector
+    """What the codec left out of the means so far [n]; empty where nothing is kept."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -191,7 +206,11 @@ class Rounds(Policy):
         assert point.integers is not None
         fresh = self.outer.init(point.vector) if self.keeps else ()
         outer = point.outer or fresh
-        return Agreed(point.vector, outer, point.floats, point.integers, point.version, {})
+        left = point.left
+        if left is None:
+            has_feedback = self.keeps and codec(self.codec).has_feedback
+            left = np.zeros_like(point.vector if has_feedback else point.vector[:0])
+        return Agreed(point.vector, outer, point.floats, point.integers, point.version, {}, left)
 
     def receive(
         self, slot: int, message: Message, members: frozenset[int], state: Agreed
@@ -221,8 +240,16 @@ class Rounds(Policy):
         weights = coefficients(self.merge, [m.since for m in pushed.values()])
         real = state.vector.dtype
         deltas = [_decoded(m, real) for m in pushed.values()]
-        mean = round_trip(self.codec, combine(deltas, weights))
+        combined = combine(deltas, weights)
+        if state.left.size:
+            combined += part(state.left, fragment)
+        sent = encode(self.codec, combined)
+        mean = decode(self.codec, sent).astype(real, copy=False)  # as every worker reads it
         state = self._moved(fragment, mean, state)
+        if state.left.size:
+            left = state.left.copy()
+            part(left, fragment)[:] = combined - mean
+            state = state._replace(left=left)
         floats, integers = _buffers(pushed)
         waiting = {f: p for f, p in state.waiting.items() if f != fragment}
         state = state._replace(version=state.version + 1, waiting=waiting)
@@ -230,7 +257,7 @@ class Rounds(Policy):
             state = state._replace(floats=floats, integers=integers)
         answer = Message(
             "agreed",
-            encode(self.codec, mean),
+            sent,
             fragment,
             version=state.version,
             codec=self.codec,
@@ -263,6 +290,7 @@ class Rounds(Policy):
             outer=state.outer,
             floats=state.floats,
             integers=state.integers,
+            left=state.left if state.left.size else None,
         )
 
 

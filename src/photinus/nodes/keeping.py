@@ -1,0 +1,88 @@
+"""What a strategy's state holds that only this worker knows, as arrays for a cut, and back.
+
+Clocks are kept by their age: a worker that goes on from a cut begins to count at 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from photinus.core.clock import Clock
+from photinus.core.parameters import Vector
+from photinus.strategies.base import OWN_PARAMETERS, Strategy
+
+__all__ = ["keep", "position_of", "split", "take_up"]
+
+_PREFIX = "agreement."
+_POSITION = "position"
+
+
+def keep(
+    strategy: Strategy,
+    vector: Vector,
+    clock: Clock,
+    state: Any,  # noqa: ANN401 - each strategy has a state of its own
+    position: int,
+) -> dict[str, Vector]:
+    """Returns the fields of `strategy.alone` by name, as copies; empty ones are left out.
+
+    Args:
+        strategy: the worker's half.
+        vector: its parameters [n]; kept where they are not the agreed ones.
+        clock: its present time.
+        state: of the strategy.
+        position: of the feed, at these parameters.
+    """
+    kept: dict[str, Vector] = {}
+    for name in getattr(strategy, "alone", ()):
+        if name == OWN_PARAMETERS:
+            kept |= {name: vector.copy(), _POSITION: np.array([position])}
+            continue
+        value = getattr(state, name)
+        if isinstance(value, Clock):
+            kept[name] = np.array(clock.since(value), np.float64)  # [5]
+        elif isinstance(value, np.ndarray):
+            kept[name] = value.copy()
+        else:
+            ages = [clock.since(one) for one in value]
+            kept[name] = np.array(ages, np.float64).ravel()  # [clocks · 5]
+    return {_PREFIX + name: value for name, value in kept.items() if value.size}
+
+
+def split(held: Mapping[str, Vector]) -> tuple[dict[str, Vector], dict[str, Vector]]:
+    """Parts what a cut holds of a worker: the inner optimizer's, and the strategy's."""
+    inner = {name: value for name, value in held.items() if not name.startswith(_PREFIX)}
+    return inner, {n.removeprefix(_PREFIX): v for n, v in held.items() if n not in inner}
+
+
+def position_of(kept: Mapping[str, Vector], position: int) -> int:
+    """Returns where the feed goes on: behind the kept parameters' rows, or at `position`."""
+    return int(kept[_POSITION][0]) if _POSITION in kept else position
+
+
+def take_up(vector: Vector, state: Any, kept: Mapping[str, Vector]) -> Any:  # noqa: ANN401
+    """Returns the state with what was kept in it; the parameters are written into `vector`."""
+    fields: dict[str, Any] = {}
+    for name, value in kept.items():
+        if name == OWN_PARAMETERS:
+            np.copyto(vector, value)
+        elif name != _POSITION:
+            fields[name] = _like(getattr(state, name), value)
+    return state._replace(**fields) if fields else state
+
+
+def _like(present: object, value: Vector) -> object:
+    if isinstance(present, Clock):
+        return _clock(value)
+    if isinstance(present, np.ndarray):
+        return value.copy()
+    return tuple(_clock(row) for row in np.reshape(value, (-1, len(Clock()))))
+
+
+def _clock(age: Vector) -> Clock:
+    """Returns the clock that is `age` [5] old at 0."""
+    steps, examples, epochs, seconds = (float(n) for n in age[:4])
+    return Clock(-int(steps), -int(examples), -epochs, -seconds)

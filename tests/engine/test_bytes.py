@@ -1,0 +1,82 @@
+"""What the ways to agree put on the wire, by the wire's own counter."""
+
+import numpy as np
+import pytest
+
+from photinus.core.clock import Steps
+from photinus.feed.arrays import PartitionFeed
+from photinus.feed.rows import Rows
+from photinus.models.logistic import LogisticStage
+from photinus.nodes.coordinator import Coordinator
+from photinus.nodes.life import Part, live
+from photinus.nodes.mail import Seat
+from photinus.nodes.program import Phase, Program
+from photinus.nodes.service import Service
+from photinus.nodes.worker import Worker
+from photinus.strategies.codecs import size_bytes
+from photinus.strategies.recipes import all_reduce, diloco
+from photinus.transport.memory import Hub
+
+FEATURES, CLASSES, BATCHES, BATCH = 4000, 5, 24, 2
+NUMBERS = FEATURES * CLASSES + CLASSES
+HEAD_BYTES = 900
+"""More than a frame takes beside its numbers."""
+
+
+class Meter:
+    """A link that counts the bytes of pushes and of their answers."""
+
+    def __init__(self, link):
+        self.link, self.up, self.down, self.pushes = link, 0, 0, 0
+
+    def exchange(self, frame, seconds):
+        sent, received = self.link.bytes_sent, self.link.bytes_received
+        heard = self.link.exchange(frame, seconds)
+        if frame is not None and frame.kind == "push":
+            self.pushes += 1
+            self.up += self.link.bytes_sent - sent
+            self.down += self.link.bytes_received - received
+        return heard
+
+    def close(self):
+        self.link.close()
+
+
+def measured(agreement):
+    """One worker's pushes through the bytes of a real wire, in one thread."""
+    chance = np.random.default_rng(0)
+    features = chance.normal(size=(BATCHES * BATCH, FEATURES)).astype("f4")
+    rows = Rows.of(features, chance.integers(0, CLASSES, BATCHES * BATCH))
+    stage = LogisticStage(features=FEATURES, classes=CLASSES, epochs=1, batch_size=BATCH)
+    program = Program(phases=(Phase(stage=stage, agreement=agreement),), workers=1)
+    service = Service(Coordinator(program), Hub)
+    part = Part(len(rows), lambda order: PartitionFeed(rows, order))
+    meters = []
+
+    def connect():
+        meters.append(Meter(service.listener.link()))
+        return meters[-1]
+
+    Worker(live(program, 0, part), connect, Seat(bytes(16), 1), about={"attempt": "a"}).run()
+    service.close()
+    (meter,) = meters
+    return meter
+
+
+@pytest.mark.parametrize("tau", [4, 12])
+def test_diloco_sends_a_fourth_of_a_taus_part_of_what_all_reduce_does(tau):
+    every_step, rarely = measured(all_reduce()), measured(diloco(every=Steps(tau)))
+    assert (every_step.pushes, rarely.pushes) == (BATCHES, BATCHES // tau)
+    scales = size_bytes("int8", NUMBERS) / NUMBERS  # 1 and a little
+    assert 1 < scales < 1.005
+    for one, other in ((every_step.up, rarely.up), (every_step.down, rarely.down)):
+        heads = HEAD_BYTES * rarely.pushes / one
+        assert scales / (4 * tau) * 0.98 < other / one < scales / (4 * tau) + heads
+
+
+@pytest.mark.parametrize("codec", ["fp32", "bf16", "int8", "int4"])
+def test_the_wire_carries_the_bytes_that_are_computed(codec):
+    meter = measured(diloco(every=Steps(8), codec=codec))
+    wanted = size_bytes(codec, NUMBERS)
+    for counted in (meter.up, meter.down):
+        assert wanted < counted / meter.pushes < wanted + HEAD_BYTES
