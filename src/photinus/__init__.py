@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         diloco,
         full_gradient,
         iterative_reduce,
+        streaming,
     )
     from photinus.transport.link import check_link
 
@@ -106,6 +107,7 @@ __all__ = [
     "preset",
     "read_job",
     "resume",
+    "streaming",
     "train",
 ]
 
@@ -151,6 +153,7 @@ _HOMES = {
         "diloco",
         "full_gradient",
         "iterative_reduce",
+        "streaming",
     ),
     "transport.link": ("check_link",),
 }

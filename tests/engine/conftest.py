@@ -38,6 +38,17 @@ class Tape:
         self.lines.append((op, frame, fields))
 
     @staticmethod
+    def examples(applied):
+        """How many were applied; of fragments, which share them, by how far the cursors came."""
+        cursors = {}
+        for frame in applied.values():
+            at = (frame.phase, frame.slot)
+            cursors[at] = max(cursors.get(at, 0), frame.position)
+        if any(frame.fragment != (0, 0) for frame in applied.values()):
+            return sum(cursors.values())
+        return sum(frame.examples for frame in applied.values())
+
+    @staticmethod
     def _phase(applied):
         return max((frame.phase for frame in applied.values()), default=0)
 
@@ -65,7 +76,7 @@ class Tape:
                 assert number not in applied, "applied twice"
                 applied[number] = frame
                 at = (frame.slot, frame.phase)
-                assert frame.position > cursor.get(at, -1), "a cursor went backwards"
+                assert frame.position >= cursor.get(at, 0), "a cursor went backwards"
                 cursor[at] = frame.position
         return applied
 

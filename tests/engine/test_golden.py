@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 
 from photinus.core.clock import Steps
-from photinus.strategies.recipes import RECIPES, diloco, from_plain
+from photinus.strategies.recipes import RECIPES, diloco, from_plain, streaming
 
 FOLDER = Path(__file__).parents[1] / "golden"
-SHORT = {"diloco": diloco(every=Steps(10)), "averaging": from_plain({"every": {"steps": 10}})}
+SHORT = {
+    "averaging": from_plain({"every": {"steps": 10}}),
+    "diloco": diloco(every=Steps(10)),
+    "streaming": streaming(every=Steps(12)),
+}
 """Recipes whose usual rounds are longer than this problem."""
 
 

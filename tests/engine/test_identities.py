@@ -6,7 +6,14 @@ import pytest
 from photinus.core.clock import Epochs, Steps
 from photinus.strategies import recipes
 from photinus.strategies.outer import Nesterov, Sgd
-from photinus.strategies.recipes import RECIPES, all_reduce, averaging, diloco, full_gradient
+from photinus.strategies.recipes import (
+    RECIPES,
+    all_reduce,
+    averaging,
+    diloco,
+    full_gradient,
+    streaming,
+)
 
 PRECISION = [("float32", 1e-6), ("float64", 1e-12)]
 EXACT = {"outer": Sgd(), "codec": "fp32"}
@@ -16,6 +23,7 @@ AS_PLAIN = {
     "averaging": averaging(every=Steps(7), **EXACT),
     "diloco": diloco(every=Steps(11), **EXACT),
     "full_gradient": full_gradient(),
+    "streaming": streaming(every=Steps(7), fragments=3, delay=0, **EXACT),
     "iterative_reduce": recipes.iterative_reduce(every=Epochs(1)),
 }
 """Every recipe, set so that one worker trains as if there were no others."""
@@ -28,6 +36,7 @@ def test_the_table_of_identities_is_whole():
         recipes.ONE_WORKER,
         recipes.EVERY_STEP,
         recipes.NO_MOMENTUM,
+        recipes.ONE_FRAGMENT,
         recipes.FULL_BATCH,
     }
 
@@ -54,6 +63,14 @@ def test_averaging_every_step_is_all_reduce(field, dtype, close):
 def test_diloco_without_momentum_is_averaging(field, dtype, close):
     flat = diloco(every=Steps(6), outer=Nesterov(1.0, 0.0), codec="fp32", merge="nova")
     one = field.play(flat, dtype=dtype).run()
+    other = field.play(averaging(every=Steps(6), **EXACT), dtype=dtype).run()
+    np.testing.assert_allclose(one.vector, other.vector, rtol=0, atol=close)
+
+
+@pytest.mark.parametrize(("dtype", "close"), PRECISION)
+def test_streaming_one_fragment_without_delay_is_averaging(field, dtype, close):
+    whole = streaming(every=Steps(6), fragments=1, delay=0, merge="nova", **EXACT)
+    one = field.play(whole, dtype=dtype).run()
     other = field.play(averaging(every=Steps(6), **EXACT), dtype=dtype).run()
     np.testing.assert_allclose(one.vector, other.vector, rtol=0, atol=close)
 

@@ -15,6 +15,7 @@ from photinus.strategies.recipes import (
     diloco,
     full_gradient,
     iterative_reduce,
+    streaming,
 )
 
 AGREEMENTS = {
@@ -25,6 +26,7 @@ AGREEMENTS = {
     "diloco": diloco(every=Steps(12)),
     "full_gradient": full_gradient(),
     "iterative_reduce": iterative_reduce(),
+    "streaming": streaming(every=Steps(12)),
 }
 
 FAULTS = st.lists(
@@ -84,6 +86,7 @@ def test_random_faults_keep_every_promise(field, name, faults, world, cuts):
     assert not told
     if simulation.program.phases[0].agreement.is_deterministic:
         examples = [
-            sum(f.examples for f in applied.values() if f.phase == p) for p in range(len(stages))
+            played.tape.examples({n: f for n, f in applied.items() if f.phase == p})
+            for p in range(len(stages))
         ]
         assert examples == [2 * 180] * 2, "every example counts exactly once"

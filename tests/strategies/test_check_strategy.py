@@ -11,7 +11,14 @@ from photinus.core.clock import Clock, Epochs, Examples, Seconds, Steps
 from photinus.strategies.base import Message, Reply, Turn
 from photinus.strategies.check import check_strategy
 from photinus.strategies.outer import Adagrad, Adam, SlowMo
-from photinus.strategies.recipes import RECIPES, all_reduce, averaging, diloco, from_plain
+from photinus.strategies.recipes import (
+    RECIPES,
+    all_reduce,
+    averaging,
+    diloco,
+    from_plain,
+    streaming,
+)
 from photinus.strategies.rounds import AllReduce, Averaging, Rounds
 
 VARIANTS = {
@@ -25,6 +32,9 @@ VARIANTS = {
     "fp32": averaging(codec="fp32"),
     "by examples": averaging(merge="examples"),
     "int8": averaging(codec="int8"),
+    "fragments at once": streaming(every=Steps(8), delay=0),
+    "one fragment": streaming(every=Steps(8), delay=3, fragments=1, codec="bf16"),
+    "fragments in seconds": streaming(every=Seconds(2.0), fragments=3, codec="fp32"),
     "int4": averaging(codec="int4", every=Steps(5)),
     "int4 up": averaging(codec="int4", codec_down="bf16"),
     "gradient in int8": all_reduce(codec="int8"),

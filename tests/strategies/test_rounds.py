@@ -127,8 +127,8 @@ def test_agreed_fragment_by_fragment_the_owner_moves_as_in_one_piece(outer):
     whole = owner.init(start(start_at))
     _, whole = settle(owner, whole, {0: push(delta)})
     split = owner.init(start(start_at))
-    for fragment in ((0, 2), (2, 6)):
-        message = push(part(delta, fragment), fragment=fragment, version=9)
+    for version, fragment in enumerate(((0, 2), (2, 6))):
+        message = push(part(delta, fragment), fragment=fragment, version=version)
         replies, split = settle(owner, split, {0: message})
         assert replies[0].message.fragment == fragment
     if outer.name != "adam":  # its count of updates is one for all fragments

@@ -45,8 +45,8 @@ class Gauges:
         gauge = self._slots.get(push.slot)
         if gauge is None or gauge.phase != push.phase:
             gauge = self._slots[push.slot] = _Gauge(push.phase, now - push.seconds)
-        gauge.steps += push.steps
-        gauge.examples += push.examples
+        gauge.steps += int(push.note.get("steps", push.steps))
+        gauge.examples += int(push.note.get("examples", push.examples))
         gauge.compute_seconds += float(push.note.get("compute_seconds", 0.0))
         gauge.wait_seconds += float(push.note.get("wait_seconds", 0.0))
         up, down = self._bytes(push.slot, peer)

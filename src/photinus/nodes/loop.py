@@ -68,6 +68,8 @@ class Bench:
     """Feed position -> the seed of that step."""
     heal: Message | None = None
     """The agreed point that a joiner starts from."""
+    arrived: list[News] = field(default_factory=list)
+    """Answers that wait for their `take`."""
     kept: Mapping[str, Vector] = field(default_factory=dict)
     """What its strategy alone knew, of the cut that it goes on from."""
 
@@ -126,7 +128,7 @@ def work(bench: Bench) -> Generator[Stepped | Exchange | Snapshot, News, Clock]:
         gradient, metrics = model.learn(batch, bench.seed(feed.position))
         if strategy.site == PARAMETERS:
             bench.inner.step(trained, gradient, at)
-        told = yield Stepped(len(batch.features), metrics)
+        told = _until_taken(bench, (yield Stepped(len(batch.features), metrics)))
         clock = clock.after(len(batch.features), told.seconds, feed.epochs - first)
         vector = gradient if strategy.site == GRADIENT else trained
         state = take_in(bench, vector, told.messages, state)
@@ -156,9 +158,22 @@ def exchange(bench: Bench, vector: Vector, clock: Clock, state: Any) -> Answers:
         message, state = bench.strategy.offer(turn, vector, clock, state)
         if message is not None:
             message = _with_buffers(bench, message)
-        news = yield Exchange(turn, message, bench.feed.position)
+        if turn.kind == "take" and bench.arrived:
+            news = bench.arrived.pop(0)
+        else:
+            news = yield Exchange(turn, message, bench.feed.position)
+        if turn.kind == "push":
+            news = _until_taken(bench, news)
         state = take_in(bench, vector, news.messages, state)
     return state, news
+
+
+def _until_taken(bench: Bench, news: News) -> News:
+    """Keeps an answer back until its `take`: that step is the same however fast it travels."""
+    if not news.messages or not getattr(bench.strategy, "takes", False):
+        return news
+    bench.arrived.append(news)
+    return News(news.seconds, stop=news.stop)
 
 
 def take_in(bench: Bench, vector: Vector, messages: tuple[Message, ...], state: Any) -> Any:  # noqa: ANN401

@@ -136,8 +136,9 @@ class Owner:
         if is_missed:
             self._desk.enter("miss", push, {})
             return
+        # not its examples: with fragments the same ones are in several pushes
+        self.applied += push.position - seat.position
         seat.position = push.position
-        self.applied += push.examples
         self._desk.enter("apply", push, {"applied_in": answer.version})
 
     def _round_closed(self, agreed: Sequence[Answer], now: float) -> None:

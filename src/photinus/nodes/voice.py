@@ -28,11 +28,15 @@ class Tally:
 
     sums: dict[str, float] = field(default_factory=dict)
     weights: dict[str, int] = field(default_factory=dict)
+    steps: int = 0
+    examples: int = 0
     wait_seconds: float = 0.0
     compute_seconds: float = 0.0
 
     def add(self, step: Stepped) -> None:
         """Takes one step in."""
+        self.steps += 1
+        self.examples += step.examples
         for name, value in step.metrics.items():
             self.sums[name] = self.sums.get(name, 0.0) + value * step.examples
             self.weights[name] = self.weights.get(name, 0) + step.examples
@@ -41,6 +45,8 @@ class Tally:
         """Returns it as the note of a push."""
         return {
             "metrics": {n: total / max(1, self.weights[n]) for n, total in self.sums.items()},
+            "steps": self.steps,
+            "examples": self.examples,
             "wait_seconds": self.wait_seconds,
             "compute_seconds": self.compute_seconds,
         }

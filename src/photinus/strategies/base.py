@@ -8,9 +8,11 @@ values, and the same functions run in the simulator, in processes and on Spark. 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from photinus.core.clock import Clock
+from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "Reply",
     "Strategy",
     "Turn",
+    "cut_up",
     "part",
 ]
 
@@ -39,6 +42,23 @@ ALL = (0, 0)
 def part(vector: Vector, fragment: tuple[int, int]) -> Vector:
     """Returns the fragment (start, stop) of a vector [n], as a view; (0, 0) is all of it."""
     return vector if fragment == ALL else vector[fragment[0] : fragment[1]]
+
+
+def cut_up(size: int, fragments: int) -> tuple[tuple[int, int], ...]:
+    """Returns (start, stop) of each fragment of a vector [size]; none is longer by more than one.
+
+    Raises:
+        UsageError: a fragment would hold nothing.
+
+    Example:
+        >>> cut_up(10, 3)
+        ((0, 3), (3, 6), (6, 10))
+    """
+    if fragments > size:
+        wrong = f"a fragment of no bytes: {fragments} fragments of {size} parameters"
+        raise UsageError(wrong, do=f"take at most {size} fragments")
+    edges = [size * n // fragments for n in range(fragments + 1)]
+    return tuple(pairwise(edges))
 
 
 class Turn(NamedTuple):
@@ -86,6 +106,8 @@ class Strategy(ABC):
     """
 
     site: str = PARAMETERS
+    takes: bool = False
+    """True when what it pushes is answered at a later turn, `take`, and not before."""
     alone: tuple[str, ...] = ()
     """Fields of its state (arrays, clocks) that no owner holds, for checkpoints."""
 

@@ -21,6 +21,7 @@ from photinus.core.settings import (
     one_of,
     unknown_name,
     validate,
+    whole,
 )
 from photinus.strategies.base import Policy, Strategy
 from photinus.strategies.codecs import CODECS
@@ -28,12 +29,14 @@ from photinus.strategies.guard import Setting, clamp
 from photinus.strategies.merge import MERGES
 from photinus.strategies.outer import Nesterov, Outer, Sgd, outer_from_dict
 from photinus.strategies.rounds import AllReduce, Averaging, Rounds
+from photinus.strategies.streaming import Streaming
 
 __all__ = [
     "DEFAULT",
     "EVERY_STEP",
     "FULL_BATCH",
     "NO_MOMENTUM",
+    "ONE_FRAGMENT",
     "ONE_WORKER",
     "RECIPES",
     "Agreement",
@@ -44,9 +47,11 @@ __all__ = [
     "from_plain",
     "full_gradient",
     "iterative_reduce",
+    "streaming",
 ]
 
 ONE_WORKER = "one worker = plain training"
+ONE_FRAGMENT = "streaming(one fragment, no delay) = averaging"
 EVERY_STEP = "averaging(1) = all_reduce"
 NO_MOMENTUM = "diloco(lr 1, momentum 0) = averaging"
 FULL_BATCH = "one worker = full-batch descent"
@@ -78,6 +83,12 @@ class Agreement:
     gain: str = "safe"
     """unsafe: the outer gain is taken as asked."""
     whole_part: bool = False
+    fragments: int = 0
+    """The vector goes in so many parts, one after the other; 0: whole."""
+    delay: int = 0
+    """Steps that a fragment is under way while training goes on."""
+    alpha: float = 0.5
+    """How much of its own a worker keeps when a fragment arrives after a delay."""
     LIMITS = {  # noqa: RUF012
         "payload": one_of("gradient", "delta"),
         "merge": one_of(*MERGES),
@@ -86,10 +97,15 @@ class Agreement:
         "quorum": between(0.01, 1),
         "grace_seconds": at_least(0),
         "gain": one_of("safe", "unsafe"),
+        "fragments": whole(0),
+        "delay": whole(0),
+        "alpha": between(0, 1),
     }
 
     def __post_init__(self) -> None:
         validate(self)
+        if self.fragments:
+            self.strategy()  # refuses now what does not go together
 
     def __str__(self) -> str:
         every = "every step" if self.payload == "gradient" else f"every {self.every}"
@@ -111,6 +127,15 @@ class Agreement:
         """Returns the worker's half."""
         if self.payload == "gradient":
             return AllReduce(codec=self.codec, whole_part=self.whole_part)
+        if self.fragments:
+            return Streaming(
+                every=self.every,
+                fragments=self.fragments,
+                delay=self.delay,
+                alpha=self.alpha,
+                outer=self.outer,
+                codec=self.codec,
+            )
         return Averaging(every=self.every, outer=self.outer, codec=self.codec)
 
     def policy(self) -> Policy:
@@ -120,6 +145,7 @@ class Agreement:
             merge=self.merge,
             codec=self.codec_down or self.codec,
             keeps=self.payload == "delta",
+            fragments=max(1, self.fragments),
             quorum=self.quorum,
             grace_seconds=self.grace_seconds,
         )
@@ -176,6 +202,18 @@ def diloco(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
     return _made("diloco", usual, parts)
 
 
+def streaming(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
+    """A fragment at a time, under way while training goes on (Douillard et al., 2025)."""
+    usual = {
+        "every": Steps(100),
+        "outer": Nesterov(lr=0.4, momentum=0.9),
+        "codec": "int4",
+        "fragments": 4,
+        "delay": 1,
+    }
+    return _made("streaming", usual, parts)
+
+
 def all_reduce(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
     """Every step takes the mean gradient of all workers' examples."""
     return _made("all_reduce", {"payload": "gradient", "merge": "examples"}, parts)
@@ -230,6 +268,11 @@ RECIPES: dict[str, Recipe] = {
         build=iterative_reduce,
         source="IterativeReduce on Hadoop YARN",
         identities=(ONE_WORKER,),
+    ),
+    "streaming": Recipe(
+        build=streaming,
+        source="Douillard et al., Streaming DiLoCo, 2025",
+        identities=(ONE_WORKER, ONE_FRAGMENT),
     ),
 }
 

@@ -20,13 +20,14 @@ from photinus.strategies.base import (
     Reply,
     Strategy,
     Turn,
+    cut_up,
     part,
 )
 from photinus.strategies.codecs import CODECS, codec, decode, encode, residual
 from photinus.strategies.merge import MERGES, coefficients, combine
 from photinus.strategies.outer import Outer, Sgd
 
-__all__ = ["Agreed", "AllReduce", "Averaging", "Round", "Rounds"]
+__all__ = ["Agreed", "AllReduce", "Averaging", "Round", "Rounds", "decoded", "stepped"]
 
 
 class Round(NamedTuple):
@@ -98,7 +99,7 @@ class Averaging(Strategy):
     def accept(self, vector: Vector, incoming: Message, state: Round) -> Round:
         """Takes the merged delta through the outer step, or the agreed point after a miss."""
         assert incoming.vector is not None
-        sent = _decoded(incoming, vector.dtype)  # the owner steps in this precision too
+        sent = decoded(incoming, vector.dtype)  # the owner steps in this precision too
         if incoming.kind == "heal":
             unsent = state.anchor - vector
             np.subtract(sent, unsent, out=vector)
@@ -189,6 +190,8 @@ class Rounds(Policy):
     keeps: bool = True
     quorum: float = 1.0
     grace_seconds: float = 0.0
+    fragments: int = 1
+    """How many parts the workers push the vector in."""
     LIMITS = {  # noqa: RUF012
         "merge": one_of(*MERGES),
         "codec": one_of(*CODECS),
@@ -204,6 +207,7 @@ class Rounds(Policy):
         assert point.vector is not None
         assert point.floats is not None
         assert point.integers is not None
+        cut_up(point.vector.size, self.fragments)  # refuses a fragment of nothing
         fresh = self.outer.init(point.vector) if self.keeps else ()
         outer = point.outer or fresh
         left = point.left
@@ -218,7 +222,7 @@ class Rounds(Policy):
         """Keeps the push until its round is whole."""
         if message.kind == "fetch":
             return [Reply(slot, self.agreed(state))], state
-        if message.version != state.version and message.fragment == ALL:
+        if message.version != state.version:
             missed = self.agreed(state) if self.keeps else Message("rejoin", version=state.version)
             return [Reply(slot, missed)], state
         pushed = {**state.waiting.get(message.fragment, {}), slot: message}
@@ -239,7 +243,7 @@ class Rounds(Policy):
         pushed = dict(sorted(state.waiting[fragment].items()))
         weights = coefficients(self.merge, [m.since for m in pushed.values()])
         real = state.vector.dtype
-        deltas = [_decoded(m, real) for m in pushed.values()]
+        deltas = [decoded(m, real) for m in pushed.values()]
         combined = combine(deltas, weights)
         if state.left.size:
             combined += part(state.left, fragment)
@@ -269,16 +273,7 @@ class Rounds(Policy):
     def _moved(self, fragment: tuple[int, int], mean: Vector, state: Agreed) -> Agreed:
         if not self.keeps:
             return state
-        if fragment == ALL:
-            vector, outer = self.outer.update(state.vector, mean, state.outer)
-            return state._replace(vector=vector, outer=outer)
-        vector, outer = state.vector.copy(), tuple(o.copy() for o in state.outer)
-        piece = tuple(part(o, fragment) if o.size == vector.size else o for o in outer)
-        moved, pieces = self.outer.update(part(vector, fragment), mean, piece)
-        part(vector, fragment)[:] = moved
-        for whole, new in zip(outer, pieces, strict=True):
-            target = part(whole, fragment) if whole.size == vector.size else whole
-            target[:] = new
+        vector, outer = stepped(self.outer, fragment, mean, state.vector, state.outer)
         return state._replace(vector=vector, outer=outer)
 
     def agreed(self, state: Agreed) -> Message:
@@ -294,7 +289,28 @@ class Rounds(Policy):
         )
 
 
-def _decoded(message: Message, real: np.dtype[Any]) -> Vector:
+def stepped(
+    outer: Outer,
+    fragment: tuple[int, int],
+    mean: Vector,
+    vector: Vector,
+    state: tuple[Vector, ...],
+) -> tuple[Vector, tuple[Vector, ...]]:
+    """Takes an outer step within a fragment; returns the whole vector [n] and state, as copies."""
+    if fragment == ALL:
+        return outer.update(vector, mean, state)
+    size, vector, state = vector.size, vector.copy(), tuple(o.copy() for o in state)
+    pieces = tuple(part(o, fragment) if o.size == size else o for o in state)
+    moved, pieces = outer.update(part(vector, fragment), mean, pieces)
+    part(vector, fragment)[:] = moved
+    for whole, new in zip(state, pieces, strict=True):
+        target = part(whole, fragment) if whole.size == size else whole
+        target[:] = new
+    return vector, state
+
+
+def decoded(message: Message, real: np.dtype[Any]) -> Vector:
+    """Returns a message's vector in the precision of the parameters: all step in the same."""
     assert message.vector is not None
     return decode(message.codec, message.vector).astype(real, copy=False)
 
