@@ -159,7 +159,7 @@ class Field:
         tape = Tape()
         program = self.program(agreement, workers, stages, **kw)
         coordinator = Coordinator(program, tape.desk(**desk or {}), cut=cut)
-        dtype = program.phases[0].stage.dtype
+        dtype = getattr(program.phases[0].stage, "dtype", "float32")
         parts = parts or self.parts(workers, dtype=dtype)
         simulation = Simulation(program, parts, World(**world or {}), coordinator=coordinator)
         return Played(simulation, tape)

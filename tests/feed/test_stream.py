@@ -17,9 +17,11 @@ def stream(sizes):
         yield values[start:stop, None], values[start:stop]
 
 
-def feed(sizes, batch_size=4, begin=0, rows=0, **order):
+def feed(sizes, batch_size=4, rows=0, at=0, **order):
     given = FeedOrder(batch_size=batch_size, **order)
-    return StreamFeed(Stream(stream(sizes)), given, begin=begin, rows=rows)
+    made = StreamFeed(Stream(stream(sizes)), given, rows=rows)
+    made.seek(at)
+    return made
 
 
 def seen(given):
@@ -52,18 +54,22 @@ def test_a_second_pass_needs_a_new_feed():
     first = feed([5, 5], epochs=2.0)
     seen(first)
     assert first.needs_pass
-    with pytest.raises(UsageError, match=r"a stream gives its rows once; .* new pass, begin=10"):
+    with pytest.raises(UsageError, match=r"a stream gives its rows once; .* seek 10 in a feed"):
         seen(first)
-    second = feed([5, 5], epochs=2.0, begin=10, rows=10)
+    second = feed([5, 5], epochs=2.0, rows=10, at=10)
     assert len(seen(second)) == 3
     assert (second.position, second.epochs, second.needs_pass) == (20, 2.0, False)
     assert seen(second) == []
 
 
 def test_a_known_number_of_rows_ends_the_share_inside_a_pass():
-    last = feed([5, 5], epochs=1.5, begin=10, rows=10)
+    last = feed([5, 5], epochs=1.5, rows=10, at=10)
     assert seen(last) == [[0, 1, 2, 3], [4]]
     assert not last.needs_pass
+
+
+def test_a_seek_of_counted_rows_finds_its_place_in_a_later_pass():
+    assert seen(feed([5, 5], rows=10, at=26, epochs=3.0)) == [[6, 7], [8, 9]]
 
 
 def test_an_endless_share_always_needs_another_pass():

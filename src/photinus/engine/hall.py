@@ -76,6 +76,15 @@ class Hall:
         """True when every worker may go."""
         return self._coordinator.is_over
 
+    @property
+    def is_between_passes(self) -> bool:
+        """True when the next pass over rows that stream is waited for."""
+        return self._service.is_between_passes
+
+    def next_pass(self) -> None:
+        """Every worker comes again, with another pass over its rows."""
+        self._service.next_pass()
+
     def wait(self, seconds: float) -> bool:
         """Waits for the end; returns whether it has come."""
         return self._service.wait(seconds)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from photinus.core.errors import FencedError, RunFailedError, UsageError
@@ -158,9 +158,20 @@ class Simulation:
         while self._queue and self._queue[0][0] <= until and not self.coordinator.is_over:
             self.now, _, call, arguments = heapq.heappop(self._queue)
             call(*arguments)
+            if self.coordinator.is_between_passes:
+                self._next_pass()
         if self.coordinator.failure:
             raise RunFailedError(self.coordinator.failure)
         return self.coordinator.result
+
+    def _next_pass(self) -> None:
+        """As the driver does where rows stream: all are gone, and come again with another pass."""
+        for node in [*self.nodes.values(), *self.standbys]:
+            node.is_dead = True
+        self.parts = [replace(part, passes=1) for part in self.parts]
+        self.coordinator.next_pass(self.now)
+        for slot in self.nodes:
+            self.seat(slot)
 
     def _tick(self) -> None:
         for node in [*self.nodes.values(), *self.standbys]:

@@ -7,7 +7,7 @@ alone, takes its slot with a higher lease, and goes on; the others never stop.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from photinus.feed.checks import RowChecks, Sieve
 from photinus.feed.rows import Rows
 from photinus.feed.spark import columns, partitioned
 from photinus.feed.spool import Budget, gather
+from photinus.feed.stream import StreamFeed
 from photinus.nodes.coordinator import Result
 from photinus.nodes.life import Part
 from photinus.nodes.program import Program
@@ -38,7 +39,7 @@ __all__ = ["MAX_CLOSURE_BYTES", "FrameData", "SparkEngine", "frame_of", "slots_o
 
 MAX_CLOSURE_BYTES = 512 << 10
 """Above 1 MiB Spark makes a task's closure a broadcast: a file in clear on every machine."""
-_SCHEMA = "slot int, rows long"
+_SCHEMA = "slot int, rows long, streams boolean"
 _LEAVE_SECONDS = 15.0
 """So long the tasks may take to end once the run is over."""
 _REGISTER_SECONDS = 30.0
@@ -96,9 +97,13 @@ class SparkEngine(Engine):
             assignment.emit(Warned(text=text))
         host = str(spark.conf.get("spark.driver.host", "127.0.0.1"))
         with Hall(assignment, host) as hall:
-            task = _task(hall.errand(), spec, data.checks, data.budget)
-            _check_size(task)
-            job = SparkJob(partitioned(frame, workers), task, _SCHEMA, assignment.run.hex())
+            frame = partitioned(frame, workers)
+
+            def job(counted: Mapping[int, int] | None = None) -> SparkJob:
+                task = _task(_Reads(hall.errand(), spec, data.checks, data.budget, counted))
+                _check_size(task)
+                return SparkJob(frame, task, _SCHEMA, assignment.run.hex())
+
             _see_through(hall, job, assignment)
         return hall.result()
 
@@ -154,9 +159,38 @@ def _keys(spark: SparkSession, partitions: int) -> list[int]:
     return [found[partition] for partition in range(partitions)]
 
 
-def _task(
-    errand: Errand, spec: ColumnSpec, checks: RowChecks, budget: Budget
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+@dataclass(frozen=True, slots=True)
+class _Reads:
+    """What a task is sent: its errand, and how it reads its partition."""
+
+    errand: Errand
+    spec: ColumnSpec
+    checks: RowChecks
+    budget: Budget
+    counted: Mapping[int, int] | None
+    """The partitions that stream, and how many rows each holds; None in a run's first job."""
+
+    def part(self, batches: Iterable[pa.RecordBatch], slot: int) -> tuple[Part, bool]:
+        """Opens a partition, and tells whether it streams.
+
+        One that fits neither in memory nor on disk is only counted, and its rows are checked, in
+        the first job; in each job after that it is one pass.
+        """
+        counted = self.counted or {}
+        nothing = replace(self.budget, memory_bytes=0, disk_bytes=0)
+        budget = nothing if slot in counted else self.budget
+        rows = gather(batches, self.spec, Sieve(self.checks, slot), budget)
+        if isinstance(rows, Rows):
+            part = part_of(rows, self.errand.program)
+            return (part if self.counted is None else replace(part, passes=1)), False
+        stream, known = rows, counted.get(slot)
+        if known is None:
+            count = sum(len(features) for features, _ in stream.blocks)
+            return Part(count, lambda order: StreamFeed(stream, order), 0), True
+        return Part(known, lambda order: StreamFeed(stream, order, rows=known), 1), True
+
+
+def _task(reads: _Reads) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Returns what a task runs: it reads its partition, trains, and yields one row."""
 
     def train(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -165,22 +199,22 @@ def _task(
 
         task = TaskContext.get()
         assert task is not None
-        slot, counted = task.partitionId(), [0]
+        slot, said = task.partitionId(), {"rows": 0, "streams": False}
 
         def open_part() -> Part:
-            rows = gather(batches, spec, Sieve(checks, slot), budget)
-            if not isinstance(rows, Rows):
-                raise NotReadyError(
-                    f"the rows of partition {slot} fit neither in memory nor on disk",
-                    got=f"{budget.memory_bytes >> 20} MiB and {budget.disk_bytes >> 20} MiB",
-                    do="use more workers, or a larger budget",
-                )
-            counted[0] = len(rows)
-            return part_of(rows, errand.program)
+            part, streams = reads.part(batches, slot)
+            said.update(rows=part.rows, streams=streams)
+            return part
 
-        errand.run(slot, str(task.taskAttemptId()), open_part)
-        columns = [pa.array([slot], pa.int32()), pa.array(counted, pa.int64())]
-        yield pa.RecordBatch.from_arrays(columns, names=["slot", "rows"])
+        reads.errand.run(slot, str(task.taskAttemptId()), open_part)
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array([slot], pa.int32()),
+                pa.array([said["rows"]], pa.int64()),
+                pa.array([said["streams"]], pa.bool_()),
+            ],
+            names=["slot", "rows", "streams"],
+        )
 
     return train
 
@@ -197,14 +231,29 @@ def _check_size(task: object) -> None:
         )
 
 
-def _see_through(hall: Hall, job: SparkJob, assignment: Assignment) -> None:
-    """Waits for the end of the run; a job that Spark gave up is submitted again."""
+def _see_through(
+    hall: Hall, make: Callable[[Mapping[int, int] | None], SparkJob], assignment: Assignment
+) -> None:
+    """Waits for the end of the run; a job that Spark gave up is submitted again.
+
+    Where rows stream, every pass over them is a job of its own. All are jobs of one term: the
+    coordinator lives here and lost nothing, and leases fence what an older job left behind.
+    """
+    job = make(None)
     job.start()
-    tries, came = 0, False
+    tries, came, counted = 0, False, dict[int, int]()
     try:
         while not hall.wait(0.2):
             if job.is_alive():
                 came = came or _have_come(hall, job, assignment.program.workers)
+                continue
+            if hall.is_between_passes and job.error is None:
+                streams = {row["slot"]: row["rows"] for row in job.rows if row["streams"]}
+                if streams != counted:
+                    _check_passes(streams, assignment)
+                hall.next_pass()
+                counted, job = streams, make(streams)
+                job.start()
                 continue
             tries += 1
             reason = cause_of(job.error)
@@ -220,6 +269,18 @@ def _see_through(hall: Hall, job: SparkJob, assignment: Assignment) -> None:
             hall.stop("the driver ended the run")
             job.join(1.0)
             job.cancel()
+
+
+def _check_passes(streams: Mapping[int, int], assignment: Assignment) -> None:
+    """Tells what streaming costs; refuses a step that would be a whole partition."""
+    slots = ", ".join(map(str, sorted(streams)))
+    wrong = f"the rows of partition {slots} fit neither in memory nor on disk"
+    do = "use more workers, or a larger budget"
+    for phase in assignment.program.phases:
+        if getattr(phase.agreement.strategy(), "whole_part", False):
+            raise NotReadyError(f"{wrong}, and {phase.name} takes them in one step", do=do)
+    got = "each pass over them is a Spark job of its own, in their order of arrival"
+    assignment.emit(Warned(text=message(wrong, got=got, do=do)))
 
 
 def _have_come(hall: Hall, job: SparkJob, workers: int) -> bool:

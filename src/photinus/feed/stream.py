@@ -36,8 +36,8 @@ class StreamFeed(Feed):
     Args:
         stream: the pass; it is used up.
         order: batch size and share; the seed has no say here.
-        begin: the position at which this pass begins: 0, then `rows`, 2 · `rows`.
-        rows: how many rows an earlier pass counted; 0 where this is the first.
+        rows: how many rows an earlier pass counted; 0 where this is the first. With them a first
+            `seek` tells which pass this is: the one that holds the position.
 
     Example:
         >>> blocks = iter([(np.arange(5)[:, None], None), (np.arange(5, 8)[:, None], None)])
@@ -46,15 +46,13 @@ class StreamFeed(Feed):
         ([[0, 1, 2, 3], [4, 5, 6, 7]], True)
     """
 
-    def __init__(self, stream: Stream, order: FeedOrder, *, begin: int = 0, rows: int = 0) -> None:
+    def __init__(self, stream: Stream, order: FeedOrder, *, rows: int = 0) -> None:
         self._stream = stream
         self._order = order
-        self._begin = begin
         self._known = rows
         self._rest: Block | None = None
-        self._skip = 0
-        self._position = begin
-        self._is_over = False
+        self._begin = self._position = 0
+        self._is_fresh, self._is_over = True, False
 
     @property
     def rows(self) -> int:
@@ -87,7 +85,7 @@ class StreamFeed(Feed):
             UsageError: the pass is over and the share is not done.
         """
         if self.needs_pass:
-            do = f"go on with a feed over a new pass, begin={self._position}"
+            do = f"seek {self._position} in a feed over a new pass"
             raise UsageError("a stream gives its rows once", got="a second pass", do=do)
         while not self._is_done and (block := self._take()) is not None:
             features, labels = block
@@ -104,6 +102,8 @@ class StreamFeed(Feed):
         Raises:
             UsageError: the position lies behind, or beyond the end of this pass.
         """
+        if self._is_fresh and self._known:
+            self._begin = self._position = position - position % self._known
         if position < self._position:
             do = "make a feed over a new pass"
             wrong = f"a stream at position {self._position} does not go back"
@@ -113,7 +113,7 @@ class StreamFeed(Feed):
             block = self._next()
             if block is None:
                 wrong = f"this pass ends at position {self._position}"
-                do = f"make a feed over a new pass, begin={self._position}"
+                do = "make a feed over a new pass"
                 raise UsageError(wrong, got=position, do=do)
             skipped = min(left, len(block[0]))
             self._keep(_part(block, skipped, None))
@@ -145,7 +145,7 @@ class StreamFeed(Feed):
 
     def _next(self) -> Block | None:
         """Returns the next rows, one or more; None at the end of the pass."""
-        block, self._rest = self._rest, None
+        block, self._rest, self._is_fresh = self._rest, None, False
         while block is None or not len(block[0]):
             block = next(self._stream.blocks, None)
             if block is None:

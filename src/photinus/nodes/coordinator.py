@@ -102,6 +102,15 @@ class Coordinator:
         """True when every worker may go."""
         return self.result is not None or bool(self.failure)
 
+    @property
+    def is_between_passes(self) -> bool:
+        """True when all have left, and the next pass over rows that stream is waited for."""
+        return self._course.is_between_passes
+
+    def next_pass(self, now: float) -> None:
+        """Every worker comes again, with another pass over its rows."""
+        self._course.next_pass(now)
+
     # -- what comes in ---------------------------------------------------------------------------
 
     def hear(self, frame: Frame, now: float) -> list[Frame]:
@@ -128,7 +137,7 @@ class Coordinator:
 
     def tick(self, now: float) -> list[Frame]:
         """Called some times a second: leases end, late slots are left out, standbys sit down."""
-        if self.is_over:
+        if self.is_over or self.is_between_passes:
             return []
         out: list[Frame] = []
         for seat in self.fence.ended(now):
@@ -155,6 +164,8 @@ class Coordinator:
 
     def _hello(self, frame: Frame, now: float) -> list[Frame]:
         seat, out = self.fence.seats[frame.slot], list[Frame]()
+        if seat.rests or self.is_between_passes:
+            return [self._to(frame, "done")]
         if seat.is_live and seat.is_again(frame) and int(frame.note["hello"]) > seat.hello:
             self.fence.vacate(seat)  # it was refused, or told to heal, and has left its seat
             out = self._left(seat, now)
@@ -249,19 +260,22 @@ class Coordinator:
         seat.sequence += 1
         self.fence.close(seat, frame)
         self._course.remember(named(frame), frame.version)
-        return self._left(seat, now) + self._finish_if_closed(now)
+        done = [self._to(frame, "done")] if seat.rests else []
+        return done + self._left(seat, now) + self._finish_if_closed(now)
 
     def _finish_if_closed(self, now: float) -> list[Frame]:
         seats = self.fence.seats.values()
         if not self._course.has_begun or self.is_over or any(s.waiting for s in seats):
             return []
-        is_open = [s for s in seats if s.closed is None]
+        is_open = [s for s in seats if s.closed is None and not s.rests]
         patience = self.desk.patience_seconds
         if any(s.is_live or now < s.ends_at + patience for s in is_open):
             return []
         for seat in is_open:
             wrong = f"worker {seat.slot} did not come back"
             self._course.warn(wrong, got="the rest of its share is lost")
+        if any(s.rests for s in seats) and not self._course.is_spent:
+            return self._course.rest()
         return self._finish(now)
 
     def _finish(self, now: float) -> list[Frame]:
@@ -291,7 +305,8 @@ class Coordinator:
     def _final(self) -> Message:
         """The exact average at a phase's end: the owner's point, or the mean of the workers'."""
         point = self.owner.point
-        closed = [s.closed for s in self.fence.seats.values() if s.closed is not None]
+        seats = self.fence.seats.values()
+        closed = [s.closed for s in seats if s.closed is not None and s.closed.arrays]
         if self.owner.policy.keeps or not closed:
             return point
         newest = max(frame.version for frame in closed)

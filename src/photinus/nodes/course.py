@@ -12,7 +12,7 @@ from photinus.core.parameters import Vector
 from photinus.nodes.cuts import Cut, Cuts
 from photinus.nodes.desk import Desk
 from photinus.nodes.fence import Fence
-from photinus.nodes.mail import Seat
+from photinus.nodes.mail import Seat, inner_of, named
 from photinus.nodes.owner import Owner
 from photinus.nodes.program import Phase, Program
 from photinus.strategies.base import Message
@@ -41,7 +41,8 @@ class Course:
             _check(cut, program)
         self.program, self.desk, self.fence = program, desk, Fence(program.workers)
         self.history: tuple[Vector, ...] = cut.history if cut else ()
-        self.cuts, self.has_begun = Cuts(cut), False
+        self.cuts, self.has_begun, self.is_between_passes = Cuts(cut), False, False
+        self._passes = 0
         self.enter(cut.phase if cut else 0, now)
 
     @property
@@ -81,8 +82,11 @@ class Course:
             self._restore(cut)
 
     def begin(self, now: float) -> None:
-        """The phase begins: all rows are counted."""
-        self.has_begun, self.entered, self.saved = True, now, now
+        """The phase begins: all rows are counted; or another pass over them."""
+        self.has_begun = True
+        if self._passes:
+            return
+        self.entered = self.saved = now
         stage, rows = self.phase.stage, {s.slot: s.rows for s in self.fence.seats.values()}
         self.owner.budget = max(1, round(stage.epochs * sum(rows.values())))
         cut = self.cuts.at(self.owner.phase, self.owner.version)
@@ -110,6 +114,41 @@ class Course:
             floats=parameters.floats.copy(),
             integers=parameters.integers.copy(),
         )
+
+    # -- passes, where rows stream ---------------------------------------------------------------
+
+    def rest(self) -> list[Frame]:
+        """A pass over the rows is over: keeps what the workers held alone, and lets all go."""
+        self.is_between_passes = True
+        owner, seats = self.owner, self.fence.seats.values()
+        cut = self.cuts.at(owner.phase, owner.version)
+        if owner.version > 0 and (cut is None or not cut.inner):
+            closed = {s.slot: s.closed for s in seats if s.closed is not None}
+            self._keep({slot: named(f) for slot, f in closed.items() if self._is_newest(f)})
+        here = [s for s in seats if s.is_live or s.asking is not None]
+        return [self.frame("done", s.slot, s.lease) for s in here]
+
+    def next_pass(self, now: float) -> None:
+        """All come again, each with a pass over its rows."""
+        self.is_between_passes, self.has_begun, self._passes = False, False, self._passes + 1
+        self.cuts.drop()
+        self.fence.empty(now)
+
+    def _is_newest(self, closed: Frame) -> bool:
+        """Tells whether a worker's own state fits the agreed point."""
+        return self.owner.policy.keeps or closed.version == self.owner.version
+
+    def _keep(self, held: Mapping[int, Mapping[str, Vector]]) -> None:
+        """Saves a cut: with agreement on gradients the workers told the point, too."""
+        cut = self.here()
+        if not self.owner.policy.keeps:
+            if not held:
+                return
+            first = held[min(held)]
+            kept = {name: first[name] for name in ("vector", "floats", "integers")}
+            cut = replace(cut, point=cut.point._replace(**kept))
+        self.cuts.last = replace(cut, inner={s: inner_of(a) for s, a in sorted(held.items())})
+        self.desk.save(self.cuts.last)
 
     # -- cuts ------------------------------------------------------------------------------------
 

@@ -28,6 +28,8 @@ class SeatState:
     """A worker holds the lease now."""
     closed: Frame | None = None
     """How its worker said that its share of this phase is done."""
+    rests: bool = False
+    """Its pass over the rows is used up: it comes again with the next one."""
     attempt: str = ""
     """Which attempt holds the lease, or held it last."""
     hello: int = 0
@@ -104,8 +106,19 @@ class Fence:
         seat.is_live, self._members = False, None
 
     def close(self, seat: SeatState, frame: Frame) -> None:
-        """A share is done: no round waits for it any more."""
+        """A share is done, or a pass: no round waits for it any more."""
         seat.closed, self._members = frame, None
+        if frame.note.get("rests"):
+            seat.rests, seat.is_live = True, False
+
+    def empty(self, now: float) -> None:
+        """A pass is over: all have left, and say hello again with the next one."""
+        for seat in self.seats.values():
+            if seat.closed is not None:  # its number is free again: only pushes are counted
+                seat.sequence = seat.closed.sequence
+            seat.rests = seat.is_live = False
+            seat.rows, seat.asking, seat.ends_at = -1, None, now
+        self.reopen()
 
     def reopen(self) -> None:
         """Every share is open again: another phase, or an earlier point of this one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from photinus.models.base import Model
 from photinus.nodes.keeping import position_of, split
 from photinus.nodes.loop import Bench, Exchange, Pace, Snapshot, Stepped, work
 from photinus.nodes.mail import Grant
-from photinus.nodes.program import Program
+from photinus.nodes.program import Phase, Program
 from photinus.strategies.base import GRADIENT
 
 __all__ = ["CHUNK_ROWS", "Ask", "Close", "Hello", "Life", "Part", "live"]
@@ -32,14 +33,20 @@ class Hello(NamedTuple):
     rows: int
     has: int
     """How many earlier phases' parameters it holds."""
+    passes: int | None = None
+    """As of its part."""
 
 
 class Close(NamedTuple):
     """Out of a life: my share of this phase is done. Answered by the next Grant, or None."""
 
     position: int
-    parameters: Parameters | None
+    parameters: Parameters | None = None
     """With agreement on gradients, where no owner holds them."""
+    rests: bool = False
+    """The share is not done, but the pass over the rows is: it goes on in another life."""
+    inner: Mapping[str, Vector] = MappingProxyType({})
+    """What another life goes on with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,9 @@ class Part:
 
     rows: int
     open: Callable[[FeedOrder], Feed]
+    passes: int | None = None
+    """How many passes over the rows a life has: None for as many as it likes; 1 where rows of
+    any worker stream; 0 where they had to be counted first, and that used the pass up."""
 
 
 Ask = Hello | Close | Stepped | Exchange | Snapshot
@@ -62,17 +72,32 @@ def live(program: Program, slot: int, part: Part) -> Life:
     worker says hello again.
     """
     history: list[Vector] = []
-    grant: Grant | None = yield Hello(part.rows, 0)
+    is_used = part.passes == 0
+    grant: Grant | None = yield Hello(part.rows, 0, part.passes)
     while grant is not None:
         history += grant.history
         try:
+            if is_used:
+                grant = yield Close(grant.position, rests=not grant.is_idle)
+                continue
+            is_used = part.passes is not None
             bench = _bench(program, slot, part, grant, tuple(history))
             if not grant.is_idle:
                 yield from work(bench)
-            held = bench.model.parameters if bench.strategy.site == GRADIENT else None
-            grant = yield Close(bench.feed.position, held)
+            grant = yield _closing(program.phases[grant.phase], part, bench, grant)
         except FencedError:
-            grant = yield Hello(part.rows, len(history))
+            grant = yield Hello(part.rows, len(history), part.passes)
+
+
+def _closing(phase: Phase, part: Part, bench: Bench, grant: Grant) -> Close:
+    """The share is done, or, where rows stream, at least the pass."""
+    at = bench.feed.position
+    held = bench.model.parameters if bench.strategy.site == GRADIENT else None
+    if part.passes is None or grant.is_idle:
+        return Close(at, held)
+    is_border = part.rows > 0 and at % part.rows == 0
+    is_done = phase.agreement.is_deterministic and at >= round(phase.stage.epochs * part.rows)
+    return Close(at, held, is_border and not is_done, bench.inner.state())
 
 
 def _bench(
@@ -88,9 +113,13 @@ def _bench(
     if held:
         inner.load(held)
     is_whole = bool(getattr(strategy, "whole_part", False))
+    epochs = stage.epochs if phase.agreement.is_deterministic else None
+    if part.passes is not None and part.rows:
+        this = grant.position // part.rows + 1.0
+        epochs = this if epochs is None else min(epochs, this)
     order = FeedOrder(
         batch_size=max(1, part.rows) if is_whole else stage.batch_size,
-        epochs=stage.epochs if phase.agreement.is_deterministic else None,
+        epochs=epochs,
         seed=program.seed,
         phase=phase.name,
         slot=slot,

@@ -23,6 +23,7 @@ __all__ = [
     "Seat",
     "grant_of",
     "grant_to",
+    "inner_of",
     "message_of",
     "message_to",
     "named",
@@ -180,9 +181,9 @@ def grant_to(frame: Frame, grant: Grant) -> Frame:
 def grant_of(frame: Frame) -> Grant:
     """The inverse of `grant_to`."""
     arrays, note = named(frame), frame.note
+    inner = inner_of(arrays)
     sizes = [int(n) for n in note["history"]]
     history = np.split(arrays["history"], np.cumsum(sizes)[:-1]) if sizes else []
-    prefix = "inner."
     return Grant(
         phase=frame.phase,
         lease=frame.lease,
@@ -192,7 +193,7 @@ def grant_of(frame: Frame) -> Grant:
         progress=float(note["progress"]),
         heal=message_of(frame, "heal"),
         is_fresh=bool(note["is_fresh"]),
-        inner={n.removeprefix(prefix): v for n, v in arrays.items() if n.startswith(prefix)},
+        inner=inner,
         history=tuple(history),
         is_idle=bool(note["is_idle"]),
     )
@@ -212,14 +213,20 @@ def snapshot_to(frame: Frame, snapshot: Snapshot) -> Frame:
 
 def snapshot_of(frame: Frame) -> Snapshot:
     """The inverse of `snapshot_to`."""
-    arrays, prefix = named(frame), "inner."
+    arrays = named(frame)
     return Snapshot(
         frame.position,
-        {n.removeprefix(prefix): v for n, v in arrays.items() if n.startswith(prefix)},
+        inner_of(arrays),
         arrays.get("trained"),
         arrays["floats"],
         arrays["integers"],
     )
+
+
+def inner_of(arrays: Mapping[str, Vector]) -> dict[str, Vector]:
+    """Returns an inner optimizer's state among a frame's named arrays."""
+    prefix = "inner."
+    return {n.removeprefix(prefix): v for n, v in arrays.items() if n.startswith(prefix)}
 
 
 def _numbered(arrays: Mapping[str, Vector], name: str) -> tuple[Vector, ...]:

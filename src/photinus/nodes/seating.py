@@ -91,6 +91,8 @@ class Seating:
             return []
         self._course.begin(now)
         here = [s for s in seats if s.asking is not None]
+        if any(s.asking.note.get("passes") == 0 for s in here if s.asking is not None):
+            return self._course.rest()
         return [frame for seat in here for frame in self._seated(seat, now)]
 
     def _seated(self, seat: SeatState, now: float) -> list[Frame]:

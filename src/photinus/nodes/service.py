@@ -58,6 +58,16 @@ class Service:
         with self._lock:
             return self._coordinator.fence.seats[slot].lease
 
+    @property
+    def is_between_passes(self) -> bool:
+        """True when the next pass over rows that stream is waited for."""
+        return self._coordinator.is_between_passes
+
+    def next_pass(self) -> None:
+        """Every worker comes again, with another pass over its rows."""
+        with self._lock:
+            self._coordinator.next_pass(self._now())
+
     def stop(self, reason: str) -> None:
         """Ends the run without a result; the workers are told."""
         with self._lock:

@@ -74,6 +74,7 @@ class Voice:
         if isinstance(ask, Hello):
             self.seat, self._hellos = replace(self.seat, lease=0), self._hellos + 1
             note = {**self._about, "hello": self._hellos, "rows": ask.rows, "has": ask.has}
+            note |= {} if ask.passes is None else {"passes": ask.passes}
             return self.seat.frame("hello", note=note)
         if isinstance(ask, Snapshot):
             return snapshot_to(self.seat.frame("state", version=self._version), ask)
@@ -89,7 +90,8 @@ class Voice:
         frame = self._numbered("close", ask.position)
         held = ask.parameters
         arrays = {} if held is None else {name: held.section(f) for name, f in _SECTIONS.items()}
-        return pack(frame, arrays, version=self._version)
+        arrays |= {f"inner.{name}": value for name, value in ask.inner.items()}
+        return pack(frame, arrays, {"rests": ask.rests}, version=self._version)
 
     def _numbered(self, kind: str, position: int) -> Frame:
         frame = self.seat.frame(kind, sequence=self._sequence, position=position)
