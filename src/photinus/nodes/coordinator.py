@@ -235,9 +235,19 @@ class Coordinator:
         out = [self._answer(answer, is_cut=is_cut) for answer in answers]
         for seat, _, message in answers:
             if message.kind == "rejoin":
+                if message.fingerprint:
+                    self._warn_of_other_bits(seat, message)
                 self.fence.vacate(seat)
                 out += self._left(seat, now)
         return out
+
+    def _warn_of_other_bits(self, seat: SeatState, message: Message) -> None:
+        where = f" on {seat.host}" if seat.host else ""
+        self._course.warn(
+            f"worker {seat.slot}{where} held other bits than were agreed, {message.fingerprint}",
+            got=f"its work since version {message.version} is dropped, and it heals",
+            do="test the memory of its host if this comes again",
+        )
 
     def _answer(self, answer: Answer, *, is_cut: bool) -> Frame:
         seat, push, message = answer

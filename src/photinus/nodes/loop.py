@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from photinus.core.clock import Clock
-from photinus.core.parameters import Vector
+from photinus.core.parameters import Vector, fingerprint
 from photinus.feed.base import Feed
 from photinus.models.base import Model
 from photinus.models.inner import Inner
@@ -22,6 +22,7 @@ from photinus.strategies.base import GRADIENT, PARAMETERS, Message, Strategy, Tu
 
 __all__ = [
     "BUFFERS_EVERY",
+    "FINGERPRINT_EVERY",
     "Answers",
     "Bench",
     "Exchange",
@@ -38,6 +39,8 @@ __all__ = [
 
 BUFFERS_EVERY = 50
 """With agreement on gradients, float buffers are averaged every so many steps."""
+FINGERPRINT_EVERY = 20
+"""Every so many rounds a push says which bits its worker holds as agreed."""
 
 
 class Pace(NamedTuple):
@@ -157,7 +160,7 @@ def exchange(bench: Bench, vector: Vector, clock: Clock, state: Any) -> Answers:
     for turn in bench.strategy.due(clock, state):
         message, state = bench.strategy.offer(turn, vector, clock, state)
         if message is not None:
-            message = _with_buffers(bench, message)
+            message = _with_fingerprint(bench, _with_buffers(bench, message), state)
         if turn.kind == "take" and bench.arrived:
             news = bench.arrived.pop(0)
         else:
@@ -198,6 +201,16 @@ def snapshot(bench: Bench, clock: Clock, state: Any) -> Snapshot:  # noqa: ANN40
         parameters.floats.copy(),
         parameters.integers.copy(),
     )
+
+
+def _with_fingerprint(bench: Bench, message: Message, state: Any) -> Message:  # noqa: ANN401
+    """Where all hold the same point bit for bit: an anchor, or, with gradients, the parameters."""
+    is_under_way = getattr(bench.strategy, "takes", False)
+    if message.kind != "push" or message.version % FINGERPRINT_EVERY or is_under_way:
+        return message
+    is_gradient = bench.strategy.site == GRADIENT
+    same = bench.model.parameters.trained if is_gradient else getattr(state, "anchor", None)
+    return message if same is None else message._replace(fingerprint=fingerprint(same))
 
 
 def _with_buffers(bench: Bench, message: Message) -> Message:

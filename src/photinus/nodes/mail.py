@@ -112,6 +112,8 @@ def message_to(frame: Frame, message: Message, **note: Any) -> Frame:  # noqa: A
         "integers": message.integers,
         "left": message.left,
     }
+    if message.fingerprint:
+        note["fingerprint"] = message.fingerprint
     return pack(
         frame,
         arrays | {f"outer.{i}": o for i, o in enumerate(message.outer)},
@@ -140,6 +142,7 @@ def message_of(frame: Frame, kind: str = "") -> Message:
         floats=arrays.get("floats"),
         integers=arrays.get("integers"),
         left=arrays.get("left"),
+        fingerprint=str(frame.note.get("fingerprint", "")),
     )
 
 

@@ -97,6 +97,9 @@ class Message(NamedTuple):
     integers: Vector | None = None
     left: Vector | None = None
     """What the owner's codec has left out so far [n], in `heal` only."""
+    fingerprint: str = ""
+    """Now and then, going up: of what its worker holds as agreed; coming down with `rejoin`: of
+    what was agreed."""
 
 
 class Strategy(ABC):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from photinus.core.clock import Clock, Steps, Trigger
-from photinus.core.parameters import Vector
+from photinus.core.parameters import Vector, fingerprint
 from photinus.core.settings import at_least, between, one_of, validate
 from photinus.strategies.base import (
     ALL,
@@ -181,7 +182,8 @@ class Rounds(Policy):
     """A round closes when all members have pushed, or a quorum has and the others are late.
 
     Who pushes for a round that is over gets the agreed point instead (`heal`), and keeps its
-    progress; where the owner keeps no parameters (gradients) it must rejoin.
+    progress; where the owner keeps no parameters (gradients) it must rejoin. So must, before its
+    push counts, whoever holds other bits as agreed than the owner, or than most.
     """
 
     outer: Outer = field(default_factory=Sgd)
@@ -240,7 +242,11 @@ class Rounds(Policy):
         return replies, state
 
     def _merged(self, fragment: tuple[int, int], state: Agreed) -> tuple[list[Reply], Agreed]:
-        pushed = dict(sorted(state.waiting[fragment].items()))
+        pushed, replies = self._same(dict(sorted(state.waiting[fragment].items())), state)
+        waiting = {f: p for f, p in state.waiting.items() if f != fragment}
+        state = state._replace(waiting=waiting)
+        if not pushed:
+            return replies, state
         weights = coefficients(self.merge, [m.since for m in pushed.values()])
         real = state.vector.dtype
         deltas = [decoded(m, real) for m in pushed.values()]
@@ -255,8 +261,7 @@ class Rounds(Policy):
             part(left, fragment)[:] = combined - mean
             state = state._replace(left=left)
         floats, integers = _buffers(pushed)
-        waiting = {f: p for f, p in state.waiting.items() if f != fragment}
-        state = state._replace(version=state.version + 1, waiting=waiting)
+        state = state._replace(version=state.version + 1)
         if floats is not None and integers is not None:
             state = state._replace(floats=floats, integers=integers)
         answer = Message(
@@ -268,7 +273,20 @@ class Rounds(Policy):
             floats=floats,
             integers=integers,
         )
-        return [Reply(slot, answer) for slot in pushed], state
+        return [*replies, *(Reply(slot, answer) for slot in pushed)], state
+
+    def _same(
+        self, pushed: Mapping[int, Message], state: Agreed
+    ) -> tuple[Mapping[int, Message], list[Reply]]:
+        """Parts the pushes from the point that was agreed from those from other bits."""
+        told = Counter(m.fingerprint for m in pushed.values() if m.fingerprint)
+        if not told or any(m.fragment != ALL for m in pushed.values()):
+            return pushed, []
+        agreed = fingerprint(state.vector) if self.keeps else told.most_common(1)[0][0]
+        wrong = Message("rejoin", version=state.version, fingerprint=agreed)
+        differ = [slot for slot, m in pushed.items() if m.fingerprint not in ("", agreed)]
+        same = {slot: m for slot, m in pushed.items() if slot not in differ}
+        return same, [Reply(slot, wrong) for slot in differ]
 
     def _moved(self, fragment: tuple[int, int], mean: Vector, state: Agreed) -> Agreed:
         if not self.keeps:
