@@ -458,8 +458,8 @@ def test_a_run_that_is_resumed_ends_with_the_same_bits(field, name):
         assert sum(resumed.simulation.steps) < sum(whole.simulation.steps)
 
 
-@pytest.mark.parametrize("name", ["all_reduce", "averaging", "iterative_reduce"])
-def test_a_resumed_run_goes_on_with_the_momentum_that_it_had(field, name):
+def heavy(field):
+    """A stage with momentum inside: part of the bits that only a worker knows."""
     torch_inner = pytest.importorskip("photinus.models.inner")
     from photinus.models.schedules import Schedule
 
@@ -469,7 +469,28 @@ def test_a_resumed_run_goes_on_with_the_momentum_that_it_had(field, name):
             lr = Schedule.constant(0.1)
             return torch_inner.TorchInner(layout, "sgd", {"momentum": 0.9}, lr)
 
-    stage = Heavy(features=6, classes=3, epochs=6, batch_size=8, dtype="float64")
+    return Heavy(features=6, classes=3, epochs=6, batch_size=8, dtype="float64")
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "averaging"])
+def test_cuts_since_a_lost_worker_came_back_resume_to_the_same_bits(field, name):
+    stage = heavy(field)
+    whole = field.play(SMALL[name], stages=[stage], desk={"checkpoint_seconds": 0.0})
+    whole.simulation.at(0.25, whole.simulation.kill, 2, 0.2)
+    whole.run()
+    [lost] = whole.tape.of("WorkerLost")
+    back = [e for e in whole.tape.events if type(e).__name__ in ("WorkerJoined", "RoundClosed")]
+    joined = max(n for n, e in enumerate(back) if type(e).__name__ == "WorkerJoined")
+    since = next(e.version for e in back[joined:] if lost.slot in getattr(e, "slots", ()))
+    cuts = [cut for cut in whole.tape.cuts if cut.version >= since]
+    for cut in (cuts[0], cuts[len(cuts) // 2]):
+        resumed = field.play(SMALL[name], stages=[stage], desk={"term": 2}, cut=cut).run()
+        assert (resumed.vector == whole.vector).all(), cut.name
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "averaging", "iterative_reduce"])
+def test_a_resumed_run_goes_on_with_the_momentum_that_it_had(field, name):
+    stage = heavy(field)
     whole = field.play(SMALL[name], stages=[stage], desk={"checkpoint_seconds": 0.2}).run()
     cut = whole.tape.cuts[len(whole.tape.cuts) // 2]
     assert {len(v) for v in cut.inner.values()} == {1}

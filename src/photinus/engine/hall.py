@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from types import TracebackType
 
-from photinus.core.errors import RunFailedError
+from photinus.core.errors import RunFailedError, message
 from photinus.core.events import Warned
 from photinus.engine.base import Assignment
 from photinus.engine.errand import Errand, told_error
@@ -16,6 +16,9 @@ from photinus.transport.link import Gone, Hear, Listener
 from photinus.transport.serve import TcpListener
 
 __all__ = ["Hall"]
+
+_LAST_SECONDS = 10.0
+"""So long Ctrl-C waits for the end of a round."""
 
 
 class Hall:
@@ -88,6 +91,20 @@ class Hall:
     def wait(self, seconds: float) -> bool:
         """Waits for the end; returns whether it has come."""
         return self._service.wait(seconds)
+
+    def stopped(self) -> None:
+        """Ctrl-C: the round under way is saved, if it ends soon, and then the run ends.
+
+        Workers are still there, and go on until they are told; a second Ctrl-C waits for nothing.
+        """
+        wrong, most = "stopped by Ctrl-C", f"{_LAST_SECONDS:.0f} s"
+        do = "Ctrl-C again ends at once"
+        got = f"a last checkpoint is made at the end of this round, for at most {most}"
+        self._assignment.emit(Warned(text=message(wrong, got=got, do=do)))
+        if self._service.cut(_LAST_SECONDS) is False:
+            late = f"no round ended within {most}: the last checkpoint is an older one"
+            self._assignment.emit(Warned(text=late))
+        self.stop(wrong)
 
     def stop(self, reason: str) -> None:
         """Ends the run without a result."""

@@ -48,6 +48,9 @@ class LocalEngine(Engine):
             family = _Family(assignment, hall, _dealt(data.checked(), assignment, Path(folder)))
             try:
                 family.watch()
+            except KeyboardInterrupt:
+                hall.stopped()
+                raise
             finally:
                 family.end()
         return hall.result()

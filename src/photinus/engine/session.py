@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
+import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,10 +19,38 @@ from photinus.engine.java import ensure_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["session_warnings", "spark_session"]
+__all__ = ["interruptible", "session_warnings", "spark_session"]
 
 _RETRIES: Final = 1000
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, and nothing else.
+
+    Spark's own handler first asks Java to cancel all jobs: workers would be gone before their
+    last checkpoint, and where Java is not ready the question fails with another error.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    was_hit = False
+
+    def hit(*_: object) -> None:
+        nonlocal was_hit
+        was_hit = True
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, hit)
+    try:
+        yield
+    except Exception as error:
+        if was_hit:  # what a call that was cut short fails with
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def spark_session(

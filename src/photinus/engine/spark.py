@@ -18,7 +18,7 @@ from photinus.core.events import Warned
 from photinus.engine.base import ArrayData, Assignment, Engine, part_of
 from photinus.engine.errand import Errand
 from photinus.engine.hall import Hall
-from photinus.engine.session import session_warnings, spark_session
+from photinus.engine.session import interruptible, session_warnings, spark_session
 from photinus.engine.spark_job import SparkJob, cause_of
 from photinus.feed.arrow import ColumnSpec
 from photinus.feed.base import Array
@@ -88,7 +88,13 @@ class SparkEngine(Engine):
         workers = assignment.program.workers
         if assignment.program.is_shared:
             raise UsageError("a DataFrame's rows are not shared", do="leave is_shared out")
-        spark = self._spark or spark_session(workers)
+        with interruptible():
+            spark = self._spark or spark_session(workers)
+        with interruptible():  # Spark has put a handler of its own in the place of the first
+            return self._trained(spark, assignment)
+
+    def _trained(self, spark: SparkSession, assignment: Assignment) -> Result:
+        workers = assignment.program.workers
         _check_slots(spark, workers)
         data = _framed(spark, assignment.data, assignment.program)
         frame, spec = columns(data.frame, data.features, data.label)
@@ -264,6 +270,9 @@ def _see_through(
             job = job.again()
             job.start()
         job.join(_LEAVE_SECONDS)
+    except KeyboardInterrupt:
+        hall.stopped()
+        raise
     finally:
         if job.is_alive():
             hall.stop("the driver ended the run")

@@ -111,6 +111,15 @@ class Coordinator:
         """Every worker comes again, with another pass over its rows."""
         self._course.next_pass(now)
 
+    @property
+    def is_cut_asked(self) -> bool:
+        """True while a cut that was asked for is not whole."""
+        return self._course.is_cut_asked
+
+    def ask_for_a_cut(self) -> bool:
+        """Saves the present round, whenever the last one was saved; False where none is open."""
+        return not self.is_over and self._course.ask_for_a_cut()
+
     # -- what comes in ---------------------------------------------------------------------------
 
     def hear(self, frame: Frame, now: float) -> list[Frame]:

@@ -42,7 +42,7 @@ class Course:
         self.program, self.desk, self.fence = program, desk, Fence(program.workers)
         self.history: tuple[Vector, ...] = cut.history if cut else ()
         self.cuts, self.has_begun, self.is_between_passes = Cuts(cut), False, False
-        self._passes = 0
+        self._passes, self._is_cut_asked = 0, False
         self.enter(cut.phase if cut else 0, now)
 
     @property
@@ -145,8 +145,10 @@ class Course:
             if not held:
                 return
             first = held[min(held)]
-            kept = {name: first[name] for name in ("vector", "floats", "integers")}
-            cut = replace(cut, point=cut.point._replace(**kept))
+            point = cut.point._replace(
+                vector=first["vector"], floats=first["floats"], integers=first["integers"]
+            )
+            cut = replace(cut, point=point)
         self.cuts.last = replace(cut, inner={s: inner_of(a) for s, a in sorted(held.items())})
         self.desk.save(self.cuts.last)
 
@@ -169,13 +171,23 @@ class Course:
     def is_cut_due(self, now: float) -> bool:
         """Tells whether the present round shall be saved."""
         every = self.desk.checkpoint_seconds
-        return every is not None and now - self.saved >= every
+        return self._is_cut_asked or (every is not None and now - self.saved >= every)
+
+    def ask_for_a_cut(self) -> bool:
+        """The present round shall be saved, whenever the last one was; False where none is open."""
+        self._is_cut_asked = self.has_begun and not self.is_between_passes
+        return self._is_cut_asked
+
+    @property
+    def is_cut_asked(self) -> bool:
+        """True while a cut that was asked for is not whole."""
+        return self._is_cut_asked
 
     def save_if_whole(self, now: float) -> None:
         """Saves the cut in the making once every worker has told its part."""
         cut = self.cuts.whole(keeps=self.owner.policy.keeps)
         if cut is not None:
-            self.saved = now
+            self.saved, self._is_cut_asked = now, False
             self.desk.save(cut)
 
     def remember(self, held: Mapping[str, Vector], version: int) -> None:

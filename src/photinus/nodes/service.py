@@ -36,11 +36,8 @@ class Service:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._coordinator, self._now, self._gauges = coordinator, now, Gauges()
-        self._lock, self._over, self._closed = (
-            threading.Lock(),
-            threading.Event(),
-            threading.Event(),
-        )
+        self._lock = threading.Lock()
+        self._over, self._closed, self._cut = (threading.Event() for _ in range(3))
         self._lines: dict[int, Peer] = {}
         """Slot -> who holds the seat."""
         self._asking: dict[int, tuple[Peer, Frame]] = {}
@@ -67,6 +64,14 @@ class Service:
         """Every worker comes again, with another pass over its rows."""
         with self._lock:
             self._coordinator.next_pass(self._now())
+
+    def cut(self, seconds: float) -> bool | None:
+        """Has the present round saved, and waits for that; None where there is none to save."""
+        with self._lock:
+            if not self._coordinator.ask_for_a_cut():
+                return None
+            self._cut.clear()
+        return self._cut.wait(seconds)
 
     def stop(self, reason: str) -> None:
         """Ends the run without a result; the workers are told."""
@@ -143,6 +148,8 @@ class Service:
         for frame in out:
             for line in self._listeners(frame, peer, said):
                 line.send(frame)
+        if not self._coordinator.is_cut_asked or self._coordinator.is_over:
+            self._cut.set()
         if self._coordinator.is_over:
             self._over.set()
 
