@@ -27,6 +27,7 @@ RECIPES = {
     "diloco": diloco(every=Steps(15), outer=Nesterov(0.7, 0.5)),
     "full_gradient": full_gradient(),
     "iterative_reduce": iterative_reduce(),
+    "int8": averaging(every=Steps(5), codec="int8"),
 }
 """15 steps an epoch are whole rounds of each: nothing is unsent at the end of a pass."""
 

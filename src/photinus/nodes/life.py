@@ -46,7 +46,7 @@ class Close(NamedTuple):
     rests: bool = False
     """The share is not done, but the pass over the rows is: it goes on in another life."""
     inner: Mapping[str, Vector] = MappingProxyType({})
-    """What another life goes on with."""
+    """What another life goes on with, as of a `Snapshot`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +82,21 @@ def live(program: Program, slot: int, part: Part) -> Life:
                 continue
             is_used = part.passes is not None
             bench = _bench(program, slot, part, grant, tuple(history))
-            if not grant.is_idle:
-                yield from work(bench)
-            grant = yield _closing(program.phases[grant.phase], part, bench, grant)
+            last = None if grant.is_idle else (yield from work(bench))
+            grant = yield _closing(program.phases[grant.phase], part, bench, last)
         except FencedError:
             grant = yield Hello(part.rows, len(history), part.passes)
 
 
-def _closing(phase: Phase, part: Part, bench: Bench, grant: Grant) -> Close:
+def _closing(phase: Phase, part: Part, bench: Bench, last: Snapshot | None) -> Close:
     """The share is done, or, where rows stream, at least the pass."""
     at = bench.feed.position
     held = bench.model.parameters if bench.strategy.site == GRADIENT else None
-    if part.passes is None or grant.is_idle:
+    if part.passes is None or last is None:
         return Close(at, held)
     is_border = part.rows > 0 and at % part.rows == 0
     is_done = phase.agreement.is_deterministic and at >= round(phase.stage.epochs * part.rows)
-    return Close(at, held, is_border and not is_done, bench.inner.state())
+    return Close(at, held, is_border and not is_done, last.inner)
 
 
 def _bench(

@@ -119,8 +119,8 @@ class News(NamedTuple):
 Answers = Generator[Stepped | Exchange | Snapshot, News, Any]
 
 
-def work(bench: Bench) -> Generator[Stepped | Exchange | Snapshot, News, Clock]:
-    """Runs one phase; the parameters are the model's, changed in place. Returns the clock."""
+def work(bench: Bench) -> Generator[Stepped | Exchange | Snapshot, News, Snapshot]:
+    """Runs one phase; the parameters are the model's, changed in place. Returns how it ended."""
     model, feed, strategy = bench.model, bench.feed, bench.strategy
     trained = model.parameters.trained
     clock, state, pace, first = Clock(), strategy.init(trained), bench.pace, feed.epochs
@@ -144,14 +144,15 @@ def work(bench: Bench) -> Generator[Stepped | Exchange | Snapshot, News, Clock]:
             yield snapshot(bench, clock, state)
         if told.stop or news.stop:
             break
-    yield from drain(bench, clock._replace(closing=True), state)
-    return clock
+    state = yield from drain(bench, clock._replace(closing=True), state)
+    return snapshot(bench, clock, state)
 
 
 def drain(bench: Bench, clock: Clock, state: Any) -> Answers:  # noqa: ANN401
     """Leaves nothing unsent: a push that missed its round is due once more."""
     while bench.strategy.due(clock, state):
         state, _ = yield from exchange(bench, bench.model.parameters.trained, clock, state)
+    return state
 
 
 def exchange(bench: Bench, vector: Vector, clock: Clock, state: Any) -> Answers:  # noqa: ANN401
