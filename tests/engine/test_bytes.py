@@ -7,7 +7,9 @@ from photinus.core.clock import Steps
 from photinus.feed.arrays import PartitionFeed
 from photinus.feed.rows import Rows
 from photinus.models.logistic import LogisticStage
+from photinus.nodes import payoff
 from photinus.nodes.coordinator import Coordinator
+from photinus.nodes.desk import Desk
 from photinus.nodes.life import Part, live
 from photinus.nodes.mail import Seat
 from photinus.nodes.program import Phase, Program
@@ -15,7 +17,7 @@ from photinus.nodes.service import Service
 from photinus.nodes.worker import Worker
 from photinus.strategies.codecs import size_bytes
 from photinus.strategies.recipes import all_reduce, diloco
-from photinus.transport.memory import Hub
+from photinus.transport.memory import Hub, MemoryPeer
 
 FEATURES, CLASSES, BATCHES, BATCH = 4000, 5, 24, 2
 NUMBERS = FEATURES * CLASSES + CLASSES
@@ -42,14 +44,15 @@ class Meter:
         self.link.close()
 
 
-def measured(agreement):
+def measured(agreement, events=None):
     """One worker's pushes through the bytes of a real wire, in one thread."""
     chance = np.random.default_rng(0)
     features = chance.normal(size=(BATCHES * BATCH, FEATURES)).astype("f4")
     rows = Rows.of(features, chance.integers(0, CLASSES, BATCHES * BATCH))
     stage = LogisticStage(features=FEATURES, classes=CLASSES, epochs=1, batch_size=BATCH)
     program = Program(phases=(Phase(stage=stage, agreement=agreement),), workers=1)
-    service = Service(Coordinator(program), Hub)
+    desk = Desk(emit=(events if events is not None else []).append)
+    service = Service(Coordinator(program, desk), Hub)
     part = Part(len(rows), lambda order: PartitionFeed(rows, order))
     meters = []
 
@@ -80,3 +83,13 @@ def test_the_wire_carries_the_bytes_that_are_computed(codec):
     wanted = size_bytes(codec, NUMBERS)
     for counted in (meter.up, meter.down):
         assert wanted < counted / meter.pushes < wanted + HEAD_BYTES
+
+
+def test_a_codec_that_cannot_pay_is_told_of_as_an_event(monkeypatch):
+    monkeypatch.setattr(payoff, "LEAST_BYTES", 1000)
+    for rate, warned in ((1e15, 1), (1e3, 0)):
+        monkeypatch.setattr(MemoryPeer, "bytes_per_second", rate)
+        events = []
+        measured(diloco(every=Steps(4)), events)
+        told = [e.text for e in events if type(e).__name__ == "Warned"]
+        assert len([t for t in told if t.startswith("codec int8 cannot pay")]) == warned

@@ -413,3 +413,20 @@ def test_refusals_are_told_at_most_once_a_minute(ear):
     listener.close()
     assert ear.reports == [{"full": 1}]
     assert listener.refused["full"] == 3
+
+
+@pytest.mark.parametrize("credentials", [TLS, CLEAR], ids=["tls", "clear"])
+def test_how_fast_vectors_come_in_is_known_once_one_came(listen, ear, credentials):
+    listener = listen(credentials)
+    key = credentials.worker()
+    link = TcpLink(listener.address, key)
+    link.exchange(Frame("note", RUN), 0)
+    ear.until(lambda: len(ear.heard) == 1)
+    (peer, _) = ear.heard[0]
+    assert peer.bytes_per_second == 0
+    began = time.monotonic()
+    link.exchange(Frame("push", RUN, arrays=(np.ones(1 << 20, "f4"),)), 0)
+    link.exchange(Frame("note", RUN), 0)
+    ear.until(lambda: len(ear.heard) == 3)
+    assert peer.bytes_per_second >= (4 << 20) / (time.monotonic() - began)
+    link.close()

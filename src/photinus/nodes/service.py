@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable
 
 from photinus.core.errors import PhotinusError
-from photinus.core.events import Log
+from photinus.core.events import Log, Warned
 from photinus.nodes.coordinator import Coordinator
 from photinus.nodes.gauges import Gauges
+from photinus.nodes.payoff import Payoff
 from photinus.transport.frames import Frame
 from photinus.transport.link import Gone, Hear, Listener, Peer
 
@@ -38,6 +39,7 @@ class Service:
         self._coordinator, self._now, self._gauges = coordinator, now, Gauges()
         self._lock = threading.Lock()
         self._over, self._closed, self._cut = (threading.Event() for _ in range(3))
+        self._payoff = Payoff()
         self._lines: dict[int, Peer] = {}
         """Slot -> who holds the seat."""
         self._asking: dict[int, tuple[Peer, Frame]] = {}
@@ -115,6 +117,8 @@ class Service:
             self._lines[frame.slot] = peer
         if is_held and frame.kind == "push" and frame.sequence == fence.seats[frame.slot].sequence:
             self._gauges.pushed(frame, peer, now)
+            if warning := self._payoff.pushed(frame, peer.bytes_per_second):
+                self._coordinator.desk.emit(Warned(text=warning))
         self._carry(self._coordinator.hear(frame, now), peer, frame)
 
     def _guarded(self, what: str, do: Callable[[], None]) -> None:

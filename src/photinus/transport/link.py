@@ -47,6 +47,8 @@ class Peer(ABC):
     """Where it comes from, for people to read."""
     bytes_sent: int = 0
     bytes_received: int = 0
+    bytes_per_second: float = 0.0
+    """Within the vectors that came in so far; 0 while that is not known."""
 
     @abstractmethod
     def send(self, frame: Frame) -> None:

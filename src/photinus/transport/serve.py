@@ -221,6 +221,7 @@ class TcpListener(Listener):
             while True:
                 frames = inlet.take(None)
                 peer.bytes_received = wire.bytes_received
+                peer.bytes_per_second = inlet.bytes_per_second
                 for frame in frames or ():
                     if peer.is_closing:
                         continue

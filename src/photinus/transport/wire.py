@@ -337,6 +337,7 @@ class Inlet:
     def __init__(self, wire: Wire, limits: Limits) -> None:
         self._wire = wire
         self._scratch = memoryview(bytearray(_RECORD_BYTES))
+        self._payload_bytes, self._payload_seconds = 0, 0.0
         self._decoder = Decoder(
             limits.max_frame_bytes, limits.max_vector_bytes, checksums=not wire.is_secure
         )
@@ -352,9 +353,19 @@ class Inlet:
             # frames that came whole before were given first: now the reason is told
             self._decoder.feed(b"")
         target = self._decoder.wanted()
+        began = monotonic()
         n = self._wire.receive(self._scratch if target is None else target, seconds)
         if n is None:
             return None
         if n == 0:
             raise LinkLostError("the other side is gone", do="make a new link")
-        return self._decoder.feed(self._scratch[:n]) if target is None else self._decoder.filled(n)
+        if target is None:
+            return self._decoder.feed(self._scratch[:n])
+        self._payload_bytes += n
+        self._payload_seconds += monotonic() - began
+        return self._decoder.filled(n)
+
+    @property
+    def bytes_per_second(self) -> float:
+        """How fast vectors came in, from their first bytes to their last; 0 before any."""
+        return self._payload_bytes / self._payload_seconds if self._payload_seconds else 0.0
