@@ -65,3 +65,31 @@ def test_a_seek_leads_to_the_same_step():
     feed = shared(21, batch_size=3, epochs=2.0, workers=2, slot=1)
     feed.seek(6)
     assert steps(feed) == whole[2:]
+
+
+def test_an_examples_draws_are_its_own_whoever_reads_it():
+    """They differ by epoch, seed and phase, and not by slot, workers or the order of arrival."""
+
+    def drawn(features, workers, seed=1, phase="train"):
+        found = {}
+        for slot in range(workers):
+            order = FeedOrder(
+                batch_size=12 // workers,
+                epochs=2,
+                seed=seed,
+                phase=phase,
+                slot=slot,
+                workers=workers,
+            )
+            feed = SharedFeed(Rows.of(features), order)
+            for batch in feed:
+                for row, number in zip(batch.features[:, 0], batch.draws, strict=True):
+                    found.setdefault(int(row), []).append(int(number))
+        return {row: sorted(numbers) for row, numbers in found.items()}
+
+    features = np.arange(48)[:, None]
+    once = drawn(features, 1)
+    assert drawn(features[::-1].copy(), 4) == once
+    assert len({number for pair in once.values() for number in pair}) == 96
+    assert not set(drawn(features, 1, seed=2)[5]) & set(once[5])
+    assert not set(drawn(features, 1, phase="other")[5]) & set(once[5])

@@ -1,4 +1,5 @@
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,7 +9,7 @@ from torch import nn
 
 from photinus.core.errors import DataError, UsageError
 from photinus.core.settings import from_dict, to_dict
-from photinus.models.module import ModuleModel, ModuleStage
+from photinus.models.module import Learning, ModuleModel, ModuleStage
 from photinus.models.schedules import Schedule
 
 
@@ -139,7 +140,7 @@ def test_regression_reads_a_column_of_labels():
 def test_bfloat16_gives_the_gradient_within_its_precision():
     b = batch()
     plain = ModuleModel(net(), "cross_entropy").learn(b, 0)[0]
-    low, metrics = ModuleModel(net(), "cross_entropy", precision="bfloat16").learn(b, 0)
+    low, metrics = ModuleModel(net(), "cross_entropy", Learning(precision="bfloat16")).learn(b, 0)
     assert low.dtype == np.float32
     assert np.abs(low - plain).max() < 0.03
     assert isinstance(metrics["loss"], float)
@@ -229,3 +230,72 @@ def test_a_wrong_factory_is_one_clear_sentence(settings, says, monkeypatch):
 def test_wrong_settings_are_refused_where_they_are_made(settings, says):
     with pytest.raises(UsageError, match=says):
         stage(**settings)
+
+
+def halved(features, draws):
+    """A reader for the tests: whole numbers are halved; a draw adds itself."""
+    x = features.astype(np.float32) / 2
+    return x if draws is None else x + draws[:, None].astype(np.float32)
+
+
+HALVED = f"{__name__}:halved"
+
+
+def test_reads_turns_features_and_takes_draws_in_training_only(monkeypatch):
+    monkeypatch.setitem(sys.modules, __name__, SimpleNamespace(halved=halved))
+    model = ModuleModel(nn.Linear(4, 3), "cross_entropy", Learning(reads=HALVED))
+    plain = ModuleModel(nn.Linear(4, 3), "cross_entropy")
+    plain.load(model.parameters.trained)
+    whole = np.arange(20).reshape(5, 4)
+    given = SimpleNamespace(features=whole, labels=np.arange(5) % 3, draws=np.arange(5))
+    still = SimpleNamespace(features=(whole / 2).astype("f4"), labels=given.labels)
+    moved = SimpleNamespace(features=still.features + given.draws[:, None].astype("f4"))
+    moved.labels = given.labels
+    assert model.measure(given) == plain.measure(still)
+    assert np.array_equal(model.learn(given, 0)[0], plain.learn(moved, 0)[0])
+    assert np.array_equal(model.outputs(whole), plain.outputs(still.features))
+
+
+def test_l2_is_added_to_loss_and_gradient_of_what_it_names():
+    b = batch()
+    plain = ModuleModel(net(), "cross_entropy")
+    model = ModuleModel(net(), "cross_entropy", Learning(l2={"[03].weight": 0.3, "3.*": 0.1}))
+    base, loss = plain.learn(b, 0)
+    slope, total = model.learn(b, 0)
+    expected, w = base.copy(), model.parameters
+    at = w.layout.entry
+    penalty = 0.0
+    for name, factor in (("0.weight", 0.3), ("3.weight", 0.4), ("3.bias", 0.1)):
+        part = slice(at(name).offset, at(name).offset + at(name).size)
+        expected[part] += factor * w.trained[part]
+        penalty += factor / 2 * float((w.trained[part] ** 2).sum())
+    np.testing.assert_allclose(slope, expected, rtol=1e-5, atol=1e-7)
+    assert total["loss"] == pytest.approx(loss["loss"] + penalty)
+    with pytest.raises(UsageError, match=r"unknown parameter in l2; got '5\.weight'"):
+        ModuleModel(net(), "cross_entropy", Learning(l2={"5.weight": 0.1}))
+
+
+def test_outputs_of_a_layer_are_what_the_module_computes_there():
+    model, b = ModuleModel(net(), "cross_entropy"), batch(2500)
+    first = model.outputs(b.features, "0")
+    reference = net().eval()
+    with torch.no_grad():
+        expected = reference[0](torch.from_numpy(b.features))
+        whole = reference(torch.from_numpy(b.features))
+    np.testing.assert_allclose(first, expected.numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(model.outputs(b.features), whole.numpy(), rtol=1e-5, atol=1e-6)
+    with pytest.raises(UsageError, match="unknown layer; got '7'"):
+        model.outputs(b.features, "7")
+
+
+def test_auto_is_decided_once_and_needs_an_example():
+    arguments = {"in_features": 4, "out_features": 3}
+    stage = ModuleStage(module="torch.nn:Linear", arguments=arguments, precision="auto")
+    with pytest.raises(UsageError, match='"auto" needs example'):
+        stage.resolved()
+    decided = replace(stage, example=(4,)).resolved()
+    assert decided.precision in ("float32", "bfloat16")
+    assert decided.resolved() is decided
+    assert from_dict(ModuleStage, to_dict(decided)) == decided
+    with pytest.raises(UsageError, match=r"does not read examples of shape \[5\]"):
+        replace(stage, example=(5,)).resolved()

@@ -66,7 +66,8 @@ def train(
 ) -> None:
     """Train a job by its name, or from a TOML file.
 
-    Known by name: mnist-dbn, mnist-dbn-demo, mnist-dbn-published.
+    Known by name: mnist-dbn, mnist-dbn-demo, mnist-dbn-published, cifar10, cifar10-published,
+    cifar10-quick.
     """
     is_printed = options.pop("print_config")
     if resume is not None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import starmap
 
 import numpy as np
 from numpy.typing import NDArray
 
 from photinus.core.errors import UsageError
-from photinus.core.seeds import generator
+from photinus.core.seeds import derive, generator
 from photinus.core.settings import Limit, at_least, validate, whole
 from photinus.feed.base import Batch, Feed, MappedFeed, Transform
 from photinus.feed.rows import Rows
@@ -61,24 +62,27 @@ class Walk:
     ) -> None:
         self.rows = rows
         self.position = 0
+        self._order = order
         self._batch_size = min(order.batch_size, rows) if order.drop_ragged else order.batch_size
         self._epoch_rows = epoch_rows
         self._end = None if order.epochs is None else round(order.epochs * rows)
         if self._end is not None and order.drop_ragged and rows:
             self._end -= self._end % self._batch_size
 
-    def __iter__(self) -> Iterator[NDArray[np.int64]]:
-        epoch, index = -1, np.empty(0, np.int64)
+    def __iter__(self) -> Iterator[tuple[NDArray[np.int64], int]]:
+        """Yields the rows of each batch, and the seed of its epoch's draws."""
+        epoch, index, seed = -1, np.empty(0, np.int64), 0
         while self.rows and (self._end is None or self.position < self._end):
             now, offset = divmod(self.position, self.rows)
             if now != epoch:
                 epoch, index = now, self._epoch_rows(now)[: self.rows]
+                seed = derive(self._order.seed, "draws", self._order.phase, epoch)
             # up to the next border of a batch: after a seek into a batch the later ones are equal
             stop = min((offset // self._batch_size + 1) * self._batch_size, self.rows)
             if self._end is not None:
                 stop = min(stop, offset + self._end - self.position)
             self.position += stop - offset
-            yield index[offset:stop]
+            yield index[offset:stop], seed
 
     def seek(self, position: int) -> None:
         """Goes on after `position` examples.
@@ -123,7 +127,7 @@ class PartitionFeed(Feed):
         return self._walk.position
 
     def __iter__(self) -> Iterator[Batch]:
-        return map(self._rows.batch, self._walk)
+        return starmap(self._rows.batch, self._walk)
 
     def seek(self, position: int) -> None:
         """Goes on after `position` examples."""

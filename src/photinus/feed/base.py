@@ -32,6 +32,9 @@ class Batch(NamedTuple):
     """[B], or [B, ...] for regression"""
     weights: Array | None = None
     """[B]; None weighs every example the same"""
+    draws: Array | None = None
+    """uint64 [B]: other ones for every (seed, phase, epoch, row), whichever slot or batch it is
+    in; to be mixed into random numbers, as for augmentation"""
 
     @property
     def examples(self) -> int:

@@ -48,6 +48,8 @@ class Rows:
     labels: Array | None
     order: NDArray[np.int64]
     """[n]: the rows sorted by the hash of their content."""
+    keys: NDArray[np.uint64]
+    """[n]: that hash."""
     scale: float | None = None
     """Features are stored as they are and handed out as float32(features) · scale."""
     room: Room = memory
@@ -72,15 +74,16 @@ class Rows:
             raise UsageError("features and labels must be equally many", got=got)
         # a memmap's own class would come back from every batch and slow it down
         features, labels = np.asarray(features), None if labels is None else np.asarray(labels)
-        return cls(features, labels, _sorted(features, labels), scale, room)
+        return cls(features, labels, *_sorted(features, labels), scale, room)
 
     def __len__(self) -> int:
         return len(self.features)
 
-    def batch(self, index: NDArray[np.int64]) -> Batch:
-        """Gathers the rows of `index` [B] into fresh arrays."""
+    def batch(self, index: NDArray[np.int64], seed: int = 0) -> Batch:
+        """Gathers the rows of `index` [B] into fresh arrays; `seed` tells their draws apart."""
         labels = None if self.labels is None else np.take(self.labels, index, axis=0)
-        return Batch(scaled(np.take(self.features, index, axis=0), self.scale), labels)
+        features = scaled(np.take(self.features, index, axis=0), self.scale)
+        return Batch(features, labels, draws=np.take(self.keys, index) ^ np.uint64(seed))
 
     def mapped(self, function: Transform) -> Rows | None:
         """Returns the rows with transformed features and the same order; None without room for it.
@@ -107,7 +110,7 @@ class Rows:
                 return None
             out[start : start + len(chunk)] = given
         assert out is not None
-        return Rows(out, self.labels, self.order, None, self.room)
+        return Rows(out, self.labels, self.order, self.keys, None, self.room)
 
     def label_counts(self, classes: int) -> NDArray[np.int64]:
         """Returns how many rows each of `classes` labels has, [classes]: shows skew between slots.
@@ -180,14 +183,16 @@ def _mix(words: NDArray[np.uint64], scratch: NDArray[np.uint64], shift: int, fac
     np.bitwise_xor(words, scratch, out=words)
 
 
-def _sorted(features: Array, labels: Array | None) -> NDArray[np.int64]:
+def _sorted(
+    features: Array, labels: Array | None
+) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
     hashed = content_hash(features, labels)
     order = np.argsort(hashed, kind="stable").astype(np.int64, copy=False)
     ordered = hashed[order]
     ties = np.flatnonzero(ordered[1:] == ordered[:-1])  # position i ties with i + 1
     if ties.size and not _all_equal(features, labels, order, ties):
         _untie(features, labels, order, ties)
-    return order
+    return order, hashed
 
 
 def _all_equal(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import starmap
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +55,7 @@ class SharedFeed(Feed):
         return self._walk.position
 
     def __iter__(self) -> Iterator[Batch]:
-        return map(self._all.batch, self._walk)
+        return starmap(self._all.batch, self._walk)
 
     def seek(self, position: int) -> None:
         """Goes on after `position` examples."""

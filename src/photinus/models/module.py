@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, fields, replace
+from fnmatch import fnmatchcase
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from photinus.core.errors import DataError, UsageError
 from photinus.core.parameters import FLOATS, INTEGERS, TRAINED, Layout, Parameters, Vector
 from photinus.core.settings import Limit, above, between, one_of, unknown_name, validate, whole
+from photinus.models.average import Average, average_layout
 from photinus.models.base import Batch, Model, Stage
 from photinus.models.factories import imported
+from photinus.models.fastest import MEMORIES, PRECISIONS, fastest, laid_out
 from photinus.models.inner import OPTIMIZERS, Inner, TorchInner
 from photinus.models.losses import LOSSES, count_errors, loss_named, target_for
 from photinus.models.schedules import Schedule
 from photinus.models.tensors import tensor_of
 
-__all__ = ["ModuleModel", "ModuleStage"]
+__all__ = ["Learning", "ModuleModel", "ModuleStage"]
+
+_CHUNK_ROWS = 1000
+_TRIED_ROWS = 32
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Learning:
+    """How a module learns and is measured, beside its loss: the like fields of `ModuleStage`."""
+
+    label_smoothing: float = 0.0
+    precision: str = "float32"
+    memory: str = "contiguous"
+    reads: str = ""
+    l2: Mapping[str, float] = field(default_factory=dict)
+    average: float = 0.0
 
 
 class ModuleModel(Model):
@@ -35,33 +55,27 @@ class ModuleModel(Model):
         (('weight', 'bias'), (8,))
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        loss: str,
-        label_smoothing: float = 0.0,
-        precision: str = "float32",
-    ) -> None:
+    def __init__(self, module: nn.Module, loss: str, how: Learning | None = None) -> None:
         """Moves the module's tensors; their numbers are kept.
 
         Args:
             module: maps features [B, ...] to outputs [B, ...].
             loss: one of `LOSSES`, or "package.module:function".
-            label_smoothing: of cross_entropy.
-            precision: "bfloat16" computes products and convolutions in it, by torch's autocast;
-                parameters, gradients and the loss stay as they are.
+            how: all else; without it, the defaults of `Learning`.
 
         Raises:
-            UsageError: nothing to train, types are mixed, or parameters overlap in memory.
+            UsageError: nothing to train, types are mixed, parameters overlap in memory, or `l2`
+                names none of them.
         """
-        self.module = module
-        self._is_low = precision == "bfloat16"
-        self._name, self._loss = loss, loss_named(loss, label_smoothing)
+        self.module, self._how = module, how or Learning()
+        self._name, self._loss = loss, loss_named(loss, self._how.label_smoothing)
+        self._reads = imported(self._how.reads, "function") if self._how.reads else None
         trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
         dtype = _common_type(trained)
         kept = {n: b for n, b in module.named_buffers() if b.dtype in _SECTIONS}
-        tensors = [(n, p.shape, TRAINED) for n, p in trained.items()]
-        tensors += [(n, b.shape, _SECTIONS[b.dtype]) for n, b in kept.items()]
+        entries = [(n, p.shape, TRAINED) for n, p in trained.items()]
+        tensors = entries + [(n, b.shape, _SECTIONS[b.dtype]) for n, b in kept.items()]
+        tensors += average_layout(entries) if self._how.average else []
         self.parameters = Parameters(Layout.of(tensors, dtype))
         gradients = Parameters(self.parameters.layout)
         self._gradient = gradients.trained
@@ -72,40 +86,98 @@ class ModuleModel(Model):
         for name, buffer in kept.items():
             path, _, last = name.rpartition(".")
             module.get_submodule(path)._buffers[last] = self._moved(name, buffer)
+        self._decayed = _decayed(self.parameters, self._gradient, self._how.l2)
+        has_average = self._how.average > 0
+        self._average = Average(self.parameters, self._how.average) if has_average else None
 
     def _moved(self, name: str, tensor: Tensor) -> Tensor:
         view: Tensor = torch.from_numpy(self.parameters.view(name))
         return view.copy_(tensor.detach())
 
     def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
-        """Returns the gradient by automatic differentiation, and the loss."""
+        """Returns the gradient by automatic differentiation, and the loss with its penalty."""
         self.module.train()
+        if self._average is not None:
+            self._average.step()
         self._flat_gradient.zero_()
         with torch.random.fork_rng(devices=[]):
             # torch.manual_seed looks at every accelerator, and at the call stack: 1 ms a step
             torch.default_generator.manual_seed(seed)
-            loss, _, _ = self._forward(batch)
+            loss, _, _ = self._forward(batch, getattr(batch, "draws", None))
         loss.backward()  # type: ignore[no-untyped-call]
-        return self._gradient, {"loss": float(loss.detach())}
+        penalty = 0.0
+        for weights, slope, factor in self._decayed:
+            slope.add_(weights, alpha=factor)
+            penalty += factor / 2 * float(torch.dot(weights, weights))
+        return self._gradient, {"loss": float(loss.detach()) + penalty}
 
     def measure(self, batch: Batch) -> Mapping[str, float]:
-        """Returns examples, the summed loss and, with classes, the errors."""
+        """Returns examples, the summed loss without a penalty and, with classes, the errors.
+
+        Where there is a moving average, it is what is measured.
+        """
         self.module.eval()
-        with torch.no_grad():
+        with torch.no_grad(), self.shown():
             loss, outputs, labels = self._forward(batch)
         size = len(batch.features)
         sums = {"examples": float(size), "loss": float(loss) * size}
         return {**sums, **count_errors(self._name, outputs, labels)}
 
-    def _forward(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        features = tensor_of(batch.features)  # [B, ...]
-        if features.is_floating_point():
-            features = features.to(self._flat_gradient.dtype)
+    def shown(self) -> AbstractContextManager[None]:
+        """Has the moving average, if there is one, in the trained parameters' place."""
+        return nullcontext() if self._average is None else self._average.shown()
+
+    def outputs(self, features: Vector, layer: str = "") -> Vector:
+        """Returns what the module, or a layer of it, makes of features, [B, ...].
+
+        Args:
+            features: [B, ...], as they are stored.
+            layer: a submodule's name, as in `state_dict`; the whole module without one.
+
+        Raises:
+            UsageError: there is no such layer, or it returns no tensor.
+        """
+        layers = dict(self.module.named_modules())
+        if layer not in layers:
+            raise unknown_name("layer", layer, [name for name in layers if name])
+        made: list[Tensor] = []
+
+        def keep(_: nn.Module, __: tuple[Any, ...], out: object) -> None:
+            if not isinstance(out, Tensor):
+                got = type(out).__name__
+                raise UsageError(f"the layer {layer!r} must return a tensor", got=got)
+            # a copy: the next layer may write over it
+            made.append(out.to(self._flat_gradient.dtype, copy=True))
+
+        self.module.eval()
+        hook = layers[layer].register_forward_hook(keep)
+        try:
+            with torch.no_grad(), self.shown():
+                for start in range(0, max(1, len(features)), _CHUNK_ROWS):
+                    self._pass(self._read(features[start : start + _CHUNK_ROWS]))
+        finally:
+            hook.remove()
+        result: Vector = torch.cat(made).numpy()
+        return result
+
+    def _read(self, features: Vector, draws: Vector | None = None) -> Tensor:
+        """Returns features [B, ...] as the module reads them."""
+        array = features if self._reads is None else np.asarray(self._reads(features, draws))
+        x = tensor_of(array)
+        x = x.to(self._flat_gradient.dtype) if x.is_floating_point() else x
+        return laid_out(x, self._how.memory)
+
+    def _pass(self, x: Tensor) -> Tensor:
+        is_low = self._how.precision == "bfloat16"
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_low):
+            outputs: Tensor = self.module(x)  # [B, ...]
+        return outputs.to(self._flat_gradient.dtype)
+
+    def _forward(self, batch: Batch, draws: Vector | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        features = self._read(batch.features, draws)  # [B, ...]
         labels = features if batch.labels is None else tensor_of(batch.labels)
         try:
-            with torch.autocast("cpu", torch.bfloat16, enabled=self._is_low):
-                outputs: Tensor = self.module(features)  # [B, ...]
-            outputs = outputs.to(self._flat_gradient.dtype)
+            outputs = self._pass(features)
             weights = getattr(batch, "weights", None)
             loss = self._loss(outputs, target_for(self._name, outputs, labels), weights)
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
@@ -118,6 +190,23 @@ class ModuleModel(Model):
 
 
 _SECTIONS = {torch.float32: FLOATS, torch.int64: INTEGERS}
+
+
+def _decayed(
+    parameters: Parameters, gradient: Vector, l2: Mapping[str, float]
+) -> list[tuple[Tensor, Tensor, float]]:
+    """Returns (weights [m], their part of the gradient [m], factor) for all that `l2` names."""
+    found = []
+    for pattern, factor in l2.items():
+        names = [e for e in parameters.layout.entries if e.section == TRAINED]
+        named = [e for e in names if fnmatchcase(e.name, pattern)]
+        if not named:
+            raise unknown_name("parameter in l2", pattern, [e.name for e in names])
+        for entry in named:
+            part = slice(entry.offset, entry.offset + entry.size)
+            weights = torch.from_numpy(parameters.trained[part])
+            found.append((weights, torch.from_numpy(gradient[part]), float(factor)))
+    return found
 
 
 def _shape(tensor: Tensor) -> str:
@@ -163,7 +252,9 @@ class ModuleStage(Stage):
         "batch_size": whole(1),
         "decays": one_of("all", "weights"),
         "label_smoothing": between(0, 1),
-        "precision": one_of("float32", "bfloat16"),
+        "precision": one_of(*PRECISIONS, "auto"),
+        "memory": one_of(*MEMORIES, "auto"),
+        "average": Limit("a number from 0 to below 1", lambda v: 0 <= v < 1),
     }
 
     module: str
@@ -177,7 +268,21 @@ class ModuleStage(Stage):
     """One of `LOSSES`, or "package.module:function"."""
     label_smoothing: float = 0.0
     precision: str = "float32"
-    """"bfloat16": products and convolutions in it, all else as it is."""
+    """"bfloat16": products and convolutions in it, by torch's autocast; parameters, gradients and
+    the loss stay as they are. "auto": where that is 1.5 times as fast, as `example` measures."""
+    memory: str = "contiguous"
+    """Of images [B, C, H, W]: "contiguous", "channels_last", or "auto": the faster one."""
+    example: tuple[int, ...] = ()
+    """The shape of one example as the module reads it; "auto" needs it."""
+    reads: str = ""
+    """"package.module:function" of features [B, ...] as they are stored, and draws: uint64 [B],
+    other ones for every epoch and row, or None for no chance. It returns what the module reads."""
+    l2: Mapping[str, float] = field(default_factory=dict)
+    """Parameters' name or pattern ("fc*.weight") -> λ: λ/2 ‖w‖² is added to the loss, whatever the
+    optimizer. Its own weight decay, in `settings`, is another one."""
+    average: float = 0.0
+    """How slowly a moving average follows the weights, 0.9999 say; the model is then measured and
+    used with it. 0: none."""
     optimizer: str = "adamw"
     """One of torch's by name in lower case, or "package.module:Class"."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -201,6 +306,11 @@ class ModuleStage(Stage):
         Raises:
             UsageError: it cannot be imported or called, or returns no module.
         """
+        plain = self.resolved()
+        shared = {f.name: getattr(plain, f.name) for f in fields(Learning)}
+        return ModuleModel(self._made(seed), self.loss, Learning(**shared))
+
+    def _made(self, seed: int) -> nn.Module:
         factory = imported(self.module, "module")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -215,7 +325,29 @@ class ModuleStage(Stage):
             raise UsageError(
                 f"{self.module} must return a torch.nn.Module", got=type(made).__name__
             )
-        return ModuleModel(made, self.loss, self.label_smoothing, self.precision)
+        return made
+
+    def resolved(self) -> ModuleStage:
+        """Returns the same without "auto", measured here: once a run, by the driver.
+
+        Raises:
+            UsageError: `example` is missing, or is not what the module reads.
+        """
+        if "auto" not in (self.precision, self.memory):
+            return self
+        if not self.example:
+            raise UsageError('"auto" needs example, the shape of what the module reads', got="none")
+        precisions = PRECISIONS if self.precision == "auto" else (self.precision,)
+        memories = MEMORIES if self.memory == "auto" else (self.memory,)
+        shape = (min(self.batch_size, _TRIED_ROWS), *self.example)
+        try:
+            chosen, memory = fastest(lambda: self._made(0), shape, precisions, memories)
+        except (RuntimeError, IndexError, ValueError, TypeError) as error:
+            raise UsageError(
+                f"the module {self.module} does not read examples of shape {list(self.example)}",
+                got=str(error).partition("\n")[0],
+            ) from error
+        return replace(self, precision=chosen, memory=memory)
 
     def inner(self) -> Inner:
         """Returns the optimizer on the layout that `build` gives."""

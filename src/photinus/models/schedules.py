@@ -50,6 +50,21 @@ class Schedule:
         rise = ((0.0, 0.0),) if warm_up > 0 else ()
         return cls((*rise, (warm_up, peak), (1.0, floor)), "cosine")
 
+    @classmethod
+    def stairs(cls, value: float, factor: float, *places: float) -> Schedule:
+        """Begins at `value` and is multiplied by `factor` at each of the places.
+
+        Example:
+            >>> steps = Schedule.stairs(0.1, 0.5, 0.4, 0.8)
+            >>> [steps.at(progress) for progress in (0.0, 0.39, 0.4, 0.9)]
+            [0.1, 0.1, 0.05, 0.025]
+        """
+        points = [(0.0, value)]
+        for place in places:
+            held = points[-1][1]
+            points += [(place, held), (place, held * factor)]
+        return cls(tuple(points))
+
     def at(self, progress: float) -> float:
         """Returns the value at a progress 0..1."""
         before = [p for p in self.points if p[0] <= progress]

@@ -152,6 +152,7 @@ class _WholePart(Model):
             chunk = Batch(
                 batch.features[start : start + CHUNK_ROWS],
                 None if batch.labels is None else batch.labels[start : start + CHUNK_ROWS],
+                draws=None if batch.draws is None else batch.draws[start : start + CHUNK_ROWS],
             )
             share = len(chunk.features) / count
             gradient, metrics = self._model.learn(chunk, derive(seed, start))

@@ -10,7 +10,7 @@ import numpy as np
 
 from photinus.core.errors import DataError, NotReadyError, UsageError
 from photinus.engine.base import ArrayData
-from photinus.feed import mnist
+from photinus.feed import cifar, mnist
 from photinus.feed.base import Array
 from photinus.feed.checks import RowChecks, Sieve
 from photinus.feed.rows import scaled
@@ -43,6 +43,9 @@ def read_train(job: Job) -> Any:  # noqa: ANN401 - ArrayData, or a DataFrame's r
         images = mnist.load(source.path or None)
         checks = RowChecks(classes=10)
         return ArrayData(images.train_images, images.train_labels, 1 / 255, checks)
+    if source.name == "cifar10":
+        pictures, kinds = cifar.load(source.path or None)
+        return ArrayData(pictures, kinds, source.scale, RowChecks(classes=10))
     if job.engine == "spark":
         return _frame(job, source)
     features, labels = _table(source, source.path)
@@ -54,6 +57,9 @@ def read_test(source: Source) -> TestRows | None:
     if source.name == "mnist":
         images = mnist.load(source.path or None)
         return TestRows(scaled(images.test_images, 1 / 255), images.test_labels.astype(np.int64))
+    if source.name == "cifar10":
+        pictures, kinds = cifar.load(source.path or None, "test")
+        return TestRows(scaled(pictures, source.scale), kinds.astype(np.int64))
     if not source.test:
         return None
     features, labels = _table(source, source.test)

@@ -42,9 +42,10 @@ class Source:
     """Where the rows come from."""
 
     name: str = "mnist"
-    """mnist, parquet, or given: the caller hands over the rows."""
+    """mnist, cifar10, parquet, or given: the caller hands over the rows."""
     path: str = ""
-    """A file or folder; for mnist a folder of one's own instead of a download."""
+    """A file or folder; for mnist a folder of one's own instead of a download, for cifar10 the
+    folder with its files, which may be one of HDFS."""
     test: str = ""
     """Likewise, of rows that are only measured on."""
     features: tuple[str, ...] = ("features",)
@@ -54,7 +55,7 @@ class Source:
     classes: int | None = None
     """Labels must be 0..classes-1."""
     LIMITS = {  # noqa: RUF012
-        "name": one_of("mnist", "parquet", "given"),
+        "name": one_of("mnist", "cifar10", "parquet", "given"),
         "scale": Limit.optional(at_least(0)),
         "classes": Limit.optional(whole(1)),
     }
@@ -155,7 +156,7 @@ class Job:
 
     def resolved(self) -> Job:
         """Returns the job with what is measured on this machine decided: once, by the driver."""
-        if not isinstance(self.model, DBN):
+        if not isinstance(self.model, (DBN, ModuleStage)):
             return self
         return dataclasses.replace(self, model=self.model.resolved())
 

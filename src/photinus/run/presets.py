@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from photinus.core.clock import Steps
+from photinus.core.clock import Seconds, Steps
 from photinus.core.settings import unknown_name
 from photinus.models.dbn import DBN, FineTuning, Pretraining
-from photinus.run.job import Job
-from photinus.strategies.outer import Nesterov
-from photinus.strategies.recipes import averaging, iterative_reduce
+from photinus.models.module import ModuleStage
+from photinus.models.schedules import Schedule
+from photinus.run.job import Job, Source
+from photinus.strategies.outer import Nesterov, Sgd
+from photinus.strategies.recipes import all_reduce, averaging, iterative_reduce
 
 __all__ = ["PRESETS", "preset"]
 
@@ -68,7 +70,73 @@ def _mnist_dbn_published(workers: int) -> Job:
     )
 
 
+def _cifar10(workers: int) -> Job:
+    """TensorFlow's tutorial network, its schedule cut to 30 epochs with two drops of the rate.
+
+    All workers together take steps of 128 images, so the loss is one machine's, however many
+    there are.
+    """
+    model = ModuleStage(
+        module="photinus.models.cnn:tutorial",
+        name="cifar10",
+        epochs=30.0,
+        batch_size=max(1, 128 // workers),
+        precision="auto",
+        memory="auto",
+        example=(3, 24, 24),
+        reads="photinus.models.images:crops",
+        optimizer="sgd",
+        lr=Schedule.stairs(0.1, 0.1, 0.6, 0.85),
+        l2={"local[34].weight": 0.004},
+        average=0.999,
+    )
+    return Job(
+        name="cifar10",
+        model=model,
+        data=Source(name="cifar10"),
+        workers=workers,
+        strategy=all_reduce(),
+    )
+
+
+def _cifar10_published(workers: int) -> Job:
+    """The tutorial's own schedule: a million steps of 128, a tenth of the rate every 350 epochs."""
+    job, epochs = _cifar10(workers), 2560.0
+    drops = (350 * drop / epochs for drop in range(1, 8))
+    model = replace(
+        job.model, epochs=epochs, lr=Schedule.stairs(0.1, 0.1, *drops), average=0.9999
+    )
+    return replace(job, name="cifar10-published", model=model)
+
+
+def _cifar10_quick(workers: int) -> Job:
+    """SparkNet's form: Caffe's quick network, the plain average every 10 steps or 5 seconds."""
+    model = ModuleStage(
+        module="photinus.models.cnn:quick",
+        name="cifar10-quick",
+        epochs=10.0,
+        batch_size=100,
+        precision="auto",
+        memory="auto",
+        example=(3, 32, 32),
+        reads="photinus.models.images:centred",
+        optimizer="sgd",
+        settings={"momentum": 0.9, "weight_decay": 0.004},
+        lr=Schedule.stairs(0.001, 0.1, 0.8),
+    )
+    return Job(
+        name="cifar10-quick",
+        model=model,
+        data=Source(name="cifar10"),
+        workers=workers,
+        strategy=averaging(every=Steps(10) | Seconds(5.0), outer=Sgd()),
+    )
+
+
 PRESETS: Mapping[str, tuple[Callable[[int], Job], int]] = {
+    "cifar10": (_cifar10, 4),
+    "cifar10-published": (_cifar10_published, 4),
+    "cifar10-quick": (_cifar10_quick, 4),
     "mnist-dbn": (_mnist_dbn, 10),
     "mnist-dbn-demo": (_mnist_dbn_demo, 4),
     "mnist-dbn-published": (_mnist_dbn_published, 10),

@@ -1,0 +1,65 @@
+"""A moving average of the weights, which a model is measured and used with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from photinus.core.parameters import FLOATS, INTEGERS, Parameters
+
+__all__ = ["Average", "average_layout"]
+
+_Entries = Sequence[tuple[str, Sequence[int], str]]
+
+
+def average_layout(trained: _Entries) -> list[tuple[str, Sequence[int], str]]:
+    """Returns what an average of trained tensors needs of the layout, to lie behind all else.
+
+    It is made of buffers, float and integer, so that it is agreed on, saved and resumed as they
+    are: workers take the mean of their averages.
+    """
+    shadows = [(f"average.{name}", shape, FLOATS) for name, shape, _ in trained]
+    return [*shadows, ("average.steps", (1,), INTEGERS)]
+
+
+class Average:
+    """Follows the trained parameters: s ← d s + (1 − d) w, d = min(decay, (1 + n) / (10 + n)).
+
+    n counts the steps; what the last step gave is taken in at the next one.
+
+    Args:
+        parameters: with the entries of `average_layout` at their end.
+        decay: d, once there have been many steps.
+
+    Reference:
+        Polyak and Juditsky, Acceleration of stochastic approximation by averaging (1992), in the
+        form of TensorFlow's `ExponentialMovingAverage` with `num_updates`.
+    """
+
+    def __init__(self, parameters: Parameters, decay: float) -> None:
+        self._trained = torch.from_numpy(parameters.trained)
+        floats = torch.from_numpy(parameters.floats)
+        self._shadow = floats[len(floats) - len(self._trained) :]
+        self._steps = parameters.integers[-1:]
+        self._decay = decay
+        self._shadow.copy_(self._trained)
+
+    def step(self) -> None:
+        """Takes in what the last step gave, before the next one."""
+        n = int(self._steps[0])
+        if n:
+            decay = min(self._decay, (1 + n) / (10 + n))
+            self._shadow.lerp_(self._trained.to(self._shadow.dtype), 1 - decay)
+        self._steps[0] = n + 1
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Has the average in the trained parameters' place for a while."""
+        saved = self._trained.clone()
+        self._trained.copy_(self._shadow)
+        try:
+            yield
+        finally:
+            self._trained.copy_(saved)

@@ -1,0 +1,126 @@
+"""Images as a network reads them: cut, mirrored, made lighter or flatter, whitened; a batch at once.
+
+A function of this kind is named as `ModuleStage.reads`: it takes features as they are stored, and
+one random number for each example, or none where nothing shall be left to chance.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from photinus.core.errors import DataError
+from photinus.core.parameters import Vector
+
+__all__ = ["centred", "crops", "uniform"]
+
+SIDE: Final = 32
+CROP: Final = 24
+CHANNELS: Final = 3
+_CONTRAST: Final = (0.2, 1.8)
+_MEANS: Final = (125.307, 122.950, 113.865)
+"""Of CIFAR-10's training images: red, green, blue."""
+
+Draws = NDArray[np.uint64]
+"""One number for each example: the same whichever worker reads it, and in whichever batch."""
+
+
+def uniform(draws: Draws, number: int) -> NDArray[np.float64]:
+    """Returns the `number`-th random number of each example [B], from 0 to below 1.
+
+    Reference:
+        SplitMix64: Steele, Lea and Flood, Fast splittable pseudorandom number generators (2014).
+    """
+    with np.errstate(over="ignore"):
+        z = draws + np.uint64(0x9E3779B97F4A7C15) * np.uint64(number + 1)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z ^= z >> np.uint64(31)
+    return (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def crops(features: Vector, draws: Draws | None) -> Vector:
+    """Returns whitened crops of 24×24, distorted by chance as in TensorFlow's CIFAR-10 tutorial.
+
+        crop 24×24, mirror, x + δ, (x − x̄_c) f + x̄_c, (x − x̄) / max(σ, 1/√n)
+
+    δ is drawn from ±63 and f from 0.2..1.8; x̄_c is a channel's mean, x̄ and σ are the image's, n is
+    its 1728 numbers. The last step takes every δ away again, so δ is neither drawn nor added; the
+    other two are one product and one sum for each channel. Without draws it is the middle crop,
+    whitened, as the tutorial evaluates.
+
+    Args:
+        features: uint8 [B, 3072], 1024 red, 1024 green, 1024 blue, or [B, 3, 32, 32].
+        draws: [B]; None leaves nothing to chance.
+
+    Returns:
+        float32 [B, 3, 24, 24].
+
+    Raises:
+        DataError: a row is no image of 3 × 32 × 32 numbers.
+
+    Example:
+        >>> images = np.arange(2 * 3072, dtype=np.uint8).reshape(2, 3072)
+        >>> crops(images, None).shape, crops(images, np.array([1, 2], np.uint64)).dtype
+        ((2, 3, 24, 24), dtype('float32'))
+    """
+    images = _images(features)
+    if draws is None:
+        low = (SIDE - CROP) // 2
+        return _whitened(images[:, :, low : low + CROP, low : low + CROP], 1.0)
+    places = SIDE - CROP + 1
+    y, x = ((uniform(draws, k) * places).astype(np.intp) for k in (0, 1))
+    every = np.arange(len(images))
+    windows = np.lib.stride_tricks.sliding_window_view(images, (CROP, CROP), (2, 3))
+    cut = windows[every, :, y, x]  # [B, 3, 24, 24]
+    is_mirrored = uniform(draws, 2) < 0.5
+    cut[is_mirrored] = cut[is_mirrored, :, :, ::-1]
+    low, high = _CONTRAST
+    return _whitened(cut, low + (high - low) * uniform(draws, 3))
+
+
+def centred(features: Vector, draws: Draws | None) -> Vector:  # noqa: ARG001
+    """Returns whole images less the channels' means, in grey levels, as Caffe's quick net reads.
+
+    Args:
+        features: uint8 [B, 3072] or [B, 3, 32, 32].
+        draws: not used: nothing is left to chance.
+
+    Returns:
+        float32 [B, 3, 32, 32].
+
+    Raises:
+        DataError: a row is no image of 3 × 32 × 32 numbers.
+    """
+    means = np.array(_MEANS, np.float32)[:, None, None]
+    return np.asarray(_images(features) - means)
+
+
+def _images(features: Vector) -> Vector:
+    if features[:1].size not in (0, CHANNELS * SIDE * SIDE):
+        raise DataError(
+            f"an image must be {CHANNELS} x {SIDE} x {SIDE} numbers",
+            got=list(features.shape[1:]),
+            do="compare the features with what the model's `reads` takes",
+        )
+    return features.reshape(-1, CHANNELS, SIDE, SIDE)
+
+
+def _whitened(cut: Vector, contrast: float | NDArray[np.float64]) -> Vector:
+    """Changes contrast and whitens: (x − x̄_c) a + b_c.
+
+    f (x − x̄_c) has mean 0 in each channel, so the image's variance is f² v̄ + w, with v̄ the mean
+    of the channels' variances and w the variance of their means.
+    """
+    pixels = cut.astype(np.float32).reshape(len(cut), CHANNELS, CROP**2)  # [B, 3, 576]
+    means = pixels.mean(2)  # [B, 3]: of whole numbers, whose sum is exact
+    pixels -= means[:, :, None]
+    inside = np.einsum("bcp,bcp->b", pixels, pixels) / (CHANNELS * CROP**2)
+    factor = np.broadcast_to(np.asarray(contrast, np.float32), len(cut))
+    deviation = np.sqrt(factor**2 * inside + means.var(1))  # [B]
+    deviation = np.maximum(deviation, np.float32((CHANNELS * CROP**2) ** -0.5))
+    pixels *= (factor / deviation)[:, None, None]
+    pixels += ((means - means.mean(1, keepdims=True)) / deviation[:, None])[:, :, None]
+    return pixels.reshape(cut.shape)

@@ -1,0 +1,55 @@
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from photinus.models.base import check_model
+from photinus.models.module import Learning, ModuleModel
+
+
+def model(decay=0.9, dtype=torch.float32):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).to(torch.float32)
+    module = module if dtype == torch.float32 else nn.Linear(4, 3).to(dtype)
+    return ModuleModel(module, "cross_entropy", Learning(average=decay))
+
+
+def batch():
+    chance = np.random.default_rng(0)
+    features = chance.standard_normal((8, 4)).astype(np.float32)
+    return SimpleNamespace(features=features, labels=chance.integers(0, 3, 8))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_it_follows_tensorflows_formula(dtype):
+    ours, chance = model(0.4, dtype), np.random.default_rng(1)
+    expected = ours.parameters.trained.astype(np.float64)
+    for n in range(8):
+        ours.learn(batch(), 0)
+        if n:
+            d = min(0.4, (1 + n) / (10 + n))
+            expected = d * expected + (1 - d) * ours.parameters.trained
+        shadow = ours.parameters.floats[-expected.size :]
+        np.testing.assert_allclose(shadow, expected, rtol=2e-6)
+        ours.parameters.trained += chance.standard_normal(expected.size).astype("f4")
+    assert ours.parameters.integers[-1] == 8
+
+
+def test_it_lies_behind_the_buffers_and_is_what_is_measured():
+    ours = model()
+    names = ours.parameters.layout.names()
+    assert names[-2:] == ("average.1.bias", "average.steps")
+    ours.learn(batch(), 0)
+    plain = ours.measure(batch())
+    ours.parameters.trained += 1.0
+    assert ours.measure(batch()) == plain
+    assert np.array_equal(ours.outputs(batch().features), ours.outputs(batch().features))
+    with ours.shown():
+        assert np.array_equal(ours.parameters.view("0.bias"), ours.parameters.view("average.0.bias"))
+    assert not np.array_equal(ours.parameters.view("0.bias"), ours.parameters.view("average.0.bias"))
+
+
+def test_a_model_with_an_average_keeps_the_contract():
+    check_model(model, batch())

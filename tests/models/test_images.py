@@ -1,0 +1,90 @@
+import numpy as np
+import pytest
+
+from photinus.core.errors import DataError
+from photinus.models.images import centred, crops, uniform
+
+
+def pictures(count=40, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (count, 3072)).astype(np.uint8)
+
+
+def draws(count=40, seed=1):
+    return np.random.default_rng(seed).integers(0, 2**63, count).astype(np.uint64)
+
+
+def whitened(image):
+    """TensorFlow's per_image_standardization, of one image [3, 24, 24]."""
+    deviation = max(image.std(), 1 / np.sqrt(image.size))
+    return (image - image.mean()) / deviation
+
+
+def by_the_tutorial(image, draw, brightness):
+    """Its steps one after the other, in float64, on one image."""
+    y, x = (int(uniform(draw[None], k)[0] * 9) for k in (0, 1))
+    cut = image.reshape(3, 32, 32)[:, y : y + 24, x : x + 24].astype(np.float64)
+    if uniform(draw[None], 2)[0] < 0.5:
+        cut = cut[:, :, ::-1]
+    cut = cut + brightness
+    means = cut.mean((1, 2), keepdims=True)
+    factor = 0.2 + 1.6 * uniform(draw[None], 3)[0]
+    return whitened((cut - means) * factor + means)
+
+
+@pytest.mark.parametrize("brightness", [0.0, -63.0, 41.5])
+def test_crops_are_the_tutorials_steps_whatever_the_brightness(brightness):
+    given, chance = pictures(), draws()
+    expected = [by_the_tutorial(i, d, brightness) for i, d in zip(given, chance, strict=True)]
+    np.testing.assert_allclose(crops(given, chance), expected, atol=2e-5)
+
+
+def test_without_draws_it_is_the_middle_whitened():
+    given = pictures()
+    middle = given.reshape(-1, 3, 32, 32)[:, :, 4:28, 4:28].astype(np.float64)
+    np.testing.assert_allclose(crops(given, None), [whitened(i) for i in middle], atol=2e-5)
+
+
+def test_a_picture_of_one_colour_becomes_zeros():
+    assert not crops(np.full((2, 3072), 200, np.uint8), draws(2)).any()
+
+
+def test_each_examples_distortion_is_its_own_in_any_batch():
+    given, chance = pictures(), draws()
+    whole = crops(given, chance)
+    some = [7, 3, 31]
+    np.testing.assert_array_equal(crops(given[some], chance[some]), whole[some])
+    assert not np.array_equal(crops(given, chance + np.uint64(1)), whole)
+
+
+def test_crops_reach_every_corner_and_mirror_half():
+    place = np.broadcast_to(np.arange(32.0)[None, :, None] * 8, (3, 32, 32)).astype(np.uint8)
+    place[1] = place[0].T
+    chance = draws(2000)
+    y, x = (np.bincount((uniform(chance, k) * 9).astype(int), minlength=9) for k in (0, 1))
+    assert min(y.min(), x.min()) > 150
+    many = crops(np.tile(place.reshape(1, -1), (2000, 1)), chance)
+    rising = many[:, 1, 0, 23] > many[:, 1, 0, 0]
+    assert 0.45 < rising.mean() < 0.55
+
+
+def test_uniform_numbers_are_spread_and_differ_by_their_number():
+    chance = np.arange(20_000, dtype=np.uint64)
+    first, second = uniform(chance, 0), uniform(chance, 1)
+    for numbers in (first, second):
+        assert 0 <= numbers.min() < numbers.max() < 1
+        np.testing.assert_allclose(np.histogram(numbers, 10, (0, 1))[0], 2000, atol=200)
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.03
+
+
+def test_centred_takes_the_channels_means_away():
+    given = pictures()
+    got = centred(given, draws())
+    assert got.shape == (40, 3, 32, 32)
+    expected = given.reshape(-1, 3, 1024) - np.array([125.307, 122.950, 113.865])[:, None]
+    np.testing.assert_allclose(got.reshape(-1, 3, 1024), expected, atol=1e-4)
+
+
+def test_no_pictures_are_no_crops_and_others_are_refused():
+    assert crops(pictures(0), draws(0)).shape == (0, 3, 24, 24)
+    with pytest.raises(DataError, match="3 x 32 x 32 numbers; got \\[784\\]"):
+        crops(np.zeros((2, 784), np.uint8), None)
