@@ -47,8 +47,12 @@ def test_it_lies_behind_the_buffers_and_is_what_is_measured():
     assert ours.measure(batch()) == plain
     assert np.array_equal(ours.outputs(batch().features), ours.outputs(batch().features))
     with ours.shown():
-        assert np.array_equal(ours.parameters.view("0.bias"), ours.parameters.view("average.0.bias"))
-    assert not np.array_equal(ours.parameters.view("0.bias"), ours.parameters.view("average.0.bias"))
+        assert np.array_equal(
+            ours.parameters.view("0.bias"), ours.parameters.view("average.0.bias")
+        )
+    assert not np.array_equal(
+        ours.parameters.view("0.bias"), ours.parameters.view("average.0.bias")
+    )
 
 
 def test_a_model_with_an_average_keeps_the_contract():

@@ -20,7 +20,9 @@ def by_the_formula(x, radius, alpha, beta, k):
     return y
 
 
-@pytest.mark.parametrize(("radius", "alpha", "beta", "k"), [(4, 0.001 / 9, 0.75, 1), (2, 0.5, 0.5, 2)])
+@pytest.mark.parametrize(
+    ("radius", "alpha", "beta", "k"), [(4, 0.001 / 9, 0.75, 1), (2, 0.5, 0.5, 2)]
+)
 def test_it_is_tensorflows_formula(radius, alpha, beta, k):
     x = images(torch.float64)
     ours = LRN(16, radius, alpha, beta, k)(x).numpy()

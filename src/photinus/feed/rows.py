@@ -183,9 +183,7 @@ def _mix(words: NDArray[np.uint64], scratch: NDArray[np.uint64], shift: int, fac
     np.bitwise_xor(words, scratch, out=words)
 
 
-def _sorted(
-    features: Array, labels: Array | None
-) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+def _sorted(features: Array, labels: Array | None) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
     hashed = content_hash(features, labels)
     order = np.argsort(hashed, kind="stable").astype(np.int64, copy=False)
     ordered = hashed[order]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -11,16 +11,16 @@ from photinus.core.parameters import FLOATS, INTEGERS, Parameters
 
 __all__ = ["Average", "average_layout"]
 
-_Entries = Sequence[tuple[str, Sequence[int], str]]
+_Entries = list[tuple[str, tuple[int, ...], str]]
 
 
-def average_layout(trained: _Entries) -> list[tuple[str, Sequence[int], str]]:
+def average_layout(trained: _Entries) -> _Entries:
     """Returns what an average of trained tensors needs of the layout, to lie behind all else.
 
     It is made of buffers, float and integer, so that it is agreed on, saved and resumed as they
     are: workers take the mean of their averages.
     """
-    shadows = [(f"average.{name}", shape, FLOATS) for name, shape, _ in trained]
+    shadows: _Entries = [(f"average.{name}", shape, FLOATS) for name, shape, _ in trained]
     return [*shadows, ("average.steps", (1,), INTEGERS)]
 
 

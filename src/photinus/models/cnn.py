@@ -1,4 +1,4 @@
-"""Two small convolutional networks for CIFAR-10, as they were published: factories of torch modules.
+"""Two small convolutional networks for CIFAR-10, as they were published: factories of modules.
 
 Shapes: B images; what a layer returns is [B, channels, height, width].
 """
@@ -9,17 +9,18 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from photinus.models.lrn import LRN
 
 __all__ = ["quick", "tutorial"]
 
-Norm = Callable[[int], nn.Module]
-
 
 def tutorial(
-    classes: int = 10, side: int = 24, norm: Norm = LRN, dtype: str = "float32"
+    classes: int = 10,
+    side: int = 24,
+    norm: Callable[[int], nn.Module] = LRN,
+    dtype: str = "float32",
 ) -> nn.Sequential:
     """Returns the CIFAR-10 tutorial network of TensorFlow.
 

@@ -1,7 +1,7 @@
-"""Images as a network reads them: cut, mirrored, made lighter or flatter, whitened; a batch at once.
+"""Images as a network reads them: cut, mirrored, made lighter or flatter, whitened.
 
-A function of this kind is named as `ModuleStage.reads`: it takes features as they are stored, and
-one random number for each example, or none where nothing shall be left to chance.
+A function of this kind is named as `ModuleStage.reads`: it takes a batch as it is stored, and one
+random number for each example, or none where nothing shall be left to chance.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from photinus.core.parameters import Vector
 
 __all__ = ["centred", "crops", "uniform"]
 
-SIDE: Final = 32
-CROP: Final = 24
-CHANNELS: Final = 3
+_SIDE: Final = 32
+_CROP: Final = 24
+_CHANNELS: Final = 3
 _CONTRAST: Final = (0.2, 1.8)
 _MEANS: Final = (125.307, 122.950, 113.865)
 """Of CIFAR-10's training images: red, green, blue."""
 
-Draws = NDArray[np.uint64]
+_Draws = NDArray[np.uint64]
 """One number for each example: the same whichever worker reads it, and in whichever batch."""
 
 
-def uniform(draws: Draws, number: int) -> NDArray[np.float64]:
+def uniform(draws: _Draws, number: int) -> NDArray[np.float64]:
     """Returns the `number`-th random number of each example [B], from 0 to below 1.
 
     Reference:
@@ -41,7 +41,7 @@ def uniform(draws: Draws, number: int) -> NDArray[np.float64]:
     return (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def crops(features: Vector, draws: Draws | None) -> Vector:
+def crops(features: Vector, draws: _Draws | None) -> Vector:
     """Returns whitened crops of 24×24, distorted by chance as in TensorFlow's CIFAR-10 tutorial.
 
         crop 24×24, mirror, x + δ, (x − x̄_c) f + x̄_c, (x − x̄) / max(σ, 1/√n)
@@ -68,20 +68,20 @@ def crops(features: Vector, draws: Draws | None) -> Vector:
     """
     images = _images(features)
     if draws is None:
-        low = (SIDE - CROP) // 2
-        return _whitened(images[:, :, low : low + CROP, low : low + CROP], 1.0)
-    places = SIDE - CROP + 1
+        low = (_SIDE - _CROP) // 2
+        return _whitened(images[:, :, low : low + _CROP, low : low + _CROP], 1.0)
+    places = _SIDE - _CROP + 1
     y, x = ((uniform(draws, k) * places).astype(np.intp) for k in (0, 1))
     every = np.arange(len(images))
-    windows = np.lib.stride_tricks.sliding_window_view(images, (CROP, CROP), (2, 3))
+    windows = np.lib.stride_tricks.sliding_window_view(images, (_CROP, _CROP), (2, 3))
     cut = windows[every, :, y, x]  # [B, 3, 24, 24]
     is_mirrored = uniform(draws, 2) < 0.5
     cut[is_mirrored] = cut[is_mirrored, :, :, ::-1]
-    low, high = _CONTRAST
-    return _whitened(cut, low + (high - low) * uniform(draws, 3))
+    least, most = _CONTRAST
+    return _whitened(cut, least + (most - least) * uniform(draws, 3))
 
 
-def centred(features: Vector, draws: Draws | None) -> Vector:  # noqa: ARG001
+def centred(features: Vector, draws: _Draws | None) -> Vector:  # noqa: ARG001
     """Returns whole images less the channels' means, in grey levels, as Caffe's quick net reads.
 
     Args:
@@ -99,13 +99,13 @@ def centred(features: Vector, draws: Draws | None) -> Vector:  # noqa: ARG001
 
 
 def _images(features: Vector) -> Vector:
-    if features[:1].size not in (0, CHANNELS * SIDE * SIDE):
+    if features[:1].size not in (0, _CHANNELS * _SIDE * _SIDE):
         raise DataError(
-            f"an image must be {CHANNELS} x {SIDE} x {SIDE} numbers",
+            f"an image must be {_CHANNELS} x {_SIDE} x {_SIDE} numbers",
             got=list(features.shape[1:]),
             do="compare the features with what the model's `reads` takes",
         )
-    return features.reshape(-1, CHANNELS, SIDE, SIDE)
+    return features.reshape(-1, _CHANNELS, _SIDE, _SIDE)
 
 
 def _whitened(cut: Vector, contrast: float | NDArray[np.float64]) -> Vector:
@@ -114,13 +114,13 @@ def _whitened(cut: Vector, contrast: float | NDArray[np.float64]) -> Vector:
     f (x − x̄_c) has mean 0 in each channel, so the image's variance is f² v̄ + w, with v̄ the mean
     of the channels' variances and w the variance of their means.
     """
-    pixels = cut.astype(np.float32).reshape(len(cut), CHANNELS, CROP**2)  # [B, 3, 576]
+    pixels = cut.astype(np.float32).reshape(len(cut), _CHANNELS, _CROP**2)  # [B, 3, 576]
     means = pixels.mean(2)  # [B, 3]: of whole numbers, whose sum is exact
     pixels -= means[:, :, None]
-    inside = np.einsum("bcp,bcp->b", pixels, pixels) / (CHANNELS * CROP**2)
+    inside = np.einsum("bcp,bcp->b", pixels, pixels) / (_CHANNELS * _CROP**2)
     factor = np.broadcast_to(np.asarray(contrast, np.float32), len(cut))
     deviation = np.sqrt(factor**2 * inside + means.var(1))  # [B]
-    deviation = np.maximum(deviation, np.float32((CHANNELS * CROP**2) ** -0.5))
+    deviation = np.maximum(deviation, np.float32((_CHANNELS * _CROP**2) ** -0.5))
     pixels *= (factor / deviation)[:, None, None]
     pixels += ((means - means.mean(1, keepdims=True)) / deviation[:, None])[:, :, None]
     return pixels.reshape(cut.shape)

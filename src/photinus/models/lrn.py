@@ -61,7 +61,7 @@ class LRN(nn.Module):
         band = self._band(x.dtype)
         # as a tensor operation of its own, autocast would turn the band's type at every step
         with torch.autocast("cpu", enabled=False):
-            y: Tensor = _Normalise.apply(x, band, self._beta, self._k)
+            y: Tensor = _Normalise.apply(x, band, self._beta, self._k)  # type: ignore[no-untyped-call]
         return y
 
     def _band(self, dtype: torch.dtype) -> Tensor:
@@ -85,7 +85,7 @@ class _Normalise(torch.autograd.Function):
         return x * s
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None, None, None]:  # noqa: ANN401
         x, band, d, s = ctx.saved_tensors
         direct = slope * s

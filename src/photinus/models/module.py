@@ -73,8 +73,8 @@ class ModuleModel(Model):
         trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
         dtype = _common_type(trained)
         kept = {n: b for n, b in module.named_buffers() if b.dtype in _SECTIONS}
-        entries = [(n, p.shape, TRAINED) for n, p in trained.items()]
-        tensors = entries + [(n, b.shape, _SECTIONS[b.dtype]) for n, b in kept.items()]
+        entries = [(n, tuple(p.shape), TRAINED) for n, p in trained.items()]
+        tensors = entries + [(n, tuple(b.shape), _SECTIONS[b.dtype]) for n, b in kept.items()]
         tensors += average_layout(entries) if self._how.average else []
         self.parameters = Parameters(Layout.of(tensors, dtype))
         gradients = Parameters(self.parameters.layout)

@@ -103,9 +103,7 @@ def _cifar10_published(workers: int) -> Job:
     """The tutorial's own schedule: a million steps of 128, a tenth of the rate every 350 epochs."""
     job, epochs = _cifar10(workers), 2560.0
     drops = (350 * drop / epochs for drop in range(1, 8))
-    model = replace(
-        job.model, epochs=epochs, lr=Schedule.stairs(0.1, 0.1, *drops), average=0.9999
-    )
+    model = replace(job.model, epochs=epochs, lr=Schedule.stairs(0.1, 0.1, *drops), average=0.9999)
     return replace(job, name="cifar10-published", model=model)
 
 
