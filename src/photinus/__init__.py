@@ -42,11 +42,21 @@ if TYPE_CHECKING:
     from photinus.run.presets import preset
     from photinus.run.train import Outcome, resume, train
     from photinus.strategies.check import check_strategy
-    from photinus.strategies.outer import Adagrad, Adam, Nesterov, Sgd, SlowMo
+    from photinus.strategies.outer import (
+        Adagrad,
+        Adam,
+        DelayedNesterov,
+        Descent,
+        Nesterov,
+        Sgd,
+        SlowMo,
+    )
     from photinus.strategies.recipes import (
         all_reduce,
         averaging,
         diloco,
+        downpour,
+        elastic,
         full_gradient,
         iterative_reduce,
         streaming,
@@ -63,6 +73,8 @@ __all__ = [
     "DBNClassificationModel",
     "DBNClassifier",
     "DataError",
+    "DelayedNesterov",
+    "Descent",
     "Epochs",
     "Examples",
     "FencedError",
@@ -100,6 +112,8 @@ __all__ = [
     "check_model",
     "check_strategy",
     "diloco",
+    "downpour",
+    "elastic",
     "full_gradient",
     "iterative_reduce",
     "load_trained",
@@ -146,11 +160,21 @@ _HOMES = {
     "run.presets": ("preset",),
     "run.train": ("Outcome", "resume", "train"),
     "strategies.check": ("check_strategy",),
-    "strategies.outer": ("Adagrad", "Adam", "Nesterov", "Sgd", "SlowMo"),
+    "strategies.outer": (
+        "Adagrad",
+        "Adam",
+        "DelayedNesterov",
+        "Descent",
+        "Nesterov",
+        "Sgd",
+        "SlowMo",
+    ),
     "strategies.recipes": (
         "all_reduce",
         "averaging",
         "diloco",
+        "downpour",
+        "elastic",
         "full_gradient",
         "iterative_reduce",
         "streaming",

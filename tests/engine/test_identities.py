@@ -11,6 +11,8 @@ from photinus.strategies.recipes import (
     all_reduce,
     averaging,
     diloco,
+    downpour,
+    elastic,
     full_gradient,
     streaming,
 )
@@ -22,15 +24,17 @@ AS_PLAIN = {
     "all_reduce": all_reduce(),
     "averaging": averaging(every=Steps(7), **EXACT),
     "diloco": diloco(every=Steps(11), **EXACT),
+    "downpour": downpour(every=Steps(7), fetch=Steps(3), codec="fp32"),
     "full_gradient": full_gradient(),
     "streaming": streaming(every=Steps(7), fragments=3, delay=0, **EXACT),
     "iterative_reduce": recipes.iterative_reduce(every=Epochs(1)),
 }
-"""Every recipe, set so that one worker trains as if there were no others."""
+"""Every recipe but `elastic`, set so that one worker trains as if there were no others."""
 
 
 def test_the_table_of_identities_is_whole():
-    assert set(AS_PLAIN) == set(RECIPES)
+    plain = {recipes.ONE_WORKER, recipes.FULL_BATCH}
+    assert set(AS_PLAIN) == {n for n, r in RECIPES.items() if plain & set(r.identities)}
     claims = {i for r in RECIPES.values() for i in r.identities}
     assert claims == {
         recipes.ONE_WORKER,
@@ -38,6 +42,7 @@ def test_the_table_of_identities_is_whole():
         recipes.NO_MOMENTUM,
         recipes.ONE_FRAGMENT,
         recipes.FULL_BATCH,
+        recipes.ELASTIC_HALF,
     }
 
 
@@ -73,6 +78,22 @@ def test_streaming_one_fragment_without_delay_is_averaging(field, dtype, close):
     one = field.play(whole, dtype=dtype).run()
     other = field.play(averaging(every=Steps(6), **EXACT), dtype=dtype).run()
     np.testing.assert_allclose(one.vector, other.vector, rtol=0, atol=close)
+
+
+@pytest.mark.parametrize(("dtype", "close"), PRECISION)
+def test_elastic_of_half_is_averaging_of_half_for_one_worker(field, dtype, close):
+    one = field.play(elastic(every=Steps(6), alpha=0.5, codec_down="fp32"), 1, dtype=dtype).run()
+    half = averaging(every=Steps(6), outer=Sgd(0.5), codec="fp32")
+    other = field.play(half, 1, dtype=dtype).run()
+    np.testing.assert_allclose(one.vector, other.vector, rtol=0, atol=close)
+
+
+@pytest.mark.parametrize(("dtype", "close"), PRECISION)
+def test_one_worker_that_pushes_each_gradient_is_trained_by_the_owner(field, dtype, close):
+    """Downpour as published, with n_push = n_fetch = 1: the owner takes the plain steps."""
+    agreement = downpour(every=Steps(1), payload="gradient", outer=Sgd(0.2), codec="fp32")
+    vector = field.play(agreement, 1, dtype=dtype).run().vector
+    np.testing.assert_allclose(vector, field.plain(dtype=dtype), rtol=0, atol=close)
 
 
 def test_full_gradient_of_many_workers_is_full_batch_descent(field):

@@ -8,11 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from photinus.core.clock import Seconds, Steps
+from photinus.strategies.outer import Adagrad, DelayedNesterov
 from photinus.strategies.recipes import (
     RECIPES,
     all_reduce,
     averaging,
     diloco,
+    downpour,
+    elastic,
     full_gradient,
     iterative_reduce,
     streaming,
@@ -23,7 +26,13 @@ AGREEMENTS = {
     "averaging": averaging(every=Steps(5)),
     "averaging in seconds": averaging(every=Steps(9) | Seconds(0.15)),
     "averaging by quorum": averaging(every=Steps(5), quorum=0.5),
+    "averaging by two": averaging(every=Steps(5), quorum=2),
     "diloco": diloco(every=Steps(12)),
+    "diloco at once": diloco(every=Steps(4), release="immediate", outer=DelayedNesterov()),
+    "downpour": downpour(every=Steps(3), fetch=Steps(5), staleness="inverse"),
+    "downpour dropped": downpour(every=Steps(2), fetch=Steps(9), staleness=4),
+    "downpour of gradients": downpour(every=Steps(3), payload="gradient", outer=Adagrad()),
+    "elastic": elastic(every=Steps(4)),
     "full_gradient": full_gradient(),
     "iterative_reduce": iterative_reduce(),
     "streaming": streaming(every=Steps(12)),

@@ -32,12 +32,12 @@ SMALL = {
     "iterative_reduce": iterative_reduce(),
     "streaming": streaming(every=Steps(12), outer=Nesterov(0.4, 0.6), delay=2),
 }
-"""Every recipe with rounds that fit the small field."""
+"""Every recipe of rounds, with rounds that fit the small field."""
 BARRIERS = list(SMALL)
 
 
-def test_every_recipe_is_simulated():
-    assert set(SMALL) == set(RECIPES)
+def test_every_recipe_of_rounds_is_simulated():
+    assert set(SMALL) == {n for n in RECIPES if RECIPES[n].build().release == "rounds"}
 
 
 # -- same seed, same bits ----------------------------------------------------------------------

@@ -55,9 +55,15 @@ def test_a_message_comes_back_as_it_was(message):
 
 def test_an_answer_is_news():
     frame = message_to(SEAT.frame("agreed"), Message("agreed", np.ones(1)), stop=True, save=True)
-    news = news_of(frame, 2.5)
+    news = news_of([frame], 2.5)
     assert (news.seconds, news.stop, news.save, news.progress) == (2.5, True, True, None)
     assert news.messages[0].kind == "agreed"
+
+
+def test_acks_tell_how_far_all_are_and_bring_no_message():
+    acks = [message_to(SEAT.frame("ack"), Message("ack"), progress=p) for p in (0.25, 0.5)]
+    news = news_of(acks, 1.0)
+    assert (news.messages, news.progress, news.stop) == ((), 0.5, False)
 
 
 @pytest.mark.parametrize("history", [(), (np.ones(2), np.zeros(3))])

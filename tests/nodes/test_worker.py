@@ -16,14 +16,13 @@ from photinus.nodes.mail import Seat
 from photinus.nodes.program import Phase, Program
 from photinus.nodes.service import Service
 from photinus.nodes.worker import Worker
-from photinus.strategies.recipes import averaging
+from photinus.strategies.recipes import averaging, downpour
 from photinus.transport.memory import Hub
 
 WORKERS = 2
 
 
-def program(phases=2):
-    agreement = averaging(every=Steps(2), codec="fp32")
+def program(agreement, phases=2):
     stages = [
         LogisticStage(features=3, classes=2, epochs=4, batch_size=4, name=f"p{n}", dtype="float64")
         for n in range(phases)
@@ -40,11 +39,17 @@ def part(slot):
 class Team:
     """Workers in threads of this process, and the service that they meet at."""
 
-    def __init__(self):
+    def __init__(self, agreement=averaging(every=Steps(2), codec="fp32")):  # noqa: B008 - frozen
         self.events, self.links, self.errors, self.notes = [], [], [], []
-        self.coordinator = Coordinator(program(), Desk(emit=self.events.append))
+        self.program, self.applied = program(agreement), []
+        desk = Desk(emit=self.events.append, enter=self._enter)
+        self.coordinator = Coordinator(self.program, desk)
         self.service = Service(self.coordinator, self._listen)
         self.threads = [threading.Thread(target=self._live, args=(n,)) for n in range(WORKERS)]
+
+    def _enter(self, op, frame, fields):
+        if op == "apply":
+            self.applied.append((frame.slot, frame.sequence, frame.phase, frame.examples))
 
     def _listen(self, hear, gone):
         self.hub = Hub(hear, gone)
@@ -65,7 +70,7 @@ class Team:
             return link
 
         worker = Worker(
-            live(program(), slot, part(slot)),
+            live(self.program, slot, part(slot)),
             connect,
             Seat(bytes(16), 1, 0, slot),
             about={"attempt": f"only-{slot}", "host": "here"},
@@ -93,7 +98,7 @@ def test_workers_train_to_the_end_of_all_phases(undisturbed):
     assert undisturbed.coordinator.result is not None
 
 
-CUT_AT = {"push": (5, 12), "agreed": (5, 12), "close": (1, 4)}
+CUT_AT = {"push": (5, 12), "agreed": (5, 12), "ack": (5, 12), "close": (1, 4)}
 
 
 class Cut:
@@ -124,6 +129,21 @@ def test_a_cut_link_changes_no_bit(undisturbed, way, kind, copies):
         assert np.array_equal(ours, theirs)
     counts, plain = team.coordinator.fence.counts, undisturbed.coordinator.fence.counts
     assert counts["applied"] == plain["applied"]
+
+
+@pytest.mark.parametrize("copies", [0, 1])
+@pytest.mark.parametrize("kind", ["push", "ack", "close", "agreed"])
+def test_what_was_under_way_on_a_cut_link_is_said_again_and_counts_once(kind, copies):
+    team = Team(downpour(every=Steps(1), fetch=Steps(4)))
+    setattr(team.hub, "up" if kind in ("push", "close") else "down", Cut(team, kind, copies))
+    team.run()
+    assert team.errors == []
+    assert team.coordinator.result is not None
+    assert len(team.links) > WORKERS, "nothing was cut"
+    numbers = [line[:2] for line in team.applied]
+    assert len(numbers) == len(set(numbers)) == team.coordinator.fence.counts["applied"]
+    for phase in (0, 1):
+        assert sum(n for *_, at, n in team.applied if at == phase) >= 4 * 2 * 16
 
 
 def test_a_stopped_run_reaches_a_worker_at_work():

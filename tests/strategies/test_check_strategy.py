@@ -10,12 +10,13 @@ import pytest
 from photinus.core.clock import Clock, Epochs, Examples, Seconds, Steps
 from photinus.strategies.base import Message, Reply, Turn
 from photinus.strategies.check import check_strategy
-from photinus.strategies.outer import Adagrad, Adam, SlowMo
+from photinus.strategies.outer import Adagrad, Adam, DelayedNesterov, Descent, SlowMo
 from photinus.strategies.recipes import (
     RECIPES,
     all_reduce,
     averaging,
     diloco,
+    downpour,
     from_plain,
     streaming,
 )
@@ -29,7 +30,15 @@ VARIANTS = {
     "adagrad": averaging(outer=Adagrad()),
     "adam": diloco(every=Steps(4), outer=Adam()),
     "quorum": averaging(quorum=0.5, grace_seconds=0.2),
+    "three of them": averaging(quorum=3),
     "fp32": averaging(codec="fp32"),
+    "at once": diloco(every=Steps(4), release="immediate", outer=DelayedNesterov(pushes=3)),
+    "fetch apart": downpour(every=Steps(2), fetch=Steps(5)),
+    "fetch more": downpour(every=Steps(5), fetch=Steps(2)),
+    "gradients": downpour(payload="gradient", outer=Adagrad()),
+    "descent": downpour(payload="gradient", outer=Descent(lambda held, g: held - 0.1 * g)),
+    "inverse": downpour(staleness="inverse"),
+    "dropped": downpour(staleness=1),
     "by examples": averaging(merge="examples"),
     "int8": averaging(codec="int8"),
     "fragments at once": streaming(every=Steps(8), delay=0),
@@ -83,7 +92,7 @@ class Mine:
 class MyOwner:
     """Its owner, from the parts of the house."""
 
-    keeps, quorum, grace_seconds = True, 1.0, 0.0
+    keeps, waits, quorum, grace_seconds = True, True, 1.0, 0.0
 
     def __init__(self):
         self._rounds = Rounds()

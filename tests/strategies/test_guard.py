@@ -4,7 +4,7 @@ import pytest
 
 from photinus.core.clock import Epochs, Seconds, Steps
 from photinus.strategies.guard import Setting, clamp, limit
-from photinus.strategies.outer import Adam, Nesterov, Sgd, SlowMo
+from photinus.strategies.outer import Adam, DelayedNesterov, Nesterov, Sgd, SlowMo
 
 TABLE = [
     # workers, every, adaptive, rounds, limit
@@ -30,6 +30,13 @@ def test_the_limit_follows_the_table(workers, every, adaptive, rounds, most):
     assert tamed.momentum == 0.95
     assert "gain lr/(1-momentum)" in warning
     assert 'gain="unsafe"' in warning
+
+
+def test_what_is_applied_as_it_comes_may_carry_no_further_than_its_share():
+    setting = Setting(workers=8, every=Steps(50), is_adaptive=True, rounds=100, is_immediate=True)
+    assert limit(setting) == 1.0
+    assert clamp(DelayedNesterov(), setting) == (DelayedNesterov(), "")
+    assert clamp(Nesterov(), setting)[0] == Nesterov(lr=0.5, momentum=0.5)
 
 
 @pytest.mark.parametrize("outer", [Sgd(), Nesterov(), Nesterov(0.2, 0.9), Adam(), Sgd(2.0)])

@@ -9,6 +9,8 @@ from photinus.strategies.outer import (
     OUTERS,
     Adagrad,
     Adam,
+    DelayedNesterov,
+    Descent,
     Nesterov,
     Outer,
     Sgd,
@@ -33,6 +35,10 @@ ORACLES = {
     "adam": (
         Adam(lr=0.05, beta1=0.8, beta2=0.95, eps=1e-3),
         lambda p: torch.optim.Adam(p, lr=0.05, betas=(0.8, 0.95), eps=1e-3),
+    ),
+    "delayed_nesterov": (
+        DelayedNesterov(lr=0.7, momentum=0.9, pushes=1),
+        lambda p: torch.optim.SGD(p, lr=0.7, momentum=0.9, nesterov=True),
     ),
 }
 
@@ -79,15 +85,39 @@ def test_the_state_is_of_the_vectors_precision(name):
 
 
 def test_gain_is_how_far_a_constant_delta_carries():
-    for outer in (Sgd(lr=0.7), Nesterov(lr=0.7, momentum=0.5), SlowMo(lr=0.7, momentum=0.8)):
+    delayed = DelayedNesterov(lr=0.7, momentum=0.5, pushes=4)
+    for outer in (Sgd(lr=0.7), Nesterov(lr=0.7, momentum=0.5), SlowMo(0.7, 0.8), delayed):
         vector, delta = np.zeros(1), np.ones(1)
         state = outer.init(vector)
         for _ in range(200):
-            before = vector
             vector, state = outer.update(vector, delta, state)
-        assert before[0] - vector[0] == pytest.approx(outer.gain)
+        before = vector
+        for _ in range(4):
+            vector, state = outer.update(vector, delta, state)
+        assert (before[0] - vector[0]) / 4 == pytest.approx(outer.gain)
     assert Adagrad().gain is None
     assert Adam().gain is None
+
+
+def test_a_delayed_momentum_moves_once_in_so_many_pushes():
+    """By hand, N = 2, lr 1/2, momentum 1/4: the momentum is what two pushes bring together."""
+    outer = DelayedNesterov(lr=0.5, momentum=0.25, pushes=2)
+    vector, seen = np.zeros(1), []
+    state = outer.init(vector)
+    for delta in (1.0, 3.0, 2.0, 0.0):
+        vector, state = outer.update(vector, np.array([delta]), state)
+        seen.append(float(vector[0]))
+    # b is 4 after the second push, and 1 + 2 after the fourth
+    assert seen == [-0.5, -0.5 - 0.5 * (3 + 1), -2.5 - 1.0, -3.5 - 0.5 * 0.75]
+
+
+def test_a_function_of_the_users_is_the_whole_step_and_has_no_gain():
+    outer = Descent(lambda held, gradient: held - 0.5 * gradient)
+    vector, state = outer.update(np.ones(2, np.float32), np.ones(2), ())
+    assert (vector == 0.5).all()
+    assert (vector.dtype, state, outer.gain) == (np.float32, (), None)
+    with pytest.raises(UsageError, match="a function of \\(parameters, delta\\)"):
+        Descent(3)
 
 
 def test_plain_averaging_is_the_fixed_point():
@@ -105,7 +135,7 @@ def test_an_outer_optimizer_is_made_from_plain_values():
     ("values", "words"),
     [
         ({"name": "nestorov"}, "unknown outer optimizer; got 'nestorov'; did you mean 'nesterov'?"),
-        ({}, "unknown outer optimizer; got ''; known: adagrad, adam, nesterov, sgd, slowmo"),
+        ({}, "unknown outer optimizer; got ''; known: adagrad, adam, delayed_nesterov"),
         ({"name": "sgd", "rate": 1}, "unknown setting of Sgd; got 'rate'"),
         ({"name": "sgd", "lr": 0}, "lr of Sgd must be a number above 0; got 0"),
         ({"name": "adam", "beta1": 1.0}, "beta1 of Adam must be a number from 0 to 0.9999"),

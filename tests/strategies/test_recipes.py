@@ -8,8 +8,16 @@ from photinus.core.clock import Epochs, Seconds, Steps
 from photinus.core.errors import UsageError
 from photinus.strategies import recipes
 from photinus.strategies.guard import Setting
-from photinus.strategies.outer import Adagrad, Nesterov, Sgd
-from photinus.strategies.recipes import DEFAULT, RECIPES, averaging, diloco, from_plain
+from photinus.strategies.outer import Adagrad, DelayedNesterov, Descent, Nesterov, Sgd
+from photinus.strategies.recipes import (
+    DEFAULT,
+    RECIPES,
+    averaging,
+    diloco,
+    downpour,
+    elastic,
+    from_plain,
+)
 
 VARIANTS = [
     averaging(),
@@ -19,6 +27,11 @@ VARIANTS = [
     recipes.all_reduce(codec="bf16"),
     recipes.full_gradient(),
     recipes.iterative_reduce(every=Epochs(2)),
+    averaging(quorum=3),
+    diloco(release="immediate", outer=DelayedNesterov(pushes=4), staleness=40),
+    downpour(every=Steps(3), fetch=Steps(9) | Seconds(1.0), staleness="inverse"),
+    downpour(payload="gradient", outer=Adagrad(lr=0.05)),
+    elastic(alpha=0.5, every=Steps(4)),
 ]
 
 
@@ -49,6 +62,7 @@ def test_whichever_limit_comes_first():
     assert from_plain({"every": {"steps": 7, "seconds": 1}}).every == Steps(7) | Seconds(1.0)
 
 
+QUORUM = "quorum of Agreement must be a share from 0.01 to 1, or a whole number of workers"
 WRONG = [
     ("avreaging", "unknown strategy; got 'avreaging'; did you mean 'averaging'?"),
     ({"recipe": "mind_reading"}, "unknown strategy; got 'mind_reading'; known: all_reduce,"),
@@ -60,11 +74,23 @@ WRONG = [
     ({"outer": 5}, "outer of averaging must be a table; got 5"),
     ({"outer": "nestrov"}, "unknown outer optimizer; got 'nestrov'; did you mean 'nesterov'?"),
     ({"outer": {"lr": 1}}, "unknown outer optimizer; got ''"),
-    ({"quorum": 1.5}, "quorum of Agreement must be a number from 0.01 to 1; got 1.5"),
-    ({"quorum": 0}, "quorum of Agreement must be a number from 0.01 to 1; got 0"),
+    (
+        {"quorum": 1.5},
+        f"{QUORUM}; got 1.5",
+    ),
+    (
+        {"quorum": 0},
+        f"{QUORUM}; got 0",
+    ),
     ({"grace_seconds": -1}, "grace_seconds of Agreement must be a number of at least 0; got -1"),
     ({"merge": "median"}, "merge of Agreement must be one of 'uniform', 'examples', 'nova'"),
     ({"codec": "int3"}, "codec of Agreement must be one of 'fp32', 'bf16'"),
+    ({"fetch": {"steps": 5}}, "fetch and staleness are parts of what is released at once; got"),
+    ({"staleness": "inverse"}, "fetch and staleness are parts of what is released at once; got"),
+    ({"quorum": 2, "release": "immediate"}, "quorum and fragments are parts of rounds"),
+    ({"recipe": "downpour", "fetch": 5}, "fetch of downpour must be a table; got 5"),
+    ({"recipe": "downpour", "merge": "nova"}, "unknown part of downpour; got 'merge'"),
+    ({"recipe": "downpour", "outer": "descent"}, "unknown outer optimizer; got 'descent'"),
     ({"gain": "yolo"}, "gain of Agreement must be one of 'safe', 'unsafe'"),
 ]
 
@@ -79,6 +105,12 @@ def test_what_is_wrong_is_refused_in_clear_words(values, words):
 def test_an_agreement_says_what_it_is():
     assert str(recipes.all_reduce()) == "all_reduce every step, merge examples, fp32"
     assert str(recipes.iterative_reduce()).startswith("iterative_reduce every 1 epochs, sgd(lr=1)")
+    late = downpour(fetch=Steps(20), outer=Descent(max))
+    assert str(late) == (
+        "downpour every 10 steps, fetch every 20 steps, descent(function=max), "
+        "staleness none, bf16 up, fp32 down"
+    )
+    assert str(elastic()) == "elastic every 10 steps, alpha 0.9/K, fp32 up, bf16 down"
 
 
 @pytest.mark.parametrize(
@@ -90,6 +122,8 @@ def test_an_agreement_says_what_it_is():
         (recipes.all_reduce(), True),
         (recipes.full_gradient(), True),
         (recipes.iterative_reduce(), True),
+        (downpour(), False),
+        (elastic(), False),
     ],
     ids=str,
 )
@@ -105,6 +139,48 @@ def test_the_guard_clamps_what_carries_too_far():
     assert warning
     unsafe = averaging(outer=Nesterov(0.7, 0.9), gain="unsafe")
     assert unsafe.guarded(setting) == (unsafe, "")
+
+
+EIGHT = Setting(workers=8, every=Steps(10), is_adaptive=False, rounds=100)
+
+
+def test_the_guard_watches_what_is_released_at_once():
+    tamed, warning = downpour(outer=Sgd(2.0)).guarded(EIGHT)
+    assert tamed.outer == Sgd(1.0)
+    assert "the outer gain lr/(1-momentum) is above 1/K for each push" in warning
+    naive, warning = diloco(release="immediate").guarded(EIGHT)
+    assert naive.outer.gain == pytest.approx(1.0)
+    assert warning
+    unsafe = downpour(outer=Sgd(2.0), gain="unsafe")
+    assert unsafe.guarded(EIGHT) == (unsafe, "")
+
+
+@pytest.mark.parametrize(
+    "agreement",
+    [
+        downpour(),
+        downpour(outer=Adagrad()),
+        downpour(payload="gradient", outer=Sgd(3.0)),
+        downpour(outer=Descent(max)),
+        elastic(),
+    ],
+    ids=str,
+)
+def test_the_guard_leaves_learning_rates_and_the_users_functions_alone(agreement):
+    assert agreement.guarded(EIGHT) == (agreement, "")
+
+
+def test_a_delayed_momentum_waits_for_as_many_pushes_as_there_are_workers():
+    asked = diloco(release="immediate", outer=DelayedNesterov())
+    tamed, warning = asked.guarded(EIGHT)
+    assert (tamed.outer.pushes, warning) == (8, "")
+
+
+@pytest.mark.parametrize("gain", ["safe", "unsafe"])
+def test_a_quorum_that_can_never_come_together_is_refused(gain):
+    with pytest.raises(UsageError, match="a quorum of 9 can never come together; got 8 workers"):
+        averaging(quorum=9, gain=gain).guarded(EIGHT)
+    assert averaging(quorum=8).guarded(EIGHT) == (averaging(quorum=8), "")
 
 
 def test_alone_or_on_gradients_there_is_nothing_to_guard():

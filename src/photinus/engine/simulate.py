@@ -16,7 +16,7 @@ from photinus.core.settings import above, at_least, validate
 from photinus.nodes.coordinator import Coordinator, Result
 from photinus.nodes.desk import Desk
 from photinus.nodes.life import Ask, Close, Hello, Life, Part, live
-from photinus.nodes.loop import News, Snapshot, Stepped
+from photinus.nodes.loop import Snapshot, Stepped
 from photinus.nodes.mail import Seat
 from photinus.nodes.program import Program
 from photinus.nodes.voice import Voice
@@ -68,6 +68,8 @@ class _Node:
     voice: Voice
     ask: Ask | None = None
     said: Frame | None = None
+    lost: FencedError | None = None
+    """Its seat is lost, which it hears of between two asks."""
     is_dead: bool = False
     is_frozen: bool = False
     up_free_at: float = 0.0
@@ -197,24 +199,29 @@ class Simulation:
                 node.voice.stepped(ask)
                 return self.at(self.world.step(node.slot), self._stepped, node)
             frame = node.voice.frame(ask, self.now)
-            if isinstance(ask, Snapshot):
-                self._send(node, frame)
-                answer = News()
-                continue
-            node.ask, node.said = ask, frame
-            return self._say(node, frame)
+            is_waiting = not isinstance(ask, Snapshot) and node.voice.waits(ask)
+            if is_waiting:
+                node.ask, node.said = ask, frame
+            if frame is not None:
+                self._say(node, frame)
+            if is_waiting:
+                return None
+            answer = node.voice.news(self.now)
         return None
 
     def _stepped(self, node: _Node) -> None:
-        self._pump(node, News(node.voice.seconds(self.now)))
+        lost, node.lost = node.lost, None
+        self._pump(node, node.voice.news(self.now), lost)
 
     def _say(self, node: _Node, frame: Frame) -> None:
         """Says a frame again and again until it is answered."""
-        if node.is_dead or node.said is not frame:
+        under_way = node.voice.under_way.get(frame.sequence)
+        is_open = node.said is frame or under_way is frame
+        if node.is_dead or not (is_open or frame.kind == "state"):
             return
         if not node.is_frozen:
             self._send(node, frame)
-        if self.world.loses is not None or isinstance(node.ask, Hello):
+        if is_open and (self.world.loses is not None or isinstance(node.ask, Hello)):
             self.at(self.world.resend_seconds, self._say, node, frame)
 
     def _send(self, node: _Node, frame: Frame) -> None:
@@ -252,7 +259,7 @@ class Simulation:
             self.at(arrives, self._answer, node, frame)
 
     def _answer(self, node: _Node, frame: Frame) -> None:
-        if node.is_dead or node.ask is None or node.said is None:
+        if node.is_dead:
             return
         if node.is_frozen:
             return self.at(TICK_SECONDS, self._answer, node, frame)
@@ -260,8 +267,12 @@ class Simulation:
             if not node.voice.answers(node.ask, node.said, frame):
                 return
         except FencedError as error:
+            if node.ask is None:
+                node.lost = error
+                return
             node.ask = node.said = None
             return self._pump(node, None, error)
+        assert node.ask is not None
         is_grant = isinstance(node.ask, (Hello, Close))
         node.ask = node.said = None
         answer = node.voice.understood(frame, self.now)

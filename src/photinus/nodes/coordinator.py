@@ -206,10 +206,14 @@ class Coordinator:
         seat, verdict = self.fence.seats[frame.slot], self.fence.verdict(frame)
         if verdict != "next":
             return self._not_next(seat, frame, verdict)
-        self.desk.enter("push", frame, {})
+        self.desk.enter(frame.kind, frame, {})
         seat.sequence += 1
+        unanswered = int(frame.note.get("unanswered", frame.sequence))
+        seat.answers = {n: answer for n, answer in seat.answers.items() if n >= unanswered}
         answers = self.owner.receive(seat, frame, now)
-        return self._refused(seat, frame) if answers is None else self._answered(answers, now)
+        if answers is None:
+            return self._refused(seat, frame, now)
+        return self._answered(answers, now)
 
     def _not_next(self, seat: SeatState, frame: Frame, verdict: str) -> list[Frame]:
         """A copy gets the answer of the first again; whoever lost its seat is told so."""
@@ -218,10 +222,11 @@ class Coordinator:
         if verdict == "fenced":
             return [self._to(frame, "fenced")]
         last = seat.answered
-        is_its = last is not None and last.sequence == frame.sequence + (last.kind == "grant")
-        return [last] if is_its and last is not None else []
+        if last is not None and last.kind == "grant" and last.sequence == frame.sequence + 1:
+            return [last]
+        return [seat.answers[frame.sequence]] if frame.sequence in seat.answers else []
 
-    def _refused(self, seat: SeatState, frame: Frame) -> list[Frame]:
+    def _refused(self, seat: SeatState, frame: Frame, now: float) -> list[Frame]:
         """Not finite: it never reaches the model; the worker heals and goes on behind it."""
         seat.strikes += 1
         seat.position = frame.position
@@ -233,14 +238,19 @@ class Coordinator:
         self.desk.enter("refuse", frame, {})
         if all(s.is_quarantined or s.rows == 0 for s in self.fence.seats.values()):
             return self.stop(f"every worker's numbers are not finite; {do}")
-        seat.answered = self._to(frame, "refused")
+        seat.answered = seat.answers[frame.sequence] = self._to(frame, "refused")
+        if not self.owner.policy.waits:  # what it has under way behind this is no better
+            self.fence.vacate(seat)
+            return [seat.answered, *self._left(seat, now)]
         return [seat.answered]
 
     def _answered(self, answers: Sequence[Answer], now: float) -> list[Frame]:
-        agreed = frozenset(a.seat.slot for a in answers if a.message.kind == "agreed")
+        agreed = frozenset(a.seat.slot for a in answers if a.is_applied)
         is_cut = bool(agreed) and self._course.is_cut_due(now)
-        if is_cut:
-            self._course.cuts.begin(self._course.here(), agreed & self.fence.members)
+        if is_cut:  # where nobody waits, no two workers are at the same point: each starts fresh
+            asked = agreed & self.fence.members if self.owner.policy.waits else frozenset[int]()
+            self._course.cuts.begin(self._course.here(), asked)
+            is_cut = bool(asked)
         out = [self._answer(answer, is_cut=is_cut) for answer in answers]
         for seat, _, message in answers:
             if message.kind == "rejoin":
@@ -261,7 +271,7 @@ class Coordinator:
     def _answer(self, answer: Answer, *, is_cut: bool) -> Frame:
         seat, push, message = answer
         kind = "fenced" if message.kind == "rejoin" else message.kind
-        seat.answered = message_to(
+        seat.answered = seat.answers[push.sequence] = message_to(
             self._to(push, kind),
             message,
             progress=self.owner.progress,

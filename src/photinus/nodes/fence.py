@@ -49,6 +49,8 @@ class SeatState:
     """Its push that is accepted and not yet answered."""
     answered: Frame | None = None
     """The last answer, for a copy of the question."""
+    answers: dict[int, Frame] = field(default_factory=dict)
+    """Sequence -> an answer that its worker may not have heard yet."""
     asking: Frame | None = None
     """The hello of who waits for the seat."""
     strikes: int = 0
@@ -96,6 +98,7 @@ class Fence:
         """Gives the seat to whoever said hello: a new lease."""
         seat.lease += 1
         seat.is_live, seat.closed, seat.asking, seat.answered = True, None, None, None
+        seat.answers = {}
         seat.attempt, seat.hello = str(hello.note["attempt"]), int(hello.note["hello"])
         seat.host, seat.has = str(hello.note.get("host", "")), int(hello.note["has"])
         seat.ends_at = now + LEASE_SECONDS
@@ -143,6 +146,11 @@ class Fence:
         for seat in ended:
             self.vacate(seat)
         return ended
+
+    @property
+    def held(self) -> frozenset[int]:
+        """The slots where somebody sits, done with their share or not."""
+        return frozenset(seat.slot for seat in self.seats.values() if seat.is_live)
 
     @property
     def members(self) -> frozenset[int]:

@@ -19,7 +19,7 @@ from photinus.nodes.keeping import position_of, split
 from photinus.nodes.loop import Bench, Exchange, Pace, Snapshot, Stepped, work
 from photinus.nodes.mail import Grant
 from photinus.nodes.program import Phase, Program
-from photinus.strategies.base import GRADIENT
+from photinus.strategies.base import GRADIENT, GRADIENT_SUM
 
 __all__ = ["CHUNK_ROWS", "Ask", "Close", "Hello", "Life", "Part", "live"]
 
@@ -112,10 +112,12 @@ def _bench(
     if held:
         inner.load(held)
     is_whole = bool(getattr(strategy, "whole_part", False))
-    epochs = stage.epochs if phase.agreement.is_deterministic else None
+    is_fixed = phase.agreement.is_deterministic or program.workers == 1
+    epochs = stage.epochs if is_fixed else None
     if part.passes is not None and part.rows:
         this = grant.position // part.rows + 1.0
         epochs = this if epochs is None else min(epochs, this)
+    trained = model.parameters.trained
     order = FeedOrder(
         batch_size=max(1, part.rows) if is_whole else stage.batch_size,
         epochs=epochs,
@@ -135,6 +137,7 @@ def _bench(
         seed=lambda position: derive(program.seed, phase.name, slot, position),
         heal=None if grant.is_fresh else heal,
         kept=kept,
+        sums=np.zeros_like(trained) if strategy.site == GRADIENT_SUM else None,
     )
 
 

@@ -18,7 +18,7 @@ from photinus.feed.base import Feed
 from photinus.models.base import Model
 from photinus.models.inner import Inner
 from photinus.nodes.keeping import keep, take_up
-from photinus.strategies.base import GRADIENT, PARAMETERS, Message, Strategy, Turn
+from photinus.strategies.base import GRADIENT, Message, Strategy, Turn
 
 __all__ = [
     "BUFFERS_EVERY",
@@ -33,6 +33,7 @@ __all__ = [
     "drain",
     "exchange",
     "snapshot",
+    "step",
     "take_in",
     "work",
 ]
@@ -57,6 +58,11 @@ class Pace(NamedTuple):
         """Returns the phase's progress as learning-rate schedules see it."""
         return min(1.0, self.agreed + (clock.examples - self.examples) * self.per_example)
 
+    def after(self, clock: Clock, *told: News) -> Pace:
+        """Returns the pace with the newest progress that was told of."""
+        heard = [news.progress for news in told if news.progress is not None]
+        return self._replace(agreed=heard[-1], examples=clock.examples) if heard else self
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bench:
@@ -75,6 +81,8 @@ class Bench:
     """Answers that wait for their `take`."""
     kept: Mapping[str, Vector] = field(default_factory=dict)
     """What its strategy alone knew, of the cut that it goes on from."""
+    sums: Vector | None = None
+    """The gradients [n] since the last push, where the strategy pushes their sum."""
 
 
 class Stepped(NamedTuple):
@@ -85,7 +93,7 @@ class Stepped(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """Out of the loop when a turn is due; answered by News."""
+    """Out of the loop when a turn is due; answered by News, a push at once."""
 
     turn: Turn
     message: Message | None
@@ -129,23 +137,29 @@ def work(bench: Bench) -> Generator[Stepped | Exchange | Snapshot, News, Snapsho
     for batch in feed:
         at = pace.progress(clock)
         gradient, metrics = model.learn(batch, bench.seed(feed.position))
-        if strategy.site == PARAMETERS:
-            bench.inner.step(trained, gradient, at)
+        if strategy.site != GRADIENT:
+            step(bench, gradient, at)
         told = _until_taken(bench, (yield Stepped(len(batch.features), metrics)))
         clock = clock.after(len(batch.features), told.seconds, feed.epochs - first)
         vector = gradient if strategy.site == GRADIENT else trained
         state = take_in(bench, vector, told.messages, state)
         state, news = yield from exchange(bench, vector, clock, state)
         if strategy.site == GRADIENT:
-            bench.inner.step(trained, gradient, at)
-        if news.progress is not None:
-            pace = pace._replace(agreed=news.progress, examples=clock.examples)
+            step(bench, gradient, at)
+        pace = pace.after(clock, told, news)
         if news.save:
             yield snapshot(bench, clock, state)
         if told.stop or news.stop:
             break
     state = yield from drain(bench, clock._replace(closing=True), state)
     return snapshot(bench, clock, state)
+
+
+def step(bench: Bench, gradient: Vector, progress: float) -> None:
+    """Takes the inner step, and adds the gradient up where its sum is pushed."""
+    if bench.sums is not None:
+        bench.sums[:] += gradient
+    bench.inner.step(bench.model.parameters.trained, gradient, progress)
 
 
 def drain(bench: Bench, clock: Clock, state: Any) -> Answers:  # noqa: ANN401
@@ -159,9 +173,12 @@ def exchange(bench: Bench, vector: Vector, clock: Clock, state: Any) -> Answers:
     """Does all turns that are due; returns the strategy's new state and the last news."""
     news = News()
     for turn in bench.strategy.due(clock, state):
-        message, state = bench.strategy.offer(turn, vector, clock, state)
+        offered = vector if bench.sums is None or turn.kind != "push" else bench.sums
+        message, state = bench.strategy.offer(turn, offered, clock, state)
         if message is not None:
             message = _with_fingerprint(bench, _with_buffers(bench, message), state)
+        if offered is bench.sums:
+            offered[:] = 0
         if turn.kind == "take" and bench.arrived:
             news = bench.arrived.pop(0)
         else:
@@ -217,7 +234,7 @@ def _with_fingerprint(bench: Bench, message: Message, state: Any) -> Message:  #
 def _with_buffers(bench: Bench, message: Message) -> Message:
     parameters = bench.model.parameters
     has_buffers = parameters.floats.size + parameters.integers.size > 0
-    is_time = bench.strategy.site == PARAMETERS or message.version % BUFFERS_EVERY == 0
+    is_time = bench.strategy.site != GRADIENT or message.version % BUFFERS_EVERY == 0
     if message.kind != "push" or not has_buffers or not is_time:
         return message
     return message._replace(floats=parameters.floats.copy(), integers=parameters.integers.copy())

@@ -146,14 +146,15 @@ def message_of(frame: Frame, kind: str = "") -> Message:
     )
 
 
-def news_of(frame: Frame, seconds: float) -> News:
-    """Returns what an answer to a push means for the loop."""
+def news_of(frames: Sequence[Frame], seconds: float) -> News:
+    """Returns what answers mean for the loop; an `ack` tells only how far all are."""
+    told = [f.note["progress"] for f in frames if "progress" in f.note]
     return News(
         seconds,
-        (message_of(frame),),
-        frame.note.get("progress"),
-        stop=bool(frame.note.get("stop")),
-        save=bool(frame.note.get("save")),
+        tuple(message_of(frame) for frame in frames if frame.kind != "ack"),
+        told[-1] if told else None,
+        stop=any(frame.note.get("stop") for frame in frames),
+        save=any(frame.note.get("save") for frame in frames),
     )
 
 

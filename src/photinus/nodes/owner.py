@@ -33,6 +33,11 @@ class Answer(NamedTuple):
     push: Frame
     message: Message
 
+    @property
+    def is_applied(self) -> bool:
+        """True when it was a push, and is in the agreed parameters."""
+        return self.push.kind == "push" and self.message.kind in ("agreed", "ack")
+
 
 class Owner:
     """Holds the agreed parameters of one phase by its policy.
@@ -83,12 +88,12 @@ class Owner:
         if not _is_finite(message, self.point):
             return None
         seat.waiting = frame
-        members = self._fence.members
+        members = self._fence.members if self.policy.waits else self._fence.held
         replies, self._state = self.policy.receive(seat.slot, message, members, self._state)
         answers = self._settled(replies, now)
         if seat.waiting is not None and self._opened is None:
             self._opened = now
-        return answers or (self.leave_out_the_late(now) if self.policy.quorum < 1 else [])
+        return answers or (self.leave_out_the_late(now) if self.policy.quorum != 1 else [])
 
     def close(self, now: float, without: frozenset[int] = frozenset()) -> list[Answer]:
         """Closes the rounds that are whole for the members that are left."""
@@ -105,7 +110,8 @@ class Owner:
         if not late:
             return []
         came, policy = len(members) - len(late), self.policy
-        if policy.quorum < 1 and came >= policy.quorum * len(members) - 1e-9:
+        enough = policy.quorum * len(members) - 1e-9 if policy.quorum < 1 else policy.quorum
+        if policy.quorum != 1 and came >= enough:
             self._met = now if self._met is None else self._met
             if now - self._met >= policy.grace_seconds:
                 return self.close(now, late)
@@ -125,7 +131,7 @@ class Owner:
             answers.append(Answer(seat, push, reply.message))
             if push.kind == "push":
                 self._count(seat, push, reply.message)
-        agreed = [a for a in answers if a.message.kind == "agreed"]
+        agreed = [a for a in answers if a.is_applied]
         if agreed:
             self._round_closed(agreed, now)
         return answers
@@ -134,6 +140,8 @@ class Owner:
         is_missed = answer.kind in ("heal", "rejoin")
         self._fence.counts["missed" if is_missed else "applied"] += 1
         if is_missed:
+            if not self.policy.waits:  # it is dropped for good: its rows are not done again
+                seat.position = push.position
             self._desk.enter("miss", push, {})
             return
         # not its examples: with fragments the same ones are in several pushes

@@ -16,7 +16,10 @@ from photinus.nodes.loop import Exchange, News, Snapshot, Stepped
 from photinus.nodes.mail import Grant, Seat, grant_of, message_to, news_of, pack, snapshot_to
 from photinus.transport.frames import Frame
 
-__all__ = ["Tally", "Voice"]
+__all__ = ["WINDOW", "Tally", "Voice"]
+
+WINDOW = 8
+"""So many pushes may be under way at once; a worker that is further ahead waits."""
 
 _SECTIONS = {"vector": TRAINED, FLOATS: FLOATS, INTEGERS: INTEGERS}
 """How a close names the parameters that only workers hold."""
@@ -58,6 +61,10 @@ class Voice:
     def __init__(self, seat: Seat, about: Mapping[str, Any]) -> None:
         self.seat, self._about = seat, dict(about)
         self._hellos = self._sequence = self._version = 0
+        self.under_way: dict[int, Frame] = {}
+        """Sequence -> a push that nobody waits for, and that is not answered yet."""
+        self._told: list[Frame] = []
+        """Answers to such pushes that the loop has not seen yet."""
         self._tally = Tally()
         self._granted_at = self._spoke_at = self._heard_at = 0.0
 
@@ -69,10 +76,11 @@ class Voice:
         """Counts a step."""
         self._tally.add(step)
 
-    def frame(self, ask: Ask, now: float) -> Frame:
-        """Returns what to send for an ask of the life."""
+    def frame(self, ask: Ask, now: float) -> Frame | None:
+        """Returns what to send for an ask of the life; a take only waits for what is under way."""
         if isinstance(ask, Hello):
             self.seat, self._hellos = replace(self.seat, lease=0), self._hellos + 1
+            self._forget()
             note = {**self._about, "hello": self._hellos, "rows": ask.rows, "has": ask.has}
             note |= {} if ask.passes is None else {"passes": ask.passes}
             return self.seat.frame("hello", note=note)
@@ -81,10 +89,29 @@ class Voice:
         if isinstance(ask, Close):
             return self._closing(ask)
         assert isinstance(ask, Exchange)
-        assert ask.message is not None
-        self._tally.compute_seconds = now - self._heard_at
-        note, self._tally, self._spoke_at = self._tally.note(), Tally(), now
-        return message_to(self._numbered("push", ask.position), ask.message, **note)
+        self._tally.compute_seconds += now - self._heard_at
+        self._spoke_at = self._heard_at = now
+        if ask.message is None:
+            return None
+        note = {"unanswered": min(self.under_way, default=self._sequence)}
+        if ask.message.kind == "push":
+            note, self._tally = note | self._tally.note(), Tally()
+        said = message_to(self._numbered(ask.message.kind, ask.position), ask.message, **note)
+        if not ask.turn.waits:
+            self.under_way[said.sequence] = said
+        return said
+
+    def waits(self, ask: Ask) -> bool:
+        """Tells whether the life waits for an answer to what was just said."""
+        if not isinstance(ask, Exchange):
+            return True
+        if ask.turn.kind == "take":
+            return bool(self.under_way)
+        return ask.turn.waits or len(self.under_way) >= WINDOW
+
+    def _forget(self) -> None:
+        """What was under way under an older lease, or in an older phase, counts no more."""
+        self.under_way, self._told = {}, []
 
     def _closing(self, ask: Close) -> Frame:
         frame = self._numbered("close", ask.position)
@@ -98,8 +125,8 @@ class Voice:
         self._sequence += 1
         return frame
 
-    def answers(self, ask: Ask, said: Frame, heard: Frame) -> bool:
-        """Tells whether a frame answers what was said.
+    def answers(self, ask: Ask | None, said: Frame | None, heard: Frame) -> bool:
+        """Tells whether a frame answers what was said and is waited for.
 
         Raises:
             FencedError: the seat is lost; say hello again.
@@ -110,9 +137,17 @@ class Voice:
         is_mine = heard.lease == self.seat.lease
         if heard.kind in ("fenced", "refused") and is_mine and not isinstance(ask, Hello):
             raise FencedError(f"slot {self.seat.slot} lost lease {self.seat.lease}")
+        is_answer = heard.kind in ("agreed", "heal", "ack") and is_mine
+        if is_answer and heard.sequence in self.under_way:
+            del self.under_way[heard.sequence]
+            self._version = heard.version
+            self._told.append(heard)
+            return isinstance(ask, Exchange) and not self.waits(ask)
+        if said is None:
+            return False
         if isinstance(ask, (Hello, Close)):
             return heard.kind == "done" or (heard.kind == "grant" and self._is_mine(said, heard))
-        return heard.kind in ("agreed", "heal") and is_mine and heard.sequence == said.sequence
+        return is_answer and heard.sequence == said.sequence
 
     def _is_mine(self, said: Frame, grant: Frame) -> bool:
         """Tells whether a grant answers this hello, or this close, and no earlier one."""
@@ -129,8 +164,15 @@ class Voice:
         self._tally.wait_seconds += now - self._spoke_at
         self._heard_at, self._version = now, heard.version
         if heard.kind != "grant":
-            return news_of(heard, self.seconds(now))
+            is_told = any(told is heard for told in self._told)
+            return self.news(now, () if is_told else (heard,))
         grant = grant_of(heard)
         self.seat = replace(self.seat, phase=grant.phase, lease=grant.lease)
         self._sequence, self._granted_at, self._tally = grant.sequence, now, Tally()
+        self._forget()
         return grant
+
+    def news(self, now: float, heard: tuple[Frame, ...] = ()) -> News:
+        """Returns what was told since the loop was told last."""
+        told, self._told = (*self._told, *heard), []
+        return news_of(told, self.seconds(now))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from photinus.core.errors import FencedError, LinkLostError
-from photinus.nodes.life import Ask, Life
+from photinus.nodes.life import Ask, Hello, Life
 from photinus.nodes.loop import News, Snapshot, Stepped
 from photinus.nodes.mail import Seat
 from photinus.nodes.voice import Voice
@@ -79,9 +79,12 @@ class Worker:
             return self._listen(ask)
         self._tell()
         said = self._voice.frame(ask, time.monotonic())
-        self._send(said)
+        if said is not None:
+            self._send(said)
         if isinstance(ask, Snapshot):
             return News()
+        if not self._voice.waits(ask):
+            return self._so_far(ask)
         answer = self._voice.understood(self._answer(ask, said), time.monotonic())
         self._seated(self._voice.seat)
         return answer
@@ -92,24 +95,32 @@ class Worker:
         if now - self._listened > _LISTEN_SECONDS:
             self._listened = now
             self._tell()
-            for heard in self._heard(0.0):
-                self._voice.answers(ask, heard, heard)
-        return News(self._voice.seconds(now))
+            return self._so_far(ask)
+        return self._voice.news(now)
+
+    def _so_far(self, ask: Ask) -> News:
+        """What has come in; nothing is waited for."""
+        for heard in self._heard(0.0):
+            self._voice.answers(ask, None, heard)
+        return self._voice.news(time.monotonic())
 
     def _tell(self) -> None:
         """Sends what was logged since."""
         for note in self._notes():
             self._send(self._voice.seat.frame("note", note=note))
 
-    def _answer(self, ask: Ask, said: Frame) -> Frame:
+    def _answer(self, ask: Ask, said: Frame | None) -> Frame:
         """Waits for the answer; what was said is said again when the link was lost, or silent."""
         spoke = time.monotonic()
         while True:
-            for heard in self._heard(0.5, said):
+            came = self._heard(0.5, said)
+            for place, heard in enumerate(came):
                 if self._voice.answers(ask, said, heard):
+                    self._inbox = came[place + 1 :] + self._inbox
                     return heard
-            if time.monotonic() - spoke > _AGAIN_SECONDS and said.kind == "hello":
+            if time.monotonic() - spoke > _AGAIN_SECONDS and isinstance(ask, Hello):
                 spoke = time.monotonic()
+                assert said is not None
                 self._send(said)
 
     def _heard(self, seconds: float, unanswered: Frame | None = None) -> list[Frame]:
@@ -134,6 +145,13 @@ class Worker:
                 return
 
     def _find_again(self) -> None:
-        """Makes the link again, as patiently as `connect` is."""
-        self._link.close()
-        self._link = self._connect()
+        """Makes the link again, as patiently as `connect` is; what was under way is said again."""
+        while True:
+            self._link.close()
+            self._link = self._connect()
+            try:
+                for frame in self._voice.under_way.values():
+                    self._inbox += self._link.exchange(frame, 0.0)
+            except LinkLostError:
+                continue
+            return

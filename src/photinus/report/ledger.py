@@ -12,10 +12,11 @@ from photinus.report.lines import Lines, read_lines
 
 __all__ = ["OPERATIONS", "AuditResult", "Ledger", "audit"]
 
-OPERATIONS = ("hello", "push", "apply", "miss", "ack", "checkpoint")
+OPERATIONS = ("hello", "push", "fetch", "apply", "miss", "ack", "checkpoint")
 """hello: a lease was granted, `sequence` is the next one wanted; push: one arrived, perhaps not for
 the first time; apply: it is in the agreed point of `version`; miss: it will never be, since its
-round was over or its numbers were not finite; ack: the worker was told that it is applied."""
+round was over or its numbers were not finite; fetch: a number that only asks for the agreed point;
+ack: the worker was told that it is applied."""
 
 _Line = dict[str, Any]
 _Key = tuple[Any, ...]
@@ -105,6 +106,7 @@ class _Auditor:
             "push": self._push,
             "apply": self._apply,
             "miss": self._miss,
+            "fetch": self._fetch,
             "ack": self._ack,
         }
         if entry is None or entry.get("op") not in OPERATIONS:
@@ -175,9 +177,12 @@ class _Auditor:
     def _miss(self, entry: _Line) -> None:
         if self._applied[_identity(entry)]:
             self._offence(f"applied and missed: {_named(_identity(entry))}")
+        self._fetch(entry)
+        self.result.missed += 1
+
+    def _fetch(self, entry: _Line) -> None:
         line = _key(entry, "run", "term", "phase", "slot")
         self._next[line] = entry.get("sequence", 0) + 1
-        self.result.missed += 1
 
     def _ack(self, entry: _Line) -> None:
         self._acknowledged.setdefault(_identity(entry), self._number)

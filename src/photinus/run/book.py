@@ -15,6 +15,7 @@ __all__ = ["Book"]
 _ENTRIES = {
     "grant": "hello",
     "push": "push",
+    "fetch": "fetch",
     "apply": "apply",
     "miss": "miss",
     "refuse": "miss",

@@ -18,6 +18,7 @@ from photinus.core.parameters import Vector
 __all__ = [
     "ALL",
     "GRADIENT",
+    "GRADIENT_SUM",
     "OWN_PARAMETERS",
     "PARAMETERS",
     "Message",
@@ -34,6 +35,8 @@ GRADIENT, PARAMETERS = "gradient", "parameters"
 
 OWN_PARAMETERS = "parameters"
 """In `Strategy.alone`: between agreements a worker's parameters are nobody else's."""
+GRADIENT_SUM = "gradient sum"
+"""After the inner step too, but what it pushes is the sum of the gradients since its last push."""
 
 ALL = (0, 0)
 """The fragment that is the whole vector."""
@@ -81,7 +84,8 @@ class Message(NamedTuple):
     """What workers and owners say; who said it under which lease is the node's business."""
 
     kind: str
-    """push · fetch · agreed · heal · rejoin (the worker must heal as a joiner does)."""
+    """push · fetch · agreed · ack (applied; nothing comes down) · heal · rejoin (the worker must
+    heal as a joiner does)."""
     vector: Vector | None = None
     """Gradient or delta [n] going up; mean or agreed point [n] coming down; as the codec has it."""
     fragment: tuple[int, int] = ALL
@@ -149,8 +153,10 @@ class Policy(ABC):
 
     keeps: bool = True
     """True when the owner holds the agreed parameters; False when only the workers do."""
+    waits: bool = True
+    """True when a push waits for those of others; False when each is applied as it comes."""
     quorum: float = 1.0
-    """The share of the members that may close a round without the others."""
+    """The share of the members (above 1: how many of them) that may close a round alone."""
     grace_seconds: float = 0.0
     """How long a round waits for the others once the quorum has come."""
 
@@ -169,7 +175,10 @@ class Policy(ABC):
         members: frozenset[int],
         state: Any,  # noqa: ANN401
     ) -> tuple[list[Reply], Any]:
-        """Takes a push or a fetch of `slot` in; `members` are the slots that are waited for."""
+        """Takes a push or a fetch of `slot` in; `members` are the slots that are waited for.
+
+        Where nobody waits they are all that hold a seat.
+        """
 
     @abstractmethod
     def close(

@@ -13,6 +13,7 @@ from photinus.core.clock import Clock
 from photinus.core.parameters import Vector
 from photinus.strategies.base import (
     GRADIENT,
+    GRADIENT_SUM,
     PARAMETERS,
     Message,
     Policy,
@@ -22,6 +23,7 @@ from photinus.strategies.base import (
     part,
 )
 from photinus.strategies.codecs import codec, decode
+from photinus.strategies.rounds import QUORUM
 
 __all__ = ["BATCH", "NUMBERS", "STEPS", "Halves", "State", "check_strategy"]
 
@@ -45,7 +47,8 @@ def check_strategy(halves: Halves, *, dtype: str = "float32") -> None:
     """Checks both halves against their contract; an AssertionError names what is broken.
 
     The worker's half may be any object with `site`, `init`, `due`, `offer` and `accept`, the
-    owner's any with `keeps`, `quorum`, `grace_seconds`, `init`, `receive`, `close` and `agreed`.
+    owner's any with `keeps`, `waits`, `quorum`, `grace_seconds`, `init`, `receive`, `close` and
+    `agreed`.
 
     Args:
         halves: what makes both.
@@ -55,9 +58,12 @@ def check_strategy(halves: Halves, *, dtype: str = "float32") -> None:
         >>> from photinus.strategies.recipes import averaging
         >>> check_strategy(averaging())
     """
+    policy = halves.policy()
     keeps = (_check_lost_round, _check_late, _check_joiner)
-    special = keeps if halves.policy().keeps else (_check_rejoin,)
-    for check in (_check_shape, _check_pure, _check_replies, _check_rounds, _check_drain, *special):
+    rounds = (_check_replies, _check_rounds, _check_drain)
+    late = keeps if policy.keeps else (_check_rejoin,)
+    special = (*rounds, *late) if policy.waits else (_check_at_once, _check_drain, _check_served)
+    for check in (_check_shape, _check_pure, *special):
         check(_Table(halves, dtype))
 
 
@@ -95,7 +101,9 @@ class _Seat:
         return message
 
     def accepts(self, message: Message) -> None:
-        """Takes an answer in, at the turn for it where there is one."""
+        """Takes an answer in, at the turn for it where there is one; an ack is not for it."""
+        if message.kind == "ack":
+            return
         kept = _values(message)
         if self.last.kind == "push" and getattr(self.strategy, "takes", False):
             turn = Turn("take", self.last.fragment)
@@ -152,6 +160,22 @@ class _Table:
         held = [part(vector, self.seats[0].last.fragment) for vector in vectors]
         return all(np.array_equal(held[0], other) for other in held)
 
+    def pushes(self, seat: _Seat) -> list[Message]:
+        """Lets a worker do all that is due, until a push is applied; returns what was."""
+        pushed: list[Message] = []
+        for _ in range(STEPS):
+            for turn in seat.works():
+                message = seat.offers(turn)
+                replies = self.hears(seat.slot, message, self.members)
+                assert [r.slot for r in replies] == [seat.slot], "a push is answered at once"
+                is_applied = message.kind == "push" and replies[0].message.kind != "heal"
+                pushed += [message] if is_applied else []
+                assert turn.kind == "push" or replies[0].message.vector is not None, "no answer"
+                seat.accepts(replies[0].message)
+            if pushed:
+                return pushed
+        raise AssertionError(f"nothing was pushed within {STEPS} steps")
+
     def round(self, slots: frozenset[int]) -> list[Reply]:
         """Lets some workers push for one round."""
         replies: list[Reply] = []
@@ -166,8 +190,9 @@ class _Table:
 
 def _check_shape(table: _Table) -> None:
     seat, policy = table.seats[0], table.policy
-    assert seat.strategy.site in (GRADIENT, PARAMETERS), "site is GRADIENT or PARAMETERS"
-    assert 0 < policy.quorum <= 1, "quorum is a share of the members"
+    sites = (GRADIENT, PARAMETERS, GRADIENT_SUM)
+    assert seat.strategy.site in sites, "site is GRADIENT, PARAMETERS or GRADIENT_SUM"
+    assert QUORUM.holds(policy.quorum), "quorum is a share of the members, or how many"
     assert policy.grace_seconds >= 0, "grace_seconds is a time"
     closing = Clock(closing=True)
     assert not seat.strategy.due(closing, seat.state), "nothing is unsent before the first step"
@@ -191,6 +216,8 @@ def _check_pure(table: _Table) -> None:
     replies = table.hears(0, once, frozenset({0}))
     assert replies, "a round of one is whole at once"
     after, kept = copy.deepcopy(state), state
+    if replies[0].message.kind == "ack":
+        return
     seat.strategy.accept(seat.vector, replies[0].message, state)
     assert _values(after) == _values(kept), "accept changed the state it was given"
 
@@ -233,17 +260,20 @@ def _check_drain(table: _Table) -> None:
     """With `closing` set, what is unsent is due; after it nothing is."""
     for seat in table.seats:
         seat.works()
-        closing = seat.clock._replace(closing=True)
+        closing, sent = seat.clock._replace(closing=True), 0
         for _ in range(8):
             turns = seat.strategy.due(closing, seat.state)
             if not turns:
                 break
             message, seat.state = seat.strategy.offer(turns[0], seat.vector, closing, seat.state)
             assert message is not None, "the drain offers what is unsent"
+            sent += message.since.steps
             for reply in table.hears(seat.slot, message, frozenset({seat.slot})):
                 seat.accepts(reply.message)
         assert not seat.strategy.due(closing, seat.state), "the drain leaves something unsent"
-        if table.policy.keeps:
+        if not table.policy.waits:
+            assert sent == seat.clock.steps, "the drain leaves something unsent"
+        elif table.policy.keeps:
             tied = np.array_equal(_whole(table.agreed()), seat.vector)
             assert tied, "after the drain a worker holds more than was agreed"
 
@@ -305,6 +335,33 @@ def _check_rejoin(table: _Table) -> None:
     table.seats[2] = joiner
     replies = table.round(table.members)
     assert len(replies) == len(table.seats), "a joiner has no part in the next round"
+
+
+def _check_at_once(table: _Table) -> None:
+    """Each push is answered at once, to who pushed; it moves the owner, and counts all work."""
+    for seat in table.seats:
+        for _ in range(3):
+            before = table.agreed()
+            counted = sum(message.since.steps for message in table.pushes(seat))
+            assert counted > 0, "a push tells how much work is in it"
+            after = table.agreed()
+            assert after.version > before.version, "a push that was applied has a version"
+            assert not np.array_equal(_whole(before), _whole(after)), "a push moves the owner"
+    assert not table.closes(frozenset({0})), "nobody waits: nothing is left to answer"
+
+
+def _check_served(table: _Table) -> None:
+    """Who starts or comes back holds what the owner has, and goes on from there."""
+    for seat in table.seats[:2]:
+        table.pushes(seat)
+    point = table.agreed()
+    resumed = table.policy.agreed(table.policy.init(point))
+    assert _values(point) == _values(resumed), "init does not take up what agreed returned"
+    joiner = _Seat(table.make(), _whole(point).copy(), 2)
+    joiner.accepts(point)
+    assert np.array_equal(joiner.vector, _whole(point)), "a joiner starts elsewhere"
+    for message in table.pushes(joiner):
+        assert message.version == point.version, "a push names the version that it starts from"
 
 
 def _point(vector: Vector) -> Message:

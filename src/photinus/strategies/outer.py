@@ -7,19 +7,30 @@ vectors, so that it can be sent to a joiner and saved as it is.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from photinus.core.parameters import Vector
-from photinus.core.settings import above, at_least, between, from_dict, unknown_name, validate
+from photinus.core.settings import (
+    Limit,
+    above,
+    at_least,
+    between,
+    from_dict,
+    unknown_name,
+    validate,
+    whole,
+)
 
 __all__ = [
     "OUTERS",
     "Adagrad",
     "Adam",
+    "DelayedNesterov",
+    "Descent",
     "Nesterov",
     "Outer",
     "Sgd",
@@ -196,13 +207,78 @@ class Adam(Outer):
         return vector - real(self.lr) * m_hat / (np.sqrt(v_hat) + real(self.eps)), (m, v, t)
 
 
+@dataclass(frozen=True, slots=True)
+class DelayedNesterov(Outer):
+    """Nesterov for pushes that are applied one by one: the momentum moves once in N of them.
+
+    θ ← θ − lr·Δ, and at every N-th push b ← βb + Σ Δ over the last N; θ ← θ − lr·(Δ + βb).
+    The momentum of a plain Nesterov would count each push again with every later one. Source: Liu
+    et al., Asynchronous Local-SGD Training for Language Modeling, 2024 (its c = 0).
+    """
+
+    lr: float = 0.7
+    momentum: float = 0.3
+    pushes: int = 0
+    """N; 0: as many as the run has workers."""
+    name = "delayed_nesterov"
+    LIMITS = {  # noqa: RUF012
+        "lr": above(0),
+        "momentum": between(0, 0.999),
+        "pushes": whole(0),
+    }
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    @property
+    def gain(self) -> float:
+        """The learning rate over (1 − momentum)."""
+        return self.lr / (1 - self.momentum)
+
+    def init(self, vector: Vector) -> State:
+        """Returns an empty momentum, the sum since it moved, and how many are in that [1]."""
+        return np.zeros_like(vector), np.zeros_like(vector), np.zeros(1, vector.dtype)
+
+    def update(self, vector: Vector, delta: Vector, state: State) -> tuple[Vector, State]:
+        """θ ← θ − lr·Δ; at every N-th push with the momentum on top."""
+        b, since, count = state
+        since, count = since + delta, count + count.dtype.type(1)
+        if count[0] < max(1, self.pushes):
+            return vector - _scaled(self.lr, delta), (b, since, count)
+        b = _scaled(self.momentum, b) + since
+        step = delta + _scaled(self.momentum, b)
+        return vector - _scaled(self.lr, step), (b, np.zeros_like(b), np.zeros_like(count))
+
+
+@dataclass(frozen=True, slots=True)
+class Descent(Outer):
+    """A function of the user's: θ ← function(θ, Δ), as DeepDist's `descent`. No guard watches it.
+
+    Args:
+        function: takes the parameters [n] and a delta or a sum of gradients [n], and returns the
+            new parameters [n] in an array of their own. It must be one that a worker can import.
+    """
+
+    function: Callable[[Vector, Vector], Vector]
+    name = "descent"
+    LIMITS = {"function": Limit("a function of (parameters, delta)", callable)}  # noqa: RUF012
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def update(self, vector: Vector, delta: Vector, state: State) -> tuple[Vector, State]:
+        """θ ← function(θ, Δ)."""
+        return np.asarray(self.function(vector, delta), vector.dtype), state
+
+
 def _scaled(factor: float, vector: Vector) -> Vector:
     """Returns factor·vector in the vector's own precision."""
     scaled: Vector = vector * vector.dtype.type(factor)
     return scaled
 
 
-OUTERS: dict[str, type[Outer]] = {c.name: c for c in (Sgd, Nesterov, SlowMo, Adagrad, Adam)}
+_NAMED = (Sgd, Nesterov, SlowMo, Adagrad, Adam, DelayedNesterov)
+OUTERS: dict[str, type[Outer]] = {c.name: c for c in _NAMED}
 
 
 def outer_from_dict(values: Mapping[str, Any]) -> Outer:

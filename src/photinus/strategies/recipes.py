@@ -17,7 +17,6 @@ from photinus.core.settings import (
     Limit,
     at_least,
     between,
-    from_dict,
     one_of,
     unknown_name,
     validate,
@@ -26,13 +25,16 @@ from photinus.core.settings import (
 from photinus.strategies.base import Policy, Strategy
 from photinus.strategies.codecs import CODECS
 from photinus.strategies.guard import Setting, clamp
+from photinus.strategies.immediate import STALENESS, Downpour, Elastic, Immediate, Spring
 from photinus.strategies.merge import MERGES
-from photinus.strategies.outer import Nesterov, Outer, Sgd, outer_from_dict
-from photinus.strategies.rounds import AllReduce, Averaging, Rounds
+from photinus.strategies.outer import DelayedNesterov, Nesterov, Outer, Sgd
+from photinus.strategies.plain import parts_of, plain_of, shown
+from photinus.strategies.rounds import QUORUM, AllReduce, Averaging, Rounds
 from photinus.strategies.streaming import Streaming
 
 __all__ = [
     "DEFAULT",
+    "ELASTIC_HALF",
     "EVERY_STEP",
     "FULL_BATCH",
     "NO_MOMENTUM",
@@ -44,6 +46,8 @@ __all__ = [
     "all_reduce",
     "averaging",
     "diloco",
+    "downpour",
+    "elastic",
     "from_plain",
     "full_gradient",
     "iterative_reduce",
@@ -55,6 +59,7 @@ ONE_FRAGMENT = "streaming(one fragment, no delay) = averaging"
 EVERY_STEP = "averaging(1) = all_reduce"
 NO_MOMENTUM = "diloco(lr 1, momentum 0) = averaging"
 FULL_BATCH = "one worker = full-batch descent"
+ELASTIC_HALF = "one worker: elastic(alpha .5) = averaging with sgd(.5)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +73,9 @@ class Agreement:
 
     recipe: str
     payload: str = "delta"
-    """gradient: before the inner step · delta: after it."""
+    """gradient: before the inner step (released at once: their sum) · delta: after it · elastic."""
+    release: str = "rounds"
+    """rounds: a push waits for those of the others · immediate: it is applied as it comes."""
     every: Trigger = field(default_factory=lambda: Steps(1))
     outer: Outer = field(default_factory=Sgd)
     merge: str = "uniform"
@@ -77,7 +84,7 @@ class Agreement:
     codec_down: str | None = None
     """Of what travels down, where it is another."""
     quorum: float = 1.0
-    """The share of the workers whose pushes close a round."""
+    """The share of the workers (above 1: how many) whose pushes close a round."""
     grace_seconds: float = 0.0
     """How long a round waits for the others once the quorum has come."""
     gain: str = "safe"
@@ -87,44 +94,74 @@ class Agreement:
     """The vector goes in so many parts, one after the other; 0: whole."""
     delay: int = 0
     """Steps that a fragment is under way while training goes on."""
+    fetch: Trigger | None = None
+    """Released at once: when a worker takes what the owner has; None: after every push."""
+    staleness: str | int = "none"
+    """Released at once, s versions late: none · inverse, times 1/(1+s) · n, dropped above n."""
     alpha: float = 0.5
-    """How much of its own a worker keeps when a fragment arrives after a delay."""
+    """`streaming`: how much of its own a worker keeps · `elastic`: the spring, times K."""
     LIMITS = {  # noqa: RUF012
-        "payload": one_of("gradient", "delta"),
+        "payload": one_of("gradient", "delta", "elastic"),
+        "release": one_of("rounds", "immediate"),
         "merge": one_of(*MERGES),
         "codec": one_of(*CODECS),
         "codec_down": Limit.optional(one_of(*CODECS)),
-        "quorum": between(0.01, 1),
+        "quorum": QUORUM,
         "grace_seconds": at_least(0),
         "gain": one_of("safe", "unsafe"),
         "fragments": whole(0),
         "delay": whole(0),
+        "staleness": STALENESS,
         "alpha": between(0, 1),
     }
 
     def __post_init__(self) -> None:
         validate(self)
-        if self.fragments:
-            self.strategy()  # refuses now what does not go together
+        if self.fragments or self.is_immediate:  # refuses now what does not go together
+            self.strategy()
+            self.policy()
+        if not self.is_immediate and (self.fetch is not None or self.staleness != "none"):
+            wrong = "fetch and staleness are parts of what is released at once"
+            raise UsageError(wrong, got=f"release={self.release!r}", do='release="immediate"')
+        if self.is_immediate and (self.quorum != 1 or self.fragments):
+            raise UsageError("quorum and fragments are parts of rounds", got="release='immediate'")
 
     def __str__(self) -> str:
-        every = "every step" if self.payload == "gradient" else f"every {self.every}"
-        shown = [f"{f.name}={getattr(self.outer, f.name):g}" for f in _fields(self.outer)]
-        outer = f", {self.outer.name}({', '.join(shown)})" if self.payload == "delta" else ""
-        return f"{self.recipe} {every}{outer}, merge {self.merge}, {self._codecs}"
+        is_per_step = self.payload == "gradient" and not self.is_immediate
+        every = "every step" if is_per_step else f"every {self.every}"
+        if self.payload == "elastic":
+            return f"{self.recipe} {every}, alpha {self.alpha:g}/K, {self._codecs}"
+        outer = "" if is_per_step else f", {shown(self.outer)}"
+        if not self.is_immediate:
+            return f"{self.recipe} {every}{outer}, merge {self.merge}, {self._codecs}"
+        fetch = f", fetch every {self.fetch}" if self.fetch else ""
+        return f"{self.recipe} {every}{fetch}{outer}, staleness {self.staleness}, {self._codecs}"
 
     @property
     def _codecs(self) -> str:
-        down = self.codec_down or self.codec
+        down = self.codec_down or ("fp32" if self.is_immediate else self.codec)
         return self.codec if down == self.codec else f"{self.codec} up, {down} down"
+
+    @property
+    def is_immediate(self) -> bool:
+        """True when each push is applied as it comes."""
+        return self.release == "immediate"
 
     @property
     def is_deterministic(self) -> bool:
         """True when the same seed gives the same bits: a barrier, and no trigger in seconds."""
-        return self.quorum == 1.0 and (self.payload == "gradient" or self.every.is_deterministic)
+        if self.is_immediate or self.quorum != 1:
+            return False
+        return self.payload == "gradient" or self.every.is_deterministic
 
     def strategy(self) -> Strategy:
         """Returns the worker's half."""
+        if self.payload == "elastic":
+            return Elastic(every=self.every)
+        if self.is_immediate:
+            return Downpour(
+                every=self.every, fetch=self.fetch, payload=self.payload, codec=self.codec
+            )
         if self.payload == "gradient":
             return AllReduce(codec=self.codec, whole_part=self.whole_part)
         if self.fragments:
@@ -140,6 +177,15 @@ class Agreement:
 
     def policy(self) -> Policy:
         """Returns the owner's half."""
+        if self.payload == "elastic":
+            return Spring(alpha=self.alpha, codec=self.codec_down or "fp32")
+        if self.is_immediate:
+            return Immediate(
+                outer=self.outer,
+                payload=self.payload,
+                staleness=self.staleness,
+                codec=self.codec_down or "fp32",
+            )
         return Rounds(
             outer=self.outer,
             merge=self.merge,
@@ -151,10 +197,22 @@ class Agreement:
         )
 
     def guarded(self, setting: Setting) -> tuple[Agreement, str]:
-        """Returns the same with its gain within the guard's limit, and a warning or ""."""
-        if self.payload == "gradient" or self.gain == "unsafe" or setting.workers == 1:
-            return self, ""
-        outer, warning = clamp(self.outer, setting)
+        """Returns the same with its gain within the guard's limit, and a warning or "".
+
+        Raises:
+            UsageError: the quorum is larger than the workers are many.
+        """
+        if self.quorum > setting.workers:
+            wrong = f"a quorum of {self.quorum:g} can never come together"
+            raise UsageError(
+                wrong, got=f"{setting.workers} workers", do="ask for fewer, or a share"
+            )
+        outer = self.outer
+        if isinstance(outer, DelayedNesterov) and outer.pushes == 0:
+            outer = dataclasses.replace(outer, pushes=setting.workers)
+        if self.payload != "delta" or self.gain == "unsafe" or setting.workers == 1:
+            return dataclasses.replace(self, outer=outer), ""
+        outer, warning = clamp(outer, dataclasses.replace(setting, is_immediate=self.is_immediate))
         return dataclasses.replace(self, outer=outer), warning
 
     def to_dict(self) -> dict[str, Any]:
@@ -164,21 +222,8 @@ class Agreement:
         for f in dataclasses.fields(self):
             value = getattr(self, f.name)
             if f.name != "recipe" and value != getattr(usual, f.name):
-                plain[f.name] = _plain(value)
+                plain[f.name] = plain_of(value)
         return plain
-
-
-def _fields(instance: Any) -> tuple[dataclasses.Field[Any], ...]:  # noqa: ANN401 - any dataclass
-    return dataclasses.fields(instance)
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401 - any part
-    if isinstance(value, Outer):
-        return {"name": value.name, **{f.name: getattr(value, f.name) for f in _fields(value)}}
-    if isinstance(value, Trigger):
-        shown = {f.name: getattr(value, f.name) for f in _fields(value)}
-        return {name: number for name, number in shown.items() if number is not None}
-    return value
 
 
 def averaging(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
@@ -214,6 +259,21 @@ def streaming(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreem
     return _made("streaming", usual, parts)
 
 
+def downpour(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
+    """The asynchronous server: push, and now and then fetch; nobody waits (Dean et al., 2012).
+
+    Each push counts 1/K. With payload="gradient" the sum of the gradients is pushed, and `outer` is
+    the optimizer: Adagrad as published, or the user's own `Descent`.
+    """
+    return _made("downpour", {"release": "immediate", "every": Steps(10), "codec": "bf16"}, parts)
+
+
+def elastic(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
+    """A spring of strength alpha/K between each worker and a centre (EASGD: Zhang et al., 2015)."""
+    usual = {"release": "immediate", "payload": "elastic", "every": Steps(10), "alpha": 0.9}
+    return _made("elastic", usual | {"codec_down": "bf16"}, parts)
+
+
 def all_reduce(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
     """Every step takes the mean gradient of all workers' examples."""
     return _made("all_reduce", {"payload": "gradient", "merge": "examples"}, parts)
@@ -225,8 +285,17 @@ def full_gradient(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Ag
     return _made("full_gradient", usual, parts)
 
 
+_NOT_USUAL = {"recipe", "payload", "whole_part", "alpha"}
+_NOT_OF = {
+    "downpour": {"recipe", "release", "whole_part", "alpha", "merge", "quorum", "grace_seconds"},
+    "streaming": {"recipe", "payload", "whole_part"},
+    "elastic": {f.name for f in dataclasses.fields(Agreement)} - {"every", "alpha", "codec_down"},
+}
+"""Recipe -> fields of Agreement that are no parts of it."""
+
+
 def _made(recipe: str, usual: Mapping[str, Any], parts: Mapping[str, Any]) -> Agreement:
-    known = {f.name for f in dataclasses.fields(Agreement)} - {"recipe", "payload", "whole_part"}
+    known = {f.name for f in dataclasses.fields(Agreement)} - _NOT_OF.get(recipe, _NOT_USUAL)
     for name in parts:
         if name not in known:
             raise unknown_name(f"part of {recipe}", name, known)
@@ -258,6 +327,16 @@ RECIPES: dict[str, Recipe] = {
         build=diloco,
         source="Douillard et al., DiLoCo, 2023",
         identities=(ONE_WORKER, NO_MOMENTUM),
+    ),
+    "downpour": Recipe(
+        build=downpour,
+        source="Dean et al., Large Scale Distributed Deep Networks, 2012",
+        identities=(ONE_WORKER,),
+    ),
+    "elastic": Recipe(
+        build=elastic,
+        source="Zhang, Choromanska, LeCun, EASGD, 2015",
+        identities=(ELASTIC_HALF,),
     ),
     "full_gradient": Recipe(
         build=full_gradient,
@@ -295,14 +374,4 @@ def from_plain(values: str | Mapping[str, Any]) -> Agreement:
     name = parts.pop("recipe", DEFAULT)
     if name not in RECIPES:
         raise unknown_name("strategy", str(name), RECIPES)
-    if isinstance(parts.get("every"), Mapping):
-        parts["every"] = from_dict(Trigger, parts["every"])
-    outer = parts.get("outer")
-    if isinstance(outer, str):
-        outer = {"name": outer}
-    if isinstance(outer, Mapping):
-        parts["outer"] = outer_from_dict(outer)
-    for part, kind in (("every", Trigger), ("outer", Outer)):
-        if part in parts and not isinstance(parts[part], kind):
-            raise UsageError(f"{part} of {name} must be a table", got=repr(parts[part]))
-    return RECIPES[name].build(**parts)
+    return RECIPES[name].build(**parts_of(name, parts))

@@ -11,7 +11,7 @@ import numpy as np
 
 from photinus.core.clock import Clock, Steps, Trigger
 from photinus.core.parameters import Vector, fingerprint
-from photinus.core.settings import at_least, between, one_of, validate
+from photinus.core.settings import Limit, at_least, between, one_of, validate, whole
 from photinus.strategies.base import (
     ALL,
     GRADIENT,
@@ -28,7 +28,12 @@ from photinus.strategies.codecs import CODECS, codec, decode, encode, residual
 from photinus.strategies.merge import MERGES, coefficients, combine
 from photinus.strategies.outer import Outer, Sgd
 
-__all__ = ["Agreed", "AllReduce", "Averaging", "Round", "Rounds", "decoded", "stepped"]
+__all__ = ["QUORUM", "Agreed", "AllReduce", "Averaging", "Round", "Rounds", "decoded", "stepped"]
+
+QUORUM = Limit(
+    "a share from 0.01 to 1, or a whole number of workers",
+    lambda v: between(0.01, 1).holds(v) or whole(1).holds(v),
+)
 
 
 class Round(NamedTuple):
@@ -197,7 +202,7 @@ class Rounds(Policy):
     LIMITS = {  # noqa: RUF012
         "merge": one_of(*MERGES),
         "codec": one_of(*CODECS),
-        "quorum": between(0.01, 1),
+        "quorum": QUORUM,
         "grace_seconds": at_least(0),
     }
 
@@ -321,8 +326,8 @@ def stepped(
     pieces = tuple(part(o, fragment) if o.size == size else o for o in state)
     moved, pieces = outer.update(part(vector, fragment), mean, pieces)
     part(vector, fragment)[:] = moved
-    for whole, new in zip(state, pieces, strict=True):
-        target = part(whole, fragment) if whole.size == size else whole
+    for held, new in zip(state, pieces, strict=True):
+        target = part(held, fragment) if held.size == size else held
         target[:] = new
     return vector, state
 

@@ -1,0 +1,314 @@
+"""Agreement without waiting: each push is applied as it comes (Downpour), or pulls (EASGD)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from photinus.core.clock import Clock, Steps, Trigger
+from photinus.core.parameters import Vector
+from photinus.core.settings import Limit, between, one_of, validate
+from photinus.strategies.base import (
+    GRADIENT_SUM,
+    PARAMETERS,
+    Message,
+    Policy,
+    Reply,
+    Strategy,
+    Turn,
+)
+from photinus.strategies.codecs import CODECS, codec, decode, encode
+from photinus.strategies.outer import Outer, Sgd
+
+__all__ = ["STALENESS", "Downpour", "Elastic", "Immediate", "Served", "Spring", "Taken"]
+
+STALENESS = Limit(
+    "'none', 'inverse', or the whole number of versions above which a push is dropped",
+    lambda v: v in ("none", "inverse") or (type(v) is int and v >= 0),
+)
+
+
+class Taken(NamedTuple):
+    """What a worker remembers of what it took from the owner."""
+
+    mark: Vector
+    """Its parameters less what was not pushed yet [n]; of gradients, what the codec left out."""
+    version: int = 0
+    sent: Clock = Clock()
+    """When it last pushed."""
+    fetched: Clock = Clock()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Downpour(Strategy):
+    """Pushes what was learnt, now and then fetches what the owner has; nobody waits for anybody.
+
+    Δᵢ = mark − θᵢ, or with payload "gradient" the sum of the gradients since the last push;
+    a fetch brings θ, and what was not pushed yet stays on top of it (of gradients it does not,
+    as published).
+
+    When a worker is lost, what it had not pushed is done again. Source: Dean et al., Large Scale
+    Distributed Deep Networks, 2012.
+    """
+
+    every: Trigger = field(default_factory=lambda: Steps(10))
+    """When to push."""
+    fetch: Trigger | None = None
+    """When to fetch; None: after every push."""
+    payload: str = "delta"
+    codec: str = "fp32"
+    LIMITS = {"payload": one_of("delta", "gradient"), "codec": one_of(*CODECS)}  # noqa: RUF012
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    @property
+    def site(self) -> str:  # type: ignore[override]
+        """After the inner step; what is pushed follows from the payload."""
+        return PARAMETERS if self.payload == "delta" else GRADIENT_SUM
+
+    def init(self, vector: Vector) -> Taken:
+        """All start from the same point."""
+        return Taken(vector.copy() if self.payload == "delta" else np.zeros_like(vector))
+
+    def due(self, clock: Clock, state: Taken) -> tuple[Turn, ...]:
+        """A push when its trigger fires, a fetch when its own does; at the end what is unsent."""
+        if clock.closing:
+            return (Turn("push"),) if clock.steps > state.sent.steps else ()
+        is_push = self.every.fires(clock, state.sent)
+        is_fetch = is_push if self.fetch is None else self.fetch.fires(clock, state.fetched)
+        return (Turn("push"),) * is_push + (Turn("fetch"),) * is_fetch
+
+    def offer(
+        self, turn: Turn, vector: Vector, clock: Clock, state: Taken
+    ) -> tuple[Message | None, Taken]:
+        """Offers the delta, or the gradients' sum, since the last push; or asks.
+
+        What the codec leaves out stays unpushed, and goes with the next push.
+        """
+        if turn.kind == "fetch":
+            return Message("fetch", version=state.version), state._replace(fetched=clock)
+        is_sum, has_feedback = self.payload == "gradient", codec(self.codec).has_feedback
+        unsent = vector + state.mark if is_sum else state.mark - vector
+        sent = encode(self.codec, unsent)
+        left = unsent - decode(self.codec, sent) if has_feedback else np.zeros_like(unsent)
+        message = Message(
+            "push",
+            sent,
+            turn.fragment,
+            since=clock.since(state.sent),
+            version=state.version,
+            codec=self.codec,
+        )
+        mark = left if is_sum else vector + left
+        return message, state._replace(mark=mark, sent=clock)
+
+    def accept(self, vector: Vector, incoming: Message, state: Taken) -> Taken:
+        """Takes the owner's parameters; a delta that was not pushed yet stays on top."""
+        assert incoming.vector is not None
+        held = decode(incoming.codec, incoming.vector)
+        if self.payload == "gradient":
+            np.copyto(vector, held)
+            return state._replace(version=incoming.version)
+        np.subtract(held, state.mark - vector, out=vector)
+        return state._replace(mark=held.astype(vector.dtype), version=incoming.version)
+
+
+class Served(NamedTuple):
+    """What an owner holds that applies each push as it comes."""
+
+    vector: Vector
+    outer: tuple[Vector, ...]
+    floats: Vector
+    integers: Vector
+    version: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Immediate(Policy):
+    """Each push goes through the outer optimizer at once; each fetch gets what is there.
+
+    θ ← outer(θ, f(s)/K · Δ), with K the workers that hold a seat, s the versions since the pusher
+    last fetched, and f = 1 or 1/(1+s); a push staler than a limit is dropped, and its worker gets
+    θ. A sum of gradients is not divided by K: the outer optimizer's learning rate is its own.
+
+    Measured: 1/K for each push trains for every K tried, 2/K is two to three times worse, 4/K does
+    not train. Source: Dean et al., 2012; 1/(1+s): Jiang et al., 2017.
+    """
+
+    outer: Outer = field(default_factory=Sgd)
+    payload: str = "delta"
+    staleness: str | int = "none"
+    codec: str = "fp32"
+    """Of what is fetched: whole parameters, so that blocks of few bits are too coarse."""
+    waits = False
+    LIMITS = {  # noqa: RUF012
+        "payload": one_of("delta", "gradient"),
+        "staleness": STALENESS,
+        "codec": one_of("fp32", "bf16"),
+    }
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def init(self, point: Message) -> Served:
+        """All start from the same point."""
+        return _served(point, self.outer)
+
+    def receive(
+        self, slot: int, message: Message, members: frozenset[int], state: Served
+    ) -> tuple[list[Reply], Served]:
+        """Applies a push, or answers a fetch."""
+        stale = state.version - message.version
+        is_dropped = isinstance(self.staleness, int) and stale > self.staleness
+        if message.kind == "fetch" or is_dropped:
+            kind = "agreed" if message.kind == "fetch" else "heal"
+            held = encode(self.codec, state.vector)
+            point = self.agreed(state)
+            told = point._replace(kind=kind, vector=held, codec=self.codec, outer=())
+            return [Reply(slot, told)], state
+        share = 1 / len(members | {slot})
+        factor = share if self.payload == "delta" else 1.0
+        if self.staleness == "inverse":
+            factor /= 1 + stale
+        delta = _decoded(message, state) * state.vector.dtype.type(factor)
+        vector, outer = self.outer.update(state.vector, delta, state.outer)
+        return _acked(slot, _mixed(message, share, state), vector, outer)
+
+    def close(self, members: frozenset[int], state: Served) -> tuple[list[Reply], Served]:  # noqa: ARG002
+        """Nobody waits."""
+        return [], state
+
+    def agreed(self, state: Served) -> Message:
+        """Returns what the owner holds."""
+        return _point(state)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Elastic(Strategy):
+    """A spring between each worker and the owner's centre: θᵢ ← θᵢ − e, centre ← centre + e.
+
+    e = (α/K)(θᵢ − centre) is computed by the owner, so that both take the same bits. When a worker
+    is lost, it starts again from the centre. Source: Zhang, Choromanska, LeCun: Deep learning with
+    Elastic Averaging SGD, 2015.
+    """
+
+    every: Trigger = field(default_factory=lambda: Steps(10))
+    site = PARAMETERS
+
+    def init(self, vector: Vector) -> Taken:
+        """All start from the same point."""
+        return Taken(vector[:0])
+
+    def due(self, clock: Clock, state: Taken) -> tuple[Turn, ...]:
+        """A swap when the trigger fires; at the end of the phase once more."""
+        unsent = clock.closing and clock.steps > state.sent.steps
+        return (Turn("swap"),) if unsent or self.every.fires(clock, state.sent) else ()
+
+    def offer(
+        self, turn: Turn, vector: Vector, clock: Clock, state: Taken
+    ) -> tuple[Message | None, Taken]:
+        """Offers its parameters, in full precision."""
+        since = clock.since(state.sent)
+        message = Message("push", vector.copy(), turn.fragment, since=since, version=state.version)
+        return message, state._replace(sent=clock)
+
+    def accept(self, vector: Vector, incoming: Message, state: Taken) -> Taken:
+        """Is pulled towards the centre, or starts from it."""
+        assert incoming.vector is not None
+        taken = decode(incoming.codec, incoming.vector)
+        if incoming.kind == "heal":
+            np.copyto(vector, taken)
+        else:
+            vector -= taken.astype(vector.dtype, copy=False)
+        return state._replace(version=incoming.version)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spring(Policy):
+    """The owner's half of `Elastic`: holds the centre, and computes the pull on both.
+
+    e = min(α/K, ½)(θᵢ − centre), with K the workers that hold a seat.
+    """
+
+    alpha: float = 0.9
+    codec: str = "fp32"
+    waits = False
+    LIMITS = {"alpha": between(0.001, 1), "codec": one_of(*CODECS)}  # noqa: RUF012
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def init(self, point: Message) -> Served:
+        """The centre is where all start."""
+        return _served(point, Sgd())
+
+    def receive(
+        self, slot: int, message: Message, members: frozenset[int], state: Served
+    ) -> tuple[list[Reply], Served]:
+        """Moves the centre towards a worker, and answers by how far."""
+        if message.kind == "fetch":
+            return [Reply(slot, self.agreed(state)._replace(kind="agreed"))], state
+        share = 1 / len(members | {slot})
+        apart = _decoded(message, state) - state.vector
+        apart *= apart.dtype.type(min(self.alpha * share, 0.5))
+        sent = encode(self.codec, apart)
+        pull = decode(self.codec, sent).astype(apart.dtype, copy=False)
+        (reply,), state = _acked(slot, _mixed(message, share, state), state.vector + pull, ())
+        answer = reply.message._replace(
+            kind="agreed",
+            vector=sent,
+            codec=self.codec,
+            floats=state.floats,
+            integers=state.integers,
+        )
+        return [Reply(slot, answer)], state
+
+    def close(self, members: frozenset[int], state: Served) -> tuple[list[Reply], Served]:  # noqa: ARG002
+        """Nobody waits."""
+        return [], state
+
+    def agreed(self, state: Served) -> Message:
+        """Returns the centre."""
+        return _point(state)
+
+
+def _served(point: Message, outer: Outer) -> Served:
+    assert point.vector is not None
+    assert point.floats is not None
+    assert point.integers is not None
+    state = point.outer or outer.init(point.vector)
+    return Served(point.vector, state, point.floats, point.integers, point.version)
+
+
+def _point(state: Served) -> Message:
+    return Message(
+        "heal",
+        state.vector,
+        version=state.version,
+        outer=state.outer,
+        floats=state.floats,
+        integers=state.integers,
+    )
+
+
+def _decoded(message: Message, state: Served) -> Vector:
+    assert message.vector is not None
+    return decode(message.codec, message.vector).astype(state.vector.dtype, copy=False)
+
+
+def _mixed(message: Message, share: float, state: Served) -> Served:
+    """Float buffers move by one worker's share towards the pusher's; integers never fall."""
+    if message.floats is None or message.integers is None:
+        return state
+    floats = state.floats + np.float32(share) * (message.floats - state.floats)
+    return state._replace(floats=floats, integers=np.maximum(state.integers, message.integers))
+
+
+def _acked(
+    slot: int, state: Served, vector: Vector, outer: tuple[Vector, ...]
+) -> tuple[list[Reply], Served]:
+    state = state._replace(vector=vector, outer=outer, version=state.version + 1)
+    return [Reply(slot, Message("ack", version=state.version))], state
