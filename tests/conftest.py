@@ -18,6 +18,7 @@ from photinus.strategies.recipes import (
     diloco,
     full_gradient,
     iterative_reduce,
+    streaming,
 )
 
 QUICK = "-XX:TieredStopAtLevel=1"
@@ -60,7 +61,8 @@ class Tiny:
     recipes = (
         averaging(every=Steps(4), codec="fp32"),
         iterative_reduce(every=Epochs(1)),
-        diloco(every=Steps(7), codec="bf16"),
+        diloco(every=Steps(7), codec="int8"),
+        streaming(every=Steps(8), fragments=2),
         all_reduce(codec="fp32"),
         full_gradient(),
     )

@@ -93,3 +93,13 @@ def test_a_codec_that_cannot_pay_is_told_of_as_an_event(monkeypatch):
         measured(diloco(every=Steps(4)), events)
         told = [e.text for e in events if type(e).__name__ == "Warned"]
         assert len([t for t in told if t.startswith("codec int8 cannot pay")]) == warned
+
+
+@pytest.mark.parametrize("codec", ["bf16", "int8", "int4"])
+def test_fewer_bits_reach_the_same_loss(field, codec):
+    """Deltas lose nothing: within a hundredth of the loss that fp32 reaches, for fewer bytes."""
+    exact, coded = (
+        field.play(diloco(every=Steps(10), codec=c), epochs=10).run() for c in ("fp32", codec)
+    )
+    assert field.loss(coded.vector) == pytest.approx(field.loss(exact.vector), rel=1e-2)
+    assert coded.simulation.bytes < exact.simulation.bytes
