@@ -41,7 +41,8 @@ SMALL = {
     "module": "torch.nn:Linear",
     "moduleArgs": {"in_features": 2, "out_features": 2},
     "learningRate": 0.1,
-    "epochs": 4,
+    "batchSize": 10,
+    "epochs": 12,
     "numWorkers": 2,
 }
 LOAD = """
