@@ -52,4 +52,4 @@ def main(spark, rows=20_000, epochs=10.0, folder=""):
 
 
 if __name__ == "__main__":
-    main(SparkSession.builder.master("local[2,100]").getOrCreate())
+    main(SparkSession.builder.master("local[2,20]").getOrCreate())

@@ -43,9 +43,9 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def spark():
-    """A local Spark of 4 task slots in which a failed task is tried 20 times."""
+    """A local Spark of 4 task slots in which a failed task is tried 4 times."""
     settings = {
-        "spark.master": "local[4,20]",
+        "spark.master": "local[4,4]",
         "spark.driver.extraJavaOptions": QUICK,
         "spark.sql.shuffle.partitions": "4",
     }

@@ -52,8 +52,8 @@ def conf(**settings):
 
 def test_our_own_application_survives_a_thousand_failures(pyspark):
     settings = session.spark_session(4, name="digits").settings
-    assert settings["spark.master"] == "local[4,100]"
-    assert settings["spark.task.maxFailures"] == "100"
+    assert settings["spark.master"] == "local[4,20]"
+    assert settings["spark.task.maxFailures"] == "20"
     assert settings["spark.app.name"] == "digits"
 
 
@@ -122,7 +122,7 @@ def test_a_start_that_fails_is_one_sentence(pyspark, monkeypatch):
         ("local", "1000", 1),
         ("local[*]", "1000", 1),
         ("local[4, 7]", "1000", 7),
-        ("local[4,100]", "4", 100),
+        ("local[4,20]", "4", 20),
         ("local-cluster[2,1,1024]", "4", 4),
         ("yarn", "8", 8),
     ],
@@ -132,7 +132,7 @@ def test_local_mode_takes_its_retries_from_the_master(master, setting, failures)
 
 
 def test_a_session_like_ours_has_no_warnings():
-    assert session.session_warnings(conf(spark__master="local[2,100]")) == []
+    assert session.session_warnings(conf(spark__master="local[2,20]")) == []
 
 
 def test_a_cluster_that_gives_up_early_is_warned_of():
@@ -144,13 +144,13 @@ def test_a_cluster_that_gives_up_early_is_warned_of():
 def test_plain_local_mode_is_warned_of_with_the_master_that_fits():
     (warning,) = session.session_warnings(conf(spark__master="local[*]"))
     assert "after 1 failure and" in warning
-    assert "local[N,100]" in warning
+    assert "local[N,20]" in warning
 
 
 def test_speculation_and_the_progress_bar_are_warned_of():
     warnings = session.session_warnings(
         conf(
-            spark__master="local[2,100]",
+            spark__master="local[2,20]",
             spark__speculation="true",
             spark__ui__showConsoleProgress="true",
         )

@@ -287,5 +287,5 @@ def test_a_row_of_another_size_ends_the_query_with_a_sentence(spark, trained):
     wrong = spark.createDataFrame([(Vectors.dense([1.0, 2.0]),)], ["features"])
     with pytest.raises(Exception, match="column features: a row of size 2, expected 64"):
         trained.transform(wrong).collect()
-    with pytest.raises(UsageError, match="did you mean 'features'"):
+    with pytest.raises(UsageError, match="got 'features'; did you mean 'featurs'"):
         trained.transform(wrong.withColumnRenamed("features", "featurs")).collect()

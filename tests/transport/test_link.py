@@ -1,3 +1,4 @@
+import tempfile
 import threading
 
 import numpy as np
@@ -7,6 +8,7 @@ from photinus.core.errors import LinkLostError
 from photinus.transport import link
 from photinus.transport.credentials import Credentials
 from photinus.transport.frames import Frame
+from photinus.transport.folder import FolderLink, FolderListener
 from photinus.transport.link import CHECKS, Link, check_link
 from photinus.transport.memory import Hub
 from photinus.transport.serve import TcpListener
@@ -32,7 +34,18 @@ def make_tls(hear, gone):
     return listener, lambda: TcpLink(listener.address, WORKER)
 
 
-MAKERS = [make_memory, make_plain, make_tls]
+def make_folder(hear, gone):
+    folder = tempfile.mkdtemp(prefix="photinus-test-", dir="/dev/shm")
+    listener = FolderListener(folder, TLS, hear, gone)
+    return listener, lambda: FolderLink(listener.address, WORKER)
+
+
+def make_remote(hear, gone):
+    listener = FolderListener("memory://runs", TLS, hear, gone)
+    return listener, lambda: FolderLink(listener.address, WORKER)
+
+
+MAKERS = [make_memory, make_plain, make_tls, make_folder, make_remote]
 
 
 @pytest.mark.parametrize("make", MAKERS)

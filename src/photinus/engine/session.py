@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["interruptible", "session_warnings", "spark_session"]
 
-_RETRIES: Final = 100  # ten times more, and one bad row in a user's own query is tried for minutes
+_RETRIES: Final = 20  # far more, and one bad row in a query of the user's is tried for minutes
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 
 

@@ -10,7 +10,7 @@ import secrets
 import ssl
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
@@ -41,6 +41,8 @@ class WorkerKey:
     secret: bytes = field(default=b"", repr=False)
     """The private key, PEM, locked with `password`."""
     password: bytes = field(default=b"", repr=False)
+    seal: bytes = field(default=b"", repr=False)
+    """The run's 32 bytes that seal files in a folder, the same for all."""
 
     def __repr__(self) -> str:
         return f"WorkerKey(run={self.run.hex()}, security={self.security!r})"
@@ -94,8 +96,10 @@ class Credentials:
             .sign(secret, hashes.SHA256())
         )
 
+        seal = secrets.token_bytes(32)
+
         def issue(role: x509.ObjectIdentifier, title: str) -> WorkerKey:
-            return _issue(run, authority, secret, role, title)
+            return replace(_issue(run, authority, secret, role, title), seal=seal)
 
         server = issue(ExtendedKeyUsageOID.SERVER_AUTH, "server")
         return cls(run, server, lambda: issue(ExtendedKeyUsageOID.CLIENT_AUTH, "worker"))
