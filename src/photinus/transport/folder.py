@@ -1,0 +1,384 @@
+"""Links through a shared folder, for clusters whose executors may open no port: no socket at all.
+
+    FOLDER/RUN/signs/N          the listener is alive: a new N every few seconds
+    FOLDER/RUN/up/LINK-N        frames of a link to the listener, in the order of N
+    FOLDER/RUN/LINK/N           frames to that link
+
+Every file is written once, appears whole, is sealed with the run's key under its own name (so none
+can be forged, changed or moved), and is removed by whoever has read it. An empty one ends a line.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections import Counter
+from contextlib import suppress
+from time import monotonic
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from photinus.core.errors import AuthenticationError, FrameError, LinkError, LinkLostError
+from photinus.transport.credentials import Credentials, WorkerKey
+from photinus.transport.frames import Decoder, Frame, encode
+from photinus.transport.link import Gone, Hear, Link, Listener, Peer
+from photinus.transport.places import Place, place_of
+
+__all__ = ["SCHEME", "FolderLink", "FolderListener"]
+
+SCHEME = "folder:"
+
+_FILE_BYTES = 32 << 20
+_MOST_BYTES = 2 * _FILE_BYTES + (1 << 20)
+_NONCE_BYTES = 12
+_SIGN_SECONDS = 5.0
+_LOST_SECONDS = 60.0
+_FLUSH_SECONDS = 2.0
+_MOST_UNREAD = 64
+"""Files that one line may have in the folder at a time."""
+
+
+class _Seal:
+    """Seals and opens files: AES-256-GCM, bound to the run and the file's name."""
+
+    def __init__(self, key: WorkerKey) -> None:
+        self._run = key.run
+        self._cipher = AESGCM(key.seal) if key.seal else None
+
+    def close(self, name: str, data: bytes) -> bytes:
+        if self._cipher is None:
+            return data
+        nonce = os.urandom(_NONCE_BYTES)
+        return nonce + self._cipher.encrypt(nonce, data, self._run + name.encode())
+
+    def open(self, name: str, sealed: bytes) -> bytes:
+        if self._cipher is None:
+            return sealed
+        nonce, rest = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
+        try:
+            return self._cipher.decrypt(nonce, rest, self._run + name.encode())
+        except (InvalidTag, ValueError) as error:
+            raise AuthenticationError("a file of the folder is not of this run", got=name) from error
+
+
+class _Line:
+    """One direction of a link: numbered files under a prefix."""
+
+    def __init__(self, place: Place, seal: _Seal, prefix: str) -> None:
+        self._place, self._seal, self._prefix = place, seal, prefix
+        self._next = 0
+        self.bytes = 0
+
+    def put(self, frame: Frame | None) -> None:
+        """Writes a frame as one file or several; None ends the line."""
+        pieces = encode(frame) if frame is not None else [b""]
+        held: list[bytes | memoryview] = []
+        for piece in pieces:
+            held.append(piece)
+            if sum(map(len, held)) >= _FILE_BYTES:
+                self._write(held)
+                held = []
+        if held:
+            self._write(held)
+
+    def _write(self, pieces: list[bytes | memoryview]) -> None:
+        name = f"{self._prefix}{self._next:012d}"
+        data = b"".join(pieces)
+        self._place.put(name, self._seal.close(name, data))
+        self._next += 1
+        self.bytes += len(data)
+
+    def take(self) -> bytes | None:
+        """Returns the next file's bytes and removes it; None when it is not there (yet).
+
+        Raises:
+            AuthenticationError: it was not sealed by this run.
+        """
+        name = f"{self._prefix}{self._next:012d}"
+        sealed = self._place.read(name, _MOST_BYTES)
+        if sealed is None:
+            return None
+        data = self._seal.open(name, sealed)
+        self._place.remove(name)
+        self._next += 1
+        self.bytes += len(data)
+        return data
+
+    def unread(self, names: list[str]) -> int:
+        """Counts this line's files among the names of its directory."""
+        start = self._prefix.rpartition("/")[2]
+        return sum(name.startswith(start) for name in names)
+
+
+class FolderLink(Link):
+    """A worker's link through a folder.
+
+    Args:
+        address: the listener's, which starts with `SCHEME`.
+        key: the worker's key of the run.
+        patience_seconds: how long to look for a listener's sign.
+
+    Raises:
+        AuthenticationError: the folder is sealed with another run's key.
+        LinkLostError: no listener signs in time.
+    """
+
+    def __init__(self, address: str, key: WorkerKey, *, patience_seconds: float = 30.0) -> None:
+        self._place, self._seal = place_of(address.removeprefix(SCHEME)), _Seal(key)
+        self._signed, self._sign = monotonic(), ""
+        self.address, self._name = address, os.urandom(8).hex()
+        self._await_sign(patience_seconds)
+        self._out = _Line(self._place, self._seal, f"up/{self._name}-")
+        self._in = _Line(self._place, self._seal, f"{self._name}/")
+        self._decoder = Decoder()
+        self._lock, self._closing = threading.Lock(), threading.Event()
+        self._is_lost = False
+
+    def _await_sign(self, patience_seconds: float) -> None:
+        deadline = monotonic() + patience_seconds
+        while not self._is_signed():
+            if monotonic() >= deadline:
+                raise LinkLostError(
+                    f"nobody of this run signs in {self._place.address}",
+                    got=f"no file in it for {patience_seconds:g} seconds",
+                    do="check that the driver lives and that every worker sees the same folder",
+                )
+            threading.Event().wait(self._place.pause_seconds[1])
+        name = f"signs/{self._sign}"
+        sealed = self._place.read(name, _MOST_BYTES)
+        if sealed is not None:
+            self._seal.open(name, sealed)
+
+    def _is_signed(self) -> bool:
+        """Looks for the listener's newest sign, and remembers when it changed."""
+        signs = self._place.names("signs")
+        if signs and signs[-1] != self._sign:
+            self._sign, self._signed = signs[-1], monotonic()
+        return bool(signs)
+
+    def exchange(self, frame: Frame | None, seconds: float) -> list[Frame]:
+        """See `Link.exchange`."""
+        with self._lock:
+            if self._is_lost:
+                raise LinkLostError("this link is over", do="make a new link")
+            try:
+                if frame is not None:
+                    self._await_room()
+                    self._out.put(frame)
+                return self._listen(seconds)
+            finally:
+                self.bytes_sent, self.bytes_received = self._out.bytes, self._in.bytes
+
+    def _await_room(self) -> None:
+        """Lets the listener read first: the number of files stays bounded."""
+        deadline = monotonic() + _LOST_SECONDS
+        while self._out.unread(self._place.names("up") or []) >= _MOST_UNREAD:
+            if monotonic() > deadline:
+                self._is_lost = True
+                raise LinkLostError("nobody reads what is put into the folder")
+            threading.Event().wait(self._place.pause_seconds[1])
+
+    def _listen(self, seconds: float) -> list[Frame]:
+        deadline, looked = monotonic() + seconds, 0.0
+        pause, longest = self._place.pause_seconds
+        frames: list[Frame] = []
+        while not self._is_lost and not self._closing.is_set():
+            data = self._in.take()
+            if data:
+                frames += self._decoder.feed(data)
+                continue
+            self._is_lost = data is not None
+            now = monotonic()
+            if frames or self._is_lost:
+                break
+            if now - looked >= 1.0:
+                looked = now
+                self._check_sign(now)
+            if now >= deadline:
+                break
+            self._closing.wait(min(pause, deadline - now))
+            pause = min(2 * pause, longest)
+        if (self._is_lost or self._closing.is_set()) and not frames:
+            raise LinkLostError("the other side ended", do="make a new link")
+        return frames
+
+    def _check_sign(self, now: float) -> None:
+        if not self._is_signed() or now - self._signed > _LOST_SECONDS:
+            self._is_lost = True
+
+    def close(self) -> None:
+        """Ends the link, from any thread."""
+        self._closing.set()
+        with self._lock, suppress(LinkError):  # a folder that is gone: there is nobody to tell
+            if not self._is_lost and self._place.names("signs"):
+                self._out.put(None)
+            self._is_lost = True
+
+
+class FolderPeer(Peer):
+    """The listener's side of one link through the folder; `send` queues, one thread writes."""
+
+    def __init__(self, name: str, seal: _Seal, place: Place, queue_: _Queue) -> None:
+        self.name = f"folder-{name}"
+        self.incoming = _Line(place, seal, f"up/{name}-")
+        self.outgoing = _Line(place, seal, f"{name}/")
+        self.decoder = Decoder()
+        self.is_closed = False
+        """Nothing more is heard."""
+        self._queue = queue_
+
+    def send(self, frame: Frame) -> None:
+        """See `Peer.send`."""
+        if not self.is_closed:
+            encode(frame)  # a frame out of its limits is told to who sends it
+            self._queue.put((self, frame))
+
+    def close(self) -> None:
+        """Ends the link after what was sent before."""
+        if not self.is_closed:
+            self.is_closed = True
+            self._queue.put((self, None))
+
+
+_Queue = queue.SimpleQueue[tuple[FolderPeer, Frame | None] | None]
+
+
+class FolderListener(Listener):
+    """Hears the workers of one run through a folder that they all see.
+
+    Args:
+        folder: an absolute path, or an address that fsspec opens, such as `hdfs://host:port/runs`.
+        credentials: the run's keys; files are sealed with them.
+        hear: called for each frame, in the listener's one reading thread.
+        gone: called once for each link that ended.
+
+    Raises:
+        UsageError: the path is relative.
+        NotReadyError: the folder cannot be reached.
+        LinkLostError: it cannot be written to.
+    """
+
+    def __init__(self, folder: str, credentials: Credentials, hear: Hear, gone: Gone) -> None:
+        self.refused: Counter[str] = Counter()
+        """By reason: foreign (a file that this run did not seal), frame."""
+        self._place = place_of(f"{folder.rstrip('/')}/{credentials.run.hex()}")
+        self._seal = _Seal(credentials.worker())
+        self._hear, self._gone = hear, gone
+        self.address = SCHEME + self._place.address
+        self._peers: dict[str, FolderPeer] = {}
+        self._refused_names: set[str] = set()
+        self._queue: _Queue = queue.SimpleQueue()
+        self._closing, self._signs = threading.Event(), 0
+        self._place.remove("")  # what a driver that died left of this run
+        self._sign()
+        self._threads = [
+            threading.Thread(target=target, name="photinus-folder", daemon=True)
+            for target in (self._read_always, self._write_always, self._sign_always)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _sign(self) -> None:
+        name = f"signs/{self._signs:012d}"
+        self._place.put(name, self._seal.close(name, b""))
+        if self._signs:
+            self._place.remove(f"signs/{self._signs - 1:012d}")
+        self._signs += 1
+
+    def _sign_always(self) -> None:
+        while not self._closing.wait(_SIGN_SECONDS):
+            try:
+                self._sign()
+            except LinkError:
+                continue  # the next one may succeed; after a minute the workers give up
+
+    def _read_always(self) -> None:
+        pause, longest = self._place.pause_seconds
+        wait, is_last = pause, False
+        while not is_last:
+            is_last = self._closing.wait(wait)  # and one more look, at who has gone before
+            try:
+                has_heard = self._look()
+            except LinkError:
+                has_heard = False
+            wait = pause if has_heard else min(2 * wait, longest)
+
+    def _look(self) -> bool:
+        """Reads what has come; returns whether anything has."""
+        names = self._place.names("up") or []
+        links = dict.fromkeys(name.partition("-")[0] for name in names)
+        heard = False
+        for link in links:
+            peer = self._peers.get(link)
+            if peer is None:
+                peer = FolderPeer(link, self._seal, self._place, self._queue)
+            heard |= self._read(link, peer)
+        for link, peer in list(self._peers.items()):
+            if peer.is_closed:
+                self._drop(link)
+        return heard
+
+    def _read(self, link: str, peer: FolderPeer) -> bool:
+        heard = False
+        while not peer.is_closed:
+            try:
+                data = peer.incoming.take()
+                frames = peer.decoder.feed(data) if data else []
+            except AuthenticationError as error:
+                self._refuse(str(error))
+                return heard
+            except FrameError:
+                self.refused["frame"] += 1
+                self._drop(link)
+                return heard
+            if data is None:
+                return heard
+            heard = True
+            self._peers.setdefault(link, peer)
+            peer.bytes_received = peer.incoming.bytes
+            for frame in frames:
+                self._hear(peer, frame)
+            if not data:
+                self._drop(link)
+                return heard
+        return heard
+
+    def _refuse(self, text: str) -> None:
+        if text not in self._refused_names and len(self._refused_names) < 1000:
+            self._refused_names.add(text)
+            self.refused["foreign"] += 1
+
+    def _drop(self, link: str) -> None:
+        peer = self._peers.pop(link, None)
+        if peer is not None:
+            peer.close()
+            self._gone(peer)
+
+    def _write_always(self) -> None:
+        while (item := self._queue.get()) is not None:
+            peer, frame = item
+            try:
+                peer.outgoing.put(frame)
+                peer.bytes_sent = peer.outgoing.bytes
+            except LinkError:
+                peer.is_closed = True
+
+    def close(self) -> None:
+        """Ends all links, after what was sent before, and removes the run's folder."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        reading, writing, signing = self._threads
+        reading.join()
+        peers = dict(self._peers)
+        for link in peers:
+            self._drop(link)
+        self._queue.put(None)
+        writing.join(_FLUSH_SECONDS)
+        signing.join()
+        deadline = monotonic() + _FLUSH_SECONDS
+        while any(self._place.names(link) for link in peers) and monotonic() < deadline:
+            threading.Event().wait(self._place.pause_seconds[1])
+        self._place.remove("")

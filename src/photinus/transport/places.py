@@ -1,0 +1,182 @@
+"""Where a folder road may lie: a directory of this machine, or what fsspec reaches.
+
+A file appears whole or not at all; who lists a directory never sees one that is half written.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from photinus.core.errors import LinkLostError, NotReadyError, UsageError
+
+__all__ = ["LocalPlace", "Place", "RemotePlace", "place_of"]
+
+_HIDDEN = "."
+
+
+class Place(ABC):
+    """A directory of directories of small files; names are `directory/file`."""
+
+    address: str
+    pause_seconds: tuple[float, float]
+    """Between two looks into a directory: at first, and when nothing came for long."""
+
+    @abstractmethod
+    def put(self, name: str, data: bytes) -> None:
+        """Writes a new file: aside, then renamed.
+
+        Raises:
+            LinkLostError: the place cannot be written to.
+        """
+
+    @abstractmethod
+    def names(self, directory: str) -> list[str] | None:
+        """Returns the sorted names of its files, or None when there is no such directory."""
+
+    @abstractmethod
+    def read(self, name: str, most_bytes: int) -> bytes | None:
+        """Returns a file, or None when it is not there or larger than that."""
+
+    @abstractmethod
+    def remove(self, name: str) -> None:
+        """Removes a file or a directory with all that is in it; "" is the whole place."""
+
+
+class LocalPlace(Place):
+    """A directory that all hosts mount, or of one machine; in memory on a tmpfs."""
+
+    pause_seconds = (0.001, 0.05)
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.address = str(path)
+
+    def put(self, name: str, data: bytes) -> None:
+        """See `Place.put`."""
+        target = self._path / name
+        aside = target.with_name(_HIDDEN + target.name)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(data)
+            aside.rename(target)
+        except OSError as error:
+            raise _unwritable(self.address, error) from error
+
+    def names(self, directory: str) -> list[str] | None:
+        """See `Place.names`."""
+        try:
+            found = os.listdir(self._path / directory)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return sorted(name for name in found if not name.startswith(_HIDDEN))
+
+    def read(self, name: str, most_bytes: int) -> bytes | None:
+        """See `Place.read`."""
+        try:
+            with (self._path / name).open("rb") as file:
+                data = file.read(most_bytes + 1)
+        except OSError:
+            return None
+        return data if len(data) <= most_bytes else None
+
+    def remove(self, name: str) -> None:
+        """See `Place.remove`."""
+        path = self._path / name
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+class RemotePlace(Place):
+    """A directory of HDFS, an object store or any other file system that fsspec knows."""
+
+    pause_seconds = (0.01, 0.5)
+
+    def __init__(self, address: str) -> None:
+        try:
+            import fsspec
+        except ImportError:
+            raise NotReadyError(
+                f"{address} is reached through fsspec, which is not installed",
+                do="pip install 'photinus[hdfs]'",
+            ) from None
+        try:
+            # listings of a minute ago would hide what has just come
+            fs, path = fsspec.core.url_to_fs(address, use_listings_cache=False)
+        except (ImportError, ValueError, OSError) as error:
+            raise NotReadyError(f"{address} cannot be opened", got=error) from error
+        self._fs: Any = fs
+        self._path = str(path).rstrip("/")
+        self.address = address
+
+    def put(self, name: str, data: bytes) -> None:
+        """See `Place.put`."""
+        directory, _, file = name.rpartition("/")
+        aside = f"{self._path}/{directory}/{_HIDDEN}{uuid.uuid4().hex}"
+        try:
+            self._fs.makedirs(f"{self._path}/{directory}", exist_ok=True)
+            self._fs.pipe_file(aside, data)
+            self._fs.mv(aside, f"{self._path}/{directory}/{file}")
+        except Exception as error:  # a file system of any maker, each with errors of its own
+            raise _unwritable(self.address, error) from error
+
+    def names(self, directory: str) -> list[str] | None:
+        """See `Place.names`."""
+        try:
+            found = self._fs.ls(f"{self._path}/{directory}", detail=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except Exception as error:
+            raise LinkLostError(f"{self.address} cannot be listed", got=error) from error
+        names = (str(path).rstrip("/").rpartition("/")[2] for path in found)
+        return sorted(name for name in names if not name.startswith(_HIDDEN))
+
+    def read(self, name: str, most_bytes: int) -> bytes | None:
+        """See `Place.read`."""
+        path = f"{self._path}/{name}"
+        try:
+            if self._fs.size(path) > most_bytes:
+                return None
+            data: bytes = self._fs.cat_file(path)
+        except Exception:  # gone, or not to be read now: whoever waits looks again
+            return None
+        return data
+
+    def remove(self, name: str) -> None:
+        """See `Place.remove`."""
+        with suppress(Exception):  # it may be gone, and what stays is removed with the place
+            self._fs.rm(f"{self._path}/{name}".rstrip("/"), recursive=True)
+
+
+def _unwritable(address: str, error: Exception) -> LinkLostError:
+    return LinkLostError(
+        f"the folder {address} cannot be written to", got=f"{type(error).__name__}: {error}"
+    )
+
+
+def place_of(address: str) -> Place:
+    """Returns the place of a path or an address such as `hdfs://host:port/runs`.
+
+    Raises:
+        UsageError: a path is relative: workers would each take another one.
+        NotReadyError: nothing installed opens the address.
+    """
+    scheme, found, rest = address.partition("://")
+    if found and scheme != "file":
+        return RemotePlace(address)
+    path = Path(rest if found else address)
+    if not path.is_absolute():
+        raise UsageError(
+            "a folder for all workers is named by its whole path",
+            got=repr(address),
+            do="/shared/folder, or hdfs://host:port/folder",
+        )
+    return LocalPlace(path)
