@@ -52,6 +52,7 @@ def demo(workers: int | None, engine: str | None, folder: str, settings: tuple[s
 @click.option("--strategy", metavar="NAME", help="How the workers agree, in every phase.")
 @click.option("--seed", type=int, help="Same seed, same bits.")
 @click.option("--threads", type=int, help="Of each worker.")
+@click.option("--road", metavar="FOLDER", help="Messages as files in a folder that all see.")
 @_FOLDER
 @_SET
 @click.option("--resume", type=click.Path(), metavar="RUN", help="Go on with a run.")
@@ -62,7 +63,7 @@ def train(
     folder: str,
     settings: tuple[str, ...],
     resume: str | None,
-    **options: Any,  # noqa: ANN401 - workers, engine, seed, threads and print_config by name
+    **options: Any,  # noqa: ANN401 - workers, engine, seed, threads, road, print_config
 ) -> None:
     """Train a job by its name, or from a TOML file.
 

@@ -25,7 +25,10 @@ from photinus.nodes.life import Part
 from photinus.nodes.program import Program
 from photinus.transport.frames import Frame
 
-__all__ = ["ArrayData", "Assignment", "Engine", "part_of"]
+__all__ = ["SOCKETS", "ArrayData", "Assignment", "Engine", "part_of"]
+
+
+SOCKETS = "sockets"
 
 
 def _nothing(*_: object) -> None:
@@ -107,6 +110,8 @@ class Assignment:
     checkpoint_seconds: float | None = None
     security: str = "tls"
     """none: frames in clear, for a network that is trusted as a whole."""
+    road: str = SOCKETS
+    """Or the address of a folder that all see: frames are then files in it."""
     restarts: int = 100
     """How many lost workers may be started again, in all."""
     patience_seconds: float = 600.0

@@ -19,6 +19,8 @@ from photinus.nodes.program import Program
 from photinus.nodes.worker import Worker
 from photinus.transport.beat import Beater
 from photinus.transport.credentials import WorkerKey
+from photinus.transport.folder import SCHEME, FolderLink
+from photinus.transport.link import Link
 from photinus.transport.tcp import TcpLink
 
 __all__ = ["BEAT_SECONDS", "Errand", "told_error"]
@@ -90,11 +92,15 @@ class Errand:
         finally:
             worker.close()
 
-    def _link(self) -> TcpLink:
-        return TcpLink(self.address, self.key, patience_seconds=self.lost_seconds)
+    def _link(self) -> Link:
+        return self._linked(self.lost_seconds)
 
-    def _quick_link(self) -> TcpLink:
-        return TcpLink(self.address, self.key, patience_seconds=2 * BEAT_SECONDS)
+    def _quick_link(self) -> Link:
+        return self._linked(2 * BEAT_SECONDS)
+
+    def _linked(self, patience_seconds: float) -> Link:
+        kind = FolderLink if self.address.startswith(SCHEME) else TcpLink
+        return kind(self.address, self.key, patience_seconds=patience_seconds)
 
     def _tell(self, lease: int, seat: Seat, error: Exception) -> None:
         """Sends the error to the coordinator; the traceback only where it is no plain sentence.

@@ -7,11 +7,12 @@ from types import TracebackType
 
 from photinus.core.errors import RunFailedError, message
 from photinus.core.events import Warned
-from photinus.engine.base import Assignment
+from photinus.engine.base import SOCKETS, Assignment
 from photinus.engine.errand import Errand, told_error
 from photinus.nodes.coordinator import Coordinator, Result
 from photinus.nodes.service import Service
 from photinus.transport.credentials import Credentials
+from photinus.transport.folder import FolderListener
 from photinus.transport.link import Gone, Hear, Listener
 from photinus.transport.serve import TcpListener
 
@@ -53,6 +54,9 @@ class Hall:
         self._service.close()
 
     def _listen(self, hear: Hear, gone: Gone) -> Listener:
+        road = self._assignment.road
+        if road != SOCKETS:
+            return FolderListener(road, self._credentials, hear, gone)
         return TcpListener(self._host, self._credentials, hear, gone, on_refused=self._refused)
 
     def _refused(self, *what: object) -> None:

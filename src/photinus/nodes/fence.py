@@ -13,7 +13,7 @@ from photinus.transport.frames import Frame
 __all__ = ["LEASE_SECONDS", "RETURN_SECONDS", "Fence", "SeatState"]
 
 LEASE_SECONDS = 5.0
-"""A lease ends so long after the last sign of life."""
+"""A lease ends so long after the last sign of life, where nothing else is said."""
 RETURN_SECONDS = 1.0
 """A lease ends so long after its connection closed and did not come back."""
 
@@ -67,6 +67,7 @@ class Fence:
     """All seats of a run, and the four verdicts on what claims to speak for one."""
 
     workers: int
+    lease_seconds: float = LEASE_SECONDS
     seats: dict[int, SeatState] = field(default_factory=dict)
     counts: dict[str, int] = field(
         default_factory=lambda: {"applied": 0, "missed": 0, "duplicate": 0, "gap": 0, "fenced": 0}
@@ -101,7 +102,7 @@ class Fence:
         seat.answers = {}
         seat.attempt, seat.hello = str(hello.note["attempt"]), int(hello.note["hello"])
         seat.host, seat.has = str(hello.note.get("host", "")), int(hello.note["has"])
-        seat.ends_at = now + LEASE_SECONDS
+        seat.ends_at = now + self.lease_seconds
         self._members = None
 
     def vacate(self, seat: SeatState) -> None:
@@ -132,7 +133,7 @@ class Fence:
     def heard(self, frame: Frame, now: float) -> None:
         """A sign of life."""
         if self.holds(frame):
-            self.seats[frame.slot].ends_at = now + LEASE_SECONDS
+            self.seats[frame.slot].ends_at = now + self.lease_seconds
 
     def gone(self, slot: int, lease: int, now: float) -> None:
         """Its connection closed: the lease ends soon, unless the worker comes back."""

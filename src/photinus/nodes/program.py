@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
 from photinus.models.base import Model, Stage
+from photinus.nodes.fence import LEASE_SECONDS
 from photinus.strategies.base import Policy, Strategy
 
 __all__ = ["Agrees", "Phase", "Program"]
@@ -52,6 +53,8 @@ class Program:
     """True when every worker can read all rows and takes its share of one permutation."""
     threads: int = 1
     """Of each worker's tensor library; a fixed count is part of "same seed, same bits"."""
+    lease_seconds: float = LEASE_SECONDS
+    """A seat is free again so long after the last sign of life."""
     start: Mapping[str, tuple[Vector, ...]] = field(default_factory=dict)
     """Phase name -> trained [n], and where there are any floats and integers, to start from; only
     the driver reads it."""
@@ -73,13 +76,7 @@ class Program:
 
     def sent(self) -> Program:
         """Returns what travels to the workers: the same without the parameters to start from."""
-        return Program(
-            phases=self.phases,
-            workers=self.workers,
-            seed=self.seed,
-            is_shared=self.is_shared,
-            threads=self.threads,
-        )
+        return replace(self, start={})
 
     def described(self) -> list[dict[str, Any]]:
         """Returns the phases in words, for the journal."""

@@ -20,10 +20,12 @@ from photinus.core.settings import (
     validate,
     whole,
 )
+from photinus.engine.base import SOCKETS
 from photinus.models.base import Stage
 from photinus.models.dbn import DBN
 from photinus.models.logistic import LogisticStage
 from photinus.models.module import ModuleStage
+from photinus.nodes.fence import LEASE_SECONDS
 from photinus.nodes.program import Phase, Program
 from photinus.strategies.guard import Setting
 from photinus.strategies.recipes import Agreement, averaging, from_plain
@@ -33,6 +35,9 @@ __all__ = ["ENGINES", "MODELS", "Job", "Source", "read_job"]
 ENGINES = ("spark", "local", "simulate")
 MODELS: dict[str, type] = {"dbn": DBN, "module": ModuleStage, "logistic": LogisticStage}
 """Kinds of models by name."""
+
+_FOLDER_LEASE_SECONDS = 60.0
+"""Files may come late all at once: a file system has pauses that a network has not."""
 
 _ADAPTIVE = ("adam", "adamw", "nadam", "radam", "adamax", "adagrad", "rmsprop", "adadelta")
 
@@ -66,6 +71,10 @@ class Source:
             raise UsageError("a parquet source needs a path", got="none", do='path = "..."')
 
 
+def _is_road(road: object) -> bool:
+    return isinstance(road, str) and (road == SOCKETS or road.startswith("/") or "://" in road)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
     """Model, data and agreement: all that decides what is trained, and how.
@@ -91,6 +100,9 @@ class Job:
     """Of each worker."""
     checkpoint_seconds: float = 60.0
     security: str = "tls"
+    road: str = SOCKETS
+    """"sockets"; or a folder that all workers see, as /shared/folder or hdfs://host:port/folder:
+    messages then pass as files in it, and no port is opened."""
     is_shared: bool = False
     start: str = ""
     """A saved model's folder, or a safetensors file: only the last phase is trained, from there."""
@@ -104,6 +116,7 @@ class Job:
         "threads": whole(1),
         "checkpoint_seconds": at_least(0),
         "security": one_of("tls", "none"),
+        "road": Limit("sockets, or a folder by its whole path or address", _is_road),
     }
 
     def __post_init__(self) -> None:
@@ -112,6 +125,17 @@ class Job:
         for name in self.strategies:
             if name not in known:
                 raise unknown_name("phase", name, known)
+        if self.road != SOCKETS:
+            self._check_folder()
+
+    def _check_folder(self) -> None:
+        for agreement in (self.strategy, *self.strategies.values()):
+            if agreement.payload == "gradient":
+                raise UsageError(
+                    f"{agreement.recipe} agrees at every step, too often for a folder",
+                    got=f"road {self.road!r}",
+                    do="name another strategy, such as averaging",
+                )
 
     def to_dict(self) -> dict[str, Any]:
         """Returns plain values, for TOML and JSON."""
@@ -186,6 +210,7 @@ class Job:
             seed=self.seed,
             is_shared=self.is_shared,
             threads=self.threads,
+            lease_seconds=LEASE_SECONDS if self.road == SOCKETS else _FOLDER_LEASE_SECONDS,
         )
         return program, warnings
 

@@ -215,6 +215,7 @@ class _Run:
             save=self._save,
             checkpoint_seconds=self.job.checkpoint_seconds,
             security=self.job.security,
+            road=self.job.road,
         )
 
     def _save(self, cut: Cut) -> None:
@@ -271,7 +272,7 @@ def _rows(data: Any) -> int:  # noqa: ANN401 - as of `train`
 def _fingerprint(job: Job) -> str:
     """What must be the same for a checkpoint to fit: all but where and how long it runs."""
     plain = Job.from_dict(job.to_dict()).to_dict()  # 4 epochs are 4.0 when they are read again
-    for name in ("engine", "checkpoint_seconds", "security", "name"):
+    for name in ("engine", "checkpoint_seconds", "security", "road", "name"):
         plain.pop(name)
     text = json.dumps(plain, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

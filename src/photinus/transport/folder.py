@@ -255,7 +255,6 @@ class FolderListener(Listener):
         gone: called once for each link that ended.
 
     Raises:
-        UsageError: the path is relative.
         NotReadyError: the folder cannot be reached.
         LinkLostError: it cannot be written to.
     """

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from photinus.core.errors import LinkLostError, NotReadyError, UsageError
+from photinus.core.errors import LinkLostError, NotReadyError
 
 __all__ = ["LocalPlace", "Place", "RemotePlace", "place_of"]
 
@@ -166,17 +166,9 @@ def place_of(address: str) -> Place:
     """Returns the place of a path or an address such as `hdfs://host:port/runs`.
 
     Raises:
-        UsageError: a path is relative: workers would each take another one.
         NotReadyError: nothing installed opens the address.
     """
     scheme, found, rest = address.partition("://")
     if found and scheme != "file":
         return RemotePlace(address)
-    path = Path(rest if found else address)
-    if not path.is_absolute():
-        raise UsageError(
-            "a folder for all workers is named by its whole path",
-            got=repr(address),
-            do="/shared/folder, or hdfs://host:port/folder",
-        )
-    return LocalPlace(path)
+    return LocalPlace(Path(rest if found else address))
