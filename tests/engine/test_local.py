@@ -1,5 +1,7 @@
+import tempfile
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -43,6 +45,14 @@ def test_one_worker_in_clear_is_the_plain_loop(tiny):
     for batch in PartitionFeed(Rows.of(features, labels), order):
         inner.step(model.parameters.trained, model.learn(batch, 0)[0], 0.0)
     assert np.allclose(result.vectors[0], model.parameters.trained, rtol=0, atol=1e-12)
+
+
+def test_a_folder_in_memory_gives_the_bits_of_the_simulator_and_is_left_empty(tiny):
+    program = tiny.program(recipes=tiny.recipes[:1])
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as road:
+        ours = LocalEngine().run(tiny.assignment(program, road=road))
+        assert list(Path(road).iterdir()) == []
+    assert same_bits(ours, SimulatedEngine().run(tiny.assignment(program)))
 
 
 @pytest.mark.slow

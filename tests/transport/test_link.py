@@ -7,8 +7,8 @@ import pytest
 from photinus.core.errors import LinkLostError
 from photinus.transport import link
 from photinus.transport.credentials import Credentials
-from photinus.transport.frames import Frame
 from photinus.transport.folder import FolderLink, FolderListener
+from photinus.transport.frames import Frame
 from photinus.transport.link import CHECKS, Link, check_link
 from photinus.transport.memory import Hub
 from photinus.transport.serve import TcpListener

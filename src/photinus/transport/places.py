@@ -62,7 +62,8 @@ class LocalPlace(Place):
         target = self._path / name
         aside = target.with_name(_HIDDEN + target.name)
         try:
-            target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for directory in (self._path, target.parent):
+                directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
                 file.write(data)
             aside.rename(target)
@@ -109,8 +110,7 @@ class RemotePlace(Place):
                 do="pip install 'photinus[hdfs]'",
             ) from None
         try:
-            # listings of a minute ago would hide what has just come
-            fs, path = fsspec.core.url_to_fs(address, use_listings_cache=False)
+            fs, path = fsspec.core.url_to_fs(address)
         except (ImportError, ValueError, OSError) as error:
             raise NotReadyError(f"{address} cannot be opened", got=error) from error
         self._fs: Any = fs
@@ -131,6 +131,7 @@ class RemotePlace(Place):
     def names(self, directory: str) -> list[str] | None:
         """See `Place.names`."""
         try:
+            self._fs.invalidate_cache()  # a listing of a minute ago hides what has just come
             found = self._fs.ls(f"{self._path}/{directory}", detail=False)
         except (FileNotFoundError, NotADirectoryError):
             return None

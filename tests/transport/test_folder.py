@@ -1,0 +1,157 @@
+"""The folder road: what a stranger puts there, a listener that dies, HDFS."""
+
+import os
+import subprocess
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from photinus.core.errors import AuthenticationError, LinkLostError, NotReadyError
+from photinus.transport import folder
+from photinus.transport.credentials import Credentials
+from photinus.transport.folder import SCHEME, FolderLink, FolderListener
+from photinus.transport.frames import Frame
+from photinus.transport.link import check_link
+from photinus.transport.places import place_of
+
+KEYS = Credentials.make(bytes(16))
+
+
+@pytest.fixture
+def echo(tmp_path):
+    """A listener that sends everything back, and what it heard."""
+    listener = FolderListener(str(tmp_path), KEYS, lambda p, f: p.send(f), lambda p: None)
+    yield listener
+    listener.close()
+
+
+def link_to(listener, keys=KEYS):
+    return FolderLink(listener.address, keys.worker(), patience_seconds=5.0)
+
+
+def files_of(listener):
+    root = Path(listener.address.removeprefix(SCHEME))
+    return {file.relative_to(root).as_posix(): file for file in root.rglob("*") if file.is_file()}
+
+
+def test_files_are_sealed_for_their_owner_alone_and_gone_once_read(echo, tmp_path):
+    link = link_to(echo)
+    vector = np.full(1000, 7.0, np.float32)
+    [back] = link.exchange(Frame("push", arrays=(vector,)), 10.0)
+    assert (back.arrays[0] == vector).all()
+    [(name, sign)] = files_of(echo).items()
+    assert name.startswith("signs/")
+    assert sign.stat().st_mode & 0o777 == 0o600
+    assert {d.stat().st_mode & 0o777 for d in sign.parents[:2]} == {0o700}
+    link.close()
+    echo.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_lies_in_the_folder_tells_nothing(tmp_path):
+    place = place_of(str(tmp_path))
+    line = folder._Line(place, folder._Seal(KEYS.worker()), "up/link-")
+    line.put(Frame("push", note={"secret": "plain words"}))
+    [name] = place.names("up")
+    assert b"plain words" not in (tmp_path / "up" / name).read_bytes()
+
+
+@pytest.mark.parametrize("what", ["garbage", "moved", "empty"])
+def test_a_strangers_file_is_never_heard(tmp_path, what):
+    heard, is_heard = [], threading.Event()
+
+    def hear(peer, frame):
+        heard.append(frame.kind)
+        is_heard.set()
+
+    listener = FolderListener(str(tmp_path), KEYS, hear, lambda p: None)
+    root = Path(listener.address.removeprefix(SCHEME))
+    up = root / "up"
+    up.mkdir(exist_ok=True)
+    text = {"garbage": os.urandom(500), "empty": b""}
+    text["moved"] = next(file for n, file in files_of(listener).items() if n.startswith("signs"))
+    data = text[what] if isinstance(text[what], bytes) else text[what].read_bytes()
+    aside = up / ".aside"
+    aside.write_bytes(data)
+    aside.rename(up / "0123456789abcdef-000000000000")
+    link = link_to(listener)
+    link.exchange(Frame("hello"), 0)
+    assert is_heard.wait(10.0)
+    assert heard == ["hello"]
+    assert listener.refused["foreign"] == 1
+    link.close()
+    listener.close()
+
+
+def test_a_worker_of_another_run_is_told_so(echo):
+    other = Credentials.make(bytes(16))
+    with pytest.raises(AuthenticationError, match="not of this run"):
+        link_to(echo, other)
+
+
+def test_a_worker_that_sees_another_folder_is_told_so(tmp_path):
+    with pytest.raises(LinkLostError, match="every worker sees the same folder"):
+        FolderLink(f"{SCHEME}{tmp_path}/none", KEYS.worker(), patience_seconds=0.01)
+
+
+def test_a_folder_that_cannot_be_written_to_is_one_sentence():
+    with pytest.raises(LinkLostError, match="the folder /proc/.* cannot be written to"):
+        FolderListener("/proc/photinus", KEYS, lambda p, f: None, lambda p: None)
+
+
+def test_an_address_that_nothing_opens_is_one_sentence():
+    with pytest.raises(NotReadyError, match="nosuch://x cannot be opened"):
+        place_of("nosuch://x")
+
+
+def test_a_listener_that_died_is_noticed_by_its_sign(echo, monkeypatch):
+    link = link_to(echo)
+    monkeypatch.setattr(folder, "_LOST_SECONDS", -1.0)
+    with pytest.raises(LinkLostError, match="the other side ended"):
+        link.exchange(None, 20.0)
+
+
+def test_a_line_has_a_bounded_number_of_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(folder, "_MOST_UNREAD", 3)
+    monkeypatch.setattr(folder, "_LOST_SECONDS", 0.05)
+    root = tmp_path / KEYS.run.hex()
+    place = place_of(str(root))
+    seal = folder._Seal(KEYS.worker())
+    place.put("signs/000000000000", seal.close("signs/000000000000", b""))
+    link = FolderLink(SCHEME + str(root), KEYS.worker())
+    for _ in range(3):
+        link.exchange(Frame("beat"), 0)
+    with pytest.raises(LinkLostError, match="nobody reads"):
+        link.exchange(Frame("beat"), 0)
+    assert len(place.names("up")) == 3
+
+
+def test_what_a_dead_driver_left_is_cleared_by_the_next(tmp_path):
+    old = tmp_path / KEYS.run.hex() / "up"
+    old.mkdir(parents=True)
+    (old / "0123-000000000000").write_bytes(b"old")
+    listener = FolderListener(str(tmp_path), KEYS, lambda p, f: None, lambda p: None)
+    assert all(name.startswith("signs/") for name in files_of(listener))
+    listener.close()
+
+
+@pytest.mark.slow
+def test_hdfs_keeps_the_contract(tmp_path):
+    script = os.environ.get("PHOTINUS_HADOOP", "")
+    if not script:
+        pytest.skip("PHOTINUS_HADOOP names no script that starts HDFS")
+    pytest.importorskip("hdfs_native", reason="photinus[hdfs] is not installed")
+    home = str(tmp_path / "hdfs")
+    started = subprocess.run([script, "hdfs", home], capture_output=True, text=True, check=True)
+    address = started.stdout.split()[-1]
+
+    def make(hear, gone):
+        listener = FolderListener(f"{address}/photinus-test", KEYS, hear, gone)
+        return listener, lambda: link_to(listener)
+
+    try:
+        check_link(make)
+    finally:
+        subprocess.run([script, "stop", home], check=True)
