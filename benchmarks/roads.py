@@ -31,12 +31,16 @@ def echo(peer, frame):
     peer.send(frame)
 
 
+def gone(peer):
+    pass
+
+
 def opened(folder: str) -> tuple[Listener, Link]:
     """Opens a folder's two ends; sockets for ""."""
     if not folder:
-        listener = TcpListener("127.0.0.1", KEYS, echo, lambda peer: None)
+        listener = TcpListener("127.0.0.1", KEYS, echo, gone)
         return listener, TcpLink(listener.address, KEYS.worker())
-    listener = FolderListener(folder, KEYS, echo, lambda peer: None)
+    listener = FolderListener(folder, KEYS, echo, gone)
     return listener, FolderLink(listener.address, KEYS.worker())
 
 
@@ -57,7 +61,8 @@ def main() -> None:
         tempfile.TemporaryDirectory(dir="/dev/shm") as memory,
     ):
         roads = {"sockets": "", "folder in memory": memory, "folder on disk": disk}
-        roads |= {"folder on HDFS": address for address in sys.argv[1:2]}
+        if len(sys.argv) > 1:
+            roads["folder on HDFS"] = sys.argv[1]
         ends = {name: opened(folder) for name, folder in roads.items()}
         taken: dict[str, list[tuple[float, float]]] = {name: [] for name in roads}
         for _ in range(TRIES):

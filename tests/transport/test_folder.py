@@ -87,7 +87,7 @@ def test_a_strangers_file_is_never_heard(tmp_path, what):
 
 def test_a_worker_of_another_run_is_told_so(echo):
     other = Credentials.make(bytes(16))
-    with pytest.raises(AuthenticationError, match="not of this run"):
+    with pytest.raises(AuthenticationError, match="not sealed by this run"):
         link_to(echo, other)
 
 
@@ -97,7 +97,7 @@ def test_a_worker_that_sees_another_folder_is_told_so(tmp_path):
 
 
 def test_a_folder_that_cannot_be_written_to_is_one_sentence():
-    with pytest.raises(LinkLostError, match="the folder /proc/.* cannot be written to"):
+    with pytest.raises(LinkLostError, match=r"the folder /proc/.* cannot be written to"):
         FolderListener("/proc/photinus", KEYS, lambda p, f: None, lambda p: None)
 
 

@@ -39,11 +39,8 @@ class Course:
     def __init__(self, program: Program, desk: Desk, now: float, cut: Cut | None) -> None:
         if cut is not None:
             _check(cut, program)
-        self.program, self.desk, self.fence = (
-            program,
-            desk,
-            Fence(program.workers, program.lease_seconds),
-        )
+        self.program, self.desk = program, desk
+        self.fence = Fence(program.workers, program.lease_seconds)
         self.history: tuple[Vector, ...] = cut.history if cut else ()
         self.cuts, self.has_begun, self.is_between_passes = Cuts(cut), False, False
         self._passes, self._is_cut_asked = 0, False

@@ -60,9 +60,7 @@ class _Seal:
         try:
             return self._cipher.decrypt(nonce, rest, self._run + name.encode())
         except (InvalidTag, ValueError) as error:
-            raise AuthenticationError(
-                "a file of the folder is not of this run", got=name
-            ) from error
+            raise AuthenticationError("a file is not sealed by this run", got=name) from error
 
 
 class _Line:
