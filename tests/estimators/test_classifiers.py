@@ -249,9 +249,8 @@ def nothing_left(spark):
         ),
         ({}, {"label": "cast(null as int)"}, DataError, "got null"),
         ({"numWorkers": 5}, {}, UsageError, "5 workers need 5 slots at the same time; got 4"),
-        ({"hiddenSizes": []}, {}, UsageError, "hidden of DBN must be one or more whole numbers"),
-        ({"hiddenSizes": [8, 0]}, {}, UsageError, "hidden of DBN must be one or more whole"),
-        ({"batchSize": 0}, {}, UsageError, "batch_size of FineTuning must be a whole number"),
+        ({"numWorkers": 5}, {"label": "label - 0.5"}, UsageError, "5 workers need 5 slots"),
+        ({"batchSize": 0}, {"label": "label - 0.5"}, UsageError, "batchSize must be a whole"),
     ],
 )
 def test_bad_input_is_one_clear_sentence(nothing_left, digits, params, change, error, said):

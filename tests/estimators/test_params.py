@@ -158,6 +158,24 @@ def test_a_wrong_param_is_named_when_it_is_set(make, error, said):
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("estimator", "said"),
+    [
+        (DBNClassifier(hiddenSizes=[]), "hiddenSizes must be one or more whole numbers"),
+        (DBNClassifier(numWorkers=2, hiddenSizes=[8, 0]), "hiddenSizes must be one or more"),
+        (DBNClassifier(batchSize=0), "batchSize must be a whole number of at least 1; got 0"),
+        (DBNClassifier(numWorkers=0), "numWorkers must be a whole number of at least 1; got 0"),
+        (DBNClassifier(preTrainBatchSize=0), "preTrainBatchSize must be a whole number"),
+        (DBNClassifier(visibleUnits="poisson"), "visibleUnits must be one of"),
+        (TorchClassifier(module="torch.nn:Linear", loss="entropy"), "loss: unknown loss; got"),
+    ],
+)
+def test_a_value_that_no_job_takes_is_told_of_its_param(estimator, said):
+    with pytest.raises(UsageError) as caught:
+        estimator._job({"inputs": 4, "classes": 3} if "DBN" in estimator.uid else {})
+    assert str(caught.value).startswith(said)
+
+
 def test_a_function_stands_for_its_name():
     assert TorchClassifier(module=importable).getModule() == f"{__name__}:importable"
 

@@ -35,7 +35,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["MAX_CLOSURE_BYTES", "FrameData", "SparkEngine", "frame_of", "slots_of"]
+__all__ = [
+    "MAX_CLOSURE_BYTES",
+    "FrameData",
+    "SparkEngine",
+    "check_slots",
+    "frame_of",
+    "slots_of",
+]
 
 MAX_CLOSURE_BYTES = 512 << 10
 """Above 1 MiB Spark makes a task's closure a broadcast: a file in clear on every machine."""
@@ -95,7 +102,7 @@ class SparkEngine(Engine):
 
     def _trained(self, spark: SparkSession, assignment: Assignment) -> Result:
         workers = assignment.program.workers
-        _check_slots(spark, workers)
+        check_slots(spark, workers)
         data = _framed(spark, assignment.data, assignment.program)
         frame, spec = columns(data.frame, data.features, data.label)
         spec = replace(spec, scale=data.scale)
@@ -302,8 +309,13 @@ def _have_come(hall: Hall, job: SparkJob, workers: int) -> bool:
     return False
 
 
-def _check_slots(spark: SparkSession, workers: int) -> None:
-    """Refuses at once when there can never be as many slots as workers."""
+def check_slots(spark: SparkSession, workers: int) -> None:
+    """Refuses at once when there can never be as many slots as workers.
+
+    Raises:
+        UsageError: the application has fewer; tells how many.
+        NotReadyError: the session is no classic one.
+    """
     if not hasattr(spark, "_jsparkSession"):
         raise NotReadyError(
             "Spark Connect cannot run the coordinator yet", do="use a classic session"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import secrets
 import tempfile
 import time
@@ -26,9 +27,9 @@ from pyspark.ml.util import (
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
-from photinus.core.errors import DataError
+from photinus.core.errors import DataError, UsageError
 from photinus.core.settings import unknown_name
-from photinus.engine.spark import FrameData, SparkEngine
+from photinus.engine.spark import FrameData, SparkEngine, check_slots
 from photinus.estimators.network import Network, predictor
 from photinus.estimators.params import MODEL_ROWS, Row, defaults, plain_job, with_params
 from photinus.estimators.persist import NetworkReader, NetworkWriter
@@ -102,6 +103,7 @@ class NetworkClassifier(
     def _fit(self, dataset: DataFrame) -> NetworkClassificationModel:
         features, label = self.getOrDefault("featuresCol"), self.getOrDefault("labelCol")
         job = self._job({})  # the Params alone, before any row is looked at
+        check_slots(dataset.sparkSession, job.workers)
         frame, spec = columns(dataset, features, label)
         asked = self.getOrDefault("numClasses") if self.isSet("numClasses") else None
         classes = _classes(frame, str(spec.label), asked)
@@ -131,8 +133,43 @@ class NetworkClassifier(
         return made
 
     def _job(self, sizes: Mapping[str, Any]) -> Job:
-        """Returns the job that the Params ask for; `sizes` are the model's settings from data."""
+        """Returns the job that the Params ask for; `sizes` are the model's settings from data.
+
+        Raises:
+            UsageError: names the Param that is wrong.
+        """
         values = {p.name: self.getOrDefault(p) for p in self.params if self.isSet(p)}
+        try:
+            return self._made(values, sizes)
+        except UsageError as error:
+            raise self._in_params(error, values, sizes) from error
+
+    def _in_params(
+        self, error: UsageError, values: Mapping[str, Any], sizes: Mapping[str, Any]
+    ) -> UsageError:
+        """Returns the error of a job's setting as the Param's without which it goes away."""
+        suspects: list[tuple[bool, Row]] = []
+        for row in self._rows:
+            if row.place and row.name in values:
+                rest = {name: value for name, value in values.items() if name != row.name}
+                left = self._wrong(rest, sizes)
+                suspects += [(left == "", row)] if left != str(error) else []
+        if not suspects:
+            return error
+        _, row = max(suspects, key=lambda suspect: suspect[0])
+        setting = rf"^{row.place.rpartition('.')[2]} of \w+ "
+        said, is_its = re.subn(setting, f"{row.name} ", str(error))
+        return UsageError(said if is_its else f"{row.name}: {error}")
+
+    def _wrong(self, values: Mapping[str, Any], sizes: Mapping[str, Any]) -> str:
+        """Returns what is wrong with a job of these Params; empty if nothing is."""
+        try:
+            self._made(values, sizes)
+        except UsageError as error:
+            return str(error)
+        return ""
+
+    def _made(self, values: Mapping[str, Any], sizes: Mapping[str, Any]) -> Job:
         plain = plain_job(self._rows, values)
         kind = next(name for name, cls in MODELS.items() if isinstance(self._usual, cls))
         plain["model"] = {"kind": kind, **plain.get("model", {}), **sizes}
