@@ -108,3 +108,10 @@ def test_what_is_none_does_not_travel():
     frame = pack(SEAT.frame("push"), {"a": np.ones(1), "b": None}, {"x": 1}, steps=3)
     assert named(frame).keys() == {"a"}
     assert (frame.note["x"], frame.steps) == (1, 3)
+
+
+def test_what_the_owners_codec_left_out_never_travels():
+    point = Message("heal", np.ones(4), left=np.ones(4))
+    told = message_to(Seat(bytes(16)).frame("heal"), point)
+    assert [array.size for array in told.arrays] == [4]
+    assert message_of(told).left is None

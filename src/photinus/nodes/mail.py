@@ -110,7 +110,6 @@ def message_to(frame: Frame, message: Message, **note: Any) -> Frame:  # noqa: A
         "vector": message.vector,
         "floats": message.floats,
         "integers": message.integers,
-        "left": message.left,
     }
     if message.fingerprint:
         note["fingerprint"] = message.fingerprint
@@ -141,7 +140,6 @@ def message_of(frame: Frame, kind: str = "") -> Message:
         outer=_numbered(arrays, "outer"),
         floats=arrays.get("floats"),
         integers=arrays.get("integers"),
-        left=arrays.get("left"),
         fingerprint=str(frame.note.get("fingerprint", "")),
     )
 

@@ -100,7 +100,7 @@ class Message(NamedTuple):
     """Float buffers (BatchNorm): beside the vector, never through an outer optimizer."""
     integers: Vector | None = None
     left: Vector | None = None
-    """What the owner's codec has left out so far [n], in `heal` only."""
+    """What the owner's codec has left out so far [n]: for checkpoints, it never travels."""
     fingerprint: str = ""
     """Now and then, going up: of what its worker holds as agreed; coming down with `rejoin`: of
     what was agreed."""
