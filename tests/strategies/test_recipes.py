@@ -27,6 +27,8 @@ VARIANTS = [
     recipes.all_reduce(codec="bf16"),
     recipes.full_gradient(),
     recipes.iterative_reduce(every=Epochs(2)),
+    diloco(codec="int4", codec_down="bf16"),
+    recipes.streaming(fragments=2, delay=0, alpha=0.3),
     averaging(quorum=3),
     diloco(release="immediate", outer=DelayedNesterov(pushes=4), staleness=40),
     downpour(every=Steps(3), fetch=Steps(9) | Seconds(1.0), staleness="inverse"),
@@ -105,6 +107,11 @@ def test_what_is_wrong_is_refused_in_clear_words(values, words):
 def test_an_agreement_says_what_it_is():
     assert str(recipes.all_reduce()) == "all_reduce every step, merge examples, fp32"
     assert str(recipes.iterative_reduce()).startswith("iterative_reduce every 1 epochs, sgd(lr=1)")
+    flowing = recipes.streaming(codec_down="int8")
+    assert str(flowing) == (
+        "streaming every 100 steps in 4 fragments, nesterov(lr=0.4, momentum=0.9), "
+        "merge uniform, int4 up, int8 down"
+    )
     late = downpour(fetch=Steps(20), outer=Descent(max))
     assert str(late) == (
         "downpour every 10 steps, fetch every 20 steps, descent(function=max), "

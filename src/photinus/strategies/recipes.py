@@ -123,6 +123,9 @@ class Agreement:
         if not self.is_immediate and (self.fetch is not None or self.staleness != "none"):
             wrong = "fetch and staleness are parts of what is released at once"
             raise UsageError(wrong, got=f"release={self.release!r}", do='release="immediate"')
+        if (self.delay and not self.fragments) or (self.fragments and self.payload != "delta"):
+            got = f"delay {self.delay}, fragments {self.fragments}, payload {self.payload}"
+            raise UsageError("a delay is one of fragments, and fragments are of deltas", got=got)
         if self.is_immediate and (self.quorum != 1 or self.fragments):
             raise UsageError("quorum and fragments are parts of rounds", got="release='immediate'")
 
@@ -133,6 +136,7 @@ class Agreement:
             return f"{self.recipe} {every}, alpha {self.alpha:g}/K, {self._codecs}"
         outer = "" if is_per_step else f", {shown(self.outer)}"
         if not self.is_immediate:
+            every += f" in {self.fragments} fragments" if self.fragments else ""
             return f"{self.recipe} {every}{outer}, merge {self.merge}, {self._codecs}"
         fetch = f", fetch every {self.fetch}" if self.fetch else ""
         return f"{self.recipe} {every}{fetch}{outer}, staleness {self.staleness}, {self._codecs}"
