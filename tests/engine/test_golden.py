@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from photinus.core.clock import Steps
-from photinus.strategies.recipes import RECIPES, diloco, from_plain, streaming
+from photinus.strategies.recipes import RECIPES, diloco, from_plain, gossip, publish, streaming
 
 FOLDER = Path(__file__).parents[1] / "golden"
 SHORT = {
     "averaging": from_plain({"every": {"steps": 10}}),
     "diloco": diloco(every=Steps(10)),
     "streaming": streaming(every=Steps(12)),
+    "gossip": gossip(every=Steps(5), exact_every=4),
+    "publish": publish(every=Steps(5), exact_every=4),
 }
 """Recipes whose usual rounds are longer than this problem."""
 

@@ -26,8 +26,10 @@ AS_PLAIN = {
     "diloco": diloco(every=Steps(11), **EXACT),
     "downpour": downpour(every=Steps(7), fetch=Steps(3), codec="fp32"),
     "full_gradient": full_gradient(),
+    "gossip": recipes.gossip(every=Steps(3), codec="fp32"),
     "streaming": streaming(every=Steps(7), fragments=3, delay=0, **EXACT),
     "iterative_reduce": recipes.iterative_reduce(every=Epochs(1)),
+    "publish": recipes.publish(every=Steps(3), codec="fp32"),
 }
 """Every recipe but `elastic`, set so that one worker trains as if there were no others."""
 

@@ -17,7 +17,9 @@ from photinus.strategies.recipes import (
     downpour,
     elastic,
     full_gradient,
+    gossip,
     iterative_reduce,
+    publish,
     streaming,
 )
 
@@ -34,7 +36,9 @@ AGREEMENTS = {
     "downpour of gradients": downpour(every=Steps(3), payload="gradient", outer=Adagrad()),
     "elastic": elastic(every=Steps(4)),
     "full_gradient": full_gradient(),
+    "gossip": gossip(every=Steps(3), exact_every=3),
     "iterative_reduce": iterative_reduce(),
+    "publish": publish(every=Steps(3), exact_every=3),
     "streaming": streaming(every=Steps(12)),
 }
 

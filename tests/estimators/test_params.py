@@ -121,7 +121,7 @@ def test_a_copy_has_its_own_values():
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_strategy_is_a_name_json_plain_values_or_an_agreement(recipe):
-    agreement = RECIPES[recipe].build(codec_down="bf16")
+    agreement = RECIPES[recipe].build(every=Steps(7))
     forms = [agreement, agreement.to_dict(), json.dumps(agreement.to_dict())]
     assert len({DBNClassifier(strategy=form).getStrategy() for form in forms}) == 1
     assert DBNClassifier(strategy=recipe).getStrategy() == json.dumps({"recipe": recipe})

@@ -19,6 +19,7 @@ __all__ = [
     "Evaluated",
     "Event",
     "Log",
+    "PeersMet",
     "PhaseEnded",
     "PhaseStarted",
     "RoundClosed",
@@ -132,6 +133,22 @@ class RoundClosed(Event):
     bytes_down: int = 0
     rounds: int = 1
     """How many it stands for: seconds and bytes are their sums, metrics their means."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeersMet(Event):
+    """Workers without an owner agreed exactly: what became of their publications since.
+
+    Counted for each reader. What is missing, lost or not yet read, is in the agreed point.
+    """
+
+    phase: int
+    version: int
+    published: int
+    taken: int
+    missing: int
+    doubled: int = 0
+    """Arrived again; taken in once."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,9 @@ from photinus.nodes.worker import Worker
 from photinus.transport.beat import Beater
 from photinus.transport.credentials import WorkerKey
 from photinus.transport.folder import SCHEME, FolderLink
-from photinus.transport.link import Link
+from photinus.transport.link import Gone, Hear, Link, Listener
+from photinus.transport.mesh import Mesh
+from photinus.transport.serve import TcpListener
 from photinus.transport.tcp import TcpLink
 
 __all__ = ["BEAT_SECONDS", "Errand", "told_error"]
@@ -88,6 +90,8 @@ class Errand:
             notes=lines.take,
         )
         try:
+            if self.program.has_peers:
+                worker.join(self._mesh)
             worker.run()
         finally:
             worker.close()
@@ -101,6 +105,19 @@ class Errand:
     def _linked(self, patience_seconds: float) -> Link:
         kind = FolderLink if self.address.startswith(SCHEME) else TcpLink
         return kind(self.address, self.key, patience_seconds=patience_seconds)
+
+    def _mesh(self, link: Link) -> Mesh:
+        """Listens to other workers where this one is seen by the coordinator."""
+        assert isinstance(link, TcpLink)
+        host = link.local_host
+
+        def listen(hear: Hear, gone: Gone) -> Listener:
+            return TcpListener(host, self.key, hear, gone)
+
+        def connect(address: str) -> Link:
+            return TcpLink(address, self.key, patience_seconds=2 * BEAT_SECONDS)
+
+        return Mesh(listen, connect)
 
     def _tell(self, lease: int, seat: Seat, error: Exception) -> None:
         """Sends the error to the coordinator; the traceback only where it is no plain sentence.

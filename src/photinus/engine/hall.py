@@ -69,7 +69,7 @@ class Hall:
         return Errand(
             assignment.program.sent(),
             self.address,
-            self._credentials.worker(),
+            self._credentials.worker(is_peer=assignment.program.has_peers),
             assignment.term,
             assignment.lost_seconds,
         )

@@ -16,8 +16,9 @@ from photinus.core.settings import above, at_least, validate
 from photinus.nodes.coordinator import Coordinator, Result
 from photinus.nodes.desk import Desk
 from photinus.nodes.life import Ask, Close, Hello, Life, Part, live
-from photinus.nodes.loop import Snapshot, Stepped
+from photinus.nodes.loop import Exchange, Snapshot, Stepped
 from photinus.nodes.mail import Seat
+from photinus.nodes.peers import COORDINATOR, Addressed
 from photinus.nodes.program import Program
 from photinus.nodes.voice import Voice
 from photinus.transport.frames import Frame
@@ -100,12 +101,13 @@ class Simulation:
         if len(parts) != program.workers:
             wrong = f"a simulation needs one part for each of {program.workers} workers"
             raise UsageError(wrong, got=len(parts))
-        self.now, self.bytes, self.messages = 0.0, 0, 0
+        self.now, self.bytes, self.messages, self.lost_among_workers = 0.0, 0, 0, 0
         self.program, self.parts, self.world = program, parts, world or World()
         self.coordinator = coordinator or Coordinator(program, desk)
         self.steps = [0] * program.workers
         self.nodes: dict[int, _Node] = {}
         self.standbys: list[_Node] = []
+        self._by_address: dict[str, _Node] = {}
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = self._attempts = 0
         for slot in range(program.workers):
@@ -125,12 +127,14 @@ class Simulation:
         if slot in self.nodes and not self.nodes[slot].is_dead:
             self.standbys.append(self.nodes[slot])
         desk = self.coordinator.desk
+        attempt = f"a{self._attempts}"
+        about = {"attempt": attempt, "address": attempt}
         node = _Node(
             slot,
             live(self.program, slot, self.parts[slot]),
-            Voice(Seat(desk.run, desk.term, 0, slot), {"attempt": f"a{self._attempts}"}),
+            Voice(Seat(desk.run, desk.term, 0, slot), about),
         )
-        self.nodes[slot] = node
+        self.nodes[slot] = self._by_address[attempt] = node
         self.at(0, self._pump, node, None)
 
     def kill(self, slot: int, back_after: float | None = None) -> None:
@@ -198,7 +202,7 @@ class Simulation:
                 self.steps[node.slot] += 1
                 node.voice.stepped(ask)
                 return self.at(self.world.step(node.slot), self._stepped, node)
-            frame = node.voice.frame(ask, self.now)
+            frame = self._said(node, ask)
             is_waiting = not isinstance(ask, Snapshot) and node.voice.waits(ask)
             if is_waiting:
                 node.ask, node.said = ask, frame
@@ -209,9 +213,45 @@ class Simulation:
             answer = node.voice.news(self.now)
         return None
 
+    def _said(self, node: _Node, ask: Ask) -> Frame | None:
+        """Returns what to say to the coordinator; what is for other workers is sent to them."""
+        if isinstance(ask, Exchange) and ask.turn.kind == "publish":
+            assert ask.message is not None
+            self._post(node, node.voice.peers.publishes(ask.message))
+            return None
+        return node.voice.frame(ask, self.now)
+
     def _stepped(self, node: _Node) -> None:
         lost, node.lost = node.lost, None
         self._pump(node, node.voice.news(self.now), lost)
+
+    def _post(self, node: _Node, out: list[Addressed]) -> None:
+        """Sends what a worker says to others, each over its own line."""
+        for to, frame in out:
+            if to == COORDINATOR:
+                self._send(node, frame)
+                continue
+            node.up_free_at = self._passed(node.up_free_at, frame)
+            if self._is_lost():
+                self.lost_among_workers += frame.kind == "publish"
+                continue
+            for _ in range(self._copies()):
+                arrives = node.up_free_at + self.world.latency_seconds - self.now
+                self.at(arrives, self._drop_in, node.voice.peers.addresses.get(to, ""), frame)
+
+    def _drop_in(self, address: str, frame: Frame) -> None:
+        """A frame of another worker arrives where it was sent to."""
+        node = self._by_address.get(address)
+        if node is None or node.is_dead:
+            return
+        if node.is_frozen:
+            return self.at(TICK_SECONDS, self._drop_in, address, frame)
+        node.down_free_at = self._passed(node.down_free_at, frame, is_new=False)
+        self.at(node.down_free_at - self.now, self._read, node, frame)
+
+    def _read(self, node: _Node, frame: Frame) -> None:
+        if not node.is_dead:
+            self._post(node, node.voice.peers.hear(frame))
 
     def _say(self, node: _Node, frame: Frame) -> None:
         """Says a frame again and again until it is answered."""
@@ -229,14 +269,16 @@ class Simulation:
         node.up_free_at = self._passed(node.up_free_at, frame)
         if self._is_lost():
             return
-        is_double = self.world.doubles is not None and self.world.doubles(self.messages)
-        for _ in range(2 if is_double else 1):
+        for _ in range(self._copies()):
             self.at(node.up_free_at + self.world.latency_seconds - self.now, self._hear, frame)
 
-    def _passed(self, free_at: float, frame: Frame) -> float:
+    def _copies(self) -> int:
+        return 1 + (self.world.doubles is not None and self.world.doubles(self.messages))
+
+    def _passed(self, free_at: float, frame: Frame, *, is_new: bool = True) -> float:
         """Returns when a line that is free at a time has let a frame through."""
         size = HEAD_BYTES + sum(a.nbytes for a in frame.arrays)
-        self.bytes += size
+        self.bytes += size if is_new else 0
         return max(free_at, self.now) + size / self.world.bytes_per_second
 
     def _is_lost(self) -> bool:
@@ -263,6 +305,7 @@ class Simulation:
             return
         if node.is_frozen:
             return self.at(TICK_SECONDS, self._answer, node, frame)
+        self._post(node, node.voice.peers.told(frame))
         try:
             if not node.voice.answers(node.ask, node.said, frame):
                 return

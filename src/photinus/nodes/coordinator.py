@@ -14,6 +14,7 @@ import numpy as np
 
 from photinus.core.events import PhaseEnded, WorkerLost
 from photinus.core.parameters import Vector, fingerprint
+from photinus.nodes.company import Company
 from photinus.nodes.course import Course
 from photinus.nodes.cuts import Cut
 from photinus.nodes.desk import Desk
@@ -71,7 +72,8 @@ class Coordinator:
         cut: Cut | None = None,
     ) -> None:
         self._course = Course(program, desk or Desk(), now, cut)
-        self._seating = Seating(self._course)
+        self._company = Company(self._course)
+        self._seating = Seating(self._course, self._company)
         self._created, self._has_warned = now, False
         self._hears = {
             "hello": self._hello,
@@ -80,6 +82,8 @@ class Coordinator:
             "close": self._close,
             "state": self._state,
             "bye": self._bye,
+            "publish": self._publish,
+            "ready": self._ready,
         }
 
     @property
@@ -132,7 +136,9 @@ class Coordinator:
         self.fence.heard(frame, now)
         if hears is None:
             return []
-        return [self._to(frame, self._end(frame))] if self.is_over else hears(frame, now)
+        if self.is_over:
+            return [self._to(frame, self._end(frame))]
+        return hears(frame, now) + self._news(now)
 
     def gone(self, slot: int, lease: int, now: float) -> None:
         """A worker's connection closed."""
@@ -157,7 +163,12 @@ class Coordinator:
         out += self._seating.sit_down(now)
         self._course.save_if_whole(now)
         self._warn_if_few_came(now)
-        return out + self._finish_if_closed(now)
+        return out + self._finish_if_closed(now) + self._news(now)
+
+    def _news(self, now: float) -> list[Frame]:
+        """What workers without an owner must know now."""
+        wanted = self._seating.is_healing or self._course.is_cut_due(now)
+        return [] if self.is_over else self._company.news(is_wanted=wanted)
 
     def stop(self, reason: str) -> list[Frame]:
         """Ends the run without a result."""
@@ -199,6 +210,16 @@ class Coordinator:
         self._course.cuts.take(frame.slot, frame.version, snapshot_of(frame))
         self._course.save_if_whole(now)
         return self._seating.heal(frame, now)
+
+    def _publish(self, frame: Frame, now: float) -> list[Frame]:  # noqa: ARG002 - as all of `hear`
+        if not self.fence.holds(frame):
+            return [self._to(frame, "fenced")]
+        return self._company.hear(frame)
+
+    def _ready(self, frame: Frame, now: float) -> list[Frame]:
+        if not self.fence.holds(frame) or frame.phase != self.owner.phase:
+            return []
+        return self._answered(self.owner.ready(frame, now), now)
 
     # -- pushes ----------------------------------------------------------------------------------
 
@@ -271,9 +292,11 @@ class Coordinator:
     def _answer(self, answer: Answer, *, is_cut: bool) -> Frame:
         seat, push, message = answer
         kind = "fenced" if message.kind == "rejoin" else message.kind
+        here = {"here": self._company.here()} if kind == "meet" else {}
         seat.answered = seat.answers[push.sequence] = message_to(
             self._to(push, kind),
             message,
+            **here,
             progress=self.owner.progress,
             stop=self._course.is_spent,
             save=kind == "agreed" and (is_cut or self._seating.is_healer(seat)),

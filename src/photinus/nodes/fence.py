@@ -35,6 +35,8 @@ class SeatState:
     hello: int = 0
     """By which of its hellos it got the lease."""
     host: str = ""
+    address: str = ""
+    """Where it listens to other workers."""
     rows: int = -1
     """-1 until it said hello for the first time."""
     has: int = 0
@@ -102,6 +104,7 @@ class Fence:
         seat.answers = {}
         seat.attempt, seat.hello = str(hello.note["attempt"]), int(hello.note["hello"])
         seat.host, seat.has = str(hello.note.get("host", "")), int(hello.note["has"])
+        seat.address = str(hello.note.get("address", ""))
         seat.ends_at = now + self.lease_seconds
         self._members = None
 

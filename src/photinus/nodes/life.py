@@ -19,7 +19,7 @@ from photinus.nodes.keeping import position_of, split
 from photinus.nodes.loop import Bench, Exchange, Pace, Snapshot, Stepped, work
 from photinus.nodes.mail import Grant
 from photinus.nodes.program import Phase, Program
-from photinus.strategies.base import GRADIENT, GRADIENT_SUM
+from photinus.strategies.base import GRADIENT_SUM, is_held_by_workers
 
 __all__ = ["CHUNK_ROWS", "Ask", "Close", "Hello", "Life", "Part", "live"]
 
@@ -42,7 +42,7 @@ class Close(NamedTuple):
 
     position: int
     parameters: Parameters | None = None
-    """With agreement on gradients, where no owner holds them."""
+    """Where no owner holds them."""
     rests: bool = False
     """The share is not done, but the pass over the rows is: it goes on in another life."""
     inner: Mapping[str, Vector] = MappingProxyType({})
@@ -91,7 +91,7 @@ def live(program: Program, slot: int, part: Part) -> Life:
 def _closing(phase: Phase, part: Part, bench: Bench, last: Snapshot | None) -> Close:
     """The share is done, or, where rows stream, at least the pass."""
     at = bench.feed.position
-    held = bench.model.parameters if bench.strategy.site == GRADIENT else None
+    held = bench.model.parameters if is_held_by_workers(bench.strategy) else None
     if part.passes is None or last is None:
         return Close(at, held)
     is_border = part.rows > 0 and at % part.rows == 0

@@ -18,7 +18,7 @@ from photinus.feed.base import Feed
 from photinus.models.base import Model
 from photinus.models.inner import Inner
 from photinus.nodes.keeping import keep, take_up
-from photinus.strategies.base import GRADIENT, Message, Strategy, Turn
+from photinus.strategies.base import GRADIENT, Message, Strategy, Turn, is_held_by_workers
 
 __all__ = [
     "BUFFERS_EVERY",
@@ -215,7 +215,7 @@ def snapshot(bench: Bench, clock: Clock, state: Any) -> Snapshot:  # noqa: ANN40
     return Snapshot(
         position,
         inner | keep(bench.strategy, parameters.trained, clock, state, position),
-        parameters.trained.copy() if bench.strategy.site == GRADIENT else None,
+        parameters.trained.copy() if is_held_by_workers(bench.strategy) else None,
         parameters.floats.copy(),
         parameters.integers.copy(),
     )

@@ -113,10 +113,11 @@ def message_to(frame: Frame, message: Message, **note: Any) -> Frame:  # noqa: A
     }
     if message.fingerprint:
         note["fingerprint"] = message.fingerprint
+    slots = {"slots": list(message.slots)} if message.slots else {}
     return pack(
         frame,
         arrays | {f"outer.{i}": o for i, o in enumerate(message.outer)},
-        note,
+        {**note, **slots},
         version=message.version,
         fragment=message.fragment,
         codec=message.codec,
@@ -141,6 +142,7 @@ def message_of(frame: Frame, kind: str = "") -> Message:
         floats=arrays.get("floats"),
         integers=arrays.get("integers"),
         fingerprint=str(frame.note.get("fingerprint", "")),
+        slots=tuple(int(s) for s in frame.note.get("slots", ())),
     )
 
 

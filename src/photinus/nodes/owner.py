@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from photinus.core.errors import FrameError
-from photinus.core.events import RoundClosed
+from photinus.core.events import PeersMet, RoundClosed
 from photinus.core.parameters import is_finite
 from photinus.nodes.desk import Desk
 from photinus.nodes.fence import Fence, SeatState
@@ -85,7 +85,7 @@ class Owner:
             FrameError: it holds another count of numbers than it speaks for.
         """
         message = message_of(frame, frame.kind)
-        if not _is_finite(message, self.point):
+        if not frame.note.get("is_finite", True) or not _is_finite(message, self.point):
             return None
         seat.waiting = frame
         members = self._fence.members if self.policy.waits else self._fence.held
@@ -94,6 +94,12 @@ class Owner:
         if seat.waiting is not None and self._opened is None:
             self._opened = now
         return answers or (self.leave_out_the_late(now) if self.policy.quorum != 1 else [])
+
+    def ready(self, frame: Frame, now: float) -> list[Answer]:
+        """A member of the open meeting holds the whole mean."""
+        message, members = message_of(frame), self._fence.members
+        replies, self._state = self.policy.receive(frame.slot, message, members, self._state)
+        return self._settled(replies, now)
 
     def close(self, now: float, without: frozenset[int] = frozenset()) -> list[Answer]:
         """Closes the rounds that are whole for the members that are left."""
@@ -125,11 +131,13 @@ class Owner:
         answers: list[Answer] = []
         for reply in replies:
             seat = self._fence.seats[reply.slot]
-            push, seat.waiting = seat.waiting, None
+            push = seat.waiting
             if push is None:
                 continue
+            if reply.message.kind != "meet":
+                seat.waiting = None
             answers.append(Answer(seat, push, reply.message))
-            if push.kind == "push":
+            if push.kind == "push" and seat.waiting is None:
                 self._count(seat, push, reply.message)
         agreed = [a for a in answers if a.is_applied]
         if agreed:
@@ -149,6 +157,23 @@ class Owner:
         seat.position = push.position
         self._desk.enter("apply", push, {"applied_in": answer.version})
 
+    def _tell_of_publications(self, counted: Sequence[Mapping[str, int]]) -> None:
+        published, taken, doubled = (
+            sum(int(counts.get(name, 0)) for counts in counted)
+            for name in ("published", "taken", "doubled")
+        )
+        missing = max(0, published - taken)
+        self._desk.emit(
+            PeersMet(
+                phase=self.phase,
+                version=self.version,
+                published=published,
+                taken=taken,
+                missing=missing,
+                doubled=doubled,
+            )
+        )
+
     def _round_closed(self, agreed: Sequence[Answer], now: float) -> None:
         seconds = now - self._opened if self._opened is not None else 0.0
         self._durations = [*self._durations[-20:], seconds]
@@ -156,6 +181,8 @@ class Owner:
         self.version = max(a.message.version for a in agreed)
         told = [(a.push.note.get("metrics", {}), a.push.examples) for a in agreed]
         self.metrics = _mean_metrics(told) or self.metrics
+        if self.policy.rounds_between:
+            self._tell_of_publications([a.push.note.get("peers", {}) for a in agreed])
         self._desk.emit(
             RoundClosed(
                 phase=self.phase,

@@ -65,6 +65,11 @@ class Program:
         if self.workers < 1:
             raise UsageError("workers must be at least 1", got=self.workers)
 
+    @property
+    def has_peers(self) -> bool:
+        """True when in any phase the workers speak to each other."""
+        return any(getattr(p.agreement.policy(), "meets", False) for p in self.phases)
+
     def build(self, phase: int, history: tuple[Vector, ...]) -> Model:
         """Returns a phase's model with its first parameters."""
         stage = self.phases[phase].stage

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from photinus.core.events import WorkerJoined
 from photinus.core.parameters import Vector
+from photinus.nodes.company import Company
 from photinus.nodes.course import Course
 from photinus.nodes.cuts import Cut
 from photinus.nodes.fence import SeatState
@@ -25,9 +26,14 @@ class Seating:
     with the answer to its next push, and joiners wait for that.
     """
 
-    def __init__(self, course: Course) -> None:
-        self._course = course
+    def __init__(self, course: Course, company: Company) -> None:
+        self._course, self._company = course, company
         self._healer: SeatState | None = None
+
+    @property
+    def is_healing(self) -> bool:
+        """True while somebody waits for a survivor's state."""
+        return self._healer is not None
 
     def is_healer(self, seat: SeatState) -> bool:
         """Tells whether a seat's worker is asked for its state."""
@@ -160,6 +166,8 @@ class Seating:
             is_idle=seat.is_quarantined or course.is_spent,
         )
         note = {"attempt": seat.attempt, "hello": seat.hello}
+        if course.owner.policy.meets:
+            note["here"] = self._company.here()
         seat.answered = grant_to(course.frame("grant", seat.slot, seat.lease, note=note), grant)
         seat.has = len(course.history)
         return seat.answered

@@ -14,6 +14,7 @@ from photinus.core.parameters import FLOATS, INTEGERS, TRAINED
 from photinus.nodes.life import Ask, Close, Hello
 from photinus.nodes.loop import Exchange, News, Snapshot, Stepped
 from photinus.nodes.mail import Grant, Seat, grant_of, message_to, news_of, pack, snapshot_to
+from photinus.nodes.peers import Peers
 from photinus.transport.frames import Frame
 
 __all__ = ["WINDOW", "Tally", "Voice"]
@@ -59,7 +60,7 @@ class Voice:
     """Numbers what is said under the present lease, and keeps the time of it."""
 
     def __init__(self, seat: Seat, about: Mapping[str, Any]) -> None:
-        self.seat, self._about = seat, dict(about)
+        self.seat, self.peers, self._about = seat, Peers(), dict(about)
         self._hellos = self._sequence = self._version = 0
         self.under_way: dict[int, Frame] = {}
         """Sequence -> a push that nobody waits for, and that is not answered yet."""
@@ -67,6 +68,10 @@ class Voice:
         """Answers to such pushes that the loop has not seen yet."""
         self._tally = Tally()
         self._granted_at = self._spoke_at = self._heard_at = 0.0
+
+    def listens_at(self, address: str) -> None:
+        """Tells with every hello where other workers find this one."""
+        self._about["address"] = address
 
     def seconds(self, now: float) -> float:
         """Returns the time since the phase was entered."""
@@ -96,7 +101,11 @@ class Voice:
         note = {"unanswered": min(self.under_way, default=self._sequence)}
         if ask.message.kind == "push":
             note, self._tally = note | self._tally.note(), Tally()
-        said = message_to(self._numbered(ask.message.kind, ask.position), ask.message, **note)
+        message = ask.message
+        if ask.turn.kind == "meet":
+            message, counted = self.peers.brings(message)
+            note |= counted
+        said = message_to(self._numbered(message.kind, ask.position), message, **note)
         if not ask.turn.waits:
             self.under_way[said.sequence] = said
         return said
@@ -165,14 +174,20 @@ class Voice:
         self._heard_at, self._version = now, heard.version
         if heard.kind != "grant":
             is_told = any(told is heard for told in self._told)
-            return self.news(now, () if is_told else (heard,))
+            news = self.news(now, () if is_told else (heard,))
+            if heard.kind == "agreed" and self.peers.is_meeting:
+                agreed = self.peers.agreed(news.messages[0])
+                news = news._replace(messages=(agreed, *news.messages[1:]))
+            return news
         grant = grant_of(heard)
         self.seat = replace(self.seat, phase=grant.phase, lease=grant.lease)
         self._sequence, self._granted_at, self._tally = grant.sequence, now, Tally()
         self._forget()
+        self.peers.seated(self.seat, grant.heal.version, heard.note)
         return grant
 
     def news(self, now: float, heard: tuple[Frame, ...] = ()) -> News:
         """Returns what was told since the loop was told last."""
         told, self._told = (*self._told, *heard), []
-        return news_of(told, self.seconds(now))
+        news = news_of(told, self.seconds(now))
+        return news._replace(messages=(*news.messages, *self.peers.news()))

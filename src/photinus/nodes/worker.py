@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from photinus.core.errors import FencedError, LinkLostError
 from photinus.nodes.life import Ask, Hello, Life
-from photinus.nodes.loop import News, Snapshot, Stepped
+from photinus.nodes.loop import Exchange, News, Snapshot, Stepped
 from photinus.nodes.mail import Seat
+from photinus.nodes.peers import COORDINATOR, Addressed
 from photinus.nodes.voice import Voice
 from photinus.transport.frames import Frame
 from photinus.transport.link import Link
+from photinus.transport.mesh import Mesh
 
 __all__ = ["Worker"]
 
 _Note = Mapping[str, str]
 _AGAIN_SECONDS = 2.0
 """So long a worker waits before it says the same thing again."""
+_MEET_SECONDS = 0.05
+"""So long a worker with others listens to one side before it looks at the other."""
 _LISTEN_SECONDS = 0.5
 """How often a worker between exchanges looks whether it shall stop."""
 
@@ -47,8 +51,18 @@ class Worker:
     ) -> None:
         self._life, self._connect, self._seated, self._notes = life, connect, seated, notes
         self._voice, self._link = Voice(seat, about), connect()
+        self._mesh: Mesh | None = None
         self._inbox: list[Frame] = []
         self._listened = time.monotonic()
+
+    def join(self, mesh: Callable[[Link], Mesh]) -> None:
+        """Lets other workers speak to this one; before `run`.
+
+        Args:
+            mesh: opens the links to the others, given the one to the coordinator.
+        """
+        self._mesh = mesh(self._link)
+        self._voice.listens_at(self._mesh.address)
 
     def run(self) -> None:
         """Pumps the life to its end.
@@ -70,15 +84,17 @@ class Worker:
             return
 
     def close(self) -> None:
-        """Ends the link."""
+        """Ends all links."""
         self._link.close()
+        if self._mesh is not None:
+            self._mesh.close()
 
     def _done(self, ask: Ask) -> Any:  # noqa: ANN401 - what this ask is answered by
         if isinstance(ask, Stepped):
             self._voice.stepped(ask)
             return self._listen(ask)
         self._tell()
-        said = self._voice.frame(ask, time.monotonic())
+        said = self._said(ask)
         if said is not None:
             self._send(said)
         if isinstance(ask, Snapshot):
@@ -89,10 +105,18 @@ class Worker:
         self._seated(self._voice.seat)
         return answer
 
+    def _said(self, ask: Ask) -> Frame | None:
+        """Returns what to say to the coordinator; what is for other workers is sent to them."""
+        if isinstance(ask, Exchange) and ask.turn.kind == "publish":
+            assert ask.message is not None
+            self._post(self._voice.peers.publishes(ask.message))
+            return None
+        return self._voice.frame(ask, time.monotonic())
+
     def _listen(self, ask: Stepped) -> News:
         """Between exchanges: the time, and now and then whether the run was stopped."""
         now = time.monotonic()
-        if now - self._listened > _LISTEN_SECONDS:
+        if self._mesh is not None or now - self._listened > _LISTEN_SECONDS:
             self._listened = now
             self._tell()
             return self._so_far(ask)
@@ -101,8 +125,46 @@ class Worker:
     def _so_far(self, ask: Ask) -> News:
         """What has come in; nothing is waited for."""
         for heard in self._heard(0.0):
-            self._voice.answers(ask, None, heard)
+            if not self._is_of_peers(heard):
+                self._voice.answers(ask, None, heard)
+        self._look_at_mesh(0.0)
         return self._voice.news(time.monotonic())
+
+    # -- other workers ---------------------------------------------------------------------------
+
+    def _post(self, out: Sequence[Addressed]) -> None:
+        """Sends what goes to other workers, and what goes to the coordinator."""
+        for to, frame in out:
+            address = self._voice.peers.addresses.get(to)
+            if to == COORDINATOR:
+                self._send(frame)
+            elif self._mesh is not None and address:
+                self._mesh.send(address, frame)
+
+    def _is_of_peers(self, heard: Frame) -> bool:
+        """Takes in what the coordinator says of the others; tells whether it was that."""
+        if heard.kind not in ("here", "meet"):
+            return False
+        self._post(self._voice.peers.told(heard))
+        if self._mesh is not None:
+            self._mesh.keep(self._voice.peers.addresses.values())
+        return True
+
+    def _look_at_mesh(self, seconds: float) -> None:
+        """Takes in what the others said, and says again what a broken line may have lost."""
+        if self._mesh is None:
+            return
+        peers = self._voice.peers
+        for frame in self._mesh.take(seconds):
+            self._post(peers.hear(frame))
+        for address in self._mesh.broken():
+            for slot in [s for s, at in peers.addresses.items() if at == address]:
+                self._post(peers.again(slot))
+
+    @property
+    def _patience(self) -> float:
+        """How long to wait for the coordinator alone."""
+        return 0.5 if self._mesh is None else _MEET_SECONDS
 
     def _tell(self) -> None:
         """Sends what was logged since."""
@@ -113,9 +175,11 @@ class Worker:
         """Waits for the answer; what was said is said again when the link was lost, or silent."""
         spoke = time.monotonic()
         while True:
-            came = self._heard(0.5, said)
+            is_meeting = self._voice.peers.is_waiting_for_peers
+            self._look_at_mesh(_MEET_SECONDS if is_meeting else 0.0)
+            came = self._heard(0.0 if is_meeting else self._patience, said)
             for place, heard in enumerate(came):
-                if self._voice.answers(ask, said, heard):
+                if not self._is_of_peers(heard) and self._voice.answers(ask, said, heard):
                     self._inbox = came[place + 1 :] + self._inbox
                     return heard
             if time.monotonic() - spoke > _AGAIN_SECONDS and isinstance(ask, Hello):

@@ -27,6 +27,7 @@ __all__ = [
     "Strategy",
     "Turn",
     "cut_up",
+    "is_held_by_workers",
     "part",
 ]
 
@@ -68,7 +69,8 @@ class Turn(NamedTuple):
     """One thing to do now.
 
     `push` tells · `swap` pushes and waits for the answer · `take` waits for the answer to an
-    earlier push · `fetch` asks for what the owner has.
+    earlier push · `fetch` asks for what the owner has · `publish` tells other workers · `meet`
+    waits for an exact mean that the workers make among themselves.
     """
 
     kind: str
@@ -77,7 +79,7 @@ class Turn(NamedTuple):
     @property
     def waits(self) -> bool:
         """True when the loop waits for an answer."""
-        return self.kind != "push"
+        return self.kind not in ("push", "publish")
 
 
 class Message(NamedTuple):
@@ -85,7 +87,11 @@ class Message(NamedTuple):
 
     kind: str
     """push · fetch · agreed · ack (applied; nothing comes down) · heal · rejoin (the worker must
-    heal as a joiner does)."""
+    heal as a joiner does).
+
+    Among workers: publish · here (who is there) · call (to a meeting) · meet (who is in it, with
+    what weights) · ready (the mean is whole).
+    """
     vector: Vector | None = None
     """Gradient or delta [n] going up; mean or agreed point [n] coming down; as the codec has it."""
     fragment: tuple[int, int] = ALL
@@ -104,6 +110,10 @@ class Message(NamedTuple):
     fingerprint: str = ""
     """Now and then, going up: of what its worker holds as agreed; coming down with `rejoin`: of
     what was agreed."""
+    slot: int = -1
+    """Of `publish` and `ready` whose they are, of `here` the worker's own."""
+    slots: tuple[int, ...] = ()
+    """Of `publish` to whom it goes, else who is there or in the meeting."""
 
 
 class Strategy(ABC):
@@ -117,6 +127,8 @@ class Strategy(ABC):
     """True when what it pushes is answered at a later turn, `take`, and not before."""
     alone: tuple[str, ...] = ()
     """Fields of its state (arrays, clocks) that no owner holds, for checkpoints."""
+    meets: bool = False
+    """True when the workers make every mean among themselves: nobody else holds parameters."""
 
     @abstractmethod
     def init(self, vector: Vector) -> Any:  # noqa: ANN401 - each strategy has a state of its own
@@ -141,6 +153,11 @@ class Strategy(ABC):
         """Takes a message in: changes `vector` in place, returns the new state."""
 
 
+def is_held_by_workers(strategy: Strategy) -> bool:
+    """Tells whether only the workers hold the parameters, and no owner."""
+    return strategy.site == GRADIENT or bool(getattr(strategy, "meets", False))
+
+
 class Reply(NamedTuple):
     """What an owner answers, and to whom."""
 
@@ -159,6 +176,10 @@ class Policy(ABC):
     """The share of the members (above 1: how many of them) that may close a round alone."""
     grace_seconds: float = 0.0
     """How long a round waits for the others once the quorum has come."""
+    meets: bool = False
+    """True when the workers make every mean among themselves, and this only says who is in it."""
+    rounds_between: int = 0
+    """How many publications of each worker there are between two meetings; 0: no publications."""
 
     @abstractmethod
     def init(self, point: Message) -> Any:  # noqa: ANN401

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,6 +20,9 @@ from photinus.strategies.base import (
     Turn,
     part,
 )
+from photinus.strategies.bits import key as _key
+from photinus.strategies.bits import values as _values
+from photinus.strategies.check_peers import check_peers
 from photinus.strategies.codecs import codec, decode
 from photinus.strategies.rounds import QUORUM
 
@@ -49,6 +50,7 @@ def check_strategy(halves: Halves, *, dtype: str = "float32") -> None:
     The worker's half may be any object with `site`, `init`, `due`, `offer` and `accept`, the
     owner's any with `keeps`, `waits`, `quorum`, `grace_seconds`, `init`, `receive`, `close` and
     `agreed`.
+    Where the policy `meets`, the workers' own exact mean is checked instead of the owner's.
 
     Args:
         halves: what makes both.
@@ -59,6 +61,9 @@ def check_strategy(halves: Halves, *, dtype: str = "float32") -> None:
         >>> check_strategy(averaging())
     """
     policy = halves.policy()
+    if getattr(policy, "meets", False):
+        check_peers(halves, dtype)
+        return
     keeps = (_check_lost_round, _check_late, _check_joiner)
     rounds = (_check_replies, _check_rounds, _check_drain)
     late = keeps if policy.keeps else (_check_rejoin,)
@@ -372,21 +377,3 @@ def _point(vector: Vector) -> Message:
 def _whole(message: Message) -> Vector:
     assert message.vector is not None, f"a message of kind {message.kind} carries a vector"
     return message.vector
-
-
-def _key(value: object) -> object:
-    """An array as something that equals only its own bits."""
-    if isinstance(value, np.ndarray):
-        return (value.dtype.str, value.shape, value.tobytes())
-    return value
-
-
-def _values(state: object) -> list[object]:
-    """All that a state is made of, in order."""
-    if isinstance(state, Mapping):
-        return [v for key, value in state.items() for v in (key, *_values(value))]
-    if isinstance(state, (tuple, list)):
-        return [v for value in state for v in _values(value)]
-    if dataclasses.is_dataclass(state):
-        return [v for f in dataclasses.fields(state) for v in _values(getattr(state, f.name))]
-    return [_key(state)]

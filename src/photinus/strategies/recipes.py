@@ -4,6 +4,8 @@
 identities that it owes.
 """
 
+# Over 400 lines: one table, and the one class that its rows are made of.
+
 from __future__ import annotations
 
 import dataclasses
@@ -28,6 +30,7 @@ from photinus.strategies.guard import Setting, clamp
 from photinus.strategies.immediate import STALENESS, Downpour, Elastic, Immediate, Spring
 from photinus.strategies.merge import MERGES
 from photinus.strategies.outer import DelayedNesterov, Nesterov, Outer, Sgd
+from photinus.strategies.peers import GRAPHS, Gossip, Meetings, Publish
 from photinus.strategies.plain import parts_of, plain_of, shown
 from photinus.strategies.rounds import QUORUM, AllReduce, Averaging, Rounds
 from photinus.strategies.streaming import Streaming
@@ -50,7 +53,9 @@ __all__ = [
     "elastic",
     "from_plain",
     "full_gradient",
+    "gossip",
     "iterative_reduce",
+    "publish",
     "streaming",
 ]
 
@@ -73,7 +78,8 @@ class Agreement:
 
     recipe: str
     payload: str = "delta"
-    """gradient: before the inner step (released at once: their sum) · delta: after it · elastic."""
+    """gradient: before the inner step (released at once: their sum) · delta: after it · elastic ·
+    published: deltas to all workers · parameters: to one worker at a time."""
     release: str = "rounds"
     """rounds: a push waits for those of the others · immediate: it is applied as it comes."""
     every: Trigger = field(default_factory=lambda: Steps(1))
@@ -100,8 +106,14 @@ class Agreement:
     """Released at once, s versions late: none · inverse, times 1/(1+s) · n, dropped above n."""
     alpha: float = 0.5
     """`streaming`: how much of its own a worker keeps · `elastic`: the spring, times K."""
+    graph: str = "exponential"
+    """With `gossip`, to whom each speaks."""
+    exact_every: int = 10
+    """Without an owner, how many publications of each there are between exact agreements."""
     LIMITS = {  # noqa: RUF012
-        "payload": one_of("gradient", "delta", "elastic"),
+        "payload": one_of("gradient", "delta", "elastic", "published", "parameters"),
+        "graph": one_of(*GRAPHS),
+        "exact_every": whole(1),
         "release": one_of("rounds", "immediate"),
         "merge": one_of(*MERGES),
         "codec": one_of(*CODECS),
@@ -130,6 +142,10 @@ class Agreement:
             raise UsageError("quorum and fragments are parts of rounds", got="release='immediate'")
 
     def __str__(self) -> str:
+        if self.is_without_owner:
+            to = "all" if self.payload == "published" else f"one by one, {self.graph}"
+            exact = f"exact every {self.exact_every} rounds"
+            return f"{self.recipe} every {self.every} to {to}, {exact}, {self.codec}"
         is_per_step = self.payload == "gradient" and not self.is_immediate
         every = "every step" if is_per_step else f"every {self.every}"
         if self.payload == "elastic":
@@ -154,9 +170,14 @@ class Agreement:
     @property
     def is_deterministic(self) -> bool:
         """True when the same seed gives the same bits: a barrier, and no trigger in seconds."""
-        if self.is_immediate or self.quorum != 1:
+        if self.is_immediate or self.is_without_owner or self.quorum != 1:
             return False
         return self.payload == "gradient" or self.every.is_deterministic
+
+    @property
+    def is_without_owner(self) -> bool:
+        """True when updates pass from worker to worker."""
+        return self.payload in ("published", "parameters")
 
     def strategy(self) -> Strategy:
         """Returns the worker's half."""
@@ -166,6 +187,10 @@ class Agreement:
             return Downpour(
                 every=self.every, fetch=self.fetch, payload=self.payload, codec=self.codec
             )
+        if self.payload == "published":
+            return Publish(every=self.every, codec=self.codec)
+        if self.payload == "parameters":
+            return Gossip(every=self.every, codec=self.codec, graph=self.graph)
         if self.payload == "gradient":
             return AllReduce(codec=self.codec, whole_part=self.whole_part)
         if self.fragments:
@@ -181,6 +206,12 @@ class Agreement:
 
     def policy(self) -> Policy:
         """Returns the owner's half."""
+        if self.is_without_owner:
+            return Meetings(
+                quorum=self.quorum,
+                grace_seconds=self.grace_seconds,
+                rounds_between=self.exact_every,
+            )
         if self.payload == "elastic":
             return Spring(alpha=self.alpha, codec=self.codec_down or "fp32")
         if self.is_immediate:
@@ -289,11 +320,39 @@ def full_gradient(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Ag
     return _made("full_gradient", usual, parts)
 
 
-_NOT_USUAL = {"recipe", "payload", "whole_part", "alpha"}
+def publish(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
+    """No owner: every worker publishes deltas, the others take them in when they come.
+
+    The impetus scheme (deep belief networks on Spark), with deltas of gain 1/K.
+    """
+    usual = {"payload": "published", "every": Steps(10), "codec": "int8"}
+    return _made("publish", usual, parts)
+
+
+def gossip(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
+    """No owner: every worker passes its parameters to one other, which mixes them in by half."""
+    usual = {"payload": "parameters", "every": Steps(10), "codec": "bf16"}
+    return _made("gossip", usual, parts)
+
+
+_OF_PEERS = {"graph", "exact_every"}
+_ALL = {f.name for f in dataclasses.fields(Agreement)}
+_NOT_USUAL = {"recipe", "payload", "whole_part", "alpha", *_OF_PEERS}
 _NOT_OF = {
-    "downpour": {"recipe", "release", "whole_part", "alpha", "merge", "quorum", "grace_seconds"},
-    "streaming": {"recipe", "payload", "whole_part"},
-    "elastic": {f.name for f in dataclasses.fields(Agreement)} - {"every", "alpha", "codec_down"},
+    "downpour": {
+        "recipe",
+        "release",
+        "whole_part",
+        "alpha",
+        "merge",
+        "quorum",
+        "grace_seconds",
+        *_OF_PEERS,
+    },
+    "streaming": {"recipe", "payload", "whole_part", *_OF_PEERS},
+    "elastic": _ALL - {"every", "alpha", "codec_down"},
+    "publish": _ALL - {"every", "codec", "quorum", "grace_seconds", "exact_every"},
+    "gossip": _ALL - {"every", "codec", "quorum", "grace_seconds", *_OF_PEERS},
 }
 """Recipe -> fields of Agreement that are no parts of it."""
 
@@ -347,9 +406,19 @@ RECIPES: dict[str, Recipe] = {
         source="batch gradient descent, as in MLlib",
         identities=(FULL_BATCH,),
     ),
+    "gossip": Recipe(
+        build=gossip,
+        source="Lian et al., 2017; Assran et al., 2019",
+        identities=(ONE_WORKER,),
+    ),
     "iterative_reduce": Recipe(
         build=iterative_reduce,
         source="IterativeReduce on Hadoop YARN",
+        identities=(ONE_WORKER,),
+    ),
+    "publish": Recipe(
+        build=publish,
+        source="impetus: deep belief networks on Spark",
         identities=(ONE_WORKER,),
     ),
     "streaming": Recipe(

@@ -9,7 +9,7 @@ import os
 import secrets
 import ssl
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
@@ -60,6 +60,16 @@ class WorkerKey:
         """
         return _context(ssl.PROTOCOL_TLS_CLIENT, self) if self.secret else None
 
+    def server_context(self) -> ssl.SSLContext | None:
+        """Returns the listening side of mutual TLS 1.3, or None without security.
+
+        Others connect only where the key was made to listen.
+
+        Raises:
+            AuthenticationError: the key is damaged.
+        """
+        return _context(ssl.PROTOCOL_TLS_SERVER, self) if self.secret else None
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Credentials:
@@ -73,7 +83,7 @@ class Credentials:
 
     run: bytes
     _server: WorkerKey
-    _issue: Callable[[], WorkerKey]
+    _issue: Callable[[bool], WorkerKey]
 
     @classmethod
     def make(cls, run: bytes) -> Credentials:
@@ -98,11 +108,15 @@ class Credentials:
 
         seal = secrets.token_bytes(32)
 
-        def issue(role: x509.ObjectIdentifier, title: str) -> WorkerKey:
-            return replace(_issue(run, authority, secret, role, title), seal=seal)
+        def issue(title: str, *roles: x509.ObjectIdentifier) -> WorkerKey:
+            return replace(_issue(run, authority, secret, roles, title), seal=seal)
 
-        server = issue(ExtendedKeyUsageOID.SERVER_AUTH, "server")
-        return cls(run, server, lambda: issue(ExtendedKeyUsageOID.CLIENT_AUTH, "worker"))
+        speaks, listens = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
+
+        def worker(is_peer: bool) -> WorkerKey:
+            return issue("worker", speaks, listens) if is_peer else issue("worker", speaks)
+
+        return cls(run, issue("server", listens), worker)
 
     @classmethod
     def none(cls, run: bytes) -> Credentials:
@@ -114,7 +128,7 @@ class Credentials:
             UsageError: `run` is not 16 bytes long.
         """
         _check_run(run)
-        return cls(run, WorkerKey(run), lambda: WorkerKey(run))
+        return cls(run, WorkerKey(run), lambda is_peer: WorkerKey(run))  # noqa: ARG005
 
     def __repr__(self) -> str:
         return f"Credentials(run={self.run.hex()}, security={self.security!r})"
@@ -124,9 +138,13 @@ class Credentials:
         """Returns "tls" or "none"."""
         return self._server.security
 
-    def worker(self) -> WorkerKey:
-        """Returns a new worker's key, signed by this run's authority."""
-        return self._issue()
+    def worker(self, *, is_peer: bool = False) -> WorkerKey:
+        """Returns a new worker's key, signed by this run's authority.
+
+        Args:
+            is_peer: whether other workers may connect to it.
+        """
+        return self._issue(is_peer)
 
     def server_context(self) -> ssl.SSLContext | None:
         """Returns the server's side of mutual TLS 1.3, or None without security."""
@@ -176,7 +194,7 @@ def _issue(
     run: bytes,
     authority: x509.Certificate,
     signer: ec.EllipticCurvePrivateKey,
-    role: x509.ObjectIdentifier,
+    roles: Iterable[x509.ObjectIdentifier],
     title: str,
 ) -> WorkerKey:
     secret = ec.generate_private_key(ec.SECP256R1())
@@ -185,7 +203,7 @@ def _issue(
         _builder(_name(f"photinus {title}"), authority.subject, secret.public_key())
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(is_authority=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([role]), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(roles), critical=True)
         .add_extension(identifier, critical=False)
         .sign(signer, hashes.SHA256())
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 
 from photinus.core.errors import AuthenticationError, FrameError, LinkError, NotReadyError
-from photinus.transport.credentials import Credentials
+from photinus.transport.credentials import Credentials, WorkerKey
 from photinus.transport.frames import Frame, encode
 from photinus.transport.link import Gone, Hear, Listener, Peer
 from photinus.transport.wire import Inlet, Limits, Wire, admit
@@ -85,7 +85,7 @@ class TcpListener(Listener):
 
     Args:
         host: the interface to bind, by name or address; the port is random.
-        credentials: the run's keys.
+        credentials: the run's keys, or the key of a worker that others connect to.
         hear: called for each frame, in the peer's own thread.
         gone: called once for each peer that ended.
         limits: of frames, waits and connections.
@@ -98,7 +98,7 @@ class TcpListener(Listener):
     def __init__(
         self,
         host: str,
-        credentials: Credentials,
+        credentials: Credentials | WorkerKey,
         hear: Hear,
         gone: Gone,
         limits: Limits | None = None,

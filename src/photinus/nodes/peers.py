@@ -1,0 +1,240 @@
+"""What a worker says to other workers, and what it hears from them: without input or output.
+
+A publication counts at most once for (origin, lease, number), and only from the agreed point that
+both stand on; what is lost on the way the next meeting makes up for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from photinus.core.parameters import is_finite
+from photinus.nodes.mail import Seat, message_of, message_to, named, pack
+from photinus.nodes.meeting import Meeting, Piece
+from photinus.strategies.base import Message
+from photinus.strategies.codecs import decode
+from photinus.transport.frames import Frame
+
+__all__ = ["COORDINATOR", "PEERS", "Addressed", "Peers"]
+
+COORDINATOR = -1
+"""Whom a frame goes to that is for no worker."""
+PEERS = ("publish", "part", "whole")
+"""What workers say to each other."""
+_MOST_WAITING = 64
+"""So many publications wait to be taken in; a later one pushes the oldest out."""
+
+
+class Addressed(NamedTuple):
+    """A frame and the slot that it is for."""
+
+    to: int
+    frame: Frame
+
+
+class Peers:
+    """The others, as one worker knows them: who is there, what they said, the open meeting."""
+
+    def __init__(self) -> None:
+        self.addresses: dict[int, str] = {}
+        """Slot -> where it listens."""
+        self.counts: Counter[str] = Counter()
+        """Since the last agreement: published, taken, doubled, refused, overrun."""
+        self._seat = Seat(bytes(16))
+        self._leases: dict[int, int] = {}
+        self._edition = -1
+        self._version = self._published = self._rounds = 0
+        self._heard: dict[tuple[int, int], int] = {}
+        self._inbox: list[Frame] = []
+        self._pieces: list[Frame] = []
+        """Of a meeting that this worker is not called to yet."""
+        self._messages: list[Message] = []
+        self._brought: Message | None = None
+        self._meeting: Meeting | None = None
+
+    def seated(self, seat: Seat, version: int, note: Mapping[str, Any]) -> None:
+        """Starts anew under a grant: its numbers begin again with the lease."""
+        if seat.lease != self._seat.lease or seat.phase != self._seat.phase:
+            self._edition, self._published = -1, 0
+            self._inbox, self._heard = [], {}
+        self._seat, self._meeting, self._brought = seat, None, None
+        self._stands_on(version)
+        if "here" in note:
+            self._directory(note["here"])
+
+    def _stands_on(self, version: int) -> None:
+        self._version, self._rounds = version, 0
+        self.counts.clear()
+        self._pieces = [p for p in self._pieces if p.version >= version]
+
+    # -- from the coordinator --------------------------------------------------------------------
+
+    def told(self, frame: Frame) -> list[Addressed]:
+        """Takes in who is here, and calls to meetings; returns what to send."""
+        is_ours = (frame.lease, frame.phase) == (self._seat.lease, self._seat.phase)
+        if frame.kind not in ("here", "meet") or not is_ours:
+            return []
+        self._directory(frame.note["here"])
+        if frame.kind == "here":
+            if frame.note.get("call"):
+                self._messages.append(Message("call", version=frame.version))
+        elif frame.version == self._version and self._brought is not None:
+            return self._meets(message_of(frame))
+        return []
+
+    def _directory(self, here: Mapping[str, Any]) -> None:
+        if int(here["edition"]) <= self._edition:
+            return
+        self._edition = int(here["edition"])
+        self._leases = {int(s): int(lease) for s, lease, _ in here["peers"]}
+        self.addresses = {int(s): str(address) for s, _, address in here["peers"]}
+        told = Message("here", slot=self._seat.slot, slots=tuple(sorted(self._leases)))
+        self._messages.append(told)
+
+    def _meets(self, called: Message) -> list[Addressed]:
+        """Opens a meeting; one that is open already is said again, for whoever missed it."""
+        assert self._brought is not None
+        if self._meeting is not None and set(called.slots) > set(self._meeting.slots):
+            return []  # an old word: members are only ever lost
+        if self._meeting is None or self._meeting.slots != called.slots:
+            self._meeting = Meeting(self._seat.slot, called, self._brought)
+        meeting, out = self._meeting, list[Addressed]()
+        out += [self._piece(s, "part", meeting.part(s)) for s in meeting.others]
+        out += self._wholes()
+        held, self._pieces = self._pieces, []
+        for frame in held:
+            out += self.hear(frame)
+        return out + self._ready()
+
+    # -- to and from other workers ---------------------------------------------------------------
+
+    def publishes(self, message: Message) -> list[Addressed]:
+        """Returns a publication for each of its readers, and the word of it for the coordinator."""
+        self._published, self._rounds = self._published + 1, self._rounds + 1
+        self.counts["published"] += len(message.slots)
+        frame = self._seat.frame("publish", sequence=self._published)
+        sent = message_to(frame, message._replace(slots=()))
+        told = self._seat.frame(
+            "publish",
+            sequence=self._rounds,
+            version=self._version,
+            examples=message.since.examples,
+            note={"edition": self._edition},
+        )
+        return [*(Addressed(s, sent) for s in message.slots), Addressed(COORDINATOR, told)]
+
+    def brings(self, message: Message) -> tuple[Message, dict[str, Any]]:
+        """Keeps the vector of a push for the meeting; returns what the coordinator is told."""
+        assert message.vector is not None
+        sound = is_finite(decode(message.codec, message.vector))
+        sound = sound and (message.floats is None or is_finite(message.floats))
+        self._brought, self._meeting = message, None
+        told = message._replace(vector=None, floats=None, integers=None)
+        return told, {"is_finite": sound, "peers": dict(self.counts)}
+
+    def hear(self, frame: Frame) -> list[Addressed]:
+        """Takes a frame of another worker in; returns what to send."""
+        seat, lease = self._seat, self._leases.get(frame.slot, 0)
+        if (frame.term, frame.phase) != (seat.term, seat.phase) or frame.lease < lease:
+            self.counts["fenced"] += 1
+        elif frame.version < self._version:
+            self.counts["late"] += 1
+        elif frame.kind == "publish":
+            self._publication(frame)
+        else:
+            return self._takes(frame)
+        return []
+
+    def _publication(self, frame: Frame) -> None:
+        line = frame.slot, frame.lease
+        if frame.sequence <= self._heard.get(line, 0):
+            self.counts["doubled"] += 1
+            return
+        self._heard[line] = frame.sequence
+        self._inbox.append(frame)
+        if len(self._inbox) > _MOST_WAITING:
+            self._inbox.pop(0)
+            self.counts["overrun"] += 1
+
+    def news(self) -> tuple[Message, ...]:
+        """Returns what came in since: who is here, calls, publications from the same point.
+
+        Nothing while a push waits for its meeting: that has counted what was taken in.
+        """
+        if self._brought is not None:
+            return ()
+        news, self._messages = self._messages, []
+        kept: list[Frame] = []
+        for frame in self._inbox:
+            if frame.version == self._version:
+                message = message_of(frame)
+                sound = message.vector is not None and is_finite(
+                    decode(message.codec, message.vector)
+                )
+                self.counts["taken" if sound else "refused"] += 1
+                news += [message] if sound else []
+            elif frame.version > self._version:
+                kept.append(frame)
+        self._inbox = kept
+        return tuple(news)
+
+    # -- the meeting -----------------------------------------------------------------------------
+
+    def _piece(self, to: int, kind: str, piece: Piece) -> Addressed:
+        assert self._meeting is not None
+        frame = self._seat.frame(
+            kind, version=self._version, note={"slots": list(self._meeting.slots)}
+        )
+        return Addressed(to, pack(frame, piece))
+
+    def _takes(self, frame: Frame) -> list[Addressed]:
+        meeting, slots = self._meeting, tuple(frame.note["slots"])
+        if meeting is None or frame.version != meeting.version or slots != meeting.slots:
+            self._pieces.append(frame)
+            return []
+        was_whole = meeting.is_whole
+        is_merged = meeting.take(frame.kind, frame.slot, named(frame))
+        out = self._wholes() if is_merged else []
+        return out if was_whole else out + self._ready()
+
+    def _wholes(self) -> list[Addressed]:
+        meeting = self._meeting
+        if meeting is None or meeting.whole is None:
+            return []
+        return [self._piece(s, "whole", meeting.whole) for s in meeting.others]
+
+    def _ready(self) -> list[Addressed]:
+        meeting = self._meeting
+        if meeting is None or not meeting.is_whole:
+            return []
+        note = {"slots": list(meeting.slots)}
+        return [Addressed(COORDINATOR, self._seat.frame("ready", version=self._version, note=note))]
+
+    def again(self, slot: int) -> list[Addressed]:
+        """Returns what a member may have missed when the line to it broke."""
+        meeting = self._meeting
+        if meeting is None or slot not in meeting.others:
+            return []
+        part = [self._piece(slot, "part", meeting.part(slot))]
+        return part + [a for a in self._wholes() if a.to == slot]
+
+    @property
+    def is_meeting(self) -> bool:
+        """True from the call to a meeting until its end."""
+        return self._meeting is not None
+
+    @property
+    def is_waiting_for_peers(self) -> bool:
+        """True when pieces of the open meeting are still to come."""
+        return self._meeting is not None and not self._meeting.is_whole
+
+    def agreed(self, message: Message) -> Message:
+        """Returns the answer that ends a meeting, with the mean in it."""
+        meeting = self._meeting
+        assert meeting is not None
+        result = meeting.result()._replace(version=message.version)
+        self._meeting = self._brought = None
+        self._stands_on(message.version)
+        return result

@@ -1,0 +1,283 @@
+"""Agreement without an owner: workers publish to each other, and meet now and then.
+
+Both ways keep the same account. A worker's own progress P since the last exact agreement is known
+exactly whatever was mixed in since, so that the next one, anchor − mean P, makes up for every
+publication that was lost, doubled or late.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from photinus.core.clock import Clock, Steps, Trigger
+from photinus.core.parameters import Vector
+from photinus.core.seeds import derive
+from photinus.core.settings import at_least, between, one_of, validate, whole
+from photinus.strategies.base import PARAMETERS, Message, Policy, Reply, Strategy, Turn
+from photinus.strategies.codecs import CODECS, decode, encode
+from photinus.strategies.merge import MERGES, coefficients
+
+__all__ = ["GRAPHS", "Gossip", "Meetings", "Mixed", "Publish", "partner"]
+
+GRAPHS = ("exponential", "ring", "random")
+
+
+class Mixed(NamedTuple):
+    """What a worker remembers between exact agreements: its parameters are base − P."""
+
+    anchor: Vector
+    """The parameters [n] that were last agreed on."""
+    base: Vector
+    """The anchor [n] and all that was mixed in since."""
+    sent: Vector
+    """How much of its own progress P [n] was published."""
+    version: int = 0
+    counted: Clock = Clock()
+    """How far its work has gone into exact agreements."""
+    told: Clock = Clock()
+    """When it last published."""
+    rounds: int = 0
+    """How often it has published."""
+    slot: int = -1
+    slots: tuple[int, ...] = ()
+    """Who is here, itself among them."""
+    is_called: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Peer(Strategy):
+    """What all ways without an owner have in common: publish by a trigger, meet when called."""
+
+    every: Trigger = field(default_factory=lambda: Steps(10))
+    codec: str = "bf16"
+    site = PARAMETERS
+    meets = True
+    LIMITS = {"codec": one_of(*CODECS)}  # noqa: RUF012
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def init(self, vector: Vector) -> Mixed:
+        """The anchor is where all start."""
+        anchor = vector.copy()
+        return Mixed(anchor, anchor, np.zeros_like(anchor))
+
+    def due(self, clock: Clock, state: Mixed) -> tuple[Turn, ...]:
+        """A meeting when called or at the end, if anything is unsent; else by the trigger.
+
+        Who is alone meets by the trigger too: there is nobody to publish to.
+        """
+        is_unsent = clock.steps > state.counted.steps
+        if clock.closing or (state.is_called and is_unsent):
+            return (Turn("meet"),) if is_unsent else ()
+        is_time = bool(state.slots) and self.every.fires(clock, state.told)
+        return (Turn("publish" if len(state.slots) > 1 else "meet"),) if is_time else ()
+
+    def offer(
+        self, turn: Turn, vector: Vector, clock: Clock, state: Mixed
+    ) -> tuple[Message, Mixed]:
+        """Offers all own progress to a meeting, or a publication to the others."""
+        since = clock.since(state.counted)
+        if turn.kind == "meet":
+            progress = state.base - vector
+            push = Message("push", progress, since=since, version=state.version)
+            return push, state._replace(counted=clock, told=clock)
+        state = state._replace(told=clock, rounds=state.rounds + 1)
+        message, state = self._published(vector, state)
+        return message._replace(since=since, version=state.version, codec=self.codec), state
+
+    def accept(self, vector: Vector, incoming: Message, state: Mixed) -> Mixed:
+        """Mixes a publication in, or takes the exact agreement."""
+        if incoming.kind == "here":
+            return state._replace(slot=incoming.slot, slots=incoming.slots)
+        if incoming.kind == "call":
+            return state._replace(is_called=incoming.version == state.version)
+        assert incoming.vector is not None
+        heard = decode(incoming.codec, incoming.vector)
+        if incoming.kind == "publish":
+            shift = self._shift(vector, heard, state)
+            vector += shift
+            return state._replace(base=state.base + shift)
+        is_joiner = incoming.kind == "heal"
+        anchor = heard.astype(vector.dtype) if is_joiner else state.anchor - heard
+        np.copyto(vector, anchor)
+        blank, version = np.zeros_like(anchor), incoming.version
+        return state._replace(
+            anchor=anchor, base=anchor, sent=blank, version=version, is_called=False
+        )
+
+    @abstractmethod
+    def _published(self, vector: Vector, state: Mixed) -> tuple[Message, Mixed]:
+        """Returns what to publish and to whom, and what that does to oneself."""
+
+    @abstractmethod
+    def _shift(self, vector: Vector, heard: Vector, state: Mixed) -> Vector:
+        """Returns how far a publication [n] moves one's parameters [n]."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Publish(_Peer):
+    """Every worker publishes what it learnt; all take it in when it comes; nobody waits.
+
+    Δ = what was learnt and not yet published;  θ ← θ − Δⱼ/K for every Δⱼ, one's own too.
+
+    The scheme of impetus, with deltas: overwriting the parameters by a peer's loses (7.5 % test
+    error where this has 4.8 %). When a worker is lost nobody waits for it; what it published
+    since the last exact agreement is taken back by the next one, because its rows are done again.
+    """
+
+    def _published(self, vector: Vector, state: Mixed) -> tuple[Message, Mixed]:
+        sent = encode(self.codec, state.base - vector - state.sent)
+        delta = decode(self.codec, sent).astype(vector.dtype, copy=False)
+        back = delta * vector.dtype.type(1.0 - 1.0 / len(state.slots))
+        vector += back
+        others = tuple(s for s in state.slots if s != state.slot)
+        state = state._replace(base=state.base + back, sent=state.sent + delta)
+        return Message("publish", sent, slots=others), state
+
+    def _shift(self, vector: Vector, heard: Vector, state: Mixed) -> Vector:
+        shift: Vector = heard * vector.dtype.type(-1.0 / len(state.slots))
+        return shift
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gossip(_Peer):
+    """Every worker passes its parameters to one other, and mixes in what comes: θ ← θ + ½(θⱼ − θ).
+
+    By the delta rule: steps taken meanwhile stay on top. Graphs: `exponential`, hops of 1, 2, 4, …
+    (Assran et al., 2019) · `ring`, the neighbours in turn (Lian et al., 2017) · `random`. When a
+    worker is lost the graph closes over its place.
+    """
+
+    graph: str = "exponential"
+    mix: float = 0.5
+    LIMITS = {  # noqa: RUF012
+        "codec": one_of(*CODECS),
+        "graph": one_of(*GRAPHS),
+        "mix": between(0.01, 1),
+    }
+
+    def _published(self, vector: Vector, state: Mixed) -> tuple[Message, Mixed]:
+        to = partner(self.graph, state.slot, state.slots, state.rounds - 1)
+        sent = encode(self.codec, vector)
+        sent = sent.copy() if sent is vector else sent
+        return Message("publish", sent, slots=() if to is None else (to,)), state
+
+    def _shift(self, vector: Vector, heard: Vector, state: Mixed) -> Vector:  # noqa: ARG002
+        shift: Vector = (heard - vector) * vector.dtype.type(self.mix)
+        return shift.astype(vector.dtype, copy=False)
+
+
+def partner(graph: str, slot: int, slots: tuple[int, ...], round_: int) -> int | None:
+    """Returns to whom a worker speaks in a round; None when it is alone.
+
+    Args:
+        graph: one of `GRAPHS`.
+        slot: its own.
+        slots: who is here, itself among them.
+        round_: 0, 1, 2, …
+
+    Example:
+        >>> [partner("exponential", 0, (0, 1, 2, 3, 4, 5), r) for r in range(4)]
+        [1, 2, 4, 1]
+    """
+    count = len(slots)
+    if count < 2 or slot not in slots:
+        return None
+    if graph == "exponential":
+        hop = 1 << (round_ % (count - 1).bit_length())
+    elif graph == "ring":
+        hop = 1 if round_ % 2 == 0 else count - 1
+    else:
+        hop = 1 + derive(slot, "gossip", round_) % (count - 1)
+    return slots[(slots.index(slot) + hop) % count]
+
+
+class _Met(NamedTuple):
+    """What the one who calls meetings knows."""
+
+    point: Message
+    """Where the phase starts: nobody here holds more."""
+    version: int
+    waiting: Mapping[int, Message]
+    """Slot -> its push, without the vector."""
+    meeting: tuple[int, ...] = ()
+    """Who is in the open meeting."""
+    ready: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Meetings(Policy):
+    """Fixes who is in an exact agreement; the vectors pass from worker to worker.
+
+    When all members have come they are told who is in, with the weights of the merge; each says
+    `ready` when it holds the whole mean, and when all are it is agreed. If one is lost before
+    that, the survivors meet again: their progress is still theirs.
+    """
+
+    merge: str = "uniform"
+    quorum: float = 1.0
+    grace_seconds: float = 0.0
+    rounds_between: int = 0
+    keeps = False
+    meets = True
+    LIMITS = {  # noqa: RUF012
+        "merge": one_of(*MERGES),
+        "quorum": between(0.01, 1),
+        "grace_seconds": at_least(0),
+        "rounds_between": whole(0),
+    }
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def init(self, point: Message) -> _Met:
+        """Nobody has come yet."""
+        return _Met(point, point.version, {})
+
+    def receive(
+        self, slot: int, message: Message, members: frozenset[int], state: _Met
+    ) -> tuple[list[Reply], _Met]:
+        """Somebody comes to the meeting, or is ready in it."""
+        if message.kind == "ready":
+            is_here = message.version == state.version and message.slots == state.meeting
+            return self._ready(slot, state) if is_here and state.meeting else ([], state)
+        if message.version != state.version:
+            return [Reply(slot, Message("rejoin", version=state.version))], state
+        return self.close(members, state._replace(waiting={**state.waiting, slot: message}))
+
+    def close(self, members: frozenset[int], state: _Met) -> tuple[list[Reply], _Met]:
+        """Opens the meeting when all have come, and again when one of it was lost."""
+        here = {s: m for s, m in sorted(state.waiting.items()) if s in members}
+        lost = [s for s in state.waiting if s not in members]
+        replies = [Reply(s, Message("rejoin", version=state.version)) for s in lost]
+        meeting = tuple(s for s in state.meeting if s in here)
+        if not meeting and members and members <= here.keys():
+            meeting = tuple(here)
+        if meeting == state.meeting:
+            return replies, state._replace(waiting=here)
+        state = state._replace(waiting=here, meeting=meeting, ready=frozenset())
+        works = [here[s].since for s in meeting]
+        weights = np.array(coefficients(self.merge, works), "f8")
+        shares = np.array(coefficients("examples", works), "f8")
+        called = Message("meet", weights, version=state.version, floats=shares, slots=meeting)
+        return [*replies, *(Reply(s, called) for s in meeting)], state
+
+    def _ready(self, slot: int, state: _Met) -> tuple[list[Reply], _Met]:
+        ready = state.ready | {slot}
+        if not ready.issuperset(state.meeting):
+            return [], state._replace(ready=ready)
+        version = state.version + 1
+        agreed = [Reply(s, Message("agreed", version=version)) for s in state.meeting]
+        others = [s for s in state.waiting if s not in state.meeting]
+        late = [Reply(s, Message("rejoin", version=version)) for s in others]
+        return agreed + late, _Met(state.point, version, {})
+
+    def agreed(self, state: _Met) -> Message:
+        """Returns where the phase started: all later points are the workers' alone."""
+        return state.point._replace(kind="heal", version=state.version)

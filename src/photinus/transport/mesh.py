@@ -1,0 +1,158 @@
+"""Links from worker to worker: one listens, and speaks to each of the others on a line of its own.
+
+A line has a thread and a queue: whoever speaks never waits for whoever is slow. What a broken line
+had in hand is lost, and told with `broken`; publications that pile up push the oldest out.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from photinus.core.errors import LinkError
+from photinus.transport.frames import Frame
+from photinus.transport.link import Gone, Hear, Link, Listener, Peer
+
+__all__ = ["Mesh"]
+
+_MOST_WAITING = 16
+"""So many publications wait for one slow line."""
+_LOOK_SECONDS = 0.5
+"""How often a silent line looks whether it still holds."""
+
+
+class Mesh:
+    """One worker's side of all links to the others.
+
+    Args:
+        listen: opens the listener with the functions that hear its peers.
+        connect: makes a link to an address; it should give up within seconds.
+
+    Example:
+        >>> from photinus.transport.memory import Hub
+        >>> hubs = {}
+        >>> def listen(hear, gone):
+        ...     hubs["a"] = Hub(hear, gone)
+        ...     return hubs["a"]
+        >>> mesh = Mesh(listen, lambda address: hubs[address].link())
+        >>> mesh.send("a", Frame("publish", slot=3))
+        >>> [frame.slot for frame in mesh.take(5.0)]
+        [3]
+        >>> mesh.close()
+    """
+
+    def __init__(
+        self, listen: Callable[[Hear, Gone], Listener], connect: Callable[[str], Link]
+    ) -> None:
+        self._inbox: queue.SimpleQueue[Frame] = queue.SimpleQueue()
+        self._connect = connect
+        self._lines: dict[str, _Line] = {}
+        self._listener = listen(self._hear, _forget)
+
+    @property
+    def address(self) -> str:
+        """Where the others find this worker."""
+        return self._listener.address
+
+    @property
+    def lost(self) -> int:
+        """How many frames could not be sent."""
+        return sum(line.lost for line in self._lines.values())
+
+    def send(self, address: str, frame: Frame) -> None:
+        """Sends soon, without waiting."""
+        if address not in self._lines:
+            self._lines[address] = _Line(lambda: self._connect(address), address)
+        self._lines[address].say(frame)
+
+    def take(self, seconds: float) -> list[Frame]:
+        """Returns what has come, after at most `seconds` for the first frame; 0 only looks."""
+        frames: list[Frame] = []
+        with suppress(queue.Empty):
+            if seconds > 0:
+                frames.append(self._inbox.get(timeout=seconds))
+            while True:
+                frames.append(self._inbox.get_nowait())
+        return frames
+
+    def keep(self, addresses: Iterable[str]) -> None:
+        """Ends the lines to all others."""
+        for address in self._lines.keys() - set(addresses):
+            self._lines.pop(address).close()
+
+    def broken(self) -> list[str]:
+        """Returns to whom lines broke since this was asked last: what they carried may be lost."""
+        return [address for address, line in self._lines.items() if line.was_broken()]
+
+    def close(self) -> None:
+        """Ends all lines and stops listening."""
+        self.keep(())
+        self._listener.close()
+
+    def _hear(self, peer: Peer, frame: Frame) -> None:  # noqa: ARG002 - as a listener calls it
+        self._inbox.put(frame)
+
+
+def _forget(peer: Peer) -> None:
+    """A worker that is gone is the coordinator's to notice."""
+
+
+class _Line:
+    """Speaks to one worker from a thread of its own; the link is made when it is needed."""
+
+    def __init__(self, connect: Callable[[], Link], name: str) -> None:
+        self.lost = 0
+        self._connect = connect
+        self._queue: deque[Frame] = deque()
+        self._changed = threading.Condition()
+        self._is_closed = self._was_broken = False
+        self._link: Link | None = None
+        self._thread = threading.Thread(target=self._run, name=f"mesh {name}", daemon=True)
+        self._thread.start()
+
+    def say(self, frame: Frame) -> None:
+        with self._changed:
+            publications = [f for f in self._queue if f.kind == "publish"]
+            if frame.kind == "publish" and len(publications) >= _MOST_WAITING:
+                self._queue.remove(publications[0])
+                self.lost += 1
+            self._queue.append(frame)
+            self._changed.notify()
+
+    def was_broken(self) -> bool:
+        was, self._was_broken = self._was_broken, False
+        return was
+
+    def close(self, seconds: float = 5.0) -> None:
+        with self._changed:
+            self._is_closed = True
+            self._queue.clear()
+            self._changed.notify()
+        link = self._link
+        if link is not None:
+            link.close()
+        self._thread.join(seconds)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._queue or self._is_closed, _LOOK_SECONDS)
+                if self._is_closed:
+                    return
+                frame = self._queue.popleft() if self._queue else None
+            if frame is not None or self._link is not None:
+                self._speak(frame)
+
+    def _speak(self, frame: Frame | None) -> None:
+        try:
+            self._link = self._link or self._connect()
+            self._link.exchange(frame, 0.0)
+        except LinkError:
+            self.lost += frame is not None
+            self._was_broken = True
+            link, self._link = self._link, None
+            if link is not None:
+                link.close()

@@ -1,0 +1,199 @@
+"""Publish and gossip in virtual time: nobody waits, any may die, and every count is proved."""
+
+import dataclasses
+import random
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+
+from photinus.core.clock import Steps
+from photinus.core.parameters import fingerprint
+from photinus.nodes.coordinator import Coordinator
+from photinus.nodes.peers import Peers
+from photinus.strategies import peers as strategies
+from photinus.strategies.recipes import averaging, gossip, publish
+
+WAYS = {
+    "publish": publish(every=Steps(3), exact_every=3),
+    "publish fp32": publish(every=Steps(3), exact_every=3, codec="fp32"),
+    "gossip": gossip(every=Steps(3), exact_every=3),
+    "gossip ring": gossip(every=Steps(3), exact_every=3, graph="ring"),
+    "gossip random": gossip(every=Steps(3), exact_every=3, graph="random"),
+}
+
+
+def lost(n):
+    return random.Random(n).random() < 0.2
+
+
+LOSSY = {"loses": lost, "doubles": lambda n: n % 3 == 0, "resend_seconds": 0.1}
+
+
+@pytest.fixture
+def agreed(monkeypatch):
+    """(phase's run, version) -> what each worker held after it."""
+    held, accept = defaultdict(list), strategies._Peer.accept
+
+    def accepting(self, vector, incoming, state):
+        state = accept(self, vector, incoming, state)
+        if incoming.kind == "agreed":
+            held[incoming.version].append(fingerprint(vector))
+        return state
+
+    monkeypatch.setattr(strategies._Peer, "accept", accepting)
+    return held
+
+
+@pytest.fixture
+def truth(monkeypatch):
+    """What became of publications, counted where they are read."""
+    counts, hear, end = Counter(), Peers.hear, Peers.agreed
+
+    def hearing(self, frame):
+        counts["late"] += frame.kind == "publish" and frame.version < self._version
+        return hear(self, frame)
+
+    def agreeing(self, message):
+        counts["unread"] += sum(f.version == self._version for f in self._inbox)
+        return end(self, message)
+
+    monkeypatch.setattr(Peers, "hear", hearing)
+    monkeypatch.setattr(Peers, "agreed", agreeing)
+    return counts
+
+
+@pytest.mark.parametrize("world", [{}, LOSSY, {"step_seconds": (0.01, 0.04, 0.02)}])
+@pytest.mark.parametrize("name", WAYS)
+def test_after_every_exact_agreement_all_hold_the_same_bits(field, agreed, name, world):
+    played = field.play(WAYS[name], world=world, epochs=4).run(until=200)
+    assert len(agreed) > 3
+    for held in agreed.values():
+        assert len(held) == 4
+        assert len(set(held)) == 1
+    assert fingerprint(played.vector) == held[0]
+    assert played.tape.warnings() == []
+    played.tape.assert_exact()
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_every_publication_is_taken_once_or_counted_as_missing(field, truth, name):
+    loses = {"loses": lost, "resend_seconds": 0.1}
+    played = field.play(WAYS[name], world=loses, epochs=4).run(until=200)
+    met = played.tape.of("PeersMet")
+    missing = sum(e.missing for e in met)
+    gone = played.simulation.lost_among_workers
+    assert gone > 0
+    assert all(e.published == e.taken + e.missing for e in met)
+    assert missing == gone + truth["unread"] + truth["late"]
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_copy_is_taken_in_once(field, name):
+    clean = field.play(WAYS[name], epochs=4).run(until=200)
+    bad = field.play(WAYS[name], epochs=4, world={"doubles": lambda n: True}).run(until=200)
+    met = bad.tape.of("PeersMet")
+    assert all(e.taken <= e.published for e in met)
+    assert sum(e.doubled for e in met) > 10
+    assert field.loss(bad.vector) == pytest.approx(field.loss(clean.vector), abs=0.02)
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_any_worker_may_die_and_its_rows_are_done_once(field, agreed, name):
+    played = field.play(WAYS[name], epochs=6)
+    simulation = played.simulation
+    simulation.at(0.2, simulation.kill, 0, 0.3)
+    simulation.at(0.5, simulation.kill, 2, 0.5)
+    simulation.at(0.9, simulation.kill, 1)
+    simulation.at(2.5, simulation.seat, 1)
+    played.run(until=200)
+    joined = [e for e in played.tape.of("WorkerJoined") if e.lease > 1]
+    assert {e.slot for e in joined} == {0, 1, 2}
+    applied = played.tape.assert_exact()
+    assert sum(f.examples for f in applied.values()) == played.tape.of("PhaseEnded")[0].examples
+    assert all(len(set(held)) == 1 for held in agreed.values())
+    assert field.loss(played.vector) < 0.5
+    assert played.tape.warnings() == []
+
+
+def test_who_dies_in_a_meeting_lets_the_survivors_meet_again(field):
+    """Killed when its part is on its way: the mean is of those who are left."""
+    slow_links = {"latency_seconds": 0.05}
+    played = field.play(WAYS["publish"], epochs=4, world=slow_links)
+    simulation, met = played.simulation, []
+    hear = Coordinator.hear
+
+    def hearing(self, frame, now):
+        out = hear(self, frame, now)
+        if any(f.kind == "meet" for f in out) and not met:
+            met.append(frame.slot)
+            simulation.kill(frame.slot, 3.0)
+        return out
+
+    simulation.coordinator.hear = hearing.__get__(simulation.coordinator)
+    played.run(until=200)
+    assert met
+    assert played.counts["missed"] == 1
+    first = played.tape.of("RoundClosed")[0]
+    assert set(first.slots) == set(range(4)) - set(met)
+    played.tape.assert_exact()
+    assert played.tape.warnings() == []
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_slow_worker_holds_nobody_up(field, name):
+    """At least 85 % of the summed speed, where rounds of fixed steps go at the slowest's."""
+    steps = (0.01, 0.01, 0.01, 0.04)
+    speed = sum(1 / s for s in steps)
+
+    def share(agreement):
+        played = field.play(agreement, epochs=20, world={"step_seconds": steps}).run(until=200)
+        done = played.tape.of("PhaseEnded")[0]
+        return done.examples / 8 / done.seconds / speed
+
+    assert share(dataclasses.replace(WAYS[name], exact_every=10)) >= 0.85
+    assert share(averaging(every=Steps(9))) < 0.4
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_no_parameters_pass_through_the_coordinator_while_all_are_well(field, name, monkeypatch):
+    sizes, hear = Counter(), Coordinator.hear
+
+    def hearing(self, frame, now):
+        sizes[frame.kind] += sum(a.nbytes for a in frame.arrays)
+        return hear(self, frame, now)
+
+    monkeypatch.setattr(Coordinator, "hear", hearing)
+    field.play(WAYS[name], epochs=4).run(until=200)
+    assert set(sizes) == {"hello", "publish", "push", "ready", "close"}
+    assert all(sizes[kind] == 0 for kind in set(sizes) - {"close"})
+
+
+def test_what_is_published_reaches_the_loss_of_exact_rounds(field):
+    rounds = field.play(averaging(every=Steps(3), merge="uniform", codec="fp32"), epochs=6).run(
+        until=200
+    )
+    for name, way in WAYS.items():
+        played = field.play(way, epochs=6).run(until=200)
+        assert field.loss(played.vector) < field.loss(rounds.vector) + 0.08, name
+
+
+def test_phases_start_from_what_was_agreed_in_the_one_before(field):
+    stages = [field.stage(name=n) for n in ("first", "second")]
+    played = field.play(WAYS["publish"], stages=stages).run(until=200)
+    ends = played.tape.of("PhaseEnded")
+    assert [e.phase for e in ends] == [0, 1]
+    assert [e.fingerprint for e in ends] == [fingerprint(v) for v in played.result.vectors]
+
+
+def test_a_run_goes_on_from_a_cut(field):
+    whole = field.play(WAYS["publish"], epochs=6, desk={"checkpoint_seconds": 0.2})
+    whole.run(until=0.8)
+    cut = [c for c in whole.tape.cuts if c.version > 0][-1]
+    assert set(cut.inner) == {0, 1, 2, 3}
+    again = field.play(WAYS["publish"], epochs=6, cut=cut, desk={"term": 2}).run(until=200)
+    ended = again.tape.of("PhaseEnded")[0]
+    done = sum(f.examples for f in again.tape.assert_exact().values())
+    assert ended.examples == cut.applied + done
+    assert np.isfinite(again.vector).all()
+    assert field.loss(again.vector) < 0.4

@@ -1,0 +1,177 @@
+"""What a worker takes from others: at most once, from the same point, under a lease that holds."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from photinus.core.clock import Clock
+from photinus.nodes.mail import Seat
+from photinus.nodes.peers import COORDINATOR, Peers
+from photinus.strategies.base import Message
+
+RUN = bytes(16)
+
+
+def here(edition, *slots):
+    return {"edition": edition, "peers": [[s, lease, f"at-{s}"] for s, lease in slots]}
+
+
+def peers(slot=0, version=3):
+    worker = Peers()
+    worker.seated(Seat(RUN, 1, 0, slot, 1), version, {"here": here(1, (0, 1), (1, 1), (2, 1))})
+    worker.news()
+    return worker
+
+
+def publication(worker, *to, value=1.0):
+    message = Message("publish", np.full(3, value), since=Clock(4, 32), version=3, slots=to)
+    return worker.publishes(message)
+
+
+def test_a_publication_goes_to_its_readers_and_word_of_it_to_the_coordinator():
+    out = publication(peers(), 1, 2)
+    assert [a.to for a in out] == [1, 2, COORDINATOR]
+    told = out[-1].frame
+    assert (told.sequence, told.version, told.examples) == (1, 3, 32)
+    assert told.arrays == ()
+    assert out[0].frame is out[1].frame
+
+
+def test_it_counts_once_and_from_the_same_point_only():
+    writer, reader = peers(1), peers(0)
+    first, *_ = publication(writer, 0, value=2.0)
+    for _ in range(3):
+        assert reader.hear(first.frame) == []
+    (message,) = reader.news()
+    assert (message.kind, message.vector[0], message.since) == ("publish", 2.0, Clock(4, 32))
+    assert reader.counts["taken"] == 1
+    assert reader.counts["doubled"] == 2
+    assert reader.news() == ()
+    reader.hear(dataclasses.replace(first.frame, sequence=2, version=2))
+    assert reader.counts["late"] == 1
+    assert reader.news() == ()
+    reader.hear(dataclasses.replace(first.frame, sequence=3, version=4))
+    assert reader.news() == (), "it waits until this worker stands there too"
+
+
+@pytest.mark.parametrize("field", [{"lease": 0}, {"phase": 1}, {"term": 2}])
+def test_an_older_lease_another_phase_or_term_is_not_heard(field):
+    reader = peers(0)
+    (first, _) = publication(peers(1), 0)
+    reader.hear(dataclasses.replace(first.frame, **field))
+    assert reader.news() == ()
+    assert reader.counts["fenced"] == 1
+
+
+def test_numbers_that_are_not_finite_are_refused():
+    reader = peers(0)
+    (first, _) = publication(peers(1), 0, value=np.nan)
+    reader.hear(first.frame)
+    assert reader.news() == ()
+    assert reader.counts["refused"] == 1
+    _, told = reader.brings(Message("push", np.array([np.inf])))
+    assert told["is_finite"] is False
+
+
+def test_publications_that_pile_up_push_the_oldest_out():
+    reader, writer = peers(0), peers(1)
+    for n in range(70):
+        reader.hear(publication(writer, 0, value=float(n))[0].frame)
+    assert [m.vector[0] for m in reader.news()] == [float(n) for n in range(6, 70)]
+    assert reader.counts["overrun"] == 6
+
+
+def frame(worker, kind, **fields):
+    note = fields.pop("note", {})
+    return worker._seat.frame(
+        kind, note={"here": here(1, (0, 1), (1, 1), (2, 1)), **note}, **fields
+    )
+
+
+def test_who_is_here_is_told_once_an_edition_and_calls_for_the_present_lease():
+    worker = peers(0)
+    news = here(2, (0, 1), (2, 4))
+    told = worker._seat.frame("here", version=3, note={"here": news, "call": True})
+    worker.told(told)
+    worker.told(dataclasses.replace(told, note={"here": here(1, (0, 1)), "call": False}))
+    worker.told(dataclasses.replace(told, lease=9))
+    assert [(m.kind, m.slots, m.version) for m in worker.news()] == [
+        ("here", (0, 2), 0),
+        ("call", (), 3),
+    ]
+    assert worker.addresses == {0: "at-0", 2: "at-2"}
+
+
+def meet(worker, slots, version=3):
+    ones = np.full(len(slots), 1 / len(slots))
+    note = {"slots": list(slots), "arrays": ["vector", "floats"]}
+    return frame(worker, "meet", version=version, arrays=(ones, ones), note=note)
+
+
+def carry(workers, out):
+    """Delivers everything until nobody says anything; returns what the coordinator hears."""
+    said, heard = list(out), []
+    while said:
+        to, sent = said.pop(0)
+        if to == COORDINATOR:
+            heard.append((sent.slot, sent.kind))
+        elif to in workers:
+            said += workers[to].hear(sent)
+    return heard
+
+
+def come(slots):
+    workers = {s: peers(s) for s in slots}
+    for slot, worker in workers.items():
+        worker.brings(Message("push", np.full(7, float(slot))))
+    return workers
+
+
+def test_pieces_that_come_before_the_call_are_kept():
+    workers = come((0, 1))
+    heard = carry(workers, workers[1].told(meet(workers[1], (0, 1))))
+    assert heard == []
+    heard = carry(workers, workers[0].told(meet(workers[0], (0, 1))))
+    assert sorted(heard) == [(0, "ready"), (1, "ready")]
+    for worker in workers.values():
+        agreed = worker.agreed(Message("agreed", version=4))
+        np.testing.assert_array_equal(agreed.vector, np.full(7, 0.5))
+        assert (agreed.version, worker.is_meeting) == (4, False)
+
+
+def test_the_survivors_meet_again_with_what_they_brought():
+    workers = come((0, 1, 2))
+    lost = workers.pop(2)
+    out = [a for s in (0, 1) for a in workers[s].told(meet(workers[s], (0, 1, 2)))]
+    assert carry(workers, out) == []
+    assert workers[0].is_waiting_for_peers
+    out = [a for s in (0, 1) for a in workers[s].told(meet(workers[s], (0, 1)))]
+    assert sorted(set(carry(workers, out))) == [(0, "ready"), (1, "ready")]
+    assert workers[0].told(meet(workers[0], (0, 1, 2))) == [], "an old word"
+    late = lost.told(meet(lost, (0, 1, 2)))
+    assert carry(workers, late) == []
+    np.testing.assert_array_equal(
+        workers[1].agreed(Message("agreed", version=4)).vector, np.full(7, 0.5)
+    )
+
+
+def test_what_a_broken_line_lost_is_said_again():
+    workers = come((0, 1))
+    out = workers[0].told(meet(workers[0], (0, 1)))
+    assert [a.frame.kind for a in out] == ["part"]
+    carry(workers, workers[1].told(meet(workers[1], (0, 1))))
+    heard = carry(workers, workers[0].again(1))
+    assert (1, "ready") in heard
+    assert workers[0].again(2) == []
+
+
+def test_a_grant_starts_the_numbers_anew():
+    reader, writer = peers(0), peers(1)
+    reader.hear(publication(writer, 0)[0].frame)
+    reader.news()
+    writer.seated(Seat(RUN, 1, 0, 1, 2), 3, {"here": here(2, (0, 1), (1, 2))})
+    again = publication(writer, 0)[0].frame
+    assert (again.lease, again.sequence) == (2, 1)
+    reader.hear(again)
+    assert len(reader.news()) == 1

@@ -1,0 +1,116 @@
+"""Who speaks to whom, and what a publication does: by hand."""
+
+import numpy as np
+import pytest
+
+from photinus.core.clock import Clock, Steps
+from photinus.core.errors import UsageError
+from photinus.strategies.base import Message, Turn
+from photinus.strategies.codecs import decode
+from photinus.strategies.peers import GRAPHS, Gossip, Publish, partner
+from photinus.strategies.recipes import from_plain, gossip, publish
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("count", [2, 3, 4, 7, 8])
+def test_a_partner_is_another_one_and_all_are_met(graph, count):
+    slots = tuple(range(10, 10 + count))
+    for slot in slots:
+        met = {partner(graph, slot, slots, r) for r in range(64)}
+        assert met <= set(slots) - {slot}
+        if graph == "random":
+            assert len(met) == count - 1
+
+
+@pytest.mark.parametrize("count", [2, 4, 8, 16])
+def test_the_exponential_graph_spreads_everything_in_log2_rounds(count):
+    slots, knows = tuple(range(count)), {s: {s} for s in range(count)}
+    for round_ in range((count - 1).bit_length()):
+        said = {s: set(k) for s, k in knows.items()}
+        for slot in slots:
+            knows[partner("exponential", slot, slots, round_)] |= said[slot]
+    assert all(len(k) == count for k in knows.values())
+
+
+def test_nobody_speaks_to_itself_when_alone():
+    assert partner("ring", 3, (3,), 0) is None
+    assert partner("ring", 9, (1, 2), 0) is None
+
+
+def started(strategy, slot=0, slots=(0, 1, 2, 3)):
+    vector = np.zeros(3)
+    state = strategy.accept(vector, Message("here", slot=slot, slots=slots), strategy.init(vector))
+    return vector, state
+
+
+def test_ones_own_publication_counts_as_much_as_anybodys():
+    strategy = Publish(every=Steps(2), codec="fp32")
+    vector, state = started(strategy)
+    vector -= 1.0
+    clock = Clock(2, 16)
+    (turn,) = strategy.due(clock, state)
+    message, state = strategy.offer(turn, vector, clock, state)
+    np.testing.assert_array_equal(message.vector, np.ones(3))
+    assert message.slots == (1, 2, 3)
+    np.testing.assert_array_equal(vector, np.full(3, -0.25))
+    state = strategy.accept(vector, message._replace(vector=np.full(3, 2.0)), state)
+    np.testing.assert_array_equal(vector, np.full(3, -0.75))
+    vector -= 0.5
+    message, state = strategy.offer(turn, vector, Clock(4, 32), state)
+    np.testing.assert_array_equal(message.vector, np.full(3, 0.5))
+    push, _ = strategy.offer(Turn("meet"), vector, Clock(4, 32), state)
+    np.testing.assert_array_equal(push.vector, np.full(3, 1.5))
+    assert push.since == Clock(4, 32)
+
+
+def test_what_a_codec_leaves_out_is_published_later():
+    strategy = Publish(every=Steps(1), codec="int4")
+    vector, state = started(strategy)
+    steps = np.random.default_rng(1).normal(size=(40, 3))
+    published = np.zeros(3)
+    for n, step in enumerate(steps, 1):
+        vector -= step
+        message, state = strategy.offer(Turn("publish"), vector, Clock(n, n), state)
+        published += decode("int4", message.vector)
+    np.testing.assert_allclose(published, steps.sum(0), atol=0.5)
+    push, _ = strategy.offer(Turn("meet"), vector, Clock(41, 41), state)
+    np.testing.assert_allclose(push.vector, steps.sum(0), atol=1e-12)
+
+
+def test_gossip_moves_half_way_and_keeps_its_own_account():
+    strategy = Gossip(every=Steps(1), codec="fp32")
+    vector, state = started(strategy)
+    vector -= 1.0
+    message, state = strategy.offer(Turn("publish"), vector, Clock(1, 8), state)
+    assert message.slots == (1,)
+    sent = message.vector.copy()
+    vector += 5
+    np.testing.assert_array_equal(message.vector, sent)
+    vector -= 5
+    state = strategy.accept(vector, Message("publish", np.full(3, 3.0)), state)
+    np.testing.assert_array_equal(vector, np.full(3, 1.0))
+    push, _ = strategy.offer(Turn("meet"), vector, Clock(1, 8), state)
+    np.testing.assert_array_equal(push.vector, np.ones(3))
+
+
+def test_an_agreement_says_what_it_is():
+    assert str(publish()) == "publish every 10 steps to all, exact every 10 rounds, int8"
+    expected = "gossip every 5 steps to one by one, ring, exact every 3 rounds, bf16"
+    assert str(gossip(every=Steps(5), graph="ring", exact_every=3)) == expected
+    assert from_plain({"recipe": "gossip", "graph": "ring"}).graph == "ring"
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"recipe": "publish", "outer": "sgd"}, "unknown part of publish; got 'outer'"),
+        ({"recipe": "publish", "graph": "ring"}, "unknown part of publish; got 'graph'"),
+        ({"recipe": "averaging", "exact_every": 3}, "unknown part of averaging; got 'exact_every'"),
+        ({"recipe": "gossip", "graph": "rnig"}, "graph of Agreement must be one of"),
+        ({"recipe": "gossip", "exact_every": 0}, "exact_every of Agreement must be a whole number"),
+    ],
+)
+def test_what_is_wrong_is_refused_in_clear_words(values, words):
+    with pytest.raises(UsageError) as raised:
+        from_plain(values)
+    assert str(raised.value).startswith(words)

@@ -1,0 +1,137 @@
+"""Links from worker to worker: nobody waits, what is lost is told, keys decide who may listen."""
+
+import threading
+
+import pytest
+
+from photinus.core.errors import AuthenticationError, LinkLostError
+from photinus.transport.credentials import Credentials
+from photinus.transport.frames import Frame
+from photinus.transport.memory import Hub
+from photinus.transport.mesh import Mesh
+from photinus.transport.serve import TcpListener
+from photinus.transport.tcp import TcpLink
+
+RUN = bytes(16)
+
+
+class Net:
+    """Meshes in memory, by name."""
+
+    def __init__(self):
+        self.hubs = {}
+
+    def mesh(self, name):
+        def listen(hear, gone):
+            self.hubs[name] = Hub(hear, gone)
+            self.hubs[name].address = name
+            return self.hubs[name]
+
+        return Mesh(listen, self.connect)
+
+    def connect(self, name):
+        if name not in self.hubs:
+            raise LinkLostError("nobody is there")
+        return self.hubs[name].link()
+
+
+@pytest.fixture
+def net():
+    return Net()
+
+
+def taken(mesh, count):
+    frames = []
+    while len(frames) < count:
+        more = mesh.take(10.0)
+        assert more, f"{len(frames)} of {count} came"
+        frames += more
+    return frames
+
+
+def test_frames_reach_whom_they_are_for_in_order(net):
+    a, b, c = (net.mesh(name) for name in "abc")
+    for n in range(5):
+        a.send("b", Frame("publish", sequence=n))
+    c.send("b", Frame("part", slot=3))
+    frames = taken(b, 6)
+    assert [f.sequence for f in frames if f.kind == "publish"] == list(range(5))
+    assert c.take(0.0) == []
+    for mesh in (a, b, c):
+        mesh.close()
+
+
+def test_what_cannot_be_sent_is_lost_and_told_once(net):
+    a = net.mesh("a")
+    a.send("nowhere", Frame("publish"))
+    while not a.lost:
+        a.take(0.01)
+    assert a.broken() == ["nowhere"]
+    assert a.broken() == []
+    net.mesh("nowhere")
+    a.send("nowhere", Frame("part"))
+    a.close()
+
+
+def test_publications_to_a_slow_line_push_the_oldest_out_and_pieces_never(net):
+    gate, started = threading.Event(), threading.Event()
+    b = net.mesh("b")
+    direct = net.connect
+
+    def slow(name):
+        started.set()
+        gate.wait(10)
+        return direct(name)
+
+    net.connect = slow
+    a = net.mesh("a")
+    a.send("b", Frame("publish", sequence=0))
+    assert started.wait(10)
+    for n in range(1, 30):
+        a.send("b", Frame("publish", sequence=n))
+    a.send("b", Frame("part"))
+    assert a.lost == 13
+    gate.set()
+    frames = taken(b, 18)
+    assert [f.sequence for f in frames[:-1]] == [0, *range(14, 30)]
+    assert frames[-1].kind == "part"
+    a.close()
+    b.close()
+
+
+def test_lines_to_those_who_left_end(net):
+    a, b = net.mesh("a"), net.mesh("b")
+    a.send("b", Frame("publish"))
+    taken(b, 1)
+    a.keep(["c"])
+    a.send("b", Frame("publish", sequence=2))
+    assert taken(b, 1)[0].sequence == 2
+    a.close()
+    b.close()
+
+
+def tls(key):
+    def listen(hear, gone):
+        return TcpListener("127.0.0.1", key, hear, gone)
+
+    return Mesh(listen, lambda address: TcpLink(address, key, patience_seconds=2.0))
+
+
+@pytest.mark.parametrize("kind", ["make", "none"])
+def test_workers_speak_over_sockets_with_keys_of_one_run(kind):
+    credentials = getattr(Credentials, kind)(RUN)
+    a, b = (tls(credentials.worker(is_peer=True)) for _ in range(2))
+    a.send(b.address, Frame("publish", slot=1))
+    b.send(a.address, Frame("whole", slot=2))
+    assert taken(b, 1)[0].slot == 1
+    assert taken(a, 1)[0].slot == 2
+    a.close()
+    b.close()
+
+
+def test_a_worker_whose_key_was_not_made_to_listen_is_no_listener():
+    credentials = Credentials.make(RUN)
+    mesh = tls(credentials.worker())
+    with pytest.raises(AuthenticationError):
+        TcpLink(mesh.address, credentials.worker(is_peer=True), patience_seconds=2.0)
+    mesh.close()
