@@ -1,5 +1,6 @@
 """The examples run, smaller than a reader would run them."""
 
+import copy
 import importlib
 from pathlib import Path
 
@@ -38,6 +39,31 @@ def test_a_module_of_ones_own_learns_on_spark(example, spark, tmp_path):
     points, inside = example("own_module").rings(2_000, seed=2)
     said = net(torch.from_numpy(points)).argmax(dim=1).numpy()
     assert np.mean(said != inside) == pytest.approx(outcome.metrics["error"], abs=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_deepdists_first_example_gives_the_numbers_of_gensim_alone(example, spark, tmp_path):
+    word2vec = pytest.importorskip("gensim.models.word2vec")
+    from pyspark import cloudpickle
+
+    chance = np.random.default_rng(0)
+    topics = [[f"{topic}{n}" for n in range(9)] for topic in ("sea", "city", "list")]
+    lines = [" ".join(["list", *chance.choice(topics[n % 3], 8)]) for n in range(300)]
+    (tmp_path / "text").write_text("\n".join(lines))
+    module = example("deepdist_word2vec")
+    cloudpickle.register_pickle_by_value(module)  # workers do not see the folder of examples
+    try:
+        model, counted = module.main(spark, tmp_path / "text", partitions=1, epochs=2)
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+    alone = word2vec.Word2Vec([line.split() for line in lines], seed=1, workers=1)
+    for _ in range(2):
+        update = module.gradient(copy.deepcopy(alone), [line.split() for line in lines])
+        module.descent(alone, update)
+    assert counted.updates == 2
+    assert np.array_equal(model.wv.vectors, alone.wv.vectors)
+    assert np.array_equal(model.syn1neg, alone.syn1neg)
 
 
 def test_a_strategy_of_ones_own_trains_in_the_simulator(example):

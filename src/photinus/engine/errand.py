@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from photinus.core import errors
 from photinus.core.errors import LinkError, LinkLostError, PhotinusError, RunFailedError
 from photinus.engine.lines import LogLines
-from photinus.nodes.life import Part, live
+from photinus.nodes.life import Life, Part, live
 from photinus.nodes.mail import Seat
 from photinus.nodes.program import Program
 from photinus.nodes.worker import Worker
@@ -25,7 +25,7 @@ from photinus.transport.mesh import Mesh
 from photinus.transport.serve import TcpListener
 from photinus.transport.tcp import TcpLink
 
-__all__ = ["BEAT_SECONDS", "Errand", "told_error"]
+__all__ = ["BEAT_SECONDS", "Call", "Errand", "told_error"]
 
 BEAT_SECONDS = 1.0
 _STOP_SECONDS = 5.0
@@ -33,56 +33,55 @@ _STOP_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
-    """What travels to every worker: where to say hello, with which key, and what to train."""
+class Call:
+    """Where a worker says hello, and with which key."""
 
-    program: Program
     address: str
     key: WorkerKey
     term: int
     lost_seconds: float = 30.0
     """So long a worker looks for a coordinator that it lost; then it ends by itself."""
+    has_peers: bool = False
+    """True when workers speak to each other, too."""
 
-    def run(self, slot: int, attempt: str, open_part: Callable[[], Part]) -> None:
-        """Trains in one slot until the run is over; an error of its own ends the run.
+    def live(self, slot: int, attempt: str, begin: Callable[[], Life]) -> None:
+        """Lives one life in a slot until all is over; an error of its own is told.
 
         Args:
             slot: the seat to take.
             attempt: tells this life from others of the same slot.
-            open_part: reads the slot's rows, once.
+            begin: reads what there is to read, and returns the life.
 
         Raises:
             LinkLostError: the coordinator is not to be found any more.
+            Exception: the worker's own, where another attempt shall follow.
         """
         seat = Seat(self.key.run, self.term, 0, slot)
         beater = Beater(self._quick_link, seat.frame("beat"), BEAT_SECONDS)
         with beater, LogLines() as lines:
             try:
-                self._train(beater, seat, attempt, open_part, lines)
+                self._pump(beater, seat, attempt, begin, lines)
             except RunFailedError:
                 return  # the coordinator said so
             except LinkLostError:
                 raise
             except Exception as error:
-                self._tell(beater.frame.lease, seat, error)
+                if self._tell(beater.frame.lease, seat, error):
+                    raise
 
-    def _train(
+    def _pump(
         self,
         beater: Beater,
         seat: Seat,
         attempt: str,
-        open_part: Callable[[], Part],
+        begin: Callable[[], Life],
         lines: LogLines,
     ) -> None:
-        _use_threads(self.program.threads)
-        for phase in self.program.phases:
-            phase.stage.inner()  # loads what optimizers need: that takes seconds, and no lease yet
-
         def seated(now: Seat) -> None:
             beater.frame = now.frame("beat")
 
         worker = Worker(
-            live(self.program, seat.slot, open_part()),
+            begin(),
             self._link,
             seat,
             about={"attempt": attempt or uuid.uuid4().hex, "host": _host(), "pid": os.getpid()},
@@ -90,7 +89,7 @@ class Errand:
             notes=lines.take,
         )
         try:
-            if self.program.has_peers:
+            if self.has_peers:
                 worker.join(self._mesh)
             worker.run()
         finally:
@@ -119,22 +118,59 @@ class Errand:
 
         return Mesh(listen, connect)
 
-    def _tell(self, lease: int, seat: Seat, error: Exception) -> None:
-        """Sends the error to the coordinator; the traceback only where it is no plain sentence.
+    def _tell(self, lease: int, seat: Seat, error: Exception) -> bool:
+        """Sends the error to the coordinator; returns whether another attempt shall follow.
 
-        Under the lease that the worker had: of a worker that had lost its seat nobody cares.
+        The traceback goes only where it is no plain sentence. Under the lease that the worker
+        had: of a worker that had lost its seat nobody cares.
         """
         text = str(error)
         if not isinstance(error, PhotinusError):
             text = f"worker {seat.slot} failed: " + "".join(traceback.format_exception(error))
-        note = {"error": text[-20_000:], "type": type(error).__name__}
+        cause = f"{type(error).__name__}: {error}{_place(error)}"
+        note = {"error": text[-20_000:], "type": type(error).__name__, "cause": cause[:2_000]}
         bye = Seat(seat.run, seat.term, seat.phase, seat.slot, lease).frame("bye", note=note)
         link = self._link()
         try:
             with suppress(LinkError):  # the end of the run, which is what it asks for
-                link.exchange(bye, _STOP_SECONDS)
+                return any(f.kind == "fenced" for f in link.exchange(bye, _STOP_SECONDS))
         finally:
             link.close()
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """What travels to every worker of a training: where to say hello, and what to train."""
+
+    program: Program
+    address: str
+    key: WorkerKey
+    term: int
+    lost_seconds: float = 30.0
+    """So long a worker looks for a coordinator that it lost; then it ends by itself."""
+
+    def run(self, slot: int, attempt: str, open_part: Callable[[], Part]) -> None:
+        """Trains in one slot until the run is over; an error of its own ends the run.
+
+        Args:
+            slot: the seat to take.
+            attempt: tells this life from others of the same slot.
+            open_part: reads the slot's rows, once.
+
+        Raises:
+            LinkLostError: the coordinator is not to be found any more.
+        """
+
+        def begin() -> Life:
+            _use_threads(self.program.threads)
+            for phase in self.program.phases:
+                phase.stage.inner()  # loads what optimizers need: that takes seconds, no lease yet
+            return live(self.program, slot, open_part())
+
+        has_peers = self.program.has_peers
+        call = Call(self.address, self.key, self.term, self.lost_seconds, has_peers)
+        call.live(slot, attempt, begin)
 
 
 def told_error(text: str, kind: str) -> PhotinusError:
@@ -142,6 +178,12 @@ def told_error(text: str, kind: str) -> PhotinusError:
     cls = getattr(errors, kind, RunFailedError) if kind in errors.__all__ else RunFailedError
     is_ours = isinstance(cls, type) and issubclass(cls, PhotinusError)
     return cls(text) if is_ours else RunFailedError(text)
+
+
+def _place(error: Exception) -> str:
+    """Returns where an error was raised: file and line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
 
 
 def _host() -> str:

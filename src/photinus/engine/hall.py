@@ -4,43 +4,49 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
+from typing import Self
 
 from photinus.core.errors import RunFailedError, message
 from photinus.core.events import Warned
 from photinus.engine.base import SOCKETS, Assignment
-from photinus.engine.errand import Errand, told_error
+from photinus.engine.errand import Call, Errand, told_error
 from photinus.nodes.coordinator import Coordinator, Result
-from photinus.nodes.service import Service
+from photinus.nodes.service import Service, Speaks
 from photinus.transport.credentials import Credentials
 from photinus.transport.folder import FolderListener
 from photinus.transport.link import Gone, Hear, Listener
 from photinus.transport.serve import TcpListener
 
-__all__ = ["Hall"]
+__all__ = ["Hall", "Meeting"]
 
 _LAST_SECONDS = 10.0
 """So long Ctrl-C waits for the end of a round."""
 
 
-class Hall:
-    """Where the workers of one run meet.
+class Meeting:
+    """Where workers meet whoever speaks for a run: keys, listener, service.
 
     Args:
-        assignment: what is trained.
+        speaks: the state machine; its desk names the run.
         host: the interface to listen on.
+        security: tls, or none.
+        road: sockets, or a folder.
     """
 
-    def __init__(self, assignment: Assignment, host: str = "127.0.0.1") -> None:
-        make = Credentials.make if assignment.security == "tls" else Credentials.none
-        self._assignment, self._host = assignment, host
-        self._credentials = make(assignment.run)
-        self._coordinator = Coordinator(
-            assignment.program, assignment.desk(), now=time.monotonic(), cut=assignment.cut
-        )
-        self._service = Service(self._coordinator, self._listen)
+    def __init__(
+        self,
+        speaks: Speaks,
+        host: str = "127.0.0.1",
+        security: str = "tls",
+        road: str = SOCKETS,
+    ) -> None:
+        make = Credentials.make if security == "tls" else Credentials.none
+        self._host, self._speaks, self._road = host, speaks, road
+        self._credentials = make(speaks.desk.run)
+        self._service = Service(speaks, self._listen)
         self.address = self._service.listener.address
 
-    def __enter__(self) -> Hall:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -54,14 +60,56 @@ class Hall:
         self._service.close()
 
     def _listen(self, hear: Hear, gone: Gone) -> Listener:
-        road = self._assignment.road
-        if road != SOCKETS:
-            return FolderListener(road, self._credentials, hear, gone)
+        if self._road != SOCKETS:
+            return FolderListener(self._road, self._credentials, hear, gone)
         return TcpListener(self._host, self._credentials, hear, gone, on_refused=self._refused)
 
     def _refused(self, *what: object) -> None:
         text = "strangers were turned away: " + ", ".join(str(w) for w in what)
-        self._assignment.emit(Warned(text=text))
+        self._speaks.desk.emit(Warned(text=text))
+
+    def call(self, lost_seconds: float = 30.0) -> Call:
+        """Returns what every worker must know, with a key of its own."""
+        term, key = self._speaks.desk.term, self._credentials.worker()
+        return Call(self.address, key, term, lost_seconds)
+
+    @property
+    def slots(self) -> int:
+        """How many seats there are."""
+        return self._speaks.fence.workers
+
+    def lease(self, slot: int) -> int:
+        """Returns how often a slot was taken."""
+        return self._service.lease(slot)
+
+    @property
+    def is_over(self) -> bool:
+        """True when every worker may go."""
+        return self._speaks.is_over
+
+    def wait(self, seconds: float) -> bool:
+        """Waits for the end; returns whether it has come."""
+        return self._service.wait(seconds)
+
+    def stop(self, reason: str) -> None:
+        """Ends the run without a result."""
+        self._service.stop(reason)
+
+
+class Hall(Meeting):
+    """Where the workers of one training meet.
+
+    Args:
+        assignment: what is trained.
+        host: the interface to listen on.
+    """
+
+    def __init__(self, assignment: Assignment, host: str = "127.0.0.1") -> None:
+        self._assignment = assignment
+        self._coordinator = Coordinator(
+            assignment.program, assignment.desk(), now=time.monotonic(), cut=assignment.cut
+        )
+        super().__init__(self._coordinator, host, assignment.security, assignment.road)
 
     def errand(self) -> Errand:
         """Returns what every worker is sent."""
@@ -74,15 +122,6 @@ class Hall:
             assignment.lost_seconds,
         )
 
-    def lease(self, slot: int) -> int:
-        """Returns how often a slot was taken."""
-        return self._service.lease(slot)
-
-    @property
-    def is_over(self) -> bool:
-        """True when every worker may go."""
-        return self._coordinator.is_over
-
     @property
     def is_between_passes(self) -> bool:
         """True when the next pass over rows that stream is waited for."""
@@ -91,10 +130,6 @@ class Hall:
     def next_pass(self) -> None:
         """Every worker comes again, with another pass over its rows."""
         self._service.next_pass()
-
-    def wait(self, seconds: float) -> bool:
-        """Waits for the end; returns whether it has come."""
-        return self._service.wait(seconds)
 
     def stopped(self) -> None:
         """Ctrl-C: the round under way is saved, if it ends soon, and then the run ends.
@@ -109,10 +144,6 @@ class Hall:
             late = f"no round ended within {most}: the last checkpoint is an older one"
             self._assignment.emit(Warned(text=late))
         self.stop(wrong)
-
-    def stop(self, reason: str) -> None:
-        """Ends the run without a result."""
-        self._service.stop(reason)
 
     def result(self) -> Result:
         """Returns what was agreed.

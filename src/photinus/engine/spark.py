@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from photinus.core.errors import NotReadyError, RunFailedError, UsageError, message
+from photinus.core.errors import NotReadyError, UsageError, message
 from photinus.core.events import Warned
 from photinus.engine.base import ArrayData, Assignment, Engine, part_of
 from photinus.engine.errand import Errand
 from photinus.engine.hall import Hall
 from photinus.engine.session import interruptible, session_warnings, spark_session
-from photinus.engine.spark_job import SparkJob, cause_of
+from photinus.engine.spark_job import SparkJob, check_size, see_through
 from photinus.feed.arrow import ColumnSpec
 from photinus.feed.base import Array
 from photinus.feed.checks import RowChecks, Sieve
@@ -35,26 +35,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = [
-    "MAX_CLOSURE_BYTES",
-    "FrameData",
-    "SparkEngine",
-    "check_slots",
-    "frame_of",
-    "slots_of",
-]
+__all__ = ["FrameData", "SparkEngine", "check_slots", "frame_of", "slots_of"]
 
-MAX_CLOSURE_BYTES = 512 << 10
-"""Above 1 MiB Spark makes a task's closure a broadcast: a file in clear on every machine."""
 _SCHEMA = "slot int, rows long, streams boolean"
-_LEAVE_SECONDS = 15.0
-"""So long the tasks may take to end once the run is over."""
 _REGISTER_SECONDS = 30.0
 """So long executors may take to register."""
-_AGAIN = 3
-"""So often a job that Spark gave up is submitted again."""
-_FAILURES = 3
-"""So often every task may fail before the first worker has come."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -114,10 +99,12 @@ class SparkEngine(Engine):
 
             def job(counted: Mapping[int, int] | None = None) -> SparkJob:
                 task = _task(_Reads(hall.errand(), spec, data.checks, data.budget, counted))
-                _check_size(task)
-                return SparkJob(frame, task, _SCHEMA, assignment.run.hex())
+                check_size(task)
+                tasks = frame.mapInArrow(task, _SCHEMA)
+                return SparkJob(spark.sparkContext, tasks.collect, assignment.run.hex())
 
-            _see_through(hall, job, assignment)
+            passes = _Passes(hall, job, assignment)
+            see_through(hall, job(), assignment.emit, follow=passes.next, stopped=hall.stopped)
         return hall.result()
 
 
@@ -232,59 +219,29 @@ def _task(reads: _Reads) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Rec
     return train
 
 
-def _check_size(task: object) -> None:
-    from pyspark import cloudpickle
+class _Passes:
+    """Where rows stream, every pass over them is a job of its own.
 
-    size = len(cloudpickle.dumps(task))  # type: ignore[no-untyped-call]
-    if size > MAX_CLOSURE_BYTES:
-        raise UsageError(
-            f"what travels to each task must be below {MAX_CLOSURE_BYTES >> 10} KiB",
-            got=f"{size >> 10} KiB",
-            do="keep arrays out of the program's settings",
-        )
-
-
-def _see_through(
-    hall: Hall, make: Callable[[Mapping[int, int] | None], SparkJob], assignment: Assignment
-) -> None:
-    """Waits for the end of the run; a job that Spark gave up is submitted again.
-
-    Where rows stream, every pass over them is a job of its own. All are jobs of one term: the
-    coordinator lives here and lost nothing, and leases fence what an older job left behind.
+    All are jobs of one term: the coordinator lives here and lost nothing, and leases fence what an
+    older job left behind.
     """
-    job = make(None)
-    job.start()
-    tries, came, counted = 0, False, dict[int, int]()
-    try:
-        while not hall.wait(0.2):
-            if job.is_alive():
-                came = came or _have_come(hall, job, assignment.program.workers)
-                continue
-            if hall.is_between_passes and job.error is None:
-                streams = {row["slot"]: row["rows"] for row in job.rows if row["streams"]}
-                if streams != counted:
-                    _check_passes(streams, assignment)
-                hall.next_pass()
-                counted, job = streams, make(streams)
-                job.start()
-                continue
-            tries += 1
-            reason = cause_of(job.error)
-            if tries > _AGAIN:
-                raise RunFailedError("Spark gave the job up", got=reason)
-            what = message("Spark gave the job up", got=f"{reason}; it is submitted again")
-            assignment.emit(Warned(text=what))
-            job = job.again()
-            job.start()
-        job.join(_LEAVE_SECONDS)
-    except KeyboardInterrupt:
-        hall.stopped()
-        raise
-    finally:
-        if job.is_alive():
-            hall.stop("the driver ended the run")
-            job.join(1.0)
-            job.cancel()
+
+    def __init__(
+        self, hall: Hall, make: Callable[[Mapping[int, int] | None], SparkJob], of: Assignment
+    ) -> None:
+        self._hall, self._make, self._of = hall, make, of
+        self._counted: Mapping[int, int] = {}
+
+    def next(self, job: SparkJob) -> SparkJob | None:
+        """Returns the job of the next pass; None where the last one is not over."""
+        if not self._hall.is_between_passes or job.error is not None:
+            return None
+        streams = {row["slot"]: row["rows"] for row in job.rows if row["streams"]}
+        if streams != self._counted:
+            _check_passes(streams, self._of)
+        self._hall.next_pass()
+        self._counted = streams
+        return self._make(streams)
 
 
 def _check_passes(streams: Mapping[int, int], assignment: Assignment) -> None:
@@ -297,16 +254,6 @@ def _check_passes(streams: Mapping[int, int], assignment: Assignment) -> None:
             raise NotReadyError(f"{wrong}, and {phase.name} takes them in one step", do=do)
     got = "each pass over them is a Spark job of its own, in their order of arrival"
     assignment.emit(Warned(text=message(wrong, got=got, do=do)))
-
-
-def _have_come(hall: Hall, job: SparkJob, workers: int) -> bool:
-    """Returns whether any worker has come; refuses to wait for tasks that fail before they do."""
-    if any(hall.lease(slot) for slot in range(workers)):
-        return True
-    if job.failures() > _FAILURES * workers:
-        wrong = "the tasks of Spark fail before their workers say hello"
-        raise NotReadyError(wrong, got=job.reason() or None, do="photinus doctor")
-    return False
 
 
 def check_slots(spark: SparkSession, workers: int) -> None:

@@ -5,49 +5,63 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from photinus.core.errors import NotReadyError, RunFailedError, UsageError, message
+from photinus.core.events import Event, Warned
+from photinus.engine.hall import Meeting
+
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row
+    from pyspark import SparkContext
 
-__all__ = ["SparkJob", "cause_of"]
+__all__ = ["MAX_CLOSURE_BYTES", "SparkJob", "cause_of", "check_size", "see_through"]
 
+MAX_CLOSURE_BYTES = 512 << 10
+"""Above 1 MiB Spark makes a task's closure a broadcast: a file in clear on every machine."""
+_LEAVE_SECONDS = 15.0
+"""So long the tasks may take to end once the run is over."""
+_AGAIN = 3
+"""So often a job that Spark gave up is submitted again."""
+_FAILURES = 3
+"""So often every task may fail before the first worker has come."""
+_FIRST_SLOTS = 32
+"""Where there are more, so many are looked at: Spark begins with the first."""
 _LOOKED_AT = 100
 _ERROR = re.compile(r"[\w.]+(Error|Exception)(:|$)")
 
 
 class SparkJob(threading.Thread):
-    """Runs `frame.mapInArrow(task, schema).collect()`.
+    """Runs a job, as `lambda: frame.mapInArrow(task, schema).collect()`.
 
     Args:
-        frame: what the tasks read.
-        task: what they do.
-        schema: of the rows that they yield.
+        context: whose tasks they are.
+        act: starts the job, and returns its rows.
         group: the name that the job is known and cancelled by.
     """
 
-    def __init__(self, frame: DataFrame, task: Any, schema: str, group: str) -> None:  # noqa: ANN401
+    def __init__(self, context: SparkContext, act: Callable[[], list[Any]], group: str) -> None:
         super().__init__(name="photinus-job", daemon=True)
-        self.rows: list[Row] = []
+        self.rows: list[Any] = []
         self.error: Exception | None = None
-        self._frame, self._task, self._schema, self._group = frame, task, schema, group
+        self._context, self._act, self._group = context, act, group
 
     def again(self) -> SparkJob:
         """Returns the same job, not yet started."""
-        return SparkJob(self._frame, self._task, self._schema, self._group)
+        return SparkJob(self._context, self._act, self._group)
 
     def run(self) -> None:
         """Runs it to its end."""
         try:
-            context = self._frame.sparkSession.sparkContext
-            context.setJobGroup(self._group, "photinus", interruptOnCancel=True)
-            self.rows = self._frame.mapInArrow(self._task, self._schema).collect()
+            self._context.setJobGroup(self._group, "photinus", interruptOnCancel=True)
+            self.rows = self._act()
         except Exception as error:
             self.error = error
 
     def cancel(self) -> None:
         """Ends its tasks."""
-        self._frame.sparkSession.sparkContext.cancelJobGroup(self._group)
+        self._context.cancelJobGroup(self._group)
 
     def failures(self) -> int:
         """Returns how many tasks have failed so far; Spark starts each again without a word."""
@@ -55,11 +69,10 @@ class SparkJob(threading.Thread):
 
     def reason(self) -> str:
         """Returns why a task failed, in one line; nothing where Spark does not say."""
-        context = self._frame.sparkSession.sparkContext
         for stage, failed in self._stages():
             # the store is Spark's own and may change: without it the reason is left out
             with contextlib.suppress(Exception):
-                tasks = context._jsc.sc().statusStore().taskList(stage, 0, _LOOKED_AT)
+                tasks = self._context._jsc.sc().statusStore().taskList(stage, 0, _LOOKED_AT)
                 said = [tasks.apply(i).errorMessage() for i in range(tasks.size() if failed else 0)]
                 found = [text.get() for text in said if text.isDefined()]
                 if found:
@@ -67,7 +80,7 @@ class SparkJob(threading.Thread):
         return ""
 
     def _stages(self) -> list[tuple[int, int]]:
-        tracker = self._frame.sparkSession.sparkContext.statusTracker()
+        tracker = self._context.statusTracker()
         jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._group)]
         stages = {stage for job in jobs if job is not None for stage in job.stageIds}
         found = {stage: tracker.getStageInfo(stage) for stage in sorted(stages)}
@@ -87,3 +100,82 @@ def cause_of(error: object) -> str:
     python = [line for line in lines if _ERROR.match(line)]
     named = [line for line in lines if "Error" in line or "Exception" in line]
     return (python or named or lines or [type(error).__name__])[-1][:300]
+
+
+def check_size(task: object) -> None:
+    """Refuses a task that Spark would write to a file in clear: the run's key is in it.
+
+    Raises:
+        UsageError: it is too large.
+    """
+    from pyspark import cloudpickle
+
+    with ThreadPoolExecutor(1) as aside:  # pickling notes broadcasts for its thread's next job
+        size = len(aside.submit(cloudpickle.dumps, task).result())
+    if size > MAX_CLOSURE_BYTES:
+        raise UsageError(
+            f"what travels to each task must be below {MAX_CLOSURE_BYTES >> 10} KiB",
+            got=f"{size >> 10} KiB",
+            do="keep arrays out of the program's settings",
+        )
+
+
+def see_through(
+    meeting: Meeting,
+    job: SparkJob,
+    emit: Callable[[Event], None],
+    *,
+    follow: Callable[[SparkJob], SparkJob | None] = lambda job: None,  # noqa: ARG005
+    stopped: Callable[[], None] = lambda: None,
+) -> None:
+    """Waits for the end of the run; a job that Spark gave up is submitted again.
+
+    Args:
+        meeting: where the workers meet.
+        job: not yet started.
+        emit: is told of what is submitted again.
+        follow: returns the job that comes after one that ended, if that is no failure.
+        stopped: is called after Ctrl-C, while the workers are still there.
+
+    Raises:
+        RunFailedError: Spark gave it up too often.
+        NotReadyError: its tasks fail before any worker came.
+    """
+    job.start()
+    tries, came = 0, False
+    try:
+        while not meeting.wait(0.2):
+            if job.is_alive():
+                came = came or _have_come(meeting, job)
+                continue
+            after = follow(job)
+            if after is None:
+                tries += 1
+                reason = cause_of(job.error)
+                if tries > _AGAIN:
+                    raise RunFailedError("Spark gave the job up", got=reason)
+                what = message("Spark gave the job up", got=f"{reason}; it is submitted again")
+                emit(Warned(text=what))
+                after = job.again()
+            job = after
+            job.start()
+        job.join(_LEAVE_SECONDS)
+    except KeyboardInterrupt:
+        stopped()
+        raise
+    finally:
+        if job.is_alive():
+            meeting.stop("the driver ended the run")
+            job.join(1.0)
+            job.cancel()
+
+
+def _have_come(meeting: Meeting, job: SparkJob) -> bool:
+    """Returns whether any worker has come; refuses to wait for tasks that fail before they do."""
+    slots = min(meeting.slots, _FIRST_SLOTS)
+    if any(meeting.lease(slot) for slot in range(slots)):
+        return True
+    if job.failures() > _FAILURES * slots:
+        wrong = "the tasks of Spark fail before their workers say hello"
+        raise NotReadyError(wrong, got=job.reason() or None, do="photinus doctor")
+    return False

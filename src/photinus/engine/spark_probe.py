@@ -102,12 +102,9 @@ def _tasks(spark: SparkSession, host: str, workers: int) -> Iterator[Finding]:
         listener, key = _listener(host, secrets.token_bytes(16))
     except PhotinusError:
         return  # the port's finding has said so
-    job = SparkJob(
-        spark.range(0, workers, 1, workers),
-        _task(listener.address, asdict(key)),
-        _SCHEMA,
-        key.run.hex(),
-    )
+    task = _task(listener.address, asdict(key))
+    tasks = spark.range(0, workers, 1, workers).mapInArrow(task, _SCHEMA)
+    job = SparkJob(spark.sparkContext, tasks.collect, key.run.hex())
     try:
         rows = _rows(job, workers)
     finally:

@@ -5,18 +5,68 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from photinus.core.errors import PhotinusError
 from photinus.core.events import Log, Warned
-from photinus.nodes.coordinator import Coordinator
+from photinus.nodes.desk import Desk
+from photinus.nodes.fence import Fence
 from photinus.nodes.gauges import Gauges
 from photinus.nodes.payoff import Payoff
 from photinus.transport.frames import Frame
 from photinus.transport.link import Gone, Hear, Listener, Peer
 
-__all__ = ["Service"]
+__all__ = ["Service", "Speaks"]
 
 _TICK_SECONDS = 0.1
+
+
+class Speaks(Protocol):
+    """A state machine that a service carries frames for: frames in, frames out."""
+
+    failure: str
+    failure_kind: str
+
+    @property
+    def desk(self) -> Desk:
+        """Where events go."""
+
+    @property
+    def fence(self) -> Fence:
+        """The seats."""
+
+    @property
+    def is_over(self) -> bool:
+        """True when every worker may go."""
+
+    @property
+    def is_between_passes(self) -> bool:
+        """True when the next pass over rows that stream is waited for."""
+
+    @property
+    def is_cut_asked(self) -> bool:
+        """True while the present round waits to be saved."""
+
+    def next_pass(self, now: float) -> None:
+        """Every worker comes again, with another pass over its rows."""
+
+    def ask_for_a_cut(self) -> bool:
+        """Has the present round saved; False where there is none to save."""
+
+    def hear(self, frame: Frame, now: float) -> list[Frame]:
+        """Takes one frame in."""
+
+    def gone(self, slot: int, lease: int, now: float) -> None:
+        """A worker's connection closed."""
+
+    def withdraw(self, hello: Frame) -> None:
+        """Who asked for a seat is gone."""
+
+    def tick(self, now: float) -> list[Frame]:
+        """Lets time pass."""
+
+    def stop(self, reason: str) -> list[Frame]:
+        """Ends it without a result."""
 
 
 class Service:
@@ -32,7 +82,7 @@ class Service:
 
     def __init__(
         self,
-        coordinator: Coordinator,
+        coordinator: Speaks,
         listen: Callable[[Hear, Gone], Listener],
         now: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -1,0 +1,298 @@
+"""DeepDist's door: any Python object as a model, a gradient on workers, a descent in the driver."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from photinus.core.errors import UsageError
+from photinus.core.events import Event
+from photinus.core.parameters import Vector
+from photinus.core.settings import one_of, whole
+from photinus.engine.spark_units import (
+    Parts,
+    coded,
+    loaded,
+    logged,
+    parts_of_frame,
+    parts_of_rdd,
+    run_units,
+)
+from photinus.estimators.outline import changed, filled, sketched
+from photinus.nodes.desk import Desk
+from photinus.nodes.parcel import packed, unpacked
+from photinus.nodes.units import UnitOwner, Units
+from photinus.run.book import Book
+from photinus.strategies.outer import Adagrad
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark import RDD
+    from pyspark.sql import DataFrame, Row
+
+__all__ = ["AdaGrad", "DeepDist", "Trained"]
+
+_Gradient = Callable[[Any, Iterator[Any]], Any]
+_Descent = Callable[[Any, Any], object]
+
+
+class Trained(NamedTuple):
+    """What one `train` counted."""
+
+    partitions: int
+    epochs: int
+    updates: int
+    """Applied by `descent`, each once."""
+    empty: int
+    """Partitions whose gradient was None or empty."""
+    refused: tuple[int, ...]
+    """Partitions whose numbers were not finite: `descent` never saw them."""
+    duplicates: int
+    """Updates that came again after they were applied."""
+    fenced: int
+    """Updates of a task that had lost its partition to another."""
+    seconds: float
+
+
+class DeepDist:
+    """Trains any Python object on the partitions of an RDD or a DataFrame, as they come.
+
+    For each partition p:  g ← gradient(model, rows of p), on a worker;  descent(model, g), here.
+
+    A task fetches the newest model, computes on its whole partition, and pushes; updates are
+    applied at once, one after the other. When a worker is lost its partition is done again by
+    another task: each partition counts once an epoch.
+
+    The object travels once, as a broadcast, without its arrays; those, and the numbers and texts
+    that are its attributes, travel as frames. A broadcast lies in clear on the executors' disks;
+    the key of the run is not in it.
+
+    Args:
+        model: any object that Python can copy by pickling; it is changed in place.
+        folder: where `ledger.jsonl` is written, for `photinus audit`; None writes none.
+        security: tls, or none: frames in clear, for a network that is trusted as a whole.
+        emit: is told of everything that happens; left out, warnings go to the log `photinus`.
+
+    Raises:
+        UsageError: an argument is out of its limits.
+
+    Example:
+        >>> def gradient(model, rows):
+        ...     return sum(row - model["mean"] for row in rows)
+        >>> def descent(model, update):
+        ...     model["mean"] += 0.01 * update
+        >>> with DeepDist({"mean": np.zeros(3)}) as dd:  # doctest: +SKIP
+        ...     dd.train(rdd, gradient, descent)
+
+    Source: DeepDist (Neumann, 2014), after Downpour SGD (Dean et al., 2012).
+    """
+
+    def __init__(
+        self,
+        model: Any,  # noqa: ANN401 - any object
+        *,
+        folder: Path | str | None = None,
+        security: str = "tls",
+        emit: Callable[[Event], None] | None = None,
+    ) -> None:
+        if not one_of("tls", "none").holds(security):
+            raise UsageError("security must be tls or none", got=security)
+        self.model = model
+        self._security, self._emit = security, emit or logged
+        self._folder = None if folder is None else Path(folder)
+        self._run, self._term = secrets.token_bytes(16), 0
+        self._book: Book | None = None
+        self._is_open = False
+
+    def __enter__(self) -> Self:
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._book = Book(self._folder / "ledger.jsonl", self._run)
+        self._is_open = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._is_open = False
+        if self._book is not None:
+            self._book.close()
+
+    def train(
+        self,
+        data: RDD[Any] | DataFrame,
+        gradient: _Gradient,
+        descent: _Descent,
+        *,
+        epochs: int = 1,
+    ) -> Trained:
+        """Goes over the partitions, and applies what each gives.
+
+        Args:
+            data: an RDD, or a DataFrame of a classic session.
+            gradient: of the model, a fresh copy each time, and an iterator over the partition's
+                elements (of a DataFrame, its `Row`s); returns arrays, numbers, texts, and lists,
+                tuples and dicts of them. None or an empty one is not applied.
+            descent: changes the model by what `gradient` returned.
+            epochs: how often all partitions are done.
+
+        Raises:
+            UsageError: `gradient` returned anything else, or `descent` changed what cannot travel.
+            NotReadyError: a module is missing on a worker, or the session is one of Connect.
+            RunFailedError: `gradient` failed four times on a partition, `descent` failed once, or
+                Spark gave the job up. The model holds what was applied so far.
+        """
+        if not self._is_open:
+            raise UsageError("the server lives within the with", do="with DeepDist(model) as dd")
+        if not whole(1).holds(epochs):
+            raise UsageError("epochs must be a whole number of at least 1", got=epochs)
+        parts, began = _parts(data), time.monotonic()
+        rule = _Server(self.model, descent)
+        sent = parts.context.broadcast((coded(gradient), rule.outline))
+        counts, refused = dict[str, int](), list[int]()
+        try:
+            for _ in range(epochs):
+                owner = self._owner(parts.count, rule)
+                run_units(parts, owner, _task(sent), security=self._security, again=False)
+                refused += owner.refused
+                for name, count in owner.fence.counts.items():
+                    counts[name] = counts.get(name, 0) + count
+        finally:
+            sent.destroy()
+        return Trained(
+            partitions=parts.count,
+            epochs=epochs,
+            updates=counts["applied"] - rule.empty,
+            empty=rule.empty,
+            refused=tuple(refused),
+            duplicates=counts["duplicate"],
+            fenced=counts["fenced"],
+            seconds=time.monotonic() - began,
+        )
+
+    def _owner(self, partitions: int, rule: _Server) -> UnitOwner:
+        """Returns who speaks for one epoch: a term of its own."""
+        self._term += 1
+        desk = Desk(run=self._run, term=self._term, emit=self._emit)
+        if self._book is not None:
+            desk = replace(desk, enter=self._book.enter)
+        return UnitOwner(Units(count=partitions), rule, desk)
+
+
+class _Server:
+    """Holds the model, and applies updates to it, one at a time."""
+
+    def __init__(self, model: object, descent: _Descent) -> None:
+        self._model, self._descent, self.empty = model, descent, 0
+        self.outline, self._tree = sketched(model)
+        self._first = self._tree
+        self._parcel: Vector | None = None
+
+    def state(self) -> Vector:
+        """Returns the arrays and plain values as they are now."""
+        if self._parcel is None:
+            self._parcel = packed(self._tree, "the model")
+        return self._parcel
+
+    def take(self, results: Sequence[Any]) -> bool:
+        """Applies one update."""
+        [update] = results
+        if update is None or (isinstance(update, (dict, list, tuple)) and not update):
+            self.empty += 1
+            return True
+        self._descent(self._model, update)
+        outline, self._tree = sketched(self._model)
+        if outline != self.outline:
+            raise UsageError(
+                "descent changed what workers cannot be told",
+                got=changed(filled(self.outline, self._first), self._model),
+                do="keep it in an attribute that is an array or a plain value, or outside of "
+                "the model",
+            )
+        self._parcel = None
+        return True
+
+
+class AdaGrad:
+    """Steps of AdaGrad for a `descent`: every number has a rate of its own.
+
+    G ← G + g²;  step = lr · g / (√G + ε).
+
+    The sums G stay in the driver, one for each name.
+
+    Args:
+        lr: the rate of a number's first step.
+        eps: ε.
+
+    Raises:
+        UsageError: a number is not above 0.
+
+    Example:
+        >>> import numpy as np
+        >>> adagrad = AdaGrad(lr=0.5)
+        >>> weights = np.zeros(2)
+        >>> for _ in range(2):
+        ...     weights += adagrad.step("weights", np.array([1.0, -3.0]))
+        >>> weights.round(3).tolist()
+        [0.854, -0.854]
+
+    Source: Duchi, Hazan and Singer, 2011.
+    """
+
+    def __init__(self, lr: float = 0.01, eps: float = 1e-6) -> None:
+        self._outer = Adagrad(lr=lr, eps=eps)
+        self._sums: dict[str, tuple[Vector, ...]] = {}
+
+    def step(self, name: str, update: Vector) -> Vector:
+        """Returns what to add to the parameters `name` for an update of the same shape."""
+        sums = self._sums.get(name) or self._outer.init(update)
+        moved, self._sums[name] = self._outer.update(update * 0, -update, sums)
+        return moved
+
+
+def _task(sent: Any) -> Callable[[int, Iterator[Any]], Callable[[Vector], Vector]]:  # noqa: ANN401
+    """Returns what a task does with its partition; `sent` is the broadcast."""
+
+    def work(partition: int, rows: Iterator[Any]) -> Callable[[Vector], Vector]:  # noqa: ARG001
+        code, outline = sent.value
+        gradient = loaded(code, "gradient")
+
+        def once(parcel: Vector) -> Vector:
+            update = gradient(filled(outline, unpacked(parcel)), rows)
+            return packed(update, "what gradient returns")
+
+        return once
+
+    return work
+
+
+def _parts(data: Any) -> Parts:  # noqa: ANN401 - whatever a user gives
+    """Returns the partitions of an RDD or a DataFrame.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if hasattr(data, "mapPartitionsWithIndex"):
+        return parts_of_rdd(data)
+    if hasattr(data, "mapInArrow"):
+        return parts_of_frame(data, _rows)
+    wrong = "train needs an RDD or a DataFrame"
+    raise UsageError(wrong, got=type(data).__name__, do="sc.parallelize(data, partitions)")
+
+
+def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[Row]:
+    """Yields Arrow's rows as Spark's."""
+    from pyspark.sql import Row
+
+    for batch in batches:
+        named = Row(*batch.schema.names)
+        for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            yield named(*values)

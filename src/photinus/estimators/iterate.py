@@ -1,0 +1,188 @@
+"""Any iterative algorithm: compute on every worker's rows, combine, update, until it is done."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from photinus.core.errors import NotReadyError, UsageError
+from photinus.core.events import Event
+from photinus.core.parameters import Vector
+from photinus.core.settings import one_of, whole
+from photinus.engine.spark import check_slots, slots_of
+from photinus.engine.spark_units import Work, coded, loaded, logged, parts_of_frame, run_units
+from photinus.feed.base import Batch
+from photinus.feed.checks import RowChecks, Sieve
+from photinus.feed.rows import Rows, scaled
+from photinus.feed.spark import columns, partitioned
+from photinus.feed.spool import Budget, gather
+from photinus.nodes.desk import Desk
+from photinus.nodes.parcel import packed, unpacked
+from photinus.nodes.units import UnitOwner, Units
+from photinus.run.book import Book
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from photinus.feed.arrow import ColumnSpec
+
+__all__ = ["Iterated", "iterate"]
+
+_Compute = Callable[[Any, Batch], Any]
+_Combine = Callable[[list[Any]], Any]
+_Update = Callable[[Any, Any], tuple[Any, bool]]
+
+
+class Iterated(NamedTuple):
+    """What an iterative algorithm ended with."""
+
+    state: Any
+    rounds: int
+    is_done: bool
+    """False when the rounds were used up before `update` said so."""
+
+
+def iterate(
+    df: DataFrame,
+    compute: _Compute,
+    combine: _Combine,
+    update: _Update,
+    *,
+    start: Any,  # noqa: ANN401 - arrays and plain values
+    rounds: int = 100,
+    features: str | list[str] = "features",
+    label: str | None = None,
+    scale: float | None = None,
+    workers: int | None = None,
+    folder: Path | str | None = None,
+    security: str = "tls",
+    emit: Callable[[Event], None] | None = None,
+) -> Iterated:
+    """Runs rounds on long-lived tasks that read their rows once, in the form of IterativeReduce.
+
+    In every round:  pᵢ ← compute(state, rows of worker i);  total ← combine([p₁, …, p_K]);
+    (state, is_done) ← update(state, total).
+
+    A round waits for every worker: when one is lost, another task reads its rows and computes its
+    part of the round. So a fault changes no result. States and parts are arrays, numbers, texts,
+    None, and lists, tuples and dicts of them.
+
+    Args:
+        df: the rows, of a classic session.
+        compute: of a state and a `Batch` of all rows of a worker: `features` [n, ...], read-only,
+            and `labels` [n] or None. n may be 0.
+        combine: of the workers' parts, in the order of their slots; in the driver.
+        update: of the state and what was combined; in the driver.
+        start: the first state.
+        rounds: the most rounds.
+        features: a column of vectors, arrays, bytes, images or numbers, or several of numbers.
+        label: a column of numbers.
+        scale: features are handed out as float32(features) · scale; None as they are.
+        workers: tasks at the same time; left out, one a partition, as far as there are slots.
+        folder: where `ledger.jsonl` is written, for `photinus audit`; None writes none.
+        security: tls, or none: frames in clear, for a network that is trusted as a whole.
+        emit: is told of everything that happens; left out, warnings go to the log `photinus`.
+
+    Raises:
+        UsageError: a function returned something else, or an argument is out of its limits.
+        DataError: a column or a row is wrong.
+        NotReadyError: the cluster lacks slots or a module.
+        RunFailedError: `combine` or `update` failed, or `compute` did four times on a worker.
+
+    Example:
+        >>> iterate(  # doctest: +SKIP
+        ...     df,
+        ...     compute=lambda mean, rows: rows.features.sum(axis=0),
+        ...     combine=sum,
+        ...     update=lambda mean, total: (total / 1000, True),
+        ...     start=np.zeros(3),
+        ... ).state
+
+    Source: IterativeReduce (Patterson, KnittingBoar, 2013).
+    """
+    _check(start, rounds, security)
+    spark = df.sparkSession
+    count = workers if workers is not None else 1
+    check_slots(spark, count)
+    frame, spec = columns(df, features, label)
+    if workers is None:
+        most = slots_of(spark)
+        count = df.rdd.getNumPartitions()
+        count = max(1, count if most is None else min(count, most))
+    parts = parts_of_frame(partitioned(frame, count))
+    rule, run = _Rounds(start, combine, update, rounds), secrets.token_bytes(16)
+    with ExitStack() as stack:
+        sent = spark.sparkContext.broadcast(coded(compute))
+        stack.callback(sent.destroy)
+        desk = Desk(run=run, emit=emit or logged)
+        if folder is not None:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            book = Book(Path(folder) / "ledger.jsonl", run)
+            stack.callback(book.close)
+            desk = replace(desk, enter=book.enter)
+        units = Units(count=count, together=True, unit="worker", work="compute", taking="update")
+        owner = UnitOwner(units, rule, desk)
+        work = _work(sent, replace(spec, scale=scale), Budget())
+        run_units(parts, owner, work, security=security, again=True)
+    return Iterated(rule.value, rule.rounds, rule.is_done)
+
+
+class _Rounds:
+    """Holds the state; combines and updates."""
+
+    def __init__(self, start: object, combine: _Combine, update: _Update, most: int) -> None:
+        self.value, self.rounds, self.is_done = start, 0, False
+        self._combine, self._update, self._most = combine, update, most
+        self._parcel = packed(start, "start")
+
+    def state(self) -> Vector:
+        """Returns the state as it was after the last round."""
+        return self._parcel
+
+    def take(self, results: Sequence[Any]) -> bool:
+        """One round."""
+        updated = self._update(self.value, self._combine(list(results)))
+        if not isinstance(updated, tuple) or len(updated) != 2:
+            got = type(updated).__name__
+            raise UsageError("update must return (state, is_done)", got=got)
+        self._parcel = packed(updated[0], "the state that update returns")
+        self.value, self.is_done = updated[0], bool(updated[1])
+        self.rounds += 1
+        return self.is_done or self.rounds >= self._most
+
+
+def _work(sent: Any, spec: ColumnSpec, budget: Budget) -> Work:  # noqa: ANN401 - a broadcast
+    """Returns what a task does: it reads its rows once, and computes on them every round."""
+
+    def work(slot: int, batches: Iterator[Any]) -> Callable[[Vector], Vector]:
+        compute = loaded(sent.value, "compute")
+        rows = gather(batches, spec, Sieve(RowChecks(), slot), budget)
+        if not isinstance(rows, Rows):
+            raise NotReadyError(
+                f"the rows of partition {slot} fit neither in memory nor on disk",
+                got=f"{budget.memory_bytes >> 20} MiB and {budget.disk_bytes >> 20} MiB",
+                do="use more workers",
+            )
+        is_scaled = rows.scale is not None
+        features = scaled(rows.features.copy() if is_scaled else rows.features, rows.scale)
+        batch = Batch(features.view(), rows.labels)
+        batch.features.setflags(write=False)
+
+        def once(parcel: Vector) -> Vector:
+            return packed(compute(unpacked(parcel), batch), "what compute returns")
+
+        return once
+
+    return work
+
+
+def _check(start: object, rounds: object, security: object) -> None:
+    packed(start, "start")
+    if not whole(1).holds(rounds):
+        raise UsageError("rounds must be a whole number of at least 1", got=rounds)
+    if not one_of("tls", "none").holds(security):
+        raise UsageError("security must be tls or none", got=security)

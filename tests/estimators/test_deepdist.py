@@ -1,0 +1,223 @@
+"""DeepDist's door on a real Spark: each partition counts once, whatever becomes of its tasks."""
+
+import importlib
+import os
+import signal
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from photinus.core.errors import NotReadyError, RunFailedError, UsageError
+from photinus.estimators.deepdist import AdaGrad, DeepDist
+from photinus.report.ledger import audit
+
+PARTITIONS, ROWS = 6, 60
+DATA = np.random.default_rng(0).normal(size=(ROWS, 3))
+
+
+class Line:
+    """Least squares with the state of AdaGrad in it, as DeepDist's second example has it."""
+
+    def __init__(self):
+        self.w, self.sums, self.version, self.notes = np.zeros(2), 0, 0, ["a"]
+
+    def gradient(self, rows):
+        x, y = np.array(rows)[:, :2], np.array(rows)[:, 2]
+        return x.T @ (y - x @ self.w) / len(x)
+
+    def descend(self, gradient):
+        self.sums += gradient * gradient
+        self.w += 0.1 * gradient / (1e-6 + np.sqrt(self.sums))
+        self.version += 1
+
+
+def dies(partition):
+    """Faults of first attempts: killed, killed some time after its work, failed twice."""
+    from pyspark import TaskContext
+
+    attempt = TaskContext.get().attemptNumber()
+    if partition == 1 and attempt == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if partition == 2 and attempt == 0:
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    if partition == 3 and attempt < 2:
+        raise ValueError("a fault")
+
+
+def nothing_runs(spark):
+    assert not spark.sparkContext.statusTracker().getActiveJobsIds()
+    names = [thread.name for thread in threading.enumerate()]
+    return not [name for name in names if name.startswith(("accept", "read", "photinus"))]
+
+
+@pytest.fixture
+def rdd(spark):
+    numbered = list(enumerate(DATA.tolist()))
+    return spark.sparkContext.parallelize(numbered, PARTITIONS)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_every_update_counts_once_and_gives_the_numbers_of_the_original(spark, rdd, tmp_path):
+    def gradient(model, rows):
+        rows = list(rows)
+        partition = rows[0][0] * PARTITIONS // ROWS
+        dies(partition)
+        return {
+            "g": model.gradient([row for _, row in rows]),
+            "from": model.version,
+            "partition": partition,
+        }
+
+    model, points, order = Line(), [np.zeros(2)], []
+
+    def descent(model, update):
+        model.descend(update["g"])
+        points.append(model.w.copy())
+        order.append((update["partition"], update["from"]))
+
+    with DeepDist(model, folder=tmp_path) as dd:
+        counted = dd.train(rdd, gradient, descent, epochs=3)
+        assert dd.model is model
+    assert counted.updates == model.version == 3 * PARTITIONS
+    assert sorted(partition for partition, _ in order) == sorted(3 * [*range(PARTITIONS)])
+    assert audit(tmp_path / "ledger.jsonl").is_exact
+    # the original's own arithmetic, in the order in which the updates came
+    twin, old = Line(), Line()
+    for partition, version in order:
+        old.w = points[version]
+        twin.descend(old.gradient(np.array_split(DATA, PARTITIONS)[partition]))
+    assert np.array_equal(twin.w, model.w)
+    assert nothing_runs(spark)
+
+
+@pytest.mark.spark
+def test_a_dataframe_is_read_row_by_row(spark):
+    df = spark.createDataFrame([(float(n), [1, 2]) for n in range(20)], "x double, y array<int>")
+
+    def gradient(model, rows):
+        return sum(row.x + row["y"][1] for row in rows)
+
+    def descent(model, update):
+        model["sum"] += update
+
+    with DeepDist({"sum": 0.0}) as dd:
+        assert dd.train(df.repartition(3), gradient, descent).partitions == 3
+    assert dd.model["sum"] == 190 + 40
+
+
+def plain(model, rows):
+    return sum(1 for _ in rows)
+
+
+def grows(model, update):
+    model.notes.append("b")
+
+
+def breaks(model, update):
+    raise KeyError("syn0")
+
+
+class Thing:
+    pass
+
+
+CASES = {
+    "a gradient that returns an object": (
+        lambda model, rows: {"a": Thing()},
+        breaks,
+        UsageError,
+        r"what gradient returns\['a'\] must be an array or a plain value; got .*Thing; use numpy",
+    ),
+    "a gradient that fails": (
+        lambda model, rows: 1 / 0,
+        breaks,
+        RunFailedError,
+        r"^gradient failed 4 times on partition \d; got ZeroDivisionError: division by zero \(te",
+    ),
+    "a descent that raises": (
+        plain,
+        breaks,
+        RunFailedError,
+        r"^descent failed on partition \d, update 1; got KeyError: 'syn0'$",
+    ),
+    "a descent that changes what cannot travel": (
+        plain,
+        grows,
+        UsageError,
+        r"^descent changed what workers cannot be told; got model.notes; keep it in",
+    ),
+}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_wrong_is_one_sentence_and_nothing_is_left_running(spark, rdd, case):
+    gradient, descent, kind, sentence = CASES[case]
+    with pytest.raises(kind, match=sentence) as told, DeepDist(Line()) as dd:
+        dd.train(rdd, gradient, descent)
+    assert "\n" not in str(told.value)
+    assert nothing_runs(spark)
+
+
+@pytest.mark.spark
+def test_a_module_that_workers_lack_is_named(spark, rdd, tmp_path, monkeypatch):
+    (tmp_path / "only_in_the_driver.py").write_text("def gradient(model, rows):\n    return 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("only_in_the_driver")
+    monkeypatch.setattr(sys, "path", sys.path[1:])
+    with DeepDist(Line()) as dd, pytest.raises(NotReadyError) as told:
+        dd.train(rdd, module.gradient, breaks)
+    sentence = str(told.value)
+    assert sentence.startswith("gradient cannot be loaded on a worker; got ModuleNotFoundError")
+    assert "addPyFile" in sentence
+    assert nothing_runs(spark)
+
+
+@pytest.mark.spark
+def test_empty_and_endless_updates_are_counted_and_not_applied(rdd):
+    def gradient(model, rows):
+        first = next(rows)[0]
+        return None if first == 0 else {"g": np.array([np.nan if first == 10 else 1.0])}
+
+    seen = []
+    with DeepDist(Line()) as dd:
+        counted = dd.train(rdd, gradient, lambda model, update: seen.append(update["g"][0]))
+    assert (counted.updates, counted.empty, counted.refused) == (4, 1, (1,))
+    assert seen == [1.0] * 4
+
+
+def test_the_server_lives_within_the_with():
+    with pytest.raises(UsageError, match="within the with"):
+        DeepDist(Line()).train(None, plain, breaks)
+    with DeepDist(Line()) as dd:
+        pass
+    with pytest.raises(UsageError, match="within the with"):
+        dd.train(None, plain, breaks)
+
+
+def test_data_must_be_an_rdd_or_a_dataframe_of_a_classic_session():
+    class OfConnect:
+        sparkSession, mapInArrow = object(), None  # noqa: N815
+
+    with DeepDist(Line()) as dd:
+        with pytest.raises(UsageError, match=r"needs an RDD or a DataFrame; got list; sc.para"):
+            dd.train([1, 2], plain, breaks)
+        with pytest.raises(NotReadyError, match=r"Spark Connect.* use a classic session"):
+            dd.train(OfConnect(), plain, breaks)
+        with pytest.raises(UsageError, match="epochs must be a whole number"):
+            dd.train([1, 2], plain, breaks, epochs=0)
+    with pytest.raises(UsageError, match="security must be tls or none; got off"):
+        DeepDist(Line(), security="off")
+
+
+def test_adagrad_is_the_formula():
+    adagrad, sums = AdaGrad(lr=0.3, eps=1e-6), np.zeros((2, 3))
+    for seed in range(4):
+        g = np.random.default_rng(seed).normal(size=(2, 3))
+        sums += g * g
+        expected = 0.3 * g / (1e-6 + np.sqrt(sums))
+        assert np.allclose(adagrad.step("w", g), expected, rtol=1e-12)
+    assert np.allclose(adagrad.step("b", np.ones(1)), 0.3, rtol=1e-5)
