@@ -335,7 +335,8 @@ def test_lives_in_threads_do_every_unit_once_though_frames_are_lost_and_doubled(
         assert not thread.is_alive()
     assert play.rule.total[0] == (24 if together else 6)
     assert play.owner.fence.counts["applied"] == (24 if together else 6)
-    assert play.audited().duplicates > 0
+    assert play.owner.fence.counts["duplicate"] > 0
+    assert play.audited().pushed > play.owner.fence.counts["applied"]
 
 
 def test_a_life_that_cannot_repeat_ends_when_its_seat_is_lost(scene):
