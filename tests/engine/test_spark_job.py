@@ -1,6 +1,114 @@
-"""Why a Spark job failed, in one line."""
+"""A Spark job is seen through to its end; why it failed, in one line."""
 
-from photinus.engine.spark_job import cause_of
+import pytest
+
+from photinus.core.errors import NotReadyError, RunFailedError, UsageError
+from photinus.engine.spark_job import MAX_CLOSURE_BYTES, cause_of, check_size, see_through
+
+
+class Job:
+    """A job that ends at once, as its turn in the script says."""
+
+    def __init__(self, script, error=None, failed=0, lives=False):
+        self.script, self.error, self.failed, self.lives = script, error, failed, lives
+
+    def start(self):
+        self.script.append("start")
+
+    def again(self):
+        return Job(self.script, self.error, self.failed)
+
+    def is_alive(self):
+        return self.lives
+
+    def failures(self):
+        return self.failed
+
+    def reason(self):
+        return "ModuleNotFoundError: No module named 'torch'"
+
+    def join(self, seconds):
+        pass
+
+    def cancel(self):
+        self.script.append("cancel")
+
+
+class Place:
+    """A meeting that is over after so many looks."""
+
+    slots = 2
+
+    def __init__(self, script, looks, leases=0):
+        self.script, self.looks, self.leases = script, looks, leases
+
+    def wait(self, seconds):
+        self.looks -= 1
+        return self.looks < 0
+
+    def lease(self, slot):
+        return self.leases
+
+    def stop(self, reason):
+        self.script.append(f"stop: {reason}")
+
+
+class Interrupted(Place):
+    def wait(self, seconds):
+        raise KeyboardInterrupt
+
+
+def test_a_job_that_spark_gave_up_is_submitted_again_and_said_so():
+    script, events = [], []
+    see_through(Place(script, looks=2), Job(script, "ValueError: lost"), events.append)
+    assert script == ["start"] * 3
+    said = {event.text for event in events}
+    assert said == {"Spark gave the job up; got ValueError: lost; it is submitted again"}
+
+
+def test_a_job_that_spark_gives_up_again_and_again_ends_the_run():
+    script = []
+    with pytest.raises(RunFailedError, match=r"^Spark gave the job up; got all its tasks ended"):
+        see_through(Place(script, looks=99), Job(script), lambda event: None)
+    assert script == ["start"] * 4
+
+
+def test_a_job_that_follows_is_no_failure():
+    script, events, more = [], [], [None, "second", "first"]
+
+    def follow(job):
+        return Job(script, more[-1]) if more.pop() else None
+
+    see_through(Place(script, looks=3), Job(script), events.append, follow=follow)
+    assert script == ["start"] * 4
+    assert len(events) == 1
+
+
+def test_tasks_that_fail_before_anybody_came_end_the_run():
+    script = []
+    with pytest.raises(NotReadyError, match="before their workers say hello; got ModuleNotFound"):
+        see_through(Place(script, looks=9), Job(script, failed=7, lives=True), lambda event: None)
+    assert script == ["start", "stop: the driver ended the run", "cancel"]
+    see_through(Place([], looks=9, leases=1), Job([], failed=7, lives=True), lambda event: None)
+
+
+def test_after_ctrl_c_the_workers_are_still_there_when_it_is_told():
+    script = []
+    with pytest.raises(KeyboardInterrupt):
+        see_through(
+            Interrupted(script, looks=9),
+            Job(script, lives=True),
+            lambda event: None,
+            stopped=lambda: script.append("stopped"),
+        )
+    assert script == ["start", "stopped", "stop: the driver ended the run", "cancel"]
+
+
+def test_a_task_that_spark_would_write_to_a_file_is_refused():
+    heavy = bytes(MAX_CLOSURE_BYTES + 1)
+    with pytest.raises(UsageError, match="must be below 512 KiB; got 512 KiB"):
+        check_size(lambda: heavy)
+    check_size(lambda: None)
 
 
 def test_the_cause_is_the_line_that_python_raised():
