@@ -4,12 +4,9 @@ import json
 import subprocess
 import sys
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from photinus.cli.main import EXIT_CODES, commands, main
+from photinus.cli.main import EXIT_CODES, commands
 from photinus.cli.training import ENGINE
 from photinus.core import errors
 from photinus.run.job import ENGINES
@@ -17,6 +14,18 @@ from photinus.run.presets import PRESETS
 
 OPTIONS = {
     "audit": ["run"],
+    "compare": [
+        "job",
+        "--workers",
+        "--engine",
+        "--seed",
+        "--strategy",
+        "--step-seconds",
+        "--latency",
+        "--mbit",
+        "--folder",
+        "--set",
+    ],
     "demo": ["--workers", "--engine", "--folder", "--set"],
     "doctor": ["--workers", "--no-spark"],
     "evaluate": ["run", "--data"],
@@ -28,6 +37,7 @@ OPTIONS = {
         "--strategy",
         "--seed",
         "--threads",
+        "--road",
         "--folder",
         "--set",
         "--resume",
@@ -35,52 +45,6 @@ OPTIONS = {
     ],
 }
 """A change here is a change for users: it belongs in the change log."""
-JOB = """
-name = "blobs"
-workers = 2
-engine = "simulate"
-strategy = "all_reduce"
-
-[model]
-kind = "logistic"
-features = 2
-classes = 2
-epochs = 3
-
-[data]
-name = "parquet"
-path = "train.parquet"
-test = "test.parquet"
-features = ["x", "y"]
-label = "label"
-"""
-
-
-@pytest.fixture
-def call(capsys, tmp_path, monkeypatch):
-    """Runs a command in a folder of its own; returns its exit code and what it said."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        said = capsys.readouterr()
-        return ended.value.code, said.out, said.err
-
-    return run
-
-
-@pytest.fixture
-def job(tmp_path):
-    """A job on two clouds of points, as files."""
-    chance = np.random.default_rng(0)
-    for name, rows in (("train", 400), ("test", 100)):
-        labels = chance.integers(0, 2, rows)
-        points = chance.normal(scale=0.5, size=(rows, 2)) + 2 * labels[:, None] - 1
-        columns = {"x": points[:, 0], "y": points[:, 1], "label": labels}
-        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
-    (tmp_path / "job.toml").write_text(JOB)
-    return "job.toml"
 
 
 def test_the_options_are_these_and_no_others():

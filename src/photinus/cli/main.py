@@ -10,6 +10,7 @@ from typing import Final
 import click
 
 from photinus import __version__
+from photinus.cli.comparing import compare
 from photinus.cli.looking import audit, evaluate, report
 from photinus.cli.readiness import doctor
 from photinus.cli.training import demo, train
@@ -38,7 +39,7 @@ def commands() -> None:
     """
 
 
-for _command in (demo, train, evaluate, report, audit, doctor):
+for _command in (demo, train, compare, evaluate, report, audit, doctor):
     commands.add_command(_command)
 
 

@@ -22,6 +22,12 @@ class SimulatedEngine(Engine):
 
     def __init__(self, world: World | None = None) -> None:
         self.world = world or World()
+        self._simulation: Simulation | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Virtual ones, of the run that goes on or was the last."""
+        return self._simulation.now if self._simulation is not None else 0.0
 
     def run(self, assignment: Assignment) -> Result:
         """See `Engine.run`."""
@@ -37,8 +43,8 @@ class SimulatedEngine(Engine):
         rows = [Rows.of(*data.part(program, slot), scale=data.scale) for slot in slots]
         parts = [part_of(rows[s % len(rows)], program) for s in range(program.workers)]
         coordinator = Coordinator(program, assignment.desk(), cut=assignment.cut)
-        simulation = Simulation(program, parts, self.world, coordinator=coordinator)
-        result = simulation.run()
+        self._simulation = Simulation(program, parts, self.world, coordinator=coordinator)
+        result = self._simulation.run()
         if result is None:
             raise RunFailedError("the simulated run came to a standstill")
         return result

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Iterable, Sequence
 
-__all__ = ["Markup", "tag"]
+__all__ = ["Markup", "table", "tag"]
 
 _EMPTY = {"meta", "img", "br", "circle", "line", "path", "polyline", "rect"}
 
@@ -47,3 +48,17 @@ def _text(value: object) -> str:
         return f"{value:.2f}".rstrip("0").rstrip(".")  # pixels: two digits after the point do
     # NUL and its like are allowed nowhere in HTML, not even escaped
     return "".join(c if c >= " " or c in "\n\t" else "\ufffd" for c in str(value))
+
+
+def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
+    """A name that begins with # heads a column of numbers, set to the right."""
+    classes = ["r" if name.startswith("#") else None for name in names]
+    head = [
+        tag("th", name.removeprefix("#"), class_=c) for name, c in zip(names, classes, strict=True)
+    ]
+    body = [
+        tag("tr", *(tag("td", cell, class_=c) for cell, c in zip(row, classes, strict=True)))
+        for row in rows
+    ]
+    table = tag("table", tag("thead", tag("tr", *head)), tag("tbody", *body))
+    return tag("div", table, class_="wide")

@@ -15,7 +15,7 @@ from photinus.core.errors import UsageError
 from photinus.report.chart import chart, lanes
 from photinus.report.curves import speed_charts, training_charts, worker_lanes
 from photinus.report.journal import Stamped, read
-from photinus.report.markup import Markup, tag
+from photinus.report.markup import Markup, table, tag
 from photinus.report.picture import data_uri, mosaic, unpack
 from photinus.report.style import STYLE
 from photinus.report.summary import Summary, WorkerState, summarise
@@ -217,21 +217,7 @@ def _mistakes(rows: list[list[int]]) -> Markup:
         (str(true), str(said), count_text(count), f"{count / (sum(rows[true]) or 1):.2%}")
         for count, true, said in most
     ]
-    return _table(("the most frequent mistakes", "taken for", "#times", "#of its class"), body)
-
-
-def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
-    """A name that begins with # heads a column of numbers, set to the right."""
-    classes = ["r" if name.startswith("#") else None for name in names]
-    head = [
-        tag("th", name.removeprefix("#"), class_=c) for name, c in zip(names, classes, strict=True)
-    ]
-    body = [
-        tag("tr", *(tag("td", cell, class_=c) for cell, c in zip(row, classes, strict=True)))
-        for row in rows
-    ]
-    table = tag("table", tag("thead", tag("tr", *head)), tag("tbody", *body))
-    return tag("div", table, class_="wide")
+    return table(("the most frequent mistakes", "taken for", "#times", "#of its class"), body)
 
 
 def _phases(summary: Summary) -> Markup | None:
@@ -255,7 +241,7 @@ def _phases(summary: Summary) -> Markup | None:
         )
         for p in summary.phases.values()
     ]
-    return _table(names, rows) if rows else None
+    return table(names, rows) if rows else None
 
 
 def _lanes(summary: Summary, stamped: Sequence[Stamped]) -> Markup | None:
@@ -281,7 +267,7 @@ def _workers(summary: Summary) -> Markup | None:
         "why",
     )
     rows = [_worker_row(w) for _, w in sorted(summary.workers.items())]
-    return _table(names, rows) if rows else None
+    return table(names, rows) if rows else None
 
 
 def _worker_row(w: WorkerState) -> tuple[str, ...]:
@@ -319,7 +305,7 @@ def _log(stamped: Sequence[Stamped]) -> Markup | None:
 def _settings(summary: Summary) -> Markup | None:
     counts = {name: count_text(count) for name, count in summary.counts.items()}
     tables = [
-        _table((title, ""), pairs)
+        table((title, ""), pairs)
         for title, pairs in (
             ("job", _flat(summary.job)),
             ("version", _flat(summary.versions)),

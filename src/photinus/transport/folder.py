@@ -26,7 +26,7 @@ from photinus.transport.frames import Decoder, Frame, encode
 from photinus.transport.link import Gone, Hear, Link, Listener, Peer
 from photinus.transport.places import Place, place_of
 
-__all__ = ["SCHEME", "FolderLink", "FolderListener"]
+__all__ = ["SCHEME", "FolderLink", "FolderListener", "FolderPeer"]
 
 SCHEME = "folder:"
 

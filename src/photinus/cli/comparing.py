@@ -1,0 +1,106 @@
+"""The command that compares ways of agreeing: `compare`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from photinus.cli.training import ENGINE, changed, job_of
+from photinus.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from photinus.engine.simulate import World
+    from photinus.report.comparison import Compared
+    from photinus.strategies.recipes import Agreement
+
+__all__ = ["compare"]
+
+
+@click.command()
+@click.argument("job", metavar="NAME|JOB.TOML")
+@click.option("--workers", type=int, metavar="N", help="How many train together.")
+@click.option("--engine", type=ENGINE, help="Where the workers live.")
+@click.option("--seed", type=int, help="Same seed, same bits.")
+@click.option(
+    "--strategy",
+    "strategies",
+    multiple=True,
+    metavar="NAME|JSON",
+    help="One way of agreeing; may be given again [every recipe].",
+)
+@click.option(
+    "--step-seconds", metavar="S[,S...]", help="Of all workers or of each; simulator [0.01]."
+)
+@click.option("--latency", type=float, metavar="SECONDS", help="Of a message; simulator [0.001].")
+@click.option("--mbit", type=float, help="Of each worker's link, in Mbit/s; simulator [8000].")
+@click.option("--folder", type=click.Path(), default="", help="Where all is kept [runs/...].")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="As of train.")
+def compare(
+    job: str,
+    strategies: tuple[str, ...],
+    folder: str,
+    settings: tuple[str, ...],
+    **options: Any,  # noqa: ANN401 - workers, engine, seed; step_seconds, latency, mbit
+) -> None:
+    """Train one job under several ways of agreeing: one table, one picture.
+
+    In the simulator the seconds are virtual, those of the workers and links that you describe:
+    --step-seconds 0.01,0.01,0.01,0.04 --mbit 100.
+    """
+    from photinus.report.comparison import comparison_table
+    from photinus.run.compare import compare as compared
+    from photinus.run.train import new_folder
+
+    world = _world(options.pop("step_seconds"), options.pop("latency"), options.pop("mbit"))
+    asked = changed(job_of(job, **options), settings)
+    agreements = [_agreement(text) for text in strategies]
+    place = Path(folder) if folder else new_folder(f"compare-{asked.name}")
+    place.mkdir(parents=True, exist_ok=True)
+
+    def told(row: Compared) -> None:
+        click.echo(f"{row.strategy}: {row.failure or f'{row.seconds:.1f} seconds'}", err=True)
+
+    rows = compared(asked, agreements, folder=place, world=world, told=told)
+    lines = comparison_table(rows)
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    for line in lines:
+        cells = zip(lines[0], line, widths, strict=True)
+        shown = (
+            text.removeprefix("#").rjust(width) if name.startswith("#") else text.ljust(width)
+            for name, text, width in cells
+        )
+        click.echo("  ".join(shown).rstrip())
+    click.echo(f"\n{place / 'comparison.html'}")
+
+
+def _agreement(text: str) -> Agreement:
+    from photinus.strategies.recipes import from_plain
+
+    if not text.lstrip().startswith("{"):
+        return from_plain(text)
+    try:
+        return from_plain(json.loads(text))
+    except ValueError as error:
+        raise UsageError("the strategy is no JSON", got=str(error)) from error
+
+
+def _world(steps: str | None, latency: float | None, mbit: float | None) -> World | None:
+    from photinus.engine.simulate import World
+
+    if steps is latency is mbit is None:
+        return None
+    said: dict[str, Any] = {}
+    if steps is not None:
+        try:
+            each = tuple(float(text) for text in steps.split(","))
+        except ValueError as error:
+            raise UsageError("step-seconds must be numbers", got=repr(steps)) from error
+        said["step_seconds"] = each if len(each) > 1 else each[0]
+    if latency is not None:
+        said["latency_seconds"] = latency
+    if mbit is not None:
+        said["bytes_per_second"] = mbit * 1e6 / 8
+    return World(**said)

@@ -1,0 +1,90 @@
+"""Ways of agreeing side by side: one table, and one picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from photinus.report.chart import Chart, Point, Series, chart, time_unit
+from photinus.report.markup import Markup, table, tag
+from photinus.report.style import STYLE
+from photinus.report.units import bytes_text, count_text, number_text, seconds_text
+
+__all__ = ["Compared", "comparison_page", "comparison_table"]
+
+_NAMES = (
+    "strategy", "#error", "#loss", "#seconds", "#up", "#down", "#rounds", "#staleness", "#spread",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compared:
+    """What one way of agreeing cost, and what it reached."""
+
+    strategy: str
+    """In words."""
+    seconds: float
+    """Of training: virtual ones in the simulator, else the clock's."""
+    rounds: int = 0
+    """Or pushes applied, where nobody waits."""
+    bytes_up: int = 0
+    bytes_down: int = 0
+    error: float = math.nan
+    """On the test rows, 0 to 1; NaN where there are none."""
+    loss: float = math.nan
+    """On the test rows, else the last of training."""
+    staleness: float = math.nan
+    """The mean number of versions that a push was behind."""
+    spread: float = math.nan
+    """How far the workers were from each other at the last round, against what they moved."""
+    curve: tuple[Point, ...] = ()
+    """Seconds and training loss, in the last phase."""
+    failure: str = ""
+
+
+def comparison_table(rows: Sequence[Compared]) -> list[tuple[str, ...]]:
+    """Returns names, then a line of texts for each strategy; numbers' names begin with #."""
+    return [_NAMES, *(_line(row) for row in rows)]
+
+
+def _line(row: Compared) -> tuple[str, ...]:
+    if row.failure:
+        return (row.strategy, row.failure, *[""] * (len(_NAMES) - 2))
+    return (
+        row.strategy,
+        _known(row.error, f"{row.error:.2%}"),
+        _known(row.loss, number_text(row.loss)),
+        seconds_text(row.seconds),
+        bytes_text(row.bytes_up),
+        bytes_text(row.bytes_down),
+        count_text(row.rounds),
+        _known(row.staleness, f"{row.staleness:.1f}"),
+        _known(row.spread, f"{row.spread:.2f}"),
+    )
+
+
+def _known(value: float, text: str) -> str:
+    return text if math.isfinite(value) else "–"
+
+
+def comparison_page(rows: Sequence[Compared], title: str, target: Path) -> Path:
+    """Writes the table and the curves as one HTML file that loads and runs nothing."""
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("title", title),
+        tag("style", Markup(STYLE)),
+    )
+    names, *lines = comparison_table(rows)
+    unit, length = time_unit(max((row.seconds for row in rows), default=0.0))
+    curves = [
+        Series(row.strategy, [(at / length, loss) for at, loss in row.curve])
+        for row in rows
+        if row.curve
+    ]
+    picture = chart(Chart(title="Training loss", x_label=unit, series=curves))
+    body = tag("body", tag("h1", title), tag("section", table(names, lines)), picture)
+    target.write_text("<!doctype html>\n" + tag("html", head, body, lang="en"), encoding="utf-8")
+    return target

@@ -1,0 +1,114 @@
+"""The same job under several ways of agreeing, one after the other."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from photinus.core.errors import PhotinusError, UsageError
+from photinus.core.events import Event, PhaseStarted, RoundClosed
+from photinus.engine.base import Engine
+from photinus.engine.simulate import World
+from photinus.engine.simulated import SimulatedEngine
+from photinus.report.comparison import Compared, comparison_page
+from photinus.run.data import read_test, read_train
+from photinus.run.job import Job
+from photinus.run.train import engine_of, train
+from photinus.strategies.recipes import RECIPES, Agreement
+
+__all__ = ["compare"]
+
+
+@dataclass(eq=False)
+class _Tally:
+    """Adds up what one run tells of itself."""
+
+    now: Callable[[], float]
+    began: float = math.nan
+    ended: float = math.nan
+    rounds: int = 0
+    up: int = 0
+    down: int = 0
+    phase: int = 0
+    stale: list[float] = field(default_factory=list)
+    spread: float = math.nan
+    curve: list[tuple[float, float]] = field(default_factory=list)
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, PhaseStarted):
+            self.phase, self.curve = event.phase, []
+            self.began = self.now() if math.isnan(self.began) else self.began
+        if isinstance(event, RoundClosed):
+            self.ended = self.now()
+            self.rounds += event.rounds
+            self.up += event.bytes_up
+            self.down += event.bytes_down
+            if "loss" in event.metrics:
+                self.curve.append((self.ended - self.began, event.metrics["loss"]))
+            self.stale += [v for k, v in event.metrics.items() if k == "staleness"]
+            self.spread = event.metrics.get("consistency", self.spread)
+
+
+def compare(
+    job: Job,
+    agreements: Sequence[Agreement] = (),
+    *,
+    folder: Path,
+    world: World | None = None,
+    told: Callable[[Compared], None] = lambda _: None,
+) -> list[Compared]:
+    """Trains the job under each strategy, and writes `comparison.html` and `.json`.
+
+    Args:
+        job: what to train; its engine decides where, and so whose seconds are compared.
+        agreements: the ways of agreeing; left out, every recipe of the table as it is usual.
+        folder: where the runs and the comparison are kept.
+        world: how fast the simulator's workers and links are.
+        told: called after each run.
+
+    Raises:
+        UsageError: a world is given and the engine is not the simulator.
+        PhotinusError: the rows cannot be read; a strategy that fails has a line that says so.
+    """
+    if world is not None and job.engine != "simulate":
+        raise UsageError("speeds are given to the simulator only", got=f"engine {job.engine!r}")
+    asked = list(agreements) or [recipe.build() for recipe in RECIPES.values()]
+    data, test = read_train(job), read_test(job.data)
+    rows = []
+    for number, agreement in enumerate(asked):
+        engine = SimulatedEngine(world) if job.engine == "simulate" else engine_of(job.engine)
+        here = folder / f"{number:02d}-{agreement.recipe}"
+        row = _one(replace(job, strategy=agreement, strategies={}), engine, here, (data, test))
+        rows.append(row)
+        told(row)
+        plain = json.dumps([asdict(r) for r in rows], indent=1)
+        (folder / "comparison.json").write_text(plain + "\n")
+        comparison_page(rows, f"{job.name}: {job.workers} workers", folder / "comparison.html")
+    return rows
+
+
+def _one(job: Job, engine: Engine, folder: Path, rows: tuple[object, object]) -> Compared:
+    is_simulated = isinstance(engine, SimulatedEngine)
+    tally = _Tally((lambda: engine.seconds) if is_simulated else time.monotonic)
+    name = str(job.strategy)
+    try:
+        data, test = rows
+        outcome = train(job, data, test=test, folder=folder, sinks=(tally,), engine=engine)
+    except PhotinusError as error:
+        return Compared(strategy=name, seconds=0.0, failure=str(error))
+    return Compared(
+        strategy=name,
+        seconds=tally.ended - tally.began,
+        rounds=tally.rounds,
+        bytes_up=tally.up,
+        bytes_down=tally.down,
+        error=outcome.metrics.get("error", math.nan),
+        loss=outcome.metrics.get("loss", tally.curve[-1][1] if tally.curve else math.nan),
+        staleness=sum(tally.stale) / len(tally.stale) if tally.stale else math.nan,
+        spread=tally.spread,
+        curve=tuple(tally.curve),
+    )

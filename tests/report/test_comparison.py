@@ -1,0 +1,34 @@
+"""Ways of agreeing, as a table and as a page."""
+
+import re
+
+from photinus.report.comparison import Compared, comparison_page, comparison_table
+
+GOOD = Compared(
+    strategy="all_reduce <every step>",
+    seconds=90.0,
+    rounds=1200,
+    bytes_up=2_000_000,
+    bytes_down=1_000,
+    error=0.0125,
+    loss=0.5,
+    staleness=1.25,
+    curve=((0.0, 2.0), (90.0, 0.5)),
+)
+BAD = Compared(strategy="downpour", seconds=0.0, failure="it diverged")
+
+
+def test_a_line_says_what_is_known_and_marks_what_is_not():
+    names, good, bad = comparison_table([GOOD, BAD])
+    assert good[:2] == ("all_reduce <every step>", "1.25%")
+    assert good[4:6] == ("2.0 MB", "1.0 kB")
+    assert good[6:] == ("1,200", "1.2", "–")
+    assert bad[:2] == ("downpour", "it diverged")
+    assert {len(line) for line in (names, good, bad)} == {9}
+
+
+def test_the_page_draws_a_curve_for_each_that_has_one_and_escapes_names(tmp_path):
+    text = comparison_page([GOOD, BAD], "a job", tmp_path / "page.html").read_text()
+    assert "all_reduce &lt;every step&gt;" in text
+    assert text.count("<polyline") == 1
+    assert not re.search(r"<script|https?://", text)

@@ -1,0 +1,64 @@
+"""One job under several ways of agreeing."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from photinus.core.errors import UsageError
+from photinus.engine.simulate import World
+from photinus.run.compare import compare
+from photinus.run.job import Source
+from photinus.strategies.recipes import RECIPES, all_reduce, averaging
+
+
+@pytest.fixture
+def job(small, tmp_path):
+    """Of a file: 3 classes of points, 3 workers."""
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"f": list(small.features), "label": small.labels}), path)
+    source = Source(name="parquet", path=str(path), test=str(path), features=("f",))
+    return small.job(data=source)
+
+
+def test_every_recipe_has_a_line_with_what_it_reached_and_cost(job, tmp_path):
+    rows = compare(job, folder=tmp_path)
+    assert len(rows) == len(RECIPES)
+    assert [row.failure for row in rows] == [""] * len(rows)
+    assert all(row.seconds > 0 and row.rounds > 0 and row.bytes_up > 0 for row in rows)
+    assert all(np.isfinite([row.error, row.loss]).all() for row in rows)
+    page = (tmp_path / "comparison.html").read_text()
+    assert all(row.strategy in page for row in rows)
+    assert page.count("<polyline") + page.count("<circle") >= len(rows)
+    kept = json.loads((tmp_path / "comparison.json").read_text())
+    assert [line["strategy"] for line in kept] == [row.strategy for row in rows]
+
+
+def test_slow_links_cost_whoever_agrees_at_every_step_more(job, tmp_path):
+    rows = compare(
+        job,
+        [all_reduce(), averaging()],
+        folder=tmp_path,
+        world=World(latency_seconds=0.05),
+    )
+    often, seldom = (row.seconds for row in rows)
+    assert often > 2 * seldom
+
+
+def test_a_strategy_that_fails_is_told_and_the_others_go_on(job, tmp_path, monkeypatch):
+    told = []
+
+    def broken(*_):
+        raise UsageError("this one cannot")
+
+    monkeypatch.setattr("photinus.run.job.Agreement.guarded", broken)
+    rows = compare(job, [averaging()], folder=tmp_path, told=told.append)
+    assert [row.failure for row in rows] == ["this one cannot"]
+    assert told == rows
+
+
+def test_speeds_are_for_the_simulator_only(small, tmp_path):
+    with pytest.raises(UsageError, match="simulator only; got engine 'local'"):
+        compare(small.job(engine="local"), folder=tmp_path, world=World())
