@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from photinus.engine.simulated import SimulatedEngine
     from photinus.engine.spark import FrameData, SparkEngine
     from photinus.estimators.dbn import DBNClassificationModel, DBNClassifier
+    from photinus.estimators.deepdist import DeepDist
+    from photinus.estimators.iterate import iterate
     from photinus.estimators.module import TorchClassificationModel, TorchClassifier
     from photinus.feed.base import check_feed
     from photinus.models.base import check_model
@@ -73,6 +75,7 @@ __all__ = [
     "DBNClassificationModel",
     "DBNClassifier",
     "DataError",
+    "DeepDist",
     "DelayedNesterov",
     "Descent",
     "Epochs",
@@ -115,6 +118,7 @@ __all__ = [
     "downpour",
     "elastic",
     "full_gradient",
+    "iterate",
     "iterative_reduce",
     "load_trained",
     "measure",
@@ -148,6 +152,8 @@ _HOMES = {
     "engine.simulated": ("SimulatedEngine",),
     "engine.spark": ("FrameData", "SparkEngine"),
     "estimators.dbn": ("DBNClassifier", "DBNClassificationModel"),
+    "estimators.deepdist": ("DeepDist",),
+    "estimators.iterate": ("iterate",),
     "estimators.module": ("TorchClassifier", "TorchClassificationModel"),
     "feed.base": ("check_feed",),
     "models.base": ("check_model",),

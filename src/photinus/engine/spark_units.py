@@ -12,6 +12,7 @@ from photinus.core.events import Event, Warned
 from photinus.core.parameters import Vector
 from photinus.engine.errand import told_error
 from photinus.engine.hall import Meeting
+from photinus.engine.session import interruptible
 from photinus.engine.spark_job import SparkJob, check_size, see_through
 from photinus.nodes.units import UnitOwner, unit_life
 
@@ -97,7 +98,7 @@ def run_units(parts: Parts, owner: UnitOwner, work: Work, *, security: str, agai
     if not parts.count:
         raise UsageError("there are no partitions", do="look at where the data is read")
     host = parts.context.getConf().get("spark.driver.host", "127.0.0.1")
-    with Meeting(owner, str(host), security) as meeting:
+    with interruptible(), Meeting(owner, str(host), security) as meeting:
         call = meeting.call()
 
         def task(unit: int, rows: Iterator[Any]) -> Iterator[Any]:
