@@ -131,7 +131,6 @@ def test_no_text_names_a_folder_of_one_machine(path):
 
 COVERED = {
     "engine/spark_daemon.py": "engine/test_spark_engine.py",
-    "engine/spark_units.py": "estimators/test_deepdist.py",
     "estimators/base.py": "estimators/test_classifiers.py",
     "estimators/persist.py": "estimators/test_classifiers.py",
     "estimators/summary.py": "estimators/test_classifiers.py",
