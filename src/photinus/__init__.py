@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         elastic,
         full_gradient,
         iterative_reduce,
+        post_local,
         streaming,
     )
     from photinus.transport.link import check_link
@@ -122,6 +123,7 @@ __all__ = [
     "iterative_reduce",
     "load_trained",
     "measure",
+    "post_local",
     "preset",
     "read_job",
     "resume",
@@ -183,6 +185,7 @@ _HOMES = {
         "elastic",
         "full_gradient",
         "iterative_reduce",
+        "post_local",
         "streaming",
     ),
     "transport.link": ("check_link",),

@@ -1,5 +1,7 @@
 """What each row of the table owes, on real models in virtual time."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -14,6 +16,7 @@ from photinus.strategies.recipes import (
     downpour,
     elastic,
     full_gradient,
+    post_local,
     streaming,
 )
 
@@ -30,6 +33,7 @@ AS_PLAIN = {
     "streaming": streaming(every=Steps(7), fragments=3, delay=0, **EXACT),
     "iterative_reduce": recipes.iterative_reduce(every=Epochs(1)),
     "publish": recipes.publish(every=Steps(3), codec="fp32"),
+    "post_local": post_local(every=Steps(7)),
 }
 """Every recipe but `elastic`, set so that one worker trains as if there were no others."""
 
@@ -45,6 +49,7 @@ def test_the_table_of_identities_is_whole():
         recipes.ONE_FRAGMENT,
         recipes.FULL_BATCH,
         recipes.ELASTIC_HALF,
+        recipes.ALL_PER_STEP,
     }
 
 
@@ -64,6 +69,19 @@ def test_averaging_every_step_is_all_reduce(field, dtype, close):
     one = field.play(averaging(every=Steps(1), merge="uniform", **EXACT), dtype=dtype).run()
     other = field.play(all_reduce(), dtype=dtype).run()
     np.testing.assert_allclose(one.vector, other.vector, rtol=0, atol=close)
+
+
+@pytest.mark.parametrize(("until", "other"), [(1, all_reduce()), (0, averaging(**EXACT))])
+@pytest.mark.parametrize(("dtype", "close"), PRECISION)
+def test_post_local_is_all_reduce_until_the_end_or_averaging_from_the_start(
+    field, dtype, close, until, other
+):
+    agreement = post_local(every=Steps(50), per_step_until=until)
+    one = field.play(agreement, dtype=dtype).run()
+    if until == 0:
+        other = dataclasses.replace(other, every=Steps(50), merge="uniform")
+    two = field.play(other, dtype=dtype).run()
+    np.testing.assert_allclose(one.vector, two.vector, rtol=0, atol=close)
 
 
 @pytest.mark.parametrize(("dtype", "close"), PRECISION)

@@ -19,6 +19,7 @@ from photinus.strategies.recipes import (
     full_gradient,
     gossip,
     iterative_reduce,
+    post_local,
     publish,
     streaming,
 )
@@ -39,6 +40,7 @@ AGREEMENTS = {
     "gossip": gossip(every=Steps(3), exact_every=3),
     "iterative_reduce": iterative_reduce(),
     "publish": publish(every=Steps(3), exact_every=3),
+    "post_local": post_local(every=Steps(7)),
     "streaming": streaming(every=Steps(12)),
 }
 

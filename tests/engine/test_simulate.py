@@ -22,6 +22,7 @@ from photinus.strategies.recipes import (
     full_gradient,
     gossip,
     iterative_reduce,
+    post_local,
     publish,
     streaming,
 )
@@ -34,6 +35,7 @@ SMALL = {
     "gossip": gossip(every=Steps(4), exact_every=3),
     "iterative_reduce": iterative_reduce(),
     "publish": publish(every=Steps(4), exact_every=3),
+    "post_local": post_local(every=Steps(10)),
     "streaming": streaming(every=Steps(12), outer=Nesterov(0.4, 0.6), delay=2),
 }
 """Every recipe of rounds, with rounds that fit the small field."""

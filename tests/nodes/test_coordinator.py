@@ -270,7 +270,7 @@ def test_metrics_of_a_round_are_means_over_examples():
     said.push(0)
     said.push(1)
     (closed,) = [e for e in said.events if type(e).__name__ == "RoundClosed"]
-    assert closed.metrics == {"loss": 1.5, "error": 0.5}
+    assert closed.metrics == {"loss": 1.5, "error": 0.5, "consistency": 0.0}
 
 
 def test_programs_have_limits_and_words():

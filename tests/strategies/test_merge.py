@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from photinus.core.clock import Clock
-from photinus.strategies.merge import MERGES, coefficients, combine
+from photinus.strategies.merge import MERGES, coefficients, combine, spread
 
 WORKS = st.lists(
     st.builds(Clock, steps=st.integers(0, 50), examples=st.integers(0, 999)), min_size=1, max_size=9
@@ -64,3 +64,10 @@ def test_combine_of_one_is_a_copy_bit_for_bit():
     combined = combine([vector], [1.0])
     assert (combined == vector).all()
     assert not np.shares_memory(combined, vector)
+
+
+def test_spread_is_the_root_mean_square_distance_from_the_mean():
+    deltas = np.random.default_rng(0).normal(size=(5, 40)) + 3
+    apart = np.sqrt(((deltas - deltas.mean(axis=0)) ** 2).sum(axis=1).mean())
+    assert spread(list(deltas)) == pytest.approx(apart)
+    assert spread([deltas[0]] * 3) == pytest.approx(0.0, abs=1e-6)

@@ -15,7 +15,7 @@ class Clock(NamedTuple):
 
     Example:
         >>> Clock().after(32, seconds=0.5, epochs=0.1)
-        Clock(steps=1, examples=32, epochs=0.1, seconds=0.5, closing=False)
+        Clock(steps=1, examples=32, epochs=0.1, seconds=0.5, closing=False, progress=0.0)
     """
 
     steps: int = 0
@@ -24,10 +24,13 @@ class Clock(NamedTuple):
     seconds: float = 0.0
     closing: bool = False
     """True once the phase is over: what was not sent yet is due now (the drain)."""
+    progress: float = 0.0
+    """How far the phase was at the last agreement, for all alike: 0 to 1."""
 
     def after(self, examples: int, seconds: float, epochs: float) -> Clock:
         """Returns the clock one step of `examples` later; `seconds` and `epochs` are absolute."""
-        return Clock(self.steps + 1, self.examples + examples, epochs, seconds)
+        steps, done = self.steps + 1, self.examples + examples
+        return Clock(steps, done, epochs, seconds, progress=self.progress)
 
     def since(self, last: Clock) -> Clock:
         """Returns the work done since `last`: the weight of a delta."""

@@ -18,6 +18,7 @@ from photinus.feed.base import Array
 from photinus.feed.checks import RowChecks, Sieve
 from photinus.feed.rows import Rows
 from photinus.feed.shared import SharedFeed
+from photinus.feed.skew import label_counts
 from photinus.nodes.coordinator import Result
 from photinus.nodes.cuts import Cut
 from photinus.nodes.desk import Desk
@@ -87,7 +88,8 @@ def _of_one_kind(labels: Array) -> Array:
 def part_of(rows: Rows, program: Program) -> Part:
     """Returns a worker's part: its own rows, or its share of rows that all can read."""
     if not program.is_shared:
-        return Part(len(rows), lambda order: PartitionFeed(rows, order))
+        labels = label_counts(rows.labels)
+        return Part(len(rows), lambda order: PartitionFeed(rows, order), labels=labels)
     share = -(-len(rows) // program.workers)
     return Part(share, lambda order: SharedFeed(rows, order))
 

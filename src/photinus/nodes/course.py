@@ -9,6 +9,7 @@ from typing import Any
 from photinus.core.errors import UsageError, message
 from photinus.core.events import PhaseStarted, Warned
 from photinus.core.parameters import Vector
+from photinus.feed.skew import skewed
 from photinus.nodes.cuts import Cut, Cuts
 from photinus.nodes.desk import Desk
 from photinus.nodes.fence import Fence
@@ -84,6 +85,8 @@ class Course:
 
     def begin(self, now: float) -> None:
         """The phase begins: all rows are counted; or another pass over them."""
+        if not self.has_begun and self.owner.phase == 0:
+            self._warn_of_skew()
         self.has_begun = True
         if self._passes:
             return
@@ -106,6 +109,17 @@ class Course:
                 epochs=stage.epochs,
             )
         )
+
+    def _warn_of_skew(self) -> None:
+        """Workers that train alone between agreements drift apart when their rows are not alike."""
+        far = skewed({s.slot: s.labels for s in self.fence.seats.values()})
+        if far and any(p.agreement.policy().keeps for p in self.program.phases):
+            slots = ", ".join(str(slot) for slot in far)
+            self.warn(
+                f"the rows of workers {slots} have other labels than those of all workers",
+                got=f"up to {max(far.values()):.0%} of a worker's rows",
+                do="shuffle the rows before training, or agree after every step",
+            )
 
     def _start(self, phase: int) -> Message:
         parameters = self.program.build(phase, self.history).parameters

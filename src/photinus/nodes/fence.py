@@ -39,6 +39,8 @@ class SeatState:
     """Where it listens to other workers."""
     rows: int = -1
     """-1 until it said hello for the first time."""
+    labels: dict[str, int] = field(default_factory=dict)
+    """How often each label is in its rows; empty where that is not known."""
     has: int = 0
     """How many earlier phases' parameters the worker holds."""
     ends_at: float = 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -35,6 +35,8 @@ class Hello(NamedTuple):
     """How many earlier phases' parameters it holds."""
     passes: int | None = None
     """As of its part."""
+    labels: Mapping[str, int] = MappingProxyType({})
+    """As of its part."""
 
 
 class Close(NamedTuple):
@@ -58,6 +60,8 @@ class Part:
     passes: int | None = None
     """How many passes over the rows a life has: None for as many as it likes; 1 where rows of
     any worker stream; 0 where they had to be counted first, and that used the pass up."""
+    labels: Mapping[str, int] = field(default_factory=dict)
+    """How often each label occurs, where they are classes and every row is here."""
 
 
 Ask = Hello | Close | Stepped | Exchange | Snapshot
@@ -73,7 +77,7 @@ def live(program: Program, slot: int, part: Part) -> Life:
     """
     history: list[Vector] = []
     is_used = part.passes == 0
-    grant: Grant | None = yield Hello(part.rows, 0, part.passes)
+    grant: Grant | None = yield Hello(part.rows, 0, part.passes, part.labels)
     while grant is not None:
         history += grant.history
         try:

@@ -131,7 +131,8 @@ def work(bench: Bench) -> Generator[Stepped | Exchange | Snapshot, News, Snapsho
     """Runs one phase; the parameters are the model's, changed in place. Returns how it ended."""
     model, feed, strategy = bench.model, bench.feed, bench.strategy
     trained = model.parameters.trained
-    clock, state, pace, first = Clock(), strategy.init(trained), bench.pace, feed.epochs
+    state, pace, first = strategy.init(trained), bench.pace, feed.epochs
+    clock = Clock(progress=pace.agreed)
     if bench.heal is not None:
         state = take_up(trained, strategy.accept(trained, bench.heal, state), bench.kept)
     for batch in feed:
@@ -147,6 +148,7 @@ def work(bench: Bench) -> Generator[Stepped | Exchange | Snapshot, News, Snapsho
         if strategy.site == GRADIENT:
             step(bench, gradient, at)
         pace = pace.after(clock, told, news)
+        clock = clock._replace(progress=pace.agreed)
         if news.save:
             yield snapshot(bench, clock, state)
         if told.stop or news.stop:

@@ -10,14 +10,18 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from photinus.core.errors import FrameError
 from photinus.core.events import PeersMet, RoundClosed
 from photinus.core.parameters import is_finite
 from photinus.nodes.desk import Desk
 from photinus.nodes.fence import Fence, SeatState
 from photinus.nodes.mail import message_of
-from photinus.strategies.base import Message, Policy, Reply
+from photinus.strategies.base import Message, Policy, Reply, part
 from photinus.strategies.codecs import decode
+from photinus.strategies.merge import spread
+from photinus.strategies.rounds import decoded
 from photinus.transport.frames import Frame
 
 __all__ = ["LATE_SECONDS", "Answer", "Owner"]
@@ -62,6 +66,8 @@ class Owner:
         self._met: float | None = None
         """When its quorum had come."""
         self._durations: list[float] = []
+        self._fetched = 0
+        """Bytes that went down with fetches since a push was applied."""
 
     @property
     def point(self) -> Message:
@@ -140,6 +146,7 @@ class Owner:
             if push.kind == "push" and seat.waiting is None:
                 self._count(seat, push, reply.message)
         agreed = [a for a in answers if a.is_applied]
+        self._fetched += _bytes_down([a for a in answers if a.push.kind == "fetch"])
         if agreed:
             self._round_closed(agreed, now)
         return answers
@@ -180,7 +187,7 @@ class Owner:
         self._opened = self._met = None
         self.version = max(a.message.version for a in agreed)
         told = [(a.push.note.get("metrics", {}), a.push.examples) for a in agreed]
-        self.metrics = _mean_metrics(told) or self.metrics
+        self.metrics = {**(_mean_metrics(told) or self.metrics), **self._apart(agreed)}
         if self.policy.rounds_between:
             self._tell_of_publications([a.push.note.get("peers", {}) for a in agreed])
         self._desk.emit(
@@ -193,11 +200,25 @@ class Owner:
                 seconds=seconds,
                 metrics=self.metrics,
                 bytes_up=sum(v.nbytes for a in agreed for v in a.push.arrays),
-                bytes_down=sum(
-                    0 if a.message.vector is None else a.message.vector.nbytes for a in agreed
-                ),
+                bytes_down=_bytes_down(agreed) + self._fetched,
             )
         )
+        self._fetched = 0
+
+    def _apart(self, agreed: Sequence[Answer]) -> dict[str, float]:
+        """How far apart the workers were: their spread, as a share of the parameters' length.
+
+        Where nobody waits: how many versions old the point was that a push started from.
+        """
+        if not self.policy.waits:
+            stale = [a.message.version - 1 - a.push.version for a in agreed]
+            return {"staleness": sum(stale) / len(stale)}
+        held = self.point.vector
+        if not self.policy.keeps or held is None or len(agreed) < 2:
+            return {}
+        deltas = [decoded(message_of(a.push), held.dtype) for a in agreed]
+        length = float(np.linalg.norm(part(held, agreed[0].push.fragment)))
+        return {"consistency": spread(deltas) / length} if length > 0 else {}
 
 
 def _is_finite(message: Message, point: Message) -> bool:
@@ -210,6 +231,10 @@ def _is_finite(message: Message, point: Message) -> bool:
         if not is_finite(vector):
             return False
     return message.floats is None or is_finite(message.floats)
+
+
+def _bytes_down(answers: Sequence[Answer]) -> int:
+    return sum(a.message.vector.nbytes for a in answers if a.message.vector is not None)
 
 
 def _mean_metrics(told: Sequence[tuple[Mapping[str, Any], int]]) -> dict[str, float]:

@@ -48,6 +48,7 @@ class Seating:
         if seat.rows < 0:
             course.desk.enter("hello", frame, {})
         seat.rows, seat.asking = int(frame.note["rows"]), frame
+        seat.labels = dict(frame.note.get("labels", seat.labels))
         if seat.is_live or seat.waiting is not None:
             return [course.frame("busy", seat.slot, 0)]
         return self._seated(seat, now) if course.has_begun else self._begin_when_all_came(now)

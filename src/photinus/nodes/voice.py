@@ -88,6 +88,7 @@ class Voice:
             self._forget()
             note = {**self._about, "hello": self._hellos, "rows": ask.rows, "has": ask.has}
             note |= {} if ask.passes is None else {"passes": ask.passes}
+            note |= {"labels": dict(ask.labels)} if ask.labels else {}
             return self.seat.frame("hello", note=note)
         if isinstance(ask, Snapshot):
             return snapshot_to(self.seat.frame("state", version=self._version), ask)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from photinus.core.clock import Clock
 from photinus.core.parameters import Vector
 
-__all__ = ["MERGES", "coefficients", "combine"]
+__all__ = ["MERGES", "coefficients", "combine", "spread"]
 
 MERGES = ("uniform", "examples", "nova")
 
@@ -57,3 +58,15 @@ def combine(vectors: Sequence[Vector], weights: Sequence[float]) -> Vector:
             np.multiply(vector, vector.dtype.type(weight), out=scratch)
             combined += scratch
     return combined
+
+
+def spread(deltas: Sequence[Vector]) -> float:
+    """Returns how far apart workers are: √(Σ‖Δᵢ − Δ̄‖² / K), with Δ̄ the plain mean; Δᵢ are [n].
+
+    Example:
+        >>> spread([np.array([1.0, 0.0]), np.array([-1.0, 0.0])])
+        1.0
+    """
+    mean = combine(deltas, [1 / len(deltas)] * len(deltas))
+    squares = sum(float(np.dot(delta, delta)) for delta in deltas) / len(deltas)
+    return math.sqrt(max(0.0, squares - float(np.dot(mean, mean))))

@@ -36,6 +36,7 @@ from photinus.strategies.rounds import QUORUM, AllReduce, Averaging, Rounds
 from photinus.strategies.streaming import Streaming
 
 __all__ = [
+    "ALL_PER_STEP",
     "DEFAULT",
     "ELASTIC_HALF",
     "EVERY_STEP",
@@ -55,6 +56,7 @@ __all__ = [
     "full_gradient",
     "gossip",
     "iterative_reduce",
+    "post_local",
     "publish",
     "streaming",
 ]
@@ -63,6 +65,7 @@ ONE_WORKER = "one worker = plain training"
 ONE_FRAGMENT = "streaming(one fragment, no delay) = averaging"
 EVERY_STEP = "averaging(1) = all_reduce"
 NO_MOMENTUM = "diloco(lr 1, momentum 0) = averaging"
+ALL_PER_STEP = "post_local(until the end) = all_reduce; post_local(from the start) = averaging"
 FULL_BATCH = "one worker = full-batch descent"
 ELASTIC_HALF = "one worker: elastic(alpha .5) = averaging with sgd(.5)"
 
@@ -100,6 +103,8 @@ class Agreement:
     """The vector goes in so many parts, one after the other; 0: whole."""
     delay: int = 0
     """Steps that a fragment is under way while training goes on."""
+    per_step_until: float = 0.0
+    """Of rounds of deltas: all agree after every step until this share of the phase is done."""
     fetch: Trigger | None = None
     """Released at once: when a worker takes what the owner has; None: after every push."""
     staleness: str | int = "none"
@@ -123,6 +128,7 @@ class Agreement:
         "gain": one_of("safe", "unsafe"),
         "fragments": whole(0),
         "delay": whole(0),
+        "per_step_until": between(0, 1),
         "staleness": STALENESS,
         "alpha": between(0, 1),
     }
@@ -140,6 +146,8 @@ class Agreement:
             raise UsageError("a delay is one of fragments, and fragments are of deltas", got=got)
         if self.is_immediate and (self.quorum != 1 or self.fragments):
             raise UsageError("quorum and fragments are parts of rounds", got="release='immediate'")
+        if self.per_step_until and (self.is_immediate or self.fragments):
+            raise UsageError("per_step_until is a part of rounds of whole deltas", got=str(self))
 
     def __str__(self) -> str:
         if self.is_without_owner:
@@ -202,7 +210,12 @@ class Agreement:
                 outer=self.outer,
                 codec=self.codec,
             )
-        return Averaging(every=self.every, outer=self.outer, codec=self.codec)
+        return Averaging(
+            every=self.every,
+            outer=self.outer,
+            codec=self.codec,
+            per_step_until=self.per_step_until,
+        )
 
     def policy(self) -> Policy:
         """Returns the owner's half."""
@@ -239,15 +252,15 @@ class Agreement:
         """
         if self.quorum > setting.workers:
             wrong = f"a quorum of {self.quorum:g} can never come together"
-            raise UsageError(
-                wrong, got=f"{setting.workers} workers", do="ask for fewer, or a share"
-            )
+            raise UsageError(wrong, got=f"{setting.workers} workers", do="ask for fewer")
         outer = self.outer
         if isinstance(outer, DelayedNesterov) and outer.pushes == 0:
             outer = dataclasses.replace(outer, pushes=setting.workers)
         if self.payload != "delta" or self.gain == "unsafe" or setting.workers == 1:
             return dataclasses.replace(self, outer=outer), ""
-        outer, warning = clamp(outer, dataclasses.replace(setting, is_immediate=self.is_immediate))
+        every = Steps(1) if self.per_step_until else setting.every
+        here = dataclasses.replace(setting, is_immediate=self.is_immediate, every=every)
+        outer, warning = clamp(outer, here)
         return dataclasses.replace(self, outer=outer), warning
 
     def to_dict(self) -> dict[str, Any]:
@@ -282,6 +295,11 @@ def diloco(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
     return _made("diloco", usual, parts)
 
 
+def post_local(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
+    """After every step in the first half of a phase, then averaging (Lin et al., 2020)."""
+    return _made("post_local", {"every": Steps(16), "per_step_until": 0.5}, parts)
+
+
 def streaming(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
     """A fragment at a time, under way while training goes on (Douillard et al., 2025)."""
     usual = {
@@ -295,11 +313,7 @@ def streaming(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreem
 
 
 def downpour(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
-    """The asynchronous server: push, and now and then fetch; nobody waits (Dean et al., 2012).
-
-    Each push counts 1/K. With payload="gradient" the sum of the gradients is pushed, and `outer` is
-    the optimizer: Adagrad as published, or the user's own `Descent`.
-    """
+    """The asynchronous server: push, now and then fetch; nobody waits (Dean et al., 2012)."""
     return _made("downpour", {"release": "immediate", "every": Steps(10), "codec": "bf16"}, parts)
 
 
@@ -415,6 +429,11 @@ RECIPES: dict[str, Recipe] = {
         build=iterative_reduce,
         source="IterativeReduce on Hadoop YARN",
         identities=(ONE_WORKER,),
+    ),
+    "post_local": Recipe(
+        build=post_local,
+        source="Lin et al., Don't Use Large Mini-Batches, Use Local SGD, 2020",
+        identities=(ONE_WORKER, ALL_PER_STEP),
     ),
     "publish": Recipe(
         build=publish,

@@ -67,9 +67,11 @@ class Averaging(Strategy):
     every: Trigger = field(default_factory=lambda: Steps(50))
     outer: Outer = field(default_factory=Sgd)
     codec: str = "fp32"
+    per_step_until: float = 0.0
+    """Until this share of the phase is done all agree after every step (post-local SGD)."""
     site = PARAMETERS
     alone = ("left",)
-    LIMITS = {"codec": one_of(*CODECS)}  # noqa: RUF012
+    LIMITS = {"codec": one_of(*CODECS), "per_step_until": between(0, 1)}  # noqa: RUF012
 
     def __post_init__(self) -> None:
         validate(self)
@@ -82,7 +84,8 @@ class Averaging(Strategy):
     def due(self, clock: Clock, state: Round) -> tuple[Turn, ...]:
         """A swap when the trigger fires; at the end of the phase, when anything is unsent."""
         unsent = clock.closing and clock.steps > state.counted.steps
-        return (Turn("swap"),) if unsent or self.every.fires(clock, state.sent) else ()
+        every = Steps(1) if clock.progress < self.per_step_until else self.every
+        return (Turn("swap"),) if unsent or every.fires(clock, state.sent) else ()
 
     def offer(
         self, turn: Turn, vector: Vector, clock: Clock, state: Round

@@ -1,0 +1,83 @@
+"""What a run tells of its workers: how far apart they are, how stale, and whose rows are unlike."""
+
+import numpy as np
+import pytest
+
+from photinus.core.clock import Steps
+from photinus.engine.base import ArrayData, part_of
+from photinus.feed.rows import Rows
+from photinus.strategies.recipes import all_reduce, averaging, downpour
+
+
+def metric(played, name):
+    return [r.metrics[name] for r in played.tape.of("RoundClosed") if name in r.metrics]
+
+
+def test_workers_that_agree_seldom_are_further_apart(field):
+    often, seldom = (
+        metric(field.play(averaging(every=Steps(n)), epochs=4).run(), "consistency")
+        for n in (2, 20)
+    )
+    assert all(0 < apart < 1 for apart in often + seldom)
+    assert seldom[-1] > 2 * often[-1]
+
+
+def test_consistency_is_the_spread_of_the_parameters_over_their_length(field):
+    """By hand, from what the workers push in the first round."""
+    played = field.play(averaging(every=Steps(10), codec="fp32"), epochs=1).run()
+    first = [f for op, f, _ in played.tape.lines if op == "push"][:4]
+    start = field.stage().build((), 0).parameters.trained
+    held = start - np.stack([f.arrays[0] for f in first])
+    apart = np.sqrt(((held - held.mean(axis=0)) ** 2).sum(axis=1).mean())
+    outer = averaging().outer
+    agreed, _ = outer.update(start, start - held.mean(axis=0), outer.init(start))
+    length = np.linalg.norm(agreed)
+    assert metric(played, "consistency")[0] == pytest.approx(apart / length)
+
+
+def test_gradients_tell_no_distance_and_one_worker_has_none(field):
+    assert metric(field.play(all_reduce()).run(), "consistency") == []
+    assert metric(field.play(averaging(every=Steps(5)), 1).run(), "consistency") == []
+
+
+def test_staleness_is_the_pushes_of_others_in_between(field):
+    """Four equal workers push at the same time, and fetch what came in before their turn."""
+    played = field.play(downpour(every=Steps(5)), epochs=12).run()
+    stale = metric(played, "staleness")
+    assert stale[:24] == [0, 1, 2, 3] * 6
+    assert metric(played, "consistency") == []
+
+
+def test_what_fetches_bring_down_is_counted(field):
+    played = field.play(downpour(every=Steps(5)), epochs=6).run()
+    down = sum(r.bytes_down for r in played.tape.of("RoundClosed"))
+    fetches = sum(op == "fetch" for op, _, _ in played.tape.lines)
+    size = played.vector.nbytes
+    assert (fetches - 4) * size <= down <= fetches * size
+
+
+def dealt(field, *, is_sorted, workers=4):
+    order = np.argsort(field.labels, kind="stable") if is_sorted else np.arange(len(field.labels))
+    program = field.program(averaging(), workers)
+    picks = np.array_split(order, workers)
+    return [part_of(Rows.of(field.features[p], field.labels[p]), program) for p in picks]
+
+
+@pytest.mark.parametrize("agreement", [averaging(every=Steps(10)), downpour()], ids=str)
+def test_rows_sorted_by_label_are_told_before_training_with_advice(field, agreement):
+    played = field.play(agreement, parts=dealt(field, is_sorted=True)).run()
+    (warning,) = [w for w in played.tape.warnings() if "other labels" in w]
+    assert "the rows of workers 0, 1, 2, 3 have other labels" in warning
+    assert "shuffle the rows before training" in warning
+    assert not field.play(agreement, parts=dealt(field, is_sorted=False)).run().tape.warnings()
+
+
+def test_who_agrees_after_every_step_is_not_warned(field):
+    assert not field.play(all_reduce(), parts=dealt(field, is_sorted=True)).run().tape.warnings()
+
+
+def test_the_drivers_arrays_are_dealt_alike(field):
+    data = ArrayData(field.features[np.argsort(field.labels)], np.sort(field.labels))
+    program = field.program(averaging(every=Steps(10)), 4)
+    parts = [part_of(Rows.of(*data.part(program, s)), program) for s in range(4)]
+    assert not field.play(averaging(every=Steps(10)), parts=parts).run().tape.warnings()
