@@ -89,6 +89,9 @@ WRONG = [
     ({"codec": "int3"}, "codec of Agreement must be one of 'fp32', 'bf16'"),
     ({"fetch": {"steps": 5}}, "fetch and staleness are parts of what is released at once; got"),
     ({"staleness": "inverse"}, "fetch and staleness are parts of what is released at once; got"),
+    ({"per_step_until": 0.5, "release": "immediate"}, "per_step_until is a part of rounds of"),
+    ({"recipe": "all_reduce", "per_step_until": 0.5}, "per_step_until is a part of rounds of"),
+    ({"per_step_until": 2}, "per_step_until of Agreement must be a number from 0 to 1; got 2"),
     ({"quorum": 2, "release": "immediate"}, "quorum and fragments are parts of rounds"),
     ({"recipe": "downpour", "fetch": 5}, "fetch of downpour must be a table; got 5"),
     ({"recipe": "downpour", "merge": "nova"}, "unknown part of downpour; got 'merge'"),
@@ -111,6 +114,9 @@ def test_an_agreement_says_what_it_is():
     assert str(flowing) == (
         "streaming every 100 steps in 4 fragments, nesterov(lr=0.4, momentum=0.9), "
         "merge uniform, int4 up, int8 down"
+    )
+    assert str(recipes.post_local()).startswith(
+        "post_local every step until 50%, then every 16 steps, sgd(lr=1)"
     )
     late = downpour(fetch=Steps(20), outer=Descent(max))
     assert str(late) == (

@@ -146,7 +146,8 @@ class Agreement:
             raise UsageError("a delay is one of fragments, and fragments are of deltas", got=got)
         if self.is_immediate and (self.quorum != 1 or self.fragments):
             raise UsageError("quorum and fragments are parts of rounds", got="release='immediate'")
-        if self.per_step_until and (self.is_immediate or self.fragments):
+        is_whole = self.payload == "delta" and not self.fragments
+        if self.per_step_until and (self.is_immediate or not is_whole):
             raise UsageError("per_step_until is a part of rounds of whole deltas", got=str(self))
 
     def __str__(self) -> str:
@@ -155,7 +156,8 @@ class Agreement:
             exact = f"exact every {self.exact_every} rounds"
             return f"{self.recipe} every {self.every} to {to}, {exact}, {self.codec}"
         is_per_step = self.payload == "gradient" and not self.is_immediate
-        every = "every step" if is_per_step else f"every {self.every}"
+        first = f"every step until {self.per_step_until:.0%}, then " if self.per_step_until else ""
+        every = "every step" if is_per_step else f"{first}every {self.every}"
         if self.payload == "elastic":
             return f"{self.recipe} {every}, alpha {self.alpha:g}/K, {self._codecs}"
         outer = "" if is_per_step else f", {shown(self.outer)}"
