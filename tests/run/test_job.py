@@ -9,8 +9,8 @@ from photinus.models.logistic import LogisticStage
 from photinus.models.module import ModuleStage
 from photinus.run.job import Job, Source, read_job
 from photinus.run.presets import PRESETS, preset
-from photinus.strategies.outer import Nesterov
-from photinus.strategies.recipes import averaging, iterative_reduce
+from photinus.strategies.outer import Nesterov, Sgd
+from photinus.strategies.recipes import averaging, downpour, iterative_reduce
 
 LOGISTIC = LogisticStage(features=2, classes=2, epochs=40)
 
@@ -113,3 +113,16 @@ def test_the_gain_guard_sees_the_inner_optimizer(model, is_clamped):
     job = Job(model=model, strategy=strong, workers=4, data=Source(name="given"))
     _, warnings = job.program(50_000)
     assert bool(warnings) == is_clamped
+
+
+def test_a_quorum_above_the_workers_is_refused_before_anything_starts():
+    job = Job(model=LOGISTIC, strategy=averaging(quorum=5), workers=4)
+    with pytest.raises(UsageError, match="a quorum of 5 can never come together; got 4 workers"):
+        job.program(1000)
+
+
+def test_a_gain_above_a_share_is_lowered_where_nobody_waits():
+    job = Job(model=LOGISTIC, strategy=downpour(outer=Sgd(3.0)), workers=4)
+    program, (warning,) = job.program(1000)
+    assert program.phases[0].agreement.outer == Sgd(1.0)
+    assert "above 1/K for each push" in warning
