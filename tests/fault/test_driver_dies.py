@@ -19,6 +19,7 @@ from photinus.models.schedules import Schedule
 from photinus.nodes import fence, owner
 from photinus.report.journal import read
 from photinus.report.ledger import audit
+from photinus.run import job as jobs
 from photinus.run.job import Job, Source
 from photinus.run.train import resume, train
 from photinus.strategies.recipes import averaging
@@ -40,6 +41,7 @@ from dataclasses import replace
 import numpy as np
 from photinus.nodes import fence, owner
 from photinus.core.events import RoundClosed, RunStarted
+from photinus.run import job as jobs
 from photinus.engine.base import ArrayData
 from photinus.engine.local import LocalEngine
 from photinus.run.job import Job
@@ -56,7 +58,7 @@ def tell(event):
         print(event.version, flush=True)
 
 folder, plain, rows, patient = sys.argv[1:]
-fence.LEASE_SECONDS = fence.RETURN_SECONDS = owner.LATE_SECONDS = float(patient)
+jobs.LEASE_SECONDS = fence.RETURN_SECONDS = owner.LATE_SECONDS = float(patient)
 held = np.load(rows)
 data = ArrayData(held["features"], held["labels"])
 job = Job.from_dict(json.loads(plain))
@@ -135,7 +137,7 @@ def events(folder, kind):
 @pytest.fixture
 def patience(monkeypatch):
     """For what runs in this process."""
-    monkeypatch.setattr(fence, "LEASE_SECONDS", PATIENT_SECONDS)
+    monkeypatch.setattr(jobs, "LEASE_SECONDS", PATIENT_SECONDS)
     monkeypatch.setattr(fence, "RETURN_SECONDS", PATIENT_SECONDS)
     monkeypatch.setattr(owner, "LATE_SECONDS", PATIENT_SECONDS)
 
