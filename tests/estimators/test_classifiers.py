@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -19,8 +20,12 @@ from pyspark.sql.functions import expr
 from sklearn.datasets import load_digits
 
 from photinus.core.errors import CheckpointError, DataError, PhotinusError, UsageError
+from photinus.core.settings import to_dict
 from photinus.estimators.dbn import DBNClassificationModel, DBNClassifier
 from photinus.estimators.module import TorchClassificationModel, TorchClassifier
+from photinus.estimators.network import Network
+from photinus.feed.base import Batch
+from photinus.models.module import ModuleStage
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -288,3 +293,30 @@ def test_a_row_of_another_size_ends_the_query_with_a_sentence(spark, trained):
         trained.transform(wrong).collect()
     with pytest.raises(UsageError, match="got 'features'; did you mean 'featurs'"):
         trained.transform(wrong.withColumnRenamed("features", "featurs")).collect()
+
+
+def test_a_layers_features_are_a_column(spark):
+    stage = ModuleStage(
+        module="photinus.models.cnn:tutorial",
+        reads="photinus.models.images:crops",
+        average=0.9,
+        precision="bfloat16",
+    )
+    model = stage.build((), 3)
+    model.learn(Batch(np.zeros((2, 3072), np.uint8), np.array([0, 1])), 0)
+    model.parameters.trained += 0.01
+    tensors = {name: array.copy() for name, array in model.parameters.tensors().items()}
+    network = Network(
+        kind="module", settings=to_dict(stage), tensors=tensors, shape=(3072,), classes=10
+    )
+    trained = TorchClassificationModel(network)
+    rows = np.random.default_rng(0).integers(0, 256, (6, 3072)).astype(np.uint8)
+    frame = spark.createDataFrame([(row.tobytes(),) for row in rows], ["features"])
+    found = trained.withLayer(trained.transform(frame), "local4", "hidden").toPandas()
+    exact = replace(stage, precision="float32").build((), 3)
+    exact.load(model.parameters.trained, model.parameters.floats, model.parameters.integers)
+    close = {"rtol": 1e-4, "atol": 1e-5}
+    np.testing.assert_allclose(np.stack(found.hidden), exact.outputs(rows, "local4"), **close)
+    assert found.prediction.tolist() == exact.outputs(rows).argmax(1).tolist()
+    with pytest.raises(UsageError, match="unknown layer; got 'local5'; did you mean 'local"):
+        trained.withLayer(frame, "local5", "hidden")

@@ -7,9 +7,10 @@ from pyspark.sql import Row
 from pyspark.sql.functions import array, col, lit
 
 from photinus.core.errors import DataError, UsageError
+from photinus.feed import cifar
 from photinus.feed.arrays import FeedOrder, PartitionFeed
 from photinus.feed.checks import RowChecks, Sieve
-from photinus.feed.spark import columns, partitioned
+from photinus.feed.spark import cifar_frame, columns, partitioned
 from photinus.feed.spool import Budget, gather
 
 pytestmark = pytest.mark.spark
@@ -173,3 +174,29 @@ def test_a_client_of_spark_connect_deals_the_rows_out_anew():
             return workers
 
     assert partitioned(Remote(), 3) == 3
+
+
+def test_cifar_is_read_by_the_executors(spark, tmp_path):
+    chance = np.random.default_rng(0)
+    records = chance.integers(0, 10, (6, 4, cifar.RECORD_BYTES)).astype(np.uint8)
+    for part, name in zip(records, (*cifar.FILES["train"], "test_batch.bin"), strict=True):
+        part.tofile(tmp_path / name)
+    folder = tmp_path.as_uri()
+    found = {(bytes(r.features), r.label) for r in cifar_frame(spark, folder).collect()}
+    expected = records[:5].reshape(20, -1)
+    assert found == {(row[1:].tobytes(), int(row[0])) for row in expected}
+    frame = cifar_frame(spark, folder, "test")
+    assert (frame.count(), frame.columns) == (4, ["features", "label"])
+    bad = records[0].copy()
+    bad[3, 0] = 11
+    bad.tofile(tmp_path / "test_batch.bin")
+    with pytest.raises(Exception, match=r"test_batch\.bin record 3: a label must lie in 0\.\.9"):
+        cifar_frame(spark, folder, "test").collect()
+    (tmp_path / "data_batch_4.bin").write_bytes(records[0].tobytes()[:-5])
+    with pytest.raises(DataError, match=r"data_batch_4\.bin is cut short in record 3"):
+        cifar_frame(spark, folder)
+    (tmp_path / "data_batch_2.bin").unlink()
+    with pytest.raises(DataError, match="cannot be read as CIFAR-10"):
+        cifar_frame(spark, folder)
+    with pytest.raises(UsageError, match="unknown split"):
+        cifar_frame(spark, folder, "tset")

@@ -30,7 +30,7 @@ from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 from photinus.core.errors import DataError, UsageError
 from photinus.core.settings import unknown_name
 from photinus.engine.spark import FrameData, SparkEngine, check_slots
-from photinus.estimators.network import Network, predictor
+from photinus.estimators.network import Network, layer_reader, predictor
 from photinus.estimators.params import MODEL_ROWS, Row, defaults, plain_job, with_params
 from photinus.estimators.persist import NetworkReader, NetworkWriter
 from photinus.estimators.summary import Evaluation, TrainingSummary
@@ -285,6 +285,31 @@ class NetworkClassificationModel(
                 input_tensor_shapes=None if is_bytes else [[self.numFeatures]],
             )
         return self._sent[key]
+
+    def withLayer(self, dataset: DataFrame, layer: str, outputCol: str) -> DataFrame:
+        """Returns the rows with what a named layer makes of them, flattened: features to use on.
+
+        Args:
+            dataset: rows with the features' column.
+            layer: a submodule's name, as in `state_dict`.
+            outputCol: the new column, an array of float32.
+
+        Raises:
+            UsageError: the network has no such layer, or is a DBN.
+        """
+        self.network.outputs(layer)
+        features = one_column(dataset, self.getOrDefault("featuresCol"), self.network.shape)
+        is_bytes = dict(dataset.select(features.alias("x")).dtypes)["x"] == "binary"
+        spark = dataset.sparkSession
+        threads = int(str(spark.conf.get("spark.task.cpus", "1")))
+        sent = spark.sparkContext.broadcast((self.network.meta(), self.network.weights()))
+        read = predict_batch_udf(
+            lambda: layer_reader(lambda: sent.value, threads, layer),
+            return_type="array<float>",
+            batch_size=self.getOrDefault("predictBatchSize"),
+            input_tensor_shapes=None if is_bytes else [[self.numFeatures]],
+        )
+        return dataset.withColumn(outputCol, read(features))
 
     def write(self) -> NetworkWriter:
         """Returns the writer: `model.write().overwrite().save(path)`."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,16 @@ from torch import nn
 
 from photinus.checkpoint.export import load_model
 from photinus.checkpoint.files import Tensors, decode, encode
+from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
 from photinus.core.settings import from_dict
 from photinus.feed.base import Array
 from photinus.feed.rows import scaled
 from photinus.models.dbn import DBN
+from photinus.models.module import ModuleModel, ModuleStage
 from photinus.run.job import MODELS
 
-__all__ = ["Network", "predictor"]
+__all__ = ["Network", "layer_reader", "predictor"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,27 +73,72 @@ class Network:
         settings: Any = from_dict(MODELS[self.kind], self.settings)
         if isinstance(settings, DBN):
             return settings.module(settings.trained(self.tensors)).eval()
+        model = self._model(settings)
+        with model.shown():
+            made = copy.deepcopy(model.module) if settings.average else model.module
+        return made.eval()
+
+    def _model(self, settings: ModuleStage) -> ModuleModel:
         # the seed makes the parts again that are not trained, and so not saved
-        model = settings.build((), self.seed)
+        model = replace(settings, precision="float32", memory="contiguous").build((), self.seed)
         for name, view in model.parameters.tensors().items():
             np.copyto(view, self.tensors[name].reshape(view.shape))
-        made: nn.Module = model.module.eval()
-        return made
+        return model
 
-    def outputs(self) -> Callable[[Array], Vector]:
-        """Returns the function from features [B, ...], as stored, to outputs [B, classes]."""
-        module, is_flat = self.module(), self.kind == "dbn"
+    def outputs(self, layer: str = "") -> Callable[[Array], Vector]:
+        """Returns the function from features [B, ...], as stored, to outputs [B, classes].
+
+        Args:
+            layer: a submodule's name: its outputs [B, ...] instead; not of a DBN.
+
+        Raises:
+            UsageError: a DBN's layer is asked for.
+        """
+        settings: Any = from_dict(MODELS[self.kind], self.settings)
+        if not isinstance(settings, DBN):
+            model = self._model(settings)
+            model.layer(layer)  # a wrong name is told of before any row is read
+            return lambda features: model.outputs(self._rows(features), layer).astype(
+                np.float32, copy=False
+            )
+        if layer:
+            raise UsageError("layers have names in a module only", got=repr(layer))
+        module = self.module()
         dtype = next(module.parameters()).dtype
 
         def run(features: Array) -> Vector:
-            rows = scaled(np.array(features).reshape(-1, *self.shape), self.scale)
-            x = torch.from_numpy(rows.reshape(len(rows), -1) if is_flat else rows)
+            rows = self._rows(features)
             with torch.inference_mode():
-                z = module(x.to(dtype) if is_flat or x.is_floating_point() else x)
+                z = module(torch.from_numpy(rows.reshape(len(rows), -1)).to(dtype))
             outputs: Vector = z.float().numpy()
             return outputs
 
         return run
+
+    def _rows(self, features: Array) -> Array:
+        if features.dtype == object:  # bytes, a row each
+            features = np.frombuffer(b"".join(features), np.uint8)
+        return scaled(np.array(features).reshape(-1, *self.shape), self.scale)
+
+
+def layer_reader(
+    load: Callable[[], tuple[Mapping[str, Any], bytes]], threads: int, layer: str
+) -> Callable[[Array], Vector]:
+    """Makes the network on a worker, and returns what a layer makes of a batch there, [B, n].
+
+    Args:
+        load: returns `meta` and `weights`.
+        threads: of torch, for one task.
+        layer: the submodule's name.
+    """
+    torch.set_num_threads(threads)
+    outputs = Network.of(*load()).outputs(layer)
+
+    def read(features: Array) -> Vector:
+        made = outputs(features)
+        return made.reshape(len(made), -1)
+
+    return read
 
 
 def predictor(
@@ -107,8 +155,6 @@ def predictor(
     outputs = network.outputs()
 
     def predict(features: Array) -> dict[str, Array]:
-        if features.dtype == object:  # bytes, a row each
-            features = np.frombuffer(b"".join(features), np.uint8)
         raw = outputs(features)  # [B, classes]
         chances = torch.softmax(torch.from_numpy(raw), 1).numpy()
         return {

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from photinus.core.errors import DataError, NotReadyError
 from photinus.core.settings import unknown_name
 
-__all__ = ["CLASSES", "FILES", "RECORD_BYTES", "Split", "load", "parse_records"]
+__all__ = ["CLASSES", "FILES", "RECORD_BYTES", "Split", "check_length", "load", "parse_records"]
 
 CLASSES: Final = (
     *("airplane", "automobile", "bird", "cat", "deer"),
@@ -97,17 +97,22 @@ def parse_records(data: bytes, name: str) -> Split:
         >>> images.shape, labels.tolist()
         ((1, 3072), [7])
     """
-    count, rest = divmod(len(data), RECORD_BYTES)
+    check_length(len(data), name)
+    records = np.frombuffer(data, np.uint8).reshape(-1, RECORD_BYTES)
+    labels = records[:, 0].copy()
+    _check_labels(labels, name)
+    return records[:, 1:].copy(), labels
+
+
+def check_length(size: int, name: str) -> None:
+    """Raises DataError when a file of so many bytes is empty or ends within a record."""
+    count, rest = divmod(size, RECORD_BYTES)
     if rest or not count:
         raise DataError(
             f"{name} is cut short in record {count}: a record has {RECORD_BYTES} bytes",
             got=f"{rest} bytes",
             do="get the file again, as it is published and unpacked",
         )
-    records = np.frombuffer(data, np.uint8).reshape(count, RECORD_BYTES)
-    labels = records[:, 0].copy()
-    _check_labels(labels, name)
-    return records[:, 1:].copy(), labels
 
 
 def _check_labels(labels: NDArray[Any], name: str) -> None:

@@ -10,12 +10,16 @@ from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
 from photinus.core.errors import DataError, UsageError
 from photinus.core.settings import unknown_name
+from photinus.feed import cifar
 from photinus.feed.arrow import BINARY, IMAGE, LIST, NUMERIC, ColumnSpec
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from collections.abc import Iterator
 
-__all__ = ["columns", "one_column", "partitioned"]
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+__all__ = ["cifar_frame", "columns", "one_column", "partitioned"]
 
 _VECTORS = ("VectorUDT",)
 _IMAGE_PARTS = ("height", "width", "nChannels", "data")
@@ -103,6 +107,53 @@ def partitioned(df: DataFrame, workers: int) -> DataFrame:
     if partitions is not None and partitions > workers:
         return df.coalesce(workers)
     return df.repartition(workers)
+
+
+def cifar_frame(spark: SparkSession, folder: str, split: str = "train") -> DataFrame:
+    """Returns CIFAR-10's binary version as rows that the executors read themselves.
+
+    Args:
+        spark: the session.
+        folder: with the files of `cifar.FILES`, wherever Spark reads: hdfs://, file://, s3a://.
+        split: "train" or "test".
+
+    Returns:
+        `features`, 3072 bytes, and `label`, 0..9.
+
+    Raises:
+        UsageError: the split is unknown.
+        DataError: a file is missing or cut short, by its name and record. A label above 9 ends the
+            query with the same sentence.
+
+    Example:
+        >>> cifar_frame(spark, "hdfs:///cifar10").count()  # doctest: +SKIP
+        50000
+    """
+    if split not in cifar.FILES:
+        raise unknown_name("split", split, cifar.FILES)
+    paths = [f"{folder.rstrip('/')}/{name}" for name in cifar.FILES[split]]
+    try:
+        files = spark.read.format("binaryFile").load(paths)
+        found = files.select("path", "length").collect()
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise DataError(f"{folder} cannot be read as CIFAR-10", got=reason) from error
+    for path, size in found:
+        cifar.check_length(int(size), str(path))
+    return files.select("path", "content").mapInArrow(_records, "features binary, label long")
+
+
+def _records(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    for batch in batches:
+        for path, content in zip(batch.column(0), batch.column(1), strict=True):
+            images, labels = cifar.parse_records(content.as_py(), path.as_py())
+            rows = [image.tobytes() for image in images]
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(rows, pa.binary()), pa.array(labels.astype("int64"))],
+                names=["features", "label"],
+            )
 
 
 def _partitions(df: DataFrame) -> int | None:

@@ -137,9 +137,7 @@ class ModuleModel(Model):
         Raises:
             UsageError: there is no such layer, or it returns no tensor.
         """
-        layers = dict(self.module.named_modules())
-        if layer not in layers:
-            raise unknown_name("layer", layer, [name for name in layers if name])
+        found = self.layer(layer)
         made: list[Tensor] = []
 
         def keep(_: nn.Module, __: tuple[Any, ...], out: object) -> None:
@@ -150,7 +148,7 @@ class ModuleModel(Model):
             made.append(out.to(self._flat_gradient.dtype, copy=True))
 
         self.module.eval()
-        hook = layers[layer].register_forward_hook(keep)
+        hook = found.register_forward_hook(keep)
         try:
             with torch.no_grad(), self.shown():
                 for start in range(0, max(1, len(features)), _CHUNK_ROWS):
@@ -159,6 +157,17 @@ class ModuleModel(Model):
             hook.remove()
         result: Vector = torch.cat(made).numpy()
         return result
+
+    def layer(self, name: str) -> nn.Module:
+        """Returns a submodule by its name, the whole module by "".
+
+        Raises:
+            UsageError: there is none.
+        """
+        layers = dict(self.module.named_modules())
+        if name not in layers:
+            raise unknown_name("layer", name, [known for known in layers if known])
+        return layers[name]
 
     def _read(self, features: Vector, draws: Vector | None = None) -> Tensor:
         """Returns features [B, ...] as the module reads them."""

@@ -44,6 +44,8 @@ def read_train(job: Job) -> Any:  # noqa: ANN401 - ArrayData, or a DataFrame's r
         checks = RowChecks(classes=10)
         return ArrayData(images.train_images, images.train_labels, 1 / 255, checks)
     if source.name == "cifar10":
+        if job.engine == "spark" and "://" in source.path:
+            return _cifar_frame(job, source)
         pictures, kinds = cifar.load(source.path or None)
         return ArrayData(pictures, kinds, source.scale, RowChecks(classes=10))
     if job.engine == "spark":
@@ -66,6 +68,20 @@ def read_test(source: Source) -> TestRows | None:
     if labels is None:
         raise UsageError("rows to measure on need labels", do='name the column: label = "..."')
     return TestRows(scaled(features, source.scale), labels)
+
+
+def _cifar_frame(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameData
+    from photinus.engine.session import spark_session
+    from photinus.engine.spark import FrameData
+    from photinus.feed.spark import cifar_frame
+
+    return FrameData(
+        frame=cifar_frame(spark_session(job.workers), source.path),
+        features="features",
+        label="label",
+        scale=source.scale,
+        checks=RowChecks(classes=10),
+    )
 
 
 def _frame(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameData
