@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from photinus.core.errors import UsageError
-from photinus.feed.arrays import FeedOrder
+from photinus.feed.arrays import FeedOrder, PartitionFeed
+from photinus.feed.rows import Rows
 from photinus.feed.stream import Stream, StreamFeed
 
 
@@ -112,3 +113,24 @@ def test_it_is_mapped_batch_by_batch():
     mapped = feed([5, 5]).mapped(np.negative)
     assert seen(mapped) == [[-v for v in batch] for batch in seen(feed([5, 5]))]
     assert mapped.position == 10
+
+
+def test_a_streams_draws_are_those_of_the_same_rows_in_memory():
+    features, labels = np.arange(30).reshape(10, 3), np.arange(10)
+
+    def drawn(feed):
+        return {
+            batch.features[i].tobytes(): int(batch.draws[i])
+            for batch in feed
+            for i in range(batch.examples)
+        }
+
+    order = FeedOrder(batch_size=4, epochs=1.0, seed=3)
+    held = PartitionFeed(Rows.of(features, labels), order)
+    assert drawn(StreamFeed(Stream(iter([(features, labels)])), order)) == drawn(held)
+    order = FeedOrder(batch_size=4, epochs=2.0, seed=3)
+    held = PartitionFeed(Rows.of(features, labels), order)
+    held.seek(10)
+    second = StreamFeed(Stream(iter([(features, labels)])), order, rows=10)
+    second.seek(10)
+    assert drawn(second) == drawn(held)

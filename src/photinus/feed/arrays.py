@@ -15,7 +15,7 @@ from photinus.core.settings import Limit, at_least, validate, whole
 from photinus.feed.base import Batch, Feed, MappedFeed, Transform
 from photinus.feed.rows import Rows
 
-__all__ = ["FeedOrder", "PartitionFeed", "Walk"]
+__all__ = ["FeedOrder", "PartitionFeed", "Walk", "draws_seed"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +48,11 @@ class FeedOrder:
             raise UsageError(wrong, got=self.slot)
 
 
+def draws_seed(order: FeedOrder, epoch: int) -> int:
+    """Returns what tells an epoch's draws from all others; the slot has no part in it."""
+    return derive(order.seed, "draws", order.phase, epoch)
+
+
 class Walk:
     """Goes through the rows batch by batch and epoch by epoch, and knows how far it is.
 
@@ -76,7 +81,7 @@ class Walk:
             now, offset = divmod(self.position, self.rows)
             if now != epoch:
                 epoch, index = now, self._epoch_rows(now)[: self.rows]
-                seed = derive(self._order.seed, "draws", self._order.phase, epoch)
+                seed = draws_seed(self._order, epoch)
             # up to the next border of a batch: after a seek into a batch the later ones are equal
             stop = min((offset // self._batch_size + 1) * self._batch_size, self.rows)
             if self._end is not None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from photinus.core.errors import UsageError
-from photinus.feed.arrays import FeedOrder
+from photinus.feed.arrays import FeedOrder, draws_seed
 from photinus.feed.base import Array, Batch, Feed, MappedFeed, Transform
-from photinus.feed.rows import scaled
+from photinus.feed.rows import content_hash, scaled
 
 __all__ = ["Block", "Stream", "StreamFeed"]
 
@@ -35,7 +35,7 @@ class StreamFeed(Feed):
 
     Args:
         stream: the pass; it is used up.
-        order: batch size and share; the seed has no say here.
+        order: batch size and share; the seed has no say in the order.
         rows: how many rows an earlier pass counted; 0 where this is the first. With them a first
             `seek` tells which pass this is: the one that holds the position.
 
@@ -70,6 +70,11 @@ class StreamFeed(Feed):
         return self._is_over and not self._is_done
 
     @property
+    def _seed(self) -> int:
+        epoch = self._begin // self._known if self._known else 0
+        return draws_seed(self._order, epoch)
+
+    @property
     def _is_done(self) -> bool:
         epochs = self._order.epochs
         return (
@@ -89,11 +94,13 @@ class StreamFeed(Feed):
             raise UsageError("a stream gives its rows once", got="a second pass", do=do)
         while not self._is_done and (block := self._take()) is not None:
             features, labels = block
+            draws = content_hash(features, labels) ^ np.uint64(self._seed)
             self._position += len(features)
             # the blocks may lie in memory that is not ours to write
             yield Batch(
                 scaled(features.copy(), self._stream.scale),
                 None if labels is None else labels.copy(),
+                draws=draws,
             )
 
     def seek(self, position: int) -> None:
