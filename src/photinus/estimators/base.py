@@ -305,7 +305,7 @@ class NetworkClassificationModel(
         sent = spark.sparkContext.broadcast((self.network.meta(), self.network.weights()))
         read = predict_batch_udf(
             lambda: layer_reader(lambda: sent.value, threads, layer),
-            return_type="array<float>",
+            return_type=T.ArrayType(T.FloatType()),
             batch_size=self.getOrDefault("predictBatchSize"),
             input_tensor_shapes=None if is_bytes else [[self.numFeatures]],
         )

@@ -14,7 +14,7 @@ from photinus.feed import cifar
 from photinus.feed.arrow import BINARY, IMAGE, LIST, NUMERIC, ColumnSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -143,7 +143,7 @@ def cifar_frame(spark: SparkSession, folder: str, split: str = "train") -> DataF
     return files.select("path", "content").mapInArrow(_records, "features binary, label long")
 
 
-def _records(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _records(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
     import pyarrow as pa
 
     for batch in batches:

@@ -164,7 +164,7 @@ class ModuleModel(Model):
         Raises:
             UsageError: there is none.
         """
-        layers = dict(self.module.named_modules())
+        layers: dict[str, nn.Module] = dict(self.module.named_modules())
         if name not in layers:
             raise unknown_name("layer", name, [known for known in layers if known])
         return layers[name]
