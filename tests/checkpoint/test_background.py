@@ -95,3 +95,23 @@ def test_copies_in_memory_used_again_equal_fresh_ones(tmp_path):
         assert sorted(loaded["model"]) == ["w", f"x{n % 2}"]
         assert loaded["model"]["w"].tolist() == np.full(shape, n).tolist()
         assert loaded["model"]["w"].dtype == (np.float64 if n == 1 else np.float32)
+
+
+def test_the_best_is_pinned_and_no_newer_one_takes_its_place(tmp_path):
+    gate, begun = threading.Event(), threading.Event()
+
+    def step(_: str) -> None:
+        begun.set()
+        gate.wait()
+
+    store = Store(tmp_path, keep=1, step=step)
+    saver = Saver(store, lambda _: None)
+    saver.save("1", {}, files(np.ones(1)))
+    begun.wait()
+    saver.save("2", {}, files(np.ones(1)), is_best=True)
+    for name in ("3", "4"):
+        saver.save(name, {}, files(np.ones(1)))
+    gate.set()
+    saver.close()
+    assert store.pinned() == "2"
+    assert store.names() == ("2", "4")

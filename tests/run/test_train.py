@@ -4,6 +4,7 @@ import os
 import numpy as np
 import pytest
 
+from photinus.checkpoint.store import Store
 from photinus.core.clock import Steps
 from photinus.core.errors import CheckpointError, DataError, UsageError
 from photinus.core.events import Log
@@ -248,3 +249,21 @@ def test_a_model_of_another_shape_is_refused_by_name(small, tmp_path):
 def test_a_start_that_is_no_model_is_refused(small, tmp_path):
     with pytest.raises(UsageError, match="no model at that path"):
         train(small.job(start=str(tmp_path / "no")), small.data(), folder=tmp_path / "run")
+
+
+@pytest.mark.parametrize("engine", ["simulate", pytest.param("local", marks=pytest.mark.processes)])
+def test_the_best_point_on_rows_set_aside_is_kept(small, events, tmp_path, engine):
+    job = small.job(validation=0.2, engine=engine, workers=2)
+    outcome = train(job, small.data(), folder=tmp_path / "run")
+    found = events(outcome.folder, "Evaluated")
+    best = [e for e in found if e.extra.get("best")]
+    assert best
+    store = Store(outcome.folder / "checkpoints")
+    assert store.load(store.pinned()).is_finite
+    page = (outcome.folder / "report.html").read_text()
+    assert "validation" in page
+
+
+def test_patience_without_rows_set_aside_is_refused(small):
+    with pytest.raises(UsageError, match="patience needs rows set aside; got patience=3"):
+        small.job(patience=3)

@@ -26,6 +26,7 @@ class _Job:
     name: str
     meta: Mapping[str, Any]
     files: Mapping[str, Tensors]
+    is_best: bool
 
 
 def _copy(array: NDArray[Any], spare: NDArray[Any] | None) -> NDArray[Any]:
@@ -39,7 +40,7 @@ class Saver:
     """Writes into a store from a thread of its own; at most one save is under way.
 
     While one is written, one more may wait; a newer takes the waiting one's place, since only
-    the newest is worth writing.
+    the newest is worth writing, and the best so far.
 
     Args:
         store: where to.
@@ -52,14 +53,28 @@ class Saver:
         self._report = report
         self._changed = threading.Condition()
         self._waiting: _Job | None = None
+        self._best: _Job | None = None
         self._spare: Mapping[str, Tensors] = {}
         """Memory of an earlier copy: fresh pages cost ten times what the copy itself does."""
         self._is_closed = False
         self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
         self._thread.start()
 
-    def save(self, name: str, meta: Mapping[str, Any], files: Mapping[str, Tensors]) -> None:
+    def save(
+        self,
+        name: str,
+        meta: Mapping[str, Any],
+        files: Mapping[str, Tensors],
+        *,
+        is_best: bool = False,
+    ) -> None:
         """Copies the arrays and returns; they may be written into again at once.
+
+        Args:
+            name: as of `Store.save`.
+            meta: likewise.
+            files: likewise.
+            is_best: pins it: it is kept until a better one comes.
 
         Raises:
             CheckpointError: the saver is closed.
@@ -73,9 +88,13 @@ class Saver:
         with self._changed:
             if self._is_closed:
                 raise CheckpointError("nothing can be saved: the saver is closed", got=name)
-            if self._waiting is not None:
-                self._spare = self._waiting.files
-            self._waiting = _Job(name, dict(meta), copies)
+            job = _Job(name, dict(meta), copies, is_best)
+            if is_best:
+                self._best = job
+            else:
+                if self._waiting is not None:
+                    self._spare = self._waiting.files
+                self._waiting = job
             self._changed.notify()
 
     def close(self) -> None:
@@ -87,9 +106,12 @@ class Saver:
 
     def _next(self) -> _Job | None:
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting is not None or self._is_closed)
-            job, self._waiting = self._waiting, None
-            return job
+            self._changed.wait_for(lambda: self._best or self._waiting or self._is_closed)
+            if self._best is not None:
+                job, self._best = self._best, None
+                return job
+            newest, self._waiting = self._waiting, None
+            return newest
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
@@ -101,6 +123,8 @@ class Saver:
         began = time.monotonic()
         try:
             folder = self._store.save(job.name, job.meta, job.files)
+            if job.is_best:
+                self._store.pin(job.name)
             size = sum(file.stat().st_size for file in folder.iterdir())
         except Exception as error:  # a thread that dies in silence would save nothing ever after
             return CheckpointFailed(name=job.name, reason=str(error))

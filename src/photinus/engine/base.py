@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -87,6 +87,9 @@ def _of_one_kind(labels: Array) -> Array:
 
 def part_of(rows: Rows, program: Program) -> Part:
     """Returns a worker's part: its own rows, or its share of rows that all can read."""
+    if program.validation:
+        rows, held = rows.parted(program.validation)
+        return replace(part_of(rows, replace(program, validation=0.0)), held=held)
     if not program.is_shared:
         labels = label_counts(rows.labels)
         return Part(len(rows), lambda order: PartitionFeed(rows, order), labels=labels)
@@ -109,6 +112,8 @@ class Assignment:
     emit: Callable[[Event], None] = _nothing
     enter: Callable[[str, Frame, Mapping[str, Any]], None] = _nothing
     save: Callable[[Cut], None] = _nothing
+    best: Callable[[Cut], None] = _nothing
+    """Keeps the best cut so far."""
     checkpoint_seconds: float | None = None
     security: str = "tls"
     """none: frames in clear, for a network that is trusted as a whole."""
@@ -139,6 +144,7 @@ class Assignment:
             emit=self.emit,
             enter=self.enter,
             save=self.save,
+            best=self.best,
             checkpoint_seconds=self.checkpoint_seconds,
             patience_seconds=self.patience_seconds,
         )

@@ -16,7 +16,7 @@ from photinus.core.settings import above, at_least, validate
 from photinus.nodes.coordinator import Coordinator, Result
 from photinus.nodes.desk import Desk
 from photinus.nodes.life import Ask, Close, Hello, Life, Part, live
-from photinus.nodes.loop import Exchange, Snapshot, Stepped
+from photinus.nodes.loop import Exchange, Measured, News, Snapshot, Stepped
 from photinus.nodes.mail import Seat
 from photinus.nodes.peers import COORDINATOR, Addressed
 from photinus.nodes.program import Program
@@ -203,14 +203,15 @@ class Simulation:
                 node.voice.stepped(ask)
                 return self.at(self.world.step(node.slot), self._stepped, node)
             frame = self._said(node, ask)
-            is_waiting = not isinstance(ask, Snapshot) and node.voice.waits(ask)
+            is_told = isinstance(ask, (Snapshot, Measured))
+            is_waiting = not is_told and node.voice.waits(ask)
             if is_waiting:
                 node.ask, node.said = ask, frame
             if frame is not None:
                 self._say(node, frame)
             if is_waiting:
                 return None
-            answer = node.voice.news(self.now)
+            answer = News() if is_told else node.voice.news(self.now)
         return None
 
     def _said(self, node: _Node, ask: Ask) -> Frame | None:

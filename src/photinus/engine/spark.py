@@ -183,6 +183,9 @@ class _Reads:
         if isinstance(rows, Rows):
             part = part_of(rows, self.errand.program)
             return (part if self.counted is None else replace(part, passes=1)), False
+        if self.errand.program.validation:
+            do = "use more workers or a larger budget, or validation=0"
+            raise NotReadyError("rows that stream cannot be set aside to measure on", do=do)
         stream, known = rows, counted.get(slot)
         if known is None:
             count = sum(len(features) for features, _ in stream.blocks)

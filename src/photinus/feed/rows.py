@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -47,9 +47,9 @@ class Rows:
     features: Array
     labels: Array | None
     order: NDArray[np.int64]
-    """[n]: the rows sorted by the hash of their content."""
+    """[n], or fewer of a part: the rows sorted by the hash of their content."""
     keys: NDArray[np.uint64]
-    """[n]: that hash."""
+    """[m] of all m rows, in the order of arrival: that hash."""
     scale: float | None = None
     """Features are stored as they are and handed out as float32(features) · scale."""
     room: Room = memory
@@ -77,7 +77,18 @@ class Rows:
         return cls(features, labels, *_sorted(features, labels), scale, room)
 
     def __len__(self) -> int:
-        return len(self.features)
+        return len(self.order)
+
+    def parted(self, share: float) -> tuple[Rows, Rows]:
+        """Returns the rows to train on, and a share set aside by their content's hash.
+
+        Equal rows are on one side, whichever worker holds them; nothing is copied.
+
+        Args:
+            share: of all rows, from 0 to 1.
+        """
+        aside = int(np.sum(self.keys < np.uint64(share * 2.0**64)))
+        return replace(self, order=self.order[aside:]), replace(self, order=self.order[:aside])
 
     def batch(self, index: NDArray[np.int64], seed: int = 0) -> Batch:
         """Gathers the rows of `index` [B] into fresh arrays; `seed` tells their draws apart."""
@@ -97,7 +108,7 @@ class Rows:
         if not len(self):
             return self
         out: Array | None = None
-        for start in range(0, len(self), _CHUNK_ROWS):
+        for start in range(0, len(self.features), _CHUNK_ROWS):
             chunk = scaled(self.features[start : start + _CHUNK_ROWS].copy(), self.scale)
             given = np.asarray(function(chunk))
             if len(given) != len(chunk):
@@ -105,7 +116,7 @@ class Rows:
                 raise UsageError(wrong, got=len(given))
             if (
                 out is None
-                and (out := self.room((len(self), *given.shape[1:]), given.dtype)) is None
+                and (out := self.room((len(self.features), *given.shape[1:]), given.dtype)) is None
             ):
                 return None
             out[start : start + len(chunk)] = given

@@ -228,6 +228,7 @@ class Coordinator:
         if verdict != "next":
             return self._not_next(seat, frame, verdict)
         self.desk.enter(frame.kind, frame, {})
+        self._course.measured(frame)
         seat.sequence += 1
         unanswered = int(frame.note.get("unanswered", frame.sequence))
         seat.answers = {n: answer for n, answer in seat.answers.items() if n >= unanswered}
@@ -267,9 +268,13 @@ class Coordinator:
 
     def _answered(self, answers: Sequence[Answer], now: float) -> list[Frame]:
         agreed = frozenset(a.seat.slot for a in answers if a.is_applied)
-        is_cut = bool(agreed) and self._course.is_cut_due(now)
+        owner, trials, members = self.owner, self._course.trials, agreed & self.fence.members
+        is_all = members == self.fence.members or not owner.policy.waits
+        is_all = bool(members) and is_all and not any(s.closed for s in self.fence.seats.values())
+        is_trial = is_all and trials.begin(owner.progress, owner.version, self.fence.members)
+        is_cut = bool(agreed) and (is_trial or self._course.is_cut_due(now))
         if is_cut:  # where nobody waits, no two workers are at the same point: each starts fresh
-            asked = agreed & self.fence.members if self.owner.policy.waits else frozenset[int]()
+            asked = members if owner.policy.waits else frozenset[int]()
             self._course.cuts.begin(self._course.here(), asked)
             is_cut = bool(asked)
         out = [self._answer(answer, is_cut=is_cut) for answer in answers]
@@ -300,6 +305,7 @@ class Coordinator:
             progress=self.owner.progress,
             stop=self._course.is_spent,
             save=kind == "agreed" and (is_cut or self._seating.is_healer(seat)),
+            measure=kind == "agreed" and self._course.trials.asks(seat.slot),
         )
         return seat.answered
 
@@ -310,6 +316,7 @@ class Coordinator:
         if verdict != "next":
             return self._not_next(seat, frame, verdict)
         seat.sequence += 1
+        self._course.measured(frame)
         self.fence.close(seat, frame)
         self._course.remember(named(frame), frame.version)
         done = [self._to(frame, "done")] if seat.rests else []
@@ -356,7 +363,9 @@ class Coordinator:
 
     def _final(self) -> Message:
         """The exact average at a phase's end: the owner's point, or the mean of the workers'."""
-        point = self.owner.point
+        point, trials = self.owner.point, self._course.trials
+        if self._course.program.patience and trials.best is not None:
+            return trials.best.point
         seats = self.fence.seats.values()
         closed = [s.closed for s in seats if s.closed is not None and s.closed.arrays]
         if self.owner.policy.keeps or not closed:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from photinus.core.errors import UsageError, message
-from photinus.core.events import PhaseStarted, Warned
+from photinus.core.events import Evaluated, PhaseStarted, Warned
 from photinus.core.parameters import Vector
 from photinus.feed.skew import skewed
 from photinus.nodes.cuts import Cut, Cuts
@@ -16,6 +16,7 @@ from photinus.nodes.fence import Fence
 from photinus.nodes.mail import Seat, inner_of, named
 from photinus.nodes.owner import Owner
 from photinus.nodes.program import Phase, Program
+from photinus.nodes.trials import Trials
 from photinus.strategies.base import Message
 from photinus.transport.frames import Frame
 
@@ -55,7 +56,8 @@ class Course:
     @property
     def is_spent(self) -> bool:
         """True when the budget is used up and shares were not fixed in advance."""
-        return self.owner.applied >= self.owner.budget and not self.phase.agreement.is_deterministic
+        is_done = self.owner.applied >= self.owner.budget
+        return self.trials.is_stopped or (is_done and not self.phase.agreement.is_deterministic)
 
     def frame(self, kind: str, slot: int, lease: int, **fields: Any) -> Frame:  # noqa: ANN401
         """Returns a frame to a slot's worker."""
@@ -75,7 +77,12 @@ class Course:
         self.fence.reopen()
         for seat in self.fence.seats.values():
             seat.position = 0
-        policy = self.program.phases[phase].agreement.policy()
+        policy, stage = (
+            self.program.phases[phase].agreement.policy(),
+            self.program.phases[phase].stage,
+        )
+        epochs = stage.epochs if self.program.validation else 0.0
+        self.trials = Trials(epochs, self.program.patience)
         cut = self.cuts.last
         is_here = cut is not None and cut.phase == phase
         point = cut.point if cut is not None and is_here else self._start(phase)
@@ -201,9 +208,39 @@ class Course:
     def save_if_whole(self, now: float) -> None:
         """Saves the cut in the making once every worker has told its part."""
         cut = self.cuts.whole(keeps=self.owner.policy.keeps)
-        if cut is not None:
+        if cut is None:
+            return
+        self.trials.hold(cut)
+        if self.is_cut_due(now):
             self.saved, self._is_cut_asked = now, False
             self.desk.save(cut)
+
+    # -- validation ------------------------------------------------------------------------------
+
+    def measured(self, frame: Frame) -> None:
+        """Takes what a worker measured; where all have told, decides what is best."""
+        told = frame.note.get("measured")
+        if not isinstance(told, dict):
+            return
+        self.trials.take(frame.slot, told)
+        found = self.trials.whole()
+        if found is None:
+            return
+        extra = {"best": True} if found.is_best else {}
+        self.desk.emit(
+            Evaluated(
+                phase=self.owner.phase,
+                name="validation",
+                examples=found.examples,
+                metrics=found.metrics,
+                extra=extra,
+            )
+        )
+        if found.is_best and self.trials.best is not None:
+            self.desk.best(self.trials.best)
+        if self.trials.is_stopped:
+            wrong = f"{self.phase.name}: no better point in {self.program.patience} measurements"
+            self.warn(wrong, got="the phase ends, at its best point")
 
     def remember(self, held: Mapping[str, Vector], version: int) -> None:
         """Keeps the parameters of a worker that is done, should all others be lost."""

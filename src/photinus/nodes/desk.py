@@ -29,6 +29,8 @@ class Desk:
     enter: Callable[[str, Frame, Mapping[str, Any]], None] = _nothing
     """Writes a line of the ledger: operation, frame, further fields."""
     save: Callable[[Cut], None] = _nothing
+    best: Callable[[Cut], None] = _nothing
+    """Keeps the best cut so far."""
     checkpoint_seconds: float | None = None
     """How often a cut is made within a phase; None: only between phases."""
     patience_seconds: float = 600.0

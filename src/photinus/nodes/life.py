@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -13,10 +14,11 @@ from photinus.core.errors import FencedError
 from photinus.core.parameters import Parameters, Vector
 from photinus.core.seeds import derive
 from photinus.feed.arrays import FeedOrder
-from photinus.feed.base import Batch, Feed
+from photinus.feed.base import Array, Batch, Feed, Transform
+from photinus.feed.rows import Rows
 from photinus.models.base import Model
 from photinus.nodes.keeping import position_of, split
-from photinus.nodes.loop import Bench, Exchange, Pace, Snapshot, Stepped, work
+from photinus.nodes.loop import Bench, Exchange, Measured, Pace, Snapshot, Stepped, work
 from photinus.nodes.mail import Grant
 from photinus.nodes.program import Phase, Program
 from photinus.strategies.base import GRADIENT_SUM, is_held_by_workers
@@ -24,7 +26,7 @@ from photinus.strategies.base import GRADIENT_SUM, is_held_by_workers
 __all__ = ["CHUNK_ROWS", "Ask", "Close", "Hello", "Life", "Part", "live"]
 
 CHUNK_ROWS = 1000
-"""With `full_gradient`, how many rows one forward pass takes."""
+"""With `full_gradient`, and to measure, how many rows one forward pass takes."""
 
 
 class Hello(NamedTuple):
@@ -62,9 +64,31 @@ class Part:
     any worker stream; 0 where they had to be counted first, and that used the pass up."""
     labels: Mapping[str, int] = field(default_factory=dict)
     """How often each label occurs, where they are classes and every row is here."""
+    held: Rows | None = None
+    """Rows that were set aside, to measure on."""
+
+    def measured(
+        self, model: Model, slots: tuple[int, int], prepare: Transform
+    ) -> Mapping[str, float]:
+        """Returns the model's sums over the rows set aside.
+
+        Args:
+            model: as it is now.
+            slots: of rows that all can read, which slot's share and of how many; else 0 of 1.
+            prepare: from the job's features to the model's.
+        """
+        sums: dict[str, float] = {}
+        held = () if self.held is None else self.held.order[slots[0] :: slots[1]]
+        for start in range(0, len(held), CHUNK_ROWS):
+            assert self.held is not None
+            batch = self.held.batch(held[start : start + CHUNK_ROWS])
+            batch = batch._replace(features=prepare(batch.features))
+            for name, value in model.measure(batch).items():
+                sums[name] = sums.get(name, 0.0) + float(value)
+        return {name: value for name, value in sums.items() if math.isfinite(value)}
 
 
-Ask = Hello | Close | Stepped | Exchange | Snapshot
+Ask = Hello | Close | Stepped | Exchange | Snapshot | Measured
 Life = Generator[Ask, Any, None]
 
 
@@ -130,7 +154,12 @@ def _bench(
         slot=slot,
         workers=program.workers,
     )
-    feed = part.open(order).mapped(lambda features: stage.prepare(features, history))
+    shared = (slot, program.workers) if program.is_shared else (0, 1)
+
+    def prepare(features: Array) -> Array:
+        return stage.prepare(features, history)
+
+    feed = part.open(order).mapped(prepare)
     feed.seek(position_of(kept, grant.position))
     return Bench(
         model=_WholePart(model) if is_whole else model,
@@ -142,6 +171,7 @@ def _bench(
         heal=None if grant.is_fresh else heal,
         kept=kept,
         sums=np.zeros_like(trained) if strategy.site == GRADIENT_SUM else None,
+        measure=lambda: part.measured(model, shared, prepare),
     )
 
 

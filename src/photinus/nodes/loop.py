@@ -26,6 +26,7 @@ __all__ = [
     "Answers",
     "Bench",
     "Exchange",
+    "Measured",
     "News",
     "Pace",
     "Snapshot",
@@ -35,6 +36,7 @@ __all__ = [
     "snapshot",
     "step",
     "take_in",
+    "tell",
     "work",
 ]
 
@@ -79,6 +81,8 @@ class Bench:
     """The agreed point that a joiner starts from."""
     arrived: list[News] = field(default_factory=list)
     """Answers that wait for their `take`."""
+    measure: Callable[[], Mapping[str, float]] = dict
+    """Measures the model as it is on the rows set aside."""
     kept: Mapping[str, Vector] = field(default_factory=dict)
     """What its strategy alone knew, of the cut that it goes on from."""
     sums: Vector | None = None
@@ -112,6 +116,12 @@ class Snapshot(NamedTuple):
     integers: Vector
 
 
+class Measured(NamedTuple):
+    """Out of the loop when the agreed point was measured; it rides on what is said next."""
+
+    sums: Mapping[str, float]
+
+
 class News(NamedTuple):
     """Into the loop: the time, what came in, and how far all are."""
 
@@ -122,12 +132,14 @@ class News(NamedTuple):
     """The phase's budget is used up."""
     save: bool = False
     """The worker's state is asked for, as it is after this step."""
+    measure: bool = False
+    """Likewise, what it measures on its rows set aside."""
 
 
-Answers = Generator[Stepped | Exchange | Snapshot, News, Any]
+Answers = Generator[Stepped | Exchange | Snapshot | Measured, News, Any]
 
 
-def work(bench: Bench) -> Generator[Stepped | Exchange | Snapshot, News, Snapshot]:
+def work(bench: Bench) -> Generator[Stepped | Exchange | Snapshot | Measured, News, Snapshot]:
     """Runs one phase; the parameters are the model's, changed in place. Returns how it ended."""
     model, feed, strategy = bench.model, bench.feed, bench.strategy
     trained = model.parameters.trained
@@ -149,12 +161,20 @@ def work(bench: Bench) -> Generator[Stepped | Exchange | Snapshot, News, Snapsho
             step(bench, gradient, at)
         pace = pace.after(clock, told, news)
         clock = clock._replace(progress=pace.agreed)
-        if news.save:
-            yield snapshot(bench, clock, state)
+        yield from tell(bench, news, clock, state)
         if told.stop or news.stop:
             break
-    state = yield from drain(bench, clock._replace(closing=True), state)
+    state, news = yield from drain(bench, clock._replace(closing=True), state)
+    yield from tell(bench, news, clock, state)
     return snapshot(bench, clock, state)
+
+
+def tell(bench: Bench, news: News, clock: Clock, state: Any) -> Answers:  # noqa: ANN401
+    """Tells what was asked for with an answer, as it is at the point that it brought."""
+    if news.save:
+        yield snapshot(bench, clock, state)
+    if news.measure:
+        yield Measured(bench.measure())
 
 
 def step(bench: Bench, gradient: Vector, progress: float) -> None:
@@ -166,9 +186,10 @@ def step(bench: Bench, gradient: Vector, progress: float) -> None:
 
 def drain(bench: Bench, clock: Clock, state: Any) -> Answers:  # noqa: ANN401
     """Leaves nothing unsent: a push that missed its round is due once more."""
+    news = News()
     while bench.strategy.due(clock, state):
-        state, _ = yield from exchange(bench, bench.model.parameters.trained, clock, state)
-    return state
+        state, news = yield from exchange(bench, bench.model.parameters.trained, clock, state)
+    return state, news
 
 
 def exchange(bench: Bench, vector: Vector, clock: Clock, state: Any) -> Answers:  # noqa: ANN401

@@ -155,6 +155,7 @@ def news_of(frames: Sequence[Frame], seconds: float) -> News:
         told[-1] if told else None,
         stop=any(frame.note.get("stop") for frame in frames),
         save=any(frame.note.get("save") for frame in frames),
+        measure=any(frame.note.get("measure") for frame in frames),
     )
 
 

@@ -55,6 +55,10 @@ class Program:
     """Of each worker's tensor library; a fixed count is part of "same seed, same bits"."""
     lease_seconds: float = LEASE_SECONDS
     """A seat is free again so long after the last sign of life."""
+    validation: float = 0.0
+    """The share of the rows that is set aside to measure on."""
+    patience: int = 0
+    """So many measurements without a better one end a phase, at its best point; 0 for never."""
     start: Mapping[str, tuple[Vector, ...]] = field(default_factory=dict)
     """Phase name -> trained [n], and where there are any floats and integers, to start from; only
     the driver reads it."""

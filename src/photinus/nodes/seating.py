@@ -67,6 +67,7 @@ class Seating:
     def lost(self, seat: SeatState) -> None:
         """A lost worker can neither heal others nor complete a cut."""
         self._course.cuts.without(seat.slot)
+        self._course.trials.without(seat.slot)
         if self._healer is seat:
             self._healer = None
 

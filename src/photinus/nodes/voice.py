@@ -12,7 +12,7 @@ from typing import Any
 from photinus.core.errors import FencedError, RunFailedError
 from photinus.core.parameters import FLOATS, INTEGERS, TRAINED
 from photinus.nodes.life import Ask, Close, Hello
-from photinus.nodes.loop import Exchange, News, Snapshot, Stepped
+from photinus.nodes.loop import Exchange, Measured, News, Snapshot, Stepped
 from photinus.nodes.mail import Grant, Seat, grant_of, message_to, news_of, pack, snapshot_to
 from photinus.nodes.peers import Peers
 from photinus.transport.frames import Frame
@@ -67,6 +67,7 @@ class Voice:
         self._told: list[Frame] = []
         """Answers to such pushes that the loop has not seen yet."""
         self._tally = Tally()
+        self._measured: dict[str, float] | None = None
         self._granted_at = self._spoke_at = self._heard_at = 0.0
 
     def listens_at(self, address: str) -> None:
@@ -94,6 +95,9 @@ class Voice:
             return snapshot_to(self.seat.frame("state", version=self._version), ask)
         if isinstance(ask, Close):
             return self._closing(ask)
+        if isinstance(ask, Measured):
+            self._measured = dict(ask.sums)
+            return None
         assert isinstance(ask, Exchange)
         self._tally.compute_seconds += now - self._heard_at
         self._spoke_at = self._heard_at = now
@@ -102,6 +106,7 @@ class Voice:
         note = {"unanswered": min(self.under_way, default=self._sequence)}
         if ask.message.kind == "push":
             note, self._tally = note | self._tally.note(), Tally()
+        note |= self._trial()
         message = ask.message
         if ask.turn.kind == "meet":
             message, counted = self.peers.brings(message)
@@ -128,7 +133,12 @@ class Voice:
         held = ask.parameters
         arrays = {} if held is None else {name: held.section(f) for name, f in _SECTIONS.items()}
         arrays |= {f"inner.{name}": value for name, value in ask.inner.items()}
-        return pack(frame, arrays, {"rests": ask.rests}, version=self._version)
+        return pack(frame, arrays, {"rests": ask.rests} | self._trial(), version=self._version)
+
+    def _trial(self) -> dict[str, Any]:
+        """What was measured rides on what is said next."""
+        told, self._measured = self._measured, None
+        return {} if told is None else {"measured": told}
 
     def _numbered(self, kind: str, position: int) -> Frame:
         frame = self.seat.frame(kind, sequence=self._sequence, position=position)

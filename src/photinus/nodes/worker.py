@@ -8,7 +8,7 @@ from typing import Any
 
 from photinus.core.errors import FencedError, LinkLostError
 from photinus.nodes.life import Ask, Hello, Life
-from photinus.nodes.loop import Exchange, News, Snapshot, Stepped
+from photinus.nodes.loop import Exchange, Measured, News, Snapshot, Stepped
 from photinus.nodes.mail import Seat
 from photinus.nodes.peers import COORDINATOR, Addressed
 from photinus.nodes.voice import Voice
@@ -97,7 +97,7 @@ class Worker:
         said = self._said(ask)
         if said is not None:
             self._send(said)
-        if isinstance(ask, Snapshot):
+        if isinstance(ask, (Snapshot, Measured)):
             return News()
         if not self._voice.waits(ask):
             return self._so_far(ask)

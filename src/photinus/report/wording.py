@@ -58,9 +58,9 @@ def _phase_ended(event: e.PhaseEnded) -> str:
 
 def _evaluated(event: e.Evaluated) -> str:
     sure = f"  ({interval_text(event)})" if interval_text(event) else ""
-    return (
-        f"{event.name}: {metrics_text(event.metrics)}{sure}, {count_text(event.examples)} examples"
-    )
+    best = ", the best so far" if event.extra.get("best") else ""
+    counted = f"{count_text(event.examples)} examples"
+    return f"{event.name}: {metrics_text(event.metrics)}{sure}, {counted}{best}"
 
 
 def _worker_joined(event: e.WorkerJoined) -> str:

@@ -13,6 +13,7 @@ from photinus.core.errors import UsageError
 from photinus.core.settings import (
     Limit,
     at_least,
+    between,
     from_dict,
     one_of,
     to_dict,
@@ -98,6 +99,10 @@ class Job:
     seed: int = 0
     threads: int = 1
     """Of each worker."""
+    validation: float = 0.0
+    """The share of the rows set aside; on them the agreed point is measured once an epoch."""
+    patience: int = 0
+    """So many measurements without a better one end a phase, at its best point; 0 for never."""
     checkpoint_seconds: float = 60.0
     security: str = "tls"
     road: str = SOCKETS
@@ -114,6 +119,8 @@ class Job:
         "engine": one_of(*ENGINES),
         "seed": whole(0),
         "threads": whole(1),
+        "validation": between(0, 0.9),
+        "patience": whole(0),
         "checkpoint_seconds": at_least(0),
         "security": one_of("tls", "none"),
         "road": Limit("sockets, or a folder by its whole path or address", _is_road),
@@ -122,6 +129,11 @@ class Job:
     def __post_init__(self) -> None:
         validate(self)
         known = {stage.name for stage in self._plain_stages()} | {"pretraining"}
+        if self.patience and not self.validation:
+            do = "set validation, e.g. to 0.1"
+            raise UsageError(
+                "patience needs rows set aside", got=f"patience={self.patience}", do=do
+            )
         for name in self.strategies:
             if name not in known:
                 raise unknown_name("phase", name, known)
@@ -211,6 +223,8 @@ class Job:
             is_shared=self.is_shared,
             threads=self.threads,
             lease_seconds=LEASE_SECONDS if self.road == SOCKETS else _FOLDER_LEASE_SECONDS,
+            validation=self.validation,
+            patience=self.patience,
         )
         return program, warnings
 

@@ -213,13 +213,15 @@ class _Run:
             emit=self.emit,
             enter=self._book.enter,
             save=self._save,
+            best=lambda cut: self._save(cut, is_best=True),
             checkpoint_seconds=self.job.checkpoint_seconds,
             security=self.job.security,
             road=self.job.road,
         )
 
-    def _save(self, cut: Cut) -> None:
-        self._saver.save(cut.name, meta_of(cut, self._fingerprint), files_of(cut))
+    def _save(self, cut: Cut, *, is_best: bool = False) -> None:
+        meta = meta_of(cut, self._fingerprint)
+        self._saver.save(cut.name, meta, files_of(cut), is_best=is_best)
 
     def _measure(
         self, result: Result, test: TestRows | None

@@ -1,0 +1,120 @@
+"""Rows set aside, on which the agreed point is measured: what is best, and when to stop."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from photinus.core.clock import Steps
+from photinus.engine.base import Assignment, part_of
+from photinus.engine.simulate import Simulation, World
+from photinus.engine.simulated import SimulatedEngine
+from photinus.feed.base import Batch
+from photinus.nodes.coordinator import Coordinator
+from photinus.nodes.desk import Desk
+from photinus.strategies.recipes import all_reduce, averaging
+
+RECIPES = {"averaging": averaging(every=Steps(5)), "all_reduce": all_reduce(codec="fp32")}
+
+
+class Played:
+    """A run with validation in the simulator, and all that it said."""
+
+    def __init__(self, field, recipe, *, patience=0, lr=0.2, epochs=4, kill=None, bad=()):
+        program = replace(
+            field.program(recipe, epochs=epochs, lr=lr), validation=0.2, patience=patience
+        )
+        self.events, self.best, self.saved = [], [], []
+        desk = Desk(emit=self.events.append, best=self.best.append, save=self.saved.append)
+        picks = [np.arange(slot, len(field.features), 4) for slot in range(4)]
+        self.rows = [field.rows(pick) for pick in picks]
+        parts = [part_of(rows, program) for rows in self.rows]
+        self.held = [part.held for part in parts]
+        self.simulation = Simulation(
+            program, parts, World(), coordinator=Coordinator(program, desk)
+        )
+        if kill is not None:
+            self.simulation.at(kill, self.simulation.kill, 2, 0.3)
+        self.result = self.simulation.run()
+        self.model = program.build(0, ())
+
+    def of(self, kind):
+        return [e for e in self.events if type(e).__name__ == kind]
+
+    def measured(self, vector):
+        """The oracle: the model's own measure over all rows that were set aside."""
+        self.model.load(vector)
+        sums = {}
+        for held in self.held:
+            batch = held.batch(held.order)
+            for name, value in self.model.measure(Batch(batch.features, batch.labels)).items():
+                sums[name] = sums.get(name, 0.0) + value
+        return sums
+
+
+def test_rows_set_aside_are_no_rows_to_train_on(field):
+    rows = field.rows()
+    train, held = rows.parted(0.2)
+    assert len(train) + len(held) == len(rows)
+    assert not set(train.order.tolist()) & set(held.order.tolist())
+    assert 0.1 < len(held) / len(rows) < 0.3
+    again = field.rows(np.arange(len(rows))[::-1])
+    same = {tuple(x) for x in again.features[again.parted(0.2)[1].order]}
+    assert same == {tuple(x) for x in rows.features[held.order]}, "whoever holds them"
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_agreed_point_is_measured_once_an_epoch(field, name):
+    played = Played(field, RECIPES[name])
+    found = played.of("Evaluated")
+    assert {e.name for e in found} == {"validation"}
+    assert len(found) in (3, 4), "the last one only where all have as much to do"
+    assert {e.examples for e in found} == {sum(map(len, played.held))}
+    best = [e for e in found if e.extra.get("best")]
+    for event, cut in zip(best, played.best, strict=True):
+        oracle = played.measured(cut.point.vector)
+        assert event.metrics["loss"] == pytest.approx(oracle["loss"] / oracle["examples"])
+        assert event.metrics["error"] == pytest.approx(oracle["errors"] / oracle["examples"])
+    trained = sum(len(rows) for rows in played.rows) - sum(map(len, played.held))
+    assert played.of("PhaseEnded")[0].examples == 4 * trained
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_best_point_is_kept_with_what_it_measured(field, name):
+    played = Played(field, RECIPES[name], lr=3.0, epochs=6)
+    best = [e for e in played.of("Evaluated") if e.extra.get("best")]
+    assert len(best) == len(played.best) > 0
+    assert best[-1].metrics["error"] == min(e.metrics["error"] for e in played.of("Evaluated"))
+    sums = played.measured(played.best[-1].point.vector)
+    assert sums["errors"] / sums["examples"] == pytest.approx(best[-1].metrics["error"])
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_patience_ends_a_phase_at_its_best_point(field, name):
+    played = Played(field, RECIPES[name], patience=2, lr=3.0, epochs=60)
+    found = played.of("Evaluated")
+    assert len(found) < 60, "it stopped"
+    assert not any(e.extra.get("best") for e in found[-2:]), "after two that were no better"
+    assert np.array_equal(played.result.vectors[-1], played.best[-1].point.vector)
+    [warned] = [e.text for e in played.of("Warned") if "no better point" in e.text]
+    assert "at its best point" in warned
+    progress = max(e.progress for e in played.of("RoundClosed"))
+    assert progress < 1
+
+
+def test_a_lost_worker_does_not_hold_a_measurement_up(field):
+    played = Played(field, RECIPES["averaging"], kill=0.25)
+    assert played.of("WorkerLost")
+    assert len(played.of("Evaluated")) in (3, 4)
+
+
+def test_an_engine_sets_the_same_rows_aside(tiny):
+    program = replace(tiny.program(recipes=(RECIPES["averaging"],)), validation=0.2)
+    events = []
+    SimulatedEngine().run(
+        Assignment(program=program, data=tiny.data, run=bytes(16), emit=events.append)
+    )
+    found = [e for e in events if type(e).__name__ == "Evaluated"]
+    assert len(found) in (2, 3)
+    joined = [e.examples for e in events if type(e).__name__ == "WorkerJoined"]
+    assert sum(joined) + found[0].examples == 90
