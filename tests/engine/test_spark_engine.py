@@ -49,6 +49,17 @@ def test_the_order_in_which_rows_arrive_changes_no_bit(spark, tiny, simulated):
     assert same_bits(result, simulated)
 
 
+def test_rows_are_set_aside_and_measured_as_in_the_simulator(spark, tiny):
+    program = replace(tiny.program(recipes=tiny.recipes[:1]), validation=0.2)
+    results, found = [], []
+    for engine in (SparkEngine(spark), SimulatedEngine()):
+        events = []
+        results.append(engine.run(tiny.assignment(program, emit=events.append)))
+        found.append([(e.examples, e.metrics) for e in events if type(e).__name__ == "Evaluated"])
+    assert same_bits(*results)
+    assert found[0] == found[1] != []
+
+
 def test_each_part_becomes_one_partition_in_order(spark):
     parts = [(np.full((n + 1, 2), n, "f4"), np.full(n + 1, n)) for n in range(5)]
     frame = frame_of(spark, parts)

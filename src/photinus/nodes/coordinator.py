@@ -268,15 +268,7 @@ class Coordinator:
 
     def _answered(self, answers: Sequence[Answer], now: float) -> list[Frame]:
         agreed = frozenset(a.seat.slot for a in answers if a.is_applied)
-        owner, trials, members = self.owner, self._course.trials, agreed & self.fence.members
-        is_all = members == self.fence.members or not owner.policy.waits
-        is_all = bool(members) and is_all and not any(s.closed for s in self.fence.seats.values())
-        is_trial = is_all and trials.begin(owner.progress, owner.version, self.fence.members)
-        is_cut = bool(agreed) and (is_trial or self._course.is_cut_due(now))
-        if is_cut:  # where nobody waits, no two workers are at the same point: each starts fresh
-            asked = members if owner.policy.waits else frozenset[int]()
-            self._course.cuts.begin(self._course.here(), asked)
-            is_cut = bool(asked)
+        is_cut = bool(agreed) and self._course.begin_cut(agreed & self.fence.members, now)
         out = [self._answer(answer, is_cut=is_cut) for answer in answers]
         for seat, _, message in answers:
             if message.kind == "rejoin":

@@ -195,6 +195,24 @@ class Course:
         every = self.desk.checkpoint_seconds
         return self._is_cut_asked or (every is not None and now - self.saved >= every)
 
+    def begin_cut(self, members: frozenset[int], now: float) -> bool:
+        """Begins a cut of this round, if it is due or a trial needs it; tells if any is asked.
+
+        Args:
+            members: whose work was just agreed on.
+            now: the time.
+        """
+        owner, seats = self.owner, self.fence.seats.values()
+        is_all = bool(members) and not any(seat.closed for seat in seats)
+        is_all = is_all and (members == self.fence.members or not owner.policy.waits)
+        is_trial = is_all and self.trials.begin(owner.progress, owner.version, self.fence.members)
+        if not is_trial and not self.is_cut_due(now):
+            return False
+        # where nobody waits, no two workers are at the same point: each starts fresh
+        asked = members if owner.policy.waits else frozenset[int]()
+        self.cuts.begin(self.here(), asked)
+        return bool(asked)
+
     def ask_for_a_cut(self) -> bool:
         """The present round shall be saved, whenever the last one was; False where none is open."""
         self._is_cut_asked = self.has_begun and not self.is_between_passes

@@ -99,6 +99,9 @@ class Voice:
             self._measured = dict(ask.sums)
             return None
         assert isinstance(ask, Exchange)
+        return self._exchanging(ask, now)
+
+    def _exchanging(self, ask: Exchange, now: float) -> Frame | None:
         self._tally.compute_seconds += now - self._heard_at
         self._spoke_at = self._heard_at = now
         if ask.message is None:
