@@ -78,9 +78,10 @@ class Part:
             prepare: from the job's features to the model's.
         """
         sums: dict[str, float] = {}
-        held = () if self.held is None else self.held.order[slots[0] :: slots[1]]
+        if self.held is None:
+            return sums
+        held = self.held.order[slots[0] :: slots[1]]
         for start in range(0, len(held), CHUNK_ROWS):
-            assert self.held is not None
             batch = self.held.batch(held[start : start + CHUNK_ROWS])
             batch = batch._replace(features=prepare(batch.features))
             for name, value in model.measure(batch).items():
