@@ -72,8 +72,8 @@ def test_a_killed_worker_is_back_and_every_push_counts_once(tiny, tmp_path, phas
 
 @pytest.mark.processes
 def test_a_folder_is_no_road_between_workers(tiny, tmp_path):
-    run = Run(tiny, tmp_path, folder=str(tmp_path))
-    with pytest.raises(UsageError, match="publish and gossip need links between workers"):
+    run = Run(tiny, tmp_path, road=f"file://{tmp_path}")
+    with pytest.raises(UsageError, match="need links between workers"):
         LocalEngine().run(run.assignment)
     run.book.close()
 
