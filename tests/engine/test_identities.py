@@ -116,6 +116,15 @@ def test_one_worker_that_pushes_each_gradient_is_trained_by_the_owner(field, dty
     np.testing.assert_allclose(vector, field.plain(dtype=dtype), rtol=0, atol=close)
 
 
+@pytest.mark.parametrize("codec", ["fp32", "bf16"])
+def test_several_owners_give_the_bits_of_one(field, codec):
+    one, many = (
+        field.play(all_reduce(codec=codec, owners=n), dtype="float32").run() for n in (1, 4)
+    )
+    np.testing.assert_array_equal(many.vector, one.vector)
+    assert many.counts == one.counts
+
+
 def test_full_gradient_of_many_workers_is_full_batch_descent(field):
     expected = field.plain(batch_size=len(field.labels))
     shares = [30, 150, 100, 200]

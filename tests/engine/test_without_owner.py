@@ -12,7 +12,7 @@ from photinus.core.parameters import fingerprint
 from photinus.nodes.coordinator import Coordinator
 from photinus.nodes.peers import Peers
 from photinus.strategies import peers as strategies
-from photinus.strategies.recipes import averaging, gossip, publish
+from photinus.strategies.recipes import all_reduce, averaging, gossip, publish
 
 WAYS = {
     "publish": publish(every=Steps(3), exact_every=3),
@@ -197,3 +197,22 @@ def test_a_run_goes_on_from_a_cut(field):
     assert ended.examples == cut.applied + done
     assert np.isfinite(again.vector).all()
     assert field.loss(again.vector) < 0.4
+
+
+def test_shards_on_a_network_that_loses_and_doubles_change_no_bit(field):
+    clean = field.play(all_reduce(owners=4)).run(until=200)
+    bad = field.play(all_reduce(owners=4), world=LOSSY).run(until=400)
+    np.testing.assert_array_equal(bad.vector, clean.vector)
+    assert bad.counts["applied"] == clean.counts["applied"]
+    bad.tape.assert_exact()
+
+
+def test_shards_go_on_without_a_worker_that_was_killed_and_count_its_rows_once(field):
+    played = field.play(all_reduce(owners=4), epochs=6)
+    simulation = played.simulation
+    simulation.at(0.3, simulation.kill, 2, 0.5)
+    played.run(until=200)
+    assert {e.slot for e in played.tape.of("WorkerJoined") if e.lease > 1} == {2}
+    applied = played.tape.assert_exact()
+    assert sum(f.examples for f in applied.values()) == 6 * len(field.labels)
+    assert played.tape.warnings() == []

@@ -7,6 +7,7 @@ from photinus.core.clock import Clock, Steps
 from photinus.core.errors import UsageError
 from photinus.strategies.base import Message, Turn
 from photinus.strategies.codecs import decode
+from photinus.strategies.guard import Setting
 from photinus.strategies.peers import GRAPHS, Gossip, Publish, partner
 from photinus.strategies.recipes import from_plain, gossip, publish
 
@@ -114,3 +115,23 @@ def test_what_is_wrong_is_refused_in_clear_words(values, words):
     with pytest.raises(UsageError) as raised:
         from_plain(values)
     assert str(raised.value).startswith(words)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"recipe": "averaging", "owners": 3},
+        {"recipe": "all_reduce", "owners": 3, "codec": "int8"},
+        {"recipe": "all_reduce", "owners": 3, "codec": "bf16", "codec_down": "fp32"},
+    ],
+)
+def test_several_owners_are_for_gradients_that_can_be_cut_anywhere(parts):
+    with pytest.raises(UsageError, match="several owners are for gradients in rounds"):
+        from_plain(parts)
+
+
+def test_there_are_as_many_owners_as_workers_or_one():
+    setting = Setting(workers=4, every=Steps(1), is_adaptive=False, rounds=9)
+    with pytest.raises(UsageError, match="owners must be 1, or 4 as there are workers; got 5"):
+        from_plain({"recipe": "all_reduce", "owners": 5}).guarded(setting)
+    assert from_plain({"recipe": "all_reduce", "owners": 4}).guarded(setting)[1] == ""

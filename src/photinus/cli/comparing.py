@@ -90,7 +90,7 @@ def _agreement(text: str) -> Agreement:
 def _world(steps: str | None, latency: float | None, mbit: float | None) -> World | None:
     from photinus.engine.simulate import World
 
-    if steps is latency is mbit is None:
+    if steps is None and latency is None and mbit is None:
         return None
     said: dict[str, Any] = {}
     if steps is not None:

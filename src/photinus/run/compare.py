@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from photinus.core.errors import PhotinusError, UsageError
 from photinus.core.events import Event, PhaseStarted, RoundClosed
@@ -15,7 +16,7 @@ from photinus.engine.base import Engine
 from photinus.engine.simulate import World
 from photinus.engine.simulated import SimulatedEngine
 from photinus.report.comparison import Compared, comparison_page
-from photinus.run.data import read_test, read_train
+from photinus.run.data import TestRows, read_test, read_train
 from photinus.run.job import Job
 from photinus.run.train import engine_of, train
 from photinus.strategies.recipes import RECIPES, Agreement
@@ -91,12 +92,10 @@ def compare(
     return rows
 
 
-def _one(job: Job, engine: Engine, folder: Path, rows: tuple[object, object]) -> Compared:
-    is_simulated = isinstance(engine, SimulatedEngine)
-    tally = _Tally((lambda: engine.seconds) if is_simulated else time.monotonic)
-    name = str(job.strategy)
+def _one(job: Job, engine: Engine, folder: Path, rows: tuple[Any, TestRows | None]) -> Compared:
+    tally, name = _Tally(_clock(engine)), str(job.strategy)
+    data, test = rows
     try:
-        data, test = rows
         outcome = train(job, data, test=test, folder=folder, sinks=(tally,), engine=engine)
     except PhotinusError as error:
         return Compared(strategy=name, seconds=0.0, failure=str(error))
@@ -112,3 +111,10 @@ def _one(job: Job, engine: Engine, folder: Path, rows: tuple[object, object]) ->
         spread=tally.spread,
         curve=tuple(tally.curve),
     )
+
+
+def _clock(engine: Engine) -> Callable[[], float]:
+    """Returns whose seconds count: the simulator's are virtual."""
+    if isinstance(engine, SimulatedEngine):
+        return lambda: engine.seconds
+    return time.monotonic

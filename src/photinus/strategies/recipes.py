@@ -99,6 +99,8 @@ class Agreement:
     gain: str = "safe"
     """unsafe: the outer gain is taken as asked."""
     whole_part: bool = False
+    owners: int = 1
+    """Of gradients: 1, or as many as there are workers, each the owner of a shard."""
     fragments: int = 0
     """The vector goes in so many parts, one after the other; 0: whole."""
     delay: int = 0
@@ -117,6 +119,7 @@ class Agreement:
     """Without an owner, how many publications of each there are between exact agreements."""
     LIMITS = {  # noqa: RUF012
         "payload": one_of("gradient", "delta", "elastic", "published", "parameters"),
+        "owners": whole(1),
         "graph": one_of(*GRAPHS),
         "exact_every": whole(1),
         "release": one_of("rounds", "immediate"),
@@ -144,6 +147,12 @@ class Agreement:
         if (self.delay and not self.fragments) or (self.fragments and self.payload != "delta"):
             got = f"delay {self.delay}, fragments {self.fragments}, payload {self.payload}"
             raise UsageError("a delay is one of fragments, and fragments are of deltas", got=got)
+        is_of_shards = self.payload == "gradient" and not self.is_immediate
+        down = self.codec_down or self.codec
+        is_shared_out = self.codec in ("fp32", "bf16") and down == self.codec
+        if self.owners > 1 and not (is_of_shards and is_shared_out):
+            wrong = "several owners are for gradients in rounds, in fp32 or bf16 both ways"
+            raise UsageError(wrong, got=f"{self.payload}, {self._codecs}", do="use owners=1")
         if self.is_immediate and (self.quorum != 1 or self.fragments):
             raise UsageError("quorum and fragments are parts of rounds", got="release='immediate'")
         is_whole = self.payload == "delta" and not self.fragments
@@ -202,7 +211,7 @@ class Agreement:
         if self.payload == "parameters":
             return Gossip(every=self.every, codec=self.codec, graph=self.graph)
         if self.payload == "gradient":
-            return AllReduce(codec=self.codec, whole_part=self.whole_part)
+            return AllReduce(codec=self.codec, whole_part=self.whole_part, meets=self.owners > 1)
         if self.fragments:
             return Streaming(
                 every=self.every,
@@ -227,6 +236,8 @@ class Agreement:
                 grace_seconds=self.grace_seconds,
                 rounds_between=self.exact_every,
             )
+        if self.owners > 1:
+            return Meetings(merge=self.merge, quorum=self.quorum, grace_seconds=self.grace_seconds)
         if self.payload == "elastic":
             return Spring(alpha=self.alpha, codec=self.codec_down or "fp32")
         if self.is_immediate:
@@ -255,6 +266,9 @@ class Agreement:
         if self.quorum > setting.workers:
             wrong = f"a quorum of {self.quorum:g} can never come together"
             raise UsageError(wrong, got=f"{setting.workers} workers", do="ask for fewer")
+        if self.owners not in (1, setting.workers):
+            wrong = f"owners must be 1, or {setting.workers} as there are workers"
+            raise UsageError(wrong, got=self.owners)
         outer = self.outer
         if isinstance(outer, DelayedNesterov) and outer.pushes == 0:
             outer = dataclasses.replace(outer, pushes=setting.workers)

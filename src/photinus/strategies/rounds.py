@@ -132,6 +132,8 @@ class AllReduce(Strategy):
     codec: str = "fp32"
     whole_part: bool = False
     """One step is the worker's whole part, its gradient summed inside `learn`."""
+    meets: bool = False
+    """Every worker owns a shard: the mean is made among them, with the bits of one owner."""
     site = GRADIENT
     LIMITS = {"codec": one_of(*CODECS)}  # noqa: RUF012
 
@@ -144,7 +146,7 @@ class AllReduce(Strategy):
 
     def due(self, clock: Clock, state: tuple[int, int]) -> tuple[Turn, ...]:  # noqa: ARG002
         """Every step; nothing is unsent at the end."""
-        return () if clock.closing else (Turn("swap"),)
+        return () if clock.closing else (Turn("meet" if self.meets else "swap"),)
 
     def offer(
         self, turn: Turn, vector: Vector, clock: Clock, state: tuple[int, int]
@@ -165,6 +167,8 @@ class AllReduce(Strategy):
 
     def accept(self, vector: Vector, incoming: Message, state: tuple[int, int]) -> tuple[int, int]:
         """Takes the mean gradient; a heal brings the version to go on from."""
+        if incoming.kind == "here":
+            return state
         if incoming.kind != "heal":
             assert incoming.vector is not None
             np.copyto(vector, decode(incoming.codec, incoming.vector))

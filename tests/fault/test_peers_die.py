@@ -1,0 +1,86 @@
+"""Without an owner, on real processes over TLS: a worker is killed, the others never stop."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from photinus.core.clock import Steps
+from photinus.core.errors import UsageError
+from photinus.core.events import PeersMet, PhaseEnded, Warned, WorkerJoined
+from photinus.engine.local import LocalEngine
+from photinus.report.ledger import audit
+from photinus.run.book import Book
+from photinus.strategies.recipes import gossip, publish
+
+WAYS = (publish(every=Steps(4), exact_every=5), gossip(every=Steps(4), exact_every=5))
+
+
+class Run:
+    """Follows a run of both ways, a phase each."""
+
+    def __init__(self, tiny, folder, *, workers=3, epochs=300.0, kills=None, **fields):
+        self.path, run = folder / "ledger.jsonl", os.urandom(16)
+        self.book, self.kills, self.events, self.pids = Book(self.path, run), kills, [], {}
+        program = tiny.program(workers=workers, recipes=WAYS, epochs=epochs)
+        self.assignment = tiny.assignment(
+            program, run=run, emit=self.emit, enter=self.book.enter, **fields
+        )
+
+    def emit(self, event):
+        self.events.append(event)
+        if isinstance(event, WorkerJoined):
+            self.pids[event.slot] = event.pid
+        if isinstance(event, PeersMet) and (event.phase, event.version) == self.kills:
+            os.kill(self.pids[1], signal.SIGKILL)
+
+    def trained(self, engine):
+        result = engine.run(self.assignment)
+        self.book.close()
+        assert audit(self.path).is_exact, audit(self.path).offences
+        assert all(np.isfinite(v).all() for v in result.vectors)
+        return self
+
+    def of(self, kind):
+        return [e for e in self.events if isinstance(e, kind)]
+
+
+def promised(run):
+    ends, met = run.of(PhaseEnded), run.of(PeersMet)
+    assert [e.phase for e in ends] == [0, 1]
+    assert all(e.metrics["loss"] < 0.6 for e in ends)
+    assert {e.phase for e in met} == {0, 1}
+    assert all(e.published == e.taken + e.missing for e in met)
+    assert sum(e.taken for e in met) > 0
+    assert not [w.text for w in run.of(Warned) if "different bits" in w.text]
+
+
+@pytest.mark.processes
+def test_workers_agree_among_themselves_over_tls(tiny, tmp_path):
+    promised(Run(tiny, tmp_path, epochs=60.0).trained(LocalEngine()))
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", [0, 1])
+def test_a_killed_worker_is_back_and_every_push_counts_once(tiny, tmp_path, phase):
+    run = Run(tiny, tmp_path, kills=(phase, 3)).trained(LocalEngine())
+    promised(run)
+    assert [e.lease for e in run.of(WorkerJoined) if e.slot == 1] == [1, 2]
+
+
+@pytest.mark.processes
+def test_a_folder_is_no_road_between_workers(tiny, tmp_path):
+    run = Run(tiny, tmp_path, road=f"file://{tmp_path}")
+    with pytest.raises(UsageError, match="need links between workers"):
+        LocalEngine().run(run.assignment)
+    run.book.close()
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_workers_on_spark_agree_among_themselves(spark, tiny, tmp_path):
+    from photinus.engine.spark import SparkEngine
+
+    promised(Run(tiny, tmp_path, epochs=60.0).trained(SparkEngine(spark)))
