@@ -12,7 +12,7 @@ def test_strategies_are_compared_in_one_table(call, job, tmp_path):
     code, out, err = call("compare", job, *strategies, "--mbit", 100, "--folder", "side")
     assert code == 0
     assert out.splitlines()[0].split() == [
-        "strategy", "error", "loss", "seconds", "up", "down", "rounds", "staleness", "spread",
+        "strategy", "error", "loss", "seconds", "sent", "rounds", "staleness", "spread",
     ]  # fmt: skip
     assert [line.split()[0] for line in out.splitlines()[1:3]] == ["all_reduce", "averaging"]
     assert err.count("seconds") == 3

@@ -8,8 +8,7 @@ GOOD = Compared(
     strategy="all_reduce <every step>",
     seconds=90.0,
     rounds=1200,
-    bytes_up=2_000_000,
-    bytes_down=1_000,
+    bytes=2_000_000,
     error=0.0125,
     loss=0.5,
     staleness=1.25,
@@ -21,10 +20,10 @@ BAD = Compared(strategy="downpour", seconds=0.0, failure="it diverged")
 def test_a_line_says_what_is_known_and_marks_what_is_not():
     names, good, bad = comparison_table([GOOD, BAD])
     assert good[:2] == ("all_reduce <every step>", "1.25%")
-    assert good[4:6] == ("2.0 MB", "1.0 kB")
-    assert good[6:] == ("1,200", "1.2", "–")
+    assert good[4:] == ("2.0 MB", "1,200", "1.2", "–")
+    assert comparison_table([Compared(strategy="gossip", seconds=1.0)])[1][4] == "–"
     assert bad[:2] == ("downpour", "it diverged")
-    assert {len(line) for line in (names, good, bad)} == {9}
+    assert {len(line) for line in (names, good, bad)} == {8}
 
 
 def test_the_page_draws_a_curve_for_each_that_has_one_and_escapes_names(tmp_path):

@@ -29,6 +29,11 @@ class SimulatedEngine(Engine):
         """Virtual ones, of the run that goes on or was the last."""
         return self._simulation.now if self._simulation is not None else 0.0
 
+    @property
+    def bytes(self) -> int:
+        """Sent by all, in all directions."""
+        return self._simulation.bytes if self._simulation is not None else 0
+
     def run(self, assignment: Assignment) -> Result:
         """See `Engine.run`."""
         data, program = assignment.data, assignment.program

@@ -15,7 +15,7 @@ from photinus.report.units import bytes_text, count_text, number_text, seconds_t
 __all__ = ["Compared", "comparison_page", "comparison_table"]
 
 _NAMES = (
-    "strategy", "#error", "#loss", "#seconds", "#up", "#down", "#rounds", "#staleness", "#spread",
+    "strategy", "#error", "#loss", "#seconds", "#sent", "#rounds", "#staleness", "#spread",
 )  # fmt: skip
 
 
@@ -29,8 +29,8 @@ class Compared:
     """Of training: virtual ones in the simulator, else the clock's."""
     rounds: int = 0
     """Or pushes applied, where nobody waits."""
-    bytes_up: int = 0
-    bytes_down: int = 0
+    bytes: float = math.nan
+    """Of all workers, both ways; NaN where no owner counts them."""
     error: float = math.nan
     """On the test rows, 0 to 1; NaN where there are none."""
     loss: float = math.nan
@@ -57,8 +57,7 @@ def _line(row: Compared) -> tuple[str, ...]:
         _known(row.error, f"{row.error:.2%}"),
         _known(row.loss, number_text(row.loss)),
         seconds_text(row.seconds),
-        bytes_text(row.bytes_up),
-        bytes_text(row.bytes_down),
+        bytes_text(int(row.bytes)) if math.isfinite(row.bytes) else "–",
         count_text(row.rounds),
         _known(row.staleness, f"{row.staleness:.1f}"),
         _known(row.spread, f"{row.spread:.2f}"),

@@ -32,8 +32,7 @@ class _Tally:
     began: float = math.nan
     ended: float = math.nan
     rounds: int = 0
-    up: int = 0
-    down: int = 0
+    bytes: int = 0
     phase: int = 0
     stale: list[float] = field(default_factory=list)
     spread: float = math.nan
@@ -46,8 +45,7 @@ class _Tally:
         if isinstance(event, RoundClosed):
             self.ended = self.now()
             self.rounds += event.rounds
-            self.up += event.bytes_up
-            self.down += event.bytes_down
+            self.bytes += event.bytes_up + event.bytes_down
             if "loss" in event.metrics:
                 self.curve.append((self.ended - self.began, event.metrics["loss"]))
             self.stale += [v for k, v in event.metrics.items() if k == "staleness"]
@@ -99,12 +97,12 @@ def _one(job: Job, engine: Engine, folder: Path, rows: tuple[Any, TestRows | Non
         outcome = train(job, data, test=test, folder=folder, sinks=(tally,), engine=engine)
     except PhotinusError as error:
         return Compared(strategy=name, seconds=0.0, failure=str(error))
+    sent = engine.bytes if isinstance(engine, SimulatedEngine) else tally.bytes
     return Compared(
         strategy=name,
         seconds=tally.ended - tally.began,
         rounds=tally.rounds,
-        bytes_up=tally.up,
-        bytes_down=tally.down,
+        bytes=sent or math.nan,
         error=outcome.metrics.get("error", math.nan),
         loss=outcome.metrics.get("loss", tally.curve[-1][1] if tally.curve else math.nan),
         staleness=sum(tally.stale) / len(tally.stale) if tally.stale else math.nan,
