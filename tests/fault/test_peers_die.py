@@ -10,9 +10,10 @@ from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
 from photinus.core.events import PeersMet, PhaseEnded, Warned, WorkerJoined
 from photinus.engine.local import LocalEngine
+from photinus.engine.simulated import SimulatedEngine
 from photinus.report.ledger import audit
 from photinus.run.book import Book
-from photinus.strategies.recipes import gossip, publish
+from photinus.strategies.recipes import all_reduce, gossip, publish
 
 WAYS = (publish(every=Steps(4), exact_every=5), gossip(every=Steps(4), exact_every=5))
 
@@ -84,3 +85,10 @@ def test_workers_on_spark_agree_among_themselves(spark, tiny, tmp_path):
     from photinus.engine.spark import SparkEngine
 
     promised(Run(tiny, tmp_path, epochs=60.0).trained(SparkEngine(spark)))
+
+
+@pytest.mark.processes
+def test_shards_over_tls_give_the_bits_of_one_owner_in_the_simulator(tiny):
+    shards, one = (tiny.program(workers=3, recipes=(all_reduce(owners=n),)) for n in (3, 1))
+    found = LocalEngine().run(tiny.assignment(shards)).vectors[0]
+    np.testing.assert_array_equal(found, SimulatedEngine().run(tiny.assignment(one)).vectors[0])
