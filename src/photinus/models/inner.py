@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.optim.sgd import sgd
 
 from photinus.core.errors import CheckpointError, UsageError
 from photinus.core.parameters import TRAINED, Layout, Vector
@@ -32,6 +33,9 @@ OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = {
     and name not in ("Optimizer", "LBFGS", "SparseAdam")  # need a closure, or sparse gradients
 }
 """torch's optimizers by name."""
+
+_LEAST = 1e-9
+"""Of lr and momentum: torch drops the velocity at 0, and it is kept as velocity / lr."""
 
 _FUSED = ("adam", "adamw", "sgd", "adagrad")
 
@@ -167,17 +171,6 @@ class TorchInner(Inner):
                 group["lr"] = rate
         self._optimizer.step()
 
-    def set_all(self, name: str, value: float) -> None:
-        """Sets one number in all of the optimizer's groups."""
-        for group in self._optimizer.param_groups:
-            group[name] = value
-
-    def scale(self, name: str, factor: float) -> None:
-        """Multiplies one of the optimizer's vectors, if it has it yet."""
-        for kept in self._optimizer.state.values():
-            if isinstance(kept.get(name), torch.Tensor):
-                kept[name].mul_(factor)
-
     def _bind(self, trained: Vector) -> None:
         if trained.shape != (self._size,):
             raise UsageError("the layout has another size", got=list(trained.shape))
@@ -267,32 +260,63 @@ class Momentum(Inner):
             momentum: μ over progress.
             weight_decay: λ.
         """
-        settings = {"lr": 1.0, "momentum": 0.5, "weight_decay": weight_decay}
-        self._sgd = TorchInner(layout, "sgd", settings, decays="weights")
         self._lr, self._momentum = lr, momentum
-        self._rate = self._positive(lr.at(0.0))
-
-    @staticmethod
-    def _positive(value: float) -> float:
-        return max(value, 1e-9)  # torch drops the velocity at 0, and it is kept as velocity / lr
+        pieces = _pieces(layout, per_tensor=False, weights_apart=weight_decay > 0)
+        self._pieces = [(p, weight_decay if p.is_weight else 0.0) for p in pieces]
+        self._size, self._dtype = layout.size(), getattr(torch, layout.dtype)
+        self._slope = torch.zeros(self._size, dtype=self._dtype)  # −velocity / lr [n]
+        self._rate = 0.0
+        """The lr that it is divided by; 0 before the first step."""
 
     def step(self, trained: Vector, gradient: Vector, progress: float) -> None:
         """Moves `trained` by the new velocity."""
-        rate = self._positive(self._lr.at(progress))
-        if rate != self._rate:
-            self._sgd.scale("momentum_buffer", self._rate / rate)
-            self._rate = rate
-        self._sgd.set_all("lr", rate)
-        self._sgd.set_all("momentum", self._positive(self._momentum.at(progress)))
-        self._sgd.step(trained, gradient, progress)
+        if trained.shape != (self._size,):
+            raise UsageError("the layout has another size", got=list(trained.shape))
+        rate = max(self._lr.at(progress), _LEAST)
+        if self._rate and rate != self._rate:
+            self._slope.mul_(self._rate / rate)
+        self._rate = rate
+        w, g = torch.from_numpy(trained), tensor_of(gradient)
+        momentum = max(self._momentum.at(progress), _LEAST)
+        for piece, decay in self._pieces:
+            part = slice(piece.start, piece.stop)
+            # torch's own function without its Optimizer, whose bookkeeping takes as long as this
+            sgd(
+                [w[part]],
+                [g[part]],
+                [self._slope[part]],
+                fused=True,
+                weight_decay=decay,
+                momentum=momentum,
+                lr=rate,
+                dampening=0.0,
+                nesterov=False,
+                maximize=False,
+            )
 
     def state(self) -> dict[str, Vector]:
         """Returns −velocity / lr [n], and the lr that it was divided by [1]."""
-        state = self._sgd.state()
-        return {**state, "lr": np.array([self._rate])} if state else {}
+        if not self._rate:
+            return {}
+        slope: Vector = self._slope.numpy().copy()
+        return {"momentum_buffer": slope, "lr": np.array([self._rate])}
 
     def load(self, state: Mapping[str, Vector]) -> None:
-        """Takes up a `state()`; raises CheckpointError when it is another optimizer's."""
-        rest = {name: vector for name, vector in state.items() if name != "lr"}
-        self._sgd.load(rest)
-        self._rate = float(state["lr"][0]) if "lr" in state else self._rate
+        """Takes up a `state()`.
+
+        Raises:
+            CheckpointError: it is another optimizer's.
+        """
+        self._slope.zero_()
+        self._rate = 0.0
+        if not state:
+            return
+        slope = state.get("momentum_buffer")
+        if "lr" not in state or slope is None or slope.shape != (self._size,):
+            raise CheckpointError(
+                "the state is not that of descent with momentum",
+                got=sorted(state),
+                do="resume with the optimizer that wrote it",
+            )
+        self._slope.copy_(torch.from_numpy(np.ascontiguousarray(slope)))
+        self._rate = float(state["lr"][0])
