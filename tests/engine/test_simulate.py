@@ -251,12 +251,12 @@ def test_a_speculative_copy_of_a_healthy_worker_changes_nothing(field):
     assert (played.vector == clean.vector).all()
 
 
-def test_rounds_in_seconds_use_a_slow_worker_fully(field):
+@pytest.mark.parametrize("seconds", [0.32, 0.3], ids=["whole steps", "the last step is late"])
+def test_rounds_in_seconds_use_a_slow_worker_fully(field, seconds):
     speeds = {"step_seconds": (0.01, 0.01, 0.01, 0.04)}
     fixed = field.play(averaging(every=Steps(32)), epochs=9000, world=speeds).run(until=4.0)
-    timed = field.play(averaging(every=Steps(64) | Seconds(0.32)), epochs=9000, world=speeds).run(
-        until=4.0
-    )
+    every = Steps(64) | Seconds(seconds)
+    timed = field.play(averaging(every=every), epochs=9000, world=speeds).run(until=4.0)
     possible = (3 / 0.01 + 1 / 0.04) * 4
     assert sum(fixed.simulation.steps) < 0.36 * possible
     assert sum(timed.simulation.steps) > 0.9 * possible

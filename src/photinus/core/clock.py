@@ -108,7 +108,7 @@ def Steps(n: int) -> Trigger:  # noqa: N802 - reads as the unit that it is
 
 
 def Seconds(t: float) -> Trigger:  # noqa: N802 - reads as the unit that it is
-    """Fires every `t` seconds of a worker's time."""
+    """Fires every `t` seconds of a worker's work; waits for others do not count."""
     return Trigger(seconds=t)
 
 

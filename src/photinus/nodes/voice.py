@@ -68,15 +68,19 @@ class Voice:
         """Answers to such pushes that the loop has not seen yet."""
         self._tally = Tally()
         self._measured: dict[str, float] | None = None
-        self._granted_at = self._spoke_at = self._heard_at = 0.0
+        self._granted_at = self._spoke_at = self._heard_at = self._waited = 0.0
 
     def listens_at(self, address: str) -> None:
         """Tells with every hello where other workers find this one."""
         self._about["address"] = address
 
     def seconds(self, now: float) -> float:
-        """Returns the time since the phase was entered."""
-        return now - self._granted_at
+        """Returns the time since the phase was entered, without that of waits for answers.
+
+        Were waits counted, whoever waits in a round would work less in the next one, wait longer,
+        and after a few rounds only the slowest worker would work for its whole time.
+        """
+        return now - self._granted_at - self._waited
 
     def stepped(self, step: Stepped) -> None:
         """Counts a step."""
@@ -187,6 +191,7 @@ class Voice:
         self._tally.wait_seconds += now - self._spoke_at
         self._heard_at, self._version = now, heard.version
         if heard.kind != "grant":
+            self._waited += now - self._spoke_at
             is_told = any(told is heard for told in self._told)
             news = self.news(now, () if is_told else (heard,))
             if heard.kind == "agreed" and self.peers.is_meeting:
@@ -195,7 +200,8 @@ class Voice:
             return news
         grant = grant_of(heard)
         self.seat = replace(self.seat, phase=grant.phase, lease=grant.lease)
-        self._sequence, self._granted_at, self._tally = grant.sequence, now, Tally()
+        self._sequence, self._tally = grant.sequence, Tally()
+        self._granted_at, self._waited = now, 0.0
         self._forget()
         self.peers.seated(self.seat, grant.heal.version, heard.note)
         return grant
