@@ -1,6 +1,7 @@
 """One Spark for all tests that are marked `spark`, and one tiny job for all engines."""
 
 import os
+import threading
 import warnings
 
 import numpy as np
@@ -101,3 +102,19 @@ class Tiny:
 def tiny():
     """The same tiny job for all engines."""
     return Tiny()
+
+
+@pytest.fixture
+def nothing_left(spark):
+    """Looks, after a test, for Spark jobs and threads of ours that go on; also when called."""
+
+    def look():
+        # Spark tells of a job's end by a queue of its own
+        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(10_000)
+        assert list(spark.sparkContext.statusTracker().getActiveJobsIds()) == []
+        names = [thread.name for thread in threading.enumerate()]
+        ours = ("accept", "read", "photinus")
+        assert [name for name in names if name.startswith(ours)] == []
+
+    yield look
+    look()

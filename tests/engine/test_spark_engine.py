@@ -98,7 +98,7 @@ def test_a_wrong_row_is_named_by_partition_row_and_column(spark, tiny, wrong):
     assert "Traceback" not in text
 
 
-def test_a_model_that_fails_ends_the_run_once_and_leaves_nothing_running(spark, tiny):
+def test_a_model_that_fails_ends_the_run_once_and_leaves_nothing_running(spark, nothing_left, tiny):
     labels = tiny.labels.copy()
     labels[80] = 10
     before = threading.active_count()
@@ -108,7 +108,7 @@ def test_a_model_that_fails_ends_the_run_once_and_leaves_nothing_running(spark, 
     assert text.startswith("worker ")
     assert "IndexError: index 10 is out of bounds" in text
     assert text.count("Traceback") == 1
-    assert not spark.sparkContext.statusTracker().getActiveJobsIds()
+    nothing_left()
     assert threading.active_count() == before
 
 

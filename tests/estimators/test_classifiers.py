@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import threading
 from dataclasses import replace
 
 import numpy as np
@@ -220,14 +219,6 @@ def test_a_cross_validator_is_fitted_and_saved(points, tmp_path):
     chosen.write().overwrite().save(str(tmp_path / "chosen"))
     again = type(chosen).load(str(tmp_path / "chosen"))
     assert judge.evaluate(again.transform(frame)) == judge.evaluate(chosen.transform(frame))
-
-
-@pytest.fixture
-def nothing_left(spark):
-    """Looks after a test for Spark jobs and threads that go on."""
-    yield
-    assert list(spark.sparkContext.statusTracker().getActiveJobsIds()) == []
-    assert [t.name for t in threading.enumerate() if t.name.startswith("photinus")] == []
 
 
 @pytest.mark.parametrize(

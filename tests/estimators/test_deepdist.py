@@ -46,12 +46,6 @@ def dies(partition):
         raise ValueError("a fault")
 
 
-def nothing_runs(spark):
-    assert not spark.sparkContext.statusTracker().getActiveJobsIds()
-    names = [thread.name for thread in threading.enumerate()]
-    return not [name for name in names if name.startswith(("accept", "read", "photinus"))]
-
-
 @pytest.fixture
 def rdd(spark):
     numbered = list(enumerate(DATA.tolist()))
@@ -60,7 +54,9 @@ def rdd(spark):
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_every_update_counts_once_and_gives_the_numbers_of_the_original(spark, rdd, tmp_path):
+def test_every_update_counts_once_and_gives_the_numbers_of_the_original(
+    spark, nothing_left, rdd, tmp_path
+):
     def gradient(model, rows):
         rows = list(rows)
         partition = rows[0][0] * PARTITIONS // ROWS
@@ -90,7 +86,6 @@ def test_every_update_counts_once_and_gives_the_numbers_of_the_original(spark, r
         old.w = points[version]
         twin.descend(old.gradient(np.array_split(DATA, PARTITIONS)[partition]))
     assert np.array_equal(twin.w, model.w)
-    assert nothing_runs(spark)
 
 
 @pytest.mark.spark
@@ -154,16 +149,15 @@ CASES = {
 
 @pytest.mark.spark
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_wrong_is_one_sentence_and_nothing_is_left_running(spark, rdd, case):
+def test_what_is_wrong_is_one_sentence_and_nothing_is_left_running(spark, nothing_left, rdd, case):
     gradient, descent, kind, sentence = CASES[case]
     with pytest.raises(kind, match=sentence) as told, DeepDist(Line()) as dd:
         dd.train(rdd, gradient, descent)
     assert "\n" not in str(told.value)
-    assert nothing_runs(spark)
 
 
 @pytest.mark.spark
-def test_a_module_that_workers_lack_is_named(spark, rdd, tmp_path, monkeypatch):
+def test_a_module_that_workers_lack_is_named(spark, nothing_left, rdd, tmp_path, monkeypatch):
     (tmp_path / "only_in_the_driver.py").write_text("def gradient(model, rows):\n    return 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     module = importlib.import_module("only_in_the_driver")
@@ -173,7 +167,6 @@ def test_a_module_that_workers_lack_is_named(spark, rdd, tmp_path, monkeypatch):
     sentence = str(told.value)
     assert sentence.startswith("gradient cannot be loaded on a worker; got ModuleNotFoundError")
     assert "addPyFile" in sentence
-    assert nothing_runs(spark)
 
 
 @pytest.mark.spark

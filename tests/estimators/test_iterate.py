@@ -3,7 +3,6 @@
 import importlib
 import os
 import signal
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -135,14 +134,11 @@ def broken(parts):
     ],
 )
 def test_what_is_wrong_is_one_sentence_and_nothing_is_left_running(
-    spark, numbers, functions, kind, sentence
+    nothing_left, numbers, functions, kind, sentence
 ):
     with pytest.raises(kind, match=sentence) as told:
         iterate(numbers, *functions, start=np.zeros(2), features=["a", "b"])
     assert "\n" not in str(told.value)
-    assert not spark.sparkContext.statusTracker().getActiveJobsIds()
-    names = [thread.name for thread in threading.enumerate()]
-    assert not [name for name in names if name.startswith(("accept", "read", "photinus"))]
 
 
 def test_arguments_are_looked_at_first(numbers):

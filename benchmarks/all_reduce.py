@@ -1,0 +1,162 @@
+"""Seconds to agree on 10 million float32 with two workers on loopback: gloo beside `all_reduce`.
+
+    OMP_NUM_THREADS=1 python benchmarks/all_reduce.py [--numbers 10000000] [--rounds 20]
+
+Both loops do the same: a constant gradient, agree on the mean, one plain step of descent. gloo
+goes through torch.distributed (no encryption); ours with every worker owning a shard, in clear and
+over TLS, and with one owner. They take turns; a line is the median of the tries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from time import monotonic
+
+import numpy as np
+
+from photinus.core.events import Event, RoundClosed
+from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
+from photinus.engine.base import ArrayData, Assignment
+from photinus.engine.local import LocalEngine
+from photinus.models.base import Batch, Model, Stage
+from photinus.models.inner import Inner, TorchInner
+from photinus.models.schedules import Schedule
+from photinus.nodes.program import Phase, Program
+from photinus.strategies.recipes import all_reduce
+
+WORKERS, WARM = 2, 3
+LAYOUT = "w"
+
+
+class Still(Model):
+    """Its gradient is all ones and costs nothing."""
+
+    def __init__(self, numbers: int) -> None:
+        self.parameters = Parameters(Layout.of([(LAYOUT, (numbers,), TRAINED)]))
+        self._gradient = np.ones(numbers, np.float32)
+
+    def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:  # noqa: ARG002
+        """Returns ones."""
+        return self._gradient, {}
+
+    def measure(self, batch: Batch) -> Mapping[str, float]:
+        """Returns nothing but the count."""
+        return {"examples": float(len(batch.features))}
+
+
+@dataclass(frozen=True)
+class StillStage(Stage):
+    """A phase of so many numbers and steps."""
+
+    numbers: int
+    epochs: float
+    name: str = "still"
+    batch_size: int = 1
+
+    def build(self, history: tuple[Vector, ...], seed: int) -> Still:  # noqa: ARG002
+        """Returns the model."""
+        return Still(self.numbers)
+
+    def inner(self) -> Inner:
+        """Returns plain descent."""
+        layout = Layout.of([(LAYOUT, (self.numbers,), TRAINED)])
+        return TorchInner(layout, "sgd", lr=Schedule.constant(0.1))
+
+
+def ours(numbers: int, rounds: int, security: str, owners: int) -> float:
+    """Returns the median seconds from round to round."""
+    from all_reduce import StillStage as Sent  # by its importable name, as the workers find it
+
+    stage = Sent(numbers=numbers, epochs=float(rounds + WARM))
+    agreement = all_reduce(owners=owners) if owners > 1 else all_reduce()
+    program = Program(phases=(Phase(stage=stage, agreement=agreement),), workers=WORKERS)
+    at: list[float] = []
+
+    def emit(event: Event) -> None:
+        if isinstance(event, RoundClosed):
+            at.append(monotonic())
+
+    data = ArrayData(np.arange(WORKERS, dtype=np.float32)[:, None])
+    LocalEngine().run(
+        Assignment(
+            program=program, data=data, run=secrets.token_bytes(16), emit=emit, security=security
+        )
+    )
+    return statistics.median(np.diff(at)[WARM - 1 :])
+
+
+def gloo(numbers: int, rounds: int) -> float:
+    """Returns the same of two processes that use torch.distributed."""
+    command = [sys.executable, __file__, "--gloo", str(numbers), str(rounds)]
+    port = str(20000 + secrets.randbelow(20000))
+    settings = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(WORKERS)}
+    children = [
+        subprocess.Popen(
+            command, env={**os.environ, **settings, "RANK": str(rank)}, stdout=subprocess.PIPE
+        )
+        for rank in range(WORKERS)
+    ]
+    said = [child.communicate()[0] for child in children]
+    return float(said[0])
+
+
+def in_gloo(numbers: int, rounds: int) -> None:
+    """One of gloo's processes: prints the median."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    w, ones = torch.zeros(numbers), torch.ones(numbers)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(w)], lr=0.1, fused=True)
+    seconds = []
+    for _ in range(rounds + WARM):
+        began = time.perf_counter()
+        gradient = ones.clone()
+        dist.all_reduce(gradient)
+        optimizer.param_groups[0]["params"][0].grad = gradient.div_(WORKERS)
+        optimizer.step()
+        seconds.append(time.perf_counter() - began)
+    print(statistics.median(seconds[WARM:]))
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    """Prints a line for each way."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--numbers", type=int, default=10_000_000)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--tries", type=int, default=3)
+    parser.add_argument("--gloo", type=int, nargs=2, help=argparse.SUPPRESS)
+    a = parser.parse_args()
+    if a.gloo:
+        return in_gloo(*a.gloo)
+    ways = {
+        "gloo, in clear": lambda: gloo(a.numbers, a.rounds),
+        "all_reduce(owners=2), in clear": lambda: ours(a.numbers, a.rounds, "none", WORKERS),
+        "all_reduce(owners=2), TLS": lambda: ours(a.numbers, a.rounds, "tls", WORKERS),
+        "all_reduce, one owner, in clear": lambda: ours(a.numbers, a.rounds, "none", 1),
+        "all_reduce, one owner, TLS": lambda: ours(a.numbers, a.rounds, "tls", 1),
+    }
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(a.tries):
+        for name, run in ways.items():
+            taken[name].append(run())
+    base = statistics.median(taken["gloo, in clear"])
+    print("way | ms a round | of gloo's")
+    print("--- | --- | ---")
+    for name, seconds in taken.items():
+        middle = statistics.median(seconds)
+        print(f"{name} | {1e3 * middle:.0f} | {middle / base:.2f}")
+    return None
+
+
+if __name__ == "__main__":
+    main()
