@@ -71,3 +71,14 @@ def test_spread_is_the_root_mean_square_distance_from_the_mean():
     apart = np.sqrt(((deltas - deltas.mean(axis=0)) ** 2).sum(axis=1).mean())
     assert spread(list(deltas)) == pytest.approx(apart)
     assert spread([deltas[0]] * 3) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_sum_by_blocks_has_the_bits_of_the_plain_sum():
+    chance = np.random.default_rng(0)
+    vectors = [chance.standard_normal(150_001, np.float32) for _ in range(3)]
+    weights = [0.25, 0.0, 0.75]
+    plain = np.zeros_like(vectors[0])
+    for vector, weight in zip(vectors, weights, strict=True):
+        plain += vector * np.float32(weight)
+    assert np.array_equal(combine(vectors, weights), plain)
+    assert not combine(vectors, [0.0] * 3).any()

@@ -14,6 +14,8 @@ __all__ = ["MERGES", "coefficients", "combine", "spread"]
 
 MERGES = ("uniform", "examples", "nova")
 
+_BLOCK = 1 << 16
+
 
 def coefficients(merge: str, works: Sequence[Clock]) -> list[float]:
     """Returns one coefficient a push; pushes without work get 0.
@@ -49,14 +51,17 @@ def coefficients(merge: str, works: Sequence[Clock]) -> list[float]:
 
 def combine(vectors: Sequence[Vector], weights: Sequence[float]) -> Vector:
     """Returns Σ cᵢ vᵢ, summed in the order given so that the bits repeat; vectors are [n]."""
-    combined = np.zeros_like(vectors[0])
-    scratch = np.empty_like(combined)
-    for vector, weight in zip(vectors, weights, strict=True):
-        if weight == 1.0:
-            combined += vector
-        elif weight != 0.0:
-            np.multiply(vector, vector.dtype.type(weight), out=scratch)
-            combined += scratch
+    used = [(v, v.dtype.type(c)) for v, c in zip(vectors, weights, strict=True) if c != 0.0]
+    if not used:
+        return np.zeros_like(vectors[0])
+    (first, weight), *others = used
+    combined = np.empty_like(first)
+    scratch = np.empty(min(_BLOCK, len(combined)), combined.dtype)
+    for start in range(0, len(combined), _BLOCK):  # a block of all vectors stays in the cache
+        block = slice(start, start + _BLOCK)
+        sums = np.multiply(first[block], weight, out=combined[block])
+        for vector, factor in others:
+            sums += np.multiply(vector[block], factor, out=scratch[: len(sums)])
     return combined
 
 
