@@ -26,6 +26,7 @@ from photinus.strategies.recipes import (
 
 AGREEMENTS = {
     "all_reduce": all_reduce(),
+    "all_reduce by shards": all_reduce(owners=3),
     "averaging": averaging(every=Steps(5)),
     "averaging in seconds": averaging(every=Steps(9) | Seconds(0.15)),
     "averaging by quorum": averaging(every=Steps(5), quorum=0.5),
@@ -56,10 +57,17 @@ FAULTS = st.lists(
 WORLDS = st.builds(
     dict,
     step_seconds=st.sampled_from((0.01, (0.01, 0.05, 0.02))),
-    loses=st.sampled_from((None, 3, 7)),
+    loses=st.sampled_from((None, 3, 7, (5, 2), (7, 3))),
     doubles=st.sampled_from((None, 2, 5)),
     resend_seconds=st.sampled_from((0.05, 0.6)),
 )
+
+
+def losing(loses):
+    """By chance one message in so many; or strictly each n-th, counted from one of them."""
+    if isinstance(loses, int):
+        return lambda n: random.Random(n).random() < 1 / loses
+    return None if loses is None else lambda n: n % loses[0] == loses[1]
 
 
 def test_every_recipe_meets_random_faults():
@@ -77,7 +85,7 @@ def test_every_recipe_meets_random_faults():
 def test_random_faults_keep_every_promise(field, name, faults, world, cuts):
     loses, doubles = world["loses"], world["doubles"]
     world = world | {
-        "loses": None if loses is None else lambda n: random.Random(n).random() < 1 / loses,
+        "loses": losing(loses),
         "doubles": None if doubles is None else lambda n: n % doubles == 0,
     }
     stages = [field.stage(name=n, epochs=2) for n in ("first", "second")]

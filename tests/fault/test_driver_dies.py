@@ -16,7 +16,7 @@ from photinus.core.clock import Steps
 from photinus.engine.base import ArrayData
 from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule
-from photinus.nodes import fence, owner
+from photinus.nodes import fence, reach
 from photinus.report.journal import read
 from photinus.report.ledger import audit
 from photinus.run import job as jobs
@@ -39,7 +39,7 @@ import json
 import sys
 from dataclasses import replace
 import numpy as np
-from photinus.nodes import fence, owner
+from photinus.nodes import fence, reach
 from photinus.core.events import RoundClosed, RunStarted
 from photinus.run import job as jobs
 from photinus.engine.base import ArrayData
@@ -58,7 +58,7 @@ def tell(event):
         print(event.version, flush=True)
 
 folder, plain, rows, patient = sys.argv[1:]
-jobs.LEASE_SECONDS = fence.RETURN_SECONDS = owner.LATE_SECONDS = float(patient)
+jobs.LEASE_SECONDS = fence.RETURN_SECONDS = reach.LATE_SECONDS = float(patient)
 held = np.load(rows)
 data = ArrayData(held["features"], held["labels"])
 job = Job.from_dict(json.loads(plain))
@@ -139,7 +139,7 @@ def patience(monkeypatch):
     """For what runs in this process."""
     monkeypatch.setattr(jobs, "LEASE_SECONDS", PATIENT_SECONDS)
     monkeypatch.setattr(fence, "RETURN_SECONDS", PATIENT_SECONDS)
-    monkeypatch.setattr(owner, "LATE_SECONDS", PATIENT_SECONDS)
+    monkeypatch.setattr(reach, "LATE_SECONDS", PATIENT_SECONDS)
 
 
 @pytest.mark.usefixtures("patience")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 import numpy as np
 
-__all__ = ["derive", "generator"]
+__all__ = ["backoff", "derive", "generator", "reordered"]
 
 
 def derive(seed: int, *purpose: int | str) -> int:
@@ -19,6 +20,25 @@ def derive(seed: int, *purpose: int | str) -> int:
     text = "/".join(str(part) for part in (seed, *purpose))
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
+
+
+def backoff(tries: int, who: int | str = 0, most: int = 2) -> float:
+    """Returns by how much longer to wait before another try: 1, 2, … `most`, each ± 50 %.
+
+    By who tries and how often, without chance: no two keep in step with each other, nor anyone
+    with what makes its tries fail.
+
+    Example:
+        >>> [round(backoff(tries, 3), 1) for tries in range(4)]
+        [1.3, 1.2, 1.5, 2.9]
+    """
+    share = derive(tries, "backoff", who) / (1 << 63)
+    return float(min(most, 1 << min(tries, 16)) * (0.5 + share))
+
+
+def reordered(who: Iterable[int], tries: int) -> list[int]:
+    """Returns them in an order of their own for every try: the same one is not always the last."""
+    return sorted(who, key=lambda one: derive(tries, "order", one))
 
 
 def generator(seed: int, *purpose: int | str) -> np.random.Generator:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from photinus.core.errors import FencedError, RunFailedError, UsageError
+from photinus.core.seeds import backoff
 from photinus.core.settings import above, at_least, validate
 from photinus.nodes.coordinator import Coordinator, Result
 from photinus.nodes.desk import Desk
@@ -40,6 +41,7 @@ class World:
     bytes_per_second: float = 1e9
     """Of each worker's own link, and of each direction."""
     resend_seconds: float = 0.5
+    """Before what is not answered is said again; after that longer and longer."""
     loses: Callable[[int], bool] | None = None
     """Whether the n-th message is lost, on its way up or down."""
     doubles: Callable[[int], bool] | None = None
@@ -110,6 +112,7 @@ class Simulation:
         self._by_address: dict[str, _Node] = {}
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = self._attempts = 0
+        self._cut: set[frozenset[int]] = set()
         for slot in range(program.workers):
             self.seat(slot)
         self.at(TICK_SECONDS, self._tick)
@@ -152,6 +155,13 @@ class Simulation:
         node = self.nodes[slot]
         node.is_frozen = True
         self.at(seconds, self._thaw, node)
+
+    def cut(self, one: int, other: int, mended_after: float | None = None) -> None:
+        """The network between two workers is cut; each still reaches the coordinator."""
+        pair = frozenset((one, other))
+        self._cut.add(pair)
+        if mended_after is not None:
+            self.at(mended_after, self._cut.discard, pair)
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -233,7 +243,7 @@ class Simulation:
                 self._send(node, frame)
                 continue
             node.up_free_at = self._passed(node.up_free_at, frame)
-            if self._is_lost():
+            if self._is_lost() or {node.slot, to} in self._cut:
                 self.lost_among_workers += frame.kind == "publish"
                 continue
             for _ in range(self._copies()):
@@ -254,7 +264,7 @@ class Simulation:
         if not node.is_dead:
             self._post(node, node.voice.peers.hear(frame))
 
-    def _say(self, node: _Node, frame: Frame) -> None:
+    def _say(self, node: _Node, frame: Frame, tries: int = 0) -> None:
         """Says a frame again and again until it is answered."""
         under_way = node.voice.under_way.get(frame.sequence)
         is_open = node.said is frame or under_way is frame
@@ -263,7 +273,8 @@ class Simulation:
         if not node.is_frozen:
             self._send(node, frame)
         if is_open and (self.world.loses is not None or isinstance(node.ask, Hello)):
-            self.at(self.world.resend_seconds, self._say, node, frame)
+            again = self.world.resend_seconds * backoff(tries, node.slot)
+            self.at(again, self._say, node, frame, tries + 1)
 
     def _send(self, node: _Node, frame: Frame) -> None:
         # one line each way: what is said first arrives first

@@ -54,6 +54,12 @@ class Company:
         is_called = self._called == self._point
         return [self._to(fence.seats[frame.slot])] if is_behind or is_called else []
 
+    def asks(self, now: float) -> list[Frame]:
+        """Returns the call to a meeting that stands still again: all tell what they lack."""
+        seats = [self._course.fence.seats[slot] for slot in self._course.owner.asks(now)]
+        answered = [seat.answered for seat in seats if seat.waiting is not None]
+        return [frame for frame in answered if frame is not None and frame.kind == "meet"]
+
     def news(self, *, is_wanted: bool) -> list[Frame]:
         """Returns what all must be told now: another membership, or a call to a meeting.
 

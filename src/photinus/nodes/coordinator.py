@@ -27,11 +27,10 @@ from photinus.strategies.base import Message
 from photinus.strategies.merge import combine
 from photinus.transport.frames import Frame
 
-__all__ = ["FEW_CAME_SECONDS", "STRIKES", "Coordinator", "Result"]
+__all__ = ["STRIKES", "Coordinator", "Result"]
 
 STRIKES = 3
 """So many pushes that are not finite, and a slot's rows are left out."""
-FEW_CAME_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +72,7 @@ class Coordinator:
     ) -> None:
         self._course = Course(program, desk or Desk(), now, cut)
         self._company = Company(self._course)
-        self._seating = Seating(self._course, self._company)
-        self._created, self._has_warned = now, False
+        self._seating = Seating(self._course, self._company, now)
         self._hears = {
             "hello": self._hello,
             "push": self._push,
@@ -84,6 +82,7 @@ class Coordinator:
             "bye": self._bye,
             "publish": self._publish,
             "ready": self._ready,
+            "missing": self._missing,
         }
 
     @property
@@ -160,9 +159,12 @@ class Coordinator:
             self.desk.emit(lost)
             out += self._left(seat, now)
         out += self._answered(self.owner.leave_out_the_late(now), now)
+        if self.owner.failure:
+            return out + self.stop(self.owner.failure)
+        out += self._company.asks(now)
         out += self._seating.sit_down(now)
         self._course.save_if_whole(now)
-        self._warn_if_few_came(now)
+        self._seating.warn_if_few_came(now)
         return out + self._finish_if_closed(now) + self._news(now)
 
     def _news(self, now: float) -> list[Frame]:
@@ -220,6 +222,11 @@ class Coordinator:
         if not self.fence.holds(frame) or frame.phase != self.owner.phase:
             return []
         return self._answered(self.owner.ready(frame, now), now)
+
+    def _missing(self, frame: Frame, now: float) -> list[Frame]:
+        if self.fence.holds(frame) and frame.phase == self.owner.phase:
+            self.owner.missing(frame, now)
+        return []
 
     # -- pushes ----------------------------------------------------------------------------------
 
@@ -320,7 +327,7 @@ class Coordinator:
             return []
         is_open = [s for s in seats if s.closed is None and not s.rests]
         patience = self.desk.patience_seconds
-        if any(s.is_live or now < s.ends_at + patience for s in is_open):
+        if any(s.is_live or s.asking or now < s.ends_at + patience for s in is_open):
             return []
         for seat in is_open:
             wrong = f"worker {seat.slot} did not come back"
@@ -386,12 +393,3 @@ class Coordinator:
         if self.failure:
             return "stop"
         return "done" if frame.kind in ("hello", "close") else "fenced"
-
-    def _warn_if_few_came(self, now: float) -> None:
-        if self._course.has_begun or self._has_warned or now - self._created < FEW_CAME_SECONDS:
-            return
-        self._has_warned = True
-        seats = self.fence.seats.values()
-        came = sum(1 for s in seats if s.rows >= 0)
-        wrong = f"{came} of {len(seats)} workers came within {FEW_CAME_SECONDS:.0f} s"
-        self._course.warn(wrong, do="free slots, or ask for fewer workers")

@@ -16,6 +16,7 @@ LEASE_SECONDS = 5.0
 """A lease ends so long after the last sign of life, where nothing else is said."""
 RETURN_SECONDS = 1.0
 """A lease ends so long after its connection closed and did not come back."""
+_MOST_DOUBLINGS = 6
 
 
 @dataclass(slots=True)
@@ -57,6 +58,10 @@ class SeatState:
     """Sequence -> an answer that its worker may not have heard yet."""
     asking: Frame | None = None
     """The hello of who waits for the seat."""
+    cuts: int = 0
+    """How often in a row it was left out of a meeting because others could not reach it."""
+    returns_at: float = 0.0
+    """Nobody sits here again earlier, while others go on."""
     strikes: int = 0
     """How many of its pushes were not finite."""
     is_quarantined: bool = False
@@ -113,6 +118,11 @@ class Fence:
     def vacate(self, seat: SeatState) -> None:
         """Ends a lease: what comes under it from now on is fenced."""
         seat.is_live, self._members = False, None
+
+    def cut_off(self, seat: SeatState, now: float) -> None:
+        """Others cannot reach it: it comes back after a while, twice as long each time."""
+        seat.returns_at = now + self.lease_seconds * (1 << min(seat.cuts, _MOST_DOUBLINGS))
+        seat.cuts += 1
 
     def close(self, seat: SeatState, frame: Frame) -> None:
         """A share is done, or a pass: no round waits for it any more."""

@@ -60,6 +60,12 @@ class Meeting:
         """The merged shard of this worker, once every part of it has come."""
         return self._wholes.get(self.slot)
 
+    @property
+    def lacks(self) -> dict[str, list[int]]:
+        """Whose parts have not come, and whose merged shards."""
+        parts = [s for s in self.slots if s not in self._parts]
+        return {"parts": parts, "wholes": [s for s in self.others if s not in self._wholes]}
+
     def part(self, slot: int) -> Piece:
         """Returns what a member needs of this worker's vector: views, no copies."""
         place, count, piece = self.slots.index(slot), len(self.slots), dict[str, Vector]()

@@ -7,27 +7,24 @@ together here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from photinus.core.errors import FrameError
-from photinus.core.events import PeersMet, RoundClosed
+from photinus.core.events import PeersMet, RoundClosed, Warned
 from photinus.core.parameters import is_finite
 from photinus.nodes.desk import Desk
 from photinus.nodes.fence import Fence, SeatState
 from photinus.nodes.mail import message_of
+from photinus.nodes.reach import FIRST_SECONDS, Lacks, Reach, patience
 from photinus.strategies.base import Message, Policy, Reply, part
 from photinus.strategies.codecs import decode
 from photinus.strategies.merge import spread
 from photinus.strategies.rounds import decoded
 from photinus.transport.frames import Frame
 
-__all__ = ["LATE_SECONDS", "Answer", "Owner"]
-
-LATE_SECONDS = 5.0
-"""A slot is late after this, or three median rounds, from a round's first push."""
+__all__ = ["Answer", "Owner"]
 
 
 class Answer(NamedTuple):
@@ -60,12 +57,15 @@ class Owner:
         self.phase, self.policy, self._fence, self._desk = phase, policy, fence, desk
         self.version, self.applied, self.budget = point.version, 0, 1
         self.metrics: Mapping[str, float] = {}
+        self.failure = ""
+        """Why nobody can agree any more; empty while they can."""
         self._state = policy.init(point)
         self._opened: float | None = None
         """When the first push of this round came."""
         self._met: float | None = None
         """When its quorum had come."""
         self._durations: list[float] = []
+        self.reach = Reach()
         self._fetched = 0
         """Bytes that went down with fetches since a push was applied."""
 
@@ -82,6 +82,7 @@ class Owner:
     def restore(self, point: Message, applied: int) -> None:
         """Goes back to a point; what was waiting is dropped."""
         self._state, self._opened, self._met = self.policy.init(point), None, None
+        self.reach.opens((), 0.0)
         self.version, self.applied = point.version, applied
 
     def receive(self, seat: SeatState, frame: Frame, now: float) -> list[Answer] | None:
@@ -104,6 +105,8 @@ class Owner:
     def ready(self, frame: Frame, now: float) -> list[Answer]:
         """A member of the open meeting holds the whole mean."""
         message, members = message_of(frame), self._fence.members
+        if message.version == self.version and message.slots == self.reach.slots:
+            self.reach.take(frame.slot, Lacks(), now)
         replies, self._state = self.policy.receive(frame.slot, message, members, self._state)
         return self._settled(replies, now)
 
@@ -117,6 +120,8 @@ class Owner:
         """Closes a round without those that let it wait too long."""
         if self._opened is None:
             return []
+        if self.reach.slots:
+            return self._leave_out_the_unreached(now)
         members = self._fence.members
         late = frozenset(s for s in members if self._fence.seats[s].waiting is None)
         if not late:
@@ -127,10 +132,34 @@ class Owner:
             self._met = now if self._met is None else self._met
             if now - self._met >= policy.grace_seconds:
                 return self.close(now, late)
-        if len(self._durations) < 3:  # nobody knows yet how long a round takes
-            return []
-        is_late = now - self._opened >= max(LATE_SECONDS, 3 * median(self._durations))
+        seconds = patience(self._durations)
+        is_late = seconds is not None and now - self._opened >= seconds
         return self.close(now, late) if is_late else []
+
+    def missing(self, frame: Frame, now: float) -> None:
+        """A member of the open meeting tells what did not come to it."""
+        if frame.version == self.version and message_of(frame).slots == self.reach.slots:
+            lacks = {name: frozenset(frame.note[name]) for name in ("parts", "wholes", "near")}
+            self.reach.take(frame.slot, Lacks(**lacks), now)
+
+    def asks(self, now: float) -> list[int]:
+        """Returns the members of a meeting that stands still: each is asked what it lacks."""
+        return self.reach.asks(now, patience(self._durations) or FIRST_SECONDS)
+
+    def _leave_out_the_unreached(self, now: float) -> list[Answer]:
+        """Lets the others meet again when members of the open meeting cannot reach each other."""
+        found = self.reach.unreached(now, patience(self._durations) or FIRST_SECONDS)
+        if found is None:
+            return []
+        if found.is_split:
+            self.failure = found.text
+            return []
+        self._opened = now
+        if found.text:
+            self._desk.emit(Warned(text=found.text))
+        for slot in found.slots:
+            self._fence.cut_off(self._fence.seats[slot], now)
+        return self.close(now, found.slots)
 
     def _settled(self, replies: Sequence[Reply], now: float) -> list[Answer]:
         """Applies what was agreed, counts what was missed."""
@@ -142,6 +171,8 @@ class Owner:
                 continue
             if reply.message.kind != "meet":
                 seat.waiting = None
+            else:
+                self.reach.opens(reply.message.slots, now)
             answers.append(Answer(seat, push, reply.message))
             if push.kind == "push" and seat.waiting is None:
                 self._count(seat, push, reply.message)
@@ -185,6 +216,9 @@ class Owner:
         seconds = now - self._opened if self._opened is not None else 0.0
         self._durations = [*self._durations[-20:], seconds]
         self._opened = self._met = None
+        self.reach.opens((), now)
+        for answer in agreed:
+            answer.seat.cuts = 0
         self.version = max(a.message.version for a in agreed)
         told = [(a.push.note.get("metrics", {}), a.push.examples) for a in agreed]
         self.metrics = {**(_mean_metrics(told) or self.metrics), **self._apart(agreed)}

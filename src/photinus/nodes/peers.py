@@ -11,18 +11,21 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from photinus.core.parameters import is_finite
+from photinus.core.seeds import reordered
 from photinus.nodes.mail import Seat, message_of, message_to, named, pack
 from photinus.nodes.meeting import Meeting, Piece
 from photinus.strategies.base import Message
 from photinus.strategies.codecs import decode
 from photinus.transport.frames import Frame
 
-__all__ = ["COORDINATOR", "PEERS", "Addressed", "Peers"]
+__all__ = ["COORDINATOR", "OTHERS", "PEERS", "Addressed", "Peers"]
 
 COORDINATOR = -1
 """Whom a frame goes to that is for no worker."""
-PEERS = ("publish", "part", "whole")
+PEERS = ("publish", "part", "whole", "missing")
 """What workers say to each other."""
+OTHERS = ("here", "meet")
+"""What the coordinator says of the others."""
 _MOST_WAITING = 64
 """So many publications wait to be taken in; a later one pushes the oldest out."""
 
@@ -53,6 +56,9 @@ class Peers:
         self._messages: list[Message] = []
         self._brought: Message | None = None
         self._meeting: Meeting | None = None
+        self._asks = 0
+        self._near: set[int] = set()
+        """From whom anything came since this worker told last what it lacks."""
 
     def seated(self, seat: Seat, version: int, note: Mapping[str, Any]) -> None:
         """Starts anew under a grant: its numbers begin again with the lease."""
@@ -74,7 +80,7 @@ class Peers:
     def told(self, frame: Frame) -> list[Addressed]:
         """Takes in who is here, and calls to meetings; returns what to send."""
         is_ours = (frame.lease, frame.phase) == (self._seat.lease, self._seat.phase)
-        if frame.kind not in ("here", "meet") or not is_ours:
+        if frame.kind not in OTHERS or not is_ours:
             return []
         self._directory(frame.note["here"])
         if frame.kind == "here":
@@ -94,12 +100,13 @@ class Peers:
         self._messages.append(told)
 
     def _meets(self, called: Message) -> list[Addressed]:
-        """Opens a meeting; one that is open already is said again, for whoever missed it."""
+        """Opens a meeting; if it is open already, asks for what did not come."""
         assert self._brought is not None
         if self._meeting is not None and set(called.slots) > set(self._meeting.slots):
             return []  # an old word: members are only ever lost
-        if self._meeting is None or self._meeting.slots != called.slots:
-            self._meeting = Meeting(self._seat.slot, called, self._brought)
+        if self._meeting is not None and self._meeting.slots == called.slots:
+            return self._says_again()
+        self._meeting, self._near = Meeting(self._seat.slot, called, self._brought), set()
         meeting, out = self._meeting, list[Addressed]()
         out += [self._piece(s, "part", meeting.part(s)) for s in meeting.others]
         out += self._wholes()
@@ -139,7 +146,9 @@ class Peers:
         seat, lease = self._seat, self._leases.get(frame.slot, 0)
         if (frame.term, frame.phase) != (seat.term, seat.phase) or frame.lease < lease:
             self.counts["fenced"] += 1
-        elif frame.version < self._version:
+            return []
+        self._near.add(frame.slot)
+        if frame.version < self._version:
             self.counts["late"] += 1
         elif frame.kind == "publish":
             self._publication(frame)
@@ -192,8 +201,10 @@ class Peers:
     def _takes(self, frame: Frame) -> list[Addressed]:
         meeting, slots = self._meeting, tuple(frame.note["slots"])
         if meeting is None or frame.version != meeting.version or slots != meeting.slots:
-            self._pieces.append(frame)
+            self._pieces += [frame] if frame.arrays else []
             return []
+        if frame.kind == "missing":
+            return self.again(frame.slot, frame.note)
         was_whole = meeting.is_whole
         is_merged = meeting.take(frame.kind, frame.slot, named(frame))
         out = self._wholes() if is_merged else []
@@ -212,13 +223,30 @@ class Peers:
         note = {"slots": list(meeting.slots)}
         return [Addressed(COORDINATOR, self._seat.frame("ready", version=self._version, note=note))]
 
-    def again(self, slot: int) -> list[Addressed]:
-        """Returns what a member may have missed when the line to it broke."""
+    def _says_again(self) -> list[Addressed]:
+        """Says what did not come, to the coordinator and to those who owe it; or `ready`."""
         meeting = self._meeting
+        if meeting is None or meeting.is_whole:
+            return self._ready()
+        lacks = meeting.lacks
+        note = {"slots": list(meeting.slots), "near": sorted(self._near), **lacks}
+        self._near = set()
+        frame = self._seat.frame("missing", version=self._version, note=note)
+        self._asks += 1
+        owing = reordered({*lacks["parts"], *lacks["wholes"]}, self._asks)
+        return [*(Addressed(slot, frame) for slot in owing), Addressed(COORDINATOR, frame)]
+
+    def again(self, slot: int, lacks: Mapping[str, Any] | None = None) -> list[Addressed]:
+        """Returns what a member lacks, or may have missed when the line to it broke."""
+        meeting, own = self._meeting, self._seat.slot
         if meeting is None or slot not in meeting.others:
             return []
-        part = [self._piece(slot, "part", meeting.part(slot))]
-        return part + [a for a in self._wholes() if a.to == slot]
+        out = list[Addressed]()
+        if lacks is None or own in lacks["parts"]:
+            out.append(self._piece(slot, "part", meeting.part(slot)))
+        if meeting.whole is not None and (lacks is None or own in lacks["wholes"]):
+            out.append(self._piece(slot, "whole", meeting.whole))
+        return out
 
     @property
     def is_meeting(self) -> bool:

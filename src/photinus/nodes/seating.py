@@ -14,9 +14,10 @@ from photinus.nodes.mail import Grant, grant_to, snapshot_of
 from photinus.strategies.base import Message
 from photinus.transport.frames import Frame
 
-__all__ = ["Inner", "Seating"]
+__all__ = ["FEW_CAME_SECONDS", "Inner", "Seating"]
 
 Inner = Mapping[str, Vector]
+FEW_CAME_SECONDS = 30.0
 
 
 class Seating:
@@ -26,8 +27,9 @@ class Seating:
     with the answer to its next push, and joiners wait for that.
     """
 
-    def __init__(self, course: Course, company: Company) -> None:
+    def __init__(self, course: Course, company: Company, now: float) -> None:
         self._course, self._company = course, company
+        self._created, self._has_warned = now, False
         self._healer: SeatState | None = None
 
     @property
@@ -49,7 +51,7 @@ class Seating:
             course.desk.enter("hello", frame, {})
         seat.rows, seat.asking = int(frame.note["rows"]), frame
         seat.labels = dict(frame.note.get("labels", seat.labels))
-        if seat.is_live or seat.waiting is not None:
+        if seat.is_live or seat.waiting is not None or self._is_cut_off(seat, now):
             return [course.frame("busy", seat.slot, 0)]
         return self._seated(seat, now) if course.has_begun else self._begin_when_all_came(now)
 
@@ -59,10 +61,15 @@ class Seating:
             s
             for s in self._course.fence.seats.values()
             if s.asking is not None and not s.is_live and s.waiting is None
+            if not self._is_cut_off(s, now)
         ]
         if not self._course.has_begun or self._healer is not None:
             return []
         return [frame for seat in waiting for frame in self._seated(seat, now)]
+
+    def _is_cut_off(self, seat: SeatState, now: float) -> bool:
+        """Tells whether others go on without it for a while: they could not reach it."""
+        return now < seat.returns_at and bool(self._course.fence.members)
 
     def lost(self, seat: SeatState) -> None:
         """A lost worker can neither heal others nor complete a cut."""
@@ -85,6 +92,7 @@ class Seating:
             integers=state.integers,
         )
         joiners = [s for s in seats if s.asking and not s.is_live and s.waiting is None]
+        joiners = [s for s in joiners if not self._is_cut_off(s, now)]
         return [self._granted(seat, now, point, state.inner) for seat in joiners]
 
     def regrant(self) -> list[Frame]:
@@ -133,6 +141,16 @@ class Seating:
             return {}
         anybody = {} if self._course.owner.policy.keeps else cut.inner[min(cut.inner)]
         return cut.inner.get(slot, anybody)
+
+    def warn_if_few_came(self, now: float) -> None:
+        """Tells the user, once, that workers are waited for."""
+        if self._course.has_begun or self._has_warned or now - self._created < FEW_CAME_SECONDS:
+            return
+        self._has_warned = True
+        seats = self._course.fence.seats.values()
+        came = sum(1 for s in seats if s.rows >= 0)
+        wrong = f"{came} of {len(seats)} workers came within {FEW_CAME_SECONDS:.0f} s"
+        self._course.warn(wrong, do="free slots, or ask for fewer workers")
 
     def _granted(self, seat: SeatState, now: float, point: Message, inner: Inner) -> Frame:
         course, hello = self._course, seat.asking

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from photinus.core.errors import FencedError, LinkLostError
+from photinus.core.seeds import backoff
 from photinus.nodes.life import Ask, Hello, Life
 from photinus.nodes.loop import Exchange, Measured, News, Snapshot, Stepped
 from photinus.nodes.mail import Seat
-from photinus.nodes.peers import COORDINATOR, Addressed
+from photinus.nodes.peers import COORDINATOR, OTHERS, Addressed
 from photinus.nodes.voice import Voice
 from photinus.transport.frames import Frame
 from photinus.transport.link import Link
@@ -143,7 +144,7 @@ class Worker:
 
     def _is_of_peers(self, heard: Frame) -> bool:
         """Takes in what the coordinator says of the others; tells whether it was that."""
-        if heard.kind not in ("here", "meet"):
+        if heard.kind not in OTHERS:
             return False
         self._post(self._voice.peers.told(heard))
         if self._mesh is not None:
@@ -173,7 +174,7 @@ class Worker:
 
     def _answer(self, ask: Ask, said: Frame | None) -> Frame:
         """Waits for the answer; what was said is said again when the link was lost, or silent."""
-        spoke = time.monotonic()
+        spoke, tries, slot = time.monotonic(), 0, self._voice.seat.slot
         while True:
             is_meeting = self._voice.peers.is_waiting_for_peers
             self._look_at_mesh(_MEET_SECONDS if is_meeting else 0.0)
@@ -182,8 +183,9 @@ class Worker:
                 if not self._is_of_peers(heard) and self._voice.answers(ask, said, heard):
                     self._inbox = came[place + 1 :] + self._inbox
                     return heard
-            if time.monotonic() - spoke > _AGAIN_SECONDS and isinstance(ask, Hello):
-                spoke = time.monotonic()
+            silent = time.monotonic() - spoke
+            if isinstance(ask, Hello) and silent > _AGAIN_SECONDS * backoff(tries, slot):
+                spoke, tries = time.monotonic(), tries + 1
                 assert said is not None
                 self._send(said)
 

@@ -41,7 +41,7 @@ __all__ = [
 KINDS = (
     "hello", "grant", "busy", "done", "beat", "ack", "push", "agreed", "heal", "fetch",
     "close", "closed", "state", "fenced", "refused", "stop", "bye", "publish", "note",
-    "here", "meet", "ready", "part", "whole",
+    "here", "meet", "ready", "part", "whole", "missing",
 )
 # fmt: on
 CODECS = ("fp32", "bf16", "int8", "int4")

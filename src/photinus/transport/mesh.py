@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from photinus.core.errors import LinkError
+from photinus.core.seeds import backoff
 from photinus.transport.frames import Frame
 from photinus.transport.link import Gone, Hear, Link, Listener, Peer
 
@@ -20,6 +21,8 @@ __all__ = ["Mesh"]
 
 _MOST_WAITING = 16
 """So many publications wait for one slow line."""
+_AGAIN_SECONDS = 0.1
+"""How long a line that broke rests first."""
 _LOOK_SECONDS = 0.5
 """How often a silent line looks whether it still holds."""
 
@@ -108,13 +111,17 @@ class _Line:
         self._connect = connect
         self._queue: deque[Frame] = deque()
         self._changed = threading.Condition()
+        self._saying: Frame | None = None
         self._is_closed = self._was_broken = False
+        self._tries = 0
         self._link: Link | None = None
         self._thread = threading.Thread(target=self._run, name=f"mesh {name}", daemon=True)
         self._thread.start()
 
     def say(self, frame: Frame) -> None:
         with self._changed:
+            if any(_is_same(frame, waiting) for waiting in (*self._queue, self._saying)):
+                return
             publications = [f for f in self._queue if f.kind == "publish"]
             if frame.kind == "publish" and len(publications) >= _MOST_WAITING:
                 self._queue.remove(publications[0])
@@ -142,17 +149,38 @@ class _Line:
                 self._changed.wait_for(lambda: self._queue or self._is_closed, _LOOK_SECONDS)
                 if self._is_closed:
                     return
-                frame = self._queue.popleft() if self._queue else None
+                frame = self._saying = self._queue.popleft() if self._queue else None
             if frame is not None or self._link is not None:
                 self._speak(frame)
+                self._rest_after_a_failure()
+
+    def _rest_after_a_failure(self) -> None:
+        """Who cannot be reached is not tried without a pause, which grows to seconds."""
+        with self._changed:
+            self._saying = None
+            if self._tries:
+                pause = _AGAIN_SECONDS * backoff(self._tries - 1, self._thread.name, most=32)
+                self._changed.wait_for(lambda: self._is_closed, pause)
 
     def _speak(self, frame: Frame | None) -> None:
         try:
             self._link = self._link or self._connect()
             self._link.exchange(frame, 0.0)
+            self._tries = 0
         except LinkError:
+            self._tries += 1
             self.lost += frame is not None
             self._was_broken = True
             link, self._link = self._link, None
             if link is not None:
                 link.close()
+
+
+def _is_same(one: Frame, other: Frame | None) -> bool:
+    """Tells whether a piece of a meeting, or what asks for it, is on its way already."""
+    if other is None or one.kind == "publish":
+        return False
+    first, second = (
+        (f.kind, f.phase, f.lease, f.version, f.note.get("slots")) for f in (one, other)
+    )
+    return first == second
