@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from photinus.engine.base import ArrayData
+    from photinus.engine.faults import Faults
     from photinus.engine.local import LocalEngine
     from photinus.engine.simulate import World
     from photinus.engine.simulated import SimulatedEngine
@@ -81,6 +82,7 @@ __all__ = [
     "Descent",
     "Epochs",
     "Examples",
+    "Faults",
     "FencedError",
     "FineTuning",
     "FrameData",
@@ -149,6 +151,7 @@ _HOMES = {
         "UsageError",
     ),
     "engine.base": ("ArrayData",),
+    "engine.faults": ("Faults",),
     "engine.local": ("LocalEngine",),
     "engine.simulate": ("World",),
     "engine.simulated": ("SimulatedEngine",),

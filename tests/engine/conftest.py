@@ -31,8 +31,6 @@ class Tape:
     def _emit(self, event):
         self.events.append(event)
         self.hooks.get(type(event).__name__, lambda e: None)(event)
-        if "went back" in getattr(event, "text", ""):
-            self.lines.append(("back", None, {}))
 
     def _enter(self, op, frame, fields):
         self.lines.append((op, frame, fields))
@@ -60,11 +58,16 @@ class Tape:
 
     def assert_exact(self):
         """Each number of a slot is used once, in order; cursors only go forwards in a phase."""
-        applied, cursor, pushed = {}, {}, {}
-        for op, frame, _ in self.lines:
+        applied, cursor, pushed, versions = {}, {}, {}, {}
+        for op, frame, told in self.lines:
             if op == "back":  # nobody knew the parameters any more: positions fall with them
                 cursor.clear()
-                applied = {n: f for n, f in applied.items() if f.phase < self._phase(applied)}
+                phase = self._phase(applied)
+                applied = {
+                    number: f
+                    for number, f in applied.items()
+                    if f.phase < phase or versions[number] <= frame.version
+                }
                 continue
             number = (frame.slot, frame.sequence)
             if op == "push":
@@ -74,7 +77,7 @@ class Tape:
             if op == "apply":
                 assert number in pushed, "applied what was never pushed"
                 assert number not in applied, "applied twice"
-                applied[number] = frame
+                applied[number], versions[number] = frame, told["applied_in"]
                 at = (frame.slot, frame.phase)
                 assert frame.position >= cursor.get(at, 0), "a cursor went backwards"
                 cursor[at] = frame.position

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from photinus.core.clock import Steps
+from photinus.engine.faults import Faults
 from photinus.report.ledger import audit
 from photinus.run.book import Book
 from photinus.strategies.outer import Adagrad, DelayedNesterov
@@ -25,7 +26,7 @@ AT_ONCE = {
 """Every recipe that waits for nobody, and its parts."""
 TRAINED = 0.4
 """A loss far below the 1.1 of the start, for the slowest of them too."""
-FAULTS = {"loses": lambda n: n % 7 == 3, "doubles": lambda n: n % 3 == 0, "resend_seconds": 0.1}
+FAULTS = {"faults": Faults().lose(0.15).double(0.3), "resend_seconds": 0.1}
 
 
 @pytest.fixture(params=AT_ONCE)

@@ -9,6 +9,7 @@ import pytest
 
 from photinus.core.clock import Epochs, Seconds, Steps
 from photinus.core.errors import RunFailedError, UsageError
+from photinus.engine.faults import Faults
 from photinus.engine.simulate import Simulation, World
 from photinus.feed.arrays import PartitionFeed
 from photinus.nodes.life import Part
@@ -66,8 +67,8 @@ def test_speeds_do_not_change_the_bits_of_a_barrier(field):
 @pytest.mark.parametrize("name", BARRIERS)
 def test_a_network_that_loses_and_doubles_changes_nothing(field, name):
     clean = field.play(SMALL[name]).run()
-    faults = {"loses": lambda n: n % 7 == 3, "doubles": lambda n: n % 3 == 0}
-    bad = field.play(SMALL[name], world=faults | {"resend_seconds": 0.1}).run()
+    faults = Faults().lose(0.15).double(0.3)
+    bad = field.play(SMALL[name], world={"faults": faults, "resend_seconds": 0.1}).run()
     assert (clean.vector == bad.vector).all()
     assert bad.counts["applied"] == clean.counts["applied"]
     assert bad.counts["duplicate"] > 0
@@ -551,7 +552,7 @@ def test_healing_carries_the_momentum_of_a_survivor(field):
 
 
 def test_a_cut_of_a_lossy_network_is_made_all_the_same(field):
-    faults = {"loses": lambda n: n % 5 == 1, "resend_seconds": 0.05}
+    faults = {"faults": Faults().lose(0.2), "resend_seconds": 0.05}
     desk = {"checkpoint_seconds": 0.2}
     whole = field.play(SMALL["averaging"], epochs=20, world=faults, desk=desk).run()
     assert len(whole.tape.cuts) > 1

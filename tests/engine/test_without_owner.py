@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import random
 from collections import Counter, defaultdict
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 from photinus.core.clock import Steps
 from photinus.core.errors import RunFailedError
 from photinus.core.parameters import fingerprint
+from photinus.engine.faults import Faults
 from photinus.nodes.coordinator import Coordinator
 from photinus.nodes.peers import Peers
 from photinus.strategies import peers as strategies
@@ -25,11 +25,7 @@ WAYS = {
 }
 
 
-def lost(n):
-    return random.Random(n).random() < 0.2
-
-
-LOSSY = {"loses": lost, "doubles": lambda n: n % 3 == 0, "resend_seconds": 0.1}
+LOSSY = {"faults": Faults().lose(0.2).double(0.3), "resend_seconds": 0.1}
 
 
 @pytest.fixture
@@ -80,7 +76,7 @@ def test_after_every_exact_agreement_all_hold_the_same_bits(field, agreed, name,
 
 @pytest.mark.parametrize("name", WAYS)
 def test_every_publication_is_taken_once_or_counted_as_missing(field, truth, name):
-    loses = {"loses": lost, "resend_seconds": 0.1}
+    loses = {"faults": Faults().lose(0.2), "resend_seconds": 0.1}
     played = field.play(WAYS[name], world=loses, epochs=4).run(until=200)
     met = played.tape.of("PeersMet")
     missing = sum(e.missing for e in met)
@@ -93,7 +89,7 @@ def test_every_publication_is_taken_once_or_counted_as_missing(field, truth, nam
 @pytest.mark.parametrize("name", WAYS)
 def test_a_copy_is_taken_in_once(field, name):
     clean = field.play(WAYS[name], epochs=4).run(until=200)
-    bad = field.play(WAYS[name], epochs=4, world={"doubles": lambda n: True}).run(until=200)
+    bad = field.play(WAYS[name], epochs=4, world={"faults": Faults().double(1.0)}).run(until=200)
     met = bad.tape.of("PeersMet")
     assert all(e.taken <= e.published for e in met)
     assert sum(e.doubled for e in met) > 10
@@ -310,7 +306,7 @@ def test_strictly_periodic_loss_ends_nevertheless(field, agreed, name, every):
     """The retries of a meeting would lose the same messages for ever, were they in step."""
     for first in range(every):
         agreed.clear()
-        loses = {"loses": lambda n, f=first: n % every == f, "resend_seconds": 0.1}
+        loses = {"faults": Faults().lose(each=every, first=first), "resend_seconds": 0.1}
         played = field.play(ROADS[name], world=loses, epochs=1).run(until=200)
         assert played.result is not None, (every, first)
         assert played.tape.warnings() == []

@@ -1,90 +1,117 @@
-"""Real processes are killed and frozen in the middle of a run: it goes on, and counts exactly."""
+"""Real processes are killed, frozen, cut off and spoiled: a run goes on, and counts exactly."""
 
+import json
 import os
-import signal
-import threading
 
 import numpy as np
 import pytest
 
 from photinus.core.clock import Steps
-from photinus.core.events import RoundClosed, WorkerJoined, WorkerLost
+from photinus.core.events import RoundClosed, Warned, WorkerJoined, WorkerLost
+from photinus.engine.faults import Faults
 from photinus.engine.local import LocalEngine
 from photinus.report.ledger import audit
 from photinus.run.book import Book
 from photinus.strategies.recipes import averaging
 
 pytestmark = pytest.mark.fault
+EPOCHS = 1500.0
 
 
 class Watch:
-    """Follows a run; at its n-th round does something to worker 1."""
+    """Follows a run in which worker 1 suffers."""
 
-    def __init__(self, tiny, folder, *, at, do, epochs=1500.0):
+    def __init__(self, tiny, folder, epochs=EPOCHS):
         self.path, self.run = folder / "ledger.jsonl", os.urandom(16)
-        self.book = Book(self.path, self.run)
-        self.at, self.do, self.events, self.pids = at, do, [], {}
+        self.book, self.events = Book(self.path, self.run), []
+        self.diary, self.epochs = folder / "diary.jsonl", epochs
         recipe = averaging(every=Steps(20), codec="fp32")
         program = tiny.program(recipes=(recipe,), epochs=epochs)
         self.assignment = tiny.assignment(
-            program, run=self.run, emit=self.emit, enter=self.book.enter
+            program, run=self.run, emit=self.events.append, enter=self.book.enter
         )
 
-    def emit(self, event):
-        self.events.append(event)
-        if isinstance(event, WorkerJoined):
-            self.pids[event.slot] = event.pid
-        if isinstance(event, RoundClosed) and event.version == self.at:
-            self.do(self.pids[1])
-
-    def trained(self, engine):
-        result = engine.run(self.assignment)
+    def trained(self, engine_of, faults, dropped=0):
+        """Every example is in the result, but for those that were `dropped`."""
+        result = engine_of(faults.noted_in(str(self.diary))).run(self.assignment)
         self.book.close()
         assert np.isfinite(result.vectors[0]).all()
         self.audit = audit(self.path)
         assert self.audit.is_exact, self.audit.offences
+        assert self.of(RoundClosed)[-1].examples >= 90 * self.epochs - dropped
         return self
 
     def of(self, kind):
         return [e for e in self.events if isinstance(e, kind)]
 
+    @property
+    def warnings(self):
+        return [e.text for e in self.of(Warned)]
+
+    @property
+    def happened(self):
+        notes = [json.loads(line) for line in self.diary.read_text().splitlines()]
+        return [(n["kind"], n["slot"], n["step"], n["lease"]) for n in notes]
+
     def leases(self, slot):
         return [e.lease for e in self.of(WorkerJoined) if e.slot == slot]
 
-
-def killed(pid):
-    os.kill(pid, signal.SIGKILL)
-
-
-def frozen(pid):
-    os.kill(pid, signal.SIGSTOP)
-    threading.Timer(7.0, os.kill, (pid, signal.SIGCONT)).start()
+    def pids(self, slot):
+        return {e.pid for e in self.of(WorkerJoined) if e.slot == slot}
 
 
 def assert_went_on(watch):
-    """The seat was taken again with a higher lease, and every example is in the result."""
+    """The seat was taken again with a higher lease, and nobody else was troubled."""
     assert watch.leases(0) == [1]
     assert watch.leases(1) == [1, 2]
     assert [e.slot for e in watch.of(WorkerLost)] == [1]
-    last = watch.of(RoundClosed)[-1]
-    assert last.slots == (0, 1) or last.slots == (1,), "the one that came back does its share"
-    assert last.examples >= 90 * 1500
 
 
 @pytest.mark.processes
 def test_a_killed_process_takes_its_seat_again(tiny, tmp_path):
-    watch = Watch(tiny, tmp_path, at=5, do=killed).trained(LocalEngine())
+    watch = Watch(tiny, tmp_path).trained(LocalEngine, Faults().kill(slot=1, step=107))
+    assert watch.happened == [("kill", 1, 107, 1)]
     assert_went_on(watch)
-    [warned] = [e.text for e in watch.events if type(e).__name__ == "Warned"]
-    assert warned == "worker 1 ended; got signal SIGKILL; its slot is started again"
+    assert watch.warnings == ["worker 1 ended; got signal SIGKILL; its slot is started again"]
+
+
+@pytest.mark.processes
+def test_a_process_that_is_cut_off_for_long_loses_its_seat_and_comes_back(tiny, tmp_path):
+    faults = Faults().cut(slot=1, step=107, seconds=3.0)
+    watch = Watch(tiny, tmp_path).trained(LocalEngine, faults)
+    assert watch.happened == [("cut", 1, 107, 1)]
+    assert_went_on(watch)
+    assert len(watch.pids(1)) == 1, "the same process"
+    assert any(e.slots == (0,) for e in watch.of(RoundClosed)), "rounds closed without it"
+
+
+@pytest.mark.processes
+def test_a_process_that_is_cut_off_for_a_moment_keeps_its_seat(tiny, tmp_path):
+    faults = Faults().cut(slot=1, step=107, seconds=0.2)
+    watch = Watch(tiny, tmp_path, epochs=300.0).trained(LocalEngine, faults)
+    assert watch.happened == [("cut", 1, 107, 1)]
+    assert watch.leases(1) == [1]
+    assert not watch.warnings
+
+
+@pytest.mark.processes
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_a_process_whose_gradient_is_no_number_heals(tiny, tmp_path):
+    faults = Faults().nan(slot=1, step=107)
+    watch = Watch(tiny, tmp_path, epochs=300.0).trained(LocalEngine, faults, dropped=20 * 8)
+    [told] = watch.warnings
+    assert told.startswith("worker 1 pushed numbers that are not finite")
+    assert len(watch.pids(1)) == 1
 
 
 @pytest.mark.slow
 @pytest.mark.processes
 def test_a_frozen_process_is_left_out_fenced_and_comes_back(tiny, tmp_path):
-    watch = Watch(tiny, tmp_path, at=5, do=frozen, epochs=4000.0).trained(LocalEngine())
-    assert watch.leases(1) == [1, 2]
-    assert len({e.pid for e in watch.of(WorkerJoined) if e.slot == 1}) == 1, "the same process"
+    faults = Faults().freeze(slot=1, step=107, seconds=7.0)
+    watch = Watch(tiny, tmp_path, epochs=4000.0).trained(LocalEngine, faults)
+    assert watch.happened == [("freeze", 1, 107, 1)]
+    assert_went_on(watch)
+    assert len(watch.pids(1)) == 1, "the same process"
     assert any(e.slots == (0,) for e in watch.of(RoundClosed)), "rounds closed without it"
     assert watch.book.counts["fenced"] >= 1, "what it said when it woke"
 
@@ -94,5 +121,9 @@ def test_a_frozen_process_is_left_out_fenced_and_comes_back(tiny, tmp_path):
 def test_a_killed_worker_of_spark_takes_its_seat_again(spark, tiny, tmp_path):
     from photinus.engine.spark import SparkEngine
 
-    watch = Watch(tiny, tmp_path, at=5, do=killed).trained(SparkEngine(spark))
+    def engine(faults):
+        return SparkEngine(spark, faults)
+
+    watch = Watch(tiny, tmp_path).trained(engine, Faults().kill(slot=1, step=107))
+    assert watch.happened == [("kill", 1, 107, 1)]
     assert_went_on(watch)

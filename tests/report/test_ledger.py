@@ -47,6 +47,10 @@ FINE = {
     "a new term starts again from its checkpoint": [
         *GOOD, entry("hello", term=2, sequence=1), *pushed(1, term=2, version=1),
     ],
+    "all who knew were lost, and it went back": [
+        *GOOD, entry("back", version=1), entry("hello", lease=2, sequence=2),
+        *pushed(2, lease=2, version=2, position=8),
+    ],
     "each phase counts for itself": [*GOOD, *pushed(0, phase=1)],
     "an acknowledgement before its round closes": [entry("push"), entry("ack"), entry("apply")],
 }  # fmt: skip
@@ -55,6 +59,14 @@ FINE = {
 @pytest.mark.parametrize("case", FINE)
 def test_what_the_protocol_allows_is_no_offence(tmp_path, case):
     assert audited(tmp_path, FINE[case]).offences == []
+
+
+def test_what_was_given_up_is_counted(tmp_path):
+    result = audited(tmp_path, [*GOOD, entry("back", version=1)])
+    assert (result.applied, result.undone) == (2, 1)
+    assert str(result).startswith(
+        "2 applied, 2 acknowledged, 0 duplicates, 0 fenced, 1 leases, 1 u"
+    )
 
 
 BAD = {

@@ -8,12 +8,14 @@ import traceback
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from photinus.core import errors
 from photinus.core.errors import LinkError, LinkLostError, PhotinusError, RunFailedError
+from photinus.engine.faults import Faults, Victim
+from photinus.engine.harm import Cable, Harm
 from photinus.engine.lines import LogLines
-from photinus.nodes.life import Life, Part, live
+from photinus.nodes.life import Life, Part
 from photinus.nodes.mail import Seat
 from photinus.nodes.program import Program
 from photinus.nodes.worker import Worker
@@ -43,6 +45,8 @@ class Call:
     """So long a worker looks for a coordinator that it lost; then it ends by itself."""
     has_peers: bool = False
     """True when workers speak to each other, too."""
+    cable: Cable | None = None
+    """What its links run through, where a fault may cut them."""
 
     def live(self, slot: int, attempt: str, begin: Callable[[], Life]) -> None:
         """Lives one life in a slot until all is over; an error of its own is told.
@@ -96,14 +100,18 @@ class Call:
             worker.close()
 
     def _link(self) -> Link:
-        return self._linked(self.lost_seconds)
+        return self._linked_to(self.address, self.lost_seconds)
 
     def _quick_link(self) -> Link:
-        return self._linked(2 * BEAT_SECONDS)
+        return self._linked_to(self.address, 2 * BEAT_SECONDS)
 
-    def _linked(self, patience_seconds: float) -> Link:
-        kind = FolderLink if self.address.startswith(SCHEME) else TcpLink
-        return kind(self.address, self.key, patience_seconds=patience_seconds)
+    def _linked_to(self, address: str, patience_seconds: float) -> Link:
+        kind = FolderLink if address.startswith(SCHEME) else TcpLink
+
+        def make() -> Link:
+            return kind(address, self.key, patience_seconds=patience_seconds)
+
+        return make() if self.cable is None else self.cable.linked(make, patience_seconds)
 
     def _mesh(self, link: Link) -> Mesh:
         """Listens to other workers where this one is seen by the coordinator."""
@@ -114,7 +122,7 @@ class Call:
             return TcpListener(host, self.key, hear, gone)
 
         def connect(address: str) -> Link:
-            return TcpLink(address, self.key, patience_seconds=2 * BEAT_SECONDS)
+            return self._linked_to(address, 2 * BEAT_SECONDS)
 
         return Mesh(listen, connect)
 
@@ -149,6 +157,8 @@ class Errand:
     term: int
     lost_seconds: float = 30.0
     """So long a worker looks for a coordinator that it lost; then it ends by itself."""
+    faults: Faults = field(default_factory=Faults)
+    """What shall go wrong on purpose."""
 
     def run(self, slot: int, attempt: str, open_part: Callable[[], Part]) -> None:
         """Trains in one slot until the run is over; an error of its own ends the run.
@@ -161,15 +171,23 @@ class Errand:
         Raises:
             LinkLostError: the coordinator is not to be found any more.
         """
+        harm = Harm(self.faults.diary)
+        victim = Victim(self.faults.of(slot), harm.happen, harm.later)
 
         def begin() -> Life:
             _use_threads(self.program.threads)
             for phase in self.program.phases:
                 phase.stage.inner()  # loads what optimizers need: that takes seconds, no lease yet
-            return live(self.program, slot, open_part())
+            return victim.life(self.program, slot, open_part())
 
-        has_peers = self.program.has_peers
-        call = Call(self.address, self.key, self.term, self.lost_seconds, has_peers)
+        call = Call(
+            self.address,
+            self.key,
+            self.term,
+            self.lost_seconds,
+            self.program.has_peers,
+            harm.cable if victim.planned else None,
+        )
         call.live(slot, attempt, begin)
 
 

@@ -10,6 +10,7 @@ from photinus.core.errors import RunFailedError, UsageError, message
 from photinus.core.events import Warned
 from photinus.engine.base import SOCKETS, Assignment
 from photinus.engine.errand import Call, Errand, told_error
+from photinus.engine.faults import Faults
 from photinus.nodes.coordinator import Coordinator, Result
 from photinus.nodes.service import Service, Speaks
 from photinus.transport.credentials import Credentials
@@ -114,8 +115,8 @@ class Hall(Meeting):
         )
         super().__init__(self._coordinator, host, assignment.security, assignment.road)
 
-    def errand(self) -> Errand:
-        """Returns what every worker is sent."""
+    def errand(self, faults: Faults | None = None) -> Errand:
+        """Returns what every worker is sent, and what shall go wrong with it on purpose."""
         assignment = self._assignment
         return Errand(
             assignment.program.sent(),
@@ -123,6 +124,7 @@ class Hall(Meeting):
             self._credentials.worker(is_peer=assignment.program.has_peers),
             assignment.term,
             assignment.lost_seconds,
+            (faults or Faults()).checked(assignment.program.workers, is_real=True),
         )
 
     @property

@@ -19,6 +19,8 @@ from photinus.core.errors import RunFailedError, UsageError, message
 from photinus.core.events import Warned
 from photinus.engine.base import ArrayData, Assignment, Engine
 from photinus.engine.child import UNREADABLE, Order
+from photinus.engine.errand import Errand
+from photinus.engine.faults import Faults
 from photinus.engine.hall import Hall
 from photinus.nodes.coordinator import Result
 
@@ -34,9 +36,15 @@ class LocalEngine(Engine):
 
     When a worker is lost its slot is started again, and goes on where its rows are in the agreed
     parameters.
+
+    Args:
+        faults: what shall go wrong on purpose.
     """
 
     name = "local"
+
+    def __init__(self, faults: Faults | None = None) -> None:
+        self._faults = faults or Faults()
 
     def run(self, assignment: Assignment) -> Result:
         """See `Engine.run`."""
@@ -45,7 +53,9 @@ class LocalEngine(Engine):
             got = type(data).__name__
             raise UsageError("the local engine reads arrays", got=got, do="use the Spark engine")
         with tempfile.TemporaryDirectory(prefix="photinus-") as folder, Hall(assignment) as hall:
-            family = _Family(assignment, hall, _dealt(data.checked(), assignment, Path(folder)))
+            errand = hall.errand(self._faults)
+            files = _dealt(data.checked(), assignment, Path(folder))
+            family = _Family(assignment, hall, errand, files)
             try:
                 family.watch()
             except KeyboardInterrupt:
@@ -73,9 +83,11 @@ def _dealt(data: ArrayData, assignment: Assignment, folder: Path) -> list[tuple[
 class _Family:
     """The children of one run."""
 
-    def __init__(self, assignment: Assignment, hall: Hall, files: list[tuple[str, str]]) -> None:
+    def __init__(
+        self, assignment: Assignment, hall: Hall, errand: Errand, files: list[tuple[str, str]]
+    ) -> None:
         self._assignment, self._hall, self._files = assignment, hall, files
-        self._errand = hall.errand()
+        self._errand = errand
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._births, self._early = 0, Counter[int]()
         self._leases: dict[int, int] = {}

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from photinus.core.errors import FencedError, RunFailedError, UsageError
 from photinus.core.seeds import backoff
 from photinus.core.settings import above, at_least, validate
+from photinus.engine.faults import COPY, CUT, FREEZE, KILL, SLOW, Fault, Faults, Victim
 from photinus.nodes.coordinator import Coordinator, Result
 from photinus.nodes.desk import Desk
-from photinus.nodes.life import Ask, Close, Hello, Life, Part, live
+from photinus.nodes.life import Ask, Close, Hello, Life, Part
 from photinus.nodes.loop import Exchange, Measured, News, Snapshot, Stepped
 from photinus.nodes.mail import Seat
 from photinus.nodes.peers import COORDINATOR, Addressed
@@ -42,10 +43,8 @@ class World:
     """Of each worker's own link, and of each direction."""
     resend_seconds: float = 0.5
     """Before what is not answered is said again; after that longer and longer."""
-    loses: Callable[[int], bool] | None = None
-    """Whether the n-th message is lost, on its way up or down."""
-    doubles: Callable[[int], bool] | None = None
-    """Whether the n-th message arrives twice: on its way up only, as a copy is told apart there."""
+    faults: Faults = field(default_factory=Faults)
+    """What goes wrong; a message is doubled on its way up only, as a copy is told apart there."""
     LIMITS = {  # noqa: RUF012
         "latency_seconds": at_least(0),
         "bytes_per_second": above(0),
@@ -75,6 +74,10 @@ class _Node:
     """Its seat is lost, which it hears of between two asks."""
     is_dead: bool = False
     is_frozen: bool = False
+    is_cut: bool = False
+    held: list[Frame] = field(default_factory=list)
+    """What it said while it was cut off."""
+    slowed: float = 1.0
     up_free_at: float = 0.0
     down_free_at: float = 0.0
 
@@ -105,6 +108,8 @@ class Simulation:
             raise UsageError(wrong, got=len(parts))
         self.now, self.bytes, self.messages, self.lost_among_workers = 0.0, 0, 0, 0
         self.program, self.parts, self.world = program, parts, world or World()
+        self.faults = self.world.faults.checked(program.workers, is_real=False)
+        self.happened: list[Fault] = []
         self.coordinator = coordinator or Coordinator(program, desk)
         self.steps = [0] * program.workers
         self.nodes: dict[int, _Node] = {}
@@ -132,27 +137,50 @@ class Simulation:
         desk = self.coordinator.desk
         attempt = f"a{self._attempts}"
         about = {"attempt": attempt, "address": attempt}
-        node = _Node(
-            slot,
-            live(self.program, slot, self.parts[slot]),
-            Voice(Seat(desk.run, desk.term, 0, slot), about),
+        victim = Victim(
+            self.faults.of(slot),
+            lambda fault, _: self._happen(node, fault),
+            lambda seconds, fault: self.at(seconds, self._happen, node, fault),
         )
+        life = victim.life(self.program, slot, self.parts[slot])
+        node = _Node(slot, life, Voice(Seat(desk.run, desk.term, 0, slot), about))
         self.nodes[slot] = self._by_address[attempt] = node
         self.at(0, self._pump, node, None)
 
     def kill(self, slot: int, back_after: float | None = None) -> None:
         """The worker dies; its connection closes; Spark starts it again after a while."""
-        node = self.nodes[slot]
-        if node.is_dead:
-            return
-        node.is_dead = True
-        self.coordinator.gone(slot, node.voice.seat.lease, self.now)
-        if back_after is not None:
-            self.at(back_after, self.seat, slot)
+        self._kill(self.nodes[slot], back_after)
 
     def freeze(self, slot: int, seconds: float) -> None:
         """The worker stands still, its connection open, and goes on later."""
-        node = self.nodes[slot]
+        self._freeze(self.nodes[slot], seconds)
+
+    def _happen(self, node: _Node, fault: Fault) -> None:
+        """A planned fault comes true."""
+        if node.is_dead:
+            return
+        if fault.kind == SLOW:
+            node.slowed = fault.factor
+            return
+        self.happened.append(fault)
+        if fault.kind == KILL:
+            self._kill(node, fault.seconds)
+        elif fault.kind == FREEZE:
+            self._freeze(node, fault.seconds)
+        elif fault.kind == CUT:
+            self._cut_off(node, fault.seconds)
+        elif fault.kind == COPY:
+            self.seat(node.slot)
+
+    def _kill(self, node: _Node, back_after: float | None) -> None:
+        if node.is_dead:
+            return
+        node.is_dead = True
+        self.coordinator.gone(node.slot, node.voice.seat.lease, self.now)
+        if back_after is not None:
+            self.at(back_after, self.seat, node.slot)
+
+    def _freeze(self, node: _Node, seconds: float) -> None:
         node.is_frozen = True
         self.at(seconds, self._thaw, node)
 
@@ -162,6 +190,24 @@ class Simulation:
         self._cut.add(pair)
         if mended_after is not None:
             self.at(mended_after, self._cut.discard, pair)
+
+    def _cut_off(self, node: _Node, seconds: float) -> None:
+        """Its links close; what it says waits until they can be made again."""
+        node.is_cut = True
+        self.coordinator.gone(node.slot, node.voice.seat.lease, self.now)
+        self.at(seconds, self._mend, node)
+
+    def _mend(self, node: _Node) -> None:
+        """The links are made again, and what was under way is said again."""
+        held, node.held, node.is_cut = node.held, list[Frame](), False
+        again = [*node.voice.under_way.values(), *([node.said] if node.said else [])]
+        again += [frame for frame in held if all(frame is not other for other in again)]
+        for frame in again if not node.is_dead else []:
+            self._send(node, frame)
+        for other in self.nodes.values():
+            if other is not node and not other.is_dead:
+                self._post(other, other.voice.peers.again(node.slot))
+                self._post(node, node.voice.peers.again(other.slot))
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -191,7 +237,7 @@ class Simulation:
 
     def _tick(self) -> None:
         for node in [*self.nodes.values(), *self.standbys]:
-            if not node.is_dead and not node.is_frozen:
+            if not (node.is_dead or node.is_frozen or node.is_cut):
                 seat = node.voice.seat
                 self.coordinator.fence.heard(seat.frame("beat"), self.now)
         self._carry(self.coordinator.tick(self.now))
@@ -211,7 +257,7 @@ class Simulation:
             if isinstance(ask, Stepped):
                 self.steps[node.slot] += 1
                 node.voice.stepped(ask)
-                return self.at(self.world.step(node.slot), self._stepped, node)
+                return self.at(self.world.step(node.slot) * node.slowed, self._stepped, node)
             frame = self._said(node, ask)
             is_told = isinstance(ask, (Snapshot, Measured))
             is_waiting = not is_told and node.voice.waits(ask)
@@ -243,7 +289,7 @@ class Simulation:
                 self._send(node, frame)
                 continue
             node.up_free_at = self._passed(node.up_free_at, frame)
-            if self._is_lost() or {node.slot, to} in self._cut:
+            if self._is_lost() or node.is_cut or {node.slot, to} in self._cut:
                 self.lost_among_workers += frame.kind == "publish"
                 continue
             for _ in range(self._copies()):
@@ -254,6 +300,9 @@ class Simulation:
         """A frame of another worker arrives where it was sent to."""
         node = self._by_address.get(address)
         if node is None or node.is_dead:
+            return
+        if node.is_cut:
+            self.lost_among_workers += frame.kind == "publish"
             return
         if node.is_frozen:
             return self.at(TICK_SECONDS, self._drop_in, address, frame)
@@ -272,11 +321,14 @@ class Simulation:
             return
         if not node.is_frozen:
             self._send(node, frame)
-        if is_open and (self.world.loses is not None or isinstance(node.ask, Hello)):
+        if is_open and (self.faults.lost.is_some or isinstance(node.ask, Hello)):
             again = self.world.resend_seconds * backoff(tries, node.slot)
             self.at(again, self._say, node, frame, tries + 1)
 
     def _send(self, node: _Node, frame: Frame) -> None:
+        if node.is_cut:
+            node.held += [frame] if all(frame is not other for other in node.held) else []
+            return
         # one line each way: what is said first arrives first
         node.up_free_at = self._passed(node.up_free_at, frame)
         if self._is_lost():
@@ -285,7 +337,7 @@ class Simulation:
             self.at(node.up_free_at + self.world.latency_seconds - self.now, self._hear, frame)
 
     def _copies(self) -> int:
-        return 1 + (self.world.doubles is not None and self.world.doubles(self.messages))
+        return 1 + self.faults.doubled.falls_on(self.messages, "doubled")
 
     def _passed(self, free_at: float, frame: Frame, *, is_new: bool = True) -> float:
         """Returns when a line that is free at a time has let a frame through."""
@@ -295,7 +347,7 @@ class Simulation:
 
     def _is_lost(self) -> bool:
         self.messages += 1
-        return self.world.loses is not None and self.world.loses(self.messages)
+        return self.faults.lost.falls_on(self.messages, "lost")
 
     def _hear(self, frame: Frame) -> None:
         self._carry(self.coordinator.hear(frame, self.now))
@@ -313,7 +365,7 @@ class Simulation:
             self.at(arrives, self._answer, node, frame)
 
     def _answer(self, node: _Node, frame: Frame) -> None:
-        if node.is_dead:
+        if node.is_dead or node.is_cut:
             return
         if node.is_frozen:
             return self.at(TICK_SECONDS, self._answer, node, frame)

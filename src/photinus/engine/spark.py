@@ -17,6 +17,7 @@ from photinus.core.errors import NotReadyError, UsageError, message
 from photinus.core.events import Warned
 from photinus.engine.base import ArrayData, Assignment, Engine, part_of
 from photinus.engine.errand import Errand
+from photinus.engine.faults import Faults
 from photinus.engine.hall import Hall
 from photinus.engine.session import interruptible, session_warnings, spark_session
 from photinus.engine.spark_job import SparkJob, check_size, see_through
@@ -68,12 +69,13 @@ class SparkEngine(Engine):
 
     Args:
         spark: the session; left out, the active one, or a local one made for the job.
+        faults: what shall go wrong on purpose.
     """
 
     name = "spark"
 
-    def __init__(self, spark: SparkSession | None = None) -> None:
-        self._spark = spark
+    def __init__(self, spark: SparkSession | None = None, faults: Faults | None = None) -> None:
+        self._spark, self._faults = spark, faults or Faults()
 
     def run(self, assignment: Assignment) -> Result:
         """See `Engine.run`."""
@@ -98,7 +100,8 @@ class SparkEngine(Engine):
             frame = partitioned(frame, workers)
 
             def job(counted: Mapping[int, int] | None = None) -> SparkJob:
-                task = _task(_Reads(hall.errand(), spec, data.checks, data.budget, counted))
+                errand = hall.errand(self._faults)
+                task = _task(_Reads(errand, spec, data.checks, data.budget, counted))
                 check_size(task)
                 tasks = frame.mapInArrow(task, _SCHEMA)
                 return SparkJob(spark.sparkContext, tasks.collect, assignment.run.hex())

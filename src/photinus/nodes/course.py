@@ -286,6 +286,7 @@ class Course:
         self.cuts.drop()
         self._restore(cut)
         self.fence.reopen()
+        self.desk.enter("back", self.frame("stop", 0, 0, version=cut.version), {})
         self.warn(
             "all workers were lost, and with them what they had agreed on",
             got=f"went back from version {lost} to {cut.version} of phase {cut.phase}",

@@ -12,11 +12,12 @@ from photinus.report.lines import Lines, read_lines
 
 __all__ = ["OPERATIONS", "AuditResult", "Ledger", "audit"]
 
-OPERATIONS = ("hello", "push", "fetch", "apply", "miss", "ack", "checkpoint")
+OPERATIONS = ("hello", "push", "fetch", "apply", "miss", "ack", "back", "checkpoint")
 """hello: a lease was granted, `sequence` is the next one wanted; push: one arrived, perhaps not for
 the first time; apply: it is in the agreed point of `version`; miss: it will never be, since its
 round was over or its numbers were not finite; fetch: a number that only asks for the agreed point;
-ack: the worker was told that it is applied."""
+ack: the worker was told that it is applied; back: all who knew the agreed point were lost, and
+the phase went on from an older `version`."""
 
 _Line = dict[str, Any]
 _Key = tuple[Any, ...]
@@ -68,6 +69,9 @@ class AuditResult:
     """Pushes that arrived again after they were applied."""
     fenced: int = 0
     """Pushes that arrived under a lease that had ended."""
+    undone: int = 0
+    """Pushes whose effect was given up, and whose rows were done again, when all workers that knew
+    the agreed point were lost."""
     leases: int = 0
     offences: list[str] = field(default_factory=list)
 
@@ -81,6 +85,7 @@ class AuditResult:
             f"{self.applied} applied, {self.acknowledged} acknowledged, "
             f"{self.duplicates} duplicates, {self.fenced} fenced, {self.leases} leases"
         )
+        counted += f", {self.undone} undone" if self.undone else ""
         verdict = "each exactly once" if self.is_exact else f"{len(self.offences)} offences"
         return f"{counted}: {verdict}"
 
@@ -98,6 +103,8 @@ class _Auditor:
         self._lease: dict[_Key, int] = {}
         self._version: dict[_Key, int] = {}
         self._position: dict[_Key, int] = {}
+        self._versions: dict[_Key, list[int]] = {}
+        """(run, term, phase) -> the version that each push is in."""
 
     def read(self, entry: _Line | None) -> None:
         self._number += 1
@@ -108,6 +115,7 @@ class _Auditor:
             "miss": self._miss,
             "fetch": self._fetch,
             "ack": self._ack,
+            "back": self._back,
         }
         if entry is None or entry.get("op") not in OPERATIONS:
             self._offence("is no entry")
@@ -165,8 +173,10 @@ class _Auditor:
         if sequence != wanted:
             self._offence(f"slot {entry.get('slot')}: sequence {sequence} after {wanted - 1}")
         self._next[line] = sequence + 1
+        phase = _key(entry, "run", "term", "phase")
+        self._versions.setdefault(phase, []).append(entry.get("version", 0))
         for last, key, name in (
-            (self._version, _key(entry, "run", "term", "phase"), "version"),
+            (self._version, phase, "version"),
             (self._position, line, "position"),
         ):
             value = entry.get(name, last.get(key, 0))
@@ -183,6 +193,15 @@ class _Auditor:
     def _fetch(self, entry: _Line) -> None:
         line = _key(entry, "run", "term", "phase", "slot")
         self._next[line] = entry.get("sequence", 0) + 1
+
+    def _back(self, entry: _Line) -> None:
+        """Versions and positions fall, once, to what is still known."""
+        phase, version = _key(entry, "run", "term", "phase"), entry.get("version", 0)
+        held = self._versions.get(phase, [])
+        self._versions[phase] = [v for v in held if v <= version]
+        self.result.undone += len(held) - len(self._versions[phase])
+        self._version[phase] = version
+        self._position = {k: v for k, v in self._position.items() if k[:3] != phase}
 
     def _ack(self, entry: _Line) -> None:
         self._acknowledged.setdefault(_identity(entry), self._number)
@@ -206,7 +225,8 @@ def audit(path: Path | str) -> AuditResult:
 
     - every acknowledged push was applied, none twice, none without having arrived
     - leases of a slot only rise, and what arrived under an older one is not applied
-    - sequences have no gap; versions and positions never fall
+    - sequences have no gap; versions and positions never fall, but where the ledger says so:
+      when all workers that knew the agreed point were lost
     Each term is judged by itself: a new one starts again from a checkpoint.
 
     Raises:

@@ -22,6 +22,7 @@ _ENTRIES = {
     "duplicate": "push",
     "gap": "push",
     "fenced": "push",
+    "back": "back",
 }
 """What the coordinator says -> what the ledger calls it; anything else is not entered."""
 _COUNTED = {"apply": "applied", "miss": "missed", "refuse": "refused"}
@@ -54,7 +55,9 @@ class Book:
             "lease": extra.get("granted", frame.lease),
             "sequence": extra.get("next", frame.sequence),
         }
-        if op != "grant":
+        if op == "back":
+            fields["version"] = frame.version
+        elif op != "grant":
             fields |= {name: getattr(frame, name) for name in ("steps", "examples", "position")}
         if op == "apply":
             fields["version"] = extra["applied_in"]
