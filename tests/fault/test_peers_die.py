@@ -1,5 +1,6 @@
-"""Without an owner, on real processes over TLS: a worker is killed, the others never stop."""
+"""Without an owner, on real processes over TLS: killed workers and cut links stop nobody."""
 
+import dataclasses
 import os
 import signal
 
@@ -11,6 +12,8 @@ from photinus.core.errors import UsageError
 from photinus.core.events import PeersMet, PhaseEnded, Warned, WorkerJoined
 from photinus.engine.local import LocalEngine
 from photinus.engine.simulated import SimulatedEngine
+from photinus.models.logistic import LogisticStage
+from photinus.nodes.worker import Worker
 from photinus.report.ledger import audit
 from photinus.run.book import Book
 from photinus.strategies.recipes import all_reduce, gossip, publish
@@ -92,3 +95,40 @@ def test_shards_over_tls_give_the_bits_of_one_owner_in_the_simulator(tiny):
     shards, one = (tiny.program(workers=3, recipes=(all_reduce(owners=n),)) for n in (3, 1))
     found = LocalEngine().run(tiny.assignment(shards)).vectors[0]
     np.testing.assert_array_equal(found, SimulatedEngine().run(tiny.assignment(one)).vectors[0])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CutOff(LogisticStage):
+    """In each worker's process: from version 4 on nothing passes between workers 0 and 2."""
+
+    def build(self, history, seed):
+        post = Worker._post
+
+        def posting(self, out):
+            post(self, [a for a in out if a.frame.version < 4 or {a.frame.slot, a.to} != {0, 2}])
+
+        if post.__name__ != "posting":
+            Worker._post = posting
+        return super().build(history, seed)
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+def test_two_that_never_reach_each_other_again_are_named_and_every_row_counts_once(tiny, tmp_path):
+    program = tiny.program(workers=3, recipes=(all_reduce(owners=3),))
+    (phase,) = program.phases
+    fields = {f.name: getattr(phase.stage, f.name) for f in dataclasses.fields(phase.stage)}
+    stage = CutOff(**fields)
+    program = dataclasses.replace(program, phases=(dataclasses.replace(phase, stage=stage),))
+    book, events = Book(tmp_path / "ledger.jsonl", run := os.urandom(16)), []
+    assignment = tiny.assignment(program, run=run, emit=events.append, enter=book.enter)
+    LocalEngine().run(assignment)
+    book.close()
+    assert audit(tmp_path / "ledger.jsonl").is_exact
+    told = [e.text for e in events if isinstance(e, Warned)]
+    assert len(told) == 1, told
+    assert told[0].startswith("workers 0 and 2 could not reach each other for 5 s")
+    joined = [(e.slot, e.lease) for e in events if isinstance(e, WorkerJoined)]
+    assert sorted(joined) == [(0, 1), (1, 1), (2, 1), (2, 2)]
+    (end,) = [e for e in events if isinstance(e, PhaseEnded)]
+    assert end.examples == 3 * len(tiny.labels)

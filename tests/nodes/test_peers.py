@@ -26,7 +26,7 @@ def peers(slot=0, version=3):
 
 def publication(worker, *to, value=1.0):
     message = Message("publish", np.full(3, value), since=Clock(4, 32), version=3, slots=to)
-    return worker.publishes(message)
+    return sorted(worker.publishes(message), key=lambda a: (a.to == COORDINATOR, a.to))
 
 
 def test_a_publication_goes_to_its_readers_and_word_of_it_to_the_coordinator():
@@ -36,6 +36,13 @@ def test_a_publication_goes_to_its_readers_and_word_of_it_to_the_coordinator():
     assert (told.sequence, told.version, told.examples) == (1, 3, 32)
     assert told.arrays == ()
     assert out[0].frame is out[1].frame
+
+
+def test_the_word_for_the_coordinator_is_not_always_the_last_said():
+    worker = peers()
+    message = Message("publish", np.ones(3), since=Clock(4, 32), version=3, slots=(1, 2))
+    places = {[a.to for a in worker.publishes(message)].index(COORDINATOR) for _ in range(30)}
+    assert places == {0, 1, 2}
 
 
 def test_it_counts_once_and_from_the_same_point_only():
@@ -164,6 +171,48 @@ def test_what_a_broken_line_lost_is_said_again():
     heard = carry(workers, workers[0].again(1))
     assert (1, "ready") in heard
     assert workers[0].again(2) == []
+
+
+def lost(out):
+    """What was sent, by kind and reader; none of it arrives."""
+    return [(a.frame.kind, a.to) for a in out]
+
+
+def test_a_call_that_comes_again_asks_only_for_what_did_not_come():
+    workers = come((0, 1, 2))
+    call = {s: meet(w, (0, 1, 2)) for s, w in workers.items()}
+    assert lost(workers[0].told(call[0])) == [("part", 1), ("part", 2)]
+    parts = [a for s in (1, 2) for a in workers[s].told(call[s])]
+    carry(workers, [a for a in parts if {a.frame.slot, a.to} != {0, 1}])
+    asked = workers[0].told(call[0])
+    told = asked[-1].frame
+    assert sorted(lost(asked)) == [("missing", COORDINATOR), ("missing", 1), ("missing", 2)]
+    assert {n: told.note[n] for n in ("parts", "wholes", "near")} == {
+        "parts": [1],
+        "wholes": [1, 2],
+        "near": [2],
+    }
+    assert workers[0].told(call[0])[-1].frame.note["near"] == []
+    heard = carry(workers, [a for s in (1, 2, 0) for a in workers[s].told(call[s])])
+    heard += carry(workers, [a for s in (0, 1, 2) for a in workers[s].told(call[s])])
+    assert {slot for slot, kind in heard if kind == "ready"} == {0, 1, 2}
+    assert lost(workers[1].told(call[1])) == [("ready", COORDINATOR)]
+
+
+def test_who_lacks_a_piece_gets_that_piece_and_no_other():
+    workers = come((0, 1))
+    call = {s: meet(w, (0, 1)) for s, w in workers.items()}
+    workers[0].told(call[0])
+    carry({1: workers[1]}, workers[1].told(call[1]))
+    carry({0: workers[0]}, workers[1].again(0))
+    assert workers[0].is_waiting_for_peers
+    (asked, _) = workers[0].told(call[0])
+    assert workers[1].hear(asked.frame) == [], "worker 1 could not merge yet"
+    (asked, _) = workers[1].told(call[1])
+    out = workers[0].hear(asked.frame)
+    assert lost(out) == [("part", 1), ("whole", 1)]
+    old = dataclasses.replace(asked.frame, note={**asked.frame.note, "slots": [0, 1, 2]})
+    assert workers[0].hear(old) == [], "of another meeting"
 
 
 def test_a_grant_starts_the_numbers_anew():

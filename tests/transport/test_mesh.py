@@ -1,10 +1,12 @@
 """Links from worker to worker: nobody waits, what is lost is told, keys decide who may listen."""
 
+import dataclasses
 import threading
 
 import pytest
 
 from photinus.core.errors import AuthenticationError, LinkLostError
+from photinus.transport import mesh as room
 from photinus.transport.credentials import Credentials
 from photinus.transport.frames import Frame
 from photinus.transport.memory import Hub
@@ -97,6 +99,59 @@ def test_publications_to_a_slow_line_push_the_oldest_out_and_pieces_never(net):
     assert frames[-1].kind == "part"
     a.close()
     b.close()
+
+
+def test_a_piece_that_waits_already_is_not_sent_twice(net):
+    gate, started = threading.Event(), threading.Event()
+    b = net.mesh("b")
+    direct = net.connect
+
+    def slow(name):
+        started.set()
+        gate.wait(10)
+        return direct(name)
+
+    net.connect = slow
+    a = net.mesh("a")
+    piece = Frame("part", version=3, note={"slots": [0, 1]})
+    a.send("b", piece)
+    assert started.wait(10)
+    others = [
+        dataclasses.replace(piece, **fields)
+        for fields in ({"version": 4}, {"note": {"slots": [0]}}, {"kind": "whole"}, {"lease": 2})
+    ]
+    for frame in [piece, *others, *others, piece]:
+        a.send("b", frame)
+    a.send("b", Frame("publish", sequence=1))
+    a.send("b", Frame("publish", sequence=2))
+    gate.set()
+    heard = [(f.kind, f.version, f.lease) for f in taken(b, 7)]
+    assert heard == [(f.kind, f.version, f.lease) for f in [piece, *others]] + 2 * [
+        ("publish", 0, 0)
+    ]
+    assert b.take(0.0) == []
+    a.close()
+    b.close()
+
+
+def test_a_line_rests_between_tries_and_closes_at_once(net, monkeypatch):
+    tried, rests = threading.Event(), []
+
+    def backoff(tries, who, most):
+        rests.append(tries)
+        if tries == 3:
+            tried.set()
+            return 1e6
+        return 0.0
+
+    monkeypatch.setattr(room, "backoff", backoff)
+    a = net.mesh("a")
+    for n in range(6):
+        a.send("nowhere", Frame("part", version=n))
+    assert tried.wait(10)
+    a.close()
+    assert rests == [0, 1, 2, 3]
+    assert a.lost == 0, "a closed line is no longer counted"
 
 
 def test_lines_to_those_who_left_end(net):

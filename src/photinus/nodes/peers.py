@@ -130,7 +130,8 @@ class Peers:
             examples=message.since.examples,
             note={"edition": self._edition},
         )
-        return [*(Addressed(s, sent) for s in message.slots), Addressed(COORDINATOR, told)]
+        out = {slot: sent for slot in message.slots} | {COORDINATOR: told}
+        return [Addressed(to, out[to]) for to in reordered(out, self._published)]
 
     def brings(self, message: Message) -> tuple[Message, dict[str, Any]]:
         """Keeps the vector of a push for the meeting; returns what the coordinator is told."""
