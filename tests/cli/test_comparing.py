@@ -1,5 +1,7 @@
 """`photinus compare` as a user meets it."""
 
+from pathlib import Path
+
 import pytest
 
 from photinus.cli.comparing import compare
@@ -32,3 +34,12 @@ def test_what_cannot_be_compared_is_one_sentence(call, job, arguments, said):
     code, _, err = call("compare", job, *arguments)
     assert code == EXIT_CODES["usage"]
     assert said in err
+
+
+def test_who_describes_the_links_of_a_job_for_spark_means_the_simulator(call, job, tmp_path):
+    file = tmp_path / "on_spark.toml"
+    file.write_text(Path(job).read_text().replace('engine = "simulate"', 'engine = "spark"'))
+    assert 'engine = "spark"' in file.read_text()
+    code, out, _ = call("compare", file, "--strategy", "averaging", "--mbit", 100)
+    assert code == 0
+    assert "averaging every 50 steps" in out

@@ -108,3 +108,20 @@ def test_a_missing_key_is_refused():
 def test_an_unknown_name_gets_the_nearest_or_all():
     assert "did you mean 'averaging'?" in str(unknown_name("x", "averging", ["averaging", "b"]))
     assert "known: averaging, b" in str(unknown_name("x", "zzz", ["b", "averaging"]))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (5, "Outer must be a table of settings; got 5"),
+        ({"inner": 5}, "inner of Outer must be a table; got 5; it has size"),
+        ({"maybe": 5}, "maybe of Outer must be a table; got 5; it has size"),
+        ({"inners": 5}, "inners of Outer must be a list; got 5"),
+        ({"inners": [5]}, "inners of Outer must be a table; got 5; it has size"),
+        ({"sizes": "ab"}, "sizes of Outer must be a list; got 'ab'"),
+    ],
+)
+def test_a_value_of_another_shape_than_its_field_is_named(values, said):
+    with pytest.raises(UsageError) as caught:
+        from_dict(Outer, values)
+    assert str(caught.value) == said

@@ -29,7 +29,7 @@ def test_a_number_that_is_not_finite_is_named(value):
         checked(features, opened=1205)
     assert str(caught.value) == (
         f"partition 3 row 1207 column features: {value} at 1, expected finite numbers; "
-        'mend the row, or leave out bad rows with on_bad="skip"'
+        "mend the row, or leave it out"
     )
     assert checked(features, finite=False)[0] is features
 

@@ -1,4 +1,5 @@
 import pickle  # noqa: TID251 - as a launcher hands stages to its own children
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -219,3 +220,25 @@ def test_half_a_history_is_refused():
     history = (stages[0].build((), 0).parameters.trained,)
     with pytest.raises(UsageError, match="fine-tuning needs 2 pre-trained layers; got 1"):
         stages[-1].build(history, 0)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: FineTuning(loss="mes"), "unknown loss; got 'mes'; did you mean 'mse'?"),
+        (lambda: FineTuning(optimizer="adamm"), "unknown optimizer; got 'adamm'; did you mean"),
+        (lambda: FineTuning(lr=0.1), "lr of FineTuning must be a Schedule"),
+        (lambda: FineTuning(dropout_hidden=0.2), "dropout_hidden of FineTuning must be a list"),
+        (lambda: Pretraining(momentum=0.9), "momentum of Pretraining must be a Schedule"),
+        (lambda: DBN(hidden=50), "hidden of DBN must be one or more whole numbers above 0"),
+        (lambda: DBN(hidden=(5, 2.5)), "hidden of DBN must be one or more whole numbers"),
+    ],
+)
+def test_a_wrong_setting_is_refused_before_any_layer_is_trained(make, said):
+    with pytest.raises(UsageError, match=re.escape(said)):
+        make()
+
+
+def test_a_number_in_plain_values_is_a_schedule_that_stays():
+    assert from_dict(FineTuning, {"lr": 0.25}).lr == Schedule.constant(0.25)
+    assert from_dict(Pretraining, {"momentum": 1}).momentum.at(0.7) == 1.0

@@ -57,6 +57,9 @@ def test_no_file_and_no_rows_are_told(table, small, tmp_path):
     empty = table(features=pa.array([], pa.list_(pa.float32())), label=pa.array([], pa.int64()))
     with pytest.raises(DataError, match="holds no rows"):
         read_train(small.job(data=source(empty), engine="local"))
+    (tmp_path / "junk.parquet").write_bytes(b"no table" * 9)
+    with pytest.raises(DataError, match="cannot be read as Parquet; got"):
+        read_train(small.job(data=source(str(tmp_path / "junk.parquet")), engine="local"))
 
 
 def test_rows_that_were_handed_over_must_be_again(small):

@@ -68,6 +68,11 @@ every = {steps = 7}
         ("engine = 'yarn'", "spark"),
         ("[strategies.rmb1]\nrecipe = 'averaging'", "rbm1"),
         ("workers = ", "is no TOML"),
+        ("strategy = 5", "a strategy must be a name or a table; got 5"),
+        ("strategies = 5", "strategies of a job must be a table of phases; got 5"),
+        ("data = 5", "Source must be a table of settings; got 5"),
+        ("[model]\npretraining = 5", "pretraining of DBN must be a table; got 5"),
+        ("[model]\nhidden = 50", "hidden of DBN must be a list; got 50"),
     ],
 )
 def test_a_wrong_setting_is_named_with_what_is_right(tmp_path, text, said):

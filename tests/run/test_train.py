@@ -1,5 +1,6 @@
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,8 +9,11 @@ from photinus.checkpoint.store import Store
 from photinus.core.clock import Steps
 from photinus.core.errors import CheckpointError, DataError, UsageError
 from photinus.core.events import Log
+from photinus.engine.base import ArrayData
+from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.models.logistic import LogisticStage
 from photinus.report.ledger import audit
+from photinus.run.data import TestRows
 from photinus.run.evaluate import load_trained, measure
 from photinus.run.job import Job
 from photinus.run.train import resume, train
@@ -89,11 +93,37 @@ def test_a_label_out_of_range_is_named(small, tmp_path):
         train(small.job(), small.data(labels=labels), folder=tmp_path / "run")
 
 
+@pytest.mark.parametrize("loss", ["cross_entropy", "multi_margin"])
+def test_a_label_that_a_dbn_has_no_output_for_ends_the_run_before_the_first_layer(
+    small, tmp_path, events, loss
+):
+    dbn = DBN(inputs=6, hidden=(4,), classes=2, fine_tuning=FineTuning(loss=loss), precision="mkl")
+    unchecked = ArrayData(small.features, small.labels)
+    with pytest.raises(DataError, match=r"label 2 outside 0\.\.1"):
+        train(small.job(model=dbn), unchecked, folder=tmp_path / "run")
+    assert not events(tmp_path / "run", "RoundClosed")
+
+
+def test_numbers_to_predict_are_no_classes(small, tmp_path):
+    fine = FineTuning(epochs=1, batch_size=20, loss="mse")
+    dbn = DBN(inputs=6, hidden=(4,), classes=1, fine_tuning=fine, precision="mkl")
+    job = small.job(model=replace(dbn, pretraining=Pretraining(epochs=0)))
+    rows = ArrayData(small.features, small.labels.astype(np.float32)[:, None] + 0.5)
+    assert train(job, rows, folder=tmp_path / "run").vector.size
+
+
+def test_a_wrong_label_to_measure_on_is_named_before_training(small, tmp_path, events):
+    test = TestRows(small.features[:4], np.array([0, 1, 2, 3]))
+    with pytest.raises(DataError, match=r"rows to measure on: partition 0 row 3 .* outside 0\.\.2"):
+        train(small.job(), small.data(), test=test, folder=tmp_path / "run")
+    assert not events(tmp_path / "run", "RoundClosed")
+
+
 def test_ctrl_c_is_journaled_as_a_stop(small, tmp_path, events, breaking):
     with pytest.raises(KeyboardInterrupt):
         train(small.job(), small.data(), folder=tmp_path / "run", engine=breaking(3))
     [ended] = events(tmp_path / "run", "RunEnded")
-    assert (ended.state, ended.reason) == ("stopped", "KeyboardInterrupt")
+    assert (ended.state, ended.reason) == ("stopped", "Ctrl-C")
 
 
 def test_the_workers_log_lines_are_kept_by_slot(small, tmp_path):

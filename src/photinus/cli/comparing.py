@@ -48,13 +48,15 @@ def compare(
     """Train one job under several ways of agreeing: one table, one picture.
 
     In the simulator the seconds are virtual, those of the workers and links that you describe:
-    --step-seconds 0.01,0.01,0.01,0.04 --mbit 100.
+    --step-seconds 0.01,0.01,0.01,0.04 --mbit 100. Who describes them means the simulator.
     """
     from photinus.report.comparison import comparison_table
     from photinus.run.compare import compare as compared
     from photinus.run.train import new_folder
 
     world = _world(options.pop("step_seconds"), options.pop("latency"), options.pop("mbit"))
+    if world is not None and options["engine"] is None:
+        options["engine"] = "simulate"
     asked = changed(job_of(job, **options), settings)
     agreements = [_agreement(text) for text in strategies]
     place = Path(folder) if folder else new_folder(f"compare-{asked.name}")

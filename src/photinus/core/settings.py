@@ -123,14 +123,19 @@ def from_dict(cls: type[S], values: Mapping[str, Any]) -> S:
     """Builds a settings object from plain values: the inverse of `to_dict`.
 
     Raises:
-        UsageError: a key is unknown (with the nearest known one), or a limit does not hold.
+        UsageError: a key is unknown (with the nearest known one), a value has another shape
+            than its field, or a limit does not hold.
     """
+    if not isinstance(values, Mapping):
+        raise UsageError(f"{cls.__name__} must be a table of settings", got=repr(values))
     hints = typing.get_type_hints(cls)
     known = {f.name for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     for key in values:
         if key not in known:
             raise unknown_name(f"setting of {cls.__name__}", key, known)
-    built = {key: _shaped(hints[key], value) for key, value in values.items()}
+    built = {
+        key: _shaped(f"{key} of {cls.__name__}", hints[key], value) for key, value in values.items()
+    }
     try:
         return cls(**built)
     except TypeError as error:
@@ -139,19 +144,29 @@ def from_dict(cls: type[S], values: Mapping[str, Any]) -> S:
         ) from error
 
 
-def _shaped(hint: Any, value: Any) -> Any:  # noqa: ANN401 - any field's type
+def _shaped(name: str, hint: Any, value: Any) -> Any:  # noqa: ANN401 - any field's type
     """Returns a plain value in the shape that the field's type names: dataclass or tuple."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         inner = [a for a in typing.get_args(hint) if a is not type(None)]
         structured = [a for a in inner if dataclasses.is_dataclass(a) or typing.get_origin(a)]
-        if value is None or not structured:
+        if value is None or not structured or type(value) in inner:
             return value
-        return _shaped(structured[0], value)
-    if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
-        return from_dict(typing.cast(type, hint), value)
-    if typing.get_origin(hint) is tuple and isinstance(value, (list, tuple)):
-        arguments = typing.get_args(hint)
-        return tuple(_shaped(arguments[0], v) for v in value)
+        return _shaped(name, structured[0], value)
+    if dataclasses.is_dataclass(hint) and not isinstance(value, typing.cast(type, hint)):
+        return _settings(name, typing.cast(type, hint), value)
+    if typing.get_origin(hint) is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise UsageError(f"{name} must be a list", got=repr(value))
+        return tuple(_shaped(name, typing.get_args(hint)[0], v) for v in value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     return value
+
+
+def _settings(name: str, cls: Any, value: Any) -> Any:  # noqa: ANN401 - any dataclass
+    if _is_number(value) and hasattr(cls, "constant"):  # a schedule that stays as it is
+        return cls.constant(float(value))
+    if not isinstance(value, Mapping):
+        known = ", ".join(f.name for f in dataclasses.fields(cls) if f.init)
+        raise UsageError(f"{name} must be a table", got=repr(value), do=f"it has {known}")
+    return from_dict(cls, value)

@@ -6,7 +6,7 @@ import time
 from types import TracebackType
 from typing import Self
 
-from photinus.core.errors import RunFailedError, UsageError, message
+from photinus.core.errors import RunFailedError, UsageError
 from photinus.core.events import Warned
 from photinus.engine.base import SOCKETS, Assignment
 from photinus.engine.errand import Call, Errand, told_error
@@ -142,9 +142,8 @@ class Hall(Meeting):
         Workers are still there, and go on until they are told; a second Ctrl-C waits for nothing.
         """
         wrong, most = "stopped by Ctrl-C", f"{_LAST_SECONDS:.0f} s"
-        do = "Ctrl-C again ends at once"
-        got = f"a last checkpoint is made at the end of this round, for at most {most}"
-        self._assignment.emit(Warned(text=message(wrong, got=got, do=do)))
+        does = f"a last checkpoint is made at the end of this round, within {most}"
+        self._assignment.emit(Warned(text=f"{wrong}; {does}; Ctrl-C again ends at once"))
         if self._service.cut(_LAST_SECONDS) is False:
             late = f"no round ended within {most}: the last checkpoint is an older one"
             self._assignment.emit(Warned(text=late))

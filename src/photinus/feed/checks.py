@@ -46,7 +46,7 @@ class RowChecks:
         >>> sieve.checked(np.ones((2, 4)), np.array([1, 10]))
         Traceback (most recent call last):
         photinus.core.errors.DataError: partition 3 row 1 column label: label 10 outside 0..9; \
-mend the row, or leave out bad rows with on_bad="skip"
+mend the row, or leave it out
     """
 
     shape: tuple[int, ...] | None = None
@@ -183,8 +183,8 @@ class Sieve:
 
     def _error(self, finding: Finding, row: int) -> DataError:
         where = f"partition {self.partition} row {self._rows[row]} column {finding.column}"
-        do = 'mend the row, or leave out bad rows with on_bad="skip"'
-        return DataError(f"{where}: {finding.describe(row)}", do=do)
+        wrong = f"{where}: {finding.describe(row)}"
+        return DataError(wrong, do="mend the row, or leave it out")
 
     def _cap(self, rows: int) -> None:
         skipped, most = self.skipped.total(), self.checks.most_skipped

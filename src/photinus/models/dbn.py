@@ -19,13 +19,23 @@ from torch import nn
 from photinus.core.errors import UsageError
 from photinus.core.parameters import Parameters, Vector
 from photinus.core.seeds import derive
-from photinus.core.settings import Limit, above, at_least, between, one_of, validate, whole
+from photinus.core.settings import (
+    Limit,
+    above,
+    at_least,
+    between,
+    one_of,
+    unknown_name,
+    validate,
+    whole,
+)
 from photinus.models.base import Stage
-from photinus.models.inner import Inner, Momentum, TorchInner
+from photinus.models.inner import OPTIMIZERS, Inner, Momentum, TorchInner
+from photinus.models.losses import CLASSES, LOSSES
 from photinus.models.mlp import MLP, Dense, mlp_layout
 from photinus.models.products import PRECISIONS, PRODUCTS, resolve
 from photinus.models.rbm import RBM, Divergence, first_parameters, rbm_layout
-from photinus.models.schedules import Schedule
+from photinus.models.schedules import SCHEDULE, Schedule
 
 __all__ = ["DBN", "FineTuneStage", "FineTuning", "Pretraining", "RBMStage"]
 
@@ -41,6 +51,8 @@ class Pretraining:
     LIMITS: ClassVar[Mapping[str, Limit]] = {
         "epochs": at_least(0),
         "batch_size": whole(1),
+        "lr": SCHEDULE,
+        "momentum": SCHEDULE,
         "weight_decay": at_least(0),
         "cd_steps": whole(1),
         "reads": one_of("means", "samples"),
@@ -74,7 +86,9 @@ class FineTuning:
     LIMITS: ClassVar[Mapping[str, Limit]] = {
         "epochs": above(0),
         "batch_size": whole(1),
+        "lr": SCHEDULE,
         "weight_decay": at_least(0),
+        "dropout_hidden": Limit("a list of numbers", lambda v: isinstance(v, (tuple, list))),
         "label_smoothing": between(0, 1),
     }
 
@@ -94,6 +108,16 @@ class FineTuning:
 
     def __post_init__(self) -> None:
         validate(self)
+        # found here, not when the layers under it have been trained
+        if ":" not in self.loss and self.loss not in LOSSES:
+            raise unknown_name("loss", self.loss, LOSSES)
+        if ":" not in self.optimizer and self.optimizer.lower() not in OPTIMIZERS:
+            raise unknown_name("optimizer", self.optimizer, OPTIMIZERS)
+
+    @property
+    def is_of_classes(self) -> bool:
+        """Whether a label is one of 0..classes-1."""
+        return self.loss in CLASSES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +214,10 @@ class DBN:
     LIMITS: ClassVar[Mapping[str, Limit]] = {
         "inputs": whole(1),
         "classes": whole(1),
-        "hidden": Limit("one or more whole numbers above 0", lambda v: v and min(v) > 0),
+        "hidden": Limit(
+            "one or more whole numbers above 0",
+            lambda v: isinstance(v, (tuple, list)) and v and all(map(whole(1).holds, v)),
+        ),
         "precision": one_of(*PRECISIONS, *PRODUCTS),
     }
 

@@ -14,7 +14,7 @@ from photinus.core.settings import unknown_name
 from photinus.models.factories import imported
 from photinus.models.tensors import tensor_of
 
-__all__ = ["LOSSES", "Loss", "count_errors", "loss_named", "target_for"]
+__all__ = ["CLASSES", "LOSSES", "Loss", "count_errors", "loss_named", "target_for"]
 
 Loss = Callable[[Tensor, Tensor, Vector | None], Tensor]
 """(outputs [B, ...], targets, weights [B] or None) → the batch's (weighted) mean loss []."""
@@ -35,7 +35,8 @@ LOSSES: Mapping[str, _Each] = {
 """All read outputs before any softmax or sigmoid. The two reconstructions are sums over an
 example's units, as in Hinton and Salakhutdinov (2006); the others are means over them."""
 
-_CLASSES = ("cross_entropy", "multi_margin")
+CLASSES = ("cross_entropy", "multi_margin")
+"""Those whose targets are numbers of classes."""
 
 
 def loss_named(name: str, label_smoothing: float = 0.0) -> Loss:
@@ -84,14 +85,14 @@ def target_for(name: str, outputs: Tensor, labels: Tensor) -> Tensor:
     """Returns labels in the type and shape that the loss compares with outputs [B, ...]."""
     if ":" in name:
         return labels
-    if name in _CLASSES:
+    if name in CLASSES:
         return labels.long() if labels.ndim == 1 else labels
     return labels.to(outputs.dtype).reshape(outputs.shape)
 
 
 def count_errors(name: str, outputs: Tensor, labels: Tensor) -> dict[str, float]:
     """Returns {"errors": how many examples were put into a wrong class}, or {} without classes."""
-    if name in _CLASSES and labels.ndim == 1:
+    if name in CLASSES and labels.ndim == 1:
         return {"errors": float((outputs.argmax(1) != labels).sum())}
     if name == "binary_cross_entropy" and labels.ndim == 1 and outputs.numel() == len(labels):
         wrong = (outputs.reshape(-1) > 0) != (labels > 0.5)

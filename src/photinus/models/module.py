@@ -21,7 +21,7 @@ from photinus.models.factories import imported
 from photinus.models.fastest import MEMORIES, PRECISIONS, fastest, laid_out
 from photinus.models.inner import OPTIMIZERS, Inner, TorchInner
 from photinus.models.losses import LOSSES, count_errors, loss_named, target_for
-from photinus.models.schedules import Schedule
+from photinus.models.schedules import SCHEDULE, Schedule
 from photinus.models.tensors import tensor_of
 
 __all__ = ["Learning", "ModuleModel", "ModuleStage"]
@@ -259,6 +259,7 @@ class ModuleStage(Stage):
     LIMITS: ClassVar[Mapping[str, Limit]] = {
         "epochs": above(0),
         "batch_size": whole(1),
+        "lr": SCHEDULE,
         "decays": one_of("all", "weights"),
         "label_smoothing": between(0, 1),
         "precision": one_of(*PRECISIONS, "auto"),

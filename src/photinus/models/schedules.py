@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 
 from photinus.core.errors import UsageError
-from photinus.core.settings import unknown_name
+from photinus.core.settings import Limit, unknown_name
 
-__all__ = ["Schedule"]
+__all__ = ["SCHEDULE", "Schedule"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +76,6 @@ class Schedule:
         if self.falls == "cosine" and right < left:
             share = (1 - math.cos(math.pi * share)) / 2
         return left + (right - left) * share
+
+
+SCHEDULE = Limit("a Schedule, such as Schedule.constant(0.1)", lambda v: isinstance(v, Schedule))

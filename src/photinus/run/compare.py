@@ -74,7 +74,8 @@ def compare(
         PhotinusError: the rows cannot be read; a strategy that fails has a line that says so.
     """
     if world is not None and job.engine != "simulate":
-        raise UsageError("speeds are given to the simulator only", got=f"engine {job.engine!r}")
+        wrong, got = "speeds are given to the simulator only", f"engine {job.engine!r}"
+        raise UsageError(wrong, got=got, do="name the engine simulate, or no speeds")
     asked = list(agreements) or [recipe.build() for recipe in RECIPES.values()]
     data, test = read_train(job), read_test(job.data)
     rows = []

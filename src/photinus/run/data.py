@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from photinus.feed.checks import RowChecks, Sieve
 from photinus.feed.rows import scaled
 from photinus.run.job import Job, Source
 
-__all__ = ["TestRows", "read_test", "read_train"]
+__all__ = ["TestRows", "check_test", "limited", "read_test", "read_train"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,6 +70,31 @@ def read_test(source: Source) -> TestRows | None:
     return TestRows(scaled(features, source.scale), labels)
 
 
+def limited(data: Any, classes: int | None) -> Any:  # noqa: ANN401 - as of `read_train`
+    """Returns rows to train on whose labels must be 0..classes-1, whatever else they must be.
+
+    A model that is trained layer by layer would meet the first wrong label in its last phase.
+    """
+    known = data.checks.classes
+    if classes is None or (known is not None and known <= classes):
+        return data
+    return replace(data, checks=replace(data.checks, classes=classes))
+
+
+def check_test(rows: TestRows, classes: int | None) -> None:
+    """Checks rows to measure on.
+
+    Raises:
+        DataError: a label is none of 0..classes-1, or a number is not finite.
+    """
+    sieve = Sieve(RowChecks(classes=classes))
+    sieve.open(len(rows.features))
+    try:
+        sieve.checked(rows.features, rows.labels)
+    except DataError as error:
+        raise DataError(f"rows to measure on: {error}") from error
+
+
 def _cifar_frame(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameData
     from photinus.engine.session import spark_session
     from photinus.engine.spark import FrameData
@@ -114,7 +139,11 @@ def _table(source: Source, path: str) -> tuple[Array, Array | None]:
 
     if not Path(path).exists():
         raise DataError(f"there is no {path}", do="name a Parquet file or a folder of them")
-    table = ds.dataset(path, format="parquet")
+    try:
+        table = ds.dataset(path, format="parquet")
+    except (OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise DataError(f"{path} cannot be read as Parquet", got=reason) from error
     names = [*source.features, *([source.label] if source.label else [])]
     missing = [name for name in names if name not in table.schema.names]
     if missing:

@@ -19,8 +19,8 @@ from photinus.models.dbn import DBN
 from photinus.nodes.coordinator import Result
 from photinus.report.interval import error_interval
 from photinus.report.picture import pack
-from photinus.run.data import TestRows
-from photinus.run.job import MODELS, Job
+from photinus.run.data import TestRows, check_test
+from photinus.run.job import MODELS, Job, classes_of
 
 __all__ = ["Trained", "first_parameters", "load_trained", "measure", "measured", "save_trained"]
 
@@ -122,7 +122,12 @@ def measured(job: Job, result: Result, test: TestRows) -> tuple[dict[str, float]
 
 
 def measure(trained: Trained, test: TestRows) -> tuple[dict[str, float], dict[str, Any]]:
-    """Returns error and loss on test rows, with the error's 95 % interval and the confusion."""
+    """Returns error and loss on test rows, with the error's 95 % interval and the confusion.
+
+    Raises:
+        DataError: a label is one that the model does not know.
+    """
+    check_test(test, classes_of(trained.settings))
     model, sums = trained.model(), dict[str, float]()
     for start in range(0, len(test.features), _CHUNK_ROWS):
         batch = Batch(

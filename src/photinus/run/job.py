@@ -31,7 +31,7 @@ from photinus.nodes.program import Phase, Program
 from photinus.strategies.guard import Setting
 from photinus.strategies.recipes import Agreement, averaging, from_plain
 
-__all__ = ["ENGINES", "MODELS", "Job", "Source", "read_job"]
+__all__ = ["ENGINES", "MODELS", "Job", "Source", "classes_of", "read_job"]
 
 ENGINES = ("spark", "local", "simulate")
 MODELS: dict[str, type] = {"dbn": DBN, "module": ModuleStage, "logistic": LogisticStage}
@@ -70,6 +70,14 @@ class Source:
         validate(self)
         if self.name == "parquet" and not self.path:
             raise UsageError("a parquet source needs a path", got="none", do='path = "..."')
+
+
+def classes_of(model: Any) -> int | None:  # noqa: ANN401 - one of MODELS
+    """Returns how many labels a model tells apart, 0..classes-1; None where it does not say."""
+    is_classifier = isinstance(model, LogisticStage) or (
+        isinstance(model, DBN) and model.fine_tuning.is_of_classes
+    )
+    return int(model.classes) if is_classifier else None
 
 
 def _is_road(road: object) -> bool:
@@ -167,6 +175,8 @@ class Job:
         Raises:
             UsageError: a key or a name is unknown, or a limit does not hold.
         """
+        if not isinstance(values, Mapping):
+            raise UsageError("a job must be a table of settings", got=repr(values))
         plain = dict(values)
         known = {f.name for f in dataclasses.fields(cls)}
         for key in plain:
@@ -179,6 +189,8 @@ class Job:
         if "strategy" in plain:
             plain["strategy"] = from_plain(plain["strategy"])
         named = plain.get("strategies", {})
+        if not isinstance(named, Mapping):
+            raise UsageError("strategies of a job must be a table of phases", got=repr(named))
         plain["strategies"] = {name: from_plain(a) for name, a in named.items()}
         return cls(**plain)
 

@@ -27,9 +27,9 @@ from photinus.report import page
 from photinus.report.journal import Journal
 from photinus.report.thinned import Thinned
 from photinus.run.book import Book
-from photinus.run.data import TestRows, read_test, read_train
+from photinus.run.data import TestRows, check_test, limited, read_test, read_train
 from photinus.run.evaluate import first_parameters, measured, save_trained
-from photinus.run.job import Job
+from photinus.run.job import Job, classes_of
 from photinus.run.resume import cut_from, files_of, meta_of
 
 __all__ = ["Outcome", "engine_of", "new_folder", "resume", "train"]
@@ -153,7 +153,7 @@ class _Run:
         self._saver.close()
         if error is not None:
             is_stop = isinstance(error, KeyboardInterrupt)
-            reason = str(error) or type(error).__name__
+            reason = str(error) or ("Ctrl-C" if is_stop else type(error).__name__)
             self._end("stopped" if is_stop else "failed", {}, reason)
         self._book.close()
         self._journal.close()
@@ -179,6 +179,10 @@ class _Run:
         self._started(engine.name)
         if data is None:
             data, test = read_train(self.job), read_test(self.job.data)
+        classes = classes_of(self.job.model)
+        data = limited(data, classes)
+        if test is not None:
+            check_test(test, classes)
         program, warnings = self.job.program(_rows(data))
         if cut is None:
             program = replace(program, start=first_parameters(self.job))

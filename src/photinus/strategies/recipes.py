@@ -478,6 +478,8 @@ def from_plain(values: str | Mapping[str, Any]) -> Agreement:
     """
     if isinstance(values, str):
         values = {"recipe": values}
+    if not isinstance(values, Mapping):
+        raise UsageError("a strategy must be a name or a table", got=repr(values))
     parts = dict(values)
     name = parts.pop("recipe", DEFAULT)
     if name not in RECIPES:
