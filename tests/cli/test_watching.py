@@ -1,6 +1,7 @@
 """What stands around a run on the screen."""
 
 import os
+import stat
 import subprocess
 import sys
 
@@ -54,3 +55,10 @@ def test_with_debugging_nothing_is_kept_from_the_screen(tmp_path, capfd, monkeyp
     with stderr_in(tmp_path / "log"):
         os.write(2, b"word")
     assert capfd.readouterr().err == "word"
+
+
+def test_a_run_folder_that_is_made_here_is_for_its_owner_only(tmp_path):
+    with watched(tmp_path / "runs" / "one"):
+        pass
+    for folder in (tmp_path / "runs" / "one", tmp_path / "runs" / "one" / "logs"):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700

@@ -77,7 +77,8 @@ def _log_of(folder: Path) -> Path:
     # a folder that cannot take a run is refused by the run itself, which must find it as it was
     with contextlib.suppress(OSError):
         if is_run or not folder.exists() or not any(folder.iterdir()):
-            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # parents get no mode
+            file.parent.mkdir(mode=0o700, exist_ok=True)
     return file
 
 
