@@ -216,7 +216,7 @@ class DBN:
         "classes": whole(1),
         "hidden": Limit(
             "one or more whole numbers above 0",
-            lambda v: isinstance(v, (tuple, list)) and v and all(map(whole(1).holds, v)),
+            lambda v: isinstance(v, (tuple, list)) and len(v) > 0 and all(map(whole(1).holds, v)),
         ),
         "precision": one_of(*PRECISIONS, *PRODUCTS),
     }
