@@ -4,7 +4,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from photinus.core.errors import DataError, UsageError
-from photinus.run.data import read_test, read_train
+from photinus.engine.base import ArrayData
+from photinus.run.data import check_test, limited, read_test, read_train
 from photinus.run.job import Source
 
 
@@ -66,3 +67,12 @@ def test_rows_that_were_handed_over_must_be_again(small):
     with pytest.raises(UsageError, match="hand them over again"):
         read_train(small.job())
     assert read_test(Source(name="given")) is None
+
+
+def test_rows_that_are_no_rows_are_told(small):
+    with pytest.raises(UsageError, match="must be an ArrayData or a FrameData; got tuple"):
+        limited((small.features, small.labels), 3)
+    with pytest.raises(UsageError, match="rows to measure on must be a TestRows; got tuple"):
+        check_test((small.features, small.labels), 3)
+    with pytest.raises(UsageError, match="labels must be a NumPy array; got list"):
+        ArrayData(small.features, small.labels.tolist())

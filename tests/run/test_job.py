@@ -131,3 +131,16 @@ def test_a_gain_above_a_share_is_lowered_where_nobody_waits():
     program, (warning,) = job.program(1000)
     assert program.phases[0].agreement.outer == Sgd(1.0)
     assert "above 1/K for each push" in warning
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"strategy": "averaging"}, r"strategy of Job must be an Agreement, such as averaging\(\)"),
+        ({"strategies": {"rbm1": "averaging"}}, "strategies of Job must be an Agreement for each"),
+        ({"data": "mnist"}, "data of Job must be a Source; got 'mnist'"),
+    ],
+)
+def test_a_field_of_another_kind_is_named(fields, said):
+    with pytest.raises(UsageError, match=said):
+        Job(**fields)

@@ -202,3 +202,15 @@ def test_alone_or_on_gradients_there_is_nothing_to_guard():
     assert wild.guarded(alone) == (wild, "")
     many = Setting(workers=8, every=Steps(1), is_adaptive=False, rounds=100)
     assert recipes.all_reduce().guarded(many) == (recipes.all_reduce(), "")
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({"every": 5}, r"every of Agreement must be a trigger, such as Steps\(10\); got 5"),
+        ({"outer": "nesterov"}, "outer of Agreement must be an outer optimizer"),
+    ],
+)
+def test_a_part_of_another_kind_is_named(parts, said):
+    with pytest.raises(UsageError, match=said):
+        RECIPES["averaging"].build(**parts)

@@ -51,6 +51,9 @@ class ArrayData:
     checks: RowChecks = field(default_factory=RowChecks)
 
     def __post_init__(self) -> None:
+        for name, rows in (("features", self.features), ("labels", self.labels)):
+            if not isinstance(rows, np.ndarray) and (rows is not None or name == "features"):
+                raise UsageError(f"{name} must be a NumPy array", got=type(rows).__name__)
         if len(self.features) == 0:
             raise UsageError("there are no rows to train on", do="look at where the data is read")
         if self.labels is not None and len(self.labels) != len(self.features):

@@ -74,7 +74,13 @@ def limited(data: Any, classes: int | None) -> Any:  # noqa: ANN401 - as of `rea
     """Returns rows to train on whose labels must be 0..classes-1, whatever else they must be.
 
     A model that is trained layer by layer would meet the first wrong label in its last phase.
+
+    Raises:
+        UsageError: they are no rows.
     """
+    if not hasattr(data, "checks"):
+        wrong, do = "rows to train on must be an ArrayData or a FrameData", "wrap them in one"
+        raise UsageError(wrong, got=type(data).__name__, do=do)
     known = data.checks.classes
     if classes is None or (known is not None and known <= classes):
         return data
@@ -85,8 +91,12 @@ def check_test(rows: TestRows, classes: int | None) -> None:
     """Checks rows to measure on.
 
     Raises:
+        UsageError: they are no rows.
         DataError: a label is none of 0..classes-1, or a number is not finite.
     """
+    if not isinstance(rows, TestRows):
+        wrong, do = "rows to measure on must be a TestRows", "wrap them in one"
+        raise UsageError(wrong, got=type(rows).__name__, do=do)
     sieve = Sieve(RowChecks(classes=classes))
     sieve.open(len(rows.features))
     try:
@@ -117,7 +127,9 @@ def _frame(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameData
     try:
         frame = spark.read.parquet(source.path)
     except Exception as error:
-        reason = str(error).strip().partition("\n")[0]
+        lines = str(error).strip().splitlines()
+        causes = [line for line in lines if line.startswith("Caused by:")]
+        reason = (causes[-1:] or lines[:1] or [type(error).__name__])[0]
         raise DataError(f"{source.path} cannot be read as Parquet", got=reason) from error
     names = list(source.features)
     return FrameData(

@@ -123,6 +123,12 @@ class Job:
         "model": Limit(
             "a DBN, a ModuleStage or a LogisticStage", lambda m: type(m) in MODELS.values()
         ),
+        "data": Limit("a Source", lambda v: isinstance(v, Source)),
+        "strategy": Limit("an Agreement, such as averaging()", lambda v: isinstance(v, Agreement)),
+        "strategies": Limit(
+            "an Agreement for each phase",
+            lambda v: isinstance(v, Mapping) and all(isinstance(a, Agreement) for a in v.values()),
+        ),
         "workers": whole(1),
         "engine": one_of(*ENGINES),
         "seed": whole(0),

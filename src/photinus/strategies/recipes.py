@@ -118,6 +118,8 @@ class Agreement:
     exact_every: int = 10
     """Without an owner, how many publications of each there are between exact agreements."""
     LIMITS = {  # noqa: RUF012
+        "every": Limit("a trigger, such as Steps(10)", lambda v: isinstance(v, Trigger)),
+        "outer": Limit("an outer optimizer, such as Nesterov()", lambda v: isinstance(v, Outer)),
         "payload": one_of("gradient", "delta", "elastic", "published", "parameters"),
         "owners": whole(1),
         "graph": one_of(*GRAPHS),
