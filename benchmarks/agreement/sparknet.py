@@ -5,7 +5,7 @@ With C seconds a step, S seconds an exchange and R rounds of τ steps until a fi
     speed-up = N·C / (R·(τC + S)),    N the steps of one worker alone.
 
 R and N are counted in trainings; the formula is then tried on one whose links make a round dear.
-Source: Moritz et al., SparkNet: Training Deep Networks in Spark, 2015 (figures 4 to 6).
+Source: Moritz et al., SparkNet: Training Deep Networks in Spark, 2015.
 """
 
 from __future__ import annotations

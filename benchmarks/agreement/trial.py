@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -180,6 +181,7 @@ def simulation(trial: Trial, rows: int, epochs: float, seed: int, tape: Tape) ->
 def measured(trial: Trial, scale: Scale) -> Outcome:
     """Trains once for each seed; the same trial in two experiments is run once."""
     runs = [_once(trial, scale, seed) for seed in scale.seeds]
+    gc.collect()  # nodes and models are in cycles: a hundred trials would hold gigabytes
     return Outcome(
         *(statistics.fmean(run[n] for run in runs) for n in range(4)),
         is_warned_of_skew=any(run[4] for run in runs),
