@@ -210,7 +210,6 @@ E6 = Experiment(
             "compensation gains a point",
             ("compensated(2), lr 0.1", "plain, lr 0.1"),
             beats(1),
-            is_short=False,
         ),
     ),
 )

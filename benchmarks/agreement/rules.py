@@ -102,9 +102,9 @@ class Compensated(Immediate):
         read = {**state.read, slot: served.vector} if message.kind == "fetch" else state.read
         return replies, state._replace(served=served, read=read)
 
-    def agreed(self, state: _Kept) -> Message:  # type: ignore[override]
+    def agreed(self, state: _Kept | Served) -> Message:
         """Returns what the owner holds."""
-        return Immediate.agreed(self, state.served)
+        return Immediate.agreed(self, state.served if isinstance(state, _Kept) else state)
 
 
 class Forgets(Inner):
