@@ -327,6 +327,8 @@ def test_an_empty_partition_holds_nobody_up(field, name):
     played = field.play(SMALL[name], parts=field.parts(4, [100, 0, 60, 120])).run()
     assert played.simulation.now < 10
     assert played.simulation.steps[1] == 0
+    [told] = played.tape.warnings()
+    assert told.startswith("1 of 4 partitions are empty; repartition the data")
     applied = played.tape.assert_exact()
     assert played.tape.examples(applied) == 2 * 280
 
@@ -336,7 +338,10 @@ def test_a_skew_of_a_hundred_to_one_is_trained_to_its_end(field, name):
     played = field.play(SMALL[name], 3, parts=field.parts(3, [400, 40, 4])).run()
     applied = played.tape.assert_exact()
     assert played.tape.examples(applied) == 2 * 444
-    assert not played.tape.warnings()
+    [told] = played.tape.warnings()
+    assert told == (
+        "worker 0 holds 90% of the rows; got 3 workers; repartition the data, or use fewer workers"
+    )
 
 
 def test_all_partitions_empty_end_at_once(field):

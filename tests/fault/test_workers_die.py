@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from photinus.core.clock import Steps
+from photinus.core.errors import RunFailedError
 from photinus.core.events import RoundClosed, Warned, WorkerJoined, WorkerLost
 from photinus.engine.faults import Faults
 from photinus.engine.local import LocalEngine
@@ -21,14 +22,14 @@ EPOCHS = 1500.0
 class Watch:
     """Follows a run in which worker 1 suffers."""
 
-    def __init__(self, tiny, folder, epochs=EPOCHS):
+    def __init__(self, tiny, folder, epochs=EPOCHS, **fields):
         self.path, self.run = folder / "ledger.jsonl", os.urandom(16)
         self.book, self.events = Book(self.path, self.run), []
         self.diary, self.epochs = folder / "diary.jsonl", epochs
         recipe = averaging(every=Steps(20), codec="fp32")
         program = tiny.program(recipes=(recipe,), epochs=epochs)
         self.assignment = tiny.assignment(
-            program, run=self.run, emit=self.events.append, enter=self.book.enter
+            program, run=self.run, emit=self.events.append, enter=self.book.enter, **fields
         )
 
     def trained(self, engine_of, faults, dropped=0):
@@ -102,6 +103,18 @@ def test_a_process_whose_gradient_is_no_number_heals(tiny, tmp_path):
     [told] = watch.warnings
     assert told.startswith("worker 1 pushed numbers that are not finite")
     assert len(watch.pids(1)) == 1
+
+
+@pytest.mark.processes
+def test_a_process_that_the_system_kills_again_and_again_ends_the_run_in_words(tiny, tmp_path):
+    """As when memory runs out: the kernel sends the same signal."""
+    faults = Faults().kill(slot=1, step=5).kill(slot=1, step=5, lease=2)
+    watch = Watch(tiny, tmp_path, restarts=1)
+    with pytest.raises(RunFailedError, match="worker 1 ended too often") as failed:
+        LocalEngine(faults).run(watch.assignment)
+    watch.book.close()
+    assert "got signal SIGKILL; if nobody killed it, memory ran out" in str(failed.value)
+    assert "use a smaller batch, or fewer workers" in str(failed.value)
 
 
 @pytest.mark.slow

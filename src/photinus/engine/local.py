@@ -29,6 +29,7 @@ __all__ = ["LocalEngine"]
 _LOOK_SECONDS = 0.1
 _LEAVE_SECONDS = 10.0
 """So long a child may take to end once the run is over."""
+_OUT_OF_MEMORY = "if nobody killed it, memory ran out: use a smaller batch, or fewer workers"
 
 
 class LocalEngine(Engine):
@@ -112,9 +113,8 @@ class _Family:
         if self._hall.lease(slot) > self._leases[slot]:
             self._early[slot] = 0
         if self._births >= self._assignment.restarts + len(self._files) or self._early[slot] >= 3:
-            raise RunFailedError(
-                f"worker {slot} ended too often", got=_ended(code), do="look at what it printed"
-            )
+            do = _OUT_OF_MEMORY if code == -signal.SIGKILL else "look at what it printed"
+            raise RunFailedError(f"worker {slot} ended too often", got=_ended(code), do=do)
         text = message(f"worker {slot} ended", got=_ended(code), do="its slot is started again")
         self._assignment.emit(Warned(text=text))
         self._children[slot] = self._born(slot)

@@ -176,7 +176,7 @@ class Simulation:
         if node.is_dead:
             return
         node.is_dead = True
-        self.coordinator.gone(node.slot, node.voice.seat.lease, self.now)
+        self._hang_up(node)
         if back_after is not None:
             self.at(back_after, self.seat, node.slot)
 
@@ -191,10 +191,16 @@ class Simulation:
         if mended_after is not None:
             self.at(mended_after, self._cut.discard, pair)
 
+    def _hang_up(self, node: _Node) -> None:
+        """Its connection closes, behind all that was said on it."""
+        last = max(0.0, node.up_free_at - self.now) + self.world.latency_seconds
+        lease = node.voice.seat.lease
+        self.at(last, lambda: self.coordinator.gone(node.slot, lease, self.now))
+
     def _cut_off(self, node: _Node, seconds: float) -> None:
         """Its links close; what it says waits until they can be made again."""
         node.is_cut = True
-        self.coordinator.gone(node.slot, node.voice.seat.lease, self.now)
+        self._hang_up(node)
         self.at(seconds, self._mend, node)
 
     def _mend(self, node: _Node) -> None:

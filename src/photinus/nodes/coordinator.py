@@ -155,8 +155,8 @@ class Coordinator:
             return []
         out: list[Frame] = []
         for seat in self.fence.ended(now):
-            lost = WorkerLost(slot=seat.slot, lease=seat.lease, reason="no sign of life from it")
-            self.desk.emit(lost)
+            why = self.fence.reason(seat)
+            self.desk.emit(WorkerLost(slot=seat.slot, lease=seat.lease, reason=why))
             out += self._left(seat, now)
         out += self._answered(self.owner.leave_out_the_late(now), now)
         if self.owner.failure:

@@ -22,6 +22,9 @@ from photinus.transport.frames import Frame
 
 __all__ = ["Course"]
 
+_LARGE = 2
+"""A worker with so many times its share of the rows is told of."""
+
 
 class Course:
     """What seats, pushes and phases have in common.
@@ -119,6 +122,7 @@ class Course:
 
     def _warn_of_skew(self) -> None:
         """Workers that train alone between agreements drift apart when their rows are not alike."""
+        self._warn_of_shares([seat.rows for seat in self.fence.seats.values()])
         far = skewed({s.slot: s.labels for s in self.fence.seats.values()})
         if far and any(p.agreement.policy().keeps for p in self.program.phases):
             slots = ", ".join(str(slot) for slot in far)
@@ -127,6 +131,16 @@ class Course:
                 got=f"up to {max(far.values()):.0%} of a worker's rows",
                 do="shuffle the rows before training, or agree after every step",
             )
+
+    def _warn_of_shares(self, rows: list[int]) -> None:
+        """A round of fixed shares waits for the largest one."""
+        empty, most, total = rows.count(0), max(rows), sum(rows)
+        do = "repartition the data, or use fewer workers"
+        if empty:
+            self.warn(f"{empty} of {len(rows)} partitions are empty", do=do)
+        elif most * len(rows) > _LARGE * total:
+            wrong = f"worker {rows.index(most)} holds {most / total:.0%} of the rows"
+            self.warn(wrong, got=f"{len(rows)} workers", do=do)
 
     def _start(self, phase: int) -> Message:
         parameters = self.program.build(phase, self.history).parameters

@@ -46,6 +46,8 @@ class SeatState:
     """How many earlier phases' parameters the worker holds."""
     ends_at: float = 0.0
     """When the lease ends, unless a sign of life comes."""
+    is_gone: bool = False
+    """Its connection closed, and nothing was heard since."""
     sequence: int = 0
     """The number that its next push must have."""
     position: int = 0
@@ -112,7 +114,7 @@ class Fence:
         seat.attempt, seat.hello = str(hello.note["attempt"]), int(hello.note["hello"])
         seat.host, seat.has = str(hello.note.get("host", "")), int(hello.note["has"])
         seat.address = str(hello.note.get("address", ""))
-        seat.ends_at = now + self.lease_seconds
+        seat.ends_at, seat.is_gone = now + self.lease_seconds, False
         self._members = None
 
     def vacate(self, seat: SeatState) -> None:
@@ -148,13 +150,20 @@ class Fence:
     def heard(self, frame: Frame, now: float) -> None:
         """A sign of life."""
         if self.holds(frame):
-            self.seats[frame.slot].ends_at = now + self.lease_seconds
+            seat = self.seats[frame.slot]
+            seat.ends_at, seat.is_gone = now + self.lease_seconds, False
 
     def gone(self, slot: int, lease: int, now: float) -> None:
         """Its connection closed: the lease ends soon, unless the worker comes back."""
         seat = self.seats.get(slot)
         if seat is not None and seat.is_live and seat.lease == lease:
-            seat.ends_at = min(seat.ends_at, now + RETURN_SECONDS)
+            seat.ends_at, seat.is_gone = min(seat.ends_at, now + RETURN_SECONDS), True
+
+    def reason(self, seat: SeatState) -> str:
+        """Returns why a lease has ended."""
+        if seat.is_gone:
+            return "its connection closed and did not come back"
+        return f"no sign of life from it for {self.lease_seconds:g} s"
 
     def ended(self, now: float) -> list[SeatState]:
         """Returns the seats whose lease has just ended, and empties them."""

@@ -1,0 +1,163 @@
+"""What a fault costs: seconds to the next agreement, until the seat is taken again, work redone.
+
+    python benchmarks/faults.py [local | spark] [repeats]
+
+Each row is a run of its own in which worker 1 suffers once, at its 200th step, and one in which
+nobody does. Times are from just before the fault, which the worker notes itself.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from photinus.core.clock import Steps
+from photinus.core.events import Event, RoundClosed, WorkerJoined
+from photinus.engine.base import ArrayData, Assignment, Engine
+from photinus.engine.faults import Faults
+from photinus.models.logistic import LogisticStage
+from photinus.nodes.program import Phase, Program
+from photinus.report.ledger import audit
+from photinus.run.book import Book
+from photinus.strategies.recipes import averaging
+
+ROWS, FEATURES, CLASSES, BATCH, WORKERS, EPOCHS = 8_000, 784, 10, 20, 4, 60
+VICTIM, AT = 1, 200
+FAULTS = {
+    "kill": Faults().kill(slot=VICTIM, step=AT),
+    "freeze, 8 s": Faults().freeze(slot=VICTIM, step=AT, seconds=8.0),
+    "cut, 3 s": Faults().cut(slot=VICTIM, step=AT, seconds=3.0),
+    "cut, 0.3 s": Faults().cut(slot=VICTIM, step=AT, seconds=0.3),
+}
+
+
+@dataclass
+class Watch:
+    """Notes when rounds closed, and when the victim took its seat."""
+
+    rounds: list[tuple[float, RoundClosed]] = field(default_factory=list)
+    seats: list[tuple[float, int]] = field(default_factory=list)
+
+    def emit(self, event: Event) -> None:
+        """Takes one event in."""
+        if isinstance(event, RoundClosed):
+            self.rounds.append((time.time(), event))
+        if isinstance(event, WorkerJoined) and event.slot == VICTIM:
+            self.seats.append((time.time(), event.lease))
+
+
+@dataclass
+class Cost:
+    """What one fault cost."""
+
+    gap: float
+    """The longest time without an agreement from the fault on."""
+    again: float
+    """Until the victim's share was in an agreement again."""
+    redone: int
+    lost: int
+    doubled: int
+    total: float
+
+
+def program() -> Program:
+    stage = LogisticStage(
+        features=FEATURES, classes=CLASSES, epochs=EPOCHS, batch_size=BATCH, lr=0.05
+    )
+    agreement = averaging(every=Steps(10), codec="fp32")
+    return Program(phases=(Phase(stage=stage, agreement=agreement),), workers=WORKERS)
+
+
+def data() -> ArrayData:
+    chance = np.random.default_rng(0)
+    features = chance.random((ROWS, FEATURES), dtype=np.float32)
+    return ArrayData(features, chance.integers(0, CLASSES, ROWS))
+
+
+def cost(make: Callable[[Faults], Engine], faults: Faults, folder: Path) -> Cost:
+    """Runs once, and reads what happened from events, diary and ledger."""
+    watch, run = Watch(), secrets.token_bytes(16)
+    book, diary = Book(folder / "ledger.jsonl", run), folder / "diary.jsonl"
+    assignment = Assignment(
+        program=program(), data=data(), run=run, emit=watch.emit, enter=book.enter
+    )
+    began = time.time()
+    make(faults.noted_in(str(diary))).run(assignment)
+    total = time.time() - began
+    book.close()
+    found, entries = audit(folder / "ledger.jsonl"), read(folder / "ledger.jsonl")
+    lost = sum("never applied" in text for text in found.offences)
+    doubled = sum("times" in text for text in found.offences)
+    if not faults.planned:
+        return Cost(0.0, 0.0, 0, lost, doubled, total)
+    [note] = read(diary)
+    at = note["unix_seconds"]
+    times = [at, *(moment for moment, _ in watch.rounds if moment > at)]
+    again = [moment for moment, event in watch.rounds if moment > at and VICTIM in event.slots]
+    return Cost(
+        gap=max(np.diff(times)),
+        again=again[0] - at,
+        redone=AT * BATCH - applied_before(entries),
+        lost=lost,
+        doubled=doubled,
+        total=total,
+    )
+
+
+def applied_before(entries: list[dict]) -> int:
+    """Returns how far the victim's rows were in the agreed point when it lost its seat, or all."""
+    held = [e for e in entries if e.get("slot") == VICTIM and e["op"] in ("apply", "hello")]
+    leases = [n for n, e in enumerate(held) if e["op"] == "hello"]
+    if len(leases) == 1:
+        return AT * BATCH
+    return max(e["position"] for e in held[: leases[1]] if e["op"] == "apply")
+
+
+def read(path: Path) -> list[dict]:
+    """Returns the entries of a file of JSON lines."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def engines(name: str) -> Callable[[Faults], Engine]:
+    """Returns what makes an engine with faults."""
+    if name == "spark":
+        from photinus.engine.session import spark_session
+        from photinus.engine.spark import SparkEngine
+
+        spark = spark_session(WORKERS, name="faults")
+        return lambda faults: SparkEngine(spark, faults)
+    from photinus.engine.local import LocalEngine
+
+    return LocalEngine
+
+
+def main(name: str, repeats: int) -> None:
+    make = engines(name)
+    print(f"{name}: {WORKERS} workers, averaging every 10 steps of {BATCH}, {repeats} runs each")
+    print("| fault | longest gap s | share counts again s | redone | lost | doubled | run s |")
+    print("|---|---|---|---|---|---|---|", flush=True)
+    for fault, faults in {"none": Faults(), **FAULTS}.items():
+        costs = []
+        for _ in range(repeats):
+            with tempfile.TemporaryDirectory() as folder:
+                costs.append(cost(make, faults, Path(folder)))
+        gap, again, redone, total = (
+            statistics.median(getattr(c, n) for c in costs)
+            for n in ("gap", "again", "redone", "total")
+        )
+        lost, doubled = (sum(getattr(c, n) for c in costs) for n in ("lost", "doubled"))
+        line = f"{gap:.2f} | {again:.2f} | {redone:.0f} | {lost} | {doubled} | {total:.1f}"
+        print(f"| {fault} | {line} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else "local", int(sys.argv[2]) if sys.argv[2:] else 3)

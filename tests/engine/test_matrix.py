@@ -1,0 +1,120 @@
+"""The fault matrix of docs/reliability.md: what each fault says; its rows name real tests."""
+
+import ast
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cryptography import x509
+
+from photinus.core.clock import Steps
+from photinus.engine.faults import Faults
+from photinus.report.wording import line_of
+from photinus.strategies.recipes import all_reduce, averaging, downpour, publish
+from photinus.transport.credentials import Credentials
+
+ROOT = Path(__file__).parents[2]
+WAYS = {
+    "averaging": averaging(every=Steps(5)),
+    "all_reduce": all_reduce(),
+    "downpour": downpour(every=Steps(5)),
+    "publish": publish(every=Steps(5), exact_every=3),
+}
+"""One of each kind: deltas in rounds, gradients, no waiting, no owner."""
+
+CLOSED = "worker 1 is lost: its connection closed and did not come back"
+SILENT = "worker 1 is lost: no sign of life from it for 5 s"
+BACK = "worker 1: 120 rows, lease 2"
+NAN = re.compile(
+    r"worker 1 pushed numbers that are not finite; got .*dropped.* \(1 of 3\); .+", re.DOTALL
+)
+
+MATRIX = {
+    "F01, F02: a worker dies": (Faults().kill(slot=1, step=32), [CLOSED, BACK]),
+    "F03: a worker stands still": (Faults().freeze(slot=1, step=32, seconds=8.0), [SILENT, BACK]),
+    "F03: for less than a lease": (Faults().freeze(slot=1, step=32, seconds=2.0), []),
+    "F05: a worker is cut off": (Faults().cut(slot=1, step=32, seconds=3.0), [CLOSED, BACK]),
+    "F05: for a moment": (Faults().cut(slot=1, step=32, seconds=0.5), []),
+    "F06, F15: a second attempt": (Faults().copy(slot=1, step=32), []),
+    "F07: a network that loses and doubles": (Faults().lose(0.15).double(0.2), []),
+    "F03: a worker four times as slow": (Faults().slow(slot=1, factor=4.0), []),
+    "F14: a gradient that is no number": (Faults().nan(slot=1, step=32), [NAN]),
+}
+"""A row -> its fault, and all that a user is told."""
+
+
+def told(played):
+    """Losses, returns and warnings in the words of the terminal."""
+    events = [e for e in played.tape.events if type(e).__name__ in ("WorkerLost", "Warned")]
+    events += [e for e in played.tape.of("WorkerJoined") if e.lease > 1]
+    return [line_of(event) for event in events]
+
+
+@pytest.mark.parametrize("row", MATRIX)
+@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_each_fault_is_told_in_these_words_and_the_run_goes_on(field, name, row):
+    faults, lines = MATRIX[row]
+    world = {"faults": faults, "step_seconds": 0.04, "resend_seconds": 0.1}
+    played = field.play(WAYS[name], world=world, epochs=24).run(until=400)
+    assert np.isfinite(played.vector).all()
+    assert field.loss(played.vector) < 0.6
+    assert played.simulation.happened == [f for f in faults.planned if f.kind != "slow"]
+    said = told(played)
+    if NAN in lines:  # its lease ends, and it heals
+        assert NAN.fullmatch(said[0]), said
+        assert said[1:] in ([], [BACK])
+    else:
+        assert said == lines
+    played.tape.assert_exact()
+
+
+def test_faults_one_after_the_other_on_every_worker(field):
+    """More than Spark's budget of four failures a task."""
+    faults = Faults()
+    for lease in range(1, 7):
+        for slot in range(4):
+            faults = faults.kill(slot=slot, step=5 + 3 * slot, lease=lease)
+    played = field.play(WAYS["averaging"], world={"faults": faults}, epochs=12).run(until=400)
+    assert len(played.simulation.happened) == 24
+    applied = played.tape.assert_exact()
+    assert played.tape.examples(applied) == 12 * len(field.labels)
+
+
+def test_f20_a_clock_that_is_wrong_by_hours_ends_no_lease_and_no_key():
+    """Only what is shown to people, or kept for the run's keys, knows the time of day."""
+    knows = {
+        path.relative_to(ROOT / "src/photinus").as_posix()
+        for path in (ROOT / "src/photinus").rglob("*.py")
+        if re.search(r"time\.time\b|datetime\.(now|utcnow)|time_ns|localtime", path.read_text())
+    }
+    assert knows == {"engine/harm.py", "report/journal.py", "transport/credentials.py"}
+    key = Credentials.make(bytes(16)).worker()
+    certificate = x509.load_pem_x509_certificate(key.certificate)
+    now = datetime.now(UTC)
+    assert certificate.not_valid_before_utc < now - timedelta(hours=23)
+    assert certificate.not_valid_after_utc > now + timedelta(days=89)
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+PAGE = ROOT / "docs" / "reliability.md"
+
+
+def rows():
+    return re.findall(r"^\| (F\d\d) \|.*$", PAGE.read_text(), re.MULTILINE)
+
+
+def test_every_row_of_the_matrix_is_on_the_page_once():
+    assert rows() == [f"F{n:02}" for n in range(1, 24)]
+
+
+def test_every_test_that_the_page_names_exists():
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE.read_text())
+    assert len(named) > 30
+    for file, name in named:
+        tree = ast.parse((ROOT / file).read_text())
+        names = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        assert name in names, f"{file}::{name}"
