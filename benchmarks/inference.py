@@ -75,7 +75,8 @@ def main():
     spark = spark_session(TASKS)
     model = DBNClassificationModel(network)
     for name, features in (("bytes", pixels), ("arrays", pixels.astype(np.float32))):
-        frame = frame_of(spark, features, None, TASKS).cache()
+        parts = [(part, None) for part in np.array_split(features, TASKS)]
+        frame = frame_of(spark, parts).cache()
         frame.count()
         speed = best(rows, lambda f=frame: model.transform(f).agg(total("prediction")).collect())
         print(f"transform, {name:<13}{speed:10,.0f} rows/s")
