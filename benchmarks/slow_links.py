@@ -24,7 +24,7 @@ from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.run.job import Job
 from photinus.strategies.recipes import RECIPES
 
-WORKERS, TARGET = 2, 0.9
+WORKERS, TARGET = 2, 1.7
 STRATEGIES = ("averaging", "all_reduce")
 
 
@@ -63,7 +63,12 @@ def run(recipe: str, epochs: float) -> dict[str, float]:
     LocalEngine().run(
         Assignment(program=program, data=data, run=secrets.token_bytes(16), emit=watch)
     )
-    return {"reached": watch.reached, "ended": watch.ended, "bytes": watch.bytes, "loss": watch.loss}
+    return {
+        "reached": watch.reached,
+        "ended": watch.ended,
+        "bytes": watch.bytes,
+        "loss": watch.loss,
+    }
 
 
 def shaped(rate: str, recipe: str, epochs: float) -> dict[str, float]:
@@ -84,7 +89,7 @@ def main() -> None:
     """Prints a line for each rate and strategy."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rates", nargs="+", default=["100mbit", "10mbit"])
-    parser.add_argument("--epochs", type=float, default=0.5)
+    parser.add_argument("--epochs", type=float, default=0.3)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     a = parser.parse_args()
     if a.one:

@@ -92,7 +92,9 @@ def test_a_job_is_trained_measured_reported_and_audited(call, job, tmp_path):
 
     assert call("report", "run", "-o", "page.html")[:2] == (0, "page.html\n")
     assert "each exactly once" in call("audit", "run")[1]
-    assert call("train", "--resume", "run")[0] == 0
+    code, _, err = call("train", "--resume", "run")
+    assert code == EXIT_CODES["usage"]
+    assert "run is done: there is nothing to resume" in err
 
 
 def test_a_broken_ledger_fails_the_audit(call, tmp_path):

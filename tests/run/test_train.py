@@ -12,6 +12,7 @@ from photinus.core.events import Log
 from photinus.engine.base import ArrayData
 from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.models.logistic import LogisticStage
+from photinus.models.schedules import Schedule
 from photinus.report.ledger import audit
 from photinus.run.data import TestRows
 from photinus.run.evaluate import load_trained, measure
@@ -297,3 +298,33 @@ def test_the_best_point_on_rows_set_aside_is_kept(small, events, tmp_path, engin
 def test_patience_without_rows_set_aside_is_refused(small):
     with pytest.raises(UsageError, match="patience needs rows set aside; got patience=3"):
         small.job(patience=3)
+
+
+def test_a_stack_unrolled_into_an_autoencoder_is_trained_saved_and_measured(small, tmp_path):
+    squashed = 1 / (1 + np.exp(-small.features))
+    model = DBN(
+        inputs=6,
+        hidden=(5, 3),
+        output="reconstruction",
+        pretraining=Pretraining(epochs=2, batch_size=10),
+        fine_tuning=FineTuning(epochs=20, batch_size=10, lr=Schedule.constant(0.02)),
+        precision="mkl",
+    )
+    job = small.job(model=model)
+    test = TestRows(squashed[:60], small.labels[:60])
+    outcome = train(job, ArrayData(squashed), test=test, folder=tmp_path / "run")
+    means = squashed.mean(0)
+    blind = -(squashed[:60] * np.log(means) + (1 - squashed[:60]) * np.log(1 - means)).sum(1).mean()
+    assert set(outcome.metrics) == {"loss"}
+    assert outcome.metrics["loss"] < blind
+    loaded, _ = load_trained(tmp_path / "run" / "model")
+    assert np.array_equal(loaded.vector, outcome.vector)
+    assert loaded.settings.codes(loaded.vector, squashed).shape == (240, 3)
+
+
+def test_a_run_that_is_done_is_not_resumed(small, tmp_path):
+    train(small.job(), small.data(), folder=tmp_path / "run")
+    saved = (tmp_path / "run" / "model" / "model.safetensors").read_bytes()
+    with pytest.raises(UsageError, match="is done: there is nothing to resume"):
+        resume(tmp_path / "run", small.data())
+    assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == saved

@@ -218,6 +218,7 @@ class DBN:
             "one or more whole numbers above 0",
             lambda v: isinstance(v, (tuple, list)) and len(v) > 0 and all(map(whole(1).holds, v)),
         ),
+        "output": one_of("classes", "reconstruction"),
         "precision": one_of(*PRECISIONS, *PRODUCTS),
     }
 
@@ -226,6 +227,8 @@ class DBN:
     """Any depth."""
     classes: int = 10
     """Outputs: classes, or numbers to predict under a regression's loss."""
+    output: str = "classes"
+    """"reconstruction": the last phase trains the stack unrolled into a deep autoencoder."""
     pretraining: Pretraining = field(default_factory=Pretraining)
     fine_tuning: FineTuning = field(default_factory=FineTuning)
     precision: str = "auto"
@@ -246,6 +249,9 @@ class DBN:
 
     def stages(self) -> tuple[Stage, ...]:
         """Returns rbm1 .. rbmL and the fine-tuning, with a plain precision each."""
+        if self.output == "reconstruction":
+            is_gaussian = self.pretraining.visible == "gaussian"
+            return self.autoencoder("mse" if is_gaussian else "reconstruction_cross_entropy")
         dbn, s = self.resolved(), self.fine_tuning
         network = Dense(
             sizes=(self.inputs, *self.hidden, self.classes),
@@ -306,8 +312,13 @@ class DBN:
         model.load(trained)
         return model.outputs(features, layer=len(self.hidden))
 
+    def _sizes(self) -> tuple[int, ...]:
+        if self.output == "reconstruction":
+            return self._unrolled()
+        return (self.inputs, *self.hidden, self.classes)
+
     def _network(self, trained: Vector) -> MLP:
-        model = MLP(Dense(sizes=(self.inputs, *self.hidden, self.classes)))
+        model = MLP(Dense(sizes=self._sizes()))
         model.load(trained)
         return model
 
@@ -317,7 +328,7 @@ class DBN:
 
     def trained(self, tensors: Mapping[str, Vector]) -> Vector:
         """Returns the flat vector of a `module().state_dict()`, arrays by name: the way back."""
-        model = MLP(Dense(sizes=(self.inputs, *self.hidden, self.classes)))
+        model = MLP(Dense(sizes=self._sizes()))
         model.take(tensors)
         return model.parameters.trained
 

@@ -141,7 +141,7 @@ def measure(trained: Trained, test: TestRows) -> tuple[dict[str, float], dict[st
         extra["interval"] = list(error_interval(sums["errors"], count))
         sums["error"] = sums.pop("errors")
     metrics = {name: value / count for name, value in sums.items()}
-    if isinstance(trained.settings, DBN) and trained.settings.fine_tuning.loss == "cross_entropy":
+    if classes_of(trained.settings) is not None and isinstance(trained.settings, DBN):
         extra["confusion"] = _confusion(trained.settings, trained.vector, test)
     return metrics, extra
 

@@ -75,7 +75,7 @@ class Source:
 def classes_of(model: Any) -> int | None:  # noqa: ANN401 - one of MODELS
     """Returns how many labels a model tells apart, 0..classes-1; None where it does not say."""
     is_classifier = isinstance(model, LogisticStage) or (
-        isinstance(model, DBN) and model.fine_tuning.is_of_classes
+        isinstance(model, DBN) and model.output == "classes" and model.fine_tuning.is_of_classes
     )
     return int(model.classes) if is_classifier else None
 

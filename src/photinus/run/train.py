@@ -24,7 +24,7 @@ from photinus.nodes.coordinator import Result
 from photinus.nodes.cuts import Cut
 from photinus.nodes.program import Program
 from photinus.report import page
-from photinus.report.journal import Journal
+from photinus.report.journal import Journal, read
 from photinus.report.thinned import Thinned
 from photinus.run.book import Book
 from photinus.run.data import TestRows, check_test, limited, read_test, read_train
@@ -107,9 +107,22 @@ def resume(
         wrong = f"{path} holds no run to resume"
         raise UsageError(wrong, got=str(error), do="name the folder of a run") from error
     job = Job.from_dict(plain)
+    if _is_done(path / "events.jsonl"):
+        raise UsageError(
+            f"{path} is done: there is nothing to resume",
+            do="train anew; start = 'FOLDER/model' goes on from its parameters",
+        )
     place = RunFolder(path, resume=True)
     with _Run(job, place, run, sinks) as running:
         return running.train(data, test, engine, cut=running.newest_cut())
+
+
+def _is_done(journal: Path) -> bool:
+    """Tells whether the last word of a run's last term was that it is done."""
+    if not journal.exists():
+        return False
+    ends = [s.event for s in read(journal) if isinstance(s.event, (RunStarted, RunEnded))]
+    return bool(ends) and isinstance(ends[-1], RunEnded) and ends[-1].state == "done"
 
 
 def new_folder(name: str) -> Path:
