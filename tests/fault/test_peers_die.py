@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from photinus.core.clock import Steps
-from photinus.core.errors import UsageError
 from photinus.core.events import PeersMet, PhaseEnded, Warned, WorkerJoined
 from photinus.engine.local import LocalEngine
 from photinus.engine.simulated import SimulatedEngine
@@ -75,11 +74,10 @@ def test_a_killed_worker_is_back_and_every_push_counts_once(tiny, tmp_path, phas
 
 
 @pytest.mark.processes
-def test_a_folder_is_no_road_between_workers(tiny, tmp_path):
-    run = Run(tiny, tmp_path, road=f"file://{tmp_path}")
-    with pytest.raises(UsageError, match="need links between workers"):
-        LocalEngine().run(run.assignment)
-    run.book.close()
+def test_workers_agree_among_themselves_through_a_folder(tiny, tmp_path):
+    road = tmp_path / "road"
+    promised(Run(tiny, tmp_path, epochs=60.0, road=str(road)).trained(LocalEngine()))
+    assert list(road.iterdir()) == []
 
 
 @pytest.mark.spark

@@ -118,6 +118,7 @@ def test_a_line_has_a_bounded_number_of_files(tmp_path, monkeypatch):
     monkeypatch.setattr(folder, "_LOST_SECONDS", 0.05)
     root = tmp_path / KEYS.run.hex()
     place = place_of(str(root))
+    place.make()
     seal = folder._Seal(KEYS.worker())
     place.put("signs/000000000000", seal.close("signs/000000000000", b""))
     link = FolderLink(SCHEME + str(root), KEYS.worker())

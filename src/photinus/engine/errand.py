@@ -21,7 +21,7 @@ from photinus.nodes.program import Program
 from photinus.nodes.worker import Worker
 from photinus.transport.beat import Beater
 from photinus.transport.credentials import WorkerKey
-from photinus.transport.folder import SCHEME, FolderLink
+from photinus.transport.folder import SCHEME, FolderLink, FolderListener
 from photinus.transport.link import Gone, Hear, Link, Listener
 from photinus.transport.mesh import Mesh
 from photinus.transport.serve import TcpListener
@@ -115,11 +115,12 @@ class Call:
 
     def _mesh(self, link: Link) -> Mesh:
         """Listens to other workers where this one is seen by the coordinator."""
-        assert isinstance(link, TcpLink)
-        host = link.local_host
 
         def listen(hear: Hear, gone: Gone) -> Listener:
-            return TcpListener(host, self.key, hear, gone)
+            if isinstance(link, TcpLink):
+                return TcpListener(link.local_host, self.key, hear, gone)
+            own = f"{self.address.removeprefix(SCHEME)}/{uuid.uuid4().hex}"
+            return FolderListener(own, self.key, hear, gone)
 
         def connect(address: str) -> Link:
             return self._linked_to(address, 2 * BEAT_SECONDS)

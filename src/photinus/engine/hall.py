@@ -6,7 +6,7 @@ import time
 from types import TracebackType
 from typing import Self
 
-from photinus.core.errors import RunFailedError, UsageError
+from photinus.core.errors import RunFailedError
 from photinus.core.events import Warned
 from photinus.engine.base import SOCKETS, Assignment
 from photinus.engine.errand import Call, Errand, told_error
@@ -106,9 +106,6 @@ class Hall(Meeting):
     """
 
     def __init__(self, assignment: Assignment, host: str = "127.0.0.1") -> None:
-        if assignment.road != SOCKETS and assignment.program.has_peers:
-            wrong = "publish, gossip and several owners need links between workers, not a folder"
-            raise UsageError(wrong, got=assignment.road, do=f'use road="{SOCKETS}"')
         self._assignment = assignment
         self._coordinator = Coordinator(
             assignment.program, assignment.desk(), now=time.monotonic(), cut=assignment.cut

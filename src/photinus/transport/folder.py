@@ -250,7 +250,7 @@ class FolderListener(Listener):
 
     Args:
         folder: an absolute path, or an address that fsspec opens, such as `hdfs://host:port/runs`.
-        credentials: the run's keys; files are sealed with them.
+        keys: the run's, or a worker's where it listens to others; files are sealed with them.
         hear: called for each frame, in the listener's one reading thread.
         gone: called once for each link that ended.
 
@@ -259,18 +259,18 @@ class FolderListener(Listener):
         LinkLostError: it cannot be written to.
     """
 
-    def __init__(self, folder: str, credentials: Credentials, hear: Hear, gone: Gone) -> None:
+    def __init__(self, folder: str, keys: Credentials | WorkerKey, hear: Hear, gone: Gone) -> None:
         self.refused: Counter[str] = Counter()
         """By reason: foreign (a file that this run did not seal), frame."""
-        self._place = place_of(f"{folder.rstrip('/')}/{credentials.run.hex()}")
-        self._seal = _Seal(credentials.worker())
+        self._place = place_of(f"{folder.rstrip('/')}/{keys.run.hex()}")
+        self._seal = _Seal(keys if isinstance(keys, WorkerKey) else keys.worker())
         self._hear, self._gone = hear, gone
         self.address = SCHEME + self._place.address
         self._peers: dict[str, FolderPeer] = {}
         self._refused_names: set[str] = set()
         self._queue: _Queue = queue.SimpleQueue()
         self._closing, self._signs = threading.Event(), 0
-        self._place.remove("")  # what a driver that died left of this run
+        self._place.make()  # without what a driver that died left of this run
         self._sign()
         self._threads = [
             threading.Thread(target=target, name="photinus-folder", daemon=True)

@@ -28,6 +28,14 @@ class Place(ABC):
     """Between two looks into a directory: at first, and when nothing came for long."""
 
     @abstractmethod
+    def make(self) -> None:
+        """Makes the place, empty.
+
+        Raises:
+            LinkLostError: it cannot be made.
+        """
+
+    @abstractmethod
     def put(self, name: str, data: bytes) -> None:
         """Writes a new file: aside, then renamed.
 
@@ -57,13 +65,20 @@ class LocalPlace(Place):
         self._path = path
         self.address = str(path)
 
+    def make(self) -> None:
+        """See `Place.make`."""
+        self.remove("")
+        try:
+            self._path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise _unwritable(self.address, error) from error
+
     def put(self, name: str, data: bytes) -> None:
-        """See `Place.put`."""
+        """See `Place.put`; a place that was removed is not made again."""
         target = self._path / name
         aside = target.with_name(_HIDDEN + target.name)
         try:
-            for directory in (self._path, target.parent):
-                directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            target.parent.mkdir(exist_ok=True, mode=0o700)
             with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
                 file.write(data)
             aside.rename(target)
@@ -116,6 +131,10 @@ class RemotePlace(Place):
         self._fs: Any = fs
         self._path = str(path).rstrip("/")
         self.address = address
+
+    def make(self) -> None:
+        """See `Place.make`; directories come with their files."""
+        self.remove("")
 
     def put(self, name: str, data: bytes) -> None:
         """See `Place.put`."""
