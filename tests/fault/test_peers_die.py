@@ -9,6 +9,7 @@ import pytest
 
 from photinus.core.clock import Steps
 from photinus.core.events import PeersMet, PhaseEnded, Warned, WorkerJoined
+from photinus.engine.faults import Faults
 from photinus.engine.local import LocalEngine
 from photinus.engine.simulated import SimulatedEngine
 from photinus.models.logistic import LogisticStage
@@ -69,6 +70,15 @@ def test_workers_agree_among_themselves_over_tls(tiny, tmp_path):
 @pytest.mark.parametrize("phase", [0, 1])
 def test_a_killed_worker_is_back_and_every_push_counts_once(tiny, tmp_path, phase):
     run = Run(tiny, tmp_path, kills=(phase, 3)).trained(LocalEngine())
+    promised(run)
+    assert [e.lease for e in run.of(WorkerJoined) if e.slot == 1] == [1, 2]
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+def test_a_worker_that_is_cut_off_is_back_and_every_push_counts_once(tiny, tmp_path):
+    faults = Faults().cut(slot=1, step=400, seconds=3.0)
+    run = Run(tiny, tmp_path, epochs=600.0).trained(LocalEngine(faults))
     promised(run)
     assert [e.lease for e in run.of(WorkerJoined) if e.slot == 1] == [1, 2]
 
