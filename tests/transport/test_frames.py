@@ -130,7 +130,11 @@ def piece(body, part=0, parts=1, checked=1, length=None, magic=b"PHOT", version=
     header = struct.pack(
         "<4sBBIII", magic, version, checked, part, parts, len(body) if length is None else length
     )
-    checksum = zlib.crc32(body, zlib.crc32(header)) if checked else zlib.crc32(header)
+    words = body if checked else b""
+    blocks = len(words) // 4096
+    sums = [sum(struct.unpack_from("<1024I", words, 4096 * b)) % 2**32 for b in range(blocks)]
+    checksum = zlib.crc32(struct.pack(f"<{blocks}I", *sums), zlib.crc32(header))
+    checksum = zlib.crc32(words[4096 * blocks :], checksum)
     return header + struct.pack("<I", checksum) + body
 
 

@@ -41,8 +41,12 @@ class Meeting:
         self._weights = [float(w) for w in called.vector]
         self._shares = [float(w) for w in called.floats]
         self._brought, self._codec = brought, brought.codec
+        self._mean = {name: np.empty_like(held) for name, held in self._sections().items()}
         self._parts: dict[int, Piece] = {slot: self.part(slot)}
-        self._wholes: dict[int, Piece] = {}
+        self._wholes: set[int] = set()
+        """Whose shards of the mean stand in it."""
+        self._names: tuple[str, ...] = ()
+        """What is in the mean: buffers only where all brought them."""
         self._merge_when_all_came()
 
     @property
@@ -58,7 +62,8 @@ class Meeting:
     @property
     def whole(self) -> Piece | None:
         """The merged shard of this worker, once every part of it has come."""
-        return self._wholes.get(self.slot)
+        mean = {name: self._mean[name] for name in self._names}
+        return self._shard(mean, self.slot) if self.slot in self._wholes else None
 
     @property
     def lacks(self) -> dict[str, list[int]]:
@@ -68,20 +73,29 @@ class Meeting:
 
     def part(self, slot: int) -> Piece:
         """Returns what a member needs of this worker's vector: views, no copies."""
-        place, count, piece = self.slots.index(slot), len(self.slots), dict[str, Vector]()
-        for name in _NAMES:
-            section = getattr(self._brought, name)
-            if section is not None:
-                size = len(section)
-                piece[name] = section[size * place // count : size * (place + 1) // count]
-        return piece
+        return self._shard(self._sections(), slot)
+
+    def _sections(self) -> Piece:
+        sections = {name: getattr(self._brought, name) for name in _NAMES}
+        return {name: held for name, held in sections.items() if held is not None}
+
+    def _shard(self, piece: Piece, slot: int) -> Piece:
+        place, count = self.slots.index(slot), len(self.slots)
+        return {
+            name: held[held.size * place // count : held.size * (place + 1) // count]
+            for name, held in piece.items()
+        }
 
     def take(self, kind: str, slot: int, piece: Piece) -> bool:
         """Takes a member's `part` or `whole` in; tells whether the own shard was just merged."""
         if slot not in self.slots:
             return False
         if kind == "whole":
-            self._wholes.setdefault(slot, piece)
+            if slot not in self._wholes:
+                room = self._shard(self._mean, slot)
+                for name, shard in piece.items():
+                    room[name][:] = shard
+                self._wholes.add(slot)
             return False
         self._parts.setdefault(slot, piece)
         return self.whole is None and self._merge_when_all_came()
@@ -89,20 +103,24 @@ class Meeting:
     def _merge_when_all_came(self) -> bool:
         if len(self._parts) < len(self.slots):
             return False
-        parts, merged = [self._parts[s] for s in self.slots], dict[str, Vector]()
+        parts = [self._parts[s] for s in self.slots]
+        room = self._shard(self._mean, self.slot)
         vectors = [decode(self._codec, p["vector"]) for p in parts]
-        merged["vector"] = encode(self._codec, combine(vectors, self._weights))
+        if self._codec == "fp32":
+            combine(vectors, self._weights, room["vector"])
+        else:
+            room["vector"][:] = encode(self._codec, combine(vectors, self._weights))
+        self._names = ("vector",)
         if all("floats" in p for p in parts):
-            merged["floats"] = combine([p["floats"] for p in parts], self._shares)
-            merged["integers"] = np.maximum.reduce([p["integers"] for p in parts])
-        self._wholes[self.slot] = merged
+            combine([p["floats"] for p in parts], self._shares, room["floats"])
+            np.maximum.reduce([p["integers"] for p in parts], out=room["integers"])
+            self._names = _NAMES
+        self._wholes.add(self.slot)
         return True
 
     def result(self) -> Message:
         """Returns the mean [n] as an `agreed` message; the version is the coordinator's to say."""
-        pieces = [self._wholes[s] for s in self.slots]
         vector, floats, integers = (
-            np.concatenate([p[name] for p in pieces]) if name in pieces[0] else None
-            for name in _NAMES
+            self._mean[name] if name in self._names else None for name in _NAMES
         )
         return Message("agreed", vector, codec=self._codec, floats=floats, integers=integers)

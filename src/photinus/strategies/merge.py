@@ -49,13 +49,19 @@ def coefficients(merge: str, works: Sequence[Clock]) -> list[float]:
     ]
 
 
-def combine(vectors: Sequence[Vector], weights: Sequence[float]) -> Vector:
-    """Returns Σ cᵢ vᵢ, summed in the order given so that the bits repeat; vectors are [n]."""
+def combine(
+    vectors: Sequence[Vector], weights: Sequence[float], out: Vector | None = None
+) -> Vector:
+    """Returns Σ cᵢ vᵢ, summed in the order given so that the bits repeat; vectors are [n].
+
+    It stands in `out` [n], which is none of the vectors, or in a vector of its own.
+    """
+    combined = np.empty_like(vectors[0]) if out is None else out
     used = [(v, v.dtype.type(c)) for v, c in zip(vectors, weights, strict=True) if c != 0.0]
     if not used:
-        return np.zeros_like(vectors[0])
+        combined[:] = 0
+        return combined
     (first, weight), *others = used
-    combined = np.empty_like(first)
     scratch = np.empty(min(_BLOCK, len(combined)), combined.dtype)
     for start in range(0, len(combined), _BLOCK):  # a block of all vectors stays in the cache
         block = slice(start, start + _BLOCK)
