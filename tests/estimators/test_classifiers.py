@@ -140,7 +140,23 @@ def test_a_column_without_a_name_is_left_out_and_no_row_runs_twice(digits, train
     model = trained.copy({trained.rawPredictionCol: "", trained.probabilityCol: ""})
     assert model.transform(digits[1]).columns == [*digits[1].columns, "prediction"]
     plan = trained.transform(digits[1])._jdf.queryExecution().executedPlan().toString()
-    assert plan.count("ArrowEvalPython") == 1
+    assert plan.count("EvalPython") == 1
+    found = model.transform(digits[1]).select("prediction").collect()
+    assert found == trained.transform(digits[1]).select("prediction").collect()
+
+
+def test_spark_before_arrow_udfs_scores_alike(digits, trained, monkeypatch):
+    names = ("rawPrediction", "probability", "prediction")
+    due = trained.transform(digits[1]).select(*names).collect()
+    monkeypatch.delattr("pyspark.sql.functions.arrow_udf", raising=False)
+    for column in ("features", "pixels"):
+        model = trained.copy({trained.featuresCol: column})
+        model._sent = {}
+        assert model.transform(digits[1]).select(*names).collect() == due
+    few = trained.copy({trained.rawPredictionCol: "", trained.predictionCol: ""})
+    few._sent = {}
+    found = few.transform(digits[1]).select("probability").collect()
+    assert found == [(row.probability,) for row in due]
 
 
 def test_the_summary_tells_the_run(trained, capsys):

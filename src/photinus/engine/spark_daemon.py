@@ -6,6 +6,8 @@ Spark asks for this module by `spark.python.daemon.module`.
 
 from __future__ import annotations
 
+import gc
+
 import torch._dynamo  # noqa: F401 - which the first optimizer of a process loads
 
 import photinus.engine.errand
@@ -16,4 +18,7 @@ __all__: list[str] = []
 if __name__ == "__main__":
     from pyspark.daemon import manager
 
+    # pyspark collects garbage after every task, and would go through all of the library each time
+    gc.collect()
+    gc.freeze()
     manager()  # type: ignore[no-untyped-call]

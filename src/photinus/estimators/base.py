@@ -33,6 +33,7 @@ from photinus.engine.spark import FrameData, SparkEngine, check_slots
 from photinus.estimators.network import Network, layer_reader, predictor
 from photinus.estimators.params import MODEL_ROWS, Row, defaults, plain_job, with_params
 from photinus.estimators.persist import NetworkReader, NetworkWriter
+from photinus.estimators.scoring import scorer
 from photinus.estimators.summary import Evaluation, TrainingSummary
 from photinus.feed.checks import RowChecks
 from photinus.feed.spark import columns, one_column
@@ -49,13 +50,11 @@ if TYPE_CHECKING:
 
 __all__ = ["NetworkClassificationModel", "NetworkClassifier"]
 
-_SCORES = T.StructType(
-    [
-        T.StructField("raw", T.ArrayType(T.DoubleType())),
-        T.StructField("probability", T.ArrayType(T.DoubleType())),
-        T.StructField("prediction", T.DoubleType()),
-    ]
-)
+_SCORES = {
+    "rawPredictionCol": T.StructField("raw", T.ArrayType(T.DoubleType())),
+    "probabilityCol": T.StructField("probability", T.ArrayType(T.DoubleType())),
+    "predictionCol": T.StructField("prediction", T.DoubleType()),
+}
 
 
 class _Keywords:
@@ -215,7 +214,7 @@ class NetworkClassificationModel(
         self.network = network
         self.summary: TrainingSummary | None = None
         """Of the fit that made this model; None for one that was loaded."""
-        self._sent: dict[tuple[str, int, bool], Callable[..., Any]] = {}  # copies share it
+        self._sent: dict[tuple[Any, ...], Callable[..., Any]] = {}  # copies share it
         self._start({})
 
     def module(self) -> nn.Module:
@@ -259,30 +258,38 @@ class NetworkClassificationModel(
     def _transform(self, dataset: DataFrame) -> DataFrame:
         features = one_column(dataset, self.getOrDefault("featuresCol"), self.network.shape)
         is_bytes = dict(dataset.select(features.alias("x")).dtypes)["x"] == "binary"
-        score = self._score(dataset.sparkSession, is_bytes)
-        scores = f"{self.uid}__scores"
-        made = {
-            "rawPredictionCol": array_to_vector(F.col(f"{scores}.raw")),
-            "probabilityCol": array_to_vector(F.col(f"{scores}.probability")),
-            "predictionCol": F.col(f"{scores}.prediction"),
+        fields = {
+            str(self.getOrDefault(param)): field
+            for param, field in _SCORES.items()
+            if self.getOrDefault(param)
         }
-        named = {self.getOrDefault(param): column for param, column in made.items()}
-        named.pop("", None)
+        if not fields:
+            return dataset
+        kinds = T.StructType(list(fields.values()))
+        score = self._score(dataset.sparkSession, kinds, is_bytes)
+        scores = f"{self.uid}__scores"
+        named = {}
+        for name, field in fields.items():
+            column = F.col(f"{scores}.{field.name}")
+            is_array = isinstance(field.dataType, T.ArrayType)
+            named[name] = array_to_vector(column) if is_array else column
         return dataset.withColumn(scores, score(features)).withColumns(named).drop(scores)
 
-    def _score(self, spark: SparkSession, is_bytes: bool) -> Callable[..., Any]:
+    def _score(
+        self, spark: SparkSession, fields: T.StructType, is_bytes: bool
+    ) -> Callable[..., Any]:
         """Returns the function of columns; the weights are sent once a session."""
         threads = int(str(spark.conf.get("spark.task.cpus", "1")))
         batch = self.getOrDefault("predictBatchSize")
-        key = (str(spark.sparkContext.applicationId), batch, is_bytes)
+        application = str(spark.sparkContext.applicationId)
+        key = (application, batch, is_bytes, *fields.names)
         if key not in self._sent:
             sent = spark.sparkContext.broadcast((self.network.meta(), self.network.weights()))
-            self._sent[key] = predict_batch_udf(
-                lambda: predictor(lambda: sent.value, threads),
-                return_type=_SCORES,
-                batch_size=batch,
-                # bytes come as a column of scalars, for which Spark takes no shape
-                input_tensor_shapes=None if is_bytes else [[self.numFeatures]],
+            self._sent[key] = scorer(
+                lambda: predictor(lambda: sent.value, threads, fields.names),
+                fields,
+                batch,
+                None if is_bytes else [self.numFeatures],
             )
         return self._sent[key]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -142,13 +142,14 @@ def layer_reader(
 
 
 def predictor(
-    load: Callable[[], tuple[Mapping[str, Any], bytes]], threads: int
+    load: Callable[[], tuple[Mapping[str, Any], bytes]], threads: int, names: Sequence[str]
 ) -> Callable[[Array], dict[str, Array]]:
     """Makes the network on a worker, and returns what scores a batch there.
 
     Args:
         load: returns `meta` and `weights`.
         threads: of torch, for one task.
+        names: what is wanted of "raw", "probability" and "prediction".
     """
     torch.set_num_threads(threads)
     network = Network.of(*load())
@@ -156,11 +157,11 @@ def predictor(
 
     def predict(features: Array) -> dict[str, Array]:
         raw = outputs(features)  # [B, classes]
-        chances = torch.softmax(torch.from_numpy(raw), 1).numpy()
-        return {
-            "raw": raw.astype(np.float64),
-            "probability": chances.astype(np.float64),
-            "prediction": raw.argmax(1).astype(np.float64),
+        scores: dict[str, Callable[[], Array]] = {
+            "raw": lambda: raw,
+            "probability": lambda: torch.softmax(torch.from_numpy(raw), 1).numpy(),
+            "prediction": lambda: raw.argmax(1),
         }
+        return {name: scores[name]().astype(np.float64) for name in names}
 
     return predict
