@@ -33,7 +33,7 @@ def scorer(
         shape: of a row that is an array; None for bytes.
     """
     if not hasattr(F, "arrow_udf"):  # Spark before 4.1 turns each row into a list of Python's
-        shapes = None if shape is None else [shape]
+        shapes: list[list[int] | None] | None = None if shape is None else [shape]
         return predict_batch_udf(
             make, return_type=fields, batch_size=batch, input_tensor_shapes=shapes
         )
