@@ -26,7 +26,7 @@ from photinus.estimators.network import Network
 from photinus.feed.base import Batch
 from photinus.models.module import ModuleStage
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.spark
 
 DIGITS = {
     "hiddenSizes": [64, 64],
