@@ -4,7 +4,6 @@ import os
 import threading
 import warnings
 
-import hypothesis
 import numpy as np
 import pytest
 
@@ -24,10 +23,6 @@ from photinus.strategies.recipes import (
 )
 
 QUICK = "-XX:TieredStopAtLevel=1"
-
-# a busy machine is no reason to fail
-hypothesis.settings.register_profile("photinus", deadline=None)
-hypothesis.settings.load_profile("photinus")
 
 
 PYSPARK_IS_FORGIVEN = pytest.mark.filterwarnings(

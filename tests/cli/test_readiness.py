@@ -49,7 +49,6 @@ def test_a_missing_java_comes_with_what_to_install(capsys, monkeypatch):
     assert "-> install Java 17 or 21" in out
 
 
-@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_and_its_workers_are_looked_at(capsys, spark):
     code, out, err = call(capsys, "--workers", "2")
@@ -58,7 +57,6 @@ def test_spark_and_its_workers_are_looked_at(capsys, spark):
         assert name in out
 
 
-@pytest.mark.slow
 @pytest.mark.spark
 def test_too_few_slots_are_named(capsys, spark):
     code, out, _ = call(capsys, "--workers", "5")

@@ -79,7 +79,9 @@ class Tape:
                 assert number not in applied, "applied twice"
                 applied[number], versions[number] = frame, told["applied_in"]
                 at = (frame.slot, frame.phase)
-                assert frame.position >= cursor.get(at, 0), "a cursor went backwards"
+                is_shared = frame.fragment != (0, 0) or not frame.examples
+                least = cursor.get(at, -1) + (not is_shared)
+                assert frame.position >= least, "a cursor went backwards, or stood still"
                 cursor[at] = frame.position
         return applied
 

@@ -33,7 +33,6 @@ def test_every_recipe_gives_the_bits_of_the_simulator(tiny):
     assert {e.slot for e in events if type(e).__name__ == "WorkerJoined"} == {0, 1}
 
 
-@pytest.mark.slow
 def test_one_worker_in_clear_is_the_plain_loop(tiny):
     recipe = averaging(every=Steps(4), outer=Sgd(lr=1.0), codec="fp32")
     program = tiny.program(workers=1, recipes=(recipe,))
@@ -55,7 +54,6 @@ def test_a_folder_in_memory_gives_the_bits_of_the_simulator_and_is_left_empty(ti
     assert same_bits(ours, SimulatedEngine().run(tiny.assignment(program)))
 
 
-@pytest.mark.slow
 def test_shared_rows_give_the_bits_of_the_simulator(tiny):
     program = tiny.program(recipes=tiny.recipes[:1], is_shared=True)
     results = [e().run(tiny.assignment(program)) for e in (LocalEngine, SimulatedEngine)]
@@ -93,7 +91,6 @@ def test_a_program_that_cannot_be_sent_is_refused(tiny):
         LocalEngine().run(tiny.assignment(program))
 
 
-@pytest.mark.slow
 def test_a_program_that_no_process_can_import_is_refused(tiny):
     """As a class of the user's own script is: only __main__ there knows it."""
     program = tiny.program(recipes=tiny.recipes[:1])

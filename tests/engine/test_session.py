@@ -158,7 +158,6 @@ def test_speculation_and_the_progress_bar_are_warned_of():
     assert ["spark.speculation" in warnings[0], "showConsoleProgress" in warnings[1]] == [True] * 2
 
 
-@pytest.mark.slow
 @pytest.mark.spark
 def test_a_real_session_starts_quietly_and_retries_a_killed_worker(tmp_path):
     program = tmp_path / "program.py"

@@ -23,7 +23,6 @@ def test_an_example_fits_on_a_screen(path):
     assert len(path.read_text().splitlines()) <= 60
 
 
-@pytest.mark.slow
 @pytest.mark.mnist
 def test_the_main_job_says_its_error(example, capsys):
     outcome = example("mnist_dbn").main(engine="simulate", epochs=0.02, hidden=(30,))
@@ -31,7 +30,6 @@ def test_the_main_job_says_its_error(example, capsys):
     assert (outcome.folder / "report.html").is_file()
 
 
-@pytest.mark.slow
 @pytest.mark.spark
 def test_a_module_of_ones_own_learns_on_spark(example, spark, tmp_path):
     outcome, net = example("own_module").main(spark, rows=4_000, folder=tmp_path / "run")

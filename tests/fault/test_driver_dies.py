@@ -27,7 +27,6 @@ from photinus.strategies.recipes import averaging
 pytestmark = [
     pytest.mark.fault,
     pytest.mark.processes,
-    pytest.mark.slow,
     pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for processes as Linux does"),
 ]
 

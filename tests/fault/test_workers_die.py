@@ -117,7 +117,6 @@ def test_a_process_that_the_system_kills_again_and_again_ends_the_run_in_words(t
     assert "use a smaller batch, or fewer workers" in str(failed.value)
 
 
-@pytest.mark.slow
 @pytest.mark.processes
 def test_a_frozen_process_is_left_out_fenced_and_comes_back(tiny, tmp_path):
     faults = Faults().freeze(slot=1, step=107, seconds=7.0)
@@ -129,7 +128,6 @@ def test_a_frozen_process_is_left_out_fenced_and_comes_back(tiny, tmp_path):
     assert watch.book.counts["fenced"] >= 1, "what it said when it woke"
 
 
-@pytest.mark.slow
 @pytest.mark.spark
 def test_a_killed_worker_of_spark_takes_its_seat_again(spark, tiny, tmp_path):
     from photinus.engine.spark import SparkEngine

@@ -228,7 +228,6 @@ def test_an_idx_file_of_any_rank_is_read(shape):
     )
 
 
-@pytest.mark.slow
 @pytest.mark.mnist
 def test_the_real_mnist_has_its_shapes_and_its_mean(monkeypatch):
     monkeypatch.undo()

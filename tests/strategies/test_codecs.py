@@ -66,6 +66,17 @@ def test_bf16_is_torchs(vector):
     np.testing.assert_array_equal(decode("bf16", sent), expected.float().numpy())
 
 
+@given(FLOATS)
+def test_what_was_decoded_travels_unchanged(vector):
+    once = decode("bf16", encode("bf16", vector))
+    np.testing.assert_array_equal(decode("bf16", encode("bf16", once)), once)
+
+
+def test_a_vector_of_float64_keeps_the_digits_of_bf16():
+    vector = np.linspace(-2, 2, 9)
+    np.testing.assert_allclose(decode("bf16", encode("bf16", vector)), vector, rtol=2**-8)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_fp32_travels_as_it_is(dtype):
     vector = np.random.default_rng(0).normal(size=17).astype(dtype)

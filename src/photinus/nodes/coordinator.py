@@ -145,9 +145,7 @@ class Coordinator:
 
     def withdraw(self, hello: Frame) -> None:
         """Who asked for a seat is gone, and waits for it no longer."""
-        seat = self.fence.seats.get(hello.slot)
-        if seat is not None and seat.asking is hello:
-            seat.asking = None
+        self.fence.withdraw(hello)
 
     def tick(self, now: float) -> list[Frame]:
         """Called some times a second: leases end, late slots are left out, standbys sit down."""

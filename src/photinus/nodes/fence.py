@@ -147,6 +147,12 @@ class Fence:
             seat.closed = None
         self._members = None
 
+    def withdraw(self, hello: Frame) -> None:
+        """Who asked for a seat is gone, and waits for it no longer."""
+        seat = self.seats.get(hello.slot)
+        if seat is not None and seat.asking is hello:
+            seat.asking = None
+
     def heard(self, frame: Frame, now: float) -> None:
         """A sign of life."""
         if self.holds(frame):

@@ -143,9 +143,7 @@ class UnitOwner:
 
     def withdraw(self, hello: Frame) -> None:
         """Who asked for a seat is gone, and waits for it no longer."""
-        seat = self.fence.seats.get(hello.slot)
-        if seat is not None and seat.asking is hello:
-            seat.asking = None
+        self.fence.withdraw(hello)
 
     def tick(self, now: float) -> list[Frame]:
         """Called some times a second: leases end, standbys sit down."""
