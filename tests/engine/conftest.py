@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from photinus.core.clock import Steps
 from photinus.engine.simulate import Simulation, World
 from photinus.feed.arrays import FeedOrder, PartitionFeed
 from photinus.feed.rows import Rows
@@ -13,6 +14,18 @@ from photinus.nodes.coordinator import Coordinator
 from photinus.nodes.desk import Desk
 from photinus.nodes.life import Part
 from photinus.nodes.program import Phase, Program
+from photinus.strategies.outer import Nesterov
+from photinus.strategies.recipes import (
+    all_reduce,
+    averaging,
+    diloco,
+    full_gradient,
+    gossip,
+    iterative_reduce,
+    post_local,
+    publish,
+    streaming,
+)
 
 ROWS, WIDTH, CLASSES = 480, 6, 3
 LR, BATCH = 0.2, 8
@@ -107,12 +120,27 @@ class Played:
         return self.result.vectors[-1]
 
 
+SMALL = {
+    "all_reduce": all_reduce(),
+    "averaging": averaging(every=Steps(6)),
+    "diloco": diloco(every=Steps(10), outer=Nesterov(0.7, 0.5)),
+    "full_gradient": full_gradient(),
+    "gossip": gossip(every=Steps(4), exact_every=3),
+    "iterative_reduce": iterative_reduce(),
+    "publish": publish(every=Steps(4), exact_every=3),
+    "post_local": post_local(every=Steps(10)),
+    "streaming": streaming(every=Steps(12), outer=Nesterov(0.4, 0.6), delay=2),
+}
+"""Every recipe of rounds, with rounds that fit the small field."""
+
+
 @dataclass
 class Field:
     """Makes programs, parts and simulations over the same rows."""
 
     features: np.ndarray = field(init=False)
     labels: np.ndarray = field(init=False)
+    small = SMALL
 
     def __post_init__(self):
         chance = np.random.default_rng(0)

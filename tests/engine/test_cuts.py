@@ -1,0 +1,159 @@
+"""Runs that go on from a cut, in virtual time: the same bits, or a clear word."""
+
+import json
+
+import pytest
+
+from photinus.core.clock import Steps
+from photinus.core.errors import UsageError
+from photinus.engine.faults import Faults
+from photinus.run.resume import cut_from, files_of, meta_of
+from photinus.strategies.recipes import (
+    RECIPES,
+    all_reduce,
+    averaging,
+)
+
+BARRIERS = [
+    name
+    for name, agreement in ((name, recipe.build()) for name, recipe in RECIPES.items())
+    if agreement.release == "rounds" and not agreement.is_without_owner
+]
+
+
+# -- cuts -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [n for n in BARRIERS if n != "full_gradient"])
+def test_a_run_that_is_resumed_ends_with_the_same_bits(field, name):
+    stages = [field.stage(name=n, epochs=5) for n in ("first", "second")]
+    usual = {"stages": stages, "desk": {"checkpoint_seconds": 0.2}}
+    whole = field.play(field.small[name], **usual).run()
+    cuts = whole.tape.cuts
+    assert len(cuts) >= (2 if name == "iterative_reduce" else 4)
+    for cut in (cuts[0], cuts[len(cuts) // 2], cuts[-1]):
+        resumed = field.play(field.small[name], stages=stages, desk={"term": 2}, cut=cut).run()
+        assert len(resumed.result.vectors) == 2
+        pairs = zip(whole.result.vectors, resumed.result.vectors, strict=True)
+        assert all((a == b).all() for a, b in pairs), cut.name
+        assert sum(resumed.simulation.steps) < sum(whole.simulation.steps)
+
+
+def heavy(field):
+    """A stage with momentum inside: part of the bits that only a worker knows."""
+    torch_inner = pytest.importorskip("photinus.models.inner")
+    from photinus.models.schedules import Schedule
+
+    class Heavy(type(field.stage())):
+        def inner(self):
+            layout = self.build((), 0).parameters.layout
+            lr = Schedule.constant(0.1)
+            return torch_inner.TorchInner(layout, "sgd", {"momentum": 0.9}, lr)
+
+    return Heavy(features=6, classes=3, epochs=6, batch_size=8, dtype="float64")
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "averaging"])
+def test_cuts_since_a_lost_worker_came_back_resume_to_the_same_bits(field, name):
+    stage = heavy(field)
+    whole = field.play(field.small[name], stages=[stage], desk={"checkpoint_seconds": 0.0})
+    whole.simulation.at(0.25, whole.simulation.kill, 2, 0.2)
+    whole.run()
+    [lost] = whole.tape.of("WorkerLost")
+    back = [e for e in whole.tape.events if type(e).__name__ in ("WorkerJoined", "RoundClosed")]
+    joined = max(n for n, e in enumerate(back) if type(e).__name__ == "WorkerJoined")
+    since = next(e.version for e in back[joined:] if lost.slot in getattr(e, "slots", ()))
+    cuts = [cut for cut in whole.tape.cuts if cut.version >= since]
+    for cut in (cuts[0], cuts[len(cuts) // 2]):
+        resumed = field.play(field.small[name], stages=[stage], desk={"term": 2}, cut=cut).run()
+        assert (resumed.vector == whole.vector).all(), cut.name
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "averaging", "iterative_reduce"])
+def test_a_resumed_run_goes_on_with_the_momentum_that_it_had(field, name):
+    stage = heavy(field)
+    whole = field.play(field.small[name], stages=[stage], desk={"checkpoint_seconds": 0.2}).run()
+    cut = whole.tape.cuts[len(whole.tape.cuts) // 2]
+    assert {len(v) for v in cut.inner.values()} == {1}
+    resumed = field.play(field.small[name], stages=[stage], desk={"term": 2}, cut=cut).run()
+    assert (resumed.vector == whole.vector).all()
+    fresh = field.play(
+        field.small[name],
+        stages=[stage],
+        desk={"term": 2},
+        cut=type(cut)(**fields(cut) | {"inner": {}}),
+    ).run()
+    assert not (fresh.vector == whole.vector).all(), "the momentum matters"
+
+
+@pytest.mark.parametrize("codec", ["int8", "int4"])
+def test_a_resumed_run_goes_on_with_what_its_codec_left_out(field, codec):
+    agreement = averaging(every=Steps(6), codec=codec)
+    whole = field.play(agreement, epochs=6, desk={"checkpoint_seconds": 0.2}).run()
+    cut = whole.tape.cuts[len(whole.tape.cuts) // 2]
+    assert all("agreement.left" in held for held in cut.inner.values())
+    assert cut.point.left.any()
+    cut = cut_from(twin(cut), "")
+    resumed = field.play(agreement, epochs=6, desk={"term": 2}, cut=cut).run()
+    assert (resumed.vector == whole.vector).all()
+    bare = type(cut)(**fields(cut) | {"inner": {}})
+    fresh = field.play(agreement, epochs=6, desk={"term": 2}, cut=bare).run()
+    assert not (fresh.vector == whole.vector).all(), "the feedback matters"
+
+
+def twin(cut):
+    """A cut as the checkpoint that is read again."""
+    from photinus.checkpoint.store import Checkpoint
+
+    return Checkpoint(cut.name, json.loads(json.dumps(meta_of(cut, ""))), files_of(cut), True)
+
+
+def fields(cut):
+    return {name: getattr(cut, name) for name in cut.__slots__}
+
+
+def test_healing_carries_the_momentum_of_a_survivor(field):
+    from photinus.models.inner import TorchInner
+    from photinus.models.schedules import Schedule
+
+    class Heavy(type(field.stage())):
+        def inner(self):
+            layout = self.build((), 0).parameters.layout
+            return TorchInner(layout, "sgd", {"momentum": 0.9}, Schedule.constant(0.1))
+
+    stage = Heavy(features=6, classes=3, epochs=6, batch_size=8, dtype="float64")
+    played = field.play(all_reduce(), stages=[stage])
+    played.simulation.at(0.31, played.simulation.kill, 2, 0.2)
+    played.run()
+    assert not played.tape.warnings(), "all ended with the same bits"
+
+
+def test_a_cut_of_a_lossy_network_is_made_all_the_same(field):
+    faults = {"faults": Faults().lose(0.2), "resend_seconds": 0.05}
+    desk = {"checkpoint_seconds": 0.2}
+    whole = field.play(field.small["averaging"], epochs=20, world=faults, desk=desk).run()
+    assert len(whole.tape.cuts) > 1
+
+
+def test_a_cut_of_other_workers_is_refused_within_a_phase(field):
+    whole = field.play(field.small["averaging"], desk={"checkpoint_seconds": 0.1}, epochs=6).run()
+    with pytest.raises(UsageError, match="as many workers as it has, 4; got 3; resume with 4"):
+        field.play(field.small["averaging"], 3, cut=whole.tape.cuts[0])
+
+
+def test_between_phases_a_run_goes_on_with_other_workers(field):
+    stages = [field.stage(name=n, epochs=2) for n in ("first", "second")]
+    whole = field.play(field.small["averaging"], stages=stages).run()
+    resumed = field.play(field.small["averaging"], 3, stages=stages, cut=whole.tape.cuts[0]).run()
+    assert (resumed.result.vectors[0] == whole.result.vectors[0]).all()
+    with pytest.raises(UsageError, match="this program has fewer phases; got 1"):
+        field.play(field.small["averaging"], stages=stages[:1], cut=whole.tape.cuts[0])
+
+
+def test_a_cut_of_other_rows_is_told(field):
+    whole = field.play(field.small["averaging"], desk={"checkpoint_seconds": 0.1}, epochs=6).run()
+    parts = field.parts(4, [100, 100, 100, 180])
+    resumed = field.play(
+        field.small["averaging"], parts=parts, cut=whole.tape.cuts[0], epochs=6
+    ).run()
+    assert "the workers hold other rows than at the checkpoint" in resumed.tape.warnings()[0]
