@@ -8,8 +8,9 @@ from typing import Any
 
 from agreement.trial import Outcome, Scale, Trial, measured
 from photinus.core.clock import Steps
+from photinus.strategies.agreement import Agreement
 from photinus.strategies.outer import Outer, Sgd
-from photinus.strategies.recipes import Agreement, all_reduce, averaging, downpour
+from photinus.strategies.recipes import all_reduce, averaging, downpour
 
 WORKERS = 8
 

@@ -1,4 +1,4 @@
-"""Workers are killed, freeze, come twice or late, in virtual time: what is promised all the same."""
+"""Workers are killed, freeze, come twice or late, in virtual time: what is promised then."""
 
 import pytest
 

@@ -12,7 +12,7 @@ from photinus.estimators.params import DBN_ROWS, MODEL_ROWS, MODULE_ROWS, defaul
 from photinus.models.dbn import DBN
 from photinus.models.module import ModuleStage
 from photinus.run.job import Job
-from photinus.strategies.recipes import RECIPES, averaging
+from photinus.strategies.recipes import RECIPES, averaging, to_plain
 
 BOTH = [(DBNClassifier, DBN_ROWS), (TorchClassifier, MODULE_ROWS)]
 MODELS = {DBNClassifier: DBN(), TorchClassifier: ModuleStage(module="torch.nn:Linear")}
@@ -122,7 +122,7 @@ def test_a_copy_has_its_own_values():
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_strategy_is_a_name_json_plain_values_or_an_agreement(recipe):
     agreement = RECIPES[recipe].build(every=Steps(7))
-    forms = [agreement, agreement.to_dict(), json.dumps(agreement.to_dict())]
+    forms = [agreement, to_plain(agreement), json.dumps(to_plain(agreement))]
     assert len({DBNClassifier(strategy=form).getStrategy() for form in forms}) == 1
     assert DBNClassifier(strategy=recipe).getStrategy() == json.dumps({"recipe": recipe})
 

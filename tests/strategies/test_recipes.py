@@ -17,6 +17,7 @@ from photinus.strategies.recipes import (
     downpour,
     elastic,
     from_plain,
+    to_plain,
 )
 
 VARIANTS = [
@@ -45,12 +46,12 @@ def test_a_recipe_is_known_by_the_name_of_its_function(name):
     assert agreement.recipe == name
     assert RECIPES[name].identities
     assert RECIPES[name].source
-    assert agreement.to_dict() == {"recipe": name}
+    assert to_plain(agreement) == {"recipe": name}
 
 
 @pytest.mark.parametrize("agreement", VARIANTS, ids=str)
 def test_plain_values_and_back(agreement):
-    assert from_plain(json.loads(json.dumps(agreement.to_dict()))) == agreement
+    assert from_plain(json.loads(json.dumps(to_plain(agreement)))) == agreement
 
 
 def test_without_a_name_it_is_the_default():

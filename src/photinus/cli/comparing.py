@@ -14,7 +14,7 @@ from photinus.core.errors import UsageError
 if TYPE_CHECKING:
     from photinus.engine.simulate import World
     from photinus.report.comparison import Compared
-    from photinus.strategies.recipes import Agreement
+    from photinus.strategies.agreement import Agreement
 
 __all__ = ["compare"]
 

@@ -15,7 +15,8 @@ from photinus.core.errors import UsageError
 from photinus.core.settings import to_dict
 from photinus.models.schedules import Schedule
 from photinus.run.job import Job
-from photinus.strategies.recipes import Agreement, from_plain
+from photinus.strategies.agreement import Agreement
+from photinus.strategies.recipes import from_plain, to_plain
 
 __all__ = ["DBN_ROWS", "MODEL_ROWS", "MODULE_ROWS", "Row", "defaults", "plain_job", "with_params"]
 
@@ -44,7 +45,7 @@ class Row:
 
 def _to_strategy(value: Any) -> str:  # noqa: ANN401 - what a user may give
     """Returns an agreement, its recipe's name, its JSON or its plain values as JSON."""
-    plain = value.to_dict() if isinstance(value, Agreement) else value
+    plain = to_plain(value) if isinstance(value, Agreement) else value
     if isinstance(plain, str) and plain.lstrip().startswith("{"):
         try:
             plain = json.loads(plain)
@@ -54,7 +55,7 @@ def _to_strategy(value: Any) -> str:  # noqa: ANN401 - what a user may give
         raise UsageError(
             "a strategy is a recipe's name, its JSON or an Agreement", got=type(value).__name__
         )
-    return json.dumps(from_plain(plain).to_dict(), sort_keys=True)
+    return json.dumps(to_plain(from_plain(plain)), sort_keys=True)
 
 
 def _to_module(value: Any) -> str:  # noqa: ANN401 - what a user may give

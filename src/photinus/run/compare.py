@@ -19,7 +19,8 @@ from photinus.report.comparison import Compared, comparison_page
 from photinus.run.data import TestRows, read_test, read_train
 from photinus.run.job import Job
 from photinus.run.train import engine_of, train
-from photinus.strategies.recipes import RECIPES, Agreement
+from photinus.strategies.agreement import Agreement
+from photinus.strategies.recipes import RECIPES
 
 __all__ = ["compare"]
 

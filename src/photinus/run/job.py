@@ -28,8 +28,9 @@ from photinus.models.logistic import LogisticStage
 from photinus.models.module import ModuleStage
 from photinus.nodes.fence import LEASE_SECONDS
 from photinus.nodes.program import Phase, Program
+from photinus.strategies.agreement import Agreement
 from photinus.strategies.guard import Setting
-from photinus.strategies.recipes import Agreement, averaging, from_plain
+from photinus.strategies.recipes import averaging, from_plain, to_plain
 
 __all__ = ["ENGINES", "MODELS", "Job", "Source", "classes_of", "read_job"]
 
@@ -170,8 +171,8 @@ class Job:
         return plain | {
             "model": {"kind": kind, **to_dict(self.model)},
             "data": to_dict(self.data),
-            "strategy": self.strategy.to_dict(),
-            "strategies": {name: a.to_dict() for name, a in self.strategies.items()},
+            "strategy": to_plain(self.strategy),
+            "strategies": {name: to_plain(a) for name, a in self.strategies.items()},
         }
 
     @classmethod
