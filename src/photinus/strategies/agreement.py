@@ -34,6 +34,8 @@ class Agreement:
     """How the workers agree: a recipe's name and the parts that it is made of.
 
     Example:
+        >>> from photinus.core.clock import Steps
+        >>> from photinus.strategies.recipes import averaging
         >>> str(averaging(every=Steps(10)))
         'averaging every 10 steps, nesterov(lr=0.7, momentum=0.5), merge nova, bf16'
     """
