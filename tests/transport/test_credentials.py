@@ -3,7 +3,7 @@ import tempfile
 
 import pytest
 
-from photinus.core.errors import UsageError
+from photinus.core.errors import AuthenticationError, UsageError
 from photinus.transport.credentials import Credentials, WorkerKey
 
 
@@ -44,3 +44,13 @@ def test_without_security_there_are_no_keys():
 def test_a_run_is_named_by_sixteen_bytes(make, run):
     with pytest.raises(UsageError, match="16 bytes"):
         make(run)
+
+
+def test_a_damaged_key_is_an_error():
+    key = Credentials.make(b"r" * 16).worker()
+    for damaged in (
+        WorkerKey(key.run, b"junk", key.certificate, key.secret, key.password),
+        WorkerKey(key.run, key.authority, key.certificate, key.secret, b"wrong"),
+    ):
+        with pytest.raises(AuthenticationError, match="damaged"):
+            damaged.client_context()
