@@ -1,4 +1,3 @@
-import gc
 import threading
 import time
 from dataclasses import replace
@@ -59,14 +58,6 @@ def test_rows_are_set_aside_and_measured_as_in_the_simulator(spark, tiny):
         found.append([(e.examples, e.metrics) for e in events if type(e).__name__ == "Evaluated"])
     assert same_bits(*results)
     assert found[0] == found[1] != []
-
-
-def test_the_garbage_round_after_a_task_spares_the_loaded_library(spark):
-    def counts(_):
-        return gc.get_freeze_count(), len(gc.get_objects())
-
-    spared, looked_at = spark.sparkContext.parallelize([0], 1).map(counts).first()
-    assert spared > 2 * looked_at
 
 
 def test_each_part_becomes_one_partition_in_order(spark):

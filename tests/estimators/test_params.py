@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 
 import pytest
 
@@ -8,11 +7,12 @@ from photinus.core.errors import UsageError
 from photinus.estimators.dbn import DBNClassifier
 from photinus.estimators.module import TorchClassificationModel, TorchClassifier
 from photinus.estimators.network import Network
-from photinus.estimators.params import DBN_ROWS, MODEL_ROWS, MODULE_ROWS, defaults, plain_job
+from photinus.estimators.params import defaults, plain_job
+from photinus.estimators.rows import DBN_ROWS, MODEL_ROWS, MODULE_ROWS
 from photinus.models.dbn import DBN
 from photinus.models.module import ModuleStage
 from photinus.run.job import Job
-from photinus.strategies.recipes import RECIPES, averaging, to_plain
+from photinus.strategies.recipes import averaging
 
 BOTH = [(DBNClassifier, DBN_ROWS), (TorchClassifier, MODULE_ROWS)]
 MODELS = {DBNClassifier: DBN(), TorchClassifier: ModuleStage(module="torch.nn:Linear")}
@@ -119,45 +119,6 @@ def test_a_copy_has_its_own_values():
     assert json.loads(first.getStrategy()) == {"recipe": "diloco"}
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_a_strategy_is_a_name_json_plain_values_or_an_agreement(recipe):
-    agreement = RECIPES[recipe].build(every=Steps(7))
-    forms = [agreement, to_plain(agreement), json.dumps(to_plain(agreement))]
-    assert len({DBNClassifier(strategy=form).getStrategy() for form in forms}) == 1
-    assert DBNClassifier(strategy=recipe).getStrategy() == json.dumps({"recipe": recipe})
-
-
-def importable():
-    """A factory that workers could import."""
-
-
-@pytest.mark.parametrize(
-    ("make", "error", "said"),
-    [
-        (
-            lambda: DBNClassifier(numWorker=2),
-            UsageError,
-            "unknown Param of DBNClassifier; got 'numWorker'; did you mean 'numWorkers'?",
-        ),
-        (
-            lambda: DBNClassifier(strategy="avraging"),
-            UsageError,
-            "unknown strategy; got 'avraging'; did you mean 'averaging'?",
-        ),
-        (lambda: DBNClassifier(strategy="{averaging"), UsageError, "the strategy is no JSON"),
-        (lambda: DBNClassifier(strategy=7), UsageError, "a strategy is a recipe's name"),
-        (lambda: DBNClassifier(batchSize="many"), TypeError, "Could not convert many"),
-        (lambda: TorchClassifier(module=lambda: None), UsageError, "that every worker can import"),
-        (lambda: TorchClassifier(moduleArgs=[1]), UsageError, "a dict of names and values"),
-        (lambda: TorchClassifier(moduleArgs={"a": {1}}), UsageError, "must be plain JSON values"),
-    ],
-)
-def test_a_wrong_param_is_named_when_it_is_set(make, error, said):
-    with pytest.raises(error) as caught:
-        make()
-    assert said in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("estimator", "said"),
     [
@@ -176,19 +137,8 @@ def test_a_value_that_no_job_takes_is_told_of_its_param(estimator, said):
     assert str(caught.value).startswith(said)
 
 
-def test_a_function_stands_for_its_name():
-    assert TorchClassifier(module=importable).getModule() == f"{__name__}:importable"
-
-
 def test_models_share_the_columns():
     network = Network(kind="module", settings={}, tensors={}, shape=(4,), classes=3)
     model = TorchClassificationModel(network)
     assert sorted(p.name for p in model.params) == sorted(row.name for row in MODEL_ROWS)
     assert (model.numFeatures, model.numClasses, model.summary) == (4, 3, None)
-
-
-@pytest.mark.parametrize(("cls", "rows"), BOTH)
-def test_every_param_is_in_the_guide(cls, rows):
-    guide = (Path(__file__).parents[2] / "docs" / "estimators.md").read_text()
-    missing = [r.name for r in rows if f"| `{r.name}` |" not in guide or r.meaning not in guide]
-    assert missing == []

@@ -130,11 +130,9 @@ def test_no_text_names_a_folder_of_one_machine(path):
 
 
 COVERED = {
-    "engine/spark_daemon.py": "engine/test_spark_engine.py",
     "estimators/base.py": "estimators/test_classifiers.py",
     "estimators/persist.py": "estimators/test_classifiers.py",
     "estimators/summary.py": "estimators/test_classifiers.py",
-    "models/factories.py": "models/test_module.py",
     "nodes/course.py": "nodes/test_coordinator.py",
     "nodes/owner.py": "nodes/test_coordinator.py",
     "nodes/seating.py": "nodes/test_coordinator.py",

@@ -31,8 +31,9 @@ from photinus.core.errors import DataError, UsageError
 from photinus.core.settings import unknown_name
 from photinus.engine.spark import FrameData, SparkEngine, check_slots
 from photinus.estimators.network import Network, layer_reader, predictor
-from photinus.estimators.params import MODEL_ROWS, Row, defaults, plain_job, with_params
+from photinus.estimators.params import defaults, plain_job, with_params
 from photinus.estimators.persist import NetworkReader, NetworkWriter
+from photinus.estimators.rows import MODEL_ROWS, Row
 from photinus.estimators.scoring import scorer
 from photinus.estimators.summary import Evaluation, TrainingSummary
 from photinus.feed.checks import RowChecks

@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 from photinus.estimators.base import NetworkClassificationModel, NetworkClassifier
-from photinus.estimators.params import DBN_ROWS, with_params
+from photinus.estimators.params import with_params
+from photinus.estimators.rows import DBN_ROWS
 from photinus.feed.arrow import ColumnSpec
 from photinus.models.dbn import DBN
 from photinus.run.job import Job

@@ -8,7 +8,8 @@ import torch
 
 from photinus.core.errors import UsageError
 from photinus.estimators.base import NetworkClassificationModel, NetworkClassifier
-from photinus.estimators.params import MODULE_ROWS, with_params
+from photinus.estimators.params import with_params
+from photinus.estimators.rows import MODULE_ROWS
 from photinus.feed.arrow import ColumnSpec
 from photinus.models.module import ModuleStage
 from photinus.run.job import Job

@@ -1,0 +1,359 @@
+"""The tables of Params: from a Param's name to the job's setting that it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.ml.param import TypeConverters
+
+from photinus.core.errors import UsageError
+from photinus.core.settings import to_dict
+from photinus.models.schedules import Schedule
+from photinus.strategies.agreement import Agreement
+from photinus.strategies.recipes import from_plain, to_plain
+
+__all__ = ["DBN_ROWS", "MODEL_ROWS", "MODULE_ROWS", "Row", "same"]
+
+
+def same(value: Any) -> Any:  # noqa: ANN401 - any Param's value
+    """Returns it."""
+    return value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One Param."""
+
+    name: str
+    meaning: str
+    convert: Callable[[Any], Any]
+    """From what a user may give to what is kept, which is always plain JSON."""
+    place: str = ""
+    """Where it stands in the plain job, with dots; "" for what is no setting of a job."""
+    default: Any = None
+    """None where the job's own default is taken, if it has one."""
+    shape: Callable[[Any], Any] = same
+    """From what is kept to what the plain job holds."""
+
+
+def _to_strategy(value: Any) -> str:  # noqa: ANN401 - what a user may give
+    """Returns an agreement, its recipe's name, its JSON or its plain values as JSON."""
+    plain = to_plain(value) if isinstance(value, Agreement) else value
+    if isinstance(plain, str) and plain.lstrip().startswith("{"):
+        try:
+            plain = json.loads(plain)
+        except ValueError as error:
+            raise UsageError("the strategy is no JSON", got=str(error)) from error
+    if not isinstance(plain, (str, Mapping)):
+        raise UsageError(
+            "a strategy is a recipe's name, its JSON or an Agreement", got=type(value).__name__
+        )
+    return json.dumps(to_plain(from_plain(plain)), sort_keys=True)
+
+
+def _to_module(value: Any) -> str:  # noqa: ANN401 - what a user may give
+    """Returns "package.module:factory" of a name or of the importable function itself."""
+    if isinstance(value, str):
+        return value
+    home, name = getattr(value, "__module__", "__main__"), getattr(value, "__qualname__", "")
+    if home == "__main__" or not name.isidentifier():
+        raise UsageError(
+            "a module is made by a function that every worker can import",
+            got=repr(value),
+            do="put it into a file on the workers' path: module='package.module:factory'",
+        )
+    return f"{home}:{name}"
+
+
+def _to_json(value: Any) -> dict[str, Any]:  # noqa: ANN401 - what a user may give
+    """Returns keyword arguments, which must be plain JSON values."""
+    if not isinstance(value, Mapping):
+        raise UsageError("arguments are a dict of names and values", got=type(value).__name__)
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(dict(value)))
+    except (TypeError, ValueError) as error:
+        raise UsageError("arguments must be plain JSON values", got=str(error)) from error
+    return plain
+
+
+def _falling(peak: float) -> dict[str, Any]:
+    return to_dict(Schedule(((0.0, peak), (0.7, peak), (1.0, peak / 20))))
+
+
+def _cosine(peak: float) -> dict[str, Any]:
+    return to_dict(Schedule.cosine(peak, warm_up=0.01))
+
+
+_Text, _Whole, _Number = TypeConverters.toString, TypeConverters.toInt, TypeConverters.toFloat
+
+MODEL_ROWS = (
+    Row(
+        name="featuresCol",
+        meaning="the column of features: ML vectors, arrays of numbers, bytes, images or numbers",
+        convert=_Text,
+        default="features",
+    ),
+    Row(
+        name="labelCol",
+        meaning="the column of labels, 0..numClasses-1",
+        convert=_Text,
+        default="label",
+    ),
+    Row(
+        name="predictionCol",
+        meaning="the new column of the likeliest class; '' for none",
+        convert=_Text,
+        default="prediction",
+    ),
+    Row(
+        name="probabilityCol",
+        meaning="the new column of the classes' probabilities, a vector; '' for none",
+        convert=_Text,
+        default="probability",
+    ),
+    Row(
+        name="rawPredictionCol",
+        meaning="the new column of the network's outputs before the softmax; '' for none",
+        convert=_Text,
+        default="rawPrediction",
+    ),
+    Row(
+        name="predictBatchSize",
+        meaning="rows that go through the network at once in transform",
+        convert=_Whole,
+        default=1024,
+    ),
+)
+"""What the trained models share with the estimators."""
+
+_COMMON_ROWS = (
+    *MODEL_ROWS,
+    Row(
+        name="numClasses",
+        meaning="how many classes there are; left out, the largest label + 1",
+        convert=_Whole,
+    ),
+    Row(
+        name="scale",
+        meaning="features are taken as float32(features) * scale, as 1/255 for bytes",
+        convert=_Number,
+        place="data.scale",
+    ),
+    Row(
+        name="strategy",
+        meaning="how the workers agree: a recipe's name, its JSON or an Agreement; kept as JSON",
+        convert=_to_strategy,
+        place="strategy",
+        shape=json.loads,
+    ),
+    Row(
+        name="numWorkers",
+        meaning="tasks of Spark that train at the same time",
+        convert=_Whole,
+        place="workers",
+    ),
+    Row(
+        name="numThreads",
+        meaning="threads of each worker",
+        convert=_Whole,
+        place="threads",
+    ),
+    Row(
+        name="seed",
+        meaning="decides first weights, order of rows and all chance",
+        convert=_Whole,
+        place="seed",
+    ),
+    Row(
+        name="security",
+        meaning="tls, or none: frames in clear, for a network that is trusted as a whole",
+        convert=_Text,
+        place="security",
+    ),
+    Row(
+        name="runDir",
+        meaning="a folder in which every fit keeps its run: journal, checkpoints, report; "
+        "'' keeps none",
+        convert=_Text,
+        default="",
+    ),
+    Row(
+        name="checkpointSeconds",
+        meaning="how often a checkpoint is saved, in seconds",
+        convert=_Number,
+        place="checkpoint_seconds",
+    ),
+)
+
+DBN_ROWS = (
+    *_COMMON_ROWS,
+    Row(
+        name="hiddenSizes",
+        meaning="units of each hidden layer, from the inputs up",
+        convert=TypeConverters.toListInt,
+        place="model.hidden",
+    ),
+    Row(
+        name="preTrainEpochs",
+        meaning="passes over the rows in which each layer is trained as an RBM; 0 for none",
+        convert=_Number,
+        place="model.pretraining.epochs",
+    ),
+    Row(
+        name="preTrainBatchSize",
+        meaning="rows of one step of each worker in the pre-training",
+        convert=_Whole,
+        place="model.pretraining.batch_size",
+    ),
+    Row(
+        name="preTrainLearningRate",
+        meaning="the pre-training's rate: held, then falling to a twentieth; left out, 0.1",
+        convert=_Number,
+        place="model.pretraining.lr",
+        shape=_falling,
+    ),
+    Row(
+        name="visibleUnits",
+        meaning="the inputs: bernoulli (0..1), or gaussian (mean 0, variance 1)",
+        convert=_Text,
+        place="model.pretraining.visible",
+    ),
+    Row(
+        name="fineTuneEpochs",
+        meaning="passes over the rows in which all layers are trained together",
+        convert=_Number,
+        place="model.fine_tuning.epochs",
+    ),
+    Row(
+        name="batchSize",
+        meaning="rows of one step of each worker in the fine-tuning",
+        convert=_Whole,
+        place="model.fine_tuning.batch_size",
+    ),
+    Row(
+        name="optimizer",
+        meaning="of the fine-tuning: one of torch's by name, or package.module:Class",
+        convert=_Text,
+        place="model.fine_tuning.optimizer",
+    ),
+    Row(
+        name="learningRate",
+        meaning="the fine-tuning's highest rate, from which it falls by a cosine; left out, 0.001",
+        convert=_Number,
+        place="model.fine_tuning.lr",
+        shape=_cosine,
+    ),
+    Row(
+        name="weightDecay",
+        meaning="of the fine-tuning",
+        convert=_Number,
+        place="model.fine_tuning.weight_decay",
+    ),
+    Row(
+        name="inputDropout",
+        meaning="the share of the inputs left out in each step of the fine-tuning",
+        convert=_Number,
+        place="model.fine_tuning.dropout_input",
+    ),
+    Row(
+        name="hiddenDropout",
+        meaning="likewise of each hidden layer; in a deeper network the last one repeats",
+        convert=TypeConverters.toListFloat,
+        place="model.fine_tuning.dropout_hidden",
+    ),
+    Row(
+        name="labelSmoothing",
+        meaning="the share of a label given to all classes alike",
+        convert=_Number,
+        place="model.fine_tuning.label_smoothing",
+    ),
+    Row(
+        name="preTrainStrategy",
+        meaning="how the workers agree in the pre-training; left out, as strategy says",
+        convert=_to_strategy,
+        place="strategies.pretraining",
+        shape=json.loads,
+    ),
+    Row(
+        name="fineTuneStrategy",
+        meaning="how the workers agree in the fine-tuning; left out, as strategy says",
+        convert=_to_strategy,
+        place="strategies.fine-tune",
+        shape=json.loads,
+    ),
+    Row(
+        name="precision",
+        meaning="float32, bfloat16, or auto: bfloat16 where it is 1.5 times faster",
+        convert=_Text,
+        place="model.precision",
+    ),
+)
+
+MODULE_ROWS = (
+    *_COMMON_ROWS,
+    Row(
+        name="module",
+        meaning="package.module:factory (or the function itself), importable on every worker; "
+        "returns a torch module from features [B, ...] to outputs [B, classes]",
+        convert=_to_module,
+        place="model.module",
+    ),
+    Row(
+        name="moduleArgs",
+        meaning="the factory's keyword arguments, plain JSON values",
+        convert=_to_json,
+        place="model.arguments",
+    ),
+    Row(
+        name="loss",
+        meaning="cross_entropy, multi_margin, or package.module:function of outputs and labels",
+        convert=_Text,
+        place="model.loss",
+    ),
+    Row(
+        name="labelSmoothing",
+        meaning="the share of a label given to all classes alike, under cross_entropy",
+        convert=_Number,
+        place="model.label_smoothing",
+    ),
+    Row(
+        name="optimizer",
+        meaning="one of torch's by name, or package.module:Class",
+        convert=_Text,
+        place="model.optimizer",
+    ),
+    Row(
+        name="optimizerArgs",
+        meaning="the optimizer's keyword arguments, plain JSON values; the rate is learningRate",
+        convert=_to_json,
+        place="model.settings",
+    ),
+    Row(
+        name="learningRate",
+        meaning="the highest rate, from which it falls by a cosine; left out, 0.001",
+        convert=_Number,
+        place="model.lr",
+        shape=_cosine,
+    ),
+    Row(
+        name="batchSize",
+        meaning="rows of one step of each worker",
+        convert=_Whole,
+        place="model.batch_size",
+    ),
+    Row(
+        name="epochs",
+        meaning="passes over the rows",
+        convert=_Number,
+        place="model.epochs",
+    ),
+    Row(
+        name="precision",
+        meaning="float32, or bfloat16 for products and convolutions",
+        convert=_Text,
+        place="model.precision",
+    ),
+)

@@ -1,0 +1,23 @@
+"""Spark's Python daemon with the tensor library loaded."""
+
+import gc
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+
+def test_the_garbage_round_after_a_task_spares_the_loaded_library(spark):
+    def counts(_):
+        return gc.get_freeze_count(), len(gc.get_objects())
+
+    spared, looked_at = spark.sparkContext.parallelize([0], 1).map(counts).first()
+    assert spared > 2 * looked_at
+
+
+def test_a_fork_has_the_library_before_its_first_line(spark):
+    def loaded(_):
+        return "torch" in sys.modules, "photinus.engine.errand" in sys.modules
+
+    assert spark.sparkContext.parallelize([0], 1).map(loaded).first() == (True, True)
