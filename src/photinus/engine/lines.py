@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from types import TracebackType
 
 __all__ = ["LogLines"]
 
@@ -33,12 +32,7 @@ class LogLines(logging.Handler):
         logging.getLogger().addHandler(self)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         logging.getLogger().removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:

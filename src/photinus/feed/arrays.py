@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import starmap
@@ -15,7 +16,7 @@ from photinus.core.settings import Limit, at_least, validate, whole
 from photinus.feed.base import Batch, Feed, MappedFeed, Transform
 from photinus.feed.rows import Rows
 
-__all__ = ["FeedOrder", "PartitionFeed", "Walk", "draws_seed"]
+__all__ = ["FeedOrder", "PartitionFeed", "RowsFeed", "Walk", "draws_seed"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,25 +101,18 @@ class Walk:
         self.position = position
 
 
-class PartitionFeed(Feed):
-    """Feeds a slot from the rows of its own partition.
+class RowsFeed(Feed):
+    """Feeds a slot from rows that it can read in any order; how many, and which, its heirs say.
 
-    Epoch e's order is a permutation of the content-sorted rows, drawn for
-    (seed, phase, slot, e): nothing to save, and the same on whichever host a retry runs.
-
-    Example:
-        >>> rows = Rows.of(np.arange(10)[:, None])
-        >>> feed = PartitionFeed(rows, FeedOrder(batch_size=4, epochs=1.0))
-        >>> [batch.examples for batch in feed]
-        [4, 4, 2]
+    Args:
+        rows: the rows.
+        order: how they are walked through.
+        held: how many of them an epoch hands out to this slot.
     """
 
-    def __init__(self, rows: Rows, order: FeedOrder) -> None:
+    def __init__(self, rows: Rows, order: FeedOrder, held: int) -> None:
         self._rows = rows
         self._order = order
-        held = len(rows)
-        if order.drop_ragged:
-            held = held // order.batch_size * order.batch_size or held
         self._walk = Walk(order, held, self._epoch_rows)
 
     @property
@@ -142,7 +136,38 @@ class PartitionFeed(Feed):
         """Returns a feed over transformed features: kept where there is room, else by the batch."""
         rows = self._rows.mapped(function)
         if rows is None:
-            return MappedFeed(PartitionFeed(self._rows, self._order), function)
+            return MappedFeed(self._over(self._rows), function)
+        return self._over(rows)
+
+    @abstractmethod
+    def _over(self, rows: Rows) -> Feed:
+        """Returns a feed of the same kind and order over other rows."""
+
+    @abstractmethod
+    def _epoch_rows(self, epoch: int) -> NDArray[np.int64]:
+        """Returns what this slot reads in an epoch, in its order."""
+
+
+class PartitionFeed(RowsFeed):
+    """Feeds a slot from the rows of its own partition.
+
+    Epoch e's order is a permutation of the content-sorted rows, drawn for
+    (seed, phase, slot, e): nothing to save, and the same on whichever host a retry runs.
+
+    Example:
+        >>> rows = Rows.of(np.arange(10)[:, None])
+        >>> feed = PartitionFeed(rows, FeedOrder(batch_size=4, epochs=1.0))
+        >>> [batch.examples for batch in feed]
+        [4, 4, 2]
+    """
+
+    def __init__(self, rows: Rows, order: FeedOrder) -> None:
+        held = len(rows)
+        if order.drop_ragged:
+            held = held // order.batch_size * order.batch_size or held
+        super().__init__(rows, order, held)
+
+    def _over(self, rows: Rows) -> Feed:
         return PartitionFeed(rows, self._order)
 
     def _epoch_rows(self, epoch: int) -> NDArray[np.int64]:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import starmap
-
 import numpy as np
 from numpy.typing import NDArray
 
 from photinus.core.seeds import generator
-from photinus.feed.arrays import FeedOrder, Walk
-from photinus.feed.base import Batch, Feed, MappedFeed, Transform
+from photinus.feed.arrays import FeedOrder, RowsFeed
+from photinus.feed.base import Feed
 from photinus.feed.rows import Rows
 
 __all__ = ["SharedFeed"]
 
 
-class SharedFeed(Feed):
+class SharedFeed(RowsFeed):
     """Feeds a slot its share of one global permutation an epoch, drawn for (seed, phase, epoch).
 
     With K workers and batches of B, step s takes the global batch s of K·B rows, and slot k its
@@ -35,44 +32,21 @@ class SharedFeed(Feed):
     """
 
     def __init__(self, rows: Rows, order: FeedOrder) -> None:
-        self._all = rows
-        self._order = order
         self._full, ragged = divmod(len(rows), order.workers * order.batch_size)
         start, stop = (ragged * slot // order.workers for slot in (order.slot, order.slot + 1))
         self._slice = slice(start, stop)
         whole = self._full * order.batch_size
         held = whole if order.drop_ragged and whole else whole + stop - start
-        self._walk = Walk(order, held, self._epoch_rows)
+        super().__init__(rows, order, held)
 
-    @property
-    def rows(self) -> int:
-        """How many rows an epoch hands out to this slot."""
-        return self._walk.rows
-
-    @property
-    def position(self) -> int:
-        """Examples handed out so far in this phase, by this slot."""
-        return self._walk.position
-
-    def __iter__(self) -> Iterator[Batch]:
-        return starmap(self._all.batch, self._walk)
-
-    def seek(self, position: int) -> None:
-        """Goes on after `position` examples."""
-        self._walk.seek(position)
-
-    def mapped(self, function: Transform) -> Feed:
-        """Returns a feed over transformed features: kept where there is room, else by the batch."""
-        rows = self._all.mapped(function)
-        if rows is None:
-            return MappedFeed(SharedFeed(self._all, self._order), function)
+    def _over(self, rows: Rows) -> Feed:
         return SharedFeed(rows, self._order)
 
     def _epoch_rows(self, epoch: int) -> NDArray[np.int64]:
         """This slot's share of the epoch's permutation, in the order of its steps."""
         order = self._order
         drawn = generator(order.seed, "shared order", order.phase, epoch)
-        permuted = self._all.order[drawn.permutation(len(self._all))]
+        permuted = self._rows.order[drawn.permutation(len(self._rows))]
         border = self._full * order.workers * order.batch_size
         steps = permuted[:border].reshape(self._full, order.workers, order.batch_size)  # [F, K, B]
         return np.concatenate((steps[:, order.slot].ravel(), permuted[border:][self._slice]))

@@ -88,12 +88,11 @@ class Sgd(Outer):
 
 
 @dataclass(frozen=True, slots=True)
-class Nesterov(Outer):
-    """b ← βb + Δ; θ ← θ − lr·(Δ + βb) (DiLoCo: Douillard et al., 2023)."""
+class _Heavy(Outer):
+    """What carries on: its gain is the learning rate over (1 − momentum)."""
 
-    lr: float = 0.7
+    lr: float
     momentum: float = 0.5
-    name = "nesterov"
     LIMITS = {"lr": above(0), "momentum": between(0, 0.999)}  # noqa: RUF012
 
     def __post_init__(self) -> None:
@@ -107,6 +106,15 @@ class Nesterov(Outer):
     def init(self, vector: Vector) -> State:
         """Returns an empty momentum buffer."""
         return (np.zeros_like(vector),)
+
+
+@dataclass(frozen=True, slots=True)
+class Nesterov(_Heavy):
+    """b ← βb + Δ; θ ← θ − lr·(Δ + βb) (DiLoCo: Douillard et al., 2023)."""
+
+    lr: float = 0.7
+    momentum: float = 0.5
+    name = "nesterov"
 
     def update(self, vector: Vector, delta: Vector, state: State) -> tuple[Vector, State]:
         """One step: b ← βb + Δ; θ ← θ − lr·(Δ + βb)."""
@@ -119,25 +127,12 @@ class Nesterov(Outer):
 
 
 @dataclass(frozen=True, slots=True)
-class SlowMo(Outer):
+class SlowMo(_Heavy):
     """u ← βu + Δ; θ ← θ − lr·u: heavy-ball momentum over rounds (Wang et al., 2019)."""
 
     lr: float = 1.0
     momentum: float = 0.5
     name = "slowmo"
-    LIMITS = {"lr": above(0), "momentum": between(0, 0.999)}  # noqa: RUF012
-
-    def __post_init__(self) -> None:
-        validate(self)
-
-    @property
-    def gain(self) -> float:
-        """The learning rate over (1 − momentum)."""
-        return self.lr / (1 - self.momentum)
-
-    def init(self, vector: Vector) -> State:
-        """Returns an empty momentum buffer."""
-        return (np.zeros_like(vector),)
 
     def update(self, vector: Vector, delta: Vector, state: State) -> tuple[Vector, State]:
         """One step: u ← βu + Δ; θ ← θ − lr·u."""
