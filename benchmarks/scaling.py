@@ -1,105 +1,283 @@
-"""Images a second of one worker, of two, and of two processes that know nothing of each other.
+"""Images a second of workers that agree, beside processes that know nothing of each other.
 
-    OMP_NUM_THREADS=1 python benchmarks/scaling.py [--pairs 5]
+    OMP_NUM_THREADS=1 python benchmarks/scaling.py [--pairs 5]                   # the DBN
+    OMP_NUM_THREADS=1 python benchmarks/scaling.py CIFAR10 --engine spark        # the CNN
+    OMP_NUM_THREADS=1 python benchmarks/scaling.py CIFAR10 --engine spark --share 0.4
 
 The limit of a machine is what unconnected processes reach together; the share of it is what
-agreeing costs. Fine-tuning of the deep belief network, one thread a worker, encrypted link.
+agreeing costs. One thread a worker, from the first round to the last, with feed, decoding and
+augmentation. All ways take turns, so that a busy minute hits all; ratios are within a turn, their
+median is printed, with the interval in which it lies by 95 % (bootstrap). `--keep` adds the turns
+to a file and prints over all that are in it.
+
+With `--share` 1, 2, 3 and 4 workers are each held to so much of a core (root; cgroup v1, periods
+of 10 ms), as if each had a small machine of its own.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import secrets
 import statistics
+import subprocess
+import sys
 import threading
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from time import monotonic
+from typing import Any
 
-from photinus.core.events import Event, RoundClosed
+import numpy as np
+
+from photinus.core.events import Event, RoundClosed, WorkerJoined
 from photinus.engine.base import ArrayData, Assignment
 from photinus.engine.local import LocalEngine
-from photinus.feed import mnist
+from photinus.feed import cifar, mnist
 from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.run.job import Job
+from photinus.run.presets import preset
 from photinus.strategies.recipes import RECIPES
 
+CGROUP = Path("/sys/fs/cgroup/cpu")
+PERIOD_MICROSECONDS = 10_000  # short, so that a step of some milliseconds is not chopped unevenly
 
+
+@dataclass
 class Speed:
-    """Measures from the first round to the last: neither start nor end counts."""
+    """Notes each round's time and examples, and hands each worker's process to `join`."""
 
-    def __init__(self) -> None:
-        self.first: tuple[float, int] | None = None
-        self.last: tuple[float, int] = (0.0, 0)
+    join: Callable[[int, int], object] | None = None
+    rounds: list[tuple[float, int]] = field(default_factory=list)
 
     def __call__(self, event: Event) -> None:
         """Takes in one event."""
         if isinstance(event, RoundClosed):
-            self.last = (monotonic(), event.examples)
-            self.first = self.first or self.last
-
-    @property
-    def images_per_second(self) -> float:
-        """Of all workers together."""
-        assert self.first is not None
-        return (self.last[1] - self.first[1]) / (self.last[0] - self.first[0])
+            self.rounds.append((monotonic(), event.examples))
+        elif isinstance(event, WorkerJoined) and self.join is not None:
+            self.join(event.slot, event.pid)
 
 
-def run(workers: int, recipe: str, data: ArrayData, epochs: float) -> float:
-    """Trains and returns images a second."""
-    model = DBN(
-        pretraining=Pretraining(epochs=0.0),
-        fine_tuning=FineTuning(epochs=epochs, batch_size=100),
+def rate(speeds: list[Speed]) -> float:
+    """Returns images a second of all together, while all of them were under way."""
+    start = max(s.rounds[0][0] for s in speeds)
+    end = min(s.rounds[-1][0] for s in speeds)
+    total = 0.0
+    for speed in speeds:
+        times, examples = zip(*speed.rounds, strict=True)
+        reached = np.interp([start, end], times, examples)
+        total += float(reached[1] - reached[0])
+    return total / (end - start)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What is trained, and where."""
+
+    job: Job
+    data: ArrayData
+    epochs: float
+    spark: Any = None
+    frames: dict[int, Any] = field(default_factory=dict)
+
+    def model(self, epochs: float) -> Any:
+        """Returns the job's model for so many epochs."""
+        if isinstance(self.job.model, DBN):
+            tuning = replace(self.job.model.fine_tuning, epochs=epochs)
+            return replace(self.job.model, fine_tuning=tuning)
+        return replace(self.job.model, epochs=epochs)
+
+    def start(self, data: ArrayData, workers: int, recipe: str, speed: Speed, **where: Any) -> None:
+        """Trains, with `speed` listening; `where`: security, is_local, epochs."""
+        model = self.model(where.get("epochs", self.epochs))
+        job = replace(self.job, model=model, workers=workers, strategy=RECIPES[recipe].build())
+        program, _ = job.program(len(data.features))
+        given = Assignment(
+            program=program,
+            data=data,
+            run=secrets.token_bytes(16),
+            emit=speed,
+            security=where.get("security", "tls"),
+        )
+        if self.spark is None or where.get("is_local"):
+            LocalEngine().run(given)
+            return
+        from photinus.engine.spark import SparkEngine
+
+        SparkEngine(self.spark).run(replace(given, data=self._framed(program)))
+
+    def _framed(self, program: Any) -> Any:
+        from photinus.engine.spark import FrameData, frame_of
+
+        workers = program.workers
+        if workers not in self.frames:
+            parts = [self.data.part(program, slot) for slot in range(workers)]
+            self.frames[workers] = frame_of(self.spark, parts).cache()
+            self.frames[workers].count()
+        return FrameData(
+            frame=self.frames[workers], features="features", label="label", scale=self.data.scale
+        )
+
+    def together(self, workers: int, recipe: str, security: str = "tls") -> float:
+        """Returns images a second of workers that agree."""
+        speed = Speed()
+        self.start(self.data, workers, recipe, speed, security=security)
+        return rate([speed])
+
+    def alone(self) -> float:
+        """Returns images a second of one worker, in half the steps."""
+        speed = Speed()
+        self.start(self.data, 1, "averaging", speed, epochs=self.epochs / 2)
+        return rate([speed])
+
+    def unconnected(self) -> float:
+        """Returns what two processes of one worker reach side by side, each on its half."""
+        half = len(self.data.features) // 2
+        halves = [
+            replace(self.data, features=self.data.features[part], labels=self.data.labels[part])
+            for part in (slice(half), slice(half, None))
+        ]
+        speeds = [Speed(), Speed()]
+        threads = [
+            threading.Thread(target=self.start, args=(d, 1, "averaging", s), kwargs={"is_local": 1})
+            for d, s in zip(halves, speeds, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return rate(speeds)
+
+    def held(self, workers: int, recipe: str, cores: float) -> float:
+        """Returns images a second of workers held to so much of a core each."""
+        with shares(workers, cores) as enter:
+            speed = Speed(join=enter)
+            self.start(self.data, workers, recipe, speed, epochs=self.epochs * workers)
+        return rate([speed])
+
+
+@contextmanager
+def shares(workers: int, cores: float) -> Iterator[Callable[[int, int], object]]:
+    """Makes a small machine for each worker; yields what puts a process there."""
+    folders = [CGROUP / f"photinus-{os.getpid()}-{slot}" for slot in range(workers)]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "cpu.cfs_period_us").write_text(str(PERIOD_MICROSECONDS))
+        (folder / "cpu.cfs_quota_us").write_text(str(int(cores * PERIOD_MICROSECONDS)))
+    try:
+        yield lambda slot, pid: (folders[slot] / "cgroup.procs").write_text(str(pid))
+    finally:
+        for folder in folders:
+            for pid in (folder / "cgroup.procs").read_text().split():
+                (CGROUP / "cgroup.procs").write_text(pid)
+            folder.rmdir()
+
+
+def plain_torch(folder: str) -> float:
+    """Returns images a second of plain PyTorch, in a process of its own, without Spark."""
+    code = (
+        "import sys, time, torch; sys.path.insert(0, sys.argv[1]); import cnn\n"
+        "from photinus.feed.arrays import FeedOrder, PartitionFeed\n"
+        "torch.set_num_threads(1)\n"
+        "way = cnn.Plain(PartitionFeed(cnn.pictures(sys.argv[2]), FeedOrder(batch_size=128)))\n"
+        "way.step(); start = time.monotonic()\n"
+        "for _ in range(10): way.step()\n"
+        "print(1280 / (time.monotonic() - start))"
     )
-    job = Job(model=model, workers=workers, strategy=RECIPES[recipe].build()).resolved()
-    program, _ = job.program(len(data.features))
-    speed = Speed()
-    LocalEngine().run(
-        Assignment(program=program, data=data, run=secrets.token_bytes(16), emit=speed)
-    )
-    return speed.images_per_second
+    command = [sys.executable, "-c", code, str(Path(__file__).parent), folder]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def unconnected(data: ArrayData, epochs: float) -> float:
-    """Returns what two runs of one worker reach side by side, each on its half."""
-    half = len(data.features) // 2
-    halves = [
-        replace(data, features=data.features[part], labels=data.labels[part])
-        for part in (slice(half), slice(half, None))
-    ]
-    speeds: list[float] = []
-    threads = [
-        threading.Thread(target=lambda d=d: speeds.append(run(1, "averaging", d, epochs)))
-        for d in halves
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(speeds)
+def interval(ratios: list[float]) -> tuple[float, float]:
+    """Returns where the median lies by 95 %, by bootstrap."""
+    drawn = np.random.default_rng(0).choice(ratios, (4000, len(ratios)))
+    low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
+    return float(low), float(high)
+
+
+def table(turns: list[dict[str, float]], limit: str) -> None:
+    """Prints a line for each way."""
+    print(f"{len(turns)} turns | images/s | of {limit} | 95 %")
+    print("--- | --- | --- | ---")
+    for name in turns[0]:
+        ratios = [turn[name] / turn[limit] for turn in turns]
+        low, high = interval(ratios)
+        middle = statistics.median(turn[name] for turn in turns)
+        print(f"{name} | {middle:,.0f} | {statistics.median(ratios):.3f} | {low:.3f} to {high:.3f}")
+
+
+def bench(a: argparse.Namespace) -> Bench:
+    """Returns what was asked for."""
+    most = 4 if a.share else 2
+    spark = None
+    if a.engine == "spark":
+        from photinus.engine.session import spark_session
+
+        spark = spark_session(most, name="scaling")
+    if a.cifar10 is None:
+        images = mnist.load()
+        model = DBN(pretraining=Pretraining(epochs=0.0), fine_tuning=FineTuning(batch_size=100))
+        data = ArrayData(images.train_images, images.train_labels, 1 / 255)
+        return Bench(Job(model=model).resolved(), data, a.epochs, spark)
+    job = preset("cifar10", 1)
+    # said, not measured: two ways must not choose differently
+    fixed = {"precision": a.precision, "memory": "channels_last", "batch_size": a.batch}
+    job = replace(job, model=replace(job.model, **fixed))
+    images, labels = cifar.load(a.cifar10)
+    return Bench(job, ArrayData(images, labels), a.epochs, spark)
+
+
+def ways(b: Bench, a: argparse.Namespace) -> dict[str, Callable[[], float]]:
+    """Returns how images a second are measured, by name; the first is the limit."""
+    if a.share:
+        return {
+            f"{recipe}, {workers} at {a.share:g}": lambda w=workers, r=recipe: b.held(w, r, a.share)
+            for recipe in a.recipes
+            for workers in (1, 2, 3, 4)
+        }
+    found: dict[str, Callable[[], float]] = {"two unconnected": b.unconnected}
+    for recipe in a.recipes:
+        found[recipe] = lambda r=recipe: b.together(2, r)
+    if "all_reduce" in a.recipes:
+        found["all_reduce, in clear"] = lambda: b.together(2, "all_reduce", "none")
+    found["one worker"] = b.alone
+    if a.cifar10:
+        found["plain PyTorch, alone"] = lambda: plain_torch(a.cifar10)
+    return found
 
 
 def main() -> None:
-    """Prints medians over the pairs."""
+    """Prints medians over the turns."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("cifar10", nargs="?", help="a folder with CIFAR-10; else the DBN's MNIST")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--epochs", type=float, default=1.0)
+    parser.add_argument("--engine", choices=("local", "spark"), default="local")
+    parser.add_argument("--recipes", nargs="+", default=["averaging", "all_reduce"])
+    parser.add_argument("--batch", type=int, default=128, help="of each worker of the CNN")
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="bfloat16")
+    parser.add_argument("--share", type=float, default=0.0, help="of a core, for each worker")
+    parser.add_argument("--keep", help="a file of turns")
     a = parser.parse_args()
-    images = mnist.load()
-    data = ArrayData(images.train_images, images.train_labels, 1 / 255)
-    one, limit, shares = [], [], {"averaging": [], "all_reduce": []}
+    kept = Path(a.keep) if a.keep else None
+    turns = json.loads(kept.read_text()) if kept and kept.exists() else []
+    b = bench(a)
+    measured = ways(b, a)
     for _ in range(a.pairs):
-        one.append(run(1, "averaging", data, a.epochs / 2))
-        limit.append(unconnected(data, a.epochs))
-        for recipe, measured in shares.items():
-            measured.append(run(2, recipe, data, a.epochs))
-    top = statistics.median(limit)
-    print("what | images/s | of one worker | of two unconnected")
-    print("--- | --- | --- | ---")
-    rows = {"one worker": one, "two unconnected": limit, **shares}
-    for name, speeds in rows.items():
-        middle = statistics.median(speeds)
-        by_one, by_limit = middle / statistics.median(one), middle / top
-        print(f"{name} | {middle:,.0f} | {by_one:.2f} | {by_limit:.2f}")
+        turns.append({name: measure() for name, measure in measured.items()})
+        if kept:
+            kept.write_text(json.dumps(turns))
+    print(f"load {os.getloadavg()[0]:.1f}, batch {a.batch}, {a.precision}")
+    if not a.share:
+        table(turns, "two unconnected")
+    for recipe in a.recipes if a.share else ():
+        mine = [{n: v for n, v in t.items() if n.startswith(recipe)} for t in turns]
+        table(mine, f"{recipe}, 1 at {a.share:g}")
+    if b.spark is not None:
+        b.spark.stop()
 
 
 if __name__ == "__main__":
