@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["FrameData", "SparkEngine", "check_slots", "frame_of", "slots_of"]
 
 _SCHEMA = "slot int, rows long, streams boolean"
+_SLOT = ("executor.cores", "task.cpus")
 _REGISTER_SECONDS = 30.0
 """So long executors may take to register."""
 
@@ -296,5 +297,8 @@ def slots_of(spark: SparkSession) -> int | None:
         cores = int(str(conf.get("spark.executor.cores", "1")))
         cpus = int(str(conf.get("spark.task.cpus", "1")))
         return None if most > 1_000_000 else most * (cores // cpus)
+    if str(conf.get("spark.master", "")) == "yarn":  # which starts containers when it has room
+        cores, cpus = (int(str(conf.get(f"spark.{key}", "1"))) for key in _SLOT)
+        return int(str(conf.get("spark.executor.instances", "2"))) * (cores // cpus)
     profile = scala.resourceProfileManager().defaultResourceProfile()
     return int(scala.maxNumConcurrentTasks(profile))
