@@ -25,7 +25,7 @@ from photinus.feed.arrow import ColumnSpec
 from photinus.feed.base import Array
 from photinus.feed.checks import RowChecks, Sieve
 from photinus.feed.rows import Rows
-from photinus.feed.spark import columns, partitioned
+from photinus.feed.spark import columns, kept, partitioned
 from photinus.feed.spool import Budget, gather
 from photinus.feed.stream import StreamFeed
 from photinus.nodes.coordinator import Result
@@ -97,8 +97,7 @@ class SparkEngine(Engine):
         for text in session_warnings(spark):
             assignment.emit(Warned(text=text))
         host = str(spark.conf.get("spark.driver.host", "127.0.0.1"))
-        with Hall(assignment, host) as hall:
-            frame = partitioned(frame, workers)
+        with kept(partitioned(frame, workers)) as frame, Hall(assignment, host) as hall:
 
             def job(counted: Mapping[int, int] | None = None) -> SparkJob:
                 errand = hall.errand(self._faults)
