@@ -7,6 +7,7 @@ import re
 import secrets
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ class Mirror:
             CheckpointError: they cannot be read.
         """
         for name in names or self._names(self._path):
-            self._tried(lambda name=name: self._down(name), f"{self.address}/{name} cannot be read")
+            self._tried(partial(self._down, name), f"{self.address}/{name} cannot be read")
 
     def claim(self, term: int) -> None:
         """Takes a term there, too; what was brought down says which is the next.
@@ -87,7 +88,8 @@ class Mirror:
         self.term = term
         for folder in (self._path, f"{self._path}/{_CHECKPOINTS}"):
             for left in self._names(folder, _ASIDE):  # by a coordinator that was killed
-                self._tried(lambda p=f"{folder}/{left}": self._fs.rm(p, recursive=True), left)
+                act = partial(self._fs.rm, f"{folder}/{left}", recursive=True)
+                self._tried(act, f"{self.address}/{left} cannot be removed")
 
     def check(self) -> None:
         """Passes while the claimed term is the newest.

@@ -43,7 +43,9 @@ LAUNCHER: Final = "bin/python"
 """In the environment: the node's own Python, with the packages that travelled."""
 _EXTRAS: Final = ("spark", "hdfs")
 _SITE: Final = "site"
-_UNNEEDED: Final = re.compile(r"torch/(bin|include|share|test)/|pyspark/jars/|.*\.(a|pyi)$")
+_UNNEEDED: Final = re.compile(
+    r"torch/(include|share|test)/|torch/bin/(?!torch_shm_manager)|pyspark/jars/|.*\.(a|pyi)$"
+)
 """Programs, C++ headers and tests of torch, 60 MB; Spark's jars travel by themselves."""
 _SCRIPT: Final = """\
 #!/bin/sh
@@ -105,7 +107,7 @@ def distributions() -> dict[str, metadata.Distribution]:
         True
     """
     found: dict[str, metadata.Distribution] = {}
-    wanted = [("photinus", _EXTRAS)]
+    wanted: list[tuple[str, tuple[str, ...]]] = [("photinus", _EXTRAS)]
     while wanted:
         name, extras = wanted.pop()
         key = re.sub(r"[-_.]+", "-", name).lower()
@@ -136,7 +138,7 @@ def environment() -> Parcel:
     their hashes.
     """
     found = {k: d for k, d in sorted(distributions().items()) if k != "photinus"}
-    digest = hashlib.sha256(_script().encode())
+    digest = hashlib.sha256(f"{_script()} {_UNNEEDED.pattern}".encode())
     for name, distribution in found.items():
         said = distribution.read_text("RECORD") or distribution.version
         digest.update(f"{name} {said}".encode())
