@@ -1,15 +1,19 @@
 """Seconds to agree on 10 million float32 with two workers on loopback: gloo beside `all_reduce`.
 
-    OMP_NUM_THREADS=1 python benchmarks/all_reduce.py [--numbers 10000000] [--rounds 20]
+    OMP_NUM_THREADS=1 python benchmarks/all_reduce.py [--numbers 10000000] [--rounds 20] [--deltas]
 
 Both loops do the same: a constant gradient, agree on the mean, one plain step of descent. gloo
-goes through torch.distributed (no encryption); ours with every worker owning a shard, in clear and
-over TLS, and with one owner. They take turns; a line is the median of the tries.
+goes through torch.distributed (no encryption); ours with every worker owning a shard, in clear,
+over TLS, and with one owner. They take turns; a line is the median of
+the tries. With --deltas rounds of `averaging` after every step instead, with its outer momentum, by
+one owner and by two. MB: of arrays, in and out of the node that most pass through.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import itertools
 import os
 import secrets
 import statistics
@@ -22,6 +26,7 @@ from time import monotonic
 
 import numpy as np
 
+from photinus.core.clock import Steps
 from photinus.core.events import Event, RoundClosed
 from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
 from photinus.engine.base import ArrayData, Assignment
@@ -30,7 +35,8 @@ from photinus.models.base import Batch, Model, Stage
 from photinus.models.inner import Inner, TorchInner
 from photinus.models.schedules import Schedule
 from photinus.nodes.program import Phase, Program
-from photinus.strategies.recipes import all_reduce
+from photinus.strategies.agreement import Agreement
+from photinus.strategies.recipes import all_reduce, averaging
 
 WORKERS, WARM = 2, 3
 LAYOUT = "w"
@@ -71,30 +77,36 @@ class StillStage(Stage):
         return TorchInner(layout, "sgd", lr=Schedule.constant(0.1))
 
 
-def ours(numbers: int, rounds: int, security: str, owners: int) -> float:
-    """Returns the median seconds from round to round."""
+def ours(numbers: int, rounds: int, security: str, agreement: Agreement) -> tuple[float, float]:
+    """Returns the median seconds from round to round, and MB a round through the busiest node."""
     from all_reduce import StillStage as Sent  # by its importable name, as the workers find it
 
     stage = Sent(numbers=numbers, epochs=float(rounds + WARM))
-    agreement = all_reduce(owners=owners) if owners > 1 else all_reduce()
     program = Program(phases=(Phase(stage=stage, agreement=agreement),), workers=WORKERS)
     at: list[float] = []
+    sent: list[int] = []
 
     def emit(event: Event) -> None:
         if isinstance(event, RoundClosed):
             at.append(monotonic())
+            sent.append(event.bytes_up + event.bytes_down)
 
     data = ArrayData(np.arange(WORKERS, dtype=np.float32)[:, None])
     LocalEngine().run(
         Assignment(
-            program=program, data=data, run=secrets.token_bytes(16), emit=emit, security=security
+            program=program,
+            data=data,
+            run=secrets.token_bytes(16),
+            emit=emit,
+            security=security,
         )
     )
-    return statistics.median(np.diff(at)[WARM - 1 :])
+    nodes = WORKERS / 2 if agreement.owners > 1 else 1  # each sends its share, and hears as much
+    return statistics.median(np.diff(at)[WARM - 1 :]), statistics.median(sent) / nodes / 1e6
 
 
-def gloo(numbers: int, rounds: int) -> float:
-    """Returns the same of two processes that use torch.distributed."""
+def gloo(numbers: int, rounds: int) -> tuple[float, float]:
+    """Returns the same of two processes that use torch.distributed: its ring sends as much."""
     command = [sys.executable, __file__, "--gloo", str(numbers), str(rounds)]
     port = str(20000 + secrets.randbelow(20000))
     settings = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(WORKERS)}
@@ -105,7 +117,7 @@ def gloo(numbers: int, rounds: int) -> float:
         for rank in range(WORKERS)
     ]
     said = [child.communicate()[0] for child in children]
-    return float(said[0])
+    return float(said[0]), 2 * 2 * (WORKERS - 1) / WORKERS * numbers * 4 / 1e6
 
 
 def in_gloo(numbers: int, rounds: int) -> None:
@@ -134,27 +146,29 @@ def main() -> None:
     parser.add_argument("--numbers", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--tries", type=int, default=3)
+    parser.add_argument("--deltas", action="store_true")
     parser.add_argument("--gloo", type=int, nargs=2, help=argparse.SUPPRESS)
     a = parser.parse_args()
     if a.gloo:
         return in_gloo(*a.gloo)
-    ways = {
-        "gloo, in clear": lambda: gloo(a.numbers, a.rounds),
-        "all_reduce(owners=2), in clear": lambda: ours(a.numbers, a.rounds, "none", WORKERS),
-        "all_reduce(owners=2), TLS": lambda: ours(a.numbers, a.rounds, "tls", WORKERS),
-        "all_reduce, one owner, in clear": lambda: ours(a.numbers, a.rounds, "none", 1),
-        "all_reduce, one owner, TLS": lambda: ours(a.numbers, a.rounds, "tls", 1),
-    }
-    taken: dict[str, list[float]] = {name: [] for name in ways}
+    every = {"every": Steps(1), "codec": "fp32"}
+    make = functools.partial(averaging, **every) if a.deltas else all_reduce
+    ways = {} if a.deltas else {"gloo, in clear": lambda: gloo(a.numbers, a.rounds)}
+    for owners, security in itertools.product((WORKERS, 1), ("none", "tls")):
+        name = f"{make().recipe}(owners={owners}), {'TLS' if security == 'tls' else 'in clear'}"
+        agreement = make(owners=owners)
+        ways[name] = functools.partial(ours, a.numbers, a.rounds, security, agreement)
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for _ in range(a.tries):
         for name, run in ways.items():
             taken[name].append(run())
-    base = statistics.median(taken["gloo, in clear"])
-    print("way | ms a round | of gloo's")
-    print("--- | --- | ---")
-    for name, seconds in taken.items():
-        middle = statistics.median(seconds)
-        print(f"{name} | {1e3 * middle:.0f} | {middle / base:.2f}")
+    first = next(iter(taken))
+    base = statistics.median(seconds for seconds, _ in taken[first])
+    print(f"way | ms a round | of {first} | MB")
+    print("--- | --- | --- | ---")
+    for name, told in taken.items():
+        middle = statistics.median(seconds for seconds, _ in told)
+        print(f"{name} | {1e3 * middle:.0f} | {middle / base:.2f} | {told[0][1]:.0f}")
     return None
 
 

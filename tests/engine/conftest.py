@@ -127,11 +127,12 @@ SMALL = {
     "full_gradient": full_gradient(),
     "gossip": gossip(every=Steps(4), exact_every=3),
     "iterative_reduce": iterative_reduce(),
+    "owners": averaging(every=Steps(6), owners=4),
     "publish": publish(every=Steps(4), exact_every=3),
     "post_local": post_local(every=Steps(10)),
     "streaming": streaming(every=Steps(12), outer=Nesterov(0.4, 0.6), delay=2),
 }
-"""Every recipe of rounds, with rounds that fit the small field."""
+"""Every recipe of rounds, one by several owners too, with rounds that fit the small field."""
 
 
 @dataclass

@@ -34,7 +34,13 @@ def stage_of(field, epochs):
 
 
 @pytest.mark.parametrize(
-    "agreement", [averaging(every=Steps(5), outer=Nesterov(0.7, 0.6)), all_reduce()], ids=str
+    "agreement",
+    [
+        averaging(every=Steps(5), outer=Nesterov(0.7, 0.6)),
+        averaging(every=Steps(5), outer=Nesterov(0.7, 0.6), owners=4),
+        all_reduce(),
+    ],
+    ids=lambda a: f"{a.recipe} {a.owners}",
 )
 def test_buffers_reach_the_result_merged_and_never_stepped(field, agreement):
     played = field.play(agreement, stages=[stage_of(field, 6)]).run()

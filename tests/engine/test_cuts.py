@@ -8,6 +8,7 @@ from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
 from photinus.engine.faults import Faults
 from photinus.run.resume import cut_from, files_of, meta_of
+from photinus.strategies.outer import Nesterov
 from photinus.strategies.recipes import (
     RECIPES,
     all_reduce,
@@ -24,7 +25,7 @@ BARRIERS = [
 # -- cuts -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [n for n in BARRIERS if n != "full_gradient"])
+@pytest.mark.parametrize("name", [*(n for n in BARRIERS if n != "full_gradient"), "owners"])
 def test_a_run_that_is_resumed_ends_with_the_same_bits(field, name):
     stages = [field.stage(name=n, epochs=5) for n in ("first", "second")]
     usual = {"stages": stages, "desk": {"checkpoint_seconds": 0.2}}
@@ -53,7 +54,7 @@ def heavy(field):
     return Heavy(features=6, classes=3, epochs=6, batch_size=8, dtype="float64")
 
 
-@pytest.mark.parametrize("name", ["all_reduce", "averaging"])
+@pytest.mark.parametrize("name", ["all_reduce", "averaging", "owners"])
 def test_cuts_since_a_lost_worker_came_back_resume_to_the_same_bits(field, name):
     stage = heavy(field)
     whole = field.play(field.small[name], stages=[stage], desk={"checkpoint_seconds": 0.0})
@@ -126,6 +127,19 @@ def test_healing_carries_the_momentum_of_a_survivor(field):
     played.simulation.at(0.31, played.simulation.kill, 2, 0.2)
     played.run()
     assert not played.tape.warnings(), "all ended with the same bits"
+
+
+@pytest.mark.parametrize("at", [0.31, 0.95])
+def test_who_comes_back_among_owners_takes_the_same_outer_step(field, at):
+    """Its momentum is a survivor's: else the workers would part, and end with different bits."""
+    agreement = averaging(every=Steps(6), outer=Nesterov(0.7, 0.9), gain="unsafe", owners=4)
+    played = field.play(agreement, epochs=8)
+    played.simulation.at(at, played.simulation.kill, 2, 0.2)
+    played.run()
+    assert [e.slot for e in played.tape.of("WorkerJoined") if e.lease > 1] == [2]
+    assert played.tape.warnings() == [], "all ended with the same bits"
+    applied = played.tape.assert_exact()
+    assert played.tape.examples(applied) == 8 * len(field.labels)
 
 
 def test_a_cut_of_a_lossy_network_is_made_all_the_same(field):

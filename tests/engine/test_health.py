@@ -6,7 +6,7 @@ import pytest
 from photinus.core.clock import Steps
 from photinus.engine.base import ArrayData, part_of
 from photinus.feed.rows import Rows
-from photinus.strategies.recipes import all_reduce, averaging, downpour
+from photinus.strategies.recipes import all_reduce, averaging, downpour, publish
 
 
 def metric(played, name):
@@ -63,7 +63,10 @@ def dealt(field, *, is_sorted, workers=4):
     return [part_of(Rows.of(field.features[p], field.labels[p]), program) for p in picks]
 
 
-@pytest.mark.parametrize("agreement", [averaging(every=Steps(10)), downpour()], ids=str)
+SKEWED = [averaging(every=Steps(10)), averaging(every=Steps(10), owners=4), downpour(), publish()]
+
+
+@pytest.mark.parametrize("agreement", SKEWED, ids=lambda a: f"{a.recipe} {a.owners}")
 def test_rows_sorted_by_label_are_told_before_training_with_advice(field, agreement):
     played = field.play(agreement, parts=dealt(field, is_sorted=True)).run()
     (warning,) = [w for w in played.tape.warnings() if "other labels" in w]

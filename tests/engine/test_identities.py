@@ -125,6 +125,28 @@ def test_several_owners_give_the_bits_of_one(field, codec):
     assert many.counts == one.counts
 
 
+@pytest.mark.parametrize(
+    "make", [averaging, diloco, post_local, recipes.iterative_reduce], ids=lambda m: m.__name__
+)
+@pytest.mark.parametrize("codec", ["fp32", "bf16"])
+def test_several_owners_of_deltas_give_the_bits_of_one(field, make, codec):
+    """Uneven rows, an outer momentum and every merge: the same step is taken on every worker."""
+    every = Epochs(1) if make is recipes.iterative_reduce else Steps(6)
+    parts = field.parts(4, [60, 150, 120, 150], dtype="float32")
+    one, many = (
+        field.play(
+            make(every=every, outer=Nesterov(0.7, 0.5), merge="nova", codec=codec, owners=n),
+            dtype="float32",
+            parts=parts,
+            epochs=4,
+        ).run()
+        for n in (1, 4)
+    )
+    np.testing.assert_array_equal(many.vector, one.vector)
+    assert many.counts == one.counts
+    assert many.tape.warnings() == one.tape.warnings()
+
+
 def test_full_gradient_of_many_workers_is_full_batch_descent(field):
     expected = field.plain(batch_size=len(field.labels))
     shares = [30, 150, 100, 200]

@@ -11,8 +11,9 @@ from photinus.core.clock import Steps
 from photinus.core.errors import RunFailedError
 from photinus.core.parameters import fingerprint
 from photinus.engine.faults import Faults
+from photinus.engine.simulate import Simulation
 from photinus.nodes.coordinator import Coordinator
-from photinus.nodes.peers import Peers
+from photinus.nodes.peers import COORDINATOR, Peers
 from photinus.strategies import peers as strategies
 from photinus.strategies.recipes import all_reduce, averaging, gossip, publish
 
@@ -140,6 +141,23 @@ def test_who_dies_in_a_meeting_lets_the_survivors_meet_again(field):
     assert played.tape.warnings() == []
 
 
+@pytest.mark.parametrize("name", [*WAYS, "deltas"])
+def test_rounds_tell_every_byte_that_workers_sent_each_other(field, monkeypatch, name):
+    sent, post = Counter(), Simulation._post
+
+    def posting(self, node, out):
+        for to, frame in out:
+            sent["bytes"] += (to != COORDINATOR) * sum(a.nbytes for a in frame.arrays)
+        post(self, node, out)
+
+    monkeypatch.setattr(Simulation, "_post", posting)
+    played = field.play({**WAYS, **ROADS}[name], epochs=4).run(until=200)
+    told = [e.bytes_up for e in played.tape.of("RoundClosed")]
+    assert sum(told) == sent["bytes"]
+    if name == "deltas":  # each worker says (K - 1)/K of a bf16 vector, and hears as much, twice
+        assert told == [2 * 3 * 2 * played.vector.size] * len(told)
+
+
 @pytest.mark.parametrize("name", WAYS)
 def test_a_slow_worker_holds_nobody_up(field, name):
     """At least 85 % of the summed speed, where rounds of fixed steps go at the slowest's."""
@@ -222,6 +240,7 @@ ROADS = {
     "publish": publish(every=Steps(3), exact_every=3),
     "gossip": gossip(every=Steps(3), exact_every=3),
     "shards": all_reduce(owners=4),
+    "deltas": averaging(every=Steps(3), owners=4),
 }
 
 
@@ -300,6 +319,56 @@ def test_a_run_where_no_two_reach_each_other_ends_with_one_sentence(field, name)
         played.simulation.cut(one, other)
     with pytest.raises(RunFailedError, match="no two of the workers 0, 1, 2, 3 can reach"):
         played.run(until=200)
+    two = field.play(PAIRS[name], workers=2, epochs=4)
+    two.simulation.cut(0, 1)
+    with pytest.raises(RunFailedError, match="no two of the workers 0, 1 can reach"):
+        two.run(until=200)
+
+
+PAIRS = ROADS | {n: dataclasses.replace(ROADS[n], owners=2) for n in ("shards", "deltas")}
+
+
+@pytest.mark.parametrize("mended_after", [3.0, 9.0, None])
+@pytest.mark.parametrize("name", PAIRS)
+def test_two_workers_whose_link_is_cut_both_train_again_once_it_is_mended(
+    field, agreed, name, mended_after
+):
+    """Below the patience nobody is left out; above it one goes on, alone for ever if need be."""
+    played = field.play(PAIRS[name], workers=2, epochs=40)
+    played.simulation.at(0.5, played.simulation.cut, 0, 1, mended_after)
+    played.run(until=400)
+    assert played.result is not None
+    told = played.tape.warnings()
+    leases = [e.lease for e in played.tape.of("WorkerJoined") if e.slot == 1]
+    assert max(e.lease for e in played.tape.of("WorkerJoined") if e.slot == 0) == 1
+    if mended_after == 3.0:
+        assert (told, leases) == ([], [1])
+    else:
+        assert all(t.startswith("workers 0 and 1 could not reach each other for") for t in told)
+        assert leases[:2] == [1, 2]
+        met = [e.slots for e in played.tape.of("RoundClosed")]
+        is_again = (0, 1) in met[met.index((0,)) :]
+        assert is_again == (mended_after is not None)
+    applied = played.tape.assert_exact()
+    ended = played.tape.of("PhaseEnded")[0]
+    assert played.tape.examples(applied) == ended.examples
+    if PAIRS[name].is_deterministic:
+        assert ended.examples == 40 * len(field.labels)
+    assert all(len(set(held)) == 1 for held in agreed.values())
+    assert field.loss(played.vector) < 0.5
+
+
+@pytest.mark.parametrize("name", ROADS)
+def test_all_links_cut_in_the_middle_leave_one_that_goes_on(field, name):
+    played = field.play(ROADS[name], epochs=40)
+    for one, other in itertools.combinations(range(4), 2):
+        played.simulation.at(0.5, played.simulation.cut, one, other, 12.0)
+    played.run(until=400)
+    first = played.tape.warnings()[0]
+    assert first.startswith("no two of the workers 0, 1, 2, 3 can reach each other any more")
+    assert {e.slot for e in played.tape.of("WorkerJoined") if e.lease > 1} == {1, 2, 3}
+    played.tape.assert_exact()
+    assert {len(e.slots) for e in played.tape.of("RoundClosed")} >= {1, 4}
 
 
 @pytest.mark.parametrize("workers", [3, 4])
@@ -307,7 +376,9 @@ def test_a_run_where_no_two_reach_each_other_ends_with_one_sentence(field, name)
 @pytest.mark.parametrize("name", ROADS)
 def test_strictly_periodic_loss_ends_nevertheless(field, agreed, name, every, workers):
     """What is said again and again would lose the same messages for ever, were it in step."""
-    agreement = all_reduce(owners=workers) if name == "shards" else ROADS[name]
+    agreement = ROADS[name]
+    if agreement.owners > 1:
+        agreement = dataclasses.replace(agreement, owners=workers)
     for first in range(every):
         agreed.clear()
         loses = {"faults": Faults().lose(each=every, first=first), "resend_seconds": 0.1}

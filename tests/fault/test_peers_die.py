@@ -3,12 +3,13 @@
 import dataclasses
 import os
 import signal
+import time
 
 import numpy as np
 import pytest
 
 from photinus.core.clock import Steps
-from photinus.core.events import PeersMet, PhaseEnded, Warned, WorkerJoined
+from photinus.core.events import PeersMet, PhaseEnded, RoundClosed, Warned, WorkerJoined
 from photinus.engine.faults import Faults
 from photinus.engine.local import LocalEngine
 from photinus.engine.simulated import SimulatedEngine
@@ -16,7 +17,7 @@ from photinus.models.logistic import LogisticStage
 from photinus.nodes.worker import Worker
 from photinus.report.ledger import audit
 from photinus.run.book import Book
-from photinus.strategies.recipes import all_reduce, gossip, publish
+from photinus.strategies.recipes import all_reduce, averaging, gossip, publish
 
 WAYS = (publish(every=Steps(4), exact_every=5), gossip(every=Steps(4), exact_every=5))
 
@@ -57,6 +58,7 @@ def promised(run):
     assert {e.phase for e in met} == {0, 1}
     assert all(e.published == e.taken + e.missing for e in met)
     assert sum(e.taken for e in met) > 0
+    assert all(e.bytes_up > 0 for e in run.of(RoundClosed))
     assert not [w.text for w in run.of(Warned) if "different bits" in w.text]
 
 
@@ -98,41 +100,96 @@ def test_workers_on_spark_agree_among_themselves(spark, tiny, tmp_path):
     promised(Run(tiny, tmp_path, epochs=60.0).trained(SparkEngine(spark)))
 
 
+SHARED_OUT = [all_reduce(), averaging(every=Steps(4), codec="fp32")]
+
+
+def by_owners(tiny, agreement, owners):
+    return tiny.program(workers=3, recipes=(dataclasses.replace(agreement, owners=owners),))
+
+
 @pytest.mark.processes
-def test_shards_over_tls_give_the_bits_of_one_owner_in_the_simulator(tiny):
-    shards, one = (tiny.program(workers=3, recipes=(all_reduce(owners=n),)) for n in (3, 1))
+@pytest.mark.parametrize("agreement", SHARED_OUT, ids=lambda a: a.recipe)
+def test_shards_over_tls_give_the_bits_of_one_owner_in_the_simulator(tiny, agreement):
+    shards, one = (by_owners(tiny, agreement, n) for n in (3, 1))
     found = LocalEngine().run(tiny.assignment(shards)).vectors[0]
+    np.testing.assert_array_equal(found, SimulatedEngine().run(tiny.assignment(one)).vectors[0])
+
+
+@pytest.mark.spark
+def test_shards_of_deltas_on_spark_give_the_bits_of_one_owner_in_the_simulator(spark, tiny):
+    from photinus.engine.spark import SparkEngine
+
+    shards, one = (by_owners(tiny, SHARED_OUT[1], n) for n in (3, 1))
+    found = SparkEngine(spark).run(tiny.assignment(shards)).vectors[0]
     np.testing.assert_array_equal(found, SimulatedEngine().run(tiny.assignment(one)).vectors[0])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CutOff(LogisticStage):
-    """In each worker's process: from version 4 on nothing passes between workers 0 and 2."""
+    """In each worker's process: from version 4 on nothing passes between two workers for a time."""
+
+    between: frozenset = frozenset({0, 2})
+    seconds: float = float("inf")
 
     def build(self, history, seed):
-        post = Worker._post
+        post, since = Worker._post, []
+
+        def is_cut(addressed):
+            if addressed.frame.version < 4 or {addressed.frame.slot, addressed.to} != self.between:
+                return False
+            since.append(time.monotonic())
+            return since[-1] - since[0] < self.seconds
 
         def posting(self, out):
-            post(self, [a for a in out if a.frame.version < 4 or {a.frame.slot, a.to} != {0, 2}])
+            post(self, [a for a in out if not is_cut(a)])
 
         if post.__name__ != "posting":
             Worker._post = posting
         return super().build(history, seed)
 
 
-@pytest.mark.fault
-@pytest.mark.slow
-def test_two_that_never_reach_each_other_again_are_named_and_every_row_counts_once(tiny, tmp_path):
-    program = tiny.program(workers=3, recipes=(all_reduce(owners=3),))
+def trained_with_a_cut(tiny, folder, agreement, workers, epochs=3.0, **cut):
+    """What a run told in which two workers stop to reach each other."""
+    program = tiny.program(workers=workers, recipes=(agreement,), epochs=epochs)
     (phase,) = program.phases
     fields = {f.name: getattr(phase.stage, f.name) for f in dataclasses.fields(phase.stage)}
-    stage = CutOff(**fields)
+    stage = CutOff(**fields, **cut)
     program = dataclasses.replace(program, phases=(dataclasses.replace(phase, stage=stage),))
-    book, events = Book(tmp_path / "ledger.jsonl", run := os.urandom(16)), []
+    book, events = Book(folder / "ledger.jsonl", run := os.urandom(16)), []
     assignment = tiny.assignment(program, run=run, emit=events.append, enter=book.enter)
     LocalEngine().run(assignment)
     book.close()
-    assert audit(tmp_path / "ledger.jsonl").is_exact
+    assert audit(folder / "ledger.jsonl").is_exact
+    return events
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "agreement",
+    [publish(every=Steps(4), exact_every=5), averaging(every=Steps(4), owners=2)],
+    ids=lambda a: a.recipe,
+)
+def test_of_two_that_are_cut_off_one_goes_on_and_both_meet_again(tiny, tmp_path, agreement):
+    cut = {"between": frozenset({0, 1}), "seconds": 7.0}
+    events = trained_with_a_cut(tiny, tmp_path, agreement, 2, 1500.0, **cut)
+    told = [e.text for e in events if isinstance(e, Warned)]
+    assert [t[:44] for t in told] == ["workers 0 and 1 could not reach each other f"]
+    joined = [(e.slot, e.lease) for e in events if isinstance(e, WorkerJoined)]
+    assert sorted(joined) == [(0, 1), (1, 1), (1, 2)]
+    met = [e.slots for e in events if isinstance(e, RoundClosed)]
+    back = {slots for slots in met[met.index((0,)) :] if 1 in slots}
+    assert (0, 1) in back or (agreement.is_deterministic and (1,) in back), (
+        "0 was done with its own"
+    )
+    (end,) = [e for e in events if isinstance(e, PhaseEnded)]
+    assert end.examples >= 1500 * len(tiny.labels)
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+def test_two_that_never_reach_each_other_again_are_named_and_every_row_counts_once(tiny, tmp_path):
+    events = trained_with_a_cut(tiny, tmp_path, all_reduce(owners=3), 3)
     told = [e.text for e in events if isinstance(e, Warned)]
     assert len(told) == 1, told
     assert told[0].startswith("workers 0 and 2 could not reach each other for 5 s")

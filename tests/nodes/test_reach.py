@@ -42,7 +42,7 @@ def both(*pairs):
 )
 def test_who_is_missed_by_most_is_left_out_and_of_equals_the_highest_slot(cut, slots):
     reach, now = told((0, 1, 2, 3), cut)
-    found = reach.unreached(now, PATIENCE)
+    found = reach.unreached(now, PATIENCE, have_met=False)
     assert found.slots == slots
     assert not found.is_split
     (slot,) = slots
@@ -53,21 +53,32 @@ def test_who_is_missed_by_most_is_left_out_and_of_equals_the_highest_slot(cut, s
 
 def test_nobody_is_left_out_where_no_two_reach_each_other():
     reach, now = told((0, 2, 5), both(*itertools.combinations((0, 2, 5), 2)))
-    found = reach.unreached(now, PATIENCE)
+    found = reach.unreached(now, PATIENCE, have_met=False)
     assert (found.slots, found.is_split) == (frozenset(), True)
     assert found.text.startswith("no two of the workers 0, 2, 5 can reach each other")
 
 
+def test_the_lowest_slot_goes_on_where_no_two_reach_each_other_any_more():
+    reach, now = told((0, 2, 5), both(*itertools.combinations((0, 2, 5), 2)))
+    found = reach.unreached(now, PATIENCE, have_met=True)
+    assert (found.slots, found.is_split) == (frozenset({2, 5}), False)
+    assert found.text.startswith("no two of the workers 0, 2, 5 can reach each other any more")
+    reach, now = told((1, 4), both((1, 4)))
+    found = reach.unreached(now, PATIENCE, have_met=True)
+    assert (found.slots, found.is_split) == (frozenset({4}), False)
+    assert found.text.startswith("workers 1 and 4 could not reach each other for 6 s")
+
+
 def test_nobody_is_left_out_before_the_patience_is_over():
     reach, now = told((0, 1, 2), both((0, 1)), until=PATIENCE - 1.0)
-    assert reach.unreached(now, PATIENCE) is None
-    assert reach.unreached(now + 2.0, PATIENCE).slots == {1}
+    assert reach.unreached(now, PATIENCE, have_met=False) is None
+    assert reach.unreached(now + 2.0, PATIENCE, have_met=False).slots == {1}
 
 
 def test_whoever_waits_only_for_those_that_are_cut_off_misses_nobody():
     """Worker 2 has neither merged shard of 0 and 1, who could merge none."""
     reach, now = told((0, 1, 2), both((0, 1)))
-    assert reach.unreached(now, PATIENCE).slots == {1}
+    assert reach.unreached(now, PATIENCE, have_met=False).slots == {1}
     assert all(2 not in pair for pair in reach._pairs(now - PATIENCE))
 
 
@@ -77,10 +88,10 @@ def test_a_link_over_which_anything_comes_is_not_cut():
     for now in range(1, 30):
         reach.take(0, lossy, float(now))
         reach.take(1, Lacks(), float(now))
-    assert reach.unreached(29.0, PATIENCE) is None
+    assert reach.unreached(29.0, PATIENCE, have_met=False) is None
     for now in range(30, 40):
         reach.take(0, lossy._replace(near=frozenset()), float(now))
-    assert reach.unreached(39.0, PATIENCE).is_split
+    assert reach.unreached(39.0, PATIENCE, have_met=False).is_split
 
 
 def test_who_says_nothing_at_all_is_late_and_nobody_is_told_of_a_cut():
@@ -89,15 +100,15 @@ def test_who_says_nothing_at_all_is_late_and_nobody_is_told_of_a_cut():
     for now in range(1, 14):
         reach.take(0, Lacks(frozenset({2}), frozenset({1, 2})), float(now))
         reach.take(1, Lacks(frozenset({2}), frozenset({0, 2})), float(now))
-    assert reach.unreached(2 * PATIENCE, PATIENCE) is None
-    found = reach.unreached(2 * PATIENCE + 1.0, PATIENCE)
+    assert reach.unreached(2 * PATIENCE, PATIENCE, have_met=False) is None
+    found = reach.unreached(2 * PATIENCE + 1.0, PATIENCE, have_met=False)
     assert (found.slots, found.text) == ({2}, "")
 
 
 def test_all_silent_is_the_coordinators_own_trouble():
     reach = Reach()
     reach.opens((0, 1), 0.0)
-    assert reach.unreached(1e6, PATIENCE) is None
+    assert reach.unreached(1e6, PATIENCE, have_met=False) is None
 
 
 def test_only_who_lacks_something_is_asked_and_in_another_order_each_time():

@@ -101,6 +101,24 @@ def test_an_agreement_says_what_it_is():
     assert from_plain({"recipe": "gossip", "graph": "ring"}).graph == "ring"
 
 
+def test_what_is_late_does_not_pull_back_the_steps_that_were_taken_meanwhile():
+    """Two who do the same: what one said before its last steps changes nothing for the other."""
+    strategy = Gossip(every=Steps(1), codec="fp32")
+    vector, state = started(strategy)
+    for step in range(1, 5):
+        vector -= 1.0
+        message, state = strategy.offer(Turn("publish"), vector, Clock(step, step), state)
+        twin = message._replace(kind="publish", vector=message.vector.copy())
+        vector -= 0.5  # while the twin's is under way
+        state = strategy.accept(vector, twin, state)
+        np.testing.assert_allclose(vector, np.full(3, -1.5 * step))
+    vector -= 1.0
+    message, state = strategy.offer(Turn("publish"), vector, Clock(5, 5), state)
+    ahead = message._replace(kind="publish", vector=message.vector - 1.0)
+    strategy.accept(vector, ahead, state)
+    np.testing.assert_allclose(vector, np.full(3, -7.0 - 0.5))
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
@@ -120,13 +138,21 @@ def test_what_is_wrong_is_refused_in_clear_words(values, words):
 @pytest.mark.parametrize(
     "parts",
     [
-        {"recipe": "averaging", "owners": 3},
+        {"recipe": "diloco", "owners": 3},
+        {"recipe": "streaming", "owners": 3, "codec": "bf16"},
+        {"recipe": "downpour", "owners": 3},
         {"recipe": "all_reduce", "owners": 3, "codec": "int8"},
         {"recipe": "all_reduce", "owners": 3, "codec": "bf16", "codec_down": "fp32"},
     ],
 )
-def test_several_owners_are_for_gradients_that_can_be_cut_anywhere(parts):
-    with pytest.raises(UsageError, match="several owners are for gradients in rounds"):
+def test_several_owners_are_for_rounds_of_what_can_be_cut_anywhere(parts):
+    with pytest.raises(UsageError, match="several owners are for rounds of whole vectors"):
+        from_plain(parts)
+
+
+def test_several_owners_of_deltas_wait_for_all():
+    parts = {"recipe": "averaging", "owners": 3, "quorum": 0.5}
+    with pytest.raises(UsageError, match=r"loses its work since the last one; got quorum 0\.5"):
         from_plain(parts)
 
 

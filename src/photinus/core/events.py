@@ -130,6 +130,7 @@ class RoundClosed(Event):
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Training metrics, weighted over the round's examples: loss, error."""
     bytes_up: int = 0
+    """What the workers sent: to the owner, or to each other."""
     bytes_down: int = 0
     rounds: int = 1
     """How many it stands for: seconds and bytes are their sums, metrics their means."""

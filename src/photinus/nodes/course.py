@@ -17,7 +17,7 @@ from photinus.nodes.mail import Seat, inner_of, named
 from photinus.nodes.owner import Owner
 from photinus.nodes.program import Phase, Program
 from photinus.nodes.trials import Trials
-from photinus.strategies.base import Message
+from photinus.strategies.base import GRADIENT, Message
 from photinus.transport.frames import Frame
 
 __all__ = ["Course"]
@@ -124,7 +124,7 @@ class Course:
         """Workers that train alone between agreements drift apart when their rows are not alike."""
         self._warn_of_shares([seat.rows for seat in self.fence.seats.values()])
         far = skewed({s.slot: s.labels for s in self.fence.seats.values()})
-        if far and any(p.agreement.policy().keeps for p in self.program.phases):
+        if far and any(p.agreement.strategy().site != GRADIENT for p in self.program.phases):
             slots = ", ".join(str(slot) for slot in far)
             self.warn(
                 f"the rows of workers {slots} have other labels than those of all workers",

@@ -83,6 +83,8 @@ class Fence:
     counts: dict[str, int] = field(
         default_factory=lambda: {"applied": 0, "missed": 0, "duplicate": 0, "gap": 0, "fenced": 0}
     )
+    have_met: bool = False
+    """Two workers have agreed with each other: their ports are open, or were."""
     _members: frozenset[int] | None = frozenset()
 
     def __post_init__(self) -> None:

@@ -18,6 +18,7 @@ __all__ = ["keep", "position_of", "split", "take_up"]
 
 _PREFIX = "agreement."
 _POSITION = "position"
+_OUTER = "outer"
 
 
 def keep(
@@ -46,6 +47,8 @@ def keep(
             kept[name] = np.array(clock.since(value), np.float64)  # [5]
         elif isinstance(value, np.ndarray):
             kept[name] = value.copy()
+        elif name == _OUTER:
+            kept |= {f"{name}.{i}": one.copy() for i, one in enumerate(value)}
         else:
             ages = [clock.since(one) for one in value]
             kept[name] = np.array(ages, np.float64).ravel()  # [clocks · 5]
@@ -69,6 +72,8 @@ def take_up(vector: Vector, state: Any, kept: Mapping[str, Vector]) -> Any:  # n
     for name, value in kept.items():
         if name == OWN_PARAMETERS:
             np.copyto(vector, value)
+        elif name.startswith(_OUTER):
+            fields[_OUTER] = (*fields.get(_OUTER, ()), value.copy())
         elif name != _POSITION:
             fields[name] = _like(getattr(state, name), value)
     return state._replace(**fields) if fields else state

@@ -108,6 +108,7 @@ def message_to(frame: Frame, message: Message, **note: Any) -> Frame:  # noqa: A
     since = message.since
     arrays = {
         "vector": message.vector,
+        "rows": message.rows,
         "floats": message.floats,
         "integers": message.integers,
     }
@@ -135,6 +136,7 @@ def message_of(frame: Frame, kind: str = "") -> Message:
         kind or frame.kind,
         arrays.get("vector"),
         frame.fragment,
+        arrays.get("rows"),
         since=Clock(frame.steps, frame.examples, frame.epochs, frame.seconds),
         version=frame.version,
         codec=frame.codec,

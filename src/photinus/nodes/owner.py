@@ -22,6 +22,7 @@ from photinus.strategies.base import Message, Policy, Reply, part
 from photinus.strategies.codecs import decode
 from photinus.strategies.merge import spread
 from photinus.strategies.rounds import decoded
+from photinus.strategies.rows import numbers_of
 from photinus.transport.frames import Frame
 
 __all__ = ["Answer", "Owner"]
@@ -71,6 +72,8 @@ class Owner:
         self.reach = Reach()
         self._fetched = 0
         """Bytes that went down with fetches since a push was applied."""
+        self._among: dict[int, int] = {}
+        """Slot -> the bytes that it sent to other workers since the last agreement."""
 
     @property
     def point(self) -> Message:
@@ -95,7 +98,8 @@ class Owner:
             FrameError: it holds another count of numbers than it speaks for.
         """
         message = message_of(frame, frame.kind)
-        if not frame.note.get("is_finite", True) or not _is_finite(message, self.point):
+        is_sound = frame.note.get("is_finite", True)
+        if not is_sound or not _is_finite(message, self.point, self.policy.rows):
             return None
         seat.waiting = frame
         members = self._fence.members if self.policy.waits else self._fence.held
@@ -110,6 +114,7 @@ class Owner:
         message, members = message_of(frame), self._fence.members
         if message.version == self.version and message.slots == self.reach.slots:
             self.reach.take(frame.slot, Lacks(), now)
+            self._among[frame.slot] = int(frame.note.get("bytes", 0))
         replies, self._state = self.policy.receive(frame.slot, message, members, self._state)
         return self._settled(replies, now)
 
@@ -151,7 +156,8 @@ class Owner:
 
     def _leave_out_the_unreached(self, now: float) -> list[Answer]:
         """Lets the others meet again when members of the open meeting cannot reach each other."""
-        found = self.reach.unreached(now, patience(self._durations) or FIRST_SECONDS)
+        seconds = patience(self._durations) or FIRST_SECONDS
+        found = self.reach.unreached(now, seconds, have_met=self._fence.have_met)
         if found is None:
             return []
         if found.is_split:
@@ -220,6 +226,7 @@ class Owner:
         self._durations = [*self._durations[-20:], seconds]
         self._opened = self._met = None
         self.reach.opens((), now)
+        self._fence.have_met |= self.policy.meets and len(agreed) > 1
         for answer in agreed:
             answer.seat.cuts = 0
         self.version = max(a.message.version for a in agreed)
@@ -236,11 +243,12 @@ class Owner:
                 progress=self.progress,
                 seconds=seconds,
                 metrics=self.metrics,
-                bytes_up=sum(v.nbytes for a in agreed for v in a.push.arrays),
+                bytes_up=sum(v.nbytes for a in agreed for v in a.push.arrays)
+                + sum(self._among.values()),
                 bytes_down=_bytes_down(agreed) + self._fetched,
             )
         )
-        self._fetched = 0
+        self._fetched, self._among = 0, {}
 
     def _apart(self, agreed: Sequence[Answer]) -> dict[str, float]:
         """How far apart the workers were: their spread, as a share of the parameters' length.
@@ -262,11 +270,13 @@ class Owner:
         return {"consistency": spread(deltas) / length} if length > 0 else {}
 
 
-def _is_finite(message: Message, point: Message) -> bool:
-    """Tells whether all numbers are finite, and checks how many there are."""
+def _is_finite(message: Message, point: Message, width: int) -> bool:
+    """Tells whether all numbers are finite, and checks how many there are; rows are so wide."""
     if message.vector is not None and point.vector is not None:
         vector, (start, stop) = decode(message.codec, message.vector), message.fragment
         wanted = stop - start or point.vector.size
+        if message.rows is not None:
+            wanted = numbers_of(message.rows, width, wanted).size
         if vector.size != wanted:  # one number alone would be spread over all, in silence
             raise FrameError(f"a push must hold {wanted} numbers", got=vector.size)
         if not is_finite(vector):
@@ -275,7 +285,8 @@ def _is_finite(message: Message, point: Message) -> bool:
 
 
 def _bytes_down(answers: Sequence[Answer]) -> int:
-    return sum(a.message.vector.nbytes for a in answers if a.message.vector is not None)
+    told = [held for a in answers for held in (a.message.vector, a.message.rows)]
+    return sum(held.nbytes for held in told if held is not None)
 
 
 def _mean_metrics(told: Sequence[tuple[Mapping[str, Any], int]]) -> dict[str, float]:

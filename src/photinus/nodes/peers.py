@@ -44,7 +44,7 @@ class Peers:
         self.addresses: dict[int, str] = {}
         """Slot -> where it listens."""
         self.counts: Counter[str] = Counter()
-        """Since the last agreement: published, taken, doubled, refused, overrun."""
+        """Since the last agreement: published, taken, doubled, refused, overrun; bytes sent."""
         self._seat = Seat(bytes(16))
         self._leases: dict[int, int] = {}
         self._edition = -1
@@ -123,6 +123,7 @@ class Peers:
         self.counts["published"] += len(message.slots)
         frame = self._seat.frame("publish", sequence=self._published)
         sent = message_to(frame, message._replace(slots=()))
+        self.counts["bytes"] += len(message.slots) * sum(a.nbytes for a in sent.arrays)
         told = self._seat.frame(
             "publish",
             sequence=self._rounds,
@@ -197,6 +198,7 @@ class Peers:
         frame = self._seat.frame(
             kind, version=self._version, note={"slots": list(self._meeting.slots)}
         )
+        self.counts["bytes"] += sum(held.nbytes for held in piece.values())
         return Addressed(to, pack(frame, piece))
 
     def _takes(self, frame: Frame) -> list[Addressed]:
@@ -221,7 +223,7 @@ class Peers:
         meeting = self._meeting
         if meeting is None or not meeting.is_whole:
             return []
-        note = {"slots": list(meeting.slots)}
+        note = {"slots": list(meeting.slots), "bytes": self.counts["bytes"]}
         return [Addressed(COORDINATOR, self._seat.frame("ready", version=self._version, note=note))]
 
     def _says_again(self) -> list[Addressed]:

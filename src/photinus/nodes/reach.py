@@ -39,7 +39,7 @@ class Unreached(NamedTuple):
     text: str = ""
     """What the user is told."""
     is_split: bool = False
-    """No two members can reach each other."""
+    """No two members can reach each other, and none ever could."""
 
 
 class Reach:
@@ -87,8 +87,12 @@ class Reach:
         open_ = [s for s in self.slots if s not in self._lacks or any(self._lacks[s][:2])]
         return reordered(open_, self._asks)
 
-    def unreached(self, now: float, seconds: float) -> Unreached | None:
-        """Returns who is left out, once the meeting has stood still for so long."""
+    def unreached(self, now: float, seconds: float, *, have_met: bool) -> Unreached | None:
+        """Returns who is left out, once the meeting has stood still for so long.
+
+        Where no two reach each other: all but the lowest slot if workers `have_met` before, so
+        that one goes on until the network is mended; else nobody, for their ports are closed.
+        """
         silent = frozenset(self.slots) - self._lacks.keys()
         still = now - self._moved
         if not self._lacks or still < (2 * seconds if silent else seconds):
@@ -104,7 +108,10 @@ class Reach:
         cut = {frozenset(pair) for pair in pairs}
         count = len(self.slots)
         if len(cut) == count * (count - 1) // 2:
-            return Unreached(frozenset(), _split(self.slots), is_split=True)
+            if not have_met:
+                return Unreached(frozenset(), _split(self.slots), is_split=True)
+            if count > 2:
+                return Unreached(frozenset(self.slots[1:]), _alone(self.slots))
         return Unreached(frozenset({worst}), _told(other, worst, still))
 
     def _pairs(self, before: float) -> set[tuple[int, int]]:
@@ -123,6 +130,15 @@ def _told(one: int, other: int, seconds: float) -> str:
     return message(f"{wrong}; {did}", do=_DO)
 
 
+def _alone(slots: tuple[int, ...]) -> str:
+    wrong = f"no two of the workers {_listed(slots)} can reach each other any more"
+    return message(f"{wrong}; all but worker {slots[0]} are left out, and heal", do=_DO)
+
+
+def _listed(slots: tuple[int, ...]) -> str:
+    return ", ".join(str(slot) for slot in slots)
+
+
 def _split(slots: tuple[int, ...]) -> str:
-    told = ", ".join(str(slot) for slot in slots)
-    return message(f"no two of the workers {told} can reach each other, so none agree", do=_DO)
+    wrong = f"no two of the workers {_listed(slots)} can reach each other, so none agree"
+    return message(wrong, do=_DO)

@@ -30,7 +30,7 @@ class Compared:
     rounds: int = 0
     """Or pushes applied, where nobody waits."""
     bytes: float = math.nan
-    """Of all workers, both ways; NaN where no owner counts them."""
+    """Of all workers, both ways; NaN where nothing was counted."""
     error: float = math.nan
     """On the test rows, 0 to 1; NaN where there are none."""
     loss: float = math.nan

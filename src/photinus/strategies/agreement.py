@@ -20,13 +20,17 @@ from photinus.strategies.codecs import CODECS
 from photinus.strategies.guard import Setting, clamp
 from photinus.strategies.immediate import STALENESS, Downpour, Elastic, Immediate, Spring
 from photinus.strategies.merge import MERGES
-from photinus.strategies.outer import DelayedNesterov, Outer, Sgd
+from photinus.strategies.outer import Adagrad, DelayedNesterov, Outer, Sgd
 from photinus.strategies.peers import GRAPHS, Gossip, Meetings, Publish
 from photinus.strategies.plain import shown
 from photinus.strategies.rounds import QUORUM, AllReduce, Averaging, Rounds
 from photinus.strategies.streaming import Streaming
 
 __all__ = ["Agreement"]
+
+
+_STILL = (Sgd, Adagrad)
+"""They leave a number alone whose delta is 0."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +65,7 @@ class Agreement:
     """unsafe: the outer gain is taken as asked."""
     whole_part: bool = False
     owners: int = 1
-    """Of gradients: 1, or as many as there are workers, each the owner of a shard."""
+    """In rounds: 1, or as many as there are workers, each the owner of a shard."""
     fragments: int = 0
     """The vector goes in so many parts, one after the other; 0: whole."""
     delay: int = 0
@@ -72,6 +76,8 @@ class Agreement:
     """Released at once: when a worker takes what the owner has; None: after every push."""
     staleness: str | int = "none"
     """Released at once, s versions late: none · inverse, times 1/(1+s) · n, dropped above n."""
+    rows: int = 0
+    """Released at once: only rows of so many numbers that changed travel; 0: all."""
     alpha: float = 0.5
     """`streaming`: how much of its own a worker keeps · `elastic`: the spring, times K."""
     graph: str = "exponential"
@@ -96,6 +102,7 @@ class Agreement:
         "delay": whole(0),
         "per_step_until": between(0, 1),
         "staleness": STALENESS,
+        "rows": whole(0),
         "alpha": between(0, 1),
     }
 
@@ -110,17 +117,32 @@ class Agreement:
         if (self.delay and not self.fragments) or (self.fragments and self.payload != "delta"):
             got = f"delay {self.delay}, fragments {self.fragments}, payload {self.payload}"
             raise UsageError("a delay is one of fragments, and fragments are of deltas", got=got)
-        is_of_shards = self.payload == "gradient" and not self.is_immediate
-        down = self.codec_down or self.codec
-        is_shared_out = self.codec in ("fp32", "bf16") and down == self.codec
-        if self.owners > 1 and not (is_of_shards and is_shared_out):
-            wrong = "several owners are for gradients in rounds, in fp32 or bf16 both ways"
-            raise UsageError(wrong, got=f"{self.payload}, {self._codecs}", do="use owners=1")
+        if self.owners > 1:
+            self._check_shards()
+        if self.rows:
+            self._check_rows()
         if self.is_immediate and (self.quorum != 1 or self.fragments):
             raise UsageError("quorum and fragments are parts of rounds", got="release='immediate'")
         is_whole = self.payload == "delta" and not self.fragments
         if self.per_step_until and (self.is_immediate or not is_whole):
             raise UsageError("per_step_until is a part of rounds of whole deltas", got=str(self))
+
+    def _check_rows(self) -> None:
+        """A row that is not pushed must not move, and what travels must be cut anywhere."""
+        is_still = self.is_immediate and self.payload == "delta" and isinstance(self.outer, _STILL)
+        if not is_still or self.codec not in ("fp32", "bf16"):
+            wrong = "rows are for deltas released at once, sgd or adagrad outside, fp32 or bf16"
+            raise UsageError(wrong, got=str(self), do="use rows=0")
+
+    def _check_shards(self) -> None:
+        is_whole = not (self.is_immediate or self.fragments or self.is_without_owner)
+        down = self.codec_down or self.codec
+        if not is_whole or self.codec not in ("fp32", "bf16") or down != self.codec:
+            wrong = "several owners are for rounds of whole vectors, in fp32 or bf16 both ways"
+            raise UsageError(wrong, got=f"{self.payload}, {self._codecs}", do="use owners=1")
+        if self.payload == "delta" and self.quorum != 1:
+            wrong = "who misses a round of several owners loses its work since the last one"
+            raise UsageError(wrong, got=f"quorum {self.quorum:g}", do="use owners=1")
 
     def __str__(self) -> str:
         if self.is_without_owner:
@@ -137,7 +159,9 @@ class Agreement:
             every += f" in {self.fragments} fragments" if self.fragments else ""
             return f"{self.recipe} {every}{outer}, merge {self.merge}, {self._codecs}"
         fetch = f", fetch every {self.fetch}" if self.fetch else ""
-        return f"{self.recipe} {every}{fetch}{outer}, staleness {self.staleness}, {self._codecs}"
+        rows = f", rows of {self.rows}" if self.rows else ""
+        end = f"staleness {self.staleness}{rows}, {self._codecs}"
+        return f"{self.recipe} {every}{fetch}{outer}, {end}"
 
     @property
     def _codecs(self) -> str:
@@ -167,7 +191,11 @@ class Agreement:
             return Elastic(every=self.every)
         if self.is_immediate:
             return Downpour(
-                every=self.every, fetch=self.fetch, payload=self.payload, codec=self.codec
+                every=self.every,
+                fetch=self.fetch,
+                payload=self.payload,
+                codec=self.codec,
+                rows=self.rows,
             )
         if self.payload == "published":
             return Publish(every=self.every, codec=self.codec)
@@ -189,6 +217,7 @@ class Agreement:
             outer=self.outer,
             codec=self.codec,
             per_step_until=self.per_step_until,
+            meets=self.owners > 1,
         )
 
     def policy(self) -> Policy:
@@ -209,6 +238,7 @@ class Agreement:
                 payload=self.payload,
                 staleness=self.staleness,
                 codec=self.codec_down or "fp32",
+                rows=self.rows,
             )
         return Rounds(
             outer=self.outer,

@@ -95,6 +95,8 @@ class Message(NamedTuple):
     vector: Vector | None = None
     """Gradient or delta [n] going up; mean or agreed point [n] coming down; as the codec has it."""
     fragment: tuple[int, int] = ALL
+    rows: Vector | None = None
+    """Which rows [r] of the whole vector stand in `vector`, one behind the other; None: all."""
     since: Clock = Clock()
     """The work in a push: what the merge weighs."""
     version: int = 0
@@ -180,6 +182,8 @@ class Policy(ABC):
     """True when the workers make every mean among themselves, and this only says who is in it."""
     rounds_between: int = 0
     """How many publications of each worker there are between two meetings; 0: no publications."""
+    rows: int = 0
+    """How many numbers a row holds, where only rows that changed travel; 0: all travel."""
 
     @abstractmethod
     def init(self, point: Message) -> Any:  # noqa: ANN401

@@ -9,7 +9,7 @@ import numpy as np
 
 from photinus.core.clock import Clock, Steps, Trigger
 from photinus.core.parameters import Vector
-from photinus.core.settings import Limit, between, one_of, validate
+from photinus.core.settings import Limit, between, one_of, validate, whole
 from photinus.strategies.base import (
     GRADIENT_SUM,
     PARAMETERS,
@@ -21,6 +21,7 @@ from photinus.strategies.base import (
 )
 from photinus.strategies.codecs import CODECS, codec, decode, encode
 from photinus.strategies.outer import Outer, Sgd
+from photinus.strategies.rows import changed, numbers_of
 
 __all__ = ["STALENESS", "Downpour", "Elastic", "Immediate", "Served", "Spring", "Taken"]
 
@@ -59,7 +60,13 @@ class Downpour(Strategy):
     """When to fetch; None: after every push."""
     payload: str = "delta"
     codec: str = "fp32"
-    LIMITS = {"payload": one_of("delta", "gradient"), "codec": one_of(*CODECS)}  # noqa: RUF012
+    rows: int = 0
+    """Only rows of so many numbers that changed are pushed, and fetched; 0: all."""
+    LIMITS = {  # noqa: RUF012
+        "payload": one_of("delta", "gradient"),
+        "codec": one_of(*CODECS),
+        "rows": whole(0),
+    }
 
     def __post_init__(self) -> None:
         validate(self)
@@ -92,12 +99,15 @@ class Downpour(Strategy):
             return Message("fetch", version=state.version), state._replace(fetched=clock)
         is_sum, has_feedback = self.payload == "gradient", codec(self.codec).has_feedback
         unsent = vector + state.mark if is_sum else state.mark - vector
-        sent = encode(self.codec, unsent)
+        rows = changed(unsent, self.rows) if self.rows else None
+        some = unsent if rows is None else unsent[numbers_of(rows, self.rows, unsent.size)]
+        sent = encode(self.codec, some)
         left = unsent - decode(self.codec, sent) if has_feedback else np.zeros_like(unsent)
         message = Message(
             "push",
             sent,
             turn.fragment,
+            rows,
             since=clock.since(state.sent),
             version=state.version,
             codec=self.codec,
@@ -112,6 +122,10 @@ class Downpour(Strategy):
         if self.payload == "gradient":
             np.copyto(vector, held)
             return state._replace(version=incoming.version)
+        if incoming.rows is not None:
+            at, mark = numbers_of(incoming.rows, self.rows, vector.size), state.mark.copy()
+            vector[at], mark[at] = held - (mark[at] - vector[at]), held
+            return state._replace(mark=mark, version=incoming.version)
         np.subtract(held, state.mark - vector, out=vector)
         return state._replace(mark=held.astype(vector.dtype), version=incoming.version)
 
@@ -124,6 +138,8 @@ class Served(NamedTuple):
     floats: Vector
     integers: Vector
     version: int
+    moved: Vector
+    """At which version each row moved last [rows of the vector]; empty where all travel."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,8 +159,11 @@ class Immediate(Policy):
     staleness: str | int = "none"
     codec: str = "fp32"
     """Of what is fetched: whole parameters, so that blocks of few bits are too coarse."""
+    rows: int = 0
+    """Rows of so many numbers are pushed, and fetched if they moved since; 0: all."""
     waits = False
     LIMITS = {  # noqa: RUF012
+        "rows": whole(0),
         "payload": one_of("delta", "gradient"),
         "staleness": STALENESS,
         "codec": one_of("fp32", "bf16"),
@@ -155,12 +174,16 @@ class Immediate(Policy):
 
     def init(self, point: Message) -> Served:
         """All start from the same point."""
-        return _served(point, self.outer)
+        state = _served(point, self.outer)
+        count = -(-state.vector.size // self.rows) if self.rows else 0
+        return state._replace(moved=np.full(count, point.version, np.int64))
 
     def receive(
         self, slot: int, message: Message, members: frozenset[int], state: Served
     ) -> tuple[list[Reply], Served]:
         """Applies a push, or answers a fetch."""
+        if message.kind == "fetch" and self.rows:
+            return [Reply(slot, self._since(message.version, state))], state
         stale = state.version - message.version
         is_dropped = isinstance(self.staleness, int) and stale > self.staleness
         if message.kind == "fetch" or is_dropped:
@@ -174,8 +197,31 @@ class Immediate(Policy):
         if self.staleness == "inverse":
             factor /= 1 + stale
         delta = _decoded(message, state) * state.vector.dtype.type(factor)
+        mixed = _mixed(message, share, state)
+        if message.rows is not None:
+            return self._acked_rows(slot, mixed, message.rows, delta)
         vector, outer = self.outer.update(state.vector, delta, state.outer)
-        return _acked(slot, _mixed(message, share, state), vector, outer)
+        return _acked(slot, mixed, vector, outer)
+
+    def _acked_rows(
+        self, slot: int, state: Served, rows: Vector, delta: Vector
+    ) -> tuple[list[Reply], Served]:
+        """Only these rows move: the bits are those of a push with zeros in all others."""
+        at, moved = numbers_of(rows, self.rows, state.vector.size), state.moved.copy()
+        held = state.vector, *state.outer
+        piece, outer = self.outer.update(held[0][at], delta, tuple(o[at] for o in held[1:]))
+        whole_ = [vector.copy() for vector in held]
+        for vector, some in zip(whole_, (piece, *outer), strict=True):
+            vector[at] = some
+        moved[rows] = state.version + 1
+        return _acked(slot, state._replace(moved=moved), whole_[0], tuple(whole_[1:]))
+
+    def _since(self, version: int, state: Served) -> Message:
+        """Returns the rows that moved since a version."""
+        rows = np.flatnonzero(state.moved > version).astype(np.int64, copy=False)
+        some = state.vector[numbers_of(rows, self.rows, state.vector.size)]
+        point = self.agreed(state)._replace(kind="agreed", rows=rows, codec=self.codec, outer=())
+        return point._replace(vector=encode(self.codec, some))
 
     def close(self, members: frozenset[int], state: Served) -> tuple[list[Reply], Served]:  # noqa: ARG002
         """Nobody waits."""
@@ -280,7 +326,8 @@ def _served(point: Message, outer: Outer) -> Served:
     assert point.floats is not None
     assert point.integers is not None
     state = point.outer or outer.init(point.vector)
-    return Served(point.vector, state, point.floats, point.integers, point.version)
+    moved = np.empty(0, np.int64)
+    return Served(point.vector, state, point.floats, point.integers, point.version, moved)
 
 
 def _point(state: Served) -> Message:

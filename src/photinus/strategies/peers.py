@@ -35,7 +35,7 @@ class Mixed(NamedTuple):
     base: Vector
     """The anchor [n] and all that was mixed in since."""
     sent: Vector
-    """How much of its own progress P [n] was published."""
+    """How much of its own progress P [n] was published, or was there when it published last."""
     version: int = 0
     counted: Clock = Clock()
     """How far its work has gone into exact agreements."""
@@ -147,11 +147,12 @@ class Publish(_Peer):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gossip(_Peer):
-    """Every worker passes its parameters to one other, and mixes in what comes: θ ← θ + ½(θⱼ − θ).
+    """Every worker passes its parameters to one other, and mixes in what comes: θ ← θ + ½(θⱼ − θ′).
 
-    By the delta rule: steps taken meanwhile stay on top. Graphs: `exponential`, hops of 1, 2, 4, …
-    (Assran et al., 2019) · `ring`, the neighbours in turn (Lian et al., 2017) · `random`. When a
-    worker is lost the graph closes over its place.
+    θ′ are its own without its steps since it published last (the delta rule): θⱼ is as old as
+    these, and would pull them back, though the next exact agreement counts them whole. Graphs:
+    `exponential`, hops of 1, 2, 4, … (Assran et al., 2019) · `ring`, the neighbours in turn (Lian
+    et al., 2017) · `random`. When a worker is lost the graph closes over its place.
     """
 
     graph: str = "exponential"
@@ -166,10 +167,11 @@ class Gossip(_Peer):
         to = partner(self.graph, state.slot, state.slots, state.rounds - 1)
         sent = encode(self.codec, vector)
         sent = sent.copy() if sent is vector else sent
+        state = state._replace(sent=state.base - vector)
         return Message("publish", sent, slots=() if to is None else (to,)), state
 
-    def _shift(self, vector: Vector, heard: Vector, state: Mixed) -> Vector:  # noqa: ARG002
-        shift: Vector = (heard - vector) * vector.dtype.type(self.mix)
+    def _shift(self, vector: Vector, heard: Vector, state: Mixed) -> Vector:
+        shift: Vector = (heard - (state.base - state.sent)) * vector.dtype.type(self.mix)
         return shift.astype(vector.dtype, copy=False)
 
 

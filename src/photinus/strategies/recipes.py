@@ -132,7 +132,7 @@ def gossip(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
 
 _OF_PEERS = {"graph", "exact_every"}
 _ALL = {f.name for f in dataclasses.fields(Agreement)}
-_NOT_USUAL = {"recipe", "payload", "whole_part", "alpha", *_OF_PEERS}
+_NOT_USUAL = {"recipe", "payload", "whole_part", "alpha", "rows", *_OF_PEERS}
 _NOT_OF = {
     "downpour": {
         "recipe",
@@ -144,7 +144,7 @@ _NOT_OF = {
         "grace_seconds",
         *_OF_PEERS,
     },
-    "streaming": {"recipe", "payload", "whole_part", *_OF_PEERS},
+    "streaming": {"recipe", "payload", "whole_part", "rows", *_OF_PEERS},
     "elastic": _ALL - {"every", "alpha", "codec_down"},
     "publish": _ALL - {"every", "codec", "quorum", "grace_seconds", "exact_every"},
     "gossip": _ALL - {"every", "codec", "quorum", "grace_seconds", *_OF_PEERS},

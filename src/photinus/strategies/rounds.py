@@ -61,7 +61,8 @@ class Averaging(Strategy):
 
     SparkNet (Moritz et al., 2015), IterativeReduce, DiLoCo (Douillard et al., 2023) and SlowMo
     are settings of it. When a worker is lost the round closes without it; one that missed a
-    round takes the agreed point and keeps its own unsent progress on top.
+    round takes the agreed point and keeps its own unsent progress on top. Where the workers make
+    the mean among themselves nobody else holds that point: it heals as a joiner does instead.
     """
 
     every: Trigger = field(default_factory=lambda: Steps(50))
@@ -69,12 +70,18 @@ class Averaging(Strategy):
     codec: str = "fp32"
     per_step_until: float = 0.0
     """Until this share of the phase is done all agree after every step (post-local SGD)."""
+    meets: bool = False
+    """Every worker owns a shard: the mean is made among them, with the bits of one owner."""
     site = PARAMETERS
-    alone = ("left",)
     LIMITS = {"codec": one_of(*CODECS), "per_step_until": between(0, 1)}  # noqa: RUF012
 
     def __post_init__(self) -> None:
         validate(self)
+
+    @property
+    def alone(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Its codec's rest; without an owner the outer optimizer's state too, the same on all."""
+        return ("left", "outer") if self.meets else ("left",)
 
     def init(self, vector: Vector) -> Round:
         """The anchor is where all start."""
@@ -85,7 +92,8 @@ class Averaging(Strategy):
         """A swap when the trigger fires; at the end of the phase, when anything is unsent."""
         unsent = clock.closing and clock.steps > state.counted.steps
         every = Steps(1) if clock.progress < self.per_step_until else self.every
-        return (Turn("swap"),) if unsent or every.fires(clock, state.sent) else ()
+        is_time = unsent or every.fires(clock, state.sent)
+        return (Turn("meet" if self.meets else "swap"),) if is_time else ()
 
     def offer(
         self, turn: Turn, vector: Vector, clock: Clock, state: Round
@@ -107,14 +115,15 @@ class Averaging(Strategy):
 
     def accept(self, vector: Vector, incoming: Message, state: Round) -> Round:
         """Takes the merged delta through the outer step, or the agreed point after a miss."""
+        if incoming.kind == "here":
+            return state
         assert incoming.vector is not None
         sent = decoded(incoming, vector.dtype)  # the owner steps in this precision too
         if incoming.kind == "heal":
             unsent = state.anchor - vector
             np.subtract(sent, unsent, out=vector)
-            return state._replace(
-                anchor=sent.copy(), outer=incoming.outer, version=incoming.version
-            )
+            outer = self.outer.init(vector) if self.meets else incoming.outer
+            return state._replace(anchor=sent.copy(), outer=outer, version=incoming.version)
         anchor, outer = self.outer.update(state.anchor, sent, state.outer)
         np.copyto(vector, anchor)
         left = state.leaving

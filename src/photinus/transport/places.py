@@ -13,8 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from photinus.core.addresses import filesystem, is_address
-from photinus.core.errors import LinkLostError
+from photinus.core.errors import LinkLostError, NotReadyError
 
 __all__ = ["LocalPlace", "Place", "RemotePlace", "place_of"]
 
@@ -118,8 +117,19 @@ class RemotePlace(Place):
     pause_seconds = (0.01, 0.5)
 
     def __init__(self, address: str) -> None:
-        fs, self._path = filesystem(address)
+        try:
+            import fsspec
+        except ImportError:
+            raise NotReadyError(
+                f"{address} is reached through fsspec, which is not installed",
+                do="pip install 'photinus[hdfs]'",
+            ) from None
+        try:
+            fs, path = fsspec.core.url_to_fs(address)
+        except (ImportError, ValueError, OSError) as error:
+            raise NotReadyError(f"{address} cannot be opened", got=error) from error
         self._fs: Any = fs
+        self._path = str(path).rstrip("/")
         self.address = address
 
     def make(self) -> None:
@@ -178,6 +188,7 @@ def place_of(address: str) -> Place:
     Raises:
         NotReadyError: nothing installed opens the address.
     """
-    if is_address(address):
+    scheme, found, rest = address.partition("://")
+    if found and scheme != "file":
         return RemotePlace(address)
-    return LocalPlace(Path(address.removeprefix("file://")))
+    return LocalPlace(Path(rest if found else address))

@@ -1,0 +1,46 @@
+"""Some rows of a flat vector: what travels where few of many change, as word vectors do.
+
+A vector [n] is read as rows of `width` numbers, the last one maybe shorter. Where the tables lie in
+it is no matter: with the width of its word vectors, a network's other layers are rows as well.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from photinus.core.errors import FrameError
+from photinus.core.parameters import Vector
+
+__all__ = ["changed", "numbers_of"]
+
+
+def changed(vector: Vector, width: int) -> Vector:
+    """Returns the rows [r] in which a number of `vector` [n] is not 0, in order.
+
+    Example:
+        >>> changed(np.array([0.0, 0.0, 1.0, 0.0, 2.0]), 2).tolist()
+        [1, 2]
+    """
+    if not vector.size:
+        return np.empty(0, np.int64)
+    starts = np.arange(0, vector.size, width)
+    return np.flatnonzero(np.logical_or.reduceat(vector != 0, starts)).astype(np.int64, copy=False)
+
+
+def numbers_of(rows: Vector, width: int, size: int) -> Vector:
+    """Returns where in a vector [size] the numbers of some rows [r] lie: [m], in order.
+
+    Raises:
+        FrameError: these are no rows of it, or one comes twice.
+
+    Example:
+        >>> numbers_of(np.array([1, 2]), 2, 5).tolist()
+        [2, 3, 4]
+    """
+    is_whole = rows.dtype.kind == "i" and rows.ndim == 1 and width > 0
+    if not is_whole or (rows.size and (rows[0] < 0 or rows[-1] * width >= size)):
+        raise FrameError(f"rows must lie within the {size} numbers", got=f"{rows.size} rows")
+    if (np.diff(rows) <= 0).any():
+        raise FrameError("rows must be told once, in order", got=f"{rows.size} rows")
+    numbers: Vector = (rows[:, None] * width + np.arange(width)).ravel()
+    return numbers[: np.searchsorted(numbers, size)]

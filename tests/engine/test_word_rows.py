@@ -1,0 +1,139 @@
+"""A table of word vectors under `downpour(rows=...)`: what changed travels, to the same bits."""
+
+import dataclasses
+import os
+
+import numpy as np
+import pytest
+
+from photinus.core.clock import Steps
+from photinus.core.events import PhaseEnded, RoundClosed
+from photinus.core.parameters import TRAINED, Layout, Parameters
+from photinus.engine.base import ArrayData, Assignment
+from photinus.engine.local import LocalEngine
+from photinus.engine.simulate import World
+from photinus.engine.simulated import SimulatedEngine
+from photinus.feed.rows import Rows
+from photinus.models.base import Model, Stage
+from photinus.models.logistic import Descent
+from photinus.nodes.program import Phase, Program
+from photinus.strategies.outer import Adagrad, Sgd
+from photinus.strategies.recipes import downpour
+
+WORDS, WIDTH, CLASSES, LENGTH = 2000, 6, 3, 4
+
+
+class Bag(Model):
+    """p = softmax(mean of the words' vectors · W): its table comes first, the layer behind it."""
+
+    def __init__(self):
+        tables = [("words", (WORDS, WIDTH), TRAINED), ("W", (WIDTH, CLASSES), TRAINED)]
+        self.parameters = Parameters(Layout.of(tables))
+        self._gradient = Parameters(self.parameters.layout)
+        chance = np.random.default_rng(0)
+        self.parameters.trained[:] = 0.1 * chance.normal(size=self.parameters.trained.size)
+
+    def _forward(self, batch):
+        words, labels = batch.features.astype(int), np.asarray(batch.labels).astype(int)
+        held = self.parameters.view("words")[words].mean(1)  # [B, WIDTH]
+        z = np.exp(held @ self.parameters.view("W"))
+        p = z / z.sum(1, keepdims=True)
+        return words, labels, held, p, -np.log(p[np.arange(len(p)), labels])
+
+    def learn(self, batch, seed):
+        words, labels, held, p, loss = self._forward(batch)
+        p[np.arange(len(p)), labels] -= 1
+        p /= len(p)
+        self._gradient.trained[:] = 0
+        back = (p @ self.parameters.view("W").T / LENGTH)[:, None].repeat(LENGTH, 1)
+        np.add.at(self._gradient.view("words"), words, back)
+        self._gradient.view("W")[:] = held.T @ p
+        return self._gradient.trained, {"loss": float(loss.mean())}
+
+    def measure(self, batch):
+        _, labels, _, p, loss = self._forward(batch)
+        errors = float((p.argmax(1) != labels).sum())
+        return {"examples": float(len(p)), "errors": errors, "loss": float(loss.sum())}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BagStage(Stage):
+    name: str = "bag"
+    epochs: float = 6.0
+    batch_size: int = 4
+
+    def build(self, history, seed):
+        return Bag()
+
+    def inner(self):
+        return Descent(0.5)
+
+
+def texts():
+    """Rows of words that tell their class, of a long tail of words as in language."""
+    chance = np.random.default_rng(1)
+    labels = chance.integers(0, CLASSES, 240)
+    words = np.minimum(chance.zipf(1.3, (240, LENGTH)), WORDS // CLASSES) * CLASSES - 1
+    return ArrayData((words - labels[:, None]).astype("f4"), labels)
+
+
+def trained(engine, agreement, workers, **fields):
+    program = Program(phases=(Phase(stage=BagStage(), agreement=agreement),), workers=workers)
+    events = []
+    assignment = Assignment(
+        program=program, data=texts(), run=os.urandom(16), emit=events.append, **fields
+    )
+    return engine.run(assignment).vectors[0], events
+
+
+def sent(events):
+    rounds = [e for e in events if isinstance(e, RoundClosed)]
+    return sum(e.bytes_up for e in rounds), sum(e.bytes_down for e in rounds)
+
+
+def loss(vector):
+    model, data = Bag(), texts()
+    model.load(vector)
+    batch = Rows.of(data.features, data.labels).batch(np.arange(len(data.labels)))
+    sums = model.measure(batch)
+    return sums["loss"] / sums["examples"]
+
+
+EVENLESS = World(step_seconds=(0.01, 0.013, 0.0171), bytes_per_second=1e18)
+"""Nobody is at the same point as another, and time does not depend on what is sent."""
+
+
+@pytest.mark.parametrize("outer", [Sgd(), Adagrad(lr=0.5)], ids=str)
+@pytest.mark.parametrize("codec", ["fp32", "bf16"])
+def test_pushes_of_rows_train_to_the_bits_of_whole_pushes(outer, codec):
+    found = []
+    for rows in (0, WIDTH):
+        parts = {"every": Steps(3), "codec": codec, "outer": outer}
+        found.append(trained(SimulatedEngine(EVENLESS), downpour(rows=rows, **parts), 3))
+    (whole, told), (some, told_some) = found
+    np.testing.assert_array_equal(some, whole)
+    assert loss(some) < 0.8 < 1.0 < loss(Bag().parameters.trained)
+    for all_of_it, of_rows in zip(sent(told), sent(told_some), strict=True):
+        assert 0 < of_rows < all_of_it / 10
+
+
+def test_a_fetch_of_its_own_brings_the_rows_that_others_moved():
+    agreement = downpour(every=Steps(4), fetch=Steps(3), rows=WIDTH, codec="fp32")
+    whole = dataclasses.replace(agreement, rows=0)
+    (some, _), (other, _) = (trained(SimulatedEngine(EVENLESS), a, 3) for a in (agreement, whole))
+    # what is not pushed yet is carried over by a sum and a difference, which a row that did not
+    # move is spared: equal but for the last bits
+    np.testing.assert_allclose(some, other, rtol=0, atol=1e-5)
+
+
+@pytest.mark.processes
+def test_rows_travel_over_real_links(tmp_path):
+    alone, _ = trained(LocalEngine(), downpour(every=Steps(3), rows=WIDTH, codec="fp32"), 1)
+    plain, _ = trained(SimulatedEngine(), downpour(every=Steps(3), codec="fp32"), 1)
+    np.testing.assert_array_equal(alone, plain)
+    some, told = trained(LocalEngine(), downpour(every=Steps(3), rows=WIDTH), 2)
+    assert loss(some) < 0.9
+    (end,) = [e for e in told if isinstance(e, PhaseEnded)]
+    pushes = sum(e.rounds for e in told if isinstance(e, RoundClosed))
+    assert end.examples >= 6 * 240
+    assert all(0 < n < pushes * Bag().parameters.trained.nbytes / 10 for n in sent(told))

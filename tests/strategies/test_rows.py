@@ -1,0 +1,105 @@
+"""Rows of a flat vector, and pushes of only those that changed."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from photinus.core.clock import Clock, Steps
+from photinus.core.errors import FrameError, UsageError
+from photinus.strategies.base import Message, Turn
+from photinus.strategies.check import check_strategy
+from photinus.strategies.outer import Adagrad, Nesterov, Sgd
+from photinus.strategies.recipes import downpour, from_plain, to_plain
+from photinus.strategies.rows import changed, numbers_of
+
+
+@given(st.lists(st.sampled_from([0.0, 0.0, 0.0, 1.5, -2.0]), max_size=40), st.integers(1, 9))
+def test_the_rows_that_changed_hold_every_number_that_is_not_zero(numbers, width):
+    vector = np.array(numbers, np.float32)
+    rows = changed(vector, width)
+    at = numbers_of(rows, width, vector.size)
+    assert set(np.flatnonzero(vector)) <= set(at)
+    assert sorted(set(at // width)) == rows.tolist()
+    put = np.zeros_like(vector)
+    put[at] = vector[at]
+    np.testing.assert_array_equal(put, vector)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (np.array([-1, 2]), "rows must lie within the 10 numbers"),
+        (np.array([2, 4]), "rows must lie within the 10 numbers"),
+        (np.array([0.5]), "rows must lie within the 10 numbers"),
+        (np.array([1, 1]), "rows must be told once, in order"),
+        (np.array([2, 1]), "rows must be told once, in order"),
+    ],
+)
+def test_what_are_no_rows_is_refused(rows, words):
+    with pytest.raises(FrameError, match=words):
+        numbers_of(rows, 3, 10)
+    assert numbers_of(np.array([3]), 3, 10).tolist() == [9], "the last row may be shorter"
+
+
+@pytest.mark.parametrize("outer", [Sgd(), Adagrad(lr=0.1)])
+@pytest.mark.parametrize("codec", ["fp32", "bf16"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_rows_keep_the_contract_of_a_strategy(outer, codec, dtype):
+    check_strategy(downpour(every=Steps(3), rows=5, outer=outer, codec=codec), dtype=dtype)
+
+
+@pytest.mark.parametrize("outer", [Sgd(), Adagrad(lr=0.1)])
+@pytest.mark.parametrize("codec", ["fp32", "bf16"])
+def test_rows_move_owner_and_worker_to_the_bits_of_whole_vectors(outer, codec):
+    size, width = 53, 5
+    chance = np.random.default_rng(0)
+    start = chance.normal(size=size).astype("f4")
+    ends = []
+    for rows in (0, width):
+        halves = downpour(every=Steps(1), rows=rows, outer=outer, codec=codec)
+        policy, chance = halves.policy(), np.random.default_rng(1)
+        empty = np.zeros(0, "f4"), np.zeros(0, np.int64)
+        served = policy.init(Message("heal", start.copy(), floats=empty[0], integers=empty[1]))
+        workers = [halves.strategy() for _ in range(3)]
+        vectors = [start.copy() for _ in workers]
+        states = [w.init(v) for w, v in zip(workers, vectors, strict=True)]
+        sent = 0
+        for round_ in range(12):
+            for n in (0, 1, 2) if round_ % 2 else (2, 0):
+                touched = chance.choice(size, 4)
+                vectors[n][touched] -= chance.normal(size=4).astype("f4")
+                for turn in (Turn("push"), Turn("fetch")):
+                    clock = Clock(round_ + 1, round_ + 1)
+                    said, states[n] = workers[n].offer(turn, vectors[n], clock, states[n])
+                    [reply], served = policy.receive(n, said, frozenset({0, 1, 2}), served)
+                    for held in (said, reply.message):
+                        sent += sum(a.nbytes for a in (held.vector, held.rows) if a is not None)
+                    if turn.kind == "fetch":
+                        states[n] = workers[n].accept(vectors[n], reply.message, states[n])
+        ends.append((served.vector, *served.outer, *vectors))
+        ends[-1] += (sent,)
+    for whole, some in zip(ends[0][:-1], ends[1][:-1], strict=True):
+        np.testing.assert_array_equal(some, whole)
+    assert ends[1][-1] < ends[0][-1]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"outer": Nesterov()},
+        {"payload": "gradient"},
+        {"codec": "int8"},
+    ],
+)
+def test_where_rows_cannot_stand_for_the_whole_they_are_refused(parts):
+    with pytest.raises(UsageError, match="rows are for deltas released at once"):
+        downpour(rows=8, **parts)
+
+
+def test_rows_are_a_part_like_the_others():
+    agreement = downpour(rows=300)
+    assert ", rows of 300, bf16 up" in str(agreement)
+    assert from_plain(to_plain(agreement)) == agreement
+    with pytest.raises(UsageError, match="unknown part of averaging; got 'rows'"):
+        from_plain({"recipe": "averaging", "rows": 3})
