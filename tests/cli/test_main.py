@@ -30,6 +30,22 @@ OPTIONS = {
     "doctor": ["--workers", "--no-spark"],
     "evaluate": ["run", "--data"],
     "report": ["run", "-o --output"],
+    "submit": [
+        "job",
+        "--master",
+        "--deploy-mode",
+        "--workers",
+        "--strategy",
+        "--seed",
+        "--threads",
+        "--folder",
+        "--set",
+        "--conf",
+        "--environment",
+        "--python",
+        "--resume",
+        "--dry-run",
+    ],
     "train": [
         "job",
         "--workers",
@@ -204,3 +220,18 @@ def test_a_failed_run_says_how_to_go_on(call, job, monkeypatch):
     monkeypatch.setattr("photinus.engine.simulated.SimulatedEngine.run", fail)
     _, _, err = call("train", job, "--folder", "run")
     assert err == "photinus: nobody came; go on with: photinus train --resume run\n"
+
+
+def test_a_run_at_an_address_is_measured_reported_and_audited_from_there(call, job, tmp_path):
+    pytest.importorskip("fsspec")
+    address = f"memory://runs/{tmp_path.name}"
+    code, out, err = call("train", job, "--folder", address)
+    assert (code, err) == (0, "")
+    assert f"photinus evaluate {address}" in out
+    assert "100 rows" in call("evaluate", address)[1]
+    assert "each exactly once" in call("audit", address)[1]
+    assert call("report", address)[1] == f"{tmp_path.name}.html\n"
+    assert (tmp_path / f"{tmp_path.name}.html").is_file()
+    assert "is done: there is nothing to resume" in call("train", "--resume", address)[2]
+    for command in ("audit", "report"):
+        assert "holds no run" in call(command, "memory://nowhere/run")[2]

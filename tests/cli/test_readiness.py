@@ -62,3 +62,21 @@ def test_too_few_slots_are_named(capsys, spark):
     code, out, _ = call(capsys, "--workers", "5")
     assert code == EXIT_CODES["not ready"]
     assert "use 4 workers or fewer" in out
+
+
+def test_where_a_cluster_is_named_it_says_whether_a_job_can_be_submitted(
+    capsys, monkeypatch, tmp_path
+):
+    pytest.importorskip("fsspec")
+    monkeypatch.delenv("YARN_CONF_DIR", raising=False)
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    monkeypatch.setenv("HADOOP_USER_NAME", "mary")
+    _, out, _ = call(capsys, "--no-spark")
+    assert "no yarn-site.xml; got" in out
+    assert "copy /etc/hadoop/conf from a node" in out
+    (tmp_path / "yarn-site.xml").write_text("<configuration/>")
+    value = "<name>fs.defaultFS</name><value>memory://host</value>"
+    core = f"<configuration><property>{value}</property></configuration>"
+    (tmp_path / "core-site.xml").write_text(core)
+    _, out, _ = call(capsys, "--no-spark")
+    assert "archives and runs below memory://host/user/mary" in out

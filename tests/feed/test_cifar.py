@@ -162,11 +162,11 @@ def test_a_folder_elsewhere_is_read_through_fsspec(folder):
     memory.rm(f"/pictures/{TRAIN[1]}")
     with pytest.raises(DataError, match=f"has no {TRAIN[1]}"):
         cifar.load("memory://pictures")
-    with pytest.raises(NotReadyError, match="cannot be reached"):
+    with pytest.raises(NotReadyError, match="cannot be opened"):
         cifar.load("nowhere://pictures")
 
 
 def test_without_fsspec_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    with pytest.raises(NotReadyError, match=r"pip install photinus\[hdfs\]"):
+    with pytest.raises(NotReadyError, match=r"pip install 'photinus\[hdfs\]'"):
         cifar.load("hdfs://there/cifar10")

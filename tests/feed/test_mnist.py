@@ -241,3 +241,42 @@ def test_the_real_mnist_has_its_shapes_and_its_mean(monkeypatch):
         *(980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009)
     ]
     assert digits.train_images.mean() / 255 == pytest.approx(0.1307, abs=5e-5)
+
+
+def test_it_is_kept_at_an_address_once_and_read_from_there(tmp_path, monkeypatch):
+    fsspec = pytest.importorskip("fsspec")
+    address = f"memory://{tmp_path.name}/mnist"
+    monkeypatch.setenv("PHOTINUS_MNIST", str(write(tmp_path / "own", TINY)))
+    mnist.keep_at(address)
+    monkeypatch.setenv("PHOTINUS_MNIST", "nowhere")
+    mnist.keep_at(address)
+    found = mnist.load(address)
+    assert found.train_images.shape == (3, 4)
+    memory = fsspec.filesystem("memory")
+    memory.pipe(f"/{tmp_path.name}/mnist/train-labels-idx1-ubyte", b"another")
+    with pytest.raises(DataError, match="is not the published MNIST"):
+        mnist.load(address)
+    memory.rm(f"/{tmp_path.name}/mnist/train-labels-idx1-ubyte")
+    memory.pipe(
+        f"/{tmp_path.name}/mnist/train-labels-idx1-ubyte.gz",
+        gzipped(TINY["train-labels-idx1-ubyte"]),
+    )
+    assert mnist.load(address).train_labels.tolist() == found.train_labels.tolist()
+
+
+def test_an_address_without_it_is_named():
+    pytest.importorskip("fsspec")
+    with pytest.raises(DataError, match="memory://empty has neither train-images"):
+        mnist.load("memory://empty")
+
+
+def test_an_address_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    fsspec = pytest.importorskip("fsspec")
+    monkeypatch.setenv("PHOTINUS_MNIST", str(write(tmp_path / "own", TINY)))
+
+    def refuse(*_, **__):
+        raise OSError("no space")
+
+    monkeypatch.setattr(fsspec.filesystem("memory"), "pipe_file", refuse)
+    with pytest.raises(DataError, match="cannot be written to; got no space"):
+        mnist.keep_at("memory://full/mnist")

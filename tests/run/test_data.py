@@ -76,3 +76,15 @@ def test_rows_that_are_no_rows_are_told(small):
         check_test((small.features, small.labels), 3)
     with pytest.raises(UsageError, match="labels must be a NumPy array; got list"):
         ArrayData(small.features, small.labels.tolist())
+
+
+def test_rows_to_measure_on_may_lie_at_an_address(table, small):
+    fsspec = pytest.importorskip("fsspec")
+    path = table(a=[1.0, 2.0], b=[3.0, 4.0], label=[0, 1])
+    with open(path, "rb") as file:
+        fsspec.filesystem("memory").pipe("/digits/test.parquet", file.read())
+    there = source("memory://digits/test.parquet", features=("a", "b"))
+    here = source(path, features=("a", "b"))
+    assert np.array_equal(read_test(there).features, read_test(here).features)
+    with pytest.raises(DataError, match="there is no memory://digits/none"):
+        read_test(source("memory://digits/none", features=("a", "b")))

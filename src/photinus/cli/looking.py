@@ -21,13 +21,14 @@ __all__ = ["audit", "evaluate", "report"]
 def evaluate(run: str, data: str | None) -> None:
     """Measure a saved model on rows that it was not trained on."""
     from photinus.cli.watching import error_text
+    from photinus.run.away import fetched
     from photinus.run.evaluate import load_trained, measure
 
-    folder = Path(run)
-    model = folder / "model" if (folder / "model").is_dir() else folder
-    if (folder / "job.json").is_file() and model == folder:
-        raise UsageError(f"{run} holds no model yet", do=f"photinus train --resume {run}")
-    trained, meta = load_trained(model)
+    with fetched(run, "model", "model.safetensors", "model.json", "job.json") as folder:
+        model = folder / "model" if (folder / "model").is_dir() else folder
+        if (folder / "job.json").is_file() and model == folder:
+            raise UsageError(f"{run} holds no model yet", do=f"photinus train --resume {run}")
+        trained, meta = load_trained(model)
     rows = _rows(meta.get("data", {}), data)
     metrics, extra = measure(trained, rows)
     click.echo(f"{len(rows.features):,} rows")
@@ -65,15 +66,20 @@ def _table(confusion: list[list[int]]) -> str:
 
 @click.command()
 @click.argument("run", type=click.Path())
-@click.option("-o", "--output", type=click.Path(), help="The file to write [RUN/report.html].")
+@click.option(
+    "-o", "--output", type=click.Path(), help="The file to write [RUN/report.html, or NAME.html]."
+)
 def report(run: str, output: str | None) -> None:
     """Write a run's report again from its journal, finished or not."""
+    from photinus.core.addresses import is_address
     from photinus.report.page import save
+    from photinus.run.away import fetched
 
-    folder = Path(run)
-    if not (folder / "events.jsonl").is_file():
-        raise UsageError(f"{run} holds no run", do="name the folder of a run")
-    click.echo(save(folder / "events.jsonl", Path(output or folder / "report.html")))
+    with fetched(run, "events.jsonl") as folder:
+        if not (folder / "events.jsonl").is_file():
+            raise UsageError(f"{run} holds no run", do="name the folder of a run")
+        page = f"{folder.name}.html" if is_address(run) else folder / "report.html"
+        click.echo(save(folder / "events.jsonl", Path(output or page)))
 
 
 @click.command()
@@ -81,11 +87,12 @@ def report(run: str, output: str | None) -> None:
 def audit(run: str) -> None:
     """Check in a run's ledger that every push was applied exactly once."""
     from photinus.report.ledger import audit as checked
+    from photinus.run.away import fetched
 
-    ledger = Path(run) / "ledger.jsonl"
-    if not ledger.is_file():
-        raise UsageError(f"{run} holds no run", do="name the folder of a run")
-    found = checked(ledger)
+    with fetched(run, "ledger.jsonl") as folder:
+        if not (folder / "ledger.jsonl").is_file():
+            raise UsageError(f"{run} holds no run", do="name the folder of a run")
+        found = checked(folder / "ledger.jsonl")
     click.echo(found)
     if not found.is_exact:
         raise RunFailedError("the ledger breaks its rules: " + "; ".join(found.offences[:5]))

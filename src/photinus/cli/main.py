@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import click
@@ -13,6 +13,7 @@ from photinus import __version__
 from photinus.cli.comparing import compare
 from photinus.cli.looking import audit, evaluate, report
 from photinus.cli.readiness import doctor
+from photinus.cli.submitting import submit
 from photinus.cli.training import demo, train
 from photinus.cli.watching import StoppedError, is_debugging
 from photinus.core.errors import NotReadyError, PhotinusError, UsageError
@@ -39,23 +40,25 @@ def commands() -> None:
     """
 
 
-for _command in (demo, train, compare, evaluate, report, audit, doctor):
+for _command in (demo, train, submit, compare, evaluate, report, audit, doctor):
     commands.add_command(_command)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None, *, run: Callable[[], None] | None = None) -> None:
     """Runs one command and ends the process with its exit code.
 
     Args:
         arguments: left out, those of the process.
+        run: called instead of a command.
     """
-    sys.exit(EXIT_CODES[_run(arguments)])
+    act = run or (lambda: commands.main(arguments, prog_name="photinus", standalone_mode=False))
+    sys.exit(EXIT_CODES[_run(act)])
 
 
-def _run(arguments: Sequence[str] | None) -> str:
+def _run(act: Callable[[], object]) -> str:
     """Returns how it ended: a key of `EXIT_CODES`."""
     try:
-        commands.main(arguments, prog_name="photinus", standalone_mode=False)
+        act()
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return "usage"

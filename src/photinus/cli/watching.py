@@ -28,11 +28,12 @@ class StoppedError(PhotinusError):
 
 
 @contextlib.contextmanager
-def watched(folder: Path) -> Iterator[tuple[Callable[[Event], None], ...]]:
+def watched(folder: Path, address: str = "") -> Iterator[tuple[Callable[[Event], None], ...]]:
     """Shows a run; if it is stopped, the error says how to go on.
 
     Args:
         folder: where the run is kept; what Java and the workers say goes to its `logs/spark.log`.
+        address: where its copy is kept that outlives this machine.
     """
     from photinus.report.terminal import Terminal
 
@@ -41,9 +42,9 @@ def watched(folder: Path) -> Iterator[tuple[Callable[[Event], None], ...]]:
         with stderr_in(_log_of(folder)):
             yield (terminal.write,)
     except KeyboardInterrupt as error:
-        raise StoppedError("stopped" + way_on(folder)) from error
+        raise StoppedError("stopped" + way_on(folder, address)) from error
     except RunFailedError as error:
-        raise RunFailedError(f"{error}{way_on(folder)}") from error
+        raise RunFailedError(f"{error}{way_on(folder, address)}") from error
     finally:
         terminal.close()
 
@@ -87,11 +88,11 @@ def is_debugging() -> bool:
     return os.environ.get("PHOTINUS_DEBUG", "0") not in ("", "0")
 
 
-def way_on(folder: Path) -> str:
+def way_on(folder: Path, address: str = "") -> str:
     """Returns how to go on with a run; nothing where there is none."""
     if not (folder / "job.json").is_file():
         return ""
-    return f"; go on with: photinus train --resume {shlex.quote(str(shortest(folder)))}"
+    return f"; go on with: photinus train --resume {shlex.quote(address or str(shortest(folder)))}"
 
 
 def shortest(path: Path) -> Path:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["interruptible", "session_warnings", "spark_session"]
 
 _RETRIES: Final = 20  # far more, and one bad row in a query of the user's is tried for minutes
+_OF_OTHERS: Final = ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_REMOTE")
+"""In the environment: somebody else has said which Spark it is."""
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 
 
@@ -84,7 +86,7 @@ def spark_session(
     if active is not None:
         return active
     started = SparkContext._active_spark_context is not None
-    if started or any(os.environ.get(key) for key in ("PYSPARK_GATEWAY_PORT", "SPARK_REMOTE")):
+    if started or any(os.environ.get(key) for key in _OF_OTHERS):
         return SparkSession.builder.getOrCreate()
     os.environ["JAVA_HOME"] = ensure_java()
     for key in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):

@@ -25,7 +25,7 @@ from photinus.feed.arrow import ColumnSpec
 from photinus.feed.base import Array
 from photinus.feed.checks import RowChecks, Sieve
 from photinus.feed.rows import Rows
-from photinus.feed.spark import columns, partitioned
+from photinus.feed.spark import columns, kept, partitioned
 from photinus.feed.spool import Budget, gather
 from photinus.feed.stream import StreamFeed
 from photinus.nodes.coordinator import Result
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["FrameData", "SparkEngine", "check_slots", "frame_of", "slots_of"]
 
 _SCHEMA = "slot int, rows long, streams boolean"
+_SLOT = ("executor.cores", "task.cpus")
 _REGISTER_SECONDS = 30.0
 """So long executors may take to register."""
 
@@ -96,8 +97,7 @@ class SparkEngine(Engine):
         for text in session_warnings(spark):
             assignment.emit(Warned(text=text))
         host = str(spark.conf.get("spark.driver.host", "127.0.0.1"))
-        with Hall(assignment, host) as hall:
-            frame = partitioned(frame, workers)
+        with kept(partitioned(frame, workers)) as frame, Hall(assignment, host) as hall:
 
             def job(counted: Mapping[int, int] | None = None) -> SparkJob:
                 errand = hall.errand(self._faults)
@@ -296,5 +296,8 @@ def slots_of(spark: SparkSession) -> int | None:
         cores = int(str(conf.get("spark.executor.cores", "1")))
         cpus = int(str(conf.get("spark.task.cpus", "1")))
         return None if most > 1_000_000 else most * (cores // cpus)
+    if str(conf.get("spark.master", "")) == "yarn":  # which starts containers when it has room
+        cores, cpus = (int(str(conf.get(f"spark.{key}", "1"))) for key in _SLOT)
+        return int(str(conf.get("spark.executor.instances", "2"))) * (cores // cpus)
     profile = scala.resourceProfileManager().defaultResourceProfile()
     return int(scala.maxNumConcurrentTasks(profile))

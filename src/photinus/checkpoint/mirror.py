@@ -1,0 +1,227 @@
+"""A run folder's copy at an address: what outlives the machine that trains."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from photinus.core.addresses import filesystem
+from photinus.core.errors import CheckpointError, FencedError
+
+__all__ = ["Mirror"]
+
+_TERM = re.compile(r"coordinator-([1-9][0-9]*)\.json")
+_CHECKPOINTS, _PIN = "checkpoints", "checkpoints/.pinned"
+_SEEN = re.compile(r"[^.].*")
+_ASIDE = re.compile(r"\..+\.tmp-[0-9a-f]{12}")
+
+_Stamp = tuple[int, int]
+"""Size and time of change: whether a file must be written again."""
+
+
+class Mirror:
+    """Keeps at an address what a run folder of this machine holds, in the same form.
+
+    The journal and the ledger go before a checkpoint, so that they are never older than it. A
+    checkpoint is written aside and renamed; what changes is written aside and takes the older
+    one's place. On HDFS both are one step.
+
+    Args:
+        address: of a folder, such as hdfs://host:port/runs/first.
+        local: the folder of this machine.
+
+    Raises:
+        NotReadyError: the address cannot be opened.
+
+    Example:
+        `Mirror("hdfs:///runs/first", Path("run")).fetch()`
+    """
+
+    def __init__(self, address: str, local: Path) -> None:
+        self.address, self.local = address.rstrip("/"), local
+        self._fs, self._path = filesystem(self.address)
+        self._sent: dict[str, _Stamp] = {}
+        self._lock = threading.Lock()
+        self.term = 0
+        """The term that was claimed; 0 before."""
+
+    def holds_run(self) -> bool:
+        """Tells whether some term of a run was claimed there."""
+        return self.newest_term() > 0
+
+    def newest_term(self) -> int:
+        """Returns the newest term that was claimed, 0 where there is no run."""
+        found = [_TERM.fullmatch(name) for name in self._names(self._path)]
+        return max((int(match[1]) for match in found if match), default=0)
+
+    def fetch(self, *names: str) -> None:
+        """Brings files and folders down; without names, all there are.
+
+        Raises:
+            CheckpointError: they cannot be read.
+        """
+        for name in names or self._names(self._path):
+            self._tried(partial(self._down, name), f"{self.address}/{name} cannot be read")
+
+    def claim(self, term: int) -> None:
+        """Takes a term there, too; what was brought down says which is the next.
+
+        Raises:
+            FencedError: another coordinator was quicker.
+            CheckpointError: the address cannot be written to.
+        """
+        name = f"coordinator-{term}.json"
+        data = (self.local / name).read_bytes()
+        self._tried(self._make, f"{self.address} cannot be written to")
+        try:
+            self._tried(lambda: self._put_new(name, data), f"{self.address} cannot be written to")
+        except FileExistsError:
+            raise FencedError(
+                "another coordinator has taken this run", got=f"term {term} is there already"
+            ) from None
+        self.term = term
+        for folder in (self._path, f"{self._path}/{_CHECKPOINTS}"):
+            for left in self._names(folder, _ASIDE):  # by a coordinator that was killed
+                act = partial(self._fs.rm, f"{folder}/{left}", recursive=True)
+                self._tried(act, f"{self.address}/{left} cannot be removed")
+
+    def check(self) -> None:
+        """Passes while the claimed term is the newest.
+
+        Raises:
+            FencedError: a newer coordinator has taken over.
+        """
+        newest = self.newest_term()
+        if newest > self.term:
+            got = f"term {self.term}, the newest at {self.address} is {newest}"
+            raise FencedError("this coordinator's term is over", got=got)
+
+    def push(self) -> None:
+        """Sends what is new or has changed; removes the checkpoints that are kept no longer.
+
+        Raises:
+            FencedError: a newer coordinator has taken over.
+            CheckpointError: the address cannot be written to.
+        """
+        with self._lock:
+            self.check()
+            try:
+                self._tried(self._push, f"{self.address} cannot be written to")
+            except FileNotFoundError as error:
+                raise CheckpointError("a file of the run has gone", got=str(error)) from error
+
+    def _push(self) -> None:
+        for path in sorted(self.local.rglob("*")):
+            name = path.relative_to(self.local).as_posix()
+            is_checkpoint = name.startswith(f"{_CHECKPOINTS}/") and name != _PIN
+            if path.is_file() and not is_checkpoint and not _ASIDE.fullmatch(path.name):
+                self._send(name)
+        self._send_checkpoints()
+
+    def _send(self, name: str) -> None:
+        stamp = _stamp(self.local / name)
+        if self._sent.get(name) != stamp:
+            self._replace(name, (self.local / name).read_bytes())
+            self._sent[name] = stamp
+
+    def _send_checkpoints(self) -> None:
+        here = {p.name for p in (self.local / _CHECKPOINTS).glob("[!.]*") if p.is_dir()}
+        there = set(self._names(f"{self._path}/{_CHECKPOINTS}"))
+        for name in sorted(here):
+            key = f"{_CHECKPOINTS}/{name}"
+            stamp = _stamp(self.local / key)
+            if name not in there or self._sent.get(key, stamp) != stamp:
+                self._send_folder(key)
+            self._sent[key] = stamp
+        for name in there - here:
+            self._fs.rm(f"{self._path}/{_CHECKPOINTS}/{name}", recursive=True)
+
+    def _send_folder(self, name: str) -> None:
+        parent, _, last = name.rpartition("/")
+        aside = f"{self._path}/{parent}/{_aside(last)}"
+        self._fs.makedirs(aside, exist_ok=True)
+        for file in sorted((self.local / name).iterdir()):
+            self._fs.pipe_file(f"{aside}/{file.name}", file.read_bytes())
+        if self._fs.exists(f"{self._path}/{name}"):
+            self._fs.rm(f"{self._path}/{name}", recursive=True)
+        self._fs.mv(aside, f"{self._path}/{name}", recursive=True)
+
+    def _replace(self, name: str, data: bytes) -> None:
+        target = f"{self._path}/{name}"
+        parent, _, last = target.rpartition("/")
+        self._fs.makedirs(parent, exist_ok=True)
+        if not self._renames:  # elsewhere a file that is written appears whole by itself
+            self._fs.pipe_file(target, data)
+            return
+        aside = f"{parent}/{_aside(last)}"
+        self._fs.pipe_file(aside, data)
+        self._fs.mv(aside, target, overwrite=True)
+
+    def _put_new(self, name: str, data: bytes) -> None:
+        target = f"{self._path}/{name}"
+        if not self._renames:
+            self._fs.pipe_file(target, data, mode="create")
+            return
+        aside = f"{self._path}/{_aside(name)}"
+        self._fs.pipe_file(aside, data)
+        self._fs.mv(aside, target)  # of HDFS, which refuses where there is one
+
+    @property
+    def _renames(self) -> bool:
+        protocol = self._fs.protocol
+        return bool({"hdfs", "viewfs"} & set([protocol] if isinstance(protocol, str) else protocol))
+
+    def _make(self) -> None:
+        if self._renames:
+            self._fs.mkdir(self._path, permission=0o700)
+        else:
+            self._fs.makedirs(self._path, exist_ok=True)
+
+    def _names(self, path: str, kind: re.Pattern[str] = _SEEN) -> list[str]:
+        def listed() -> list[str]:
+            self._fs.invalidate_cache()
+            found = self._fs.ls(path, detail=False)
+            return [str(p).rstrip("/").rpartition("/")[2] for p in found]
+
+        try:
+            names = self._tried(listed, f"{self.address} cannot be listed")
+        except FileNotFoundError:
+            return []
+        return sorted(name for name in names if kind.fullmatch(name))
+
+    def _down(self, name: str) -> None:
+        path, target = f"{self._path}/{name}", self.local / name
+        if self._fs.isdir(path):
+            target.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for found in self._fs.ls(path, detail=False):
+                self._down(f"{name}/{str(found).rstrip('/').rpartition('/')[2]}")
+            return
+        data = self._fs.cat_file(path)
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(target, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        self._sent[name] = _stamp(target)
+
+    def _tried(self, act: Callable[[], Any], wrong: str) -> Any:  # noqa: ANN401 - what `act` returns
+        try:
+            return act()
+        except (FileNotFoundError, FileExistsError):
+            raise
+        except Exception as error:  # a file system of any maker, each with errors of its own
+            raise CheckpointError(wrong, got=str(error).partition("\n")[0]) from error
+
+
+def _stamp(path: Path) -> _Stamp:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
+
+
+def _aside(name: str) -> str:
+    return f".{name}.tmp-{secrets.token_hex(6)}"

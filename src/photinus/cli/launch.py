@@ -1,0 +1,69 @@
+"""What spark-submit starts on a node: trains the job there, or goes on with it.
+
+YARN starts a driver that is lost again from this first line. The run folder, at an address that
+is the same for every attempt, says whether there is something to go on with.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import click
+
+from photinus.cli.main import main
+from photinus.cli.training import begin, go_on, job_of
+from photinus.core.errors import RunFailedError
+
+__all__ = ["attempt_of", "launch"]
+
+_CONTAINER = re.compile(r"container_(?:e\d+_)?(\d+_\d+)_(\d+)_\d+")
+
+
+def attempt_of(container: str) -> tuple[str, int]:
+    """Returns the application of a container of YARN, and which attempt it belongs to.
+
+    Example:
+        >>> attempt_of("container_e17_1410901177871_0001_02_000005")
+        ('application_1410901177871_0001', 2)
+        >>> attempt_of("")
+        ('', 1)
+    """
+    found = _CONTAINER.fullmatch(container)
+    return (f"application_{found[1]}", int(found[2])) if found else ("", 1)
+
+
+def launch(address: str, job: str) -> None:
+    """Trains, or goes on with what an earlier attempt left.
+
+    Args:
+        address: of the run folder.
+        job: a TOML file; "" where the run is there already.
+
+    Raises:
+        RunFailedError: the earlier attempt was not lost: it ended by itself.
+    """
+    from photinus.checkpoint.mirror import Mirror
+    from photinus.run.away import how_it_ended
+
+    application, attempt = attempt_of(os.environ.get("CONTAINER_ID", ""))
+    mirror = Mirror(address, Path.cwd() / address.rstrip("/").rpartition("/")[2])
+    if not mirror.holds_run() and job:
+        begin(job_of(job), mirror)
+        return
+    mirror.fetch()
+    state, reason = how_it_ended(mirror.local)
+    if attempt > 1 and state == "done":
+        click.echo(f"attempt {attempt}: the run was done already, {address}")
+        return
+    if attempt > 1 and state == "failed":
+        wrong = f"attempt {attempt - 1} of {application} ended by itself; it is not tried again"
+        raise RunFailedError(wrong, got=reason)
+    note = f"attempt {attempt} of {application}: the driver before it was lost; the run goes on"
+    go_on(mirror, note=note if attempt > 1 else "")
+
+
+if __name__ == "__main__":
+    main(run=lambda: launch(*sys.argv[1:]))

@@ -1,0 +1,58 @@
+"""Addresses such as hdfs://host:port/folder, opened through fsspec."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from photinus.core.errors import NotReadyError
+
+__all__ = ["filesystem", "is_address"]
+
+
+def is_address(text: object) -> bool:
+    """Tells an address from a path of this machine.
+
+    Example:
+        >>> [is_address(text) for text in ("hdfs:///runs", "s3://bucket", "runs/a", "file:///a")]
+        [True, True, False, False]
+    """
+    scheme, found, _ = str(text).partition("://")
+    return bool(found) and scheme != "file"
+
+
+def filesystem(address: str) -> tuple[Any, str]:
+    """Returns the file system of fsspec that an address names, and the path in it.
+
+    HDFS is told where the cluster's settings are by HADOOP_CONF_DIR. In a container of YARN that
+    Spark started they lie beside the program.
+
+    Raises:
+        NotReadyError: fsspec or what opens the address is not installed, or nothing answers.
+
+    Example:
+        >>> filesystem("memory://runs/a")[1]  # doctest: +SKIP
+        '/runs/a'
+    """
+    try:
+        import fsspec
+    except ImportError:
+        raise NotReadyError(
+            f"{address} is reached through fsspec, which is not installed",
+            do="pip install 'photinus[hdfs]'",
+        ) from None
+    _find_settings()
+    try:
+        fs, path = fsspec.core.url_to_fs(address)
+    except (ImportError, ValueError, OSError) as error:
+        raise NotReadyError(f"{address} cannot be opened", got=error) from error
+    return fs, str(path).rstrip("/")
+
+
+def _find_settings() -> None:
+    """Spark unpacks a driver's and an executor's settings of Hadoop into the container's folder."""
+    for root in (os.environ.get("PWD", ""), os.getcwd(), *sys.path[:1]):
+        shipped = os.path.join(root, "__spark_conf__", "__hadoop_conf__")
+        if root and os.path.isdir(shipped):
+            os.environ.setdefault("HADOOP_CONF_DIR", shipped)

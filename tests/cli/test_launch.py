@@ -1,0 +1,110 @@
+"""What runs first on a node: a first attempt trains, a later one goes on."""
+
+import numpy as np
+import pytest
+
+from photinus.cli.launch import launch
+from photinus.core.errors import RunFailedError
+from photinus.core.events import RoundClosed
+from photinus.engine.simulated import SimulatedEngine
+from photinus.report.journal import read
+from photinus.report.ledger import audit
+from photinus.run.away import fetched
+
+fsspec = pytest.importorskip("fsspec")
+
+
+@pytest.fixture
+def address(tmp_path, monkeypatch):
+    monkeypatch.delenv("CONTAINER_ID", raising=False)
+    name = f"memory://runs/{tmp_path.name}"
+    yield name
+    fs, path = fsspec.core.url_to_fs(name)
+    if fs.exists(path):
+        fs.rm(path, recursive=True)
+
+
+@pytest.fixture
+def attempt(call, job, tmp_path, monkeypatch, address):
+    """Starts an attempt in a container of its own."""
+
+    def start(number):
+        place = tmp_path / f"container{number}"
+        place.mkdir()
+        for name in ("job.toml", "train.parquet", "test.parquet"):
+            (place / name).write_bytes((tmp_path / name).read_bytes())
+        monkeypatch.chdir(place)
+        monkeypatch.setenv("CONTAINER_ID", f"container_17_0001_{number:02d}_000001")
+        launch(address, "job.toml")
+
+    return start
+
+
+class LostError(BaseException):
+    """Ends a driver in the middle of things, as SIGKILL does: nothing more is written."""
+
+
+@pytest.fixture
+def lost(monkeypatch):
+    """The first attempt's driver is lost at its n-th round."""
+    run = SimulatedEngine.run
+
+    def at(version):
+        def ending(self, assignment):
+            emit = assignment.emit
+
+            def told(event):
+                emit(event)
+                if isinstance(event, RoundClosed) and event.version == version:
+                    raise LostError
+
+            object.__setattr__(assignment, "emit", told)
+            return run(self, assignment)
+
+        monkeypatch.setattr(SimulatedEngine, "run", ending)
+        monkeypatch.setattr(
+            "photinus.run.train._Run.__exit__", lambda self, *_: self._saver.close()
+        )
+
+    return at
+
+
+def test_an_attempt_goes_on_from_the_lost_ones_checkpoint_and_says_so(
+    attempt, lost, address, tmp_path, monkeypatch, capsys
+):
+    text = (tmp_path / "job.toml").read_text()
+    (tmp_path / "job.toml").write_text("checkpoint_seconds = 0.0\n" + text)
+    with monkeypatch.context():
+        lost(20)
+        with pytest.raises(LostError):
+            attempt(1)
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    attempt(2)
+    assert "attempt 2 of application_17_0001" in capsys.readouterr().out
+    with fetched(address, "events.jsonl", "ledger.jsonl", "model") as found:
+        events = [stamped.event for stamped in read(found / "events.jsonl")]
+        assert audit(found / "ledger.jsonl").is_exact
+        assert (found / "model" / "model.safetensors").is_file()
+    first, second = [e for e in events if type(e).__name__ == "RunStarted"]
+    assert (first.term, second.term) == (1, 2)
+    assert second.resumed_from
+    assert any("attempt 2 of application_17_0001" in getattr(e, "text", "") for e in events)
+    assert np.array_equal(*(e.workers for e in (first, second)))
+
+
+def test_an_attempt_after_a_run_that_was_done_leaves_it(attempt, address, capsys):
+    attempt(1)
+    attempt(2)
+    assert f"the run was done already, {address}" in capsys.readouterr().out
+
+
+def test_a_run_that_ended_by_itself_is_not_tried_again(attempt, monkeypatch):
+    def fail(*_):
+        raise RunFailedError("nobody came")
+
+    monkeypatch.setattr(SimulatedEngine, "run", fail)
+    with pytest.raises(RunFailedError, match="nobody came"):
+        attempt(1)
+    with pytest.raises(RunFailedError, match=r"ended by itself; .* got nobody came"):
+        attempt(2)

@@ -1,0 +1,32 @@
+import os
+import sys
+
+import pytest
+
+from photinus.core.addresses import filesystem
+from photinus.core.errors import NotReadyError
+
+
+def test_without_fsspec_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(NotReadyError, match=r"pip install 'photinus\[hdfs\]'"):
+        filesystem("hdfs://there/runs")
+
+
+def test_an_address_is_opened_to_its_path():
+    pytest.importorskip("fsspec")
+    system, path = filesystem("memory://runs/first/")
+    assert (system.protocol, path) == ("memory", "/runs/first")
+
+
+def test_in_a_container_the_clusters_settings_are_those_that_spark_sent(monkeypatch, tmp_path):
+    pytest.importorskip("fsspec")
+    shipped = tmp_path / "__spark_conf__" / "__hadoop_conf__"
+    shipped.mkdir(parents=True)
+    monkeypatch.setenv("PWD", str(tmp_path))
+    monkeypatch.setenv("HADOOP_CONF_DIR", "named")
+    filesystem("memory://runs")
+    assert os.environ["HADOOP_CONF_DIR"] == "named"
+    monkeypatch.delenv("HADOOP_CONF_DIR")
+    filesystem("memory://runs")
+    assert os.environ["HADOOP_CONF_DIR"] == str(shipped)

@@ -1,0 +1,97 @@
+"""A real HDFS and YARN of separate processes, and what runs in its containers."""
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+
+class Hadoop:
+    """Starts and ends it by the script that PHOTINUS_HADOOP names.
+
+    Args:
+        script: `start FOLDER N`, `kill FOLDER NAME`, `again FOLDER NAME`, `stop FOLDER`.
+        folder: for data, logs and settings.
+        nodes: how many NodeManagers.
+    """
+
+    DRIVER, MASTER = "deploy.yarn.ApplicationMaster", "deploy.yarn.ExecutorLauncher"
+    EXECUTOR = "YarnCoarseGrainedExecutorBackend"
+
+    def __init__(self, script, folder, nodes):
+        self.script, self.folder, self.nodes = script, Path(folder), nodes
+
+    def call(self, verb, *words):
+        log = self.folder.parent / "hadoop.log"
+        command = ["sh", self.script, verb, str(self.folder), *words]
+        with log.open("a") as said:  # its servers keep the pipe: an output that is read would hang
+            subprocess.run(command, stdout=said, stderr=said, check=True, timeout=120)
+
+    def start(self):
+        self.call("start", str(self.nodes))
+
+    def stop(self):
+        self.call("stop")
+
+    def kill(self, name):
+        self.call("kill", name)
+
+    def again(self, name):
+        self.call("again", name)
+
+    @property
+    def environment(self):
+        """For commands that use it; nothing of this machine's Python is among it."""
+        kept = {n: v for n, v in os.environ.items() if not n.startswith(("PYSPARK", "SPARK"))}
+        return kept | {"HADOOP_CONF_DIR": str(self.folder / "conf")}
+
+    def programs(self, kind):
+        """Returns the Java processes of a kind: process -> its container's folder."""
+        found = {}
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (process / "cmdline").read_bytes().split(b"\0")
+                place = (process / "cwd").readlink()
+            except OSError:
+                continue
+            is_kind = words[0].endswith(b"java") and kind.encode() in b" ".join(words)
+            if is_kind and place.is_relative_to(self.folder):
+                found[int(process.name)] = place
+        return found
+
+    def node_of(self, place):
+        """Returns the NodeManager of a container's folder."""
+        return place.relative_to(self.folder / "data").parts[0]
+
+    @staticmethod
+    def until(look, seconds, what):
+        """Looks again and again until something is there; returns it."""
+        deadline = time.monotonic() + seconds
+        while True:
+            found = look()
+            if found:
+                return found
+            assert time.monotonic() < deadline, f"{what} did not come within {seconds} s"
+            time.sleep(0.1)
+
+    def said(self, container):
+        """Returns what a container wrote to its standard output."""
+        found = self.folder.glob(f"logs/containers*/*/{container}/stdout")
+        return "".join(path.read_text() for path in found)
+
+
+@pytest.fixture(scope="module")
+def hadoop(tmp_path_factory):
+    """A HDFS and a YARN of two nodes, for the tests of one file."""
+    script = os.environ.get("PHOTINUS_HADOOP", "")
+    if not script:
+        pytest.skip("PHOTINUS_HADOOP names no script that starts HDFS and YARN")
+    pytest.importorskip("hdfs_native", reason="photinus[hdfs] is not installed")
+    cluster = Hadoop(script, tmp_path_factory.mktemp("hadoop") / "cluster", nodes=2)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()

@@ -1,0 +1,242 @@
+"""`photinus submit` on a real YARN with a real HDFS, and what is killed there.
+
+The nodes get a Python interpreter and Java, nothing else: the packages come from the archive that
+the first submit sends.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from photinus.core.addresses import filesystem
+from photinus.core.events import RoundClosed, RunEnded, RunStarted, Warned, WorkerJoined, WorkerLost
+from photinus.feed import mnist
+from photinus.report.journal import read
+from photinus.report.ledger import audit
+from photinus.run.away import fetched
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.fault,
+    pytest.mark.processes,
+    pytest.mark.mnist,
+    pytest.mark.timeout(900),
+]
+
+JOB = """
+name = "digits"
+strategy = "iterative_reduce"
+checkpoint_seconds = 2.0
+workers = 2
+
+[data]
+{data}
+
+[model]
+kind = "dbn"
+inputs = 784
+hidden = [64, 32]
+classes = 10
+
+[model.pretraining]
+epochs = 1.0
+batch_size = 100
+
+[model.fine_tuning]
+epochs = {epochs}
+batch_size = 100
+"""
+MNIST = 'name = "mnist"'
+SMALL = ("spark.executor.memory=512m", "spark.executor.memoryOverhead=1g")
+PHOTINUS = (sys.executable, "-c", "from photinus.cli.main import main; main()")
+HOME = "hdfs://127.0.0.1:9820/user/test"
+
+
+def parquet(name, images, labels):
+    """Writes images and labels as Parquet to HDFS; returns the address."""
+    address = f"{HOME}/{name}.parquet"
+    table = pa.table({"pixels": [row.tobytes() for row in images], "digit": labels.astype("i8")})
+    system, path = filesystem(address)
+    system.makedirs(path.rpartition("/")[0], exist_ok=True)
+    with pa.BufferOutputStream() as sink:
+        pq.write_table(table, sink)
+        system.pipe_file(path, sink.getvalue().to_pybytes())
+    return address
+
+
+@pytest.fixture(scope="module")
+def on_hdfs(hadoop):
+    """A job whose rows lie on HDFS."""
+    digits = mnist.load()
+    train = parquet("train", digits.train_images[:20_000], digits.train_labels[:20_000])
+    test = parquet("test", digits.test_images, digits.test_labels)
+    return (
+        f'name = "parquet"\npath = "{train}"\ntest = "{test}"\nfeatures = ["pixels"]\n'
+        'label = "digit"\nscale = 0.00392156862745098\nclasses = 10'
+    )
+
+
+@pytest.fixture
+def submit(hadoop, tmp_path, monkeypatch):
+    """Starts `photinus submit`, and ends it with the test."""
+    monkeypatch.setenv("HADOOP_CONF_DIR", hadoop.environment["HADOOP_CONF_DIR"])
+    started = []
+
+    def start(data, *options, epochs):
+        (tmp_path / "job.toml").write_text(JOB.format(data=data, epochs=float(epochs)))
+        command = [*PHOTINUS, "submit", "job.toml", *options]
+        for setting in SMALL:
+            command += ["--conf", setting]
+        kept = hadoop.environment | {"HADOOP_USER_NAME": "test", "OMP_NUM_THREADS": "1"}
+        said = (tmp_path / "said").open("w")
+        process = subprocess.Popen(command, cwd=tmp_path, env=kept, stdout=said, stderr=said)
+        said.close()
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+    for kind in (hadoop.DRIVER, hadoop.MASTER, hadoop.EXECUTOR):
+        for pid in hadoop.programs(kind):
+            os.kill(pid, signal.SIGKILL)
+
+
+def of(journal, kind, after=0.0):
+    """The moments and events of a kind in a journal."""
+    stamped = read(journal) if journal.exists() else []
+    return [(s.wall, s.event) for s in stamped if isinstance(s.event, kind) and s.wall > after]
+
+
+def photinus(hadoop, *words):
+    command = [*PHOTINUS, *words]
+    done = subprocess.run(command, env=hadoop.environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+class Faults:
+    """What is killed under a run, and what its journal says of it."""
+
+    def __init__(self, hadoop, journal, process):
+        self.hadoop, self.journal, self.process = hadoop, journal, process
+        self.measured = {}
+
+    def rounds(self, number, after=0.0):
+        """Waits for so many rounds of both workers."""
+
+        def look():
+            assert self.process.poll() is None, "the run ended before its faults"
+            closed = of(self.journal, RoundClosed, after)
+            return [wall for wall, event in closed if len(event.slots) == 2][number - 1 :]
+
+        return self.hadoop.until(look, 180, f"{number} rounds")[0]
+
+    def suffer(self, name, act, lost=True):
+        """Lets one thing happen; measures until the next round, and until both are in one."""
+        at = time.time()
+        act()
+        if lost:
+            found = self.hadoop.until(
+                lambda: of(self.journal, WorkerLost, at), 120, f"{name}: the loss"
+            )
+            self.measured[f"{name}: noticed"] = found[0][0] - at
+            self.hadoop.until(
+                lambda: of(self.journal, WorkerJoined, found[0][0]), 120, f"{name}: the return"
+            )
+            at_least = of(self.journal, WorkerJoined, found[0][0])[0][0]
+        else:
+            at_least = at
+        whole = self.rounds(1, at_least)
+        closed = [wall for wall, _ in of(self.journal, RoundClosed, at)]
+        self.measured[f"{name}: next round"] = closed[0] - at
+        self.measured[f"{name}: both again"] = whole - at
+
+
+def test_with_the_driver_here_a_run_outlives_executor_resource_and_node_manager(
+    hadoop, submit, tmp_path, record_property
+):
+    process = submit(MNIST, "--folder", "run", epochs=60)
+    journal = tmp_path / "run" / "events.jsonl"
+    hadoop.until(lambda: of(journal, WorkerJoined) or process.poll() is not None, 300, "a worker")
+    faults = Faults(hadoop, journal, process)
+    faults.rounds(4)
+
+    victim = min(hadoop.programs(hadoop.EXECUTOR))
+    faults.suffer("executor killed", lambda: os.kill(victim, signal.SIGKILL))
+
+    faults.suffer("ResourceManager killed", lambda: hadoop.kill("resourcemanager"), lost=False)
+    hadoop.again("resourcemanager")
+    faults.rounds(3, time.time())
+
+    [[_, master]] = hadoop.programs(hadoop.MASTER).items()
+    nodes = {hadoop.node_of(place) for place in hadoop.programs(hadoop.EXECUTOR).values()}
+    others = nodes - {hadoop.node_of(master)}
+    node = min(others or nodes)
+    faults.suffer(
+        f"NodeManager killed{'' if others else ', the master, too'}", lambda: hadoop.kill(node)
+    )
+    hadoop.again(node)
+
+    for name, seconds in faults.measured.items():
+        record_property(name, round(seconds, 2))
+    assert process.wait(timeout=400) == 0, (tmp_path / "said").read_text()
+    [(_, ended)] = of(journal, RunEnded)
+    assert ended.state == "done"
+    assert ended.metrics["error"] < 0.1
+    assert audit(tmp_path / "run" / "ledger.jsonl").is_exact
+    assert len(of(journal, RunStarted)) == 1
+
+
+def test_a_driver_that_is_killed_on_its_node_goes_on_as_attempt_two(
+    hadoop, submit, on_hdfs, tmp_path, record_property
+):
+    folder = f"{HOME}/runs/second"
+    process = submit(on_hdfs, "--deploy-mode", "cluster", "--folder", folder, epochs=30)
+
+    def saved():
+        assert process.poll() is None, (tmp_path / "said").read_text()
+        with fetched(folder, "events.jsonl") as found:
+            return of(found / "events.jsonl", RoundClosed)[3:]
+
+    hadoop.until(saved, 300, "a checkpoint after four rounds")
+    [[pid, place]] = hadoop.programs(hadoop.DRIVER).items()
+    at = time.time()
+    os.kill(pid, signal.SIGKILL)
+    assert process.wait(timeout=400) == 0, (tmp_path / "said").read_text()
+    with fetched(folder, "events.jsonl", "ledger.jsonl") as found:
+        journal = found / "events.jsonl"
+        (_, first), (again, second) = of(journal, RunStarted)
+        assert (first.term, second.term) == (1, 2)
+        assert second.resumed_from
+        assert [e.state for _, e in of(journal, RunEnded)] == ["done"]
+        assert any(e.text.startswith("attempt 2 of application_") for _, e in of(journal, Warned))
+        next_round = of(journal, RoundClosed, again)[0][0]
+        record_property("driver killed: again", round(again - at, 2))
+        record_property("driver killed: next round", round(next_round - at, 2))
+        found_exact = audit(found / "ledger.jsonl")
+        assert found_exact.is_exact, found_exact
+    last = place.name.replace("_01_0", "_02_0")
+    assert "attempt 2 of application_" in hadoop.said(last)
+    said = (tmp_path / "said").read_text()
+    assert f"photinus evaluate {folder}" in said
+    assert "10,000 rows" in photinus(hadoop, "evaluate", folder)
+    assert "each exactly once" in photinus(hadoop, "audit", folder)
+    page = tmp_path / "page.html"
+    photinus(hadoop, "report", folder, "-o", str(page))
+    assert "attempt 2 of application_" in page.read_text()
+
+
+def test_the_second_submit_sends_nothing_again(hadoop, submit, on_hdfs, tmp_path):
+    process = submit(on_hdfs, "--folder", "run", epochs=1)
+    assert process.wait(timeout=400) == 0, (tmp_path / "said").read_text()
+    said = (tmp_path / "said").read_text()
+    assert said.count("there already") == 2
+    assert "sent to" not in said
