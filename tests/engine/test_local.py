@@ -113,3 +113,19 @@ def test_a_program_that_no_process_can_import_is_refused(tiny):
 def test_a_dataframe_is_refused(tiny):
     with pytest.raises(UsageError, match="reads arrays; got dict; use the Spark engine"):
         LocalEngine().run(tiny.assignment(data={}))
+
+
+@pytest.mark.processes
+def test_what_stands_before_a_workers_command_is_asked_for_each_slot(tiny, tmp_path):
+    def before(slot):
+        return (
+            "/bin/sh",
+            "-c",
+            'echo "$0" >> "$1"; shift; exec "$@"',
+            str(slot),
+            tmp_path / "said",
+        )
+
+    program = tiny.program(recipes=tiny.recipes[:1], epochs=1.0)
+    LocalEngine(before=before).run(tiny.assignment(program))
+    assert sorted((tmp_path / "said").read_text().split()) == ["0", "1"]

@@ -1,5 +1,7 @@
 """A codec that costs more than it saves is told of, once."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -53,3 +55,29 @@ def test_where_nothing_can_be_said_nothing_is(message, rate):
 @pytest.mark.parametrize("codec", CODECS)
 def test_coding_is_measured_on_a_sample_and_scaled(codec):
     assert coding_seconds(codec, 1 << 22, ticking(0.25)) == pytest.approx(1.0)
+
+
+def worked(seconds, slot=1, phase=0, steps=5):
+    message = push("fp32", phase=phase)
+    return dataclasses.replace(
+        message, slot=slot, steps=steps, note={**message.note, "compute_seconds": seconds}
+    )
+
+
+def test_a_link_on_which_sending_takes_longer_than_the_work_is_told_once_a_phase():
+    """1 MB takes 0.84 s at 10 Mbit/s, after work of 0.2 s."""
+    payoff = Payoff()
+    texts = [text for _ in range(9) if (text := payoff.sent(worked(0.2), 1.25e6))]
+    assert texts == [
+        "worker 1 sends for 81% of its time; got 1.05 MB at 1.25 MB/s after every 5 steps; "
+        "agree less often, as averaging(every=Steps(84)), or use a smaller codec"
+    ]
+    assert [bool(payoff.sent(worked(0.2, phase=1), 1.25e6)) for _ in range(4)] == [0, 0, 1, 0]
+
+
+def test_where_sending_is_quick_or_slow_now_and_then_nothing_is_told():
+    payoff = Payoff()
+    for seconds in (0.2, 0.2, 0.9) * 4:
+        assert payoff.sent(worked(seconds), 1.25e6) == ""
+    for seconds, rate in ((0.0, 1.25e6), (0.2, 0.0)) * 4:
+        assert payoff.sent(worked(seconds), rate) == "", "nothing is known"

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,12 +41,20 @@ class LocalEngine(Engine):
 
     Args:
         faults: what shall go wrong on purpose.
+        host: the interface on which workers find the driver.
+        before: what stands before a slot's command, as `nice -n 10`, or `ip netns exec NAME`.
     """
 
     name = "local"
 
-    def __init__(self, faults: Faults | None = None) -> None:
-        self._faults = faults or Faults()
+    def __init__(
+        self,
+        faults: Faults | None = None,
+        *,
+        host: str = "127.0.0.1",
+        before: Callable[[int], Sequence[str]] = lambda slot: (),  # noqa: ARG005
+    ) -> None:
+        self._faults, self._host, self._before = faults or Faults(), host, before
 
     def run(self, assignment: Assignment) -> Result:
         """See `Engine.run`."""
@@ -53,10 +62,14 @@ class LocalEngine(Engine):
         if not isinstance(data, ArrayData):
             got = type(data).__name__
             raise UsageError("the local engine reads arrays", got=got, do="use the Spark engine")
-        with tempfile.TemporaryDirectory(prefix="photinus-") as folder, Hall(assignment) as hall:
+        with (
+            tempfile.TemporaryDirectory(prefix="photinus-") as folder,
+            Hall(assignment, self._host) as hall,
+        ):
             errand = hall.errand(self._faults)
             files = _dealt(data.checked(), assignment, Path(folder))
             family = _Family(assignment, hall, errand, files)
+            family.before = self._before
             try:
                 family.watch()
             except KeyboardInterrupt:
@@ -90,6 +103,7 @@ class _Family:
         self._assignment, self._hall, self._files = assignment, hall, files
         self._errand = errand
         self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self.before: Callable[[int], Sequence[str]] = lambda slot: ()  # noqa: ARG005
         self._births, self._early = 0, Counter[int]()
         self._leases: dict[int, int] = {}
 
@@ -125,8 +139,8 @@ class _Family:
         attempt, scale = f"{slot}-{self._births}", self._assignment.data.scale
         sent = _pickled(Order(self._errand, slot, attempt, features, labels, scale))
         self._births, self._leases[slot] = self._births + 1, self._hall.lease(slot)
-        child = subprocess.Popen(
-            [sys.executable, "-m", "photinus.engine.child"],
+        child = subprocess.Popen(  # noqa: S603 - what stands before is the caller's own word
+            [*self.before(slot), sys.executable, "-m", "photinus.engine.child"],
             stdin=subprocess.PIPE,
             env={**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
             process_group=0,  # Ctrl-C reaches the driver alone, and that tells the children

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from photinus.core.errors import RunFailedError, UsageError
 from photinus.engine.base import ArrayData, Assignment, Engine, part_of
+from photinus.engine.faults import Fault
 from photinus.engine.simulate import Simulation, World
 from photinus.feed.rows import Rows
 from photinus.nodes.coordinator import Coordinator, Result
@@ -33,6 +34,11 @@ class SimulatedEngine(Engine):
     def bytes(self) -> int:
         """Sent by all, in all directions."""
         return self._simulation.bytes if self._simulation is not None else 0
+
+    @property
+    def happened(self) -> tuple[Fault, ...]:
+        """The faults of `world` that that came true so far, but for `slow`."""
+        return tuple(self._simulation.happened) if self._simulation is not None else ()
 
     def run(self, assignment: Assignment) -> Result:
         """See `Engine.run`."""

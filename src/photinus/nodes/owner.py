@@ -204,12 +204,18 @@ class Owner:
         seat.position = push.position
         self._desk.enter("apply", push, {"applied_in": answer.version})
 
-    def _tell_of_publications(self, counted: Sequence[Mapping[str, int]]) -> None:
-        published, taken, doubled = (
-            sum(int(counts.get(name, 0)) for counts in counted)
-            for name in ("published", "taken", "doubled")
-        )
-        missing = max(0, published - taken)
+    def _tell_of_publications(self, agreed: Sequence[Answer]) -> None:
+        """What the lost had published is taken back with their rows, and does not count here."""
+        told: dict[int, Any] = {a.seat.slot: a.push.note.get("peers", {}) for a in agreed}
+        lives = {a.seat.slot: f"{a.seat.slot} {a.push.lease}" for a in agreed}
+        published = taken = missing = 0
+        for origin, counts in told.items():
+            for reader, sent in counts.get("sent", {}).items():
+                if int(reader) in told:
+                    read = told[int(reader)].get("taken", {}).get(lives[origin], 0)
+                    published, taken = published + int(sent), taken + int(read)
+                    missing += max(0, int(sent) - int(read))
+        doubled = sum(int(counts.get("doubled", 0)) for counts in told.values())
         self._desk.emit(
             PeersMet(
                 phase=self.phase,
@@ -233,7 +239,7 @@ class Owner:
         told = [(a.push.note.get("metrics", {}), a.push.examples) for a in agreed]
         self.metrics = {**(_mean_metrics(told) or self.metrics), **self._apart(agreed)}
         if self.policy.rounds_between:
-            self._tell_of_publications([a.push.note.get("peers", {}) for a in agreed])
+            self._tell_of_publications(agreed)
         self._desk.emit(
             RoundClosed(
                 phase=self.phase,

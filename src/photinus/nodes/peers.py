@@ -44,7 +44,11 @@ class Peers:
         self.addresses: dict[int, str] = {}
         """Slot -> where it listens."""
         self.counts: Counter[str] = Counter()
-        """Since the last agreement: published, taken, doubled, refused, overrun; bytes sent."""
+        """Since the last agreement: taken, doubled, refused, overrun; bytes sent."""
+        self._sent: Counter[str] = Counter()
+        """How many publications went to each slot since then."""
+        self._taken: Counter[str] = Counter()
+        """How many of each slot and lease were taken in."""
         self._seat = Seat(bytes(16))
         self._leases: dict[int, int] = {}
         self._edition = -1
@@ -72,7 +76,8 @@ class Peers:
 
     def _stands_on(self, version: int) -> None:
         self._version, self._rounds = version, 0
-        self.counts.clear()
+        for counter in (self.counts, self._sent, self._taken):
+            counter.clear()
         self._pieces = [p for p in self._pieces if p.version >= version]
 
     # -- from the coordinator --------------------------------------------------------------------
@@ -120,7 +125,7 @@ class Peers:
     def publishes(self, message: Message) -> list[Addressed]:
         """Returns a publication for each of its readers, and the word of it for the coordinator."""
         self._published, self._rounds = self._published + 1, self._rounds + 1
-        self.counts["published"] += len(message.slots)
+        self._sent.update(str(slot) for slot in message.slots)
         frame = self._seat.frame("publish", sequence=self._published)
         sent = message_to(frame, message._replace(slots=()))
         self.counts["bytes"] += len(message.slots) * sum(a.nbytes for a in sent.arrays)
@@ -141,7 +146,11 @@ class Peers:
         sound = sound and (message.floats is None or is_finite(message.floats))
         self._brought, self._meeting = message, None
         told = message._replace(vector=None, floats=None, integers=None)
-        return told, {"is_finite": sound, "peers": dict(self.counts)}
+        return told, {"is_finite": sound, "peers": self._told_of()}
+
+    def _told_of(self) -> dict[str, Any]:
+        doubled = self.counts["doubled"]
+        return {"sent": dict(self._sent), "taken": dict(self._taken), "doubled": doubled}
 
     def hear(self, frame: Frame) -> list[Addressed]:
         """Takes a frame of another worker in; returns what to send."""
@@ -185,6 +194,7 @@ class Peers:
                     decode(message.codec, message.vector)
                 )
                 self.counts["taken" if sound else "refused"] += 1
+                self._taken[f"{frame.slot} {frame.lease}"] += sound
                 news += [message] if sound else []
             elif frame.version > self._version:
                 kept.append(frame)

@@ -167,8 +167,9 @@ class Service:
             self._lines[frame.slot] = peer
         if is_held and frame.kind == "push" and frame.sequence == fence.seats[frame.slot].sequence:
             self._gauges.pushed(frame, peer, now)
-            if warning := self._payoff.pushed(frame, peer.bytes_per_second):
-                self._coordinator.desk.emit(Warned(text=warning))
+            for asks in (self._payoff.pushed, self._payoff.sent):
+                if warning := asks(frame, peer.bytes_per_second):
+                    self._coordinator.desk.emit(Warned(text=warning))
         self._carry(self._coordinator.hear(frame, now), peer, frame)
 
     def _guarded(self, what: str, do: Callable[[], None]) -> None:

@@ -1,0 +1,270 @@
+"""Pushes under faults: what was acknowledged is applied once, and nothing else is.
+
+    python benchmarks/pushes.py [sim | local] [pushes of each way] [seed] [ways ...]
+
+Each line is one way of agreeing, with faults at random: workers killed, frozen, cut off and slow;
+in the simulator also seats taken twice, a tenth of all messages lost and a fifth doubled. Every
+run is judged by the audit of its ledger; by the rows, which must follow each other without a gap
+from push to push; in the simulator by the workers, too: what they were told is agreed must be
+applied. Publications among workers are counted by who sends and by who takes them in.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from photinus.core.clock import Seconds, Steps
+from photinus.core.events import Event, PeersMet
+from photinus.engine.base import ArrayData, Assignment, Engine
+from photinus.engine.faults import Faults
+from photinus.engine.local import LocalEngine
+from photinus.engine.simulate import World
+from photinus.engine.simulated import SimulatedEngine
+from photinus.models.logistic import LogisticStage
+from photinus.nodes.life import Ask
+from photinus.nodes.program import Phase, Program
+from photinus.nodes.voice import Voice
+from photinus.report.ledger import audit
+from photinus.run.book import Book
+from photinus.strategies.agreement import Agreement
+from photinus.strategies.outer import Adagrad, DelayedNesterov
+from photinus.strategies.recipes import (
+    all_reduce,
+    averaging,
+    diloco,
+    downpour,
+    elastic,
+    full_gradient,
+    gossip,
+    iterative_reduce,
+    post_local,
+    publish,
+    streaming,
+)
+from photinus.transport.frames import Frame
+
+ROWS, FEATURES, CLASSES, BATCH, WORKERS = 480, 6, 3, 8, 4
+MOST = 5_000
+"""Pushes of one run."""
+WAYS = {
+    "all_reduce": all_reduce(),
+    "all_reduce, 3 owners": all_reduce(owners=3),
+    "averaging": averaging(every=Steps(3)),
+    "averaging in seconds": averaging(every=Steps(5) | Seconds(0.05)),
+    "averaging by quorum": averaging(every=Steps(3), quorum=0.5),
+    "diloco": diloco(every=Steps(4)),
+    "diloco at once": diloco(every=Steps(3), release="immediate", outer=DelayedNesterov()),
+    "downpour": downpour(every=Steps(2), fetch=Steps(3), staleness="inverse"),
+    "downpour of gradients": downpour(every=Steps(2), payload="gradient", outer=Adagrad()),
+    "elastic": elastic(every=Steps(2)),
+    "full_gradient": full_gradient(),
+    "iterative_reduce": iterative_reduce(),
+    "post_local": post_local(every=Steps(3)),
+    "streaming": streaming(every=Steps(6)),
+    "publish": publish(every=Steps(2), exact_every=5),
+    "gossip": gossip(every=Steps(2), exact_every=5),
+}
+
+
+HEAD = """\
+| way | runs | faults | pushes applied | missed | said again | fenced | leases | publications \
+taken, of | made up | lost | doubled |
+|---|---|---|---|---|---|---|---|---|---|---|---|"""
+
+
+@dataclass
+class Found:
+    """What became of all pushes of one way of agreeing."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    offences: list[str] = field(default_factory=list)
+    happened: Counter[str] = field(default_factory=Counter)
+
+    def line(self, name: str) -> str:
+        """Returns its row of the table."""
+        c = self.counts
+        names = ("applied", "missed", "duplicates", "fenced", "leases")
+        told = " | ".join(f"{c[n]:,}" for n in names)
+        among = f"{c['taken']:,}, {c['published']:,} | {c['missing']:,}" if c["met"] else "|"
+        faults = f"{c['runs']} | {sum(self.happened.values())}"
+        return f"| {name} | {faults} | {told} | {among} | {c['lost']} | {c['doubled']} |"
+
+
+class Watch:
+    """Follows one run: its ledger, its events, and what workers were told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path, self.run = folder, folder / "ledger.jsonl", secrets.token_bytes(16)
+        self.book, self.events = Book(self.path, self.run), list[Event]()
+        self.told: set[tuple[int, int, int]] = set()
+
+    def judge(self, found: Found, *, has_fragments: bool) -> None:
+        """Adds what the ledger proves."""
+        self.book.close()
+        entries = [json.loads(line) for line in self.path.read_text().splitlines()]
+        applied = {(e["phase"], e["slot"], e["sequence"]) for e in entries if e["op"] == "apply"}
+        result, met = audit(self.path), [e for e in self.events if isinstance(e, PeersMet)]
+        lost = [text for text in result.offences if "never applied" in text]
+        lost += [f"told, and not applied: {push}" for push in self.told - applied]
+        twice = [text for text in result.offences if "times" in text]
+        for text in gaps(entries):
+            (lost if "gap" in text else twice).append(text)
+        twice = [] if has_fragments else twice  # fragments share their rows
+        uneven = [f"uneven: {e}" for e in met if e.published != e.taken + e.missing]
+        found.offences += [*result.offences, *lost, *twice, *uneven]
+        sums = {n: sum(getattr(e, n) for e in met) for n in ("published", "taken", "missing")}
+        sums |= {n: getattr(result, n) for n in COUNTED}
+        found.counts.update(sums, runs=1, met=len(met), lost=len(lost), doubled=len(twice))
+
+
+COUNTED = ("applied", "missed", "duplicates", "fenced", "leases", "undone")
+
+
+def gaps(entries: list[dict[str, Any]]) -> list[str]:
+    """Returns where a seat's rows do not follow each other from push to push.
+
+    Each applied push says how many rows it holds, and how far they reach. Where all who knew the
+    agreed point were lost, rows fall back to where they were in the version that was left.
+    """
+    reached: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    offences = []
+    for entry in entries:
+        if entry["op"] == "back":
+            for seat, held in reached.items():
+                kept = [at for at in held if at[0] <= entry["version"]]
+                reached[seat] = kept if seat[0] == entry["phase"] else held
+        if entry["op"] != "apply" or not entry["examples"]:
+            continue
+        held = reached.setdefault((entry["phase"], entry["slot"]), [])
+        at, begins = held[-1][1] if held else 0, entry["position"] - entry["examples"]
+        if begins != at:
+            what = "a gap" if begins > at else "rows twice"
+            offences.append(f"{what}: slot {entry['slot']}, from {at} to {begins}")
+        held.append((entry["version"], entry["position"]))
+    return offences
+
+
+def planned(chance: np.random.Generator, steps: int, *, is_real: bool) -> Faults:
+    """Returns faults at random steps of the first lives of every worker."""
+    faults = Faults().slow(slot=int(chance.integers(WORKERS)), factor=3.0, step=1 + steps // 2)
+    for slot in range(WORKERS):
+        for lease in range(1, 3 if is_real else 9):
+            step = 1 + int(chance.integers(max(1, steps // 4)))
+            when, seconds = {"slot": slot, "lease": lease}, float(chance.uniform(0.0, 8.0))
+            kind = chance.choice(["kill", "freeze", "cut"] + ["copy"] * (not is_real))
+            if kind == "freeze":
+                faults = faults.freeze(step=step, seconds=seconds, **when)
+            elif kind == "cut":
+                faults = faults.cut(step=step, seconds=seconds / 2, **when)
+            elif kind == "copy":
+                faults = faults.copy(step=step, **when)
+            # what ended no lease is followed by what does
+            faults = faults.kill(step=step + 7 * (kind != "kill"), back_seconds=seconds / 4, **when)
+    return faults if is_real else faults.lose(0.1).double(0.2)
+
+
+def program(way: Agreement, epochs: float) -> Program:
+    stage = LogisticStage(
+        features=FEATURES, classes=CLASSES, epochs=epochs, batch_size=BATCH, dtype="float64"
+    )
+    return Program(phases=(Phase(stage=stage, agreement=way),), workers=WORKERS)
+
+
+def data() -> ArrayData:
+    chance = np.random.default_rng(0)
+    labels = chance.integers(0, CLASSES, ROWS)
+    features = chance.normal(size=(ROWS, FEATURES)) + 2 * np.tile(np.eye(CLASSES)[labels], 2)
+    return ArrayData(features.astype("f4"), labels)
+
+
+def one(way: Agreement, epochs: float, engine: Engine, found: Found) -> Watch:
+    """Runs once, and judges."""
+    with tempfile.TemporaryDirectory() as folder:
+        watch = Watch(Path(folder))
+        assignment = Assignment(
+            program=program(way, epochs),
+            data=data(),
+            run=watch.run,
+            emit=watch.events.append,
+            enter=watch.book.enter,
+            restarts=10_000,
+        )
+        with telling(watch.told):
+            result = engine.run(assignment)
+        watch.judge(found, has_fragments=way.fragments > 1)
+        assert all(np.isfinite(v).all() for v in result.vectors)
+    return watch
+
+
+@contextmanager
+def telling(told: set[tuple[int, int, int]]) -> Iterator[None]:
+    """Notes which pushes workers of this process are told of as agreed."""
+    plain = Voice.answers
+
+    def answers(self: Voice, ask: Ask | None, said: Frame | None, heard: Frame) -> bool:
+        meant = self.under_way.get(heard.sequence, said)
+        is_answer = plain(self, ask, said, heard)
+        is_push = meant is not None and meant.kind == "push" and meant.sequence == heard.sequence
+        if is_push and heard.kind in ("agreed", "ack") and heard.lease == self.seat.lease:
+            told.add((heard.phase, heard.slot, heard.sequence))
+        return is_answer
+
+    Voice.answers = answers
+    try:
+        yield
+    finally:
+        Voice.answers = plain
+
+
+def many(name: str, wanted: int, chance: np.random.Generator, *, is_real: bool) -> Found:
+    """Runs one way of agreeing until so many pushes and publications were made."""
+    way, probe, found = WAYS[name], Found(), Found()
+    one(way, 20.0, SimulatedEngine(), probe)
+    per_epoch = (probe.counts["applied"] + probe.counts["published"]) / 20
+    while (left := wanted - found.counts["applied"] - found.counts["published"]) > 0:
+        epochs = float(np.ceil(min(MOST, left) / per_epoch))
+        steps = int(epochs) * (1 if name == "full_gradient" else ROWS // WORKERS // BATCH)
+        faults = planned(chance, steps, is_real=is_real)
+        if is_real:
+            with tempfile.NamedTemporaryFile() as diary:
+                one(way, epochs, LocalEngine(faults.noted_in(diary.name)), found)
+                notes = Path(diary.name).read_text().splitlines()
+                found.happened.update(json.loads(note)["kind"] for note in notes)
+            continue
+        again = float(chance.choice([0.05, 0.6]))
+        world = World(step_seconds=(0.01, 0.02, 0.01, 0.03), resend_seconds=again, faults=faults)
+        engine = SimulatedEngine(world)
+        one(way, epochs, engine, found)
+        found.happened.update(fault.kind for fault in engine.happened)
+    return found
+
+
+def main(kind: str, pushes: int, seed: int, names: list[str]) -> None:
+    print(HEAD, flush=True)
+    totals, offences = Found(), list[str]()
+    for name in names or WAYS:
+        chance = np.random.default_rng((seed, list(WAYS).index(name)))
+        found = many(name, pushes, chance, is_real=kind == "local")
+        print(found.line(name), flush=True)
+        totals.counts += found.counts
+        totals.happened += found.happened
+        offences += [f"{name}: {text}" for text in found.offences]
+    print(totals.line("all"))
+    print("faults:", ", ".join(f"{n} {kind}" for kind, n in totals.happened.most_common()))
+    print("\n".join(offences[:20]) or "no offence", flush=True)
+
+
+if __name__ == "__main__":
+    kind, pushes, seed = (*sys.argv[1:4], *("sim", "5000", "0")[len(sys.argv[1:4]) :])
+    main(kind, int(pushes), int(seed), sys.argv[4:])

@@ -1,0 +1,64 @@
+"""Hosts with addresses of their own, in network namespaces: a pulled cable, and slow links."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HOSTS = Path(__file__).parents[2] / "benchmarks" / "hosts.py"
+PROBE = "mount -t tmpfs none /run && ip netns add a && ip link add b type veth peer name c netns a"
+PROBE += " && tc qdisc add dev b root tbf rate 10mbit burst 256kb latency 50ms"
+
+
+def why_not():
+    """Returns why this machine cannot make hosts, or nothing."""
+    missing = [tool for tool in ("unshare", "ip", "tc") if shutil.which(tool) is None]
+    if missing:
+        return f"needs {', '.join(missing)}"
+    command = ["unshare", "--net", "--mount", "sh", "-c", PROBE]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return f"network namespaces: {done.stderr.strip()[-80:]}" if done.returncode else ""
+
+
+@pytest.fixture
+def hosts():
+    """Runs the benchmark on four hosts; returns its lines."""
+    if reason := why_not():
+        pytest.skip(reason)
+
+    def run(*words):
+        command = [sys.executable, str(HOSTS), *words]
+        environment = os.environ | {"PYTHONPATH": str(HOSTS.parents[1] / "src")}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    return run
+
+
+pytestmark = [pytest.mark.fault, pytest.mark.processes, pytest.mark.slow]
+
+
+@pytest.mark.parametrize("way", ["averaging", "publish"])
+def test_a_host_whose_cable_is_pulled_out_is_left_out_and_comes_back(hosts, way):
+    """No connection is closed: silence alone tells of it."""
+    [told] = hosts("cut", way)
+    assert told["audit"].endswith("each exactly once"), told
+    assert told["leases"] >= 2
+    assert told["others lost"] == 0
+    assert 4.5 < told["noticed after s"] < 9.0
+    assert told["rounds while cut"] > 3
+
+
+def test_a_slow_link_costs_time_and_no_bit_and_advice_is_given(hosts):
+    often = "averaging every 5 steps, fp32"
+    told = {line["rate"]: line for line in hosts("rates", often)}
+    assert len({line["bits"] for line in told.values()}) == 1
+    assert told["10mbit"]["seconds"] > told["1gbit"]["seconds"]
+    [advice] = [text for text in told["10mbit"]["told"] if "sends for" in text]
+    assert "agree less often, as averaging(every=Steps(" in advice
+    assert not [text for text in told["1gbit"]["told"] if "sends for" in text]
