@@ -67,7 +67,6 @@ class Payoff:
             do='say codec="fp32"',
         )
 
-
     def sent(self, push: Frame, bytes_per_second: float) -> str:
         """Returns advice, once a phase, where sending takes longer than the work before it, or "".
 
