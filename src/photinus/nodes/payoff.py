@@ -75,8 +75,9 @@ class Payoff:
             bytes_per_second: as they came in from that worker; 0 while that is not known.
         """
         vector, works = named(push).get("vector"), float(push.note.get("compute_seconds", 0.0))
-        is_known = vector is not None and bytes_per_second > 0 and works > 0
-        if not is_known or vector.nbytes < LEAST_BYTES or push.phase == self._advised:
+        if vector is None or vector.nbytes < LEAST_BYTES or push.phase == self._advised:
+            return ""
+        if bytes_per_second <= 0 or works <= 0:  # not known yet
             return ""
         takes, key = vector.nbytes / bytes_per_second, (push.phase, push.slot)
         self._slow[key] = self._slow[key] + 1 if takes > works else 0
