@@ -4,7 +4,7 @@
 
 Both loops do the same: a constant gradient, agree on the mean, one plain step of descent. gloo
 goes through torch.distributed (no encryption); ours with every worker owning a shard, in clear,
-over TLS, and with one owner. They take turns; a line is the median of
+over TLS and through torch.distributed, and with one owner. They take turns; a line is the median of
 the tries. With --deltas rounds of `averaging` after every step instead, with its outer momentum, by
 one owner and by two. MB: of arrays, in and out of the node that most pass through.
 """
@@ -29,7 +29,7 @@ import numpy as np
 from photinus.core.clock import Steps
 from photinus.core.events import Event, RoundClosed
 from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
-from photinus.engine.base import ArrayData, Assignment
+from photinus.engine.base import SOCKETS, TORCH, ArrayData, Assignment
 from photinus.engine.local import LocalEngine
 from photinus.models.base import Batch, Model, Stage
 from photinus.models.inner import Inner, TorchInner
@@ -77,7 +77,9 @@ class StillStage(Stage):
         return TorchInner(layout, "sgd", lr=Schedule.constant(0.1))
 
 
-def ours(numbers: int, rounds: int, security: str, agreement: Agreement) -> tuple[float, float]:
+def ours(
+    numbers: int, rounds: int, security: str, agreement: Agreement, road: str = SOCKETS
+) -> tuple[float, float]:
     """Returns the median seconds from round to round, and MB a round through the busiest node."""
     from all_reduce import StillStage as Sent  # by its importable name, as the workers find it
 
@@ -99,6 +101,7 @@ def ours(numbers: int, rounds: int, security: str, agreement: Agreement) -> tupl
             run=secrets.token_bytes(16),
             emit=emit,
             security=security,
+            road=road,
         )
     )
     nodes = WORKERS / 2 if agreement.owners > 1 else 1  # each sends its share, and hears as much
@@ -158,6 +161,9 @@ def main() -> None:
         name = f"{make().recipe}(owners={owners}), {'TLS' if security == 'tls' else 'in clear'}"
         agreement = make(owners=owners)
         ways[name] = functools.partial(ours, a.numbers, a.rounds, security, agreement)
+    if not a.deltas:
+        through = functools.partial(ours, a.numbers, a.rounds, "none", make(owners=WORKERS), TORCH)
+        ways |= {f"all_reduce(owners={WORKERS}), road torch": through}
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for _ in range(a.tries):
         for name, run in ways.items():

@@ -26,10 +26,11 @@ from photinus.nodes.life import Part
 from photinus.nodes.program import Program
 from photinus.transport.frames import Frame
 
-__all__ = ["SOCKETS", "ArrayData", "Assignment", "Engine", "part_of"]
+__all__ = ["SOCKETS", "TORCH", "ArrayData", "Assignment", "Engine", "part_of"]
 
 
 SOCKETS = "sockets"
+TORCH = "torch"
 
 
 def _nothing(*_: object) -> None:
@@ -121,7 +122,8 @@ class Assignment:
     security: str = "tls"
     """none: frames in clear, for a network that is trusted as a whole."""
     road: str = SOCKETS
-    """Or the address of a folder that all see: frames are then files in it."""
+    """Or the address of a folder that all see: frames are then files in it; torch: workers sum up
+    through torch.distributed."""
     restarts: int = 100
     """How many lost workers may be started again, in all."""
     patience_seconds: float = 600.0

@@ -24,6 +24,7 @@ from photinus.transport.credentials import WorkerKey
 from photinus.transport.folder import SCHEME, FolderLink, FolderListener
 from photinus.transport.link import Gone, Hear, Link, Listener
 from photinus.transport.mesh import Mesh
+from photinus.transport.ring import Ring
 from photinus.transport.serve import TcpListener
 from photinus.transport.tcp import TcpLink
 
@@ -47,6 +48,8 @@ class Call:
     """True when workers speak to each other, too."""
     cable: Cable | None = None
     """What its links run through, where a fault may cut them."""
+    has_ring: bool = False
+    """True when all make each mean in one sum, through torch.distributed."""
 
     def live(self, slot: int, attempt: str, begin: Callable[[], Life]) -> None:
         """Lives one life in a slot until all is over; an error of its own is told.
@@ -93,7 +96,9 @@ class Call:
             notes=lines.take,
         )
         try:
-            if self.has_peers:
+            if self.has_ring:
+                worker.sum_by(_ring)
+            elif self.has_peers:
                 worker.join(self._mesh)
             worker.run()
         finally:
@@ -160,6 +165,8 @@ class Errand:
     """So long a worker looks for a coordinator that it lost; then it ends by itself."""
     faults: Faults = field(default_factory=Faults)
     """What shall go wrong on purpose."""
+    has_ring: bool = False
+    """As of `Call`."""
 
     def run(self, slot: int, attempt: str, open_part: Callable[[], Part]) -> None:
         """Trains in one slot until the run is over; an error of its own ends the run.
@@ -188,6 +195,7 @@ class Errand:
             self.lost_seconds,
             self.program.has_peers,
             harm.cable if victim.planned else None,
+            self.has_ring,
         )
         call.live(slot, attempt, begin)
 
@@ -203,6 +211,11 @@ def _place(error: Exception) -> str:
     """Returns where an error was raised: file and line."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+
+
+def _ring(link: Link) -> Ring:
+    assert isinstance(link, TcpLink)
+    return Ring(link.local_host)
 
 
 def _host() -> str:

@@ -7,7 +7,7 @@ from typing import Self
 
 from photinus.core.errors import RunFailedError
 from photinus.core.events import Warned
-from photinus.engine.base import SOCKETS, Assignment
+from photinus.engine.base import SOCKETS, TORCH, Assignment
 from photinus.engine.errand import Call, Errand, told_error
 from photinus.engine.faults import Faults
 from photinus.nodes.coordinator import Coordinator, Result
@@ -30,7 +30,7 @@ class Meeting:
         speaks: the state machine; its desk names the run.
         host: the interface to listen on.
         security: tls, or none.
-        road: sockets, or a folder.
+        road: sockets, torch, or a folder.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Meeting:
         self._service.close()
 
     def _listen(self, hear: Hear, gone: Gone) -> Listener:
-        if self._road != SOCKETS:
+        if self._road not in (SOCKETS, TORCH):
             return FolderListener(self._road, self._credentials, hear, gone)
         return TcpListener(self._host, self._credentials, hear, gone, on_refused=self._refused)
 
@@ -116,6 +116,7 @@ class Hall(Meeting):
             assignment.term,
             assignment.lost_seconds,
             (faults or Faults()).checked(assignment.program.workers, is_real=True),
+            has_ring=assignment.road == TORCH,
         )
 
     @property

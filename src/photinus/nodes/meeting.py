@@ -100,6 +100,18 @@ class Meeting:
         self._parts.setdefault(slot, piece)
         return self.whole is None and self._merge_when_all_came()
 
+    def weighed(self) -> Piece:
+        """Returns what this worker brings to a sum of all: cᵢvᵢ [n], and its buffers."""
+        held, place = dict(self._sections()), self.slots.index(self.slot)
+        for name, weights in (("vector", self._weights), ("floats", self._shares)):
+            if name in held:
+                held[name] = held[name] * held[name].dtype.type(weights[place])
+        return held
+
+    def fill(self, mean: Piece) -> None:
+        """Takes the whole mean, as a sum of all members made it."""
+        self._mean, self._names, self._wholes = dict(mean), tuple(mean), set(self.slots)
+
     def _merge_when_all_came(self) -> bool:
         if len(self._parts) < len(self.slots):
             return False

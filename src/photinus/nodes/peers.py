@@ -17,6 +17,7 @@ from photinus.nodes.meeting import Meeting, Piece
 from photinus.strategies.base import Message
 from photinus.strategies.codecs import decode
 from photinus.transport.frames import Frame
+from photinus.transport.ring import Ringers
 
 __all__ = ["COORDINATOR", "OTHERS", "PEERS", "Addressed", "Peers"]
 
@@ -260,6 +261,24 @@ class Peers:
         if meeting.whole is not None and (lacks is None or own in lacks["wholes"]):
             out.append(self._piece(slot, "whole", meeting.whole))
         return out
+
+    @property
+    def summing(self) -> Meeting | None:
+        """The open meeting, where its mean is still to be made."""
+        return self._meeting if self.is_waiting_for_peers else None
+
+    def ringers(self, meeting: Meeting) -> Ringers:
+        """Returns the members of a meeting, for a sum of all; any other lease is another group."""
+        named_ = [f"{slot}.{self._leases[slot]}" for slot in meeting.slots]
+        place, first = meeting.slots.index(meeting.slot), self.addresses[meeting.slots[0]]
+        name = f"{self._seat.term}/{self._seat.phase}/{','.join(named_)}"
+        return Ringers(name, place, len(named_), first)
+
+    def summed(self, mean: Piece) -> list[Addressed]:
+        """Takes the mean that a sum of all made; returns what to send."""
+        assert self._meeting is not None
+        self._meeting.fill(mean)
+        return self._ready()
 
     @property
     def is_meeting(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from photinus.core.errors import FencedError, LinkLostError
@@ -16,6 +17,7 @@ from photinus.nodes.voice import Voice
 from photinus.transport.frames import Frame
 from photinus.transport.link import Link
 from photinus.transport.mesh import Mesh
+from photinus.transport.ring import Ring
 
 __all__ = ["Worker"]
 
@@ -53,6 +55,7 @@ class Worker:
         self._life, self._connect, self._seated, self._notes = life, connect, seated, notes
         self._voice, self._link = Voice(seat, about), connect()
         self._mesh: Mesh | None = None
+        self._ring: Ring | None = None
         self._inbox: list[Frame] = []
         self._listened = time.monotonic()
 
@@ -64,6 +67,15 @@ class Worker:
         """
         self._mesh = mesh(self._link)
         self._voice.listens_at(self._mesh.address)
+
+    def sum_by(self, ring: Callable[[Link], Ring]) -> None:
+        """Makes every mean in one sum of all, in clear; before `run`.
+
+        Args:
+            ring: opens it, given the link to the coordinator.
+        """
+        self._ring = ring(self._link)
+        self._voice.listens_at(self._ring.address)
 
     def run(self) -> None:
         """Pumps the life to its end.
@@ -87,8 +99,9 @@ class Worker:
     def close(self) -> None:
         """Ends all links."""
         self._link.close()
-        if self._mesh is not None:
-            self._mesh.close()
+        for road in (self._mesh, self._ring):
+            if road is not None:
+                road.close()
 
     def _done(self, ask: Ask) -> Any:  # noqa: ANN401 - what this ask is answered by
         if isinstance(ask, Stepped):
@@ -149,7 +162,18 @@ class Worker:
         self._post(self._voice.peers.told(heard))
         if self._mesh is not None:
             self._mesh.keep(self._voice.peers.addresses.values())
+        if self._ring is not None:
+            self._sum_up(self._ring)
         return True
+
+    def _sum_up(self, ring: Ring) -> None:
+        """The members of the open meeting sum up; if that fails the coordinator calls again."""
+        peers = self._voice.peers
+        meeting = peers.summing
+        if meeting is None:
+            return
+        with suppress(LinkLostError):
+            self._post(peers.summed(ring.sum(peers.ringers(meeting), meeting.weighed())))
 
     def _look_at_mesh(self, seconds: float) -> None:
         """Takes in what the others said, and says again what a broken line may have lost."""
@@ -176,7 +200,7 @@ class Worker:
         """Waits for the answer; what was said is said again when the link was lost, or silent."""
         spoke, tries, slot = time.monotonic(), 0, self._voice.seat.slot
         while True:
-            is_meeting = self._voice.peers.is_waiting_for_peers
+            is_meeting = self._mesh is not None and self._voice.peers.is_waiting_for_peers
             self._look_at_mesh(_MEET_SECONDS if is_meeting else 0.0)
             came = self._heard(0.0 if is_meeting else self._patience, said)
             for place, heard in enumerate(came):

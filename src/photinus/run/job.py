@@ -21,7 +21,7 @@ from photinus.core.settings import (
     validate,
     whole,
 )
-from photinus.engine.base import SOCKETS
+from photinus.engine.base import SOCKETS, TORCH
 from photinus.models.base import Stage
 from photinus.models.dbn import DBN
 from photinus.models.logistic import LogisticStage
@@ -82,7 +82,8 @@ def classes_of(model: Any) -> int | None:  # noqa: ANN401 - one of MODELS
 
 
 def _is_road(road: object) -> bool:
-    return isinstance(road, str) and (road == SOCKETS or road.startswith("/") or "://" in road)
+    is_named = road in (SOCKETS, TORCH)
+    return isinstance(road, str) and (is_named or road.startswith("/") or "://" in road)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,7 +117,8 @@ class Job:
     security: str = "tls"
     road: str = SOCKETS
     """"sockets"; or a folder that all workers see, as /shared/folder or hdfs://host:port/folder:
-    messages then pass as files in it, and no port is opened."""
+    messages then pass as files in it, and no port is opened; or "torch": all_reduce(owners=K) sums
+    up through torch.distributed, in clear."""
     is_shared: bool = False
     start: str = ""
     """A saved model's folder, or a safetensors file: only the last phase is trained, from there."""
@@ -138,7 +140,7 @@ class Job:
         "patience": whole(0),
         "checkpoint_seconds": at_least(0),
         "security": one_of("tls", "none"),
-        "road": Limit("sockets, or a folder by its whole path or address", _is_road),
+        "road": Limit("sockets, torch, or a folder by its whole path or address", _is_road),
     }
 
     def __post_init__(self) -> None:
@@ -152,8 +154,25 @@ class Job:
         for name in self.strategies:
             if name not in known:
                 raise unknown_name("phase", name, known)
-        if self.road != SOCKETS:
+        if self.road == TORCH:
+            self._check_torch()
+        elif self._is_folder:
             self._check_folder()
+
+    @property
+    def _is_folder(self) -> bool:
+        return self.road not in (SOCKETS, TORCH)
+
+    def _check_torch(self) -> None:
+        if self.security != "none":
+            wrong = "torch.distributed neither encrypts nor asks who speaks"
+            do = 'set security="none" if the whole network is trusted'
+            raise UsageError(wrong, got=f"security {self.security!r}", do=do)
+        for agreement in (self.strategy, *self.strategies.values()):
+            is_summed = agreement.payload == "gradient" and agreement.codec == "fp32"
+            if not is_summed or agreement.owners != self.workers:
+                wrong = f"road torch is for all_reduce(owners={self.workers}) in fp32"
+                raise UsageError(wrong, got=str(agreement), do='use road="sockets"')
 
     def _check_folder(self) -> None:
         for agreement in (self.strategy, *self.strategies.values()):
@@ -241,7 +260,7 @@ class Job:
             seed=self.seed,
             is_shared=self.is_shared,
             threads=self.threads,
-            lease_seconds=LEASE_SECONDS if self.road == SOCKETS else _FOLDER_LEASE_SECONDS,
+            lease_seconds=_FOLDER_LEASE_SECONDS if self._is_folder else LEASE_SECONDS,
             validation=self.validation,
             patience=self.patience,
         )

@@ -1,0 +1,167 @@
+"""Four workers on local Spark, one of them four times slower: what is kept of their summed speed.
+
+    OMP_NUM_THREADS=1 python benchmarks/slowed.py [--seconds 20] [--cores 0.3]
+
+Every worker's process is held to a share of a core by the system (a quota of its control group),
+so that nobody can use what the slow one leaves. What each makes alone is measured first; 100 % is
+three fast ones and the slow one, none waiting for another. Needs root and the cpu controller of
+cgroups v1; leaves no group behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+
+from pyspark.sql import SparkSession
+
+from photinus.core.clock import Seconds, Steps
+from photinus.core.events import Event, RoundClosed, WorkerJoined
+from photinus.engine.base import ArrayData, Assignment
+from photinus.engine.session import spark_session
+from photinus.engine.spark import FrameData, SparkEngine, frame_of
+from photinus.feed import mnist
+from photinus.models.dbn import DBN, FineTuning, Pretraining
+from photinus.run.job import Job
+from photinus.strategies.agreement import Agreement
+from photinus.strategies.recipes import all_reduce, averaging, downpour, gossip, publish
+
+GROUPS = Path("/sys/fs/cgroup/cpu")
+PERIOD_MICROSECONDS = 20_000
+"""Short, so that a step of some milliseconds is not chopped unevenly."""
+WORKERS, SLOWED, ROWS, WARM_SECONDS = 4, 4.0, 12_000, 3.0
+WAYS: Mapping[str, tuple[Agreement, float]] = {
+    "rounds of 1 second": (averaging(every=Seconds(1.0)), 1.0),
+    "rounds of 50 steps, quorum of 3": (averaging(every=Steps(50), quorum=3), 1.0),
+    "downpour": (downpour(), 1.0),
+    "publish": (publish(), 1.0),
+    "gossip": (gossip(), 1.0),
+    "rounds of 50 steps": (averaging(every=Steps(50)), 0.3),
+    "every step": (all_reduce(codec="bf16"), 0.2),
+}
+"""Name -> the agreement, and for which part of the time it is looked at: fixed shares take long."""
+
+
+@dataclass
+class Shares:
+    """Control groups, one a worker: `cores` of a core for each, the last one's less."""
+
+    cores: Sequence[float]
+    name: str = field(default_factory=lambda: f"photinus-{secrets.token_hex(4)}")
+
+    def __enter__(self) -> Shares:
+        for slot, cores in enumerate(self.cores):
+            group = self.group(slot)
+            group.mkdir()
+            (group / "cpu.cfs_period_us").write_text(str(PERIOD_MICROSECONDS))
+            quota = round(cores * PERIOD_MICROSECONDS)
+            (group / "cpu.cfs_quota_us").write_text(str(quota))
+        return self
+
+    def group(self, slot: int) -> Path:
+        """Returns the folder of a worker's group."""
+        return GROUPS / f"{self.name}-{slot}"
+
+    def take(self, slot: int, pid: int) -> None:
+        """Holds a process, with all its threads, to a worker's share."""
+        (self.group(slot) / "cgroup.procs").write_text(str(pid))
+
+    def __exit__(self, *error: object) -> None:
+        for slot in range(len(self.cores)):
+            for pid in (self.group(slot) / "cgroup.procs").read_text().split():
+                (GROUPS / "cgroup.procs").write_text(pid)
+            self.group(slot).rmdir()
+
+
+@dataclass
+class Watch:
+    """Seats workers in their groups, and notes how many examples are in what was agreed."""
+
+    shares: Shares
+    first_slot: int
+    rounds: list[tuple[float, int]] = field(default_factory=list)
+
+    def __call__(self, event: Event) -> None:
+        """Takes in one event."""
+        if isinstance(event, WorkerJoined):
+            self.shares.take(event.slot + self.first_slot, event.pid)
+        if isinstance(event, RoundClosed):
+            self.rounds.append((monotonic(), event.examples))
+
+    def speed(self, seconds: float) -> float:
+        """Returns examples a second, from the end of the warm-up on for so many seconds."""
+        began = self.rounds[0][0] + WARM_SECONDS
+        seen = [r for r in self.rounds if began <= r[0] <= began + seconds]
+        (first, before), (last, after) = seen[0], seen[-1]
+        return (after - before) / (last - first)
+
+
+@dataclass
+class Bench:
+    """A Spark of so many tasks, and rows for them."""
+
+    spark: SparkSession
+    shares: Shares
+
+    def speed(self, agreement: Agreement, examples: float, seconds: float, slots: range) -> float:
+        """Trains for so many examples; returns how many a second were agreed on."""
+        images, workers = mnist.load(), len(slots)
+        data = ArrayData(images.train_images[:ROWS], images.train_labels[:ROWS])
+        model = DBN(
+            hidden=(500, 500),
+            pretraining=Pretraining(epochs=0.0),
+            fine_tuning=FineTuning(
+                epochs=examples / ROWS, batch_size=100, dropout_hidden=(0.0, 0.0)
+            ),
+        )
+        job = Job(model=model, workers=workers, strategy=agreement).resolved()
+        program, _ = job.program(ROWS)
+        frame = frame_of(self.spark, [data.part(program, slot) for slot in range(workers)])
+        rows = FrameData(frame=frame, features="features", label="label", scale=1 / 255)
+        watch = Watch(self.shares, slots.start)
+        run = secrets.token_bytes(16)
+        SparkEngine(self.spark).run(Assignment(program=program, data=rows, run=run, emit=watch))
+        return watch.speed(seconds)
+
+
+def main() -> None:
+    """Prints what each makes alone, then a line for each way."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--cores", type=float, default=0.3, help="of a worker that is not slowed")
+    parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=list(WAYS))
+    a = parser.parse_args()
+    if not (GROUPS / "cpu.cfs_quota_us").parent.exists() or not (GROUPS / "cgroup.procs").exists():
+        sys.exit(f"no cpu controller of cgroups v1 at {GROUPS}")
+    if a.cores / SLOWED * PERIOD_MICROSECONDS < 1000:
+        sys.exit("a group gets at least a millisecond of each period: give --cores more")
+    spark = spark_session(WORKERS, name="slowed")
+    with Shares([a.cores] * (WORKERS - 1) + [a.cores / SLOWED]) as shares:
+        bench, alone, guess = Bench(spark, shares), averaging(every=Seconds(1.0)), 5_000 * a.cores
+        fast, slow = (
+            bench.speed(alone, share * guess * (WARM_SECONDS + 10), 10, range(slot, slot + 1))
+            for slot, share in ((0, 1.0), (WORKERS - 1, 1 / SLOWED))
+        )
+        whole = (WORKERS - 1) * fast + slow
+        print(f"alone: {fast:,.0f} and {slow:,.0f} examples/s; all together {whole:,.0f}")
+        print("way | examples/s | of the summed speed\n--- | --- | ---", flush=True)
+        for name in a.ways:
+            agreement, part = WAYS[name]
+            seconds = part * a.seconds
+            examples = whole * (WARM_SECONDS + seconds)
+            began = time.monotonic()
+            speed = bench.speed(agreement, examples, seconds, range(WORKERS))
+            taken = time.monotonic() - began
+            print(f"{name} | {speed:,.0f} | {speed / whole:.0%}", flush=True)
+            print(f"  ({taken:.0f} s)", file=sys.stderr)
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()

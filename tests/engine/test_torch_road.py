@@ -1,0 +1,67 @@
+"""all_reduce through torch.distributed, on real processes; members and counts are ours."""
+
+import os
+
+import numpy as np
+import pytest
+
+from photinus.core.errors import UsageError
+from photinus.core.events import PhaseEnded, Warned, WorkerJoined
+from photinus.engine.base import TORCH
+from photinus.engine.faults import Faults
+from photinus.engine.local import LocalEngine
+from photinus.engine.simulated import SimulatedEngine
+from photinus.report.ledger import audit
+from photinus.run.book import Book
+from photinus.run.job import Job
+from photinus.strategies.recipes import all_reduce, averaging
+
+pytestmark = pytest.mark.processes
+
+
+def trained(tiny, folder, engine, epochs=3.0):
+    program = tiny.program(workers=3, recipes=(all_reduce(owners=3),), epochs=epochs)
+    book, events = Book(folder / "ledger.jsonl", run := os.urandom(16)), []
+    assignment = tiny.assignment(
+        program, run=run, emit=events.append, enter=book.enter, security="none", road=TORCH
+    )
+    vector = engine.run(assignment).vectors[0]
+    book.close()
+    found = audit(folder / "ledger.jsonl")
+    assert found.is_exact, found.offences
+    (end,) = [e for e in events if isinstance(e, PhaseEnded)]
+    assert end.examples == epochs * len(tiny.labels)
+    told = [e.text for e in events if isinstance(e, Warned)]
+    assert not [text for text in told if "different bits" in text or "reach" in text]
+    return vector, events
+
+
+def test_sums_by_torch_train_as_one_owner_does(tiny, tmp_path):
+    found, _ = trained(tiny, tmp_path, LocalEngine())
+    one = tiny.assignment(tiny.program(workers=3, recipes=(all_reduce(),)))
+    np.testing.assert_allclose(found, SimulatedEngine().run(one).vectors[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+def test_a_killed_worker_is_left_out_of_the_sums_and_comes_back(tiny, tmp_path):
+    faults = Faults().kill(slot=1, step=40)
+    _, events = trained(tiny, tmp_path, LocalEngine(faults), epochs=60.0)
+    joined = [(e.slot, e.lease) for e in events if isinstance(e, WorkerJoined)]
+    assert sorted(joined) == [(0, 1), (1, 1), (1, 2), (2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"security": "tls"}, "neither encrypts nor asks who speaks; got security 'tls'"),
+        ({"strategy": averaging(owners=4)}, r"road torch is for all_reduce\(owners=4\) in fp32"),
+        ({"strategy": all_reduce()}, r"road torch is for all_reduce\(owners=4\) in fp32"),
+        ({"strategy": all_reduce(owners=4, codec="bf16")}, "road torch is for all_reduce"),
+    ],
+)
+def test_what_the_road_cannot_carry_is_refused(fields, words):
+    usual = {"road": TORCH, "security": "none", "strategy": all_reduce(owners=4), "workers": 4}
+    assert Job(**usual).road == TORCH
+    with pytest.raises(UsageError, match=words):
+        Job(**usual | fields)

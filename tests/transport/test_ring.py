@@ -1,0 +1,87 @@
+"""Sums through torch.distributed: the members' own group, and a clear end when one is lost."""
+
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from photinus.core.errors import LinkLostError
+from photinus.core.parameters import FLOATS, INTEGERS
+from photinus.transport.ring import Ring, Ringers
+
+pytestmark = pytest.mark.processes
+NUMBERS = itertools.count()
+
+
+@pytest.fixture
+def rings():
+    return [Ring("127.0.0.1", seconds=3.0) for _ in range(3)]
+
+
+def summed(rings, held, name=""):
+    """What each of some members gets, all at once."""
+    name = name or f"group {next(NUMBERS)}"
+    with ThreadPoolExecutor(len(rings)) as pool:
+        asked = [
+            pool.submit(ring.sum, Ringers(name, place, len(rings), rings[0].address), one)
+            for place, (ring, one) in enumerate(zip(rings, held, strict=True))
+        ]
+        return [future.result() for future in asked]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_all_get_the_sum_of_all_bit_for_bit_and_what_they_held_stays(rings, dtype):
+    chance = np.random.default_rng(0)
+    vectors = [chance.normal(size=10_007).astype(dtype) for _ in rings]
+    kept = [vector.copy() for vector in vectors]
+    held = [
+        {"vector": vector, FLOATS: np.full(2, n, "f4"), INTEGERS: np.array([n, 5 - n])}
+        for n, vector in enumerate(vectors)
+    ]
+    found = summed(rings, held)
+    for one in found:
+        np.testing.assert_array_equal(one["vector"], found[0]["vector"])
+        np.testing.assert_allclose(one["vector"], sum(kept), rtol=0, atol=1e-5)
+        assert one[FLOATS].tolist() == [3.0, 3.0]
+        assert one[INTEGERS].tolist() == [2, 5], "of integers the largest"
+    for vector, before in zip(vectors, kept, strict=True):
+        np.testing.assert_array_equal(vector, before)
+
+
+def test_the_same_members_keep_their_group_and_others_make_a_new_one(rings):
+    held = [{"vector": np.ones(4, "f4")} for _ in rings]
+    summed(rings, held, "all")
+    groups = [ring._group for ring in rings]
+    summed(rings, held, "all")
+    assert [ring._group for ring in rings] == groups
+    pair = summed(rings[1:], held[1:], "the last two")
+    assert [one["vector"][0] for one in pair] == [2.0, 2.0]
+    assert all(ring._group is not group for ring, group in zip(rings[1:], groups[1:], strict=True))
+
+
+def test_who_waits_in_vain_is_told_and_can_sum_with_those_who_are_left(rings):
+    held = {"vector": np.ones(4, "f4")}
+    alone = Ringers("waits", 0, 2, rings[0].address)
+    with pytest.raises(LinkLostError, match="the group waits broke"):
+        rings[0].sum(alone, held)
+    assert [one["vector"][0] for one in summed(rings[:2], [held] * 2)] == [2.0, 2.0]
+
+
+def test_a_member_that_is_gone_is_noticed_long_before_the_patience_ends():
+    rings = [Ring("127.0.0.1", seconds=60.0) for _ in range(2)]
+    held = [{"vector": np.ones(4, "f4")}] * 2
+    summed(rings, held, "two")
+    began = threading.Event()
+
+    def waits():
+        began.set()
+        with pytest.raises(LinkLostError):
+            rings[0].sum(Ringers("two", 0, 2, rings[0].address), held[0])
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(waits)
+        began.wait()
+        rings[1]._group = None  # its process ends, and its connections with it
+        waiting.result(timeout=20)
