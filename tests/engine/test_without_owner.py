@@ -342,6 +342,7 @@ def test_a_run_where_no_two_reach_each_other_ends_with_one_sentence(field, name)
         two.run(until=200)
 
 
+SLOW = {"step_seconds": 0.02}
 PAIRS = ROADS | {n: dataclasses.replace(ROADS[n], owners=2) for n in ("shards", "deltas")}
 
 
@@ -351,7 +352,7 @@ def test_two_workers_whose_link_is_cut_both_train_again_once_it_is_mended(
     field, agreed, name, mended_after
 ):
     """Below the patience nobody is left out; above it one goes on, alone for ever if need be."""
-    played = field.play(PAIRS[name], workers=2, epochs=40)
+    played = field.play(PAIRS[name], workers=2, epochs=20, world=SLOW)
     played.simulation.at(0.5, played.simulation.cut, 0, 1, mended_after)
     played.run(until=400)
     assert played.result is not None
@@ -370,14 +371,14 @@ def test_two_workers_whose_link_is_cut_both_train_again_once_it_is_mended(
     ended = played.tape.of("PhaseEnded")[0]
     assert played.tape.examples(applied) == ended.examples
     if PAIRS[name].is_deterministic:
-        assert ended.examples == 40 * len(field.labels)
+        assert ended.examples == 20 * len(field.labels)
     assert all(len(set(held)) == 1 for held in agreed.values())
     assert field.loss(played.vector) < 0.5
 
 
 @pytest.mark.parametrize("name", ROADS)
 def test_all_links_cut_in_the_middle_leave_one_that_goes_on(field, name):
-    played = field.play(ROADS[name], epochs=40)
+    played = field.play(ROADS[name], epochs=20, world=SLOW)
     for one, other in itertools.combinations(range(4), 2):
         played.simulation.at(0.5, played.simulation.cut, one, other, 12.0)
     played.run(until=400)
