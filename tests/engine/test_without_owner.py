@@ -353,7 +353,7 @@ def test_two_workers_whose_link_is_cut_both_train_again_once_it_is_mended(
 ):
     """Below the patience nobody is left out; above it one goes on, alone for ever if need be."""
     played = field.play(PAIRS[name], workers=2, epochs=20, world=SLOW)
-    played.simulation.at(0.5, played.simulation.cut, 0, 1, mended_after)
+    played.simulation.at(1.0, played.simulation.cut, 0, 1, mended_after)
     played.run(until=400)
     assert played.result is not None
     told = played.tape.warnings()
@@ -380,7 +380,7 @@ def test_two_workers_whose_link_is_cut_both_train_again_once_it_is_mended(
 def test_all_links_cut_in_the_middle_leave_one_that_goes_on(field, name):
     played = field.play(ROADS[name], epochs=20, world=SLOW)
     for one, other in itertools.combinations(range(4), 2):
-        played.simulation.at(0.5, played.simulation.cut, one, other, 12.0)
+        played.simulation.at(1.0, played.simulation.cut, one, other, 12.0)
     played.run(until=400)
     first = played.tape.warnings()[0]
     assert first.startswith("no two of the workers 0, 1, 2, 3 can reach each other any more")
