@@ -1,16 +1,19 @@
 """all_reduce through torch.distributed, on real processes; members and counts are ours."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from photinus.core.errors import UsageError
 from photinus.core.events import PhaseEnded, Warned, WorkerJoined
-from photinus.engine.base import TORCH
+from photinus.engine.base import TORCH, part_of
 from photinus.engine.faults import Faults
+from photinus.engine.hall import Hall
 from photinus.engine.local import LocalEngine
 from photinus.engine.simulated import SimulatedEngine
+from photinus.feed.rows import Rows
 from photinus.report.ledger import audit
 from photinus.run.book import Book
 from photinus.run.job import Job
@@ -19,13 +22,15 @@ from photinus.strategies.recipes import all_reduce, averaging
 pytestmark = pytest.mark.processes
 
 
-def trained(tiny, folder, engine, epochs=3.0):
+def assigned(tiny, folder, epochs):
     program = tiny.program(workers=3, recipes=(all_reduce(owners=3),), epochs=epochs)
     book, events = Book(folder / "ledger.jsonl", run := os.urandom(16)), []
-    assignment = tiny.assignment(
-        program, run=run, emit=events.append, enter=book.enter, security="none", road=TORCH
-    )
-    vector = engine.run(assignment).vectors[0]
+    fields = {"emit": events.append, "enter": book.enter, "security": "none", "road": TORCH}
+    return tiny.assignment(program, run=run, **fields), book, events
+
+
+def proved(tiny, folder, book, events, epochs):
+    """Every push counts once, and every row as often as it should."""
     book.close()
     found = audit(folder / "ledger.jsonl")
     assert found.is_exact, found.offences
@@ -33,22 +38,49 @@ def trained(tiny, folder, engine, epochs=3.0):
     assert end.examples == epochs * len(tiny.labels)
     told = [e.text for e in events if isinstance(e, Warned)]
     assert not [text for text in told if "different bits" in text or "reach" in text]
-    return vector, events
+    return sorted((e.slot, e.lease) for e in events if isinstance(e, WorkerJoined))
+
+
+def in_threads(tiny, folder, epochs, faults=None):
+    """Real sockets and real sums, without processes."""
+    assignment, book, events = assigned(tiny, folder, epochs)
+    program = assignment.program
+
+    def work(slot):
+        part = part_of(Rows.of(*tiny.data.part(program, slot)), program)
+        errand.run(slot, f"only-{slot}", lambda: part)
+
+    with Hall(assignment) as hall:
+        errand = hall.errand(faults)
+        with ThreadPoolExecutor(3) as pool:
+            for future in [pool.submit(work, slot) for slot in range(3)]:
+                future.result(timeout=60)
+        vector = hall.result().vectors[0]
+    return vector, proved(tiny, folder, book, events, epochs)
 
 
 def test_sums_by_torch_train_as_one_owner_does(tiny, tmp_path):
-    found, _ = trained(tiny, tmp_path, LocalEngine())
+    found, joined = in_threads(tiny, tmp_path, 3.0)
+    assert joined == [(0, 1), (1, 1), (2, 1)]
     one = tiny.assignment(tiny.program(workers=3, recipes=(all_reduce(),)))
     np.testing.assert_allclose(found, SimulatedEngine().run(one).vectors[0], rtol=0, atol=1e-12)
 
 
 @pytest.mark.fault
 @pytest.mark.slow
+def test_a_worker_that_is_cut_off_is_left_out_of_the_sums_and_comes_back(tiny, tmp_path):
+    faults = Faults().cut(slot=1, step=40, seconds=3.0)
+    _, joined = in_threads(tiny, tmp_path, 60.0, faults)
+    assert joined == [(0, 1), (1, 1), (1, 2), (2, 1)]
+
+
+@pytest.mark.fault
+@pytest.mark.slow
 def test_a_killed_worker_is_left_out_of_the_sums_and_comes_back(tiny, tmp_path):
-    faults = Faults().kill(slot=1, step=40)
-    _, events = trained(tiny, tmp_path, LocalEngine(faults), epochs=60.0)
-    joined = [(e.slot, e.lease) for e in events if isinstance(e, WorkerJoined)]
-    assert sorted(joined) == [(0, 1), (1, 1), (1, 2), (2, 1)]
+    assignment, book, events = assigned(tiny, tmp_path, 60.0)
+    LocalEngine(Faults().kill(slot=1, step=40)).run(assignment)
+    joined = proved(tiny, tmp_path, book, events, 60.0)
+    assert joined == [(0, 1), (1, 1), (1, 2), (2, 1)]
 
 
 @pytest.mark.parametrize(

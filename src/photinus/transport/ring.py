@@ -17,8 +17,8 @@ from photinus.core.parameters import INTEGERS, Vector
 
 __all__ = ["Ring", "Ringers"]
 
-_SECONDS = 30.0
-"""So long a member waits for the others in one sum; all of them have come before it begins."""
+_SECONDS = 10.0
+"""So long a member waits for the others' next part of a sum; all have come before it begins."""
 
 
 class Ringers(NamedTuple):
