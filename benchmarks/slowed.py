@@ -15,6 +15,7 @@ import secrets
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -36,16 +37,15 @@ GROUPS = Path("/sys/fs/cgroup/cpu")
 PERIOD_MICROSECONDS = 20_000
 """Short, so that a step of some milliseconds is not chopped unevenly."""
 WORKERS, SLOWED, ROWS, WARM_SECONDS = 4, 4.0, 12_000, 3.0
-WAYS: Mapping[str, tuple[Agreement, float]] = {
-    "rounds of 1 second": (averaging(every=Seconds(1.0)), 1.0),
-    "rounds of 50 steps, quorum of 3": (averaging(every=Steps(50), quorum=3), 1.0),
-    "downpour": (downpour(), 1.0),
-    "publish": (publish(), 1.0),
-    "gossip": (gossip(), 1.0),
-    "rounds of 50 steps": (averaging(every=Steps(50)), 0.3),
-    "every step": (all_reduce(codec="bf16"), 0.2),
+WAYS: Mapping[str, Agreement] = {
+    "rounds of 1 second": averaging(every=Seconds(1.0)),
+    "rounds of 50 steps, quorum of 3": averaging(every=Steps(50), quorum=3),
+    "downpour": downpour(),
+    "publish": publish(),
+    "gossip": gossip(),
+    "rounds of 50 steps": averaging(every=Steps(50)),
+    "every step": all_reduce(codec="bf16"),
 }
-"""Name -> the agreement, and for which part of the time it is looked at: fixed shares take long."""
 
 
 @dataclass
@@ -72,10 +72,16 @@ class Shares:
         """Holds a process, with all its threads, to a worker's share."""
         (self.group(slot) / "cgroup.procs").write_text(str(pid))
 
-    def __exit__(self, *error: object) -> None:
+    def release(self) -> None:
+        """Lets all processes go: they begin the next run at full speed."""
         for slot in range(len(self.cores)):
             for pid in (self.group(slot) / "cgroup.procs").read_text().split():
-                (GROUPS / "cgroup.procs").write_text(pid)
+                with suppress(ProcessLookupError):
+                    (GROUPS / "cgroup.procs").write_text(pid)
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+        for slot in range(len(self.cores)):
             self.group(slot).rmdir()
 
 
@@ -127,6 +133,7 @@ class Bench:
         watch = Watch(self.shares, slots.start)
         run = secrets.token_bytes(16)
         SparkEngine(self.spark).run(Assignment(program=program, data=rows, run=run, emit=watch))
+        self.shares.release()
         return watch.speed(seconds)
 
 
@@ -152,11 +159,12 @@ def main() -> None:
         print(f"alone: {fast:,.0f} and {slow:,.0f} examples/s; all together {whole:,.0f}")
         print("way | examples/s | of the summed speed\n--- | --- | ---", flush=True)
         for name in a.ways:
-            agreement, part = WAYS[name]
-            seconds = part * a.seconds
-            examples = whole * (WARM_SECONDS + seconds)
+            agreement = WAYS[name]
+            # fixed shares go at the pace of the slow one
+            pace = WORKERS * slow if agreement.is_deterministic else whole
+            examples = pace * (WARM_SECONDS + a.seconds)
             began = time.monotonic()
-            speed = bench.speed(agreement, examples, seconds, range(WORKERS))
+            speed = bench.speed(agreement, examples, a.seconds, range(WORKERS))
             taken = time.monotonic() - began
             print(f"{name} | {speed:,.0f} | {speed / whole:.0%}", flush=True)
             print(f"  ({taken:.0f} s)", file=sys.stderr)

@@ -1,6 +1,10 @@
 """all_reduce through torch.distributed, on real processes; members and counts are ours."""
 
 import os
+import pickle  # noqa: TID251 - as the local engine hands its children their errand
+import signal
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -9,9 +13,9 @@ import pytest
 from photinus.core.errors import UsageError
 from photinus.core.events import PhaseEnded, Warned, WorkerJoined
 from photinus.engine.base import TORCH, part_of
+from photinus.engine.child import Order
 from photinus.engine.faults import Faults
 from photinus.engine.hall import Hall
-from photinus.engine.local import LocalEngine
 from photinus.engine.simulated import SimulatedEngine
 from photinus.feed.rows import Rows
 from photinus.report.ledger import audit
@@ -76,9 +80,30 @@ def test_a_worker_that_is_cut_off_is_left_out_of_the_sums_and_comes_back(tiny, t
 
 @pytest.mark.fault
 @pytest.mark.slow
-def test_a_killed_worker_is_left_out_of_the_sums_and_comes_back(tiny, tmp_path):
+def test_a_killed_process_is_left_out_of_the_sums_and_comes_back(tiny, tmp_path):
+    """Slot 1 is a process of its own, and the next one takes its seat."""
     assignment, book, events = assigned(tiny, tmp_path, 60.0)
-    LocalEngine(Faults().kill(slot=1, step=40)).run(assignment)
+    program = assignment.program
+    names = [str(tmp_path / f"{name}.npy") for name in ("features", "labels")]
+    for name, array in zip(names, tiny.data.part(program, 1), strict=True):
+        np.save(name, array)
+
+    def work(slot):
+        part = part_of(Rows.of(*tiny.data.part(program, slot)), program)
+        errand.run(slot, f"only-{slot}", lambda: part)
+
+    def child(attempt):
+        order = pickle.dumps(Order(errand, 1, attempt, *names, None))
+        return subprocess.run([sys.executable, "-m", "photinus.engine.child"], input=order)
+
+    with Hall(assignment) as hall:
+        errand = hall.errand(Faults().kill(slot=1, step=40))
+        with ThreadPoolExecutor(2) as pool:
+            others = [pool.submit(work, slot) for slot in (0, 2)]
+            codes = [child(attempt).returncode for attempt in ("first", "second")]
+            for future in others:
+                future.result(timeout=60)
+    assert codes == [-signal.SIGKILL, 0]
     joined = proved(tiny, tmp_path, book, events, 60.0)
     assert joined == [(0, 1), (1, 1), (1, 2), (2, 1)]
 
