@@ -1,11 +1,13 @@
 """A small field to play on: softmax regression over some rows, in virtual time."""
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 
 from photinus.core.clock import Steps
+from photinus.core.parameters import fingerprint
 from photinus.engine.simulate import Simulation, World
 from photinus.feed.arrays import FeedOrder, PartitionFeed
 from photinus.feed.rows import Rows
@@ -14,6 +16,7 @@ from photinus.nodes.coordinator import Coordinator
 from photinus.nodes.desk import Desk
 from photinus.nodes.life import Part
 from photinus.nodes.program import Phase, Program
+from photinus.strategies import peers as strategies
 from photinus.strategies.outer import Nesterov
 from photinus.strategies.recipes import (
     all_reduce,
@@ -219,3 +222,18 @@ class Field:
 def field():
     """The field; it keeps nothing between plays."""
     return Field()
+
+
+@pytest.fixture
+def agreed(monkeypatch):
+    """(phase's run, version) -> what each worker held after it."""
+    held, accept = defaultdict(list), strategies._Peer.accept
+
+    def accepting(self, vector, incoming, state):
+        state = accept(self, vector, incoming, state)
+        if incoming.kind == "agreed":
+            held[incoming.version].append(fingerprint(vector))
+        return state
+
+    monkeypatch.setattr(strategies._Peer, "accept", accepting)
+    return held
