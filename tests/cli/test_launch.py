@@ -1,5 +1,10 @@
 """What runs first on a node: a first attempt trains, a later one goes on."""
 
+import os
+import select
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -91,6 +96,30 @@ def test_an_attempt_goes_on_from_the_lost_ones_checkpoint_and_says_so(
     assert second.resumed_from
     assert any("attempt 2 of application_17_0001" in getattr(e, "text", "") for e in events)
     assert np.array_equal(*(e.workers for e in (first, second)))
+
+
+ORPHAN = """
+import os, subprocess, sys, threading
+child = "import os, sys, threading; from photinus.cli.launch import end_with; "
+child += "end_with(os.getppid()); print(os.getpid(), flush=True); threading.Event().wait()"
+started = subprocess.Popen([sys.executable, "-c", child], stdout=subprocess.PIPE)
+print(int(started.stdout.readline()), flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for a process as Linux does")
+def test_a_driver_ends_with_the_java_that_started_it():
+    command = [sys.executable, "-c", ORPHAN]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    try:
+        end = os.pidfd_open(int(done.stdout))
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([end], [], [], 10)[0]
+    finally:
+        os.close(end)
 
 
 def test_an_attempt_after_a_run_that_was_done_leaves_it(attempt, address, capsys):

@@ -1,6 +1,7 @@
 """A real HDFS and YARN of separate processes, and what runs in its containers."""
 
 import os
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -31,6 +32,16 @@ class Hadoop:
 
     def start(self):
         self.call("start", str(self.nodes))
+        # the first container of a node unpacks 1.5 GB before its driver can say hello, for which
+        # YARN itself allows ten minutes
+        site = self.folder / "conf" / "yarn-site.xml"
+        name = "<name>yarn.am.liveness-monitor.expiry-interval-ms</name>"
+        text = re.sub(
+            rf"{name}<value>\d+</value>", f"{name}<value>180000</value>", site.read_text()
+        )
+        site.write_text(text)
+        self.kill("resourcemanager")
+        self.again("resourcemanager")
 
     def stop(self):
         self.call("stop")

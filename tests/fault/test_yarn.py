@@ -9,17 +9,31 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from photinus.checkpoint.folder import RunFolder
+from photinus.checkpoint.mirror import Mirror
+from photinus.cli.submitting import kept
 from photinus.core.addresses import filesystem
+from photinus.core.clock import Steps
+from photinus.core.errors import FencedError
 from photinus.core.events import RoundClosed, RunEnded, RunStarted, Warned, WorkerJoined, WorkerLost
+from photinus.engine import travel
+from photinus.engine.base import ArrayData
+from photinus.engine.simulated import SimulatedEngine
 from photinus.feed import mnist
+from photinus.models.logistic import LogisticStage
 from photinus.report.journal import read
 from photinus.report.ledger import audit
 from photinus.run.away import fetched
+from photinus.run.job import Job, Source
+from photinus.run.train import resume, train
+from photinus.strategies.recipes import averaging
 
 pytestmark = [
     pytest.mark.slow,
@@ -82,8 +96,26 @@ def on_hdfs(hadoop):
     )
 
 
+@pytest.fixture(scope="module")
+def python():
+    """The nodes' Python: this one's, without what is installed in its environment."""
+    bare = str(Path(sys.base_prefix) / "bin" / "python3")
+    done = subprocess.run([bare, "-c", "import torch"], capture_output=True, env={})
+    if done.returncode == 0:
+        pytest.skip("this Python has torch outside of an environment: nothing would be shown")
+    return bare
+
+
+@pytest.fixture(scope="module")
+def archives(hadoop):
+    """What a first submit sends."""
+    folder = f"{HOME}/.photinus"
+    for parcel in (travel.environment(), travel.jars()):
+        travel.sent(parcel, kept(), folder)
+
+
 @pytest.fixture
-def submit(hadoop, tmp_path, monkeypatch):
+def submit(hadoop, archives, python, tmp_path, monkeypatch):
     """Starts `photinus submit`, and ends it with the test."""
     monkeypatch.setenv("HADOOP_CONF_DIR", hadoop.environment["HADOOP_CONF_DIR"])
     started = []
@@ -91,11 +123,12 @@ def submit(hadoop, tmp_path, monkeypatch):
     def start(data, *options, epochs):
         (tmp_path / "job.toml").write_text(JOB.format(data=data, epochs=float(epochs)))
         command = [*PHOTINUS, "submit", "job.toml", *options]
+        command += ["--python", python]
         for setting in SMALL:
             command += ["--conf", setting]
-        kept = hadoop.environment | {"HADOOP_USER_NAME": "test", "OMP_NUM_THREADS": "1"}
+        environment = hadoop.environment | {"HADOOP_USER_NAME": "test", "OMP_NUM_THREADS": "1"}
         said = (tmp_path / "said").open("w")
-        process = subprocess.Popen(command, cwd=tmp_path, env=kept, stdout=said, stderr=said)
+        process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=said, stderr=said)
         said.close()
         started.append(process)
         return process
@@ -145,11 +178,11 @@ class Faults:
         act()
         if lost:
             found = self.hadoop.until(
-                lambda: of(self.journal, WorkerLost, at), 120, f"{name}: the loss"
+                lambda: of(self.journal, WorkerLost, at), 60, f"{name}: the loss"
             )
             self.measured[f"{name}: noticed"] = found[0][0] - at
             self.hadoop.until(
-                lambda: of(self.journal, WorkerJoined, found[0][0]), 120, f"{name}: the return"
+                lambda: of(self.journal, WorkerJoined, found[0][0]), 60, f"{name}: the return"
             )
             at_least = of(self.journal, WorkerJoined, found[0][0])[0][0]
         else:
@@ -160,46 +193,59 @@ class Faults:
         self.measured[f"{name}: both again"] = whole - at
 
 
-def test_with_the_driver_here_a_run_outlives_executor_resource_and_node_manager(
-    hadoop, submit, tmp_path, record_property
+class Stopped(SimulatedEngine):
+    """Ends after some rounds, as Ctrl-C would end it."""
+
+    def run(self, assignment):
+        emit = assignment.emit
+
+        def told(event):
+            emit(event)
+            if isinstance(event, RoundClosed) and event.version == 12:
+                raise KeyboardInterrupt
+
+        object.__setattr__(assignment, "emit", told)
+        return super().run(assignment)
+
+
+def test_a_run_that_is_kept_on_hdfs_goes_on_to_the_same_bits_and_fences_the_older_driver(
+    hadoop, tmp_path, monkeypatch
 ):
-    process = submit(MNIST, "--folder", "run", epochs=60)
-    journal = tmp_path / "run" / "events.jsonl"
-    hadoop.until(lambda: of(journal, WorkerJoined) or process.poll() is not None, 300, "a worker")
-    faults = Faults(hadoop, journal, process)
-    faults.rounds(4)
-
-    victim = min(hadoop.programs(hadoop.EXECUTOR))
-    faults.suffer("executor killed", lambda: os.kill(victim, signal.SIGKILL))
-
-    faults.suffer("ResourceManager killed", lambda: hadoop.kill("resourcemanager"), lost=False)
-    hadoop.again("resourcemanager")
-    faults.rounds(3, time.time())
-
-    [[_, master]] = hadoop.programs(hadoop.MASTER).items()
-    nodes = {hadoop.node_of(place) for place in hadoop.programs(hadoop.EXECUTOR).values()}
-    others = nodes - {hadoop.node_of(master)}
-    node = min(others or nodes)
-    faults.suffer(
-        f"NodeManager killed{'' if others else ', the master, too'}", lambda: hadoop.kill(node)
+    monkeypatch.setenv("HADOOP_CONF_DIR", hadoop.environment["HADOOP_CONF_DIR"])
+    chance = np.random.default_rng(0)
+    data = ArrayData(chance.normal(size=(240, 6)).astype("f4"), chance.integers(0, 3, 240))
+    job = Job(
+        model=LogisticStage(features=6, classes=3, epochs=4, batch_size=8, dtype="float64"),
+        data=Source(name="given"),
+        strategy=averaging(every=Steps(3), codec="fp32"),
+        workers=3,
+        engine="simulate",
+        checkpoint_seconds=0.0,
     )
-    hadoop.again(node)
-
-    for name, seconds in faults.measured.items():
-        record_property(name, round(seconds, 2))
-    assert process.wait(timeout=400) == 0, (tmp_path / "said").read_text()
-    [(_, ended)] = of(journal, RunEnded)
-    assert ended.state == "done"
-    assert ended.metrics["error"] < 0.1
-    assert audit(tmp_path / "run" / "ledger.jsonl").is_exact
-    assert len(of(journal, RunStarted)) == 1
+    address = "hdfs:///user/test/runs/first"  # the host stands in the cluster's settings
+    with pytest.raises(KeyboardInterrupt):
+        train(job, data, folder=address, engine=Stopped())
+    old = Mirror(address, tmp_path / "old")
+    old.fetch()
+    old.term = old.newest_term()
+    outcome = resume(address, data)
+    assert np.array_equal(outcome.vector, train(job, data, folder=tmp_path / "whole").vector)
+    with pytest.raises(FencedError, match="the newest at hdfs"):
+        old.push()
+    RunFolder(tmp_path / "late").claim_term()
+    with pytest.raises(FencedError, match="another coordinator has taken this run"):
+        Mirror(address, tmp_path / "late").claim(1)
+    system, path = filesystem(address)
+    assert system.info(path)["permission"] == 0o700
+    assert not [found for found in system.find(path) if ".tmp-" in found]
+    assert "each exactly once" in photinus(hadoop, "audit", f"{HOME}/runs/first")
 
 
 def test_a_driver_that_is_killed_on_its_node_goes_on_as_attempt_two(
     hadoop, submit, on_hdfs, tmp_path, record_property
 ):
     folder = f"{HOME}/runs/second"
-    process = submit(on_hdfs, "--deploy-mode", "cluster", "--folder", folder, epochs=30)
+    process = submit(on_hdfs, "--deploy-mode", "cluster", "--folder", folder, epochs=300)
 
     def saved():
         assert process.poll() is None, (tmp_path / "said").read_text()
@@ -234,9 +280,37 @@ def test_a_driver_that_is_killed_on_its_node_goes_on_as_attempt_two(
     assert "attempt 2 of application_" in page.read_text()
 
 
-def test_the_second_submit_sends_nothing_again(hadoop, submit, on_hdfs, tmp_path):
-    process = submit(on_hdfs, "--folder", "run", epochs=1)
+def test_with_the_driver_here_a_run_outlives_executor_resource_and_node_manager(
+    hadoop, submit, tmp_path, record_property
+):
+    process = submit(MNIST, "--folder", "run", epochs=150)
+    journal = tmp_path / "run" / "events.jsonl"
+    hadoop.until(lambda: of(journal, WorkerJoined) or process.poll() is not None, 300, "a worker")
+    faults = Faults(hadoop, journal, process)
+    faults.rounds(4)
+
+    victim = min(hadoop.programs(hadoop.EXECUTOR))
+    faults.suffer("executor killed", lambda: os.kill(victim, signal.SIGKILL))
+
+    faults.suffer("ResourceManager killed", lambda: hadoop.kill("resourcemanager"), lost=False)
+    hadoop.again("resourcemanager")
+    faults.rounds(3, time.time())
+
+    [[_, master]] = hadoop.programs(hadoop.MASTER).items()
+    nodes = {hadoop.node_of(place) for place in hadoop.programs(hadoop.EXECUTOR).values()}
+    others = nodes - {hadoop.node_of(master)}
+    node = min(others or nodes)
+    faults.suffer(
+        f"NodeManager killed{'' if others else ', the master, too'}", lambda: hadoop.kill(node)
+    )
+    hadoop.again(node)
+
+    for name, seconds in faults.measured.items():
+        record_property(name, round(seconds, 2))
     assert process.wait(timeout=400) == 0, (tmp_path / "said").read_text()
-    said = (tmp_path / "said").read_text()
-    assert said.count("there already") == 2
-    assert "sent to" not in said
+    [(_, ended)] = of(journal, RunEnded)
+    assert ended.state == "done"
+    assert ended.metrics["error"] < 0.1
+    assert audit(tmp_path / "run" / "ledger.jsonl").is_exact
+    assert len(of(journal, RunStarted)) == 1
+    assert (tmp_path / "said").read_text().count("there already") == 2, "nothing is sent again"

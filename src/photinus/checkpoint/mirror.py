@@ -170,7 +170,11 @@ class Mirror:
             return
         aside = f"{self._path}/{_aside(name)}"
         self._fs.pipe_file(aside, data)
-        self._fs.mv(aside, target)  # of HDFS, which refuses where there is one
+        try:
+            self._fs.mv(aside, target)  # of HDFS, which refuses where there is one
+        except FileExistsError:
+            self._fs.rm(aside)
+            raise
 
     @property
     def _renames(self) -> bool:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
+import threading
 from pathlib import Path
 
 import click
@@ -17,8 +19,9 @@ from photinus.cli.main import main
 from photinus.cli.training import begin, go_on, job_of
 from photinus.core.errors import RunFailedError
 
-__all__ = ["attempt_of", "launch"]
+__all__ = ["attempt_of", "end_with", "launch"]
 
+_LOOK_SECONDS = 0.05
 _CONTAINER = re.compile(r"container_(?:e\d+_)?(\d+_\d+)_(\d+)_\d+")
 
 
@@ -33,6 +36,22 @@ def attempt_of(container: str) -> tuple[str, int]:
     """
     found = _CONTAINER.fullmatch(container)
     return (f"application_{found[1]}", int(found[2])) if found else ("", 1)
+
+
+def end_with(parent: int) -> None:
+    """Ends this process, without a last word, as soon as its parent is gone.
+
+    Where Spark's Java process is killed its Python goes on: it would find its workers lost, and
+    write that the run has failed, while YARN starts the next attempt.
+    """
+    waiting = threading.Event()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            waiting.wait(_LOOK_SECONDS)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
 def launch(address: str, job: str) -> None:
@@ -66,4 +85,5 @@ def launch(address: str, job: str) -> None:
 
 
 if __name__ == "__main__":
+    end_with(os.getppid())
     main(run=lambda: launch(*sys.argv[1:]))

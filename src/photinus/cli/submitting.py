@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from photinus.engine.submission import Submission
     from photinus.run.job import Job
 
-__all__ = ["states", "submit"]
+__all__ = ["kept", "states", "submit"]
 
 _STATE = re.compile(r"Application report for (application_\d+_\d+) \(state: (\w+)\)")
 _PAGE = re.compile(r"tracking URL: (\S+)")
@@ -126,7 +126,7 @@ class _Run:
         from photinus.engine.travel import environment, jars
 
         names = {"environment": environment, "jars": jars}
-        folder = f"{self._home}/.photinus" if self._home else str(_kept())
+        folder = f"{self._home}/.photinus" if self._home else str(kept())
         shown = {kind: f"{folder}/{make().name}" for kind, make in names.items()}
         run = self._submission(shown["environment"], shown["jars"])
         if self._is_cluster:
@@ -186,7 +186,7 @@ class _Run:
         if not self.said["master"].startswith("local"):
             for name, make in wanted.items():
                 parcel = make()
-                found[name], is_new = travel.sent(parcel, _kept(), folder)
+                found[name], is_new = travel.sent(parcel, kept(), folder)
                 click.echo(f"{parcel.name}: {'sent to ' + folder if is_new else 'there already'}")
         travel.own_code(self._here / "photinus.zip")
         return self._submission(found["environment"], found["jars"])
@@ -227,10 +227,10 @@ class _Run:
         files = [] if self.said["resume"] else ["--files", str(self._here / "job.toml")]
         command = [*_spark_submit(), *run.arguments(), *files, *self._program()]
         ours = ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_SUBMIT_ARGS")
-        kept = {name: value for name, value in os.environ.items() if name not in ours}
-        kept |= {"JAVA_HOME": ensure_java(), "SPARK_HOME": str(Path(command[0]).parents[1])}
+        left = {name: value for name, value in os.environ.items() if name not in ours}
+        left |= {"JAVA_HOME": ensure_java(), "SPARK_HOME": str(Path(command[0]).parents[1])}
         click.echo(f"run folder: {self.folder}")
-        self._see_through(command, kept)
+        self._see_through(command, left)
         for name in ("evaluate", "report", "audit"):
             click.echo(f"  photinus {name} {shlex.quote(self.folder)}")
 
@@ -296,7 +296,7 @@ def _spark_submit() -> list[str]:
     return [str(spark_home() / "bin" / "spark-submit")]
 
 
-def _kept() -> Path:
-    """The folder of this machine that archives are made in."""
+def kept() -> Path:
+    """Returns the folder of this machine that archives are made in."""
     root = os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path("~/.cache").expanduser()) / "photinus" / "archives"
