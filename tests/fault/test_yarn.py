@@ -126,7 +126,10 @@ def submit(hadoop, archives, python, tmp_path, monkeypatch):
         command += ["--python", python]
         for setting in SMALL:
             command += ["--conf", setting]
-        environment = hadoop.environment | {"HADOOP_USER_NAME": "test", "OMP_NUM_THREADS": "1"}
+        environment = hadoop.environment | {
+            "HADOOP_USER_NAME": HOME.rpartition("/")[2],
+            "OMP_NUM_THREADS": "1",
+        }
         said = (tmp_path / "said").open("w")
         process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=said, stderr=said)
         said.close()
