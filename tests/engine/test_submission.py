@@ -5,6 +5,7 @@ import getpass
 import pytest
 
 from photinus.core.errors import NotReadyError, UsageError
+from photinus.engine.spark import slots_of
 from photinus.engine.submission import (
     Submission,
     check_master,
@@ -142,3 +143,21 @@ def test_a_users_own_way_to_sparks_jars_stays():
 def test_local_means_a_slot_for_every_worker_and_tasks_that_are_tried_again():
     assert Submission(master="local", workers=3).arguments()[1] == "local[3,20]"
     assert Submission(master="local[8]", workers=3).arguments()[1] == "local[8]"
+
+
+class Asked:
+    """A session on YARN that has no executor yet."""
+
+    def __init__(self, **settings):
+        self.settings = {"spark.master": "yarn"} | settings
+        self.conf = self.settings
+        self.sparkContext = self._jsc = self
+
+    def sc(self):
+        return self
+
+
+def test_on_yarn_the_containers_that_were_asked_for_are_the_slots_whenever_they_come():
+    asked = {"spark.executor.instances": "3", "spark.executor.cores": "4", "spark.task.cpus": "2"}
+    assert slots_of(Asked(**asked)) == 6
+    assert slots_of(Asked()) == 2, "Spark's own number"
