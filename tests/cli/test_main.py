@@ -41,6 +41,7 @@ OPTIONS = {
         "--folder",
         "--set",
         "--conf",
+        "--py-files",
         "--environment",
         "--python",
         "--resume",

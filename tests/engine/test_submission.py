@@ -98,7 +98,7 @@ def test_on_yarn_all_travels_and_every_worker_has_a_container_of_its_own():
         deploy_mode="cluster",
         workers=3,
         threads=2,
-        code="photinus.zip",
+        code=("photinus.zip", "mynets.py"),
         environment="hdfs://host/e.tar.gz",
         jars="hdfs://host/s.zip",
         python="python3.11",
@@ -106,7 +106,7 @@ def test_on_yarn_all_travels_and_every_worker_has_a_container_of_its_own():
     )
     told = run.arguments()
     assert pairs(told, "--archives") == ["hdfs://host/e.tar.gz#environment"]
-    assert pairs(told, "--py-files") == ["photinus.zip"]
+    assert pairs(told, "--py-files") == ["photinus.zip,mynets.py"]
     said = dict(text.split("=", 1) for text in pairs(told, "--conf"))
     assert said == run.all_settings()
     assert (

@@ -44,6 +44,7 @@ _PAGE = re.compile(r"tracking URL: (\S+)")
 @click.option("--folder", default="", help="Where the run is kept; in cluster mode an address.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="As of train.")
 @click.option("--conf", multiple=True, metavar="spark.KEY=VALUE", help="Spark's; may come again.")
+@click.option("--py-files", multiple=True, metavar="FILE", help="A module or zip that travels.")
 @click.option(
     "--environment",
     default="ship",
@@ -90,11 +91,19 @@ def _job(job: str | None, settings: tuple[str, ...], said: dict[str, Any]) -> Jo
         raise UsageError("no job is named", do="photinus submit mnist-dbn, or a TOML file")
     asked = replace(changed(job_of(job, **options), settings), engine="spark")
     if said["deploy_mode"] == "cluster":
-        for path in (asked.data.path, asked.data.test):
-            if path and not is_address(path):
-                wrong = "the driver runs on a node, which cannot read a path of this machine"
-                raise UsageError(wrong, got=path, do="name its rows by an address: hdfs://...")
+        _check_rows(asked)
     return asked
+
+
+def _check_rows(job: Job) -> None:
+    """Refuses rows that a driver on a node could not read; MNIST travels."""
+    source = job.data
+    needed = [source.path] if source.path or source.name != "mnist" else []
+    for path in (*needed, *([source.test] if source.test else [])):
+        if not is_address(path):
+            wrong = "the driver runs on a node, which cannot read a path of this machine"
+            do = "name the rows by an address: --set data.path=hdfs://..."
+            raise UsageError(wrong, got=path or "none", do=do)
 
 
 class _Run:
@@ -105,6 +114,10 @@ class _Run:
 
         self.job, self.said, self._here = job, said, here
         self._settings = checked_settings(said["conf"])
+        self._files = said["py_files"]
+        for file in self._files:
+            if Path(file).suffix not in (".py", ".zip", ".egg") or not Path(file).is_file():
+                raise UsageError("a Python file or zip that travels must exist", got=file)
         self._is_yarn = said["master"] == "yarn"
         self._home = home_of_user() if self._is_yarn else ""
         self._is_cluster = said["deploy_mode"] == "cluster"
@@ -144,13 +157,14 @@ class _Run:
         job, said, kind = self._known(), self.said, self.said["environment"]
         is_local = said["master"].startswith("local")
         sent = "" if kind == "installed" or is_local else environment if kind == "ship" else kind
+        own = () if is_local or kind == "installed" else (str(self._here / "photinus.zip"),)
         return Submission(
             master=said["master"],
             deploy_mode=said["deploy_mode"],
             name=f"photinus {job.name}",
             workers=job.workers,
             threads=job.threads,
-            code="" if is_local or kind == "installed" else str(self._here / "photinus.zip"),
+            code=(*own, *self._files),
             environment=sent,
             jars=jars if self._is_yarn else "",
             python=said["python"],

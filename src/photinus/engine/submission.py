@@ -35,7 +35,7 @@ class Submission:
     """An application: where it runs, what travels with it, and Spark's settings for it.
 
     Example:
-        >>> run = Submission(master="spark://host:7077", workers=2, code="photinus.zip")
+        >>> run = Submission(master="spark://host:7077", workers=2, code=("photinus.zip",))
         >>> run.arguments()[:4]
         ['--master', 'spark://host:7077', '--deploy-mode', 'client']
     """
@@ -45,8 +45,8 @@ class Submission:
     name: str = "photinus"
     workers: int = 1
     threads: int = 1
-    code: str = ""
-    """photinus as a zip; "" where the nodes have it installed."""
+    code: tuple[str, ...] = ()
+    """Python files and zips: photinus, where the nodes have it not, and modules of the user's."""
     environment: str = ""
     """The archive of the packages, likewise."""
     jars: str = ""
@@ -66,6 +66,8 @@ class Submission:
         chosen = self._usual()
         if not self.master.startswith("local"):
             chosen |= self._of_executors()
+        if self.master.startswith("spark:"):
+            chosen["spark.cores.max"] = str(self.workers * self.threads)
         if self.master == "yarn":
             chosen |= self._of_yarn()
         return {**chosen, **self.settings}
@@ -75,7 +77,7 @@ class Submission:
         is_plain = self.master == "local"
         master = f"local[{self.workers},{_FAILURES}]" if is_plain else self.master
         told = ["--master", master, "--deploy-mode", self.deploy_mode, "--name", self.name]
-        for name, path in (("--py-files", self.code), ("--archives", self._archives())):
+        for name, path in (("--py-files", ",".join(self.code)), ("--archives", self._archives())):
             told += [name, path] if path else []
         for name, value in sorted(self.all_settings().items()):
             told += ["--conf", f"{name}={value}"]
@@ -99,7 +101,6 @@ class Submission:
         return {
             "spark.executor.cores": str(self.threads),
             "spark.task.cpus": str(self.threads),
-            "spark.cores.max": str(self.workers * self.threads),
             "spark.executor.memory": "1g",
             "spark.executor.memoryOverhead": _MIB,
             "spark.executor.maxNumFailures": str(_EXECUTORS_LOST),
