@@ -54,7 +54,7 @@ def end_with(parent: int) -> None:
     threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
-def launch(address: str, job: str) -> None:
+def launch(address: str, job: str = "") -> None:
     """Trains, or goes on with what an earlier attempt left.
 
     Args:

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -180,11 +181,8 @@ class _Run:
         return self.job
 
     def _program(self) -> list[str]:
-        return [
-            str(Path(__file__).with_name("launch.py")),
-            self.folder,
-            "" if self.said["resume"] else "job.toml",
-        ]
+        job = () if self.said["resume"] else ("job.toml",)
+        return [str(Path(__file__).with_name("launch.py")), self.folder, *job]
 
     def _shell(self, run: Submission) -> str:
         return shlex.join([*run.arguments(), "pyspark-shell"])
@@ -211,13 +209,13 @@ class _Run:
         from photinus.engine.java import ensure_java
 
         run = self._sent()
-        os.environ.pop("PYTHONPATH", None)  # of this machine: Spark would hand it to the nodes
+        is_local = self.said["master"].startswith("local")
+        if not is_local:
+            os.environ.pop("PYTHONPATH", None)  # of this machine: Spark would hand it to the nodes
         os.environ["JAVA_HOME"] = ensure_java()
         os.environ["SPARK_HOME"] = _spark_submit()[0].removesuffix("/bin/spark-submit")
         os.environ["PYSPARK_SUBMIT_ARGS"] = self._shell(run)
-        is_local = self.said["master"].startswith("local")
-        if not is_local:
-            os.environ["PYSPARK_PYTHON"] = run.worker_python
+        os.environ["PYSPARK_PYTHON"] = sys.executable if is_local else run.worker_python
         if self.said["resume"]:
             go_on(self.folder)
         else:
