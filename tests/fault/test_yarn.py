@@ -248,7 +248,7 @@ def test_a_driver_that_is_killed_on_its_node_goes_on_as_attempt_two(
     hadoop, submit, on_hdfs, tmp_path, record_property
 ):
     folder = f"{HOME}/runs/second"
-    process = submit(on_hdfs, "--deploy-mode", "cluster", "--folder", folder, epochs=300)
+    process = submit(on_hdfs, "--deploy-mode", "cluster", "--folder", folder, epochs=80)
 
     def saved():
         assert process.poll() is None, (tmp_path / "said").read_text()
@@ -286,7 +286,7 @@ def test_a_driver_that_is_killed_on_its_node_goes_on_as_attempt_two(
 def test_with_the_driver_here_a_run_outlives_executor_resource_and_node_manager(
     hadoop, submit, tmp_path, record_property
 ):
-    process = submit(MNIST, "--folder", "run", epochs=150)
+    process = submit(MNIST, "--folder", "run", epochs=1000)
     journal = tmp_path / "run" / "events.jsonl"
     hadoop.until(lambda: of(journal, WorkerJoined) or process.poll() is not None, 300, "a worker")
     faults = Faults(hadoop, journal, process)
@@ -310,10 +310,10 @@ def test_with_the_driver_here_a_run_outlives_executor_resource_and_node_manager(
 
     for name, seconds in faults.measured.items():
         record_property(name, round(seconds, 2))
-    assert process.wait(timeout=400) == 0, (tmp_path / "said").read_text()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130, (tmp_path / "said").read_text()
     [(_, ended)] = of(journal, RunEnded)
-    assert ended.state == "done"
-    assert ended.metrics["error"] < 0.1
+    assert ended.state == "stopped"
     assert audit(tmp_path / "run" / "ledger.jsonl").is_exact
-    assert len(of(journal, RunStarted)) == 1
+    assert len(of(journal, RunStarted)) == 1, "the driver went through all of it"
     assert (tmp_path / "said").read_text().count("there already") == 2, "nothing is sent again"
