@@ -161,9 +161,8 @@ def photinus(hadoop, *words):
 class Faults:
     """What is killed under a run, and what its journal says of it."""
 
-    def __init__(self, hadoop, journal, process):
-        self.hadoop, self.journal, self.process = hadoop, journal, process
-        self.measured = {}
+    def __init__(self, hadoop, journal, process, record):
+        self.hadoop, self.journal, self.process, self.record = hadoop, journal, process, record
 
     def rounds(self, number, after=0.0):
         """Waits for so many rounds of both workers."""
@@ -183,7 +182,7 @@ class Faults:
             found = self.hadoop.until(
                 lambda: of(self.journal, WorkerLost, at), 60, f"{name}: the loss"
             )
-            self.measured[f"{name}: noticed"] = found[0][0] - at
+            self.record(f"{name}: noticed", round(found[0][0] - at, 2))
             self.hadoop.until(
                 lambda: of(self.journal, WorkerJoined, found[0][0]), 60, f"{name}: the return"
             )
@@ -192,8 +191,8 @@ class Faults:
             at_least = at
         whole = self.rounds(1, at_least)
         closed = [wall for wall, _ in of(self.journal, RoundClosed, at)]
-        self.measured[f"{name}: next round"] = closed[0] - at
-        self.measured[f"{name}: both again"] = whole - at
+        self.record(f"{name}: next round", round(closed[0] - at, 2))
+        self.record(f"{name}: both again", round(whole - at, 2))
 
 
 class Stopped(SimulatedEngine):
@@ -289,7 +288,7 @@ def test_with_the_driver_here_a_run_outlives_executor_resource_and_node_manager(
     process = submit(MNIST, "--folder", "run", epochs=1000)
     journal = tmp_path / "run" / "events.jsonl"
     hadoop.until(lambda: of(journal, WorkerJoined) or process.poll() is not None, 300, "a worker")
-    faults = Faults(hadoop, journal, process)
+    faults = Faults(hadoop, journal, process, record_property)
     faults.rounds(4)
 
     victim = min(hadoop.programs(hadoop.EXECUTOR))
@@ -308,8 +307,6 @@ def test_with_the_driver_here_a_run_outlives_executor_resource_and_node_manager(
     )
     hadoop.again(node)
 
-    for name, seconds in faults.measured.items():
-        record_property(name, round(seconds, 2))
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 130, (tmp_path / "said").read_text()
     [(_, ended)] = of(journal, RunEnded)
