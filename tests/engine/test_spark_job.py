@@ -60,7 +60,7 @@ class Interrupted(Place):
 
 def test_a_job_that_spark_gave_up_is_submitted_again_and_said_so():
     script, events = [], []
-    see_through(Place(script, looks=2), Job(script, "ValueError: lost"), events.append)
+    see_through(Place(script, looks=4), Job(script, "ValueError: lost"), events.append)
     assert script == ["start"] * 3
     said = {event.text for event in events}
     assert said == {"Spark gave the job up; got ValueError: lost; it is submitted again"}
@@ -79,7 +79,7 @@ def test_a_job_that_follows_is_no_failure():
     def follow(job):
         return Job(script, more[-1]) if more.pop() else None
 
-    see_through(Place(script, looks=3), Job(script), events.append, follow=follow)
+    see_through(Place(script, looks=6), Job(script), events.append, follow=follow)
     assert script == ["start"] * 4
     assert len(events) == 1
 
@@ -117,3 +117,9 @@ def test_the_cause_is_the_line_that_python_raised():
     assert cause_of("org.apache.SparkException: lost") == "org.apache.SparkException: lost"
     assert cause_of(None) == "all its tasks ended early"
     assert cause_of(RuntimeError("")) == "RuntimeError"
+
+
+def test_a_job_that_ends_with_its_run_is_no_job_that_was_given_up():
+    script, said = [], []
+    see_through(Place(script, looks=1), Job(script), said.append)
+    assert (script, said) == (["start"], [])

@@ -148,6 +148,8 @@ def see_through(
             if job.is_alive():
                 came = came or _have_come(meeting, job)
                 continue
+            if meeting.wait(0.0):  # the end came between the two looks
+                break
             after = follow(job)
             if after is None:
                 tries += 1
