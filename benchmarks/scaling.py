@@ -7,8 +7,9 @@
 The limit of a machine is what unconnected processes reach together; the share of it is what
 agreeing costs. One thread a worker, from the first round to the last, with feed, decoding and
 augmentation. All ways take turns, so that a busy minute hits all; ratios are within a turn, their
-median is printed, with the interval in which it lies by 95 % (bootstrap). `--keep` adds the turns
-to a file and prints over all that are in it.
+median is printed, with the interval in which it lies by 95 % (bootstrap). The last columns are CPU
+time an image, of all processes together, Spark's own included: it says what agreeing costs where
+other work shares the machine. `--keep` adds the turns to a file and prints over all in it.
 
 With `--share` 1, 2, 3 and 4 workers are each held to so much of a core (root; cgroup v1, periods
 of 10 ms), as if each had a small machine of its own.
@@ -25,7 +26,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
@@ -43,34 +44,50 @@ from photinus.run.presets import preset
 from photinus.strategies.recipes import RECIPES
 
 CGROUP = Path("/sys/fs/cgroup/cpu")
+TICKS = os.sysconf("SC_CLK_TCK")
 PERIOD_MICROSECONDS = 10_000  # short, so that a step of some milliseconds is not chopped unevenly
+
+
+def cpu_seconds() -> float:
+    """Returns what this process and all below it have used so far."""
+    parents, spent = {}, {}
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it ended meanwhile
+            found = place.read_text().rpartition(")")[2].split()
+            pid = int(place.parent.name)
+            parents[pid], spent[pid] = int(found[1]), int(found[11]) + int(found[12])
+    mine = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in mine} - mine:
+        mine |= more
+    return sum(spent.get(pid, 0) for pid in mine) / TICKS
 
 
 @dataclass
 class Speed:
-    """Notes each round's time and examples, and hands each worker's process to `join`."""
+    """Notes rounds as (time, examples, CPU), and hands each worker's process to `join`."""
 
     join: Callable[[int, int], object] | None = None
-    rounds: list[tuple[float, int]] = field(default_factory=list)
+    rounds: list[tuple[float, int, float]] = field(default_factory=list)
 
     def __call__(self, event: Event) -> None:
         """Takes in one event."""
         if isinstance(event, RoundClosed):
-            self.rounds.append((monotonic(), event.examples))
+            if not self.rounds or monotonic() > self.rounds[-1][0] + 0.2:  # looking costs, too
+                self.rounds.append((monotonic(), event.examples, cpu_seconds()))
         elif isinstance(event, WorkerJoined) and self.join is not None:
             self.join(event.slot, event.pid)
 
 
-def rate(speeds: list[Speed]) -> float:
-    """Returns images a second of all together, while all of them were under way."""
+def rate(speeds: list[Speed]) -> tuple[float, float]:
+    """Returns images a second and CPU seconds an image of all, while all were under way."""
     start = max(s.rounds[0][0] for s in speeds)
     end = min(s.rounds[-1][0] for s in speeds)
-    total = 0.0
+    images = cpu = 0.0
     for speed in speeds:
-        times, examples = zip(*speed.rounds, strict=True)
-        reached = np.interp([start, end], times, examples)
-        total += float(reached[1] - reached[0])
-    return total / (end - start)
+        times, examples, spent = zip(*speed.rounds, strict=True)
+        images += float(np.diff(np.interp([start, end], times, examples))[0])
+        cpu = float(np.diff(np.interp([start, end], times, spent))[0])  # the same for all
+    return images / (end - start), cpu / images
 
 
 @dataclass(frozen=True)
@@ -121,19 +138,19 @@ class Bench:
             frame=self.frames[workers], features="features", label="label", scale=self.data.scale
         )
 
-    def together(self, workers: int, recipe: str, security: str = "tls") -> float:
+    def together(self, workers: int, recipe: str, security: str = "tls") -> tuple[float, float]:
         """Returns images a second of workers that agree."""
         speed = Speed()
         self.start(self.data, workers, recipe, speed, security=security)
         return rate([speed])
 
-    def alone(self) -> float:
+    def alone(self) -> tuple[float, float]:
         """Returns images a second of one worker, in half the steps."""
         speed = Speed()
         self.start(self.data, 1, "averaging", speed, epochs=self.epochs / 2)
         return rate([speed])
 
-    def unconnected(self) -> float:
+    def unconnected(self) -> tuple[float, float]:
         """Returns what two processes of one worker reach side by side, each on its half."""
         half = len(self.data.features) // 2
         halves = [
@@ -151,7 +168,7 @@ class Bench:
             thread.join()
         return rate(speeds)
 
-    def held(self, workers: int, recipe: str, cores: float) -> float:
+    def held(self, workers: int, recipe: str, cores: float) -> tuple[float, float]:
         """Returns images a second of workers held to so much of a core each."""
         with shares(workers, cores) as enter:
             speed = Speed(join=enter)
@@ -176,19 +193,20 @@ def shares(workers: int, cores: float) -> Iterator[Callable[[int, int], object]]
             folder.rmdir()
 
 
-def plain_torch(folder: str) -> float:
-    """Returns images a second of plain PyTorch, in a process of its own, without Spark."""
+def plain_torch(folder: str) -> tuple[float, float]:
+    """Returns the same of plain PyTorch, in a process of its own, without Spark."""
     code = (
         "import sys, time, torch; sys.path.insert(0, sys.argv[1]); import cnn\n"
         "from photinus.feed.arrays import FeedOrder, PartitionFeed\n"
         "torch.set_num_threads(1)\n"
         "way = cnn.Plain(PartitionFeed(cnn.pictures(sys.argv[2]), FeedOrder(batch_size=128)))\n"
-        "way.step(); start = time.monotonic()\n"
+        "way.step(); start, cpu = time.monotonic(), time.process_time()\n"
         "for _ in range(10): way.step()\n"
-        "print(1280 / (time.monotonic() - start))"
+        "print(1280 / (time.monotonic() - start), (time.process_time() - cpu) / 1280)"
     )
     command = [sys.executable, "-c", code, str(Path(__file__).parent), folder]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    return float(said[0]), float(said[1])
 
 
 def interval(ratios: list[float]) -> tuple[float, float]:
@@ -198,15 +216,21 @@ def interval(ratios: list[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def table(turns: list[dict[str, float]], limit: str) -> None:
+def table(turns: list[dict[str, list[float]]], limit: str) -> None:
     """Prints a line for each way."""
-    print(f"{len(turns)} turns | images/s | of {limit} | 95 %")
-    print("--- | --- | --- | ---")
+    print(
+        f"{len(turns)} turns | images/s | of {limit} | 95 % | CPU ms an image | of {limit} | 95 %"
+    )
+    print("--- | --- | --- | --- | --- | --- | ---")
     for name in turns[0]:
-        ratios = [turn[name] / turn[limit] for turn in turns]
-        low, high = interval(ratios)
-        middle = statistics.median(turn[name] for turn in turns)
-        print(f"{name} | {middle:,.0f} | {statistics.median(ratios):.3f} | {low:.3f} to {high:.3f}")
+        cells = [name]
+        for part, scale in ((0, 1.0), (1, 1e3)):
+            ratios = [turn[name][part] / turn[limit][part] for turn in turns]
+            low, high = interval(ratios)
+            middle = scale * statistics.median(turn[name][part] for turn in turns)
+            cells.append(f"{middle:,.{3 * part}f}")
+            cells += [f"{statistics.median(ratios):.3f}", f"{low:.3f} to {high:.3f}"]
+        print(" | ".join(cells))
 
 
 def bench(a: argparse.Namespace) -> Bench:
@@ -230,7 +254,7 @@ def bench(a: argparse.Namespace) -> Bench:
     return Bench(job, ArrayData(images, labels), a.epochs, spark)
 
 
-def ways(b: Bench, a: argparse.Namespace) -> dict[str, Callable[[], float]]:
+def ways(b: Bench, a: argparse.Namespace) -> dict[str, Callable[[], tuple[float, float]]]:
     """Returns how images a second are measured, by name; the first is the limit."""
     if a.share:
         return {
@@ -238,7 +262,7 @@ def ways(b: Bench, a: argparse.Namespace) -> dict[str, Callable[[], float]]:
             for recipe in a.recipes
             for workers in (1, 2, 3, 4)
         }
-    found: dict[str, Callable[[], float]] = {"two unconnected": b.unconnected}
+    found: dict[str, Callable[[], tuple[float, float]]] = {"two unconnected": b.unconnected}
     for recipe in a.recipes:
         found[recipe] = lambda r=recipe: b.together(2, r)
     if "all_reduce" in a.recipes:
@@ -271,9 +295,9 @@ def main() -> None:
         if kept:
             kept.write_text(json.dumps(turns))
     print(f"load {os.getloadavg()[0]:.1f}, batch {a.batch}, {a.precision}")
-    if not a.share:
+    if turns and not a.share:
         table(turns, "two unconnected")
-    for recipe in a.recipes if a.share else ():
+    for recipe in a.recipes if turns and a.share else ():
         mine = [{n: v for n, v in t.items() if n.startswith(recipe)} for t in turns]
         table(mine, f"{recipe}, 1 at {a.share:g}")
     if b.spark is not None:

@@ -1,6 +1,8 @@
 """What the measuring scripts share is checked by hand-made numbers."""
 
 import importlib
+import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -20,11 +22,23 @@ def module(monkeypatch):
 
 def test_a_rate_is_of_the_time_in_which_all_were_under_way(module):
     scaling = module("scaling")
-    early = scaling.Speed(rounds=[(0.0, 0), (10.0, 1000)])  # 100 a second
-    late = scaling.Speed(rounds=[(4.0, 100), (6.0, 500), (12.0, 560)])  # 200, then 10
-    # from 4 to 10 s: 600 of the one, 400 and 40 of the other
-    assert scaling.rate([early, late]) == pytest.approx((600 + 400 + 40) / 6)
-    assert scaling.rate([early]) == pytest.approx(100)
+    early = scaling.Speed(rounds=[(0.0, 0, 0.0), (10.0, 1000, 20.0)])  # 100 a second, 2 CPUs
+    late = scaling.Speed(rounds=[(4.0, 100, 8.0), (6.0, 500, 12.0), (12.0, 560, 24.0)])
+    # from 4 to 10 s: 600 of the one, 400 and 40 of the other, and 12 CPU seconds of all
+    assert scaling.rate([early, late]) == pytest.approx(((600 + 400 + 40) / 6, 12 / 1040))
+    assert scaling.rate([early]) == pytest.approx((100, 20 / 1000))
+
+
+def test_cpu_time_counts_what_a_child_did(module):
+    cpu_seconds = module("scaling").cpu_seconds
+    code = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"
+    before = cpu_seconds()
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        child.stdout.readline()
+        assert cpu_seconds() - before >= 0.25
+        child.communicate(b"\n")
 
 
 def test_the_interval_holds_the_median_and_narrows_with_more_turns(module):
