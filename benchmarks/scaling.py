@@ -11,8 +11,8 @@ median is printed, with the interval in which it lies by 95 % (bootstrap). The l
 time an image, of all processes together, Spark's own included: it says what agreeing costs where
 other work shares the machine. `--keep` adds the turns to a file and prints over all in it.
 
-With `--share` 1, 2, 3 and 4 workers are each held to so much of a core (root; cgroup v1, periods
-of 10 ms), as if each had a small machine of its own.
+With `--share` 1, 2, 3 and 4 workers and the driver are each held to so much of a core (root; cgroup
+v1, periods of 10 ms), as if each had a small machine of its own.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from photinus.strategies.recipes import RECIPES
 CGROUP = Path("/sys/fs/cgroup/cpu")
 TICKS = os.sysconf("SC_CLK_TCK")
 PERIOD_MICROSECONDS = 10_000  # short, so that a step of some milliseconds is not chopped unevenly
+WEIGHT = 32 * 1024  # other work on the machine takes nothing of what was promised
 
 
 def cpu_seconds() -> float:
@@ -98,7 +99,7 @@ class Bench:
     data: ArrayData
     epochs: float
     spark: Any = None
-    frames: dict[int, Any] = field(default_factory=dict)
+    frames: dict[tuple[int, int, int], Any] = field(default_factory=dict)
 
     def model(self, epochs: float) -> Any:
         """Returns the job's model for so many epochs."""
@@ -108,7 +109,7 @@ class Bench:
         return replace(self.job.model, epochs=epochs)
 
     def start(self, data: ArrayData, workers: int, recipe: str, speed: Speed, **where: Any) -> None:
-        """Trains, with `speed` listening; `where`: security, is_local, epochs."""
+        """Trains, with `speed` listening; `where`: security, epochs."""
         model = self.model(where.get("epochs", self.epochs))
         job = replace(self.job, model=model, workers=workers, strategy=RECIPES[recipe].build())
         program, _ = job.program(len(data.features))
@@ -119,23 +120,23 @@ class Bench:
             emit=speed,
             security=where.get("security", "tls"),
         )
-        if self.spark is None or where.get("is_local"):
+        if self.spark is None:
             LocalEngine().run(given)
             return
         from photinus.engine.spark import SparkEngine
 
-        SparkEngine(self.spark).run(replace(given, data=self._framed(program)))
+        SparkEngine(self.spark).run(replace(given, data=self._framed(program, data)))
 
-    def _framed(self, program: Any) -> Any:
+    def _framed(self, program: Any, data: ArrayData) -> Any:
         from photinus.engine.spark import FrameData, frame_of
 
-        workers = program.workers
-        if workers not in self.frames:
-            parts = [self.data.part(program, slot) for slot in range(workers)]
-            self.frames[workers] = frame_of(self.spark, parts).cache()
-            self.frames[workers].count()
+        key = program.workers, len(data.features), data.features.ctypes.data
+        if key not in self.frames:
+            parts = [data.part(program, slot) for slot in range(program.workers)]
+            self.frames[key] = frame_of(self.spark, parts).cache()
+            self.frames[key].count()
         return FrameData(
-            frame=self.frames[workers], features="features", label="label", scale=self.data.scale
+            frame=self.frames[key], features="features", label="label", scale=data.scale
         )
 
     def together(self, workers: int, recipe: str, security: str = "tls") -> tuple[float, float]:
@@ -150,18 +151,18 @@ class Bench:
         self.start(self.data, 1, "averaging", speed, epochs=self.epochs / 2)
         return rate([speed])
 
-    def unconnected(self) -> tuple[float, float]:
-        """Returns what two processes of one worker reach side by side, each on its half."""
+    def unconnected(self, enter: Callable[[int, int], object] | None = None) -> tuple[float, float]:
+        """Returns what two workers that do not talk reach side by side, each on its half."""
         half = len(self.data.features) // 2
-        halves = [
-            replace(self.data, features=self.data.features[part], labels=self.data.labels[part])
-            for part in (slice(half), slice(half, None))
-        ]
-        speeds = [Speed(), Speed()]
-        threads = [
-            threading.Thread(target=self.start, args=(d, 1, "averaging", s), kwargs={"is_local": 1})
-            for d, s in zip(halves, speeds, strict=True)
-        ]
+        speeds, threads = [], []
+        for slot, part in enumerate((slice(half), slice(half, 2 * half))):
+            rows = replace(
+                self.data, features=self.data.features[part], labels=self.data.labels[part]
+            )
+            seat = enter and (lambda _, pid, slot=slot: enter(slot, pid))
+            speeds.append(Speed(join=seat))
+            given = (rows, 1, "averaging", speeds[slot])
+            threads.append(threading.Thread(target=self.start, args=given))
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -172,20 +173,28 @@ class Bench:
         """Returns images a second of workers held to so much of a core each."""
         with shares(workers, cores) as enter:
             speed = Speed(join=enter)
+            if recipe == "unconnected":
+                return replace(self, epochs=self.epochs * workers).unconnected(enter)
             self.start(self.data, workers, recipe, speed, epochs=self.epochs * workers)
         return rate([speed])
 
 
 @contextmanager
 def shares(workers: int, cores: float) -> Iterator[Callable[[int, int], object]]:
-    """Makes a small machine for each worker; yields what puts a process there."""
-    folders = [CGROUP / f"photinus-{os.getpid()}-{slot}" for slot in range(workers)]
+    """Makes a small machine for each worker and one for the driver; yields what seats a worker."""
+    folders = [CGROUP / f"photinus-{os.getpid()}-{slot}" for slot in range(workers + 1)]
+
+    def enter(slot: int, pid: int) -> None:
+        (folders[slot] / "cgroup.procs").write_text(str(pid))
+
     for folder in folders:
         folder.mkdir()
         (folder / "cpu.cfs_period_us").write_text(str(PERIOD_MICROSECONDS))
         (folder / "cpu.cfs_quota_us").write_text(str(int(cores * PERIOD_MICROSECONDS)))
+        (folder / "cpu.shares").write_text(str(WEIGHT))
     try:
-        yield lambda slot, pid: (folders[slot] / "cgroup.procs").write_text(str(pid))
+        enter(workers, os.getpid())
+        yield enter
     finally:
         for folder in folders:
             for pid in (folder / "cgroup.procs").read_text().split():
@@ -257,10 +266,10 @@ def bench(a: argparse.Namespace) -> Bench:
 def ways(b: Bench, a: argparse.Namespace) -> dict[str, Callable[[], tuple[float, float]]]:
     """Returns how images a second are measured, by name; the first is the limit."""
     if a.share:
+        held = [(recipe, workers) for recipe in a.recipes for workers in a.workers]
         return {
-            f"{recipe}, {workers} at {a.share:g}": lambda w=workers, r=recipe: b.held(w, r, a.share)
-            for recipe in a.recipes
-            for workers in (1, 2, 3, 4)
+            f"{recipe}, {workers} at {a.share:g}": lambda r=recipe, w=workers: b.held(w, r, a.share)
+            for recipe, workers in [*held, ("unconnected", 2)]
         }
     found: dict[str, Callable[[], tuple[float, float]]] = {"two unconnected": b.unconnected}
     for recipe in a.recipes:
@@ -284,6 +293,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128, help="of each worker of the CNN")
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--share", type=float, default=0.0, help="of a core, for each worker")
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 3, 4], help="so held")
     parser.add_argument("--keep", help="a file of turns")
     a = parser.parse_args()
     kept = Path(a.keep) if a.keep else None
@@ -295,11 +305,8 @@ def main() -> None:
         if kept:
             kept.write_text(json.dumps(turns))
     print(f"load {os.getloadavg()[0]:.1f}, batch {a.batch}, {a.precision}")
-    if turns and not a.share:
-        table(turns, "two unconnected")
-    for recipe in a.recipes if turns and a.share else ():
-        mine = [{n: v for n, v in t.items() if n.startswith(recipe)} for t in turns]
-        table(mine, f"{recipe}, 1 at {a.share:g}")
+    if turns:
+        table(turns, next(iter(measured)))
     if b.spark is not None:
         b.spark.stop()
 
