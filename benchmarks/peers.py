@@ -104,6 +104,7 @@ def ours(recipe: str) -> list[dict[str, float]]:
     from photinus.core.events import RoundClosed
     from photinus.engine.session import spark_session
     from photinus.engine.spark import frame_of
+    from photinus.models.schedules import Schedule
     from photinus.strategies.recipes import RECIPES
 
     spark = spark_session(WORKERS)
@@ -116,7 +117,7 @@ def ours(recipe: str) -> list[dict[str, float]]:
         module="peers:network",
         optimizer="sgd",
         settings={"momentum": MOMENTUM},
-        lr=LR,
+        lr=Schedule.constant(LR),
         batch_size=BATCH,
         epochs=STEPS * BATCH * WORKERS / len(y),
     )
@@ -171,6 +172,7 @@ def main() -> None:
             command = [sys.executable, __file__, "--one", name]
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
             turns.append(json.loads(done.stdout.rstrip().rpartition("\n")[2]))
+            print(f"{name}: {turns[-1]}", flush=True)
     print(f"{a.turns} turns, load {os.getloadavg()[0]:.1f}")
     print("| | launch, s | a step, ms | the whole, s | test error |")
     print("|---|---|---|---|---|")

@@ -301,7 +301,11 @@ def main() -> None:
     b = bench(a)
     measured = ways(b, a)
     for _ in range(a.pairs):
-        turns.append({name: measure() for name, measure in measured.items()})
+        turn = {}
+        for name, measure in measured.items():
+            turn[name] = measure()
+            print(f"{name}: {turn[name][0]:,.0f} images/s", flush=True)
+        turns.append(turn)
         if kept:
             kept.write_text(json.dumps(turns))
     print(f"load {os.getloadavg()[0]:.1f}, batch {a.batch}, {a.precision}")
