@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,8 @@ def full_batch(data: ArrayData, epochs: int) -> list[tuple[float, float]]:
             seen.append((time.monotonic(), float(event.metrics["loss"])))
 
     job = Job(model=model, workers=WORKERS, strategy=full_gradient(), engine="spark")
-    train(job, data, sinks=(listen,))
+    with tempfile.TemporaryDirectory() as folder:
+        train(job, data, folder=Path(folder) / "run", sinks=(listen,))
     return seen
 
 
