@@ -17,7 +17,7 @@ from photinus.core.errors import CheckpointError, FencedError
 __all__ = ["Mirror"]
 
 _TERM = re.compile(r"coordinator-([1-9][0-9]*)\.json")
-_CHECKPOINTS, _PIN = "checkpoints", "checkpoints/.pinned"
+_CHECKPOINTS, _PIN, _MANIFEST = "checkpoints", "checkpoints/.pinned", "manifest.json"
 _SEEN = re.compile(r"[^.].*")
 _ASIDE = re.compile(r"\..+\.tmp-[0-9a-f]{12}")
 
@@ -30,7 +30,8 @@ class Mirror:
 
     The journal and the ledger go before a checkpoint, so that they are never older than it. A
     checkpoint is written aside and renamed; what changes is written aside and takes the older
-    one's place. On HDFS both are one step.
+    one's place. On HDFS both are one step. An object store renames nothing: there a checkpoint's
+    manifest is written last, and one without it, or without what it names, is refused by name.
 
     Args:
         address: of a folder, such as hdfs://host:port/runs/first.
@@ -144,13 +145,19 @@ class Mirror:
 
     def _send_folder(self, name: str) -> None:
         parent, _, last = name.rpartition("/")
-        aside = f"{self._path}/{parent}/{_aside(last)}"
+        target = f"{self._path}/{name}"
+        aside = f"{self._path}/{parent}/{_aside(last)}" if self._renames else target
+        if aside == target and self._fs.exists(target):
+            self._fs.rm(target, recursive=True)
         self._fs.makedirs(aside, exist_ok=True)
-        for file in sorted((self.local / name).iterdir()):
+        files = sorted((self.local / name).iterdir())
+        for file in sorted(files, key=lambda file: file.name == _MANIFEST):
             self._fs.pipe_file(f"{aside}/{file.name}", file.read_bytes())
-        if self._fs.exists(f"{self._path}/{name}"):
-            self._fs.rm(f"{self._path}/{name}", recursive=True)
-        self._fs.mv(aside, f"{self._path}/{name}", recursive=True)
+        if aside == target:
+            return
+        if self._fs.exists(target):
+            self._fs.rm(target, recursive=True)
+        self._fs.mv(aside, target, recursive=True)
 
     def _replace(self, name: str, data: bytes) -> None:
         target = f"{self._path}/{name}"

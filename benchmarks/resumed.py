@@ -1,0 +1,126 @@
+"""Without rounds no bits are promised after a resume; the loss must be equal, over seeds.
+
+    python benchmarks/resumed.py [seeds]
+
+In the simulator: softmax regression 20-10 on 4 uneven workers, the loss on 4,000 rows that nobody
+trained on. Each seed trains once without a break, and once as a run whose driver was killed twice
+and that went on from its checkpoints, through the files that they are.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from photinus.checkpoint.store import Store
+from photinus.core.clock import Steps
+from photinus.core.parameters import Vector
+from photinus.engine.base import ArrayData, Assignment
+from photinus.engine.simulate import World
+from photinus.engine.simulated import SimulatedEngine
+from photinus.models.logistic import LogisticStage
+from photinus.nodes.cuts import Cut
+from photinus.nodes.program import Phase, Program
+from photinus.run.resume import cut_from, files_of, meta_of
+from photinus.strategies.agreement import Agreement
+from photinus.strategies.outer import DelayedNesterov
+from photinus.strategies.recipes import averaging, diloco, downpour, elastic, gossip, publish
+
+WORKERS, ROWS, FEATURES, CLASSES, EPOCHS, HELD = 4, 2_000, 20, 10, 12, 4_000
+WAYS = {
+    "downpour": downpour(every=Steps(5)),
+    "averaging at once": averaging(every=Steps(5), release="immediate"),
+    "diloco at once": diloco(every=Steps(5), release="immediate", outer=DelayedNesterov()),
+    "elastic": elastic(every=Steps(5)),
+    "publish": publish(every=Steps(5)),
+    "gossip": gossip(every=Steps(5)),
+}
+
+
+def stage() -> LogisticStage:
+    return LogisticStage(
+        features=FEATURES, classes=CLASSES, epochs=EPOCHS, batch_size=10, lr=0.05, dtype="float64"
+    )
+
+
+def rows(seed: int, count: int) -> tuple[Vector, Vector]:
+    """Returns rows of ten classes that overlap."""
+    chance = np.random.default_rng((1, seed))
+    centres = np.random.default_rng(0).normal(size=(CLASSES, FEATURES))
+    labels = chance.integers(0, CLASSES, count)
+    return (centres[labels] + 1.5 * chance.normal(size=(count, FEATURES))), labels
+
+
+def loss(vector: Vector) -> float:
+    """Returns the mean loss on rows that nobody trained on."""
+    model = stage().build((), 0)
+    model.load(vector)
+    features, labels = rows(10_000, HELD)
+    held = type("Rows", (), {"features": features, "labels": labels})
+    sums = model.measure(held)
+    return sums["loss"] / sums["examples"]
+
+
+def run(way: Agreement, seed: int, cut: Cut | None, term: int) -> tuple[Vector, list[Cut]]:
+    """Trains from the beginning, or from a cut; returns the end and the cuts on the way."""
+    cuts: list[Cut] = []
+    features, labels = rows(seed, ROWS)
+    program = Program(phases=(Phase(stage=stage(), agreement=way),), workers=WORKERS, seed=seed)
+    chance = np.random.default_rng((seed, term))
+    speeds = tuple(float(s) for s in chance.uniform(0.01, 0.03, WORKERS))
+    assignment = Assignment(
+        program=program,
+        data=ArrayData(features, labels),
+        run=bytes(16),
+        term=term,
+        cut=cut,
+        save=cuts.append,
+        checkpoint_seconds=0.2,
+    )
+    vector = SimulatedEngine(World(step_seconds=speeds)).run(assignment).vectors[-1]
+    return vector, cuts
+
+
+def read_again(cut: Cut) -> Cut:
+    """Returns a cut as a checkpoint brings it back."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(Path(folder))
+        store.save(cut.name, meta_of(cut, "p"), files_of(cut))
+        found = store.latest()
+        assert found is not None
+        return cut_from(found, "p")
+
+
+def killed_twice(way: Agreement, seed: int) -> Vector:
+    """A third is trained, a third from its checkpoint, and the rest from the next one's."""
+    cut = None
+    for term in (1, 2):
+        _, cuts = run(way, seed, cut, term)
+        share = term / 3
+        cut = read_again(next(c for c in cuts if c.applied >= share * c.budget))
+    return run(way, seed, cut, 3)[0]
+
+
+def compared(name: str, seeds: int) -> tuple[list[float], list[float]]:
+    """Returns the losses without a break, and with two resumes."""
+    way = WAYS[name]
+    plain = [loss(run(way, seed, None, 1)[0]) for seed in range(seeds)]
+    return plain, [loss(killed_twice(way, seed)) for seed in range(seeds)]
+
+
+def main(seeds: int) -> None:
+    print("| way | loss without a break | killed twice and resumed | apart | spread over seeds |")
+    print("|---|---|---|---|---|", flush=True)
+    for name in WAYS:
+        plain, again = compared(name, seeds)
+        a, b = statistics.mean(plain), statistics.mean(again)
+        spread = statistics.mean([statistics.stdev(plain), statistics.stdev(again)])
+        print(f"| {name} | {a:.4f} | {b:.4f} | {b / a - 1:+.2%} | {spread / a:.2%} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)

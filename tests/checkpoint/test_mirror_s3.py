@@ -1,0 +1,140 @@
+"""A run folder's copy in an object store: a real S3 server, reached through fsspec."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from photinus.checkpoint.background import Saver
+from photinus.checkpoint.folder import RunFolder
+from photinus.checkpoint.mirror import Mirror
+from photinus.checkpoint.store import Store
+from photinus.core.errors import FencedError
+
+pytest.importorskip("s3fs", reason="an object store needs s3fs: pip install s3fs")
+moto = pytest.importorskip("moto.server", reason="the S3 server is of moto[server]")
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def server():
+    """An S3 server in a thread, with settings that s3fs finds."""
+    with pytest.MonkeyPatch.context() as patch:
+        thread = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+        thread.start()
+        host, port = thread.get_host_and_port()
+        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        import s3fs
+
+        s3fs.S3FileSystem().mkdir("runs")
+        yield
+        s3fs.S3FileSystem.clear_instance_cache()
+        thread.stop()
+
+
+@pytest.fixture
+def coordinator(server, tmp_path):
+    """Makes a machine with a run folder, its store and its mirror, which has claimed a term."""
+
+    def make(name, fetch=False):
+        mirror = Mirror(f"s3://runs/{tmp_path.name}", tmp_path / name)
+        if fetch:
+            mirror.fetch()
+        folder = RunFolder(tmp_path / name, resume=fetch)
+        mirror.claim(folder.claim_term())
+        return folder, Store(folder.checkpoints), mirror
+
+    return make
+
+
+def save(store, number, value=1.0):
+    store.save(f"{number:05d}", {"phase": number}, {"model": {"w": np.full(300, value)}})
+
+
+def test_another_machine_goes_on_from_the_newest_checkpoint(coordinator):
+    folder, store, mirror = coordinator("first")
+    folder.events.write_text("a line\n")
+    for number in range(6):
+        save(store, number, number)
+        if number == 1:
+            store.pin("00001")
+        mirror.push()
+    other, found, second = coordinator("second", fetch=True)
+    assert second.term == 2
+    assert other.events.read_text() == "a line\n"
+    assert found.names() == ("00001", "00003", "00004", "00005"), "the best, and the last three"
+    assert found.latest().files["model"]["w"].tolist() == [5.0] * 300
+    with pytest.raises(FencedError, match="term is over"):
+        mirror.push()
+
+
+def test_the_last_finite_one_stays(coordinator):
+    _, store, mirror = coordinator("first")
+    save(store, 1)
+    for number in range(2, 7):
+        save(store, number, float("nan"))
+        mirror.push()
+    _, found, _ = coordinator("second", fetch=True)
+    assert found.names() == ("00001", "00004", "00005", "00006")
+    assert found.latest().name == "00001"
+
+
+def test_a_flipped_bit_is_refused_by_name_and_the_one_before_is_used(coordinator):
+    _, store, mirror = coordinator("first")
+    for number in (1, 2):
+        save(store, number)
+    mirror.push()
+    path = f"{mirror._path}/checkpoints/00002/model.safetensors"
+    data = bytearray(mirror._fs.cat_file(path))
+    data[-9] ^= 4
+    mirror._fs.pipe_file(path, bytes(data))
+    _, found, _ = coordinator("second", fetch=True)
+    assert found.latest().name == "00001"
+    (refusal,) = found.refusals
+    assert "checkpoint 00002 is refused: model.safetensors: sha256 mismatch" in str(refusal)
+
+
+def test_one_that_was_half_sent_is_refused_and_the_one_before_is_used(coordinator):
+    """An object store renames no folder: a copy that was broken off lacks files."""
+    _, store, mirror = coordinator("first")
+    for number in (1, 2):
+        save(store, number)
+    mirror.push()
+    mirror._fs.rm(f"{mirror._path}/checkpoints/00002/model.safetensors")
+    _, found, _ = coordinator("second", fetch=True)
+    assert found.latest().name == "00001"
+    assert "model.safetensors is missing" in str(found.refusals[0])
+
+
+def test_training_waits_for_no_upload(coordinator, monkeypatch):
+    """What the training does at a checkpoint is a copy in memory; the sending is beside it."""
+    _, store, mirror = coordinator("first")
+    sent, pipe = threading.Event(), mirror._fs.pipe_file
+
+    def slowly(*args, **fields):
+        threading.Event().wait(0.2)
+        return pipe(*args, **fields)
+
+    monkeypatch.setattr(mirror._fs, "pipe_file", slowly)
+
+    def report(_):
+        mirror.push()
+        sent.set()
+
+    saver = Saver(store, report)
+    vector = np.ones(1 << 20, np.float32)
+    began = time.monotonic()
+    saver.save("00001", {"phase": 1}, {"model": {"w": vector}})
+    took = time.monotonic() - began
+    assert not sent.is_set()
+    assert sent.wait(20)
+    assert time.monotonic() - began > 0.4 > took
+    saver.close()

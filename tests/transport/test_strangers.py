@@ -1,0 +1,112 @@
+"""A thousand bad connections and ten thousand spoiled frames: no answer, no memory, no harm."""
+
+import gc
+import os
+import random
+import socket
+import tracemalloc
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from photinus.core.errors import FrameError
+from photinus.transport.credentials import Credentials
+from photinus.transport.frames import Decoder, Frame, encode
+from photinus.transport.serve import TcpListener
+from photinus.transport.tcp import TcpLink, parse_address
+from photinus.transport.wire import Limits
+
+RUN = bytes(range(16))
+CONNECTIONS, FRAMES, MOST_BYTES = 1_000, 10_000, 10 << 20
+
+
+def resident_bytes():
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def garbage(chance):
+    """What scanners, other protocols, older programs and attackers say first."""
+    kinds = (
+        lambda: b"",
+        lambda: b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        lambda: chance.randbytes(chance.randrange(1, 3_000)),
+        lambda: b"\x16\x03\x01" + chance.randbytes(400),
+        lambda: b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + chance.randbytes(505),
+        lambda: b"\x80\x04\x95" + chance.randbytes(300),
+        lambda: b"PHOT" + b"\xff" * 40,
+        lambda: b"\xff" * 30_000,
+    )
+    return chance.choice(kinds)()
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read as on Linux")
+def test_a_thousand_bad_connections_get_no_answer_and_cost_a_worker_nothing(ear):
+    credentials, chance = Credentials.make(RUN), random.Random(3)
+    limits = Limits(handshake_seconds=2.0, report_seconds=60.0)
+    listener = TcpListener("127.0.0.1", credentials, ear.hear, ear.gone, limits, ear.refuse)
+    where, said = parse_address(listener.address), 0
+    with closing(TcpLink(listener.address, credentials.worker())) as link:
+        question = Frame("fetch", RUN, arrays=(np.arange(1000.0),))
+        link.exchange(question, 10)
+        before = resident_bytes()
+        for number in range(CONNECTIONS):
+            with socket.create_connection(where, 10) as stranger:
+                try:
+                    stranger.sendall(garbage(chance))
+                    stranger.shutdown(socket.SHUT_WR)
+                    answer = b"".join(iter(lambda s=stranger: s.recv(65536), b""))
+                except OSError:
+                    answer = b""
+                said = max(said, len(answer))
+                assert RUN not in answer
+            if number % 100 == 0:
+                [heard] = link.exchange(question, 10)
+                assert heard.arrays[0].tobytes() == question.arrays[0].tobytes()
+        ear.until(lambda: sum(listener.refused.values()) == CONNECTIONS)
+        assert resident_bytes() - before < MOST_BYTES
+    listener.close()
+    assert said < 3_000, "an alert, or TLS's own greeting, and nothing of ours"
+    assert {frame.kind for _, frame in ear.heard} == {"fetch"}
+    assert len(ear.reports) == 1, "told once a minute at most"
+
+
+def spoiled(chance, whole):
+    """A frame with bits flipped, bytes cut out or put in, or numbers blown up."""
+    data = bytearray(whole)
+    for _ in range(chance.randrange(1, 4)):
+        at = chance.randrange(len(data))
+        kind = chance.randrange(4)
+        if kind == 0:
+            data[at] ^= 1 << chance.randrange(8)
+        elif kind == 1:
+            del data[at : at + chance.randrange(1, 40)]
+        elif kind == 2:
+            data[at:at] = chance.randbytes(chance.randrange(1, 40))
+        else:
+            data[at : at + 8] = b"\xff" * 8
+        data = data or bytearray(b"x")
+    return bytes(data)
+
+
+def test_ten_thousand_spoiled_frames_are_refused_or_whole_and_hold_no_memory():
+    chance, refused = random.Random(4), 0
+    frame = Frame("push", RUN, slot=1, note={"a": 1.5}, arrays=(np.arange(64.0), np.zeros(3, "i8")))
+    whole = b"".join(encode(frame))
+    tracemalloc.start()
+    try:
+        for _ in range(FRAMES):
+            decoder = Decoder()
+            try:
+                for heard in decoder.feed(spoiled(chance, whole)):
+                    assert isinstance(heard, Frame)
+            except FrameError:
+                refused += 1
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < MOST_BYTES
+    assert refused > FRAMES // 2
