@@ -1,10 +1,10 @@
 """Throughput kept with a fault every 30 s for ten minutes, 4 worker processes.
 
-    PYTHONPATH=benchmarks python benchmarks/chaos.py [wait | train] [way] [seconds] [faults: 1 | 0]
+    PYTHONPATH=benchmarks python benchmarks/chaos.py [way] [seconds] [faults: 1 | 0]
 
-Workers are killed, frozen for 8 s and cut off for 3 s in turn, one after the other. With `wait` a
-step is a timed wait, so that the others cannot use the victim's core: each process is a machine of
-its own. With `train` a perceptron learns for real. Capacity is what is left when a worker's time
+Workers are killed, frozen for 8 s and cut off for 3 s in turn, one after the other. A step is a
+timed wait, so that the others cannot use the victim's core: each process is a machine of its own.
+Capacity is what is left when a worker's time
 is taken out from its fault until it can work again: a frozen one's until it wakes, a cut one's
 until its network is whole, a killed one's until its new process is there.
 """
@@ -12,7 +12,6 @@ until its network is whole, a killed one's until its new process is there.
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import sys
 import tempfile
@@ -32,8 +31,6 @@ from photinus.engine.faults import Faults
 from photinus.engine.local import LocalEngine
 from photinus.models.base import Batch, Model, Stage
 from photinus.models.logistic import LogisticStage
-from photinus.models.module import ModuleStage
-from photinus.models.schedules import Schedule
 from photinus.nodes.program import Phase, Program
 from photinus.report.ledger import audit
 from photinus.run.book import Book
@@ -114,32 +111,13 @@ def planned(seconds: float) -> Faults:
     return faults
 
 
-def work(kind: str, seconds: float) -> tuple[Stage, ArrayData, int]:
-    """Returns what is trained, on which rows, and how many examples fit into the time."""
+def work(seconds: float) -> tuple[Stage, ArrayData]:
+    """Returns what is trained, and rows for as long."""
     chance, rows = np.random.default_rng(0), 8_000
-    if kind == "wait":
-        features = chance.random((rows, 20), dtype=np.float32)
-        budget = int((seconds + 2 * WARM_SECONDS) / STEP_SECONDS) * BATCH * WORKERS
-        stage: Stage = WaitingStage(
-            features=20, classes=10, epochs=budget / rows, batch_size=BATCH, lr=0.05
-        )
-    else:
-        features = chance.random((rows, 784), dtype=np.float32)
-        budget = int(os.environ["EXAMPLES_PER_SECOND"]) * int(seconds + 2 * WARM_SECONDS)
-        stage = ModuleStage(
-            module="chaos:perceptron",
-            epochs=budget / rows,
-            batch_size=BATCH * 4,
-            lr=Schedule.constant(0.01),
-        )
-    return stage, ArrayData(features, chance.integers(0, 10, rows)), budget
-
-
-def perceptron():
-    """784-256-10."""
-    from torch import nn
-
-    return nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10))
+    budget = int((seconds + 2 * WARM_SECONDS) / STEP_SECONDS) * BATCH * WORKERS
+    stage = WaitingStage(features=20, classes=10, epochs=budget / rows, batch_size=BATCH, lr=0.05)
+    features = chance.random((rows, 20), dtype=np.float32)
+    return stage, ArrayData(features, chance.integers(0, 10, rows))
 
 
 def away(notes: list[dict], watch: Watch, begin: float, end: float) -> float:
@@ -155,8 +133,8 @@ def away(notes: list[dict], watch: Watch, begin: float, end: float) -> float:
     return total
 
 
-def main(kind: str, way: str, seconds: float, *, is_harmed: bool) -> None:
-    stage, data, _ = work(kind, seconds)
+def main(way: str, seconds: float, *, is_harmed: bool) -> None:
+    stage, data = work(seconds)
     program = Program(phases=(Phase(stage=stage, agreement=WAYS[way]),), workers=WORKERS)
     watch, run = Watch(), secrets.token_bytes(16)
     with tempfile.TemporaryDirectory() as place:
@@ -175,7 +153,6 @@ def main(kind: str, way: str, seconds: float, *, is_harmed: bool) -> None:
     notes = [note for note in notes if begin <= note["unix_seconds"] < end]
     lost = away(notes, watch, begin, end)
     told = {
-        "kind": kind,
         "way": way,
         "seconds": round(end - begin, 1),
         "faults": len(notes),
@@ -191,5 +168,5 @@ def main(kind: str, way: str, seconds: float, *, is_harmed: bool) -> None:
 if __name__ == "__main__":
     import chaos  # the workers must find its classes in a module of their own
 
-    names = (*sys.argv[1:5], *("wait", "averaging", "600", "1")[len(sys.argv[1:5]) :])
-    chaos.main(names[0], names[1], float(names[2]), is_harmed=names[3] == "1")
+    names = (*sys.argv[1:4], *("averaging", "600", "1")[len(sys.argv[1:4]) :])
+    chaos.main(names[0], float(names[1]), is_harmed=names[2] == "1")

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 HOSTS = Path(__file__).parents[2] / "benchmarks" / "hosts.py"
-PROBE = "mount -t tmpfs none /run && ip netns add a && ip link add b type veth peer name c netns a"
-PROBE += " && tc qdisc add dev b root tbf rate 10mbit burst 256kb latency 50ms"
+PROBE = (
+    "mount -t tmpfs none /run && ip netns add a && ip link add v0 type veth peer name v1 netns a"
+)
+PROBE += " && tc qdisc add dev v0 root tbf rate 10mbit burst 256kb latency 50ms"
 
 
 def why_not():
