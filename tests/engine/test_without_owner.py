@@ -72,23 +72,6 @@ def test_every_publication_is_taken_once_or_counted_as_missing(field, truth, nam
 
 
 @pytest.mark.parametrize("name", WAYS)
-@pytest.mark.parametrize("at", [0.31, 0.52, 0.77])
-def test_what_the_lost_had_published_hides_no_loss(field, name, at):
-    """A life that ended tells nobody what it sent: what others took of it must not count."""
-    faults = Faults().lose(0.1).double(0.2)
-    for slot in (1, 2):
-        faults = faults.cut(slot=slot, at_seconds=at, seconds=2.0)
-        faults = faults.freeze(slot=slot, at_seconds=at, seconds=6.0, lease=2)
-        faults = faults.kill(slot=slot, at_seconds=at, lease=3)
-    played = field.play(WAYS[name], world={"faults": faults}, epochs=12).run(until=900)
-    met = played.tape.of("PeersMet")
-    assert len(met) > 10
-    assert {e.lease for e in played.tape.of("WorkerJoined")} >= {1, 2, 3}
-    assert [e for e in met if e.published != e.taken + e.missing] == []
-    assert sum(e.missing for e in met) > 0
-
-
-@pytest.mark.parametrize("name", WAYS)
 def test_a_copy_is_taken_in_once(field, name):
     clean = field.play(WAYS[name], epochs=4).run(until=200)
     bad = field.play(WAYS[name], epochs=4, world={"faults": Faults().double(1.0)}).run(until=200)
