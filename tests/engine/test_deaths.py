@@ -7,6 +7,7 @@ from photinus.strategies.recipes import (
     RECIPES,
     all_reduce,
     averaging,
+    downpour,
 )
 
 BARRIERS = [
@@ -248,3 +249,27 @@ def test_an_all_reduce_worker_that_was_left_out_heals_from_the_others(field):
     assert joined == [("a2", 1), ("a2", 2)]
     assert not played.tape.warnings(), "all ended with the same bits"
     played.tape.assert_exact()
+
+
+@pytest.mark.parametrize("name", ["averaging", "streaming", "all_reduce", "publish", "downpour"])
+def test_a_worker_that_is_told_to_leave_loses_nothing(field, name):
+    """Its seat is taken by another attempt; it stays beside it and is not heard any more."""
+    played = field.play(field.small.get(name) or downpour(every=Steps(4)), epochs=6)
+    simulation, seats = played.simulation, played.simulation.coordinator.fence.seats
+
+    def leave():
+        seats[1].leaver = seats[1].attempt
+        look()
+
+    def look():
+        if seats[1].is_live and seats[1].attempt == seats[1].leaver:
+            return simulation.at(0.001, look)
+        return simulation.seat(1)
+
+    simulation.at(0.1, leave)
+    played.run()
+    applied = played.tape.assert_exact()
+    assert seats[1].lease >= 2
+    assert seats[1].attempt != seats[1].leaver
+    assert played.tape.examples(applied) >= 6 * 480
+    assert played.tape.of("WorkerLost") == []

@@ -1,6 +1,7 @@
 """The simulator: same seed, same bits; shares of rows, phases, and numbers that are none."""
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -67,6 +68,21 @@ def test_a_slow_link_costs_time_only(field):
     ).run()
     assert (quick.vector == slow.vector).all()
     assert slow.simulation.now > quick.simulation.now + 1
+
+
+def test_a_cap_on_what_a_worker_sends_costs_time_and_no_bits(field):
+    """A push and its answer are 424 bytes; the answer's way is not capped."""
+
+    def played(bandwidth, **world):
+        world = {"step_seconds": 0.0, "latency_seconds": 0.0, **world}
+        one = field.play(field.small["averaging"], world=world)
+        program = replace(one.simulation.program, bandwidth=bandwidth)
+        return Simulation(program, field.parts(4), World(**world))
+
+    free, capped, both = played(None), played(424.0), played(None, bytes_per_second=424.0)
+    results = [simulation.run().vectors[-1] for simulation in (free, capped, both)]
+    assert all((result == results[0]).all() for result in results)
+    assert free.now < 1 < capped.now < both.now
 
 
 # -- shares ---------------------------------------------------------------------------------------

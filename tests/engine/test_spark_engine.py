@@ -60,7 +60,19 @@ def test_rows_are_set_aside_and_measured_as_in_the_simulator(spark, tiny):
     assert found[0] == found[1] != []
 
 
-def test_each_part_becomes_one_partition_in_order(spark):
+@pytest.mark.parametrize("arrow", ["true", "false"])
+def test_each_part_becomes_one_partition_in_order(spark, arrow):
+    """Also in a session of the user's own, where Arrow is off if nobody asked for it."""
+    setting = "spark.sql.execution.arrow.pyspark.enabled"
+    was = spark.conf.get(setting)
+    spark.conf.set(setting, arrow)
+    try:
+        assert_parts_are_partitions(spark)
+    finally:
+        spark.conf.set(setting, was)
+
+
+def assert_parts_are_partitions(spark):
     parts = [(np.full((n + 1, 2), n, "f4"), np.full(n + 1, n)) for n in range(5)]
     frame = frame_of(spark, parts)
     rows = frame.select(F.spark_partition_id().alias("at"), "label").collect()

@@ -284,3 +284,20 @@ def test_programs_have_limits_and_words():
     assert made.sent().start == {}
     assert made.sent().seed == 3
     assert made.described() == [{"name": "logistic", "strategy": str(PLAIN)}]
+
+
+def test_who_shall_leave_does_so_after_its_next_push_and_another_goes_on_behind_it():
+    said = Said()
+    said.all_come()
+    said.coordinator.fence.seats[0].leaver = "a0"
+    said.push(0)
+    _, out = said.push(1)
+    assert [f.kind for f in out] == ["agreed", "agreed"], "its push is in the round"
+    seat = said.coordinator.fence.seats[0]
+    assert not seat.is_live
+    assert said.coordinator.fence.members == {1}, "nobody waits for it"
+    said.voices[0].understood(out[0], 0.0)
+    assert said.push(0)[1][0].kind == "fenced"
+    assert [f.kind for f in said.hello(said.voice(0))[1]] == ["busy"]
+    _, (grant,) = said.hello(said.voice(0, attempt="b"))
+    assert (grant.kind, grant.lease, grant_of(grant).position) == ("grant", 2, 1)

@@ -56,6 +56,16 @@ every = {steps = 7}
     assert job.strategy == averaging(every=Steps(7), codec="fp32")
 
 
+def test_a_cap_on_bandwidth_reaches_the_workers_and_needs_sockets():
+    job = Job(model=LOGISTIC, bandwidth=2e6, threads=3)
+    program, _ = job.program(100)
+    assert (program.bandwidth, program.threads) == (2e6, 3)
+    with pytest.raises(UsageError, match="bandwidth caps what goes over sockets"):
+        Job(model=LOGISTIC, bandwidth=2e6, road="/shared/folder")
+    with pytest.raises(UsageError, match="bandwidth of Job must be a number of at least 10000"):
+        Job(model=LOGISTIC, bandwidth=100.0)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

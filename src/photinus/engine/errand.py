@@ -24,9 +24,11 @@ from photinus.transport.credentials import WorkerKey
 from photinus.transport.folder import SCHEME, FolderLink, FolderListener
 from photinus.transport.link import Gone, Hear, Link, Listener
 from photinus.transport.mesh import Mesh
+from photinus.transport.pace import Pace
 from photinus.transport.ring import Ring
 from photinus.transport.serve import TcpListener
 from photinus.transport.tcp import TcpLink
+from photinus.transport.wire import Limits
 
 __all__ = ["BEAT_SECONDS", "Call", "Errand", "told_error"]
 
@@ -50,6 +52,8 @@ class Call:
     """What its links run through, where a fault may cut them."""
     has_ring: bool = False
     """True when all make each mean in one sum, through torch.distributed."""
+    limits: Limits = field(default_factory=Limits)
+    """Of its links, but for the one that its heartbeats have."""
 
     def live(self, slot: int, attempt: str, begin: Callable[[], Life]) -> None:
         """Lives one life in a slot until all is over; an error of its own is told.
@@ -105,16 +109,16 @@ class Call:
             worker.close()
 
     def _link(self) -> Link:
-        return self._linked_to(self.address, self.lost_seconds)
+        return self._linked_to(self.address, self.lost_seconds, self.limits)
 
     def _quick_link(self) -> Link:
-        return self._linked_to(self.address, 2 * BEAT_SECONDS)
+        return self._linked_to(self.address, 2 * BEAT_SECONDS, Limits())
 
-    def _linked_to(self, address: str, patience_seconds: float) -> Link:
-        kind = FolderLink if address.startswith(SCHEME) else TcpLink
-
+    def _linked_to(self, address: str, patience_seconds: float, limits: Limits) -> Link:
         def make() -> Link:
-            return kind(address, self.key, patience_seconds=patience_seconds)
+            if address.startswith(SCHEME):
+                return FolderLink(address, self.key, patience_seconds=patience_seconds)
+            return TcpLink(address, self.key, patience_seconds=patience_seconds, limits=limits)
 
         return make() if self.cable is None else self.cable.linked(make, patience_seconds)
 
@@ -123,12 +127,12 @@ class Call:
 
         def listen(hear: Hear, gone: Gone) -> Listener:
             if isinstance(link, TcpLink):
-                return TcpListener(link.local_host, self.key, hear, gone)
+                return TcpListener(link.local_host, self.key, hear, gone, self.limits)
             own = f"{self.address.removeprefix(SCHEME)}/{uuid.uuid4().hex}"
             return FolderListener(own, self.key, hear, gone)
 
         def connect(address: str) -> Link:
-            return self._linked_to(address, 2 * BEAT_SECONDS)
+            return self._linked_to(address, 2 * BEAT_SECONDS, self.limits)
 
         return Mesh(listen, connect)
 
@@ -188,6 +192,7 @@ class Errand:
                 phase.stage.inner()  # loads what optimizers need: that takes seconds, no lease yet
             return victim.life(self.program, slot, open_part())
 
+        rate = self.program.bandwidth
         call = Call(
             self.address,
             self.key,
@@ -196,6 +201,7 @@ class Errand:
             self.program.has_peers,
             harm.cable if victim.planned else None,
             self.has_ring,
+            Limits(pace=None if rate is None else Pace(rate)),
         )
         call.live(slot, attempt, begin)
 

@@ -77,6 +77,14 @@ class Meeting:
         """Returns how often a slot was taken."""
         return self._service.lease(slot)
 
+    def retire(self, slot: int, attempt: str) -> None:
+        """Has an attempt give its seat up after its next push."""
+        self._service.retire(slot, attempt)
+
+    def has_left(self, slot: int, attempt: str) -> bool:
+        """Tells whether this attempt does not hold the seat."""
+        return self._service.has_left(slot, attempt)
+
     @property
     def is_over(self) -> bool:
         """True when every worker may go."""

@@ -109,6 +109,8 @@ class Simulation:
         self.now, self.bytes, self.messages, self.lost_among_workers = 0.0, 0, 0, 0
         self.program, self.parts, self.world = program, parts, world or World()
         self.faults = self.world.faults.checked(program.workers, is_real=False)
+        self.down_rate = self.world.bytes_per_second
+        self.up_rate = min(self.down_rate, program.bandwidth or self.down_rate)
         self.happened: list[Fault] = []
         self.coordinator = coordinator or Coordinator(program, desk)
         self.steps = [0] * program.workers
@@ -294,7 +296,7 @@ class Simulation:
             if to == COORDINATOR:
                 self._send(node, frame)
                 continue
-            node.up_free_at = self._passed(node.up_free_at, frame)
+            node.up_free_at = self._passed(node.up_free_at, frame, self.up_rate)
             if self._is_lost() or node.is_cut or {node.slot, to} in self._cut:
                 self.lost_among_workers += frame.kind == "publish"
                 continue
@@ -312,7 +314,7 @@ class Simulation:
             return
         if node.is_frozen:
             return self.at(TICK_SECONDS, self._drop_in, address, frame)
-        node.down_free_at = self._passed(node.down_free_at, frame, is_new=False)
+        node.down_free_at = self._passed(node.down_free_at, frame, self.down_rate, is_new=False)
         self.at(node.down_free_at - self.now, self._read, node, frame)
 
     def _read(self, node: _Node, frame: Frame) -> None:
@@ -336,7 +338,7 @@ class Simulation:
             node.held += [frame] if all(frame is not other for other in node.held) else []
             return
         # one line each way: what is said first arrives first
-        node.up_free_at = self._passed(node.up_free_at, frame)
+        node.up_free_at = self._passed(node.up_free_at, frame, self.up_rate)
         if self._is_lost():
             return
         for _ in range(self._copies()):
@@ -345,11 +347,11 @@ class Simulation:
     def _copies(self) -> int:
         return 1 + self.faults.doubled.falls_on(self.messages, "doubled")
 
-    def _passed(self, free_at: float, frame: Frame, *, is_new: bool = True) -> float:
+    def _passed(self, free_at: float, frame: Frame, rate: float, *, is_new: bool = True) -> float:
         """Returns when a line that is free at a time has let a frame through."""
         size = HEAD_BYTES + sum(a.nbytes for a in frame.arrays)
         self.bytes += size if is_new else 0
-        return max(free_at, self.now) + size / self.world.bytes_per_second
+        return max(free_at, self.now) + size / rate
 
     def _is_lost(self) -> bool:
         self.messages += 1
@@ -365,7 +367,7 @@ class Simulation:
                     self._deliver(node, frame)
 
     def _deliver(self, node: _Node, frame: Frame) -> None:
-        node.down_free_at = self._passed(node.down_free_at, frame)
+        node.down_free_at = self._passed(node.down_free_at, frame, self.down_rate)
         if not self._is_lost():
             arrives = node.down_free_at + self.world.latency_seconds - self.now
             self.at(arrives, self._answer, node, frame)

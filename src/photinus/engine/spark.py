@@ -6,9 +6,11 @@ alone, takes its slot with a higher lease, and goes on; the others never stop.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,11 +23,13 @@ from photinus.engine.faults import Faults
 from photinus.engine.hall import Hall
 from photinus.engine.session import interruptible, session_warnings, spark_session
 from photinus.engine.spark_job import SparkJob, check_size, see_through
+from photinus.engine.spark_moves import Departures, Moves
+from photinus.engine.spark_slots import held_slots
 from photinus.feed.arrow import ColumnSpec
 from photinus.feed.base import Array
 from photinus.feed.checks import RowChecks, Sieve
 from photinus.feed.rows import Rows
-from photinus.feed.spark import columns, kept, partitioned
+from photinus.feed.spark import ONE_PROCESS, columns, kept, partitioned
 from photinus.feed.spool import Budget, gather
 from photinus.feed.stream import StreamFeed
 from photinus.nodes.coordinator import Result
@@ -97,7 +101,10 @@ class SparkEngine(Engine):
         for text in session_warnings(spark):
             assignment.emit(Warned(text=text))
         host = str(spark.conf.get("spark.driver.host", "127.0.0.1"))
-        with kept(partitioned(frame, workers)) as frame, Hall(assignment, host) as hall:
+        application, slots = spark.sparkContext.applicationId, partial(slots_of, spark)
+        held = held_slots(application, workers, slots, assignment.emit)
+        rows = kept(partitioned(frame, workers))
+        with held, rows as frame, Hall(assignment, host) as hall:
 
             def job(counted: Mapping[int, int] | None = None) -> SparkJob:
                 errand = hall.errand(self._faults)
@@ -107,7 +114,15 @@ class SparkEngine(Engine):
                 return SparkJob(spark.sparkContext, tasks.collect, assignment.run.hex())
 
             passes = _Passes(hall, job, assignment)
-            see_through(hall, job(), assignment.emit, follow=passes.next, stopped=hall.stopped)
+            moves = Moves(Departures(spark.sparkContext), hall, assignment.emit)
+            see_through(
+                hall,
+                job(),
+                assignment.emit,
+                follow=passes.next,
+                stopped=hall.stopped,
+                beside=lambda job: moves.look(job.stages),
+            )
         return hall.result()
 
 
@@ -137,9 +152,13 @@ def frame_of(spark: SparkSession, parts: Sequence[tuple[Array, Array | None]]) -
     import pandas as pd
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-    features = [row for part, _ in parts for row in part.reshape(len(part), -1)]
+    features: list[Any] = [row for part, _ in parts for row in part.reshape(len(part), -1)]
     is_bytes = parts[0][0].dtype == np.uint8
-    table: dict[str, Any] = {"features": [r.tobytes() for r in features] if is_bytes else features}
+    if is_bytes:
+        features = [row.tobytes() for row in features]
+    elif spark.conf.get("spark.sql.execution.arrow.pyspark.enabled", "false") != "true":
+        features = [row.tolist() for row in features]  # without Arrow no other arrays are taken
+    table: dict[str, Any] = {"features": features}
     schema = "features " + ("binary" if is_bytes else "array<float>")
     labels = [part for _, part in parts if part is not None]
     if labels:
@@ -275,7 +294,7 @@ def check_slots(spark: SparkSession, workers: int) -> None:
         )
     waiting, waited = threading.Event(), 0.0
     slots = slots_of(spark)
-    is_local = str(spark.conf.get("spark.master", "local")).startswith("local")
+    is_local = re.match(ONE_PROCESS, str(spark.conf.get("spark.master", "local")))
     while slots is not None and slots < workers and not is_local and waited < _REGISTER_SECONDS:
         waiting.wait(0.5)
         waited += 0.5

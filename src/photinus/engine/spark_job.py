@@ -29,6 +29,7 @@ _FAILURES = 3
 _FIRST_SLOTS = 32
 """Where there are more, so many are looked at: Spark begins with the first."""
 _LOOKED_AT = 100
+_POOL = "spark.scheduler.pool"
 _ERROR = re.compile(r"[\w.]+(Error|Exception)(:|$)")
 
 
@@ -46,6 +47,7 @@ class SparkJob(threading.Thread):
         self.rows: list[Any] = []
         self.error: Exception | None = None
         self._context, self._act, self._group = context, act, group
+        self._pool = context.getLocalProperty(_POOL)  # of the thread that asks for the job
 
     def again(self) -> SparkJob:
         """Returns the same job, not yet started."""
@@ -55,6 +57,8 @@ class SparkJob(threading.Thread):
         """Runs it to its end."""
         try:
             self._context.setJobGroup(self._group, "photinus", interruptOnCancel=True)
+            if self._pool is not None:
+                self._context.setLocalProperty(_POOL, self._pool)
             self.rows = self._act()
         except Exception as error:
             self.error = error
@@ -78,6 +82,10 @@ class SparkJob(threading.Thread):
                 if found:
                     return cause_of(found[-1])
         return ""
+
+    def stages(self) -> list[int]:
+        """Returns the numbers of its stages."""
+        return [stage for stage, _ in self._stages()]
 
     def _stages(self) -> list[tuple[int, int]]:
         tracker = self._context.statusTracker()
@@ -127,6 +135,7 @@ def see_through(
     *,
     follow: Callable[[SparkJob], SparkJob | None] = lambda job: None,  # noqa: ARG005
     stopped: Callable[[], None] = lambda: None,
+    beside: Callable[[SparkJob], None] = lambda job: None,  # noqa: ARG005
 ) -> None:
     """Waits for the end of the run; a job that Spark gave up is submitted again.
 
@@ -136,6 +145,7 @@ def see_through(
         emit: is told of what is submitted again.
         follow: returns the job that comes after one that ended, if that is no failure.
         stopped: is called after Ctrl-C, while the workers are still there.
+        beside: is called some times a second with the job that runs.
 
     Raises:
         RunFailedError: Spark gave it up too often.
@@ -147,6 +157,7 @@ def see_through(
         while not meeting.wait(0.2):
             if job.is_alive():
                 came = came or _have_come(meeting, job)
+                beside(job)
                 continue
             if meeting.wait(0.0):  # the end came between the two looks
                 break

@@ -162,6 +162,12 @@ _COMMON_ROWS = (
         place="threads",
     ),
     Row(
+        name="bandwidth",
+        meaning="bytes that each worker may send in a second; left out, as many as it can",
+        convert=_Number,
+        place="bandwidth",
+    ),
+    Row(
         name="seed",
         meaning="decides first weights, order of rows and all chance",
         convert=_Whole,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["cifar_frame", "columns", "kept", "one_column", "partitioned"]
+__all__ = ["ONE_PROCESS", "cifar_frame", "columns", "kept", "one_column", "partitioned"]
 
+ONE_PROCESS = r"local(\[|$)"
+"""A master that is this very process; local-cluster has executors."""
 _VECTORS = ("VectorUDT",)
 _IMAGE_PARTS = ("height", "width", "nChannels", "data")
 
@@ -119,7 +122,7 @@ def kept(df: DataFrame) -> Iterator[DataFrame]:
     that is missed. On one machine there is nothing to lose; of Connect the plan is not known.
     """
     plan = getattr(df, "_jdf", None)
-    is_local = str(df.sparkSession.conf.get("spark.master", "local")).startswith("local")
+    is_local = re.match(ONE_PROCESS, str(df.sparkSession.conf.get("spark.master", "local")))
     if (
         plan is None
         or is_local

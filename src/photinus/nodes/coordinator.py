@@ -186,6 +186,8 @@ class Coordinator:
         seat, out = self.fence.seats[frame.slot], list[Frame]()
         if seat.rests or self.is_between_passes:
             return [self._to(frame, "done")]
+        if seat.leaver and seat.leaver == frame.note.get("attempt"):
+            return [self._to(frame, "busy")]
         if seat.is_live and seat.is_again(frame) and int(frame.note["hello"]) > seat.hello:
             self.fence.vacate(seat)  # it was refused, or told to heal, and has left its seat
             out = self._left(seat, now)
@@ -276,9 +278,9 @@ class Coordinator:
         is_cut = bool(agreed) and self._course.begin_cut(agreed & self.fence.members, now)
         out = [self._answer(answer, is_cut=is_cut) for answer in answers]
         for seat, _, message in answers:
-            if message.kind == "rejoin":
-                if message.fingerprint:
-                    self._warn_of_other_bits(seat, message)
+            if message.kind == "rejoin" and message.fingerprint:
+                self._warn_of_other_bits(seat, message)
+            if message.kind == "rejoin" or seat.is_leaving:
                 self.fence.vacate(seat)
                 out += self._left(seat, now)
         return out

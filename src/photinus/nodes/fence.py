@@ -67,6 +67,13 @@ class SeatState:
     strikes: int = 0
     """How many of its pushes were not finite."""
     is_quarantined: bool = False
+    leaver: str = ""
+    """The attempt that gives the seat up after its next push, for another of its own."""
+
+    @property
+    def is_leaving(self) -> bool:
+        """True while whoever sits here is about to give the seat up."""
+        return self.is_live and bool(self.leaver) and self.attempt == self.leaver
 
     def is_again(self, hello: Frame) -> bool:
         """Tells whether the attempt that sits here (or sat last) says hello once more."""

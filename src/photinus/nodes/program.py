@@ -53,6 +53,8 @@ class Program:
     """True when every worker can read all rows and takes its share of one permutation."""
     threads: int = 1
     """Of each worker's tensor library; a fixed count is part of "same seed, same bits"."""
+    bandwidth: float | None = None
+    """Bytes that each worker may send in a second; None for no cap."""
     lease_seconds: float = LEASE_SECONDS
     """A seat is free again so long after the last sign of life."""
     validation: float = 0.0

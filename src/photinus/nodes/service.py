@@ -107,6 +107,17 @@ class Service:
         with self._lock:
             return self._coordinator.fence.seats[slot].lease
 
+    def retire(self, slot: int, attempt: str) -> None:
+        """Has an attempt give its seat up after its next push."""
+        with self._lock:
+            self._coordinator.fence.seats[slot].leaver = attempt
+
+    def has_left(self, slot: int, attempt: str) -> bool:
+        """Tells whether this attempt does not hold the seat."""
+        with self._lock:
+            seat = self._coordinator.fence.seats[slot]
+            return not seat.is_live or seat.attempt != attempt
+
     @property
     def is_between_passes(self) -> bool:
         """True when the next pass over rows that stream is waited for."""

@@ -32,7 +32,7 @@ from photinus.strategies.agreement import Agreement
 from photinus.strategies.guard import Setting
 from photinus.strategies.recipes import averaging, from_plain, to_plain
 
-__all__ = ["ENGINES", "MODELS", "Job", "Source", "classes_of", "read_job"]
+__all__ = ["ENGINES", "MIN_BANDWIDTH", "MODELS", "Job", "Source", "classes_of", "read_job"]
 
 ENGINES = ("spark", "local", "simulate")
 MODELS: dict[str, type] = {"dbn": DBN, "module": ModuleStage, "logistic": LogisticStage}
@@ -40,6 +40,9 @@ MODELS: dict[str, type] = {"dbn": DBN, "module": ModuleStage, "logistic": Logist
 
 _FOLDER_LEASE_SECONDS = 60.0
 """Files may come late all at once: a file system has pauses that a network has not."""
+
+MIN_BANDWIDTH = 1e4
+"""Below that a worker's smallest pushes would take longer than a round may."""
 
 _ADAPTIVE = ("adam", "adamw", "nadam", "radam", "adamax", "adagrad", "rmsprop", "adadelta")
 
@@ -109,6 +112,8 @@ class Job:
     seed: int = 0
     threads: int = 1
     """Of each worker."""
+    bandwidth: float | None = None
+    """Bytes that each worker may send in a second, over all its connections; None for no cap."""
     validation: float = 0.0
     """The share of the rows set aside; on them the agreed point is measured once an epoch."""
     patience: int = 0
@@ -136,6 +141,7 @@ class Job:
         "engine": one_of(*ENGINES),
         "seed": whole(0),
         "threads": whole(1),
+        "bandwidth": Limit.optional(at_least(MIN_BANDWIDTH)),
         "validation": between(0, 0.9),
         "patience": whole(0),
         "checkpoint_seconds": at_least(0),
@@ -154,6 +160,9 @@ class Job:
         for name in self.strategies:
             if name not in known:
                 raise unknown_name("phase", name, known)
+        if self.bandwidth is not None and self.road != SOCKETS:
+            got = f"bandwidth={self.bandwidth:g} and road {self.road!r}"
+            raise UsageError("bandwidth caps what goes over sockets", got=got, do="leave it out")
         if self.road == TORCH:
             self._check_torch()
         elif self._is_folder:
@@ -260,6 +269,7 @@ class Job:
             seed=self.seed,
             is_shared=self.is_shared,
             threads=self.threads,
+            bandwidth=self.bandwidth,
             lease_seconds=_FOLDER_LEASE_SECONDS if self._is_folder else LEASE_SECONDS,
             validation=self.validation,
             patience=self.patience,

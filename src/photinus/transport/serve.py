@@ -71,7 +71,7 @@ class TcpPeer(Peer):
         # a send that fails is told by the reader, which sees the same connection end
         with contextlib.suppress(LinkError):
             while (pieces := self._queue.get()) is not None:
-                self._wire.send(pieces, self._limits.stall_seconds)
+                self._wire.send(pieces, self._limits.stall_seconds, self._limits.pace)
                 self.bytes_sent = self._wire.bytes_sent
                 with self._lock:
                     self._queued_bytes -= sum(map(len, pieces))

@@ -59,7 +59,7 @@ class TcpLink(Link):
             try:
                 if frame is not None:
                     pieces = encode(frame, checksums=not self._wire.is_secure)
-                    self._wire.send(pieces, self._limits.stall_seconds)
+                    self._wire.send(pieces, self._limits.stall_seconds, self._limits.pace)
                 return self._listen(seconds)
             finally:
                 self.bytes_sent = self._wire.bytes_sent

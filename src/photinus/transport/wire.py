@@ -19,6 +19,7 @@ from time import monotonic
 from photinus.core.errors import AuthenticationError, FrameError, LinkLostError
 from photinus.core.settings import above, validate, whole
 from photinus.transport.frames import PIECE_BYTES, Decoder, Frame
+from photinus.transport.pace import Pace
 
 __all__ = ["Inlet", "Limits", "Wire", "admit", "greet"]
 
@@ -48,6 +49,8 @@ class Limits:
     """Connections whose handshake is not done."""
     report_seconds: float = 60.0
     """Between two reports of refused strangers, at least."""
+    pace: Pace | None = None
+    """Of all that this side sends, over every connection with these limits."""
 
     LIMITS = {  # noqa: RUF012 - dataclass slots: a plain class attribute, never written
         "max_frame_bytes": whole(128 << 10),
@@ -185,14 +188,19 @@ class Wire:
                 self.bytes_received += n
                 return n
 
-    def send(self, pieces: Iterable[bytes | memoryview], stall_seconds: float) -> None:
+    def send(
+        self,
+        pieces: Iterable[bytes | memoryview],
+        stall_seconds: float,
+        pace: Pace | None = None,
+    ) -> None:
         """Sends all pieces, in order; one thread at a time.
 
         Raises:
             LinkLostError: the connection broke, or took nothing for `stall_seconds`.
         """
         if self._tls is None:
-            self._send_plain([memoryview(piece) for piece in pieces], stall_seconds)
+            self._send_plain([memoryview(piece) for piece in pieces], stall_seconds, pace)
             return
         for piece in pieces:
             view = memoryview(piece)
@@ -200,8 +208,8 @@ class Wire:
                 with self._lock:
                     view = self._encipher(self._tls, view)
                 if self._outgoing.pending >= _BATCH_BYTES:
-                    self._flush(stall_seconds)
-        self._flush(stall_seconds)
+                    self._flush(stall_seconds, pace)
+        self._flush(stall_seconds, pace)
 
     def _encipher(self, tls: ssl.SSLObject, view: memoryview) -> memoryview:
         try:
@@ -211,12 +219,14 @@ class Wire:
             raise _lost(error) from error
         return view
 
-    def _flush(self, stall_seconds: float) -> None:
+    def _flush(self, stall_seconds: float, pace: Pace | None = None) -> None:
         with self._lock:
             data = self._outgoing.read()
-        self._send_plain([memoryview(data)], stall_seconds)
+        self._send_plain([memoryview(data)], stall_seconds, pace)
 
-    def _send_plain(self, views: list[memoryview], stall_seconds: float) -> None:
+    def _send_plain(
+        self, views: list[memoryview], stall_seconds: float, pace: Pace | None = None
+    ) -> None:
         views = [view for view in views if len(view)]
         done = 0
         while done < len(views):
@@ -230,6 +240,8 @@ class Wire:
             except OSError as error:
                 raise _lost(error) from error
             self.bytes_sent += n
+            if pace is not None:
+                pace.spend(n)
             while n:
                 step = min(n, len(views[done]))
                 views[done] = views[done][step:]

@@ -1,0 +1,53 @@
+"""A cap on the bytes that one worker sends in a second, over all its lines together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from time import monotonic
+
+__all__ = ["Pace"]
+
+_BURST_BYTES = 64 << 10
+
+
+def _wait(seconds: float) -> None:
+    threading.Event().wait(seconds)
+
+
+class Pace:
+    """A token bucket: in any t seconds it lets rate · t + 64 KiB pass, and the last piece.
+
+    Args:
+        bytes_per_second: the rate.
+        now: seconds of a clock that never goes back.
+        wait: stands still for so many seconds.
+
+    Example:
+        >>> waited = []
+        >>> pace = Pace(65536.0, now=lambda: 0.0, wait=waited.append)
+        >>> for _ in range(3):
+        ...     pace.spend(65536)
+        >>> waited
+        [1.0, 2.0]
+    """
+
+    def __init__(
+        self,
+        bytes_per_second: float,
+        now: Callable[[], float] = monotonic,
+        wait: Callable[[float], None] = _wait,
+    ) -> None:
+        self._rate, self._now, self._wait = bytes_per_second, now, wait
+        self._lock = threading.Lock()
+        self._free_at = -float("inf")
+
+    def spend(self, count: int) -> None:
+        """Waits until `count` bytes that were just sent are paid for."""
+        with self._lock:
+            now = self._now()
+            self._free_at = max(self._free_at, now - _BURST_BYTES / self._rate)
+            self._free_at += count / self._rate
+            left = self._free_at - now
+        if left > 0:
+            self._wait(left)

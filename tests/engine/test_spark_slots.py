@@ -1,0 +1,68 @@
+"""Runs of one application take their slots together, or wait for each other."""
+
+import threading
+
+import pytest
+
+from photinus.engine.spark_slots import held_slots
+
+
+def run_of(workers, slots, events, begun, may_end, application="one"):
+    def run():
+        with held_slots(application, workers, lambda: slots, events.append):
+            begun.set()
+            may_end.wait(10)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def test_a_run_waits_for_the_slots_of_another_and_says_so():
+    told, first, second, end = [], *(threading.Event() for _ in range(3))
+    one = run_of(3, 4, told, first, end)
+    assert first.wait(5)
+    waits, said = threading.Event(), []
+
+    def note(event):
+        said.append(event.text)
+        waits.set()
+
+    class Events(list):
+        append = staticmethod(note)
+
+    other = run_of(2, 4, Events(), second, end)
+    assert waits.wait(5)
+    assert not second.is_set()
+    end.set()
+    assert second.wait(5)
+    one.join()
+    other.join()
+    assert not told
+    assert said == [
+        "2 workers need 2 slots at the same time; got 4 slots, of which other runs of this "
+        "application hold 3; this run waits for them"
+    ]
+
+
+@pytest.mark.parametrize(("slots", "application"), [(5, "one"), (None, "one"), (4, "another")])
+def test_nobody_waits_where_both_fit_or_nothing_is_bounded_or_another_application(
+    slots, application
+):
+    told, end = [], threading.Event()
+    begun = [threading.Event(), threading.Event()]
+    runs = [run_of(3, slots, told, begun[0], end)]
+    assert begun[0].wait(5)
+    runs.append(run_of(2, slots, told, begun[1], end, application))
+    assert begun[1].wait(5)
+    end.set()
+    for run in runs:
+        run.join()
+    assert not told
+
+
+def test_a_run_that_failed_holds_nothing():
+    with pytest.raises(ValueError, match="lost"), held_slots("two", 4, lambda: 4, print):
+        raise ValueError("lost")
+    with held_slots("two", 4, lambda: 4, pytest.fail):
+        pass
