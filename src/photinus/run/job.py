@@ -193,9 +193,10 @@ class Job:
                 )
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns plain values, for TOML and JSON."""
+        """Returns plain values, for TOML and JSON; what is None is left out."""
         kind = next(name for name, cls in MODELS.items() if type(self.model) is cls)
-        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        pairs = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
+        plain = {name: value for name, value in pairs if value is not None}
         return plain | {
             "model": {"kind": kind, **to_dict(self.model)},
             "data": to_dict(self.data),
