@@ -19,6 +19,12 @@ def test_an_address_is_opened_to_its_path():
     assert (system.protocol, path) == ("memory", "/runs/first")
 
 
+def test_nothing_is_kept_that_a_fork_would_drop():
+    pytest.importorskip("fsspec")
+    system, _ = filesystem("memory://runs")
+    assert system is not filesystem("memory://runs")[0]
+
+
 def test_in_a_container_the_clusters_settings_are_those_that_spark_sent(monkeypatch, tmp_path):
     pytest.importorskip("fsspec")
     shipped = tmp_path / "__spark_conf__" / "__hadoop_conf__"

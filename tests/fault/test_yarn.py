@@ -40,7 +40,7 @@ pytestmark = [
     pytest.mark.fault,
     pytest.mark.processes,
     pytest.mark.mnist,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
 ]
 
 JOB = """
@@ -243,6 +243,12 @@ def test_a_run_that_is_kept_on_hdfs_goes_on_to_the_same_bits_and_fences_the_olde
     assert "each exactly once" in photinus(hadoop, "audit", f"{HOME}/runs/first")
 
 
+def test_who_has_used_hdfs_can_start_java_as_pyspark_does(hadoop, monkeypatch):
+    monkeypatch.setenv("HADOOP_CONF_DIR", hadoop.environment["HADOOP_CONF_DIR"])
+    assert filesystem(HOME)[0].exists("/")
+    subprocess.run(["true"], preexec_fn=int, check=True)
+
+
 def test_a_driver_that_is_killed_on_its_node_goes_on_as_attempt_two(
     hadoop, submit, on_hdfs, tmp_path, record_property
 ):
@@ -254,11 +260,11 @@ def test_a_driver_that_is_killed_on_its_node_goes_on_as_attempt_two(
         with fetched(folder, "events.jsonl") as found:
             return of(found / "events.jsonl", RoundClosed)[3:]
 
-    hadoop.until(saved, 300, "a checkpoint after four rounds")
+    hadoop.until(saved, 600, "a checkpoint after four rounds")
     [[pid, place]] = hadoop.programs(hadoop.DRIVER).items()
     at = time.time()
     os.kill(pid, signal.SIGKILL)
-    assert process.wait(timeout=400) == 0, (tmp_path / "said").read_text()
+    assert process.wait(timeout=600) == 0, (tmp_path / "said").read_text()
     with fetched(folder, "events.jsonl", "ledger.jsonl") as found:
         journal = found / "events.jsonl"
         (_, first), (again, second) = of(journal, RunStarted)
@@ -287,7 +293,7 @@ def test_with_the_driver_here_a_run_outlives_executor_resource_and_node_manager(
 ):
     process = submit(MNIST, "--folder", "run", epochs=1000)
     journal = tmp_path / "run" / "events.jsonl"
-    hadoop.until(lambda: of(journal, WorkerJoined) or process.poll() is not None, 300, "a worker")
+    hadoop.until(lambda: of(journal, WorkerJoined) or process.poll() is not None, 600, "a worker")
     faults = Faults(hadoop, journal, process, record_property)
     faults.rounds(4)
 

@@ -44,7 +44,9 @@ def filesystem(address: str) -> tuple[Any, str]:
         ) from None
     _find_settings()
     try:
-        fs, path = fsspec.core.url_to_fs(address)
+        # fsspec drops the ones that it keeps when a process forks; HDFS's waits for ever there, and
+        # pyspark forks to start Java
+        fs, path = fsspec.core.url_to_fs(address, skip_instance_cache=True)
     except (ImportError, ValueError, OSError) as error:
         raise NotReadyError(f"{address} cannot be opened", got=error) from error
     return fs, str(path).rstrip("/")
