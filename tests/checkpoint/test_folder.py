@@ -78,3 +78,10 @@ def test_a_folder_that_vanished_is_a_clear_error(tmp_path):
     folder.path.rename(tmp_path / "gone")
     with pytest.raises(CheckpointError, match="cannot be used; got No such file"):
         folder.claim_term()
+
+
+def test_what_a_term_was_claimed_with_can_be_read(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    term = folder.claim_term({"client": 7})
+    assert folder.claimed(term) == {"term": term, "client": 7}
+    assert folder.claimed(term + 1) == {}

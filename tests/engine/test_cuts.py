@@ -7,7 +7,7 @@ import pytest
 from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
 from photinus.engine.faults import Faults
-from photinus.run.resume import cut_from, files_of, meta_of
+from photinus.nodes.vault import cut_from, files_of, meta_of
 from photinus.strategies.outer import Nesterov
 from photinus.strategies.recipes import (
     RECIPES,

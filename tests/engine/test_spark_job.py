@@ -3,7 +3,13 @@
 import pytest
 
 from photinus.core.errors import NotReadyError, RunFailedError, UsageError
-from photinus.engine.spark_job import MAX_CLOSURE_BYTES, cause_of, check_size, see_through
+from photinus.engine.spark_job import (
+    MAX_CLOSURE_BYTES,
+    cause_of,
+    check_size,
+    see_through,
+    told_by_a_task,
+)
 
 
 class Job:
@@ -117,6 +123,14 @@ def test_the_cause_is_the_line_that_python_raised():
     assert cause_of("org.apache.SparkException: lost") == "org.apache.SparkException: lost"
     assert cause_of(None) == "all its tasks ended early"
     assert cause_of(RuntimeError("")) == "RuntimeError"
+
+
+def test_what_a_task_refuses_with_is_passed_on_in_its_own_class_and_a_lost_link_is_not():
+    wrong = "Job aborted\n  raise it\nphotinus.core.errors.UsageError: a sentence; do this\n\nJVM"
+    with pytest.raises(UsageError, match=r"^a sentence; do this$"):
+        told_by_a_task(Job([], error=wrong))
+    told_by_a_task(Job([], error="photinus.core.errors.LinkLostError: nobody answers"))
+    told_by_a_task(Job([]))
 
 
 def test_a_job_that_ends_with_its_run_is_no_job_that_was_given_up():

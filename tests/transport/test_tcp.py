@@ -16,7 +16,7 @@ from photinus.core.errors import (
 from photinus.transport.credentials import Credentials, WorkerKey
 from photinus.transport.frames import Frame
 from photinus.transport.serve import TcpListener
-from photinus.transport.tcp import TcpLink, parse_address
+from photinus.transport.tcp import TcpLink, local_host, parse_address
 from photinus.transport.wire import Limits
 
 RUN = bytes(range(16))
@@ -368,3 +368,9 @@ def test_how_fast_vectors_come_in_is_known_once_one_came(listen, ear, credential
     ear.until(lambda: len(ear.heard) == 3)
     assert peer.bytes_per_second >= (4 << 20) / (time.monotonic() - began)
     link.close()
+
+
+def test_this_machine_is_seen_by_itself_on_the_loopback_and_no_way_is_an_error():
+    assert local_host("127.0.0.1") == "127.0.0.1"
+    with pytest.raises(LinkLostError, match="there is no way from here to"):
+        local_host("no such host.invalid")

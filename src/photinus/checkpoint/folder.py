@@ -53,7 +53,7 @@ class RunFolder:
                 folder.mkdir(mode=0o700, parents=True)
         probe = self.path / f".probe-{os.getpid()}"
         probe.touch(mode=0o600)
-        probe.unlink()
+        probe.unlink(missing_ok=True)  # another host may have a process of the same number
 
     def _accept(self, resume: bool) -> None:
         names = {e.name for e in self.path.iterdir()} if self.path.exists() else set()
@@ -137,6 +137,14 @@ class RunFolder:
                 continue
             except OSError as error:
                 raise self._lost(error) from error
+
+    def claimed(self, term: int) -> dict[str, Any]:
+        """Returns the details that a term was claimed with; none where they cannot be read."""
+        try:
+            values = json.loads((self.path / f"coordinator-{term}.json").read_text())
+        except (OSError, ValueError):
+            return {}
+        return values if isinstance(values, dict) else {}
 
     def check_term(self, term: int) -> None:
         """Passes while `term` is the newest: a store calls it before each step of a save.

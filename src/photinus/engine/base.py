@@ -130,6 +130,10 @@ class Assignment:
     """How long the end of a phase waits for a lost worker to come back."""
     lost_seconds: float = 30.0
     """How long a worker looks for a coordinator that it lost, before it ends by itself."""
+    folder: str = ""
+    """The run's, where there is one: on Spark Connect the coordinator finds it from its task."""
+    fingerprint: str = ""
+    """Of the job, which its checkpoints must have."""
     LIMITS = {  # noqa: RUF012
         "term": whole(1),
         "checkpoint_seconds": Limit.optional(at_least(0)),
@@ -140,6 +144,19 @@ class Assignment:
 
     def __post_init__(self) -> None:
         validate(self)
+
+    def sent(self) -> Assignment:
+        """Returns what travels to a task in which the coordinator lives."""
+        return replace(
+            self,
+            program=self.program.sent(),
+            data=None,
+            cut=None,
+            emit=_nothing,
+            enter=_nothing,
+            save=_nothing,
+            best=_nothing,
+        )
 
     def desk(self) -> Desk:
         """Returns the coordinator's desk."""

@@ -12,14 +12,15 @@ from photinus.engine.errand import Call, Errand, told_error
 from photinus.engine.faults import Faults
 from photinus.nodes.coordinator import Coordinator, Result
 from photinus.nodes.service import Service, Speaks
-from photinus.transport.credentials import Credentials
+from photinus.transport.credentials import Credentials, WorkerKey
 from photinus.transport.folder import FolderListener
 from photinus.transport.link import Gone, Hear, Listener
 from photinus.transport.serve import TcpListener
 
-__all__ = ["Hall", "Meeting"]
+__all__ = ["LAST_SECONDS", "STOPPED", "Hall", "Meeting"]
 
-_LAST_SECONDS = 10.0
+STOPPED = "stopped by Ctrl-C"
+LAST_SECONDS = 10.0
 """So long Ctrl-C waits for the end of a round."""
 
 
@@ -31,6 +32,7 @@ class Meeting:
         host: the interface to listen on.
         security: tls, or none.
         road: sockets, torch, or a folder.
+        key: to listen with, where whoever made the keys lives elsewhere; else they are made here.
     """
 
     def __init__(
@@ -39,10 +41,11 @@ class Meeting:
         host: str = "127.0.0.1",
         security: str = "tls",
         road: str = SOCKETS,
+        key: WorkerKey | None = None,
     ) -> None:
         make = Credentials.make if security == "tls" else Credentials.none
         self._host, self._speaks, self._road = host, speaks, road
-        self._credentials = make(speaks.desk.run)
+        self._keys = key or make(speaks.desk.run)
         self._service = Service(speaks, self._listen)
         self.address = self._service.listener.address
 
@@ -56,8 +59,8 @@ class Meeting:
 
     def _listen(self, hear: Hear, gone: Gone) -> Listener:
         if self._road not in (SOCKETS, TORCH):
-            return FolderListener(self._road, self._credentials, hear, gone)
-        return TcpListener(self._host, self._credentials, hear, gone, on_refused=self._refused)
+            return FolderListener(self._road, self._keys, hear, gone)
+        return TcpListener(self._host, self._keys, hear, gone, on_refused=self._refused)
 
     def _refused(self, *what: object) -> None:
         text = "strangers were turned away: " + ", ".join(str(w) for w in what)
@@ -65,8 +68,11 @@ class Meeting:
 
     def call(self, lost_seconds: float = 30.0) -> Call:
         """Returns what every worker must know, with a key of its own."""
-        term, key = self._speaks.desk.term, self._credentials.worker()
-        return Call(self.address, key, term, lost_seconds)
+        return Call(self.address, self._key(), self._speaks.desk.term, lost_seconds)
+
+    def _key(self, *, is_peer: bool = False) -> WorkerKey:
+        keys = self._keys
+        return keys if isinstance(keys, WorkerKey) else keys.worker(is_peer=is_peer)
 
     @property
     def slots(self) -> int:
@@ -105,14 +111,17 @@ class Hall(Meeting):
     Args:
         assignment: what is trained.
         host: the interface to listen on.
+        key: as of `Meeting`.
     """
 
-    def __init__(self, assignment: Assignment, host: str = "127.0.0.1") -> None:
+    def __init__(
+        self, assignment: Assignment, host: str = "127.0.0.1", key: WorkerKey | None = None
+    ) -> None:
         self._assignment = assignment
         self._coordinator = Coordinator(
             assignment.program, assignment.desk(), now=time.monotonic(), cut=assignment.cut
         )
-        super().__init__(self._coordinator, host, assignment.security, assignment.road)
+        super().__init__(self._coordinator, host, assignment.security, assignment.road, key)
 
     def errand(self, faults: Faults | None = None) -> Errand:
         """Returns what every worker is sent, and what shall go wrong with it on purpose."""
@@ -120,7 +129,7 @@ class Hall(Meeting):
         return Errand(
             assignment.program.sent(),
             self.address,
-            self._credentials.worker(is_peer=assignment.program.has_peers),
+            self._key(is_peer=assignment.program.has_peers),
             assignment.term,
             assignment.lost_seconds,
             (faults or Faults()).checked(assignment.program.workers, is_real=True),
@@ -136,15 +145,19 @@ class Hall(Meeting):
         """Every worker comes again, with another pass over its rows."""
         self._service.next_pass()
 
-    def stopped(self) -> None:
+    def stopped(self, wrong: str = STOPPED) -> None:
         """Ctrl-C: the round under way is saved, if it ends soon, and then the run ends.
 
         Workers are still there, and go on until they are told; a second Ctrl-C waits for nothing.
+
+        Args:
+            wrong: why, in words.
         """
-        wrong, most = "stopped by Ctrl-C", f"{_LAST_SECONDS:.0f} s"
+        most = f"{LAST_SECONDS:.0f} s"
         does = f"a last checkpoint is made at the end of this round, within {most}"
-        self._assignment.emit(Warned(text=f"{wrong}; {does}; Ctrl-C again ends at once"))
-        if self._service.cut(_LAST_SECONDS) is False:
+        does += "; Ctrl-C again ends at once" if wrong == STOPPED else ""
+        self._assignment.emit(Warned(text=f"{wrong}; {does}"))
+        if self._service.cut(LAST_SECONDS) is False:
             late = f"no round ended within {most}: the last checkpoint is an older one"
             self._assignment.emit(Warned(text=late))
         self.stop(wrong)

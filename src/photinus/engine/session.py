@@ -19,7 +19,7 @@ from photinus.engine.java import ensure_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["interruptible", "session_warnings", "spark_session"]
+__all__ = ["interruptible", "is_connect", "session_warnings", "spark_session"]
 
 _RETRIES: Final = 20  # far more, and one bad row in a query of the user's is tried for minutes
 _OF_OTHERS: Final = ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_REMOTE")
@@ -102,6 +102,11 @@ def spark_session(
         raise NotReadyError(
             "Spark did not start", got=str(error).strip().partition("\n")[0], do="photinus doctor"
         ) from error
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Tells whether a session is of Spark Connect: it has no context, and tasks do not see us."""
+    return not hasattr(spark, "_jsparkSession")
 
 
 def session_warnings(spark: SparkSession) -> list[str]:

@@ -17,12 +17,14 @@ import numpy as np
 
 from photinus.core.errors import NotReadyError, UsageError, message
 from photinus.core.events import Warned
+from photinus.engine.afar import Afar
 from photinus.engine.base import ArrayData, Assignment, Engine, part_of
 from photinus.engine.errand import Errand
 from photinus.engine.faults import Faults
 from photinus.engine.hall import Hall
-from photinus.engine.session import interruptible, session_warnings, spark_session
-from photinus.engine.spark_job import SparkJob, check_size, see_through
+from photinus.engine.hosted import Hosted
+from photinus.engine.session import interruptible, is_connect, session_warnings, spark_session
+from photinus.engine.spark_job import SparkJob, check_size, see_through, told_by_a_task
 from photinus.engine.spark_moves import Departures, Moves
 from photinus.engine.spark_slots import held_slots
 from photinus.feed.arrow import ColumnSpec
@@ -101,23 +103,29 @@ class SparkEngine(Engine):
         for text in session_warnings(spark):
             assignment.emit(Warned(text=text))
         host = str(spark.conf.get("spark.driver.host", "127.0.0.1"))
+        of = spark if is_connect(spark) else spark.sparkContext
+
+        def job(errand: Errand | Hosted, counted: Mapping[int, int] | None = None) -> SparkJob:
+            task = _task(_Reads(errand, spec, data.checks, data.budget, counted))
+            check_size(task)
+            return SparkJob(of, frame.mapInArrow(task, _SCHEMA).collect, assignment.run.hex())
+
+        if is_connect(spark):
+            frame = partitioned(frame, workers)
+            with Afar(assignment) as afar:
+                first = job(afar.hosted(self._faults, host))
+                emit, stopped = assignment.emit, afar.stopped
+                see_through(afar, first, emit, follow=told_by_a_task, stopped=stopped)
+                return afar.result()
         application, slots = spark.sparkContext.applicationId, partial(slots_of, spark)
         held = held_slots(application, workers, slots, assignment.emit)
         rows = kept(partitioned(frame, workers))
         with held, rows as frame, Hall(assignment, host) as hall:
-
-            def job(counted: Mapping[int, int] | None = None) -> SparkJob:
-                errand = hall.errand(self._faults)
-                task = _task(_Reads(errand, spec, data.checks, data.budget, counted))
-                check_size(task)
-                tasks = frame.mapInArrow(task, _SCHEMA)
-                return SparkJob(spark.sparkContext, tasks.collect, assignment.run.hex())
-
-            passes = _Passes(hall, job, assignment)
+            passes = _Passes(hall, lambda c: job(hall.errand(self._faults), c), assignment)
             moves = Moves(Departures(spark.sparkContext), hall, assignment.emit)
             see_through(
                 hall,
-                job(),
+                job(hall.errand(self._faults)),
                 assignment.emit,
                 follow=passes.next,
                 stopped=hall.stopped,
@@ -185,7 +193,7 @@ def _keys(spark: SparkSession, partitions: int) -> list[int]:
 class _Reads:
     """What a task is sent: its errand, and how it reads its partition."""
 
-    errand: Errand
+    errand: Errand | Hosted
     spec: ColumnSpec
     checks: RowChecks
     budget: Budget
@@ -208,6 +216,10 @@ class _Reads:
         if self.errand.program.validation:
             do = "use more workers or a larger budget, or validation=0"
             raise NotReadyError("rows that stream cannot be set aside to measure on", do=do)
+        if isinstance(self.errand, Hosted):
+            wrong = f"the rows of partition {slot} fit neither in memory nor on disk"
+            do = "use more workers, or a classic session, where they stream"
+            raise NotReadyError(wrong, got="Spark Connect", do=do)
         stream, known = rows, counted.get(slot)
         if known is None:
             count = sum(len(features) for features, _ in stream.blocks)
@@ -286,12 +298,7 @@ def check_slots(spark: SparkSession, workers: int) -> None:
 
     Raises:
         UsageError: the application has fewer; tells how many.
-        NotReadyError: the session is no classic one.
     """
-    if not hasattr(spark, "_jsparkSession"):
-        raise NotReadyError(
-            "Spark Connect cannot run the coordinator yet", do="use a classic session"
-        )
     waiting, waited = threading.Event(), 0.0
     slots = slots_of(spark)
     is_local = re.match(ONE_PROCESS, str(spark.conf.get("spark.master", "local")))
@@ -308,8 +315,15 @@ def check_slots(spark: SparkSession, workers: int) -> None:
 
 
 def slots_of(spark: SparkSession) -> int | None:
-    """Returns how many tasks can run at the same time; None where that has no bound."""
-    conf, scala = spark.conf, spark.sparkContext._jsc.sc()
+    """Returns how many tasks can run at the same time.
+
+    None where that has no bound, or where a client of Spark Connect is not told.
+    """
+    conf = spark.conf
+    if is_connect(spark):
+        found = re.fullmatch(r"local\[(\d+)(,.*)?\]", str(conf.get("spark.master", "")))
+        return int(found[1]) if found else None
+    scala = spark.sparkContext._jsc.sc()
     if str(conf.get("spark.dynamicAllocation.enabled", "false")) == "true":
         most = int(str(conf.get("spark.dynamicAllocation.maxExecutors", "2147483647")))
         cores = int(str(conf.get("spark.executor.cores", "1")))

@@ -7,16 +7,25 @@ import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from photinus.core.errors import NotReadyError, RunFailedError, UsageError, message
 from photinus.core.events import Event, Warned
-from photinus.engine.hall import Meeting
+from photinus.engine.errand import told_error
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
-__all__ = ["MAX_CLOSURE_BYTES", "SparkJob", "cause_of", "check_size", "see_through"]
+__all__ = [
+    "MAX_CLOSURE_BYTES",
+    "Awaited",
+    "SparkJob",
+    "cause_of",
+    "check_size",
+    "see_through",
+    "told_by_a_task",
+]
 
 MAX_CLOSURE_BYTES = 512 << 10
 """Above 1 MiB Spark makes a task's closure a broadcast: a file in clear on every machine."""
@@ -30,33 +39,60 @@ _FIRST_SLOTS = 32
 """Where there are more, so many are looked at: Spark begins with the first."""
 _LOOKED_AT = 100
 _POOL = "spark.scheduler.pool"
+_REFUSED = re.compile(r"photinus\.core\.errors\.(\w+): (.*)")
 _ERROR = re.compile(r"[\w.]+(Error|Exception)(:|$)")
+
+
+class Awaited(Protocol):
+    """Where a run ends: a `Meeting` here, or one that is `Afar`."""
+
+    @property
+    def slots(self) -> int:
+        """How many seats there are."""
+
+    def lease(self, slot: int) -> int:
+        """Returns how often a slot was taken."""
+
+    def wait(self, seconds: float) -> bool:
+        """Waits for the end; returns whether it has come."""
+
+    def stop(self, reason: str) -> None:
+        """Ends the run without a result."""
 
 
 class SparkJob(threading.Thread):
     """Runs a job, as `lambda: frame.mapInArrow(task, schema).collect()`.
 
     Args:
-        context: whose tasks they are.
+        of: the context whose tasks they are; the session, where that is one of Spark Connect: how
+            its tasks fare is not told before their end.
         act: starts the job, and returns its rows.
         group: the name that the job is known and cancelled by.
     """
 
-    def __init__(self, context: SparkContext, act: Callable[[], list[Any]], group: str) -> None:
+    def __init__(
+        self, of: SparkContext | SparkSession, act: Callable[[], list[Any]], group: str
+    ) -> None:
         super().__init__(name="photinus-job", daemon=True)
         self.rows: list[Any] = []
         self.error: Exception | None = None
-        self._context, self._act, self._group = context, act, group
-        self._pool = context.getLocalProperty(_POOL)  # of the thread that asks for the job
+        self._of, self._act, self._group = of, act, group
+        self._context: Any = of if hasattr(of, "setJobGroup") else None
+        self._session: Any = of if self._context is None else None
+        # of the thread that asks for the job
+        self._pool = self._context and self._context.getLocalProperty(_POOL)
 
     def again(self) -> SparkJob:
         """Returns the same job, not yet started."""
-        return SparkJob(self._context, self._act, self._group)
+        return SparkJob(self._of, self._act, self._group)
 
     def run(self) -> None:
         """Runs it to its end."""
         try:
-            self._context.setJobGroup(self._group, "photinus", interruptOnCancel=True)
+            if self._context is None:
+                self._session.addTag(self._group)
+            else:
+                self._context.setJobGroup(self._group, "photinus", interruptOnCancel=True)
             if self._pool is not None:
                 self._context.setLocalProperty(_POOL, self._pool)
             self.rows = self._act()
@@ -65,7 +101,10 @@ class SparkJob(threading.Thread):
 
     def cancel(self) -> None:
         """Ends its tasks."""
-        self._context.cancelJobGroup(self._group)
+        if self._context is None:
+            self._session.interruptTag(self._group)
+        else:
+            self._context.cancelJobGroup(self._group)
 
     def failures(self) -> int:
         """Returns how many tasks have failed so far; Spark starts each again without a word."""
@@ -88,6 +127,8 @@ class SparkJob(threading.Thread):
         return [stage for stage, _ in self._stages()]
 
     def _stages(self) -> list[tuple[int, int]]:
+        if self._context is None:
+            return []
         tracker = self._context.statusTracker()
         jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._group)]
         stages = {stage for job in jobs if job is not None for stage in job.stageIds}
@@ -110,6 +151,17 @@ def cause_of(error: object) -> str:
     return (python or named or lines or [type(error).__name__])[-1][:300]
 
 
+def told_by_a_task(job: SparkJob) -> None:
+    """Passes on what a task refused with, where Spark is the only way to tell it.
+
+    Raises:
+        PhotinusError: as the task raised it; a lost link is no reason, but a fault.
+    """
+    found = _REFUSED.search(str(job.error or ""))
+    if found and not found[1].startswith("Link"):
+        raise told_error(found[2], found[1])
+
+
 def check_size(task: object) -> None:
     """Refuses a task that Spark would write to a file in clear: the run's key is in it.
 
@@ -129,7 +181,7 @@ def check_size(task: object) -> None:
 
 
 def see_through(
-    meeting: Meeting,
+    meeting: Awaited,
     job: SparkJob,
     emit: Callable[[Event], None],
     *,
@@ -183,7 +235,7 @@ def see_through(
             job.cancel()
 
 
-def _have_come(meeting: Meeting, job: SparkJob) -> bool:
+def _have_come(meeting: Awaited, job: SparkJob) -> bool:
     """Returns whether any worker has come; refuses to wait for tasks that fail before they do."""
     slots = min(meeting.slots, _FIRST_SLOTS)
     if any(meeting.lease(slot) for slot in range(slots)):

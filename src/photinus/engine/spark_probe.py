@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import platform
 import secrets
+import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from photinus.core.errors import PhotinusError
-from photinus.engine.session import session_warnings
+from photinus.engine.corner import Corner
+from photinus.engine.session import is_connect, session_warnings
 from photinus.engine.spark import slots_of
 from photinus.engine.spark_job import SparkJob, cause_of
 from photinus.transport.credentials import Credentials, WorkerKey
 from photinus.transport.serve import TcpListener
-from photinus.transport.tcp import TcpLink
+from photinus.transport.tcp import TcpLink, local_host
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-__all__ = ["Finding", "looked_at", "port_finding", "seen", "settings_findings", "version"]
+__all__ = [
+    "Finding",
+    "looked_at",
+    "port_finding",
+    "seen",
+    "seen_afar",
+    "settings_findings",
+    "version",
+]
 
 _COLUMNS: Final = ("host", "python", "torch", "photinus", "way")
 _SCHEMA: Final = ", ".join(f"{name} string" for name in _COLUMNS)
@@ -33,6 +44,8 @@ _SAME_PYTHON: Final = (
     "the workers' Python must be this one's version and have photinus[spark]: set PYSPARK_PYTHON, "
     "or ship the environment with --archives"
 )
+_REACH: Final = "they reach the driver, over TLS 1.3"
+_OPEN: Final = "open the driver's ports to the workers, or set spark.driver.host"
 _OVERHEAD_MIB: Final = 1024
 """Torch alone takes some hundred MiB outside of Java's memory."""
 
@@ -70,15 +83,21 @@ def looked_at(spark: SparkSession, workers: int) -> Iterator[Finding]:
     """Yields what a run of so many workers would find in a session.
 
     Args:
-        spark: a classic session.
+        spark: any session; of Spark Connect, the tasks are asked whether one can listen to the
+            others, and whether they see the folder where runs are kept.
         workers: how many tasks to try at the same time.
     """
-    yield Finding("Spark", f"{spark.version}, master {spark.conf.get('spark.master', '?')}")
+    master = f"master {spark.conf.get('spark.master', '?')}"
+    by = ", through Spark Connect" if is_connect(spark) else ""
+    yield Finding("Spark", f"{spark.version}, {master}{by}")
     yield _slots(spark, workers)
     host = str(spark.conf.get("spark.driver.host", "127.0.0.1"))
-    yield port_finding(host)
-    yield from _tasks(spark, host, workers)
-    yield from settings_findings({k: str(v) for k, v in spark.conf.getAll.items()})
+    if is_connect(spark):
+        yield from _tasks_afar(spark, host, workers)
+    else:
+        yield port_finding(host)
+        yield from _tasks(spark, host, workers)
+    yield from settings_findings(_settings(spark))
     warnings = session_warnings(spark)
     for warning in warnings:
         found, _, fix = warning.partition("; ")
@@ -89,6 +108,8 @@ def looked_at(spark: SparkSession, workers: int) -> Iterator[Finding]:
 
 def _slots(spark: SparkSession, workers: int) -> Finding:
     slots = slots_of(spark)
+    if slots is None and is_connect(spark):
+        return Finding("slots", "how many there are, a client of Spark Connect is not told")
     if slots is None:
         return Finding("slots", "as many as the cluster gives: dynamic allocation has no bound")
     fix = f"use {slots} workers or fewer, or give the application more cores"
@@ -115,6 +136,31 @@ def _tasks(spark: SparkSession, host: str, workers: int) -> Iterator[Finding]:
         yield from _told(rows)
 
 
+def _tasks_afar(spark: SparkSession, host: str, workers: int) -> Iterator[Finding]:
+    """Runs a tiny task for each worker: one of them will have to listen to the others."""
+    folder = Path("runs").absolute() / f"doctor-{secrets.token_hex(4)}"
+    corner, key = Corner(str(folder), 1), Credentials.make(secrets.token_bytes(16))
+    task = _task_afar(host, asdict(key.worker(is_peer=True)), str(folder))
+    try:
+        corner.make({})
+        tasks = spark.range(0, workers, 1, workers).mapInArrow(task, _SCHEMA)
+        rows = _rows(SparkJob(spark, tasks.collect, key.run.hex()), workers)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if isinstance(rows, str):
+        yield Finding("workers", rows, _SAME_PYTHON, is_needed=True)
+    else:
+        fix = "open the executors' ports to each other, and run where all see the run folder"
+        yield from _told(rows, f"they can listen, over TLS 1.3, and see {folder.parent}", fix)
+
+
+def _settings(spark: SparkSession) -> dict[str, str]:
+    """Returns Spark's settings; before Spark 4 only a context tells them all."""
+    if hasattr(spark.conf, "getAll"):
+        return {name: str(value) for name, value in spark.conf.getAll.items()}
+    return dict(spark.sparkContext.getConf().getAll())
+
+
 def _rows(job: SparkJob, workers: int) -> set[tuple[str, ...]] | str:
     """Returns what the tasks saw, or why they saw nothing."""
     job.start()
@@ -130,14 +176,30 @@ def _rows(job: SparkJob, workers: int) -> set[tuple[str, ...]] | str:
 
 
 def _task(address: str, key: dict[str, bytes]) -> Any:  # noqa: ANN401 - what mapInArrow takes
+    def look() -> list[str]:
+        from photinus.engine.spark_probe import seen
+
+        return seen(address, key)
+
+    return _looking(look)
+
+
+def _task_afar(host: str, key: dict[str, bytes], folder: str) -> Any:  # noqa: ANN401
+    def look() -> list[str]:
+        from photinus.engine.spark_probe import seen_afar
+
+        return seen_afar(host, key, folder)
+
+    return _looking(look)
+
+
+def _looking(see: Callable[[], list[str]]) -> Any:  # noqa: ANN401
     def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        from photinus.engine.spark_probe import seen
-
         for _ in batches:
             pass
-        values = seen(address, key)
+        values = see()
         names = [f"{n}" for n in range(len(values))]
         yield pa.RecordBatch.from_arrays([pa.array([v]) for v in values], names=names)
 
@@ -146,8 +208,31 @@ def _task(address: str, key: dict[str, bytes]) -> Any:  # noqa: ANN401 - what ma
 
 def seen(address: str, key: dict[str, bytes]) -> list[str]:
     """Returns what a task sees: host, Python, torch, photinus, and what bars its way back."""
+    return _seen(lambda: _link(address, WorkerKey(**key)))
+
+
+def seen_afar(host: str, key: dict[str, bytes], folder: str) -> list[str]:
+    """Returns likewise what bars a task from hosting a run: its port, or the run folder."""
+    own = WorkerKey(**key)
+
+    def listen() -> None:
+        Corner(folder, 1).check()
+        listener = TcpListener(local_host(host), own, lambda *_: None, lambda *_: None)
+        try:
+            _link(listener.address, own)
+        finally:
+            listener.close()
+
+    return _seen(listen)
+
+
+def _link(address: str, key: WorkerKey) -> None:
+    TcpLink(address, key, patience_seconds=_WAY_SECONDS).close()
+
+
+def _seen(way: Callable[[], None]) -> list[str]:
     try:
-        TcpLink(address, WorkerKey(**key), patience_seconds=_WAY_SECONDS).close()
+        way()
         bar = ""
     except PhotinusError as error:
         bar = str(error)
@@ -164,7 +249,7 @@ def version(package: str) -> str:
         return ""
 
 
-def _told(rows: set[tuple[str, ...]]) -> Iterator[Finding]:
+def _told(rows: set[tuple[str, ...]], reach: str = _REACH, fix: str = _OPEN) -> Iterator[Finding]:
     mine = ".".join(map(str, sys.version_info[:3]))
     hosts = sorted({row[0] for row in rows})
     yield Finding("workers", f"on {', '.join(hosts[:8])}" + (" ..." if len(hosts) > 8 else ""))
@@ -172,13 +257,11 @@ def _told(rows: set[tuple[str, ...]]) -> Iterator[Finding]:
     for place, (name, own) in enumerate(ours.items(), start=1):
         found = sorted({row[place] or "none" for row in rows})
         is_same = found == [own]
-        fix = "" if is_same else f"install {name} {own} on every worker, as the driver has it"
+        do = "" if is_same else f"install {name} {own} on every worker, as the driver has it"
         text = ", ".join(found)
-        yield Finding(f"workers' {name}", text, fix, is_needed="none" in found)
+        yield Finding(f"workers' {name}", text, do, is_needed="none" in found)
     lost = sorted({row[4] for row in rows} - {""})
-    fix = "open the driver's ports to the workers, or set spark.driver.host"
-    reach = lost[0] if lost else "they reach the driver, over TLS 1.3"
-    yield Finding("way", reach, fix if lost else "", is_needed=bool(lost))
+    yield Finding("way", lost[0] if lost else reach, fix if lost else "", is_needed=bool(lost))
 
 
 def settings_findings(settings: dict[str, str]) -> Iterator[Finding]:

@@ -12,18 +12,19 @@ from photinus.core.events import Event, Warned
 from photinus.core.parameters import Vector
 from photinus.engine.errand import told_error
 from photinus.engine.hall import Meeting
-from photinus.engine.session import interruptible
+from photinus.engine.session import interruptible, is_connect
 from photinus.engine.spark_job import SparkJob, check_size, see_through
 from photinus.nodes.units import UnitOwner, unit_life
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark import RDD, SparkContext
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
     "Parts",
     "Work",
+    "check_classic",
     "coded",
     "loaded",
     "logged",
@@ -65,9 +66,7 @@ def parts_of_frame(df: DataFrame, read: Callable[[Any], Iterator[Any]] = iter) -
     Raises:
         NotReadyError: it is a DataFrame of Spark Connect.
     """
-    if not hasattr(df.sparkSession, "_jsparkSession"):
-        wrong = "the tasks of Spark Connect cannot reach a server in its client"
-        raise NotReadyError(wrong, do="use a classic session")
+    check_classic(df.sparkSession)
 
     def collected(task: Callable[[int, Iterator[Any]], Iterator[Any]]) -> Callable[[], list[Any]]:
         def each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -80,6 +79,19 @@ def parts_of_frame(df: DataFrame, read: Callable[[Any], Iterator[Any]] = iter) -
         return df.mapInArrow(each, "unit int").collect
 
     return Parts(df.sparkSession.sparkContext, df.rdd.getNumPartitions(), collected)
+
+
+def check_classic(spark: SparkSession) -> None:
+    """Refuses a session of Spark Connect.
+
+    Raises:
+        NotReadyError: it is one.
+    """
+    if is_connect(spark):
+        raise NotReadyError(
+            "Spark Connect has no RDDs, and its tasks cannot reach a server in the client",
+            do="use a classic session; photinus.train and the estimators run on Spark Connect, too",
+        )
 
 
 def run_units(parts: Parts, owner: UnitOwner, work: Work, *, security: str, again: bool) -> None:

@@ -29,6 +29,7 @@ from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
 from photinus.core.errors import DataError, UsageError
 from photinus.core.settings import unknown_name
+from photinus.engine.session import is_connect
 from photinus.engine.spark import FrameData, SparkEngine, check_slots
 from photinus.estimators.network import Network, layer_reader, predictor
 from photinus.estimators.params import defaults, plain_job, with_params
@@ -56,6 +57,9 @@ _SCORES = {
     "probabilityCol": T.StructField("probability", T.ArrayType(T.DoubleType())),
     "predictionCol": T.StructField("prediction", T.DoubleType()),
 }
+
+_MOST_FUNCTION_BYTES = 96 << 20
+"""Of what a function holds: a message of Spark Connect's takes 128 MiB."""
 
 
 class _Keywords:
@@ -282,17 +286,29 @@ class NetworkClassificationModel(
         """Returns the function of columns; the weights are sent once a session."""
         threads = int(str(spark.conf.get("spark.task.cpus", "1")))
         batch = self.getOrDefault("predictBatchSize")
-        application = str(spark.sparkContext.applicationId)
+        application = "" if is_connect(spark) else str(spark.sparkContext.applicationId)
         key = (application, batch, is_bytes, *fields.names)
         if key not in self._sent:
-            sent = spark.sparkContext.broadcast((self.network.meta(), self.network.weights()))
+            sent = self._network_on(spark)
             self._sent[key] = scorer(
-                lambda: predictor(lambda: sent.value, threads, fields.names),
+                lambda: predictor(sent, threads, fields.names),
                 fields,
                 batch,
                 None if is_bytes else [self.numFeatures],
             )
         return self._sent[key]
+
+    def _network_on(self, spark: SparkSession) -> Callable[[], tuple[dict[str, Any], bytes]]:
+        """Returns what reads the network on a worker: of a broadcast, or of the function itself."""
+        network = self.network.meta(), self.network.weights()
+        if not is_connect(spark):
+            sent = spark.sparkContext.broadcast(network)
+            return lambda: sent.value
+        if len(network[1]) > _MOST_FUNCTION_BYTES:
+            wrong = f"Spark Connect takes models of at most {_MOST_FUNCTION_BYTES >> 20} MiB"
+            got = f"{len(network[1]) >> 20} MiB"
+            raise UsageError(wrong, got=got, do="use a classic session, or module() in the client")
+        return lambda: network
 
     def withLayer(self, dataset: DataFrame, layer: str, outputCol: str) -> DataFrame:
         """Returns the rows with what a named layer makes of them, flattened: features to use on.
@@ -310,9 +326,9 @@ class NetworkClassificationModel(
         is_bytes = dict(dataset.select(features.alias("x")).dtypes)["x"] == "binary"
         spark = dataset.sparkSession
         threads = int(str(spark.conf.get("spark.task.cpus", "1")))
-        sent = spark.sparkContext.broadcast((self.network.meta(), self.network.weights()))
+        sent = self._network_on(spark)
         read = predict_batch_udf(
-            lambda: layer_reader(lambda: sent.value, threads, layer),
+            lambda: layer_reader(sent, threads, layer),
             return_type=T.ArrayType(T.FloatType()),
             batch_size=self.getOrDefault("predictBatchSize"),
             input_tensor_shapes=None if is_bytes else [[self.numFeatures]],

@@ -14,7 +14,15 @@ from photinus.core.events import Event
 from photinus.core.parameters import Vector
 from photinus.core.settings import one_of, whole
 from photinus.engine.spark import check_slots, slots_of
-from photinus.engine.spark_units import Work, coded, loaded, logged, parts_of_frame, run_units
+from photinus.engine.spark_units import (
+    Work,
+    check_classic,
+    coded,
+    loaded,
+    logged,
+    parts_of_frame,
+    run_units,
+)
 from photinus.feed.base import Batch
 from photinus.feed.checks import RowChecks, Sieve
 from photinus.feed.rows import Rows, scaled
@@ -106,6 +114,7 @@ def iterate(
     """
     _check(start, rounds, security)
     spark = df.sparkSession
+    check_classic(spark)
     count = workers if workers is not None else 1
     check_slots(spark, count)
     frame, spec = columns(df, features, label)

@@ -29,13 +29,21 @@ class NetworkWriter(MLWriter):
         super().__init__()
         self._model = model
 
-    def saveImpl(self, path: str) -> None:
-        """Writes both below `path`."""
+    def save(self, path: str) -> None:
+        """Writes both below `path`; Spark's own way to overwrite needs Java, and Connect has none.
+
+        Raises:
+            Exception: Spark's own; without `overwrite()`, where something is there already.
+        """
         spark, network = self.sparkSession, self._model.network
         extra = {"network": network.meta()}
-        DefaultParamsWriter.saveMetadata(self._model, path, spark, extraMetadata=extra)
+        metadata = DefaultParamsWriter._get_metadata_to_save(self._model, spark, extra)
         rows = [(i, bytearray(part)) for i, part in enumerate(_parts(network.weights()))]
-        spark.createDataFrame(rows, _SCHEMA).coalesce(1).write.parquet(f"{path}/data")
+        mode = "overwrite" if self.shouldOverwrite else "error"
+        head = spark.createDataFrame([(metadata,)], "value string")
+        head.coalesce(1).write.mode(mode).text(f"{path}/metadata")
+        data = spark.createDataFrame(rows, _SCHEMA)
+        data.coalesce(1).write.mode(mode).parquet(f"{path}/data")
 
 
 class NetworkReader(MLReader[M]):
@@ -56,7 +64,8 @@ class NetworkReader(MLReader[M]):
             CheckpointError: another kind of model is there, or its weights are damaged.
         """
         spark = self.sparkSession
-        metadata = DefaultParamsReader.loadMetadata(path, spark)
+        head: Any = spark.read.text(f"{path}/metadata").first()
+        metadata = DefaultParamsReader._parseMetaData(head["value"])
         if "network" not in metadata:
             raise CheckpointError(f"{path} holds no {self._cls.__name__}", got=metadata["class"])
         parts = spark.read.parquet(f"{path}/data").orderBy("part").collect()

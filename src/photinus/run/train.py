@@ -13,11 +13,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from photinus.checkpoint.background import Saver
 from photinus.checkpoint.folder import RunFolder
 from photinus.checkpoint.mirror import Mirror
-from photinus.checkpoint.store import Store
-from photinus.core.errors import CheckpointError, PhotinusError, UsageError
+from photinus.core.errors import PhotinusError, UsageError
 from photinus.core.events import (
     CheckpointFailed,
     CheckpointSaved,
@@ -33,6 +31,7 @@ from photinus.engine.base import ArrayData, Assignment, Engine
 from photinus.nodes.coordinator import Result
 from photinus.nodes.cuts import Cut
 from photinus.nodes.program import Program
+from photinus.nodes.vault import Vault
 from photinus.report import page
 from photinus.report.journal import Journal
 from photinus.report.thinned import Thinned
@@ -41,7 +40,6 @@ from photinus.run.book import Book
 from photinus.run.data import TestRows, check_test, limited, read_test, read_train
 from photinus.run.evaluate import first_parameters, measured, save_trained
 from photinus.run.job import Job, classes_of
-from photinus.run.resume import cut_from, files_of, meta_of
 
 __all__ = ["Outcome", "engine_of", "new_folder", "resume", "train"]
 
@@ -138,7 +136,7 @@ def resume(
     place = RunFolder(path, resume=True)
     with _Run(job, place, run, sinks, mirror) as running:
         running.note = note
-        return running.train(data, test, engine, cut=running.newest_cut())
+        return running.train(data, test, engine, cut=running.vault.newest())
 
 
 def new_folder(name: str) -> Path:
@@ -179,17 +177,22 @@ class _Run:
             mirror.claim(self.term)
         self._journal, self._book = Journal(place.events), Book(place.ledger, run)
         self._thinned = Thinned(self._journal.write)
-        self._store = Store(place.checkpoints, step=self._check_term)
-        self._saver = Saver(self._store, self._saved)
+        self._fingerprint = _fingerprint(job)
+        self.vault = Vault(
+            place.checkpoints,
+            self._fingerprint,
+            self.emit,
+            step=self._check_term,
+            saved=self._saved,
+        )
         self._began = time.monotonic()
         self.note = ""
-        self._resumed_from, self._fingerprint = "", _fingerprint(job)
 
     def __enter__(self) -> _Run:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._saver.close()
+        self.vault.close()
         if error is not None:
             is_stop = isinstance(error, KeyboardInterrupt)
             reason = str(error) or ("Ctrl-C" if is_stop else type(error).__name__)
@@ -255,18 +258,6 @@ class _Run:
         address = "" if self.mirror is None else self.mirror.address
         return Outcome(self.place.path, result.vectors[-1], metrics, interval, address)
 
-    def newest_cut(self) -> Cut | None:
-        """Returns the newest whole checkpoint's cut; what was refused is told."""
-        found = self._store.latest()
-        for refusal in self._store.refusals:
-            self.emit(Warned(text=str(refusal)))
-        if found is None:
-            if self._store.refusals:
-                raise CheckpointError("no checkpoint of this run is whole", do="train anew")
-            return None
-        self._resumed_from = found.name
-        return cut_from(found, self._fingerprint)
-
     def _assignment(self, program: Program, data: Any, cut: Cut | None) -> Assignment:  # noqa: ANN401
         return Assignment(
             program=program,
@@ -276,16 +267,14 @@ class _Run:
             cut=cut,
             emit=self.emit,
             enter=self._book.enter,
-            save=self._save,
-            best=lambda cut: self._save(cut, is_best=True),
+            save=self.vault.save,
+            best=self.vault.save_best,
             checkpoint_seconds=self.job.checkpoint_seconds,
             security=self.job.security,
             road=self.job.road,
+            folder=str(self.place.path),
+            fingerprint=self._fingerprint,
         )
-
-    def _save(self, cut: Cut, *, is_best: bool = False) -> None:
-        meta = meta_of(cut, self._fingerprint)
-        self._saver.save(cut.name, meta, files_of(cut), is_best=is_best)
 
     def _measure(
         self, result: Result, test: TestRows | None
@@ -310,7 +299,7 @@ class _Run:
                 workers=self.job.workers,
                 job=self.job.to_dict(),
                 versions=_versions(),
-                resumed_from=self._resumed_from,
+                resumed_from=self.vault.found,
             )
         )
 

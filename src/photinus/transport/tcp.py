@@ -13,7 +13,7 @@ from photinus.transport.frames import Frame, encode
 from photinus.transport.link import Link
 from photinus.transport.wire import Inlet, Limits, Wire, greet
 
-__all__ = ["TcpLink", "parse_address"]
+__all__ = ["TcpLink", "local_host", "parse_address"]
 
 _PAUSE_SECONDS = (0.05, 1.0)
 _MOST_FRAMES = 64
@@ -104,6 +104,21 @@ def parse_address(address: str) -> tuple[str, int]:
     if not host or not port.isdecimal() or int(port) > 65535:
         raise UsageError("an address must be host:port", got=repr(address))
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def local_host(towards: str) -> str:
+    """Returns this machine's address on the way to another one; nothing is sent.
+
+    Raises:
+        LinkLostError: there is no way.
+    """
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(towards, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as sock:
+            sock.connect(address)
+            return str(sock.getsockname()[0])
+    except OSError as error:
+        raise LinkLostError(f"there is no way from here to {towards}", got=error) from error
 
 
 def _connect(address: str, key: WorkerKey, patience_seconds: float, limits: Limits) -> Wire:

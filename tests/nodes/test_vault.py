@@ -6,7 +6,7 @@ import pytest
 from photinus.checkpoint.store import Store
 from photinus.core.errors import CheckpointError
 from photinus.nodes.cuts import Cut
-from photinus.run.resume import cut_from, files_of, meta_of
+from photinus.nodes.vault import cut_from, files_of, meta_of
 from photinus.strategies.base import Message
 
 

@@ -1,20 +1,82 @@
-"""Cuts as checkpoints, and back."""
+"""Cuts as checkpoints, and back; and where a term of a run keeps them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from photinus.checkpoint.store import Checkpoint
+from photinus.checkpoint.background import Saver
+from photinus.checkpoint.files import Step
+from photinus.checkpoint.store import Checkpoint, Store
 from photinus.core.errors import CheckpointError
+from photinus.core.events import CheckpointFailed, CheckpointSaved, Event, Warned
 from photinus.core.parameters import Vector
 from photinus.nodes.cuts import Cut
 from photinus.strategies.base import Message
 
-__all__ = ["cut_from", "files_of", "meta_of"]
+__all__ = ["Vault", "cut_from", "files_of", "meta_of"]
 
 _Files = dict[str, dict[str, Vector]]
+
+
+class Vault:
+    """The checkpoints of a run, under one term.
+
+    Args:
+        folder: of the checkpoints.
+        fingerprint: of the job, which a checkpoint must have.
+        emit: is told what was refused.
+        step: as of `Store`: a fence for a coordinator of an older term.
+        saved: is told what was saved, beside the training.
+    """
+
+    found: str = ""
+    """The name of what `newest` returned."""
+
+    def __init__(
+        self,
+        folder: Path,
+        fingerprint: str,
+        emit: Callable[[Event], None],
+        *,
+        step: Step,
+        saved: Callable[[CheckpointSaved | CheckpointFailed], None],
+    ) -> None:
+        self._store = Store(folder, step=step)
+        self._saver, self._emit = Saver(self._store, saved), emit
+        self._fingerprint = fingerprint
+
+    def save(self, cut: Cut, *, is_best: bool = False) -> None:
+        """Saves a cut, beside the training."""
+        meta = meta_of(cut, self._fingerprint)
+        self._saver.save(cut.name, meta, files_of(cut), is_best=is_best)
+
+    def save_best(self, cut: Cut) -> None:
+        """Saves the best cut so far: it is kept until a better one comes."""
+        self.save(cut, is_best=True)
+
+    def newest(self) -> Cut | None:
+        """Returns the newest whole checkpoint's cut; what was refused is told.
+
+        Raises:
+            CheckpointError: none is whole, or it belongs to another job.
+        """
+        checkpoint = self._store.latest()
+        for refusal in self._store.refusals:
+            self._emit(Warned(text=str(refusal)))
+        if checkpoint is None:
+            if self._store.refusals:
+                raise CheckpointError("no checkpoint of this run is whole", do="train anew")
+            return None
+        self.found = checkpoint.name
+        return cut_from(checkpoint, self._fingerprint)
+
+    def close(self) -> None:
+        """Writes what waits."""
+        self._saver.close()
 
 
 def files_of(cut: Cut) -> _Files:

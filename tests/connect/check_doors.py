@@ -1,0 +1,90 @@
+"""What a user calls, with a DataFrame of Spark Connect."""
+
+import numpy as np
+import pytest
+
+from photinus.core.clock import Steps
+from photinus.core.errors import NotReadyError
+from photinus.engine.spark import FrameData, SparkEngine
+from photinus.estimators.dbn import DBNClassificationModel, DBNClassifier
+from photinus.estimators.deepdist import DeepDist
+from photinus.estimators.iterate import iterate
+from photinus.feed.checks import RowChecks
+from photinus.models.logistic import LogisticStage
+from photinus.run.job import Job, Source
+from photinus.run.train import train
+from photinus.strategies.recipes import averaging
+
+pytestmark = pytest.mark.spark
+
+SMALL = {
+    "hiddenSizes": [16],
+    "preTrainEpochs": 2,
+    "fineTuneEpochs": 30,
+    "preTrainBatchSize": 10,
+    "batchSize": 10,
+    "learningRate": 0.1,
+    "inputDropout": 0.0,
+    "hiddenDropout": [0.0],
+    "precision": "float32",
+    "numWorkers": 2,
+}
+
+
+def refused():
+    return pytest.raises(NotReadyError, match=r"^Spark Connect has no RDDs, .*; use a classic")
+
+
+@pytest.fixture(scope="module")
+def digits(connected):
+    """Three classes of 6 numbers in 0..1, as a DataFrame of arrays."""
+    chance = np.random.default_rng(0)
+    labels = chance.integers(0, 3, 300)
+    rows = np.clip(0.2 * chance.random((300, 6)) + np.tile(np.eye(3)[labels], 2), 0, 1)
+    made = [(row.tolist(), int(label)) for row, label in zip(rows, labels, strict=True)]
+    return connected.createDataFrame(made, "features array<double>, label int").cache()
+
+
+def test_a_dbn_is_fitted_scored_saved_and_loaded(connected, digits, tmp_path):
+    model = DBNClassifier(**SMALL, runDir=str(tmp_path / "runs")).fit(digits)
+    assert model.summary.state.state == "done"
+    assert model.evaluate(digits).error < 0.5
+    scored = model.transform(digits).select("prediction", "probability", "rawPrediction")
+    assert len(scored.collect()) == 300
+    path = str(tmp_path / "model")
+    model.write().overwrite().save(path)
+    model.write().overwrite().save(path)
+    back = DBNClassificationModel.load(path)
+    again = back.transform(digits).select("prediction").collect()
+    assert [r[0] for r in again] == [r[0] for r in scored.select("prediction").collect()]
+
+
+def test_train_runs_a_job_and_leaves_a_whole_run_folder(connected, digits, tmp_path):
+    stage = LogisticStage(features=6, classes=3, epochs=4, batch_size=8, dtype="float64")
+    source = Source(name="given")
+    job = Job(model=stage, data=source, strategy=averaging(every=Steps(3)), workers=2)
+    data = FrameData(frame=digits, features="features", label="label", checks=RowChecks(classes=3))
+    outcome = train(job, data, folder=tmp_path / "run", engine=SparkEngine(connected))
+    names = {path.name for path in outcome.folder.iterdir()}
+    assert {"events.jsonl", "ledger.jsonl", "model", "report.html", "checkpoints"} <= names
+    assert not [name for name in names if name.startswith("connect-")]
+
+
+def test_deepdist_says_in_one_sentence_that_it_needs_rdds(digits):
+    with DeepDist({"mean": np.zeros(3)}) as dd, refused():
+        dd.train(digits, lambda model, rows: None, lambda model, update: None)
+
+
+def test_iterate_says_the_same(digits):
+    with refused():
+        iterate(digits, lambda s, b: s, lambda p: p[0], lambda s, t: (t, True), start=np.zeros(3))
+
+
+def test_doctor_says_what_it_can(connected, tmp_path, monkeypatch):
+    from photinus.engine.spark_probe import looked_at
+
+    monkeypatch.chdir(tmp_path)
+    found = {finding.name: finding for finding in looked_at(connected, 2)}
+    assert found["way"].state == "ok", found["way"]
+    assert not [name for name, finding in found.items() if finding.is_needed], found
+    assert "Spark Connect" in found["Spark"].found

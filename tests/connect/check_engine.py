@@ -1,0 +1,52 @@
+"""The Spark engine on Spark Connect: the coordinator lives in slot 0's task."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from photinus.core.events import CheckpointSaved, Warned, WorkerJoined
+from photinus.engine.simulated import SimulatedEngine
+from photinus.engine.spark import SparkEngine
+from photinus.report.ledger import audit
+from photinus.run.book import Book
+
+pytestmark = pytest.mark.spark
+
+
+def test_every_recipe_gives_the_bits_of_the_simulator(connected, assignment, tiny, tmp_path):
+    events = []
+    result = SparkEngine(connected).run(assignment(emit=events.append))
+    expected = SimulatedEngine().run(tiny.assignment())
+    for ours, theirs in zip(result.vectors, expected.vectors, strict=True):
+        assert np.array_equal(ours, theirs)
+    ended = [e for e in events if type(e).__name__ == "PhaseEnded"]
+    assert len(ended) == len(tiny.recipes)
+    assert list(tmp_path.glob("run/connect-*")) == []
+
+
+def test_slot_0_is_killed_and_the_coordinator_comes_back_from_its_checkpoint(
+    connected, assignment, tiny, tmp_path
+):
+    events, killed = [], []
+    book = Book(tmp_path / "ledger.jsonl", bytes(16))
+
+    def emit(event):
+        events.append(event)
+        joined = [e for e in events if isinstance(e, WorkerJoined) and e.slot == 0]
+        if isinstance(event, CheckpointSaved) and not killed:
+            killed.append(joined[-1].pid)
+            os.kill(joined[-1].pid, signal.SIGKILL)
+
+    program = tiny.program(recipes=tiny.recipes[:1], epochs=2000.0)
+    fields = {"checkpoint_seconds": 0.2, "emit": emit, "enter": book.enter}
+    result = SparkEngine(connected).run(assignment(program, **fields))
+    book.close()
+    assert killed
+    assert np.isfinite(result.vectors[0]).all()
+    said = [event.text for event in events if isinstance(event, Warned)]
+    assert any("the coordinator was lost; got back as term 2, from phase000" in s for s in said)
+    found = audit(tmp_path / "ledger.jsonl")
+    assert found.is_exact, found.offences[:3]
+    assert found.applied > 0

@@ -1,0 +1,119 @@
+"""A Spark Connect server of its own, with a token, in processes of its own.
+
+A client of Spark Connect changes what pyspark's functions do in its whole process, so these checks
+are no tests of the common run: `tests/engine/test_connect.py` starts them in another pytest.
+"""
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from photinus.checkpoint.folder import RunFolder
+from photinus.engine.java import ensure_java
+
+_START_SECONDS = 90.0
+_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
+_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@contextmanager
+def connect_server(folder, master="local[4,8]", **conf):
+    """Yields the address of a server that wants a token; the token is in no command line."""
+    home, port, token = Path(pyspark.__file__).parent, free_port(), secrets.token_hex(16)
+    settings = {
+        "spark.master": master,
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": port,
+        "spark.connect.authenticate.token": token,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.defaultJavaOptions": _QUICK,
+        "spark.sql.shuffle.partitions": 4,
+        "spark.sql.artifact.isolation.enabled": "false",
+        "spark.ui.enabled": "false",
+        "spark.python.daemon.module": "photinus.engine.spark_daemon",
+        **conf,
+    }
+    properties = folder / "server.properties"
+    properties.touch(mode=0o600)
+    properties.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+    jar = [*home.glob("jars/spark-connect_*.jar")]
+    where = (
+        [] if jar else ["--packages", f"org.apache.spark:spark-connect_2.12:{pyspark.__version__}"]
+    )
+    submit = [str(home / "bin" / "spark-submit"), "--properties-file", str(properties), *where]
+    environment = {
+        **os.environ,
+        "JAVA_HOME": ensure_java(),
+        "SPARK_HOME": str(home),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "OMP_NUM_THREADS": "1",
+    }
+    environment.pop("SPARK_REMOTE", None)
+    with (folder / "server.log").open("w") as log:
+        server = subprocess.Popen(
+            [*submit, "--class", _CLASS, "--name", "connect", "spark-internal"],
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+        )
+    try:
+        _await_port(port, server, folder / "server.log")
+        yield f"sc://localhost:{port}/;token={token}"
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+def _await_port(port, server, log):
+    deadline = time.monotonic() + _START_SECONDS
+    while server.poll() is None and time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            time.sleep(0.2)
+        else:
+            return
+    pytest.fail(f"Spark Connect did not start:\n{log.read_text()[-3000:]}")
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    with connect_server(tmp_path_factory.mktemp("connect")) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def connected(server):
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.builder.remote(server).getOrCreate()
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def assignment(tiny, tmp_path):
+    """The tiny job, for a run folder."""
+    place = RunFolder(tmp_path / "run")
+
+    def make(*args, **fields):
+        return tiny.assignment(*args, folder=str(place.path), term=place.claim_term(), **fields)
+
+    return make
