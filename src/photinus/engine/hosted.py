@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from photinus.core.errors import LinkLostError, PhotinusError, message
 from photinus.core.events import Event, Warned, event_to_dict
-from photinus.engine.base import Assignment
+from photinus.engine.base import TORCH, Assignment
 from photinus.engine.corner import Corner
 from photinus.engine.errand import Errand
 from photinus.engine.faults import Faults
@@ -72,7 +72,8 @@ class Hosted:
     def errand(self, term: int, address: str) -> Errand:
         """Returns what a worker does under a coordinator."""
         faults = self.faults if term == self.assignment.term else Faults()
-        return Errand(self.program, address, self.key, term, _LOOK_SECONDS, faults)
+        ring = self.assignment.road == TORCH
+        return Errand(self.program, address, self.key, term, _LOOK_SECONDS, faults, has_ring=ring)
 
 
 @dataclass(eq=False, slots=True)
