@@ -11,6 +11,7 @@ CHECKS = Path(__file__).parents[1] / "connect"
 
 pytestmark = [
     pytest.mark.spark,
+    pytest.mark.slow,
     pytest.mark.skipif(find_spec("grpc") is None, reason="Spark Connect needs grpcio"),
 ]
 
@@ -26,6 +27,5 @@ def test_a_job_on_spark_connect_with_a_token_gives_the_bits_of_the_simulator():
     passes(f"{CHECKS}/check_engine.py::test_every_recipe_gives_the_bits_of_the_simulator")
 
 
-@pytest.mark.slow
 def test_everything_that_spark_connect_promises():
     passes(*map(str, sorted(CHECKS.glob("check_*.py"))))

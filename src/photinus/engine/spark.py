@@ -111,7 +111,8 @@ class SparkEngine(Engine):
             return SparkJob(of, frame.mapInArrow(task, _SCHEMA).collect, assignment.run.hex())
 
         if is_connect(spark):
-            frame = partitioned(frame, workers)
+            if not isinstance(assignment.data, ArrayData):  # arrays were dealt out already
+                frame = partitioned(frame, workers)
             with Afar(assignment) as afar:
                 first = job(afar.hosted(self._faults, host))
                 emit, stopped = assignment.emit, afar.stopped
