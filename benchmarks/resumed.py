@@ -25,7 +25,7 @@ from photinus.engine.simulated import SimulatedEngine
 from photinus.models.logistic import LogisticStage
 from photinus.nodes.cuts import Cut
 from photinus.nodes.program import Phase, Program
-from photinus.run.resume import cut_from, files_of, meta_of
+from photinus.nodes.vault import cut_from, files_of, meta_of
 from photinus.strategies.agreement import Agreement
 from photinus.strategies.outer import DelayedNesterov
 from photinus.strategies.recipes import averaging, diloco, downpour, elastic, gossip, publish

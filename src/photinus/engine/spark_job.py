@@ -79,8 +79,8 @@ class SparkJob(threading.Thread):
         self._of, self._act, self._group = of, act, group
         self._context: Any = of if hasattr(of, "setJobGroup") else None
         self._session: Any = of if self._context is None else None
-        # of the thread that asks for the job
-        self._pool = self._context and self._context.getLocalProperty(_POOL)
+        asked_by = getattr(of, "getLocalProperty", lambda _: None)
+        self._pool = asked_by(_POOL)  # of the thread that asks for the job
 
     def again(self) -> SparkJob:
         """Returns the same job, not yet started."""
