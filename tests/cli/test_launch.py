@@ -67,9 +67,7 @@ def lost(monkeypatch):
             return run(self, assignment)
 
         monkeypatch.setattr(SimulatedEngine, "run", ending)
-        monkeypatch.setattr(
-            "photinus.run.train._Run.__exit__", lambda self, *_: self._saver.close()
-        )
+        monkeypatch.setattr("photinus.run.train._Run.__exit__", lambda self, *_: self.vault.close())
 
     return at
 

@@ -151,7 +151,7 @@ class Asked:
     def __init__(self, **settings):
         self.settings = {"spark.master": "yarn"} | settings
         self.conf = self.settings
-        self.sparkContext = self._jsc = self
+        self.sparkContext = self._jsc = self._jsparkSession = self
 
     def sc(self):
         return self

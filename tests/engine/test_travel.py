@@ -101,7 +101,7 @@ def test_places_that_cannot_be_written_are_named(tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise OSError("no space")
 
-    monkeypatch.setattr(fsspec.filesystem("memory"), "put_file", refuse)
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), "put_file", refuse)
     with pytest.raises(CheckpointError, match="cannot be written to; got no space"):
         travel.sent(travel.environment(), tmp_path, "memory://full")
 

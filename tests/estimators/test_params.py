@@ -30,6 +30,7 @@ OTHERS = {
     "fineTuneStrategy": "iterative_reduce",
     "numWorkers": 3,
     "numThreads": 2,
+    "bandwidth": 1e6,
     "bandwidth": 2e6,
     "seed": 5,
     "security": "none",
