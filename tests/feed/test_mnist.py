@@ -277,6 +277,6 @@ def test_an_address_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise OSError("no space")
 
-    monkeypatch.setattr(fsspec.filesystem("memory"), "pipe_file", refuse)
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), "pipe_file", refuse)
     with pytest.raises(DataError, match="cannot be written to; got no space"):
         mnist.keep_at("memory://full/mnist")
