@@ -83,7 +83,7 @@ class Forked:
         while self.poll() is None:
             if time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired("worker", seconds)
-            time.sleep(0.01)
+            time.sleep(0.01)  # waitpid knows no limit of time
         return self.returncode
 
     def kill(self) -> None:
@@ -184,7 +184,7 @@ def killed(folder: Path, name: str, chance: np.random.Generator) -> str:
     word = b"u" if chance.random() < 0.15 else b"o"
     if not until(heard, word, 120.0):
         os.kill(pid, signal.SIGKILL)
-    time.sleep(chance.uniform(0.0, MOST_SECONDS))
+    time.sleep(chance.uniform(0.0, MOST_SECONDS))  # the kill falls where chance will
     os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     os.close(heard)

@@ -170,7 +170,7 @@ def _cut_off(way: Agreement, folder: Path) -> dict[str, object]:
         watch.has_begun.wait()
         moments.append(time.monotonic())
         sh("ip netns exec h1 ip link set eth0 down")
-        time.sleep(CUT_SECONDS)
+        time.sleep(CUT_SECONDS)  # how long the cable is out is what is measured
         sh("ip netns exec h1 ip link set eth0 up")
         moments.append(time.monotonic())
 

@@ -60,7 +60,7 @@ def test_every_way_of_agreeing_works_between_executors(clusters, applications, t
     assert all("photinus.zip/" in home for home, _ in homes), homes
     assert len({executor for _, executor in homes}) == 2
 
-    fixed = tiny.program(workers=4, recipes=(*tiny.recipes, all_reduce(codec="fp32", owners=2)))
+    fixed = tiny.program(workers=4, recipes=(*tiny.recipes, all_reduce(codec="fp32", owners=4)))
     assert_same_bits(driver.train("fixed", fixed, tiny.data), fixed, tiny.data, tiny)
 
     ways = (publish(every=Steps(4), exact_every=5), gossip(every=Steps(4), exact_every=5))

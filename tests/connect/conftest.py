@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -65,32 +65,35 @@ def connect_server(folder, master="local[4,8]", **conf):
         "OMP_NUM_THREADS": "1",
     }
     environment.pop("SPARK_REMOTE", None)
-    with (folder / "server.log").open("w") as log:
-        server = subprocess.Popen(
-            [*submit, "--class", _CLASS, "--name", "connect", "spark-internal"],
-            stdout=log,
-            stderr=log,
-            env=environment,
-            start_new_session=True,
-        )
+    server = subprocess.Popen(
+        [*submit, "--class", _CLASS, "--name", "connect", "spark-internal"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+    said, news = [], threading.Event()
+    reader = threading.Thread(target=_read, args=(server.stdout, said, news), daemon=True)
+    reader.start()
     try:
-        _await_port(port, server, folder / "server.log")
+        assert news.wait(_START_SECONDS), f"Spark Connect did not start:\n{said[-30:]}"
+        assert server.poll() is None, f"Spark Connect has ended:\n{said[-30:]}"
         yield f"sc://localhost:{port}/;token={token}"
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
+        reader.join()
+        server.stdout.close()
 
 
-def _await_port(port, server, log):
-    deadline = time.monotonic() + _START_SECONDS
-    while server.poll() is None and time.monotonic() < deadline:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-        except OSError:
-            time.sleep(0.2)
-        else:
-            return
-    pytest.fail(f"Spark Connect did not start:\n{log.read_text()[-3000:]}")
+def _read(pipe, said, news):
+    """Keeps what the server says; the news is that it listens, or that it has ended."""
+    for line in pipe:
+        said.append(line)
+        if "Spark Connect server started" in line:
+            news.set()
+    news.set()
 
 
 @pytest.fixture(scope="session")

@@ -156,6 +156,20 @@ def test_tasks_end_by_themselves_when_the_client_is_lost(assignment, tiny):
             afar.result()
 
 
+def test_tasks_wait_for_a_coordinator_as_long_as_the_client_lives(assignment):
+    job = assignment(lost_seconds=2.0)
+    with Afar(job) as afar:
+        tasks = Tasks(afar.hosted(Faults(), "127.0.0.1"), job.data)
+        tasks.start(1)
+        deadline = time.monotonic() + 3.0
+        while time.monotonic() < deadline:
+            assert not afar.wait(0.05)
+        tasks.start(0)
+        until_over(afar, tasks)
+        tasks.end()
+    assert tasks.errors == {}
+
+
 def test_a_later_attempt_of_slot_0_stands_by_while_the_coordinator_lives(
     assignment, tiny, tmp_path
 ):

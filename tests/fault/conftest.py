@@ -85,7 +85,7 @@ class Hadoop:
             if found:
                 return found
             assert time.monotonic() < deadline, f"{what} did not come within {seconds} s"
-            time.sleep(0.1)
+            time.sleep(0.1)  # containers and their files come untold: YARN sends no event
 
     def said(self, container):
         """Returns what a container wrote to its standard output."""

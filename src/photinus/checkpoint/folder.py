@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,9 @@ class RunFolder:
                 self._accept(resume)
             if not folder.is_dir():
                 folder.mkdir(mode=0o700, parents=True)
-        probe = self.path / f".probe-{os.getpid()}"
+        probe = self.path / f".probe-{uuid.uuid4().hex}"
         probe.touch(mode=0o600)
-        probe.unlink(missing_ok=True)  # another host may have a process of the same number
+        probe.unlink()
 
     def _accept(self, resume: bool) -> None:
         names = {e.name for e in self.path.iterdir()} if self.path.exists() else set()

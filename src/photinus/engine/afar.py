@@ -7,7 +7,6 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from photinus.core.errors import CheckpointError, RunFailedError, UsageError
@@ -50,12 +49,7 @@ class Afar:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
             self.stop(str(error) or type(error).__name__)
         self._drain()

@@ -19,6 +19,7 @@ import os
 import platform
 import re
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -54,6 +55,7 @@ class Corner:
         self.path = Path(folder) / f"connect-{term}"
         self._place = LocalPlace(self.path)
         self._beats, self._beaten = 0, -_PULSE_SECONDS
+        self._felt: tuple[bytes | None, float] = (None, time.monotonic())
 
     # -- what the client does --------------------------------------------------------------------
 
@@ -130,7 +132,7 @@ class Corner:
             got = f"nothing of this run on {platform.node()}"
             raise NotReadyError(f"{where} is not seen by a task", got=got, do=do)
         try:
-            self._place.put(f"seen/{os.getpid()}", b"")
+            self._place.put(f"seen/{uuid.uuid4().hex}", b"")
         except LinkError as error:
             wrong = f"{where} cannot be written by a task on {platform.node()}"
             raise NotReadyError(wrong, got=error, do=do) from error
@@ -147,7 +149,7 @@ class Corner:
     def announce(self, term: int, address: str) -> bool:
         """Tells where the coordinator of a term listens; False where another one has that term."""
         path, text = self.path / f"host-{term}.json", json.dumps({"address": address})
-        aside = self.path / f".host-{term}-{os.getpid()}"
+        aside = self.path / f".host-{uuid.uuid4().hex}"
         aside.write_text(text)
         try:
             os.link(aside, path)
@@ -174,9 +176,12 @@ class Corner:
         gone = {"reason": "the client has ended the run", "saves": False}
         return None if self.path.is_dir() else gone
 
-    def pulse(self) -> str:
-        """Returns the client's last sign of life."""
-        return (self._pulse() or b"").decode()
+    def silent_seconds(self) -> float:
+        """Returns how long the client's pulse has stood still, as far as this task has looked."""
+        pulse, now = self._pulse(), time.monotonic()
+        if pulse != self._felt[0]:
+            self._felt = (pulse, now)
+        return now - self._felt[1]
 
     def say(self, result: Result | None, failure: str = "", kind: str = "") -> None:
         """Leaves the outcome."""

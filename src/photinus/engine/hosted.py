@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import threading
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -63,7 +62,7 @@ class Hosted:
 
         Raises:
             NotReadyError: this task does not see the run folder.
-            LinkLostError: no coordinator is to be found any more.
+            LinkLostError: neither a coordinator nor the client is to be found any more.
         """
         corner = Corner(self.assignment.folder, self.assignment.term)
         corner.check()
@@ -88,23 +87,26 @@ class _Task:
     lives: int = 0
 
     def run(self) -> None:
-        patience = self.hosted.assignment.lost_seconds
-        lost_at, left = time.monotonic() + patience, 0
+        left = 0
         while not self.corner.has_outcome:
-            began, here = time.monotonic(), self.corner.host()
+            here = self.corner.host()
             if here is not None and here[0] > left:
                 was_told = self._has_lived(*here)
-                if was_told or time.monotonic() - began > 2 * _LOOK_SECONDS:
-                    lost_at = time.monotonic() + patience
                 # who was told to go waits for the outcome, or for a newer coordinator
                 left, here = (here[0], here) if was_told else (left, None)
             if here is None and self.slot == 0 and not self.corner.has_outcome:
                 self._host()
-                lost_at = time.monotonic() + patience
-            if time.monotonic() > lost_at or not self.corner.is_ours:
-                wrong, got = "no coordinator is to be found", f"none for {patience:g} s"
-                raise LinkLostError(wrong, got=got, do="look at the log of slot 0's task")
+            self._look_for_the_client()
             threading.Event().wait(_PAUSE_SECONDS)
+
+    def _look_for_the_client(self) -> None:
+        """While the client lives, a coordinator will come: slot 0's task is started again."""
+        if not self.corner.is_ours:
+            raise LinkLostError("another client has resumed this run", do="look at that one's")
+        silent = self.corner.silent_seconds()
+        if silent > self.hosted.assignment.lost_seconds:
+            got = f"no coordinator, and no sign of the client for {silent:.0f} s"
+            raise LinkLostError("the run is lost", got=got, do="look at the client; then resume")
 
     def _has_lived(self, term: int, address: str) -> bool:
         """Lives under a coordinator until that says it is over; False where it was lost."""
@@ -225,7 +227,6 @@ class _Watch:
     def __init__(self, hall: Hall, corner: Corner, assignment: Assignment) -> None:
         self._hall, self._corner, self._assignment = hall, corner, assignment
         self._closed = threading.Event()
-        self._pulse, self._beaten = "", time.monotonic()
         self._thread = threading.Thread(target=self._look, name="photinus-watch", daemon=True)
         self._thread.start()
 
@@ -247,15 +248,13 @@ class _Watch:
 
     def _asked(self) -> dict[str, Any] | None:
         """Returns why the end has come, if it has."""
-        asked, now, pulse = self._corner.asked(), time.monotonic(), self._corner.pulse()
+        asked = self._corner.asked()
         if asked is not None:
             return asked
         newest = self._corner.place.newest_term()
         if newest > self._assignment.term:
             self.is_fenced = True
             return {"reason": f"term {newest} has taken over", "saves": False}
-        if pulse != self._pulse:
-            self._pulse, self._beaten = pulse, now
-        if now - self._beaten > self._assignment.lost_seconds:
+        if self._corner.silent_seconds() > self._assignment.lost_seconds:
             return {"reason": "the client is lost", "saves": True}
         return None

@@ -68,8 +68,7 @@ class LocalEngine(Engine):
         ):
             errand = hall.errand(self._faults)
             files = _dealt(data.checked(), assignment, Path(folder))
-            family = _Family(assignment, hall, errand, files)
-            family.before = self._before
+            family = _Family(assignment, hall, errand, files, self._before)
             try:
                 family.watch()
             except KeyboardInterrupt:
@@ -98,12 +97,16 @@ class _Family:
     """The children of one run."""
 
     def __init__(
-        self, assignment: Assignment, hall: Hall, errand: Errand, files: list[tuple[str, str]]
+        self,
+        assignment: Assignment,
+        hall: Hall,
+        errand: Errand,
+        files: list[tuple[str, str]],
+        before: Callable[[int], Sequence[str]],
     ) -> None:
         self._assignment, self._hall, self._files = assignment, hall, files
-        self._errand = errand
+        self._errand, self._before = errand, before
         self._children: dict[int, subprocess.Popen[bytes]] = {}
-        self.before: Callable[[int], Sequence[str]] = lambda slot: ()  # noqa: ARG005
         self._births, self._early = 0, Counter[int]()
         self._leases: dict[int, int] = {}
 
@@ -140,7 +143,7 @@ class _Family:
         sent = _pickled(Order(self._errand, slot, attempt, features, labels, scale))
         self._births, self._leases[slot] = self._births + 1, self._hall.lease(slot)
         child = subprocess.Popen(  # noqa: S603 - what stands before is the caller's own word
-            [*self.before(slot), sys.executable, "-m", "photinus.engine.child"],
+            [*self._before(slot), sys.executable, "-m", "photinus.engine.child"],
             stdin=subprocess.PIPE,
             env={**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
             process_group=0,  # Ctrl-C reaches the driver alone, and that tells the children

@@ -77,7 +77,7 @@ class LocalPlace(Place):
     def put(self, name: str, data: bytes) -> None:
         """See `Place.put`; a place that was removed is not made again."""
         target = self._path / name
-        aside = target.with_name(_HIDDEN + target.name)
+        aside = target.with_name(_HIDDEN + uuid.uuid4().hex)
         try:
             target.parent.mkdir(exist_ok=True, mode=0o700)
             with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
