@@ -23,12 +23,18 @@ from pyspark import __file__ as pyspark_file
 from pyspark import cloudpickle
 
 import photinus
+from photinus.engine.faults import Faults
 from photinus.engine.java import ensure_java
 from photinus.report.ledger import audit
 
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 CLASSES = "org.apache.spark.deploy"
 PATIENT_SECONDS = 240.0
+INSTALLED = {
+    "spark.executorEnv.PYTHONPATH": str(Path(photinus.__file__).parents[1]),
+    "spark.python.daemon.module": "photinus.engine.spark_daemon",
+}
+"""As where photinus is installed on the executors."""
 SAFE = {
     "spark.authenticate": "true",
     "spark.network.crypto.enabled": "true",
@@ -77,18 +83,24 @@ class Cluster:
         settings: of Spark's, for all its processes and every application.
         workers: how many.
         cores: of each.
+        master: instead of processes of its own, what the application starts by itself.
+        installed: so that Python workers are forked with their libraries loaded.
     """
 
-    def __init__(self, folder, settings, *, workers=2, cores=2):
+    def __init__(self, folder, settings, *, workers=2, cores=2, master="", installed=False):
         self.folder, self.home = folder, Path(pyspark_file).parent
         folder.mkdir(parents=True)
         self.settings = USUAL | {"spark.authenticate.secret": secrets.token_hex(16)} | settings
+        self.settings |= INSTALLED if installed else {}
         self.cores, self.processes = cores, {}
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        self.url = f"spark://127.0.0.1:{self.port}"
+        self.url = master or f"spark://127.0.0.1:{self.port}"
         self._write(folder / "conf", {"spark.master": self.url})
+        if master:
+            self.home = self._linked()  # Spark writes beside its own files there
+            return
         try:
             self._start("master", "master.Master", "--host", "127.0.0.1", "--port", str(self.port))
             self._await("master", "New state: ALIVE")
@@ -104,6 +116,13 @@ class Cluster:
         name, work = f"worker{n}", str(self.folder / f"work{n}")
         own = ("--host", f"127.0.0.{n + 1}", "-c", str(self.cores), "-m", "2g", "-d", work)
         self._start(name, "worker.Worker", *own, self.url)
+
+    def _linked(self):
+        home = self.folder / "home"
+        home.mkdir()
+        for entry in self.home.iterdir():
+            (home / entry.name).symlink_to(entry)
+        return home
 
     def _write(self, conf, extra):
         conf.mkdir(exist_ok=True)
@@ -158,6 +177,24 @@ class Cluster:
             name: [p for p in children_of(process.pid) if "CoarseGrainedExecutor" in words_of(p)]
             for name, process in self.processes.items()
         }
+
+    def python_workers(self, executor, like):
+        """How many processes of Python have as many connections as one that has its seat.
+
+        Fewer than that has a worker that still loads its libraries or reads its rows.
+        """
+        sockets = self.sockets_of(like)
+        return sum(self.sockets_of(pid) >= sockets for pid in children_of(executor))
+
+    @staticmethod
+    def sockets_of(pid):
+        """How many a process holds: a worker has one to its executor, two to the coordinator."""
+        links = []
+        with contextlib.suppress(OSError):
+            for entry in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    links.append(os.readlink(entry))
+        return sum(link.startswith("socket:") for link in links)
 
     def executor_of(self, pid):
         """The executor that a Python worker belongs to: (worker, process id)."""
@@ -233,12 +270,13 @@ class Driver:
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
 
-    def start(self, name, program, data, **fields):
+    def start(self, name, program, data, *, faults=None, pool="", **fields):
         """Orders a job; its ledger and result are kept under its name."""
         place = self.folder / name
         place.mkdir()
         assignment = {"program": program, "data": data, "run": os.urandom(16)} | fields
-        (place / "order").write_bytes(cloudpickle.dumps(assignment))
+        order = {"assignment": assignment, "faults": faults or Faults(), "pool": pool}
+        (place / "order").write_bytes(cloudpickle.dumps(order))
         self.say(place)
 
     def result(self, name, seconds=PATIENT_SECONDS):

@@ -35,11 +35,14 @@ def told(job):
 
 def work(spark, folder):
     """Runs the order that lies in a folder; its result is beside it."""
-    name, assignment = folder.name, cloudpickle.loads((folder / "order").read_bytes())
+    order = cloudpickle.loads((folder / "order").read_bytes())
+    name, assignment = folder.name, order["assignment"]
+    if order["pool"]:
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", order["pool"])
     book = Book(folder / "ledger.jsonl", assignment["run"])
     assignment = Assignment(**assignment, emit=told(name), enter=book.enter)
     try:
-        result = SparkEngine(spark).run(assignment)
+        result = SparkEngine(spark, order["faults"]).run(assignment)
     except Exception as error:
         tell(name, "Failed", text=str(error), kind=type(error).__name__)
     else:
@@ -71,6 +74,10 @@ def main(archive):
         if line == "homes\n":
             rows = spark.range(0, 4, 1, 4).mapInArrow(homes, "home string, executor string")
             tell("", "Homes", rows=sorted({(r["home"], r["executor"]) for r in rows.collect()}))
+            continue
+        if line == "pools\n":
+            pools = spark.sparkContext._jsc.sc().getAllPools()
+            tell("", "Pools", names=[pools.apply(n).name() for n in range(pools.size())])
             continue
         InheritableThread(target=work, args=(spark, Path(line.strip())), daemon=True).start()
     spark.stop()

@@ -60,7 +60,7 @@ def test_every_way_of_agreeing_works_between_executors(clusters, applications, t
     assert all("photinus.zip/" in home for home, _ in homes), homes
     assert len({executor for _, executor in homes}) == 2
 
-    fixed = tiny.program(workers=4, recipes=(*tiny.recipes, all_reduce(codec="fp32", owners=4)))
+    fixed = tiny.program(workers=4, recipes=(*tiny.recipes, all_reduce(codec="fp32", owners=2)))
     assert_same_bits(driver.train("fixed", fixed, tiny.data), fixed, tiny.data, tiny)
 
     ways = (publish(every=Steps(4), exact_every=5), gossip(every=Steps(4), exact_every=5))
@@ -72,3 +72,12 @@ def test_every_way_of_agreeing_works_between_executors(clusters, applications, t
     assert sum(meeting["taken"] for meeting in met) > 0
     assert all(m["published"] == m["taken"] + m["missing"] for m in met)
     assert not driver.of("WorkerLost")
+
+
+def test_a_cluster_that_the_application_starts_gives_the_same_bits(clusters, applications, tiny):
+    cluster = clusters(master="local-cluster[2,2,1024]")
+    driver = applications(cluster)
+    program = dbn_program(len(tiny.features))
+    assert_same_bits(driver.train("dbn", program, tiny.data), program, tiny.data, tiny)
+    driver.say("homes")
+    assert len({executor for _, executor in driver.wait("Homes")["rows"]}) == 2

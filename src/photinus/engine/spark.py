@@ -108,7 +108,11 @@ class SparkEngine(Engine):
         def job(errand: Errand | Hosted, counted: Mapping[int, int] | None = None) -> SparkJob:
             task = _task(_Reads(errand, spec, data.checks, data.budget, counted))
             check_size(task)
-            return SparkJob(of, frame.mapInArrow(task, _SCHEMA).collect, assignment.run.hex())
+
+            def act() -> list[Any]:  # a plan that failed gives the same error again, and no job
+                return frame.mapInArrow(task, _SCHEMA).collect()
+
+            return SparkJob(of, act, assignment.run.hex())
 
         if is_connect(spark):
             if not isinstance(assignment.data, ArrayData):  # arrays were dealt out already

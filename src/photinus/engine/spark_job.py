@@ -145,7 +145,8 @@ def cause_of(error: object) -> str:
     """
     if error is None:
         return "all its tasks ended early"
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    stripped = (line.strip().removeprefix(": ") for line in str(error).splitlines())
+    lines = [line for line in stripped if line]
     python = [line for line in lines if _ERROR.match(line)]
     named = [line for line in lines if "Error" in line or "Exception" in line]
     return (python or named or lines or [type(error).__name__])[-1][:300]

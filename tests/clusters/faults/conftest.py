@@ -1,0 +1,120 @@
+"""A long run on a cluster, and what a fault cost it."""
+
+import os
+import time
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from photinus.core.clock import Steps
+from photinus.engine.base import ArrayData
+from photinus.engine.faults import Faults
+from photinus.models.logistic import LogisticStage
+from photinus.nodes.program import Phase, Program
+from photinus.strategies.recipes import averaging
+
+ROWS, BATCH, FACTOR = 2_000, 20, 15.0
+
+
+def long_program(epochs, workers):
+    stage = LogisticStage(features=50, classes=10, epochs=epochs, batch_size=BATCH, lr=0.05)
+    agreement = averaging(every=Steps(10), codec="fp32")
+    return Program(phases=(Phase(stage=stage, agreement=agreement),), workers=workers)
+
+
+def long_data():
+    chance = np.random.default_rng(0)
+    features = chance.random((ROWS, 50), dtype=np.float32)
+    return ArrayData(features, chance.integers(0, 10, ROWS))
+
+
+class Run:
+    """A long run on a cluster, and what a fault cost it.
+
+    Steps are slowed, so that a run outlasts the start of an executor on any machine.
+    """
+
+    def __init__(self, cluster, driver, name, steps, workers):
+        self.cluster, self.driver, self.name = cluster, driver, name
+        self.workers, self.at = workers, 0.0
+        self.epochs, slow = steps * BATCH * workers / ROWS, Faults()
+        for slot in range(workers):
+            slow = slow.slow(slot, FACTOR)
+        program = long_program(self.epochs, workers)
+        driver.start(self.name, program, long_data(), faults=slow)
+        driver.wait("RoundClosed", self.name, version=20)
+
+    def pid(self, slot):
+        joined = self.of("WorkerJoined")
+        return [line["pid"] for line in joined if line["slot"] == slot][-1]
+
+    @property
+    def version(self):
+        return self.of("RoundClosed")[-1]["version"]
+
+    def executor_of(self, slot):
+        return self.cluster.executor_of(self.pid(slot))
+
+    def slots_on(self, executor):
+        return {s for s in range(self.workers) if self.executor_of(s) == executor}
+
+    def hit(self, number, *pids):
+        """Sends a signal; the figures are counted from here."""
+        self.at = time.time()
+        for pid in pids:
+            os.kill(pid, number)
+
+    def back(self, slots, lease=2):
+        """Waits until new workers hold these seats."""
+        return [self.driver.wait("WorkerJoined", self.name, slot=s, lease=lease) for s in slots]
+
+    def assert_whole(self):
+        assert self.of("RoundClosed")[-1]["examples"] >= ROWS * self.epochs
+
+    def of(self, event):
+        return self.driver.of(event, self.name)
+
+    @property
+    def warnings(self):
+        return [line["text"] for line in self.of("Warned")]
+
+    def ended(self, record_property, slots):
+        """Every example is in the result, and everybody's part was in rounds again."""
+        self.driver.result(self.name, seconds=400)
+        self.assert_whole()
+        rounds = self.of("RoundClosed")
+        others = [r["at"] for r in rounds if r["at"] > self.at and set(r["slots"]) - set(slots)]
+        times = [self.at, *others]
+        seated = {
+            slot: next(
+                line["at"]
+                for line in self.of("WorkerJoined")
+                if line["slot"] == slot and line["at"] > self.at
+            )
+            for slot in slots
+        }
+        counts = [
+            next(r["at"] for r in rounds if r["at"] > seated[slot] and slot in r["slots"])
+            for slot in slots
+        ]
+        self.gap = max(b - a for a, b in pairwise(times))
+        record_property("longest seconds without a round of the others", round(self.gap, 2))
+        record_property("seconds to the next round", round(times[1] - self.at, 2))
+        record_property("seconds until its seats count", round(max(counts) - self.at, 2))
+        without = [r for r in rounds if self.at < r["at"] < min(counts)]
+        record_property("rounds meanwhile", len(without))
+        return self
+
+    def reasons(self):
+        return {line["reason"] for line in self.of("WorkerLost")}
+
+
+@pytest.fixture
+def runs(field, request):
+    """Starts a long run on the file's cluster, and follows it."""
+
+    def start(steps, workers=4):
+        return Run(*field, request.node.name, steps, workers)
+
+    return start

@@ -1,0 +1,84 @@
+"""Executors are killed and frozen, hosts are lost: the others go on, and every push counts once."""
+
+import signal
+import time
+
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow]
+
+SETTINGS = {
+    "spark.cores.max": "4",
+    "spark.task.maxFailures": "2",
+    "spark.network.timeout": "10s",
+    "spark.network.timeoutInterval": "2s",
+    "spark.storage.blockManagerHeartbeatTimeoutMs": "10000",
+    "spark.executor.heartbeatInterval": "2s",
+}
+"""Spark takes a silent executor for lost soon (its default is two minutes), and forgives once."""
+
+
+@pytest.fixture(scope="module")
+def field(clusters, applications):
+    """Three hosts, two of which have an executor."""
+    cluster = clusters(SETTINGS, workers=3, installed=True)
+    return cluster, applications(cluster)
+
+
+def test_a_killed_executor_costs_its_seats_for_a_while_and_nobody_elses(runs, record_property):
+    run = runs(steps=4_000)
+    place, executor = run.executor_of(1)
+    slots = run.slots_on((place, executor))
+    assert len(slots) == 2
+    run.hit(signal.SIGKILL, executor)
+    run.back(slots)
+    assert run.executor_of(1)[1] != executor
+    run.ended(record_property, slots)
+    assert run.gap < 5
+    assert run.reasons() == {"its connection closed and did not come back"}
+    lost = {line["slot"] for line in run.of("WorkerLost")}
+    assert lost == slots
+
+
+def test_a_frozen_executor_whose_python_lives_is_a_zombie_that_counts_once(runs, record_property):
+    """Spark replaces it, and 10 s later ends it; until then its workers sit, and count."""
+    run = runs(steps=6_000)
+    zombie = run.executor_of(1)
+    slots = run.slots_on(zombie)
+    run.hit(signal.SIGSTOP, zombie[1])
+    given_up = "requests to kill executors"
+    run.cluster.until(lambda: given_up in run.cluster.log("master"), "Spark replaces the zombie")
+    replaced = time.time()
+    run.back(slots)
+    assert run.executor_of(1) != zombie
+    run.ended(record_property, slots)
+    record_property("seconds until Spark replaced it", round(replaced - run.at, 1))
+    lost = run.of("WorkerLost")
+    rounds = [r for r in run.of("RoundClosed") if replaced < r["at"] < lost[0]["at"]]
+    assert any(slots <= set(r["slots"]) for r in rounds), "zombies that sit count"
+    assert {line["slot"] for line in lost} == slots
+    assert run.gap < 5
+
+
+def test_more_lost_executors_than_spark_forgives_end_no_run(runs):
+    """Its second failure ends Spark's job; ours is submitted again, within the same term."""
+    run = runs(steps=7_000)
+    for lease in (2, 3, 4):
+        executor = run.executor_of(1)[1]
+        run.hit(signal.SIGKILL, executor)
+        run.back([1], lease)
+    run.driver.result(run.name, seconds=400)
+    assert any("it is submitted again" in text for text in run.warnings), run.warnings
+    run.assert_whole()
+    assert {line["lease"] for line in run.of("WorkerJoined")} >= {1, 2, 3, 4}
+
+
+def test_a_host_that_is_lost_for_good_is_replaced_by_another_executor(runs, record_property):
+    run = runs(steps=4_000)
+    place, executor = run.executor_of(1)
+    slots = run.slots_on((place, executor))
+    run.hit(signal.SIGKILL, run.cluster.processes[place].pid, executor)
+    run.back(slots)
+    assert place not in {run.executor_of(slot)[0] for slot in range(4)}
+    run.ended(record_property, slots)
+    assert run.gap < 5
