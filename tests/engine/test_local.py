@@ -1,5 +1,7 @@
+import os
 import tempfile
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from photinus.engine.simulated import SimulatedEngine
 from photinus.feed.arrays import FeedOrder, PartitionFeed
 from photinus.feed.rows import Rows
 from photinus.models.logistic import LogisticStage
+from photinus.models.module import ModuleStage
+from photinus.nodes.program import Phase, Program
 from photinus.strategies.outer import Sgd
 from photinus.strategies.recipes import averaging
 
@@ -129,3 +133,69 @@ def test_what_stands_before_a_workers_command_is_asked_for_each_slot(tiny, tmp_p
     program = tiny.program(recipes=tiny.recipes[:1], epochs=1.0)
     LocalEngine(before=before).run(tiny.assignment(program))
     assert sorted((tmp_path / "said").read_text().split()) == ["0", "1"]
+
+
+@pytest.mark.slow
+def test_a_cap_on_bandwidth_holds_for_every_worker_and_changes_no_bit(tiny):
+    """Rounds of 200 kB from each of two workers that may send 500 kB a second."""
+    chance = np.random.default_rng(0)
+    features = chance.random((64, 5_000), dtype=np.float32)
+    stage = LogisticStage(features=5_000, classes=10, epochs=16.0, batch_size=8)
+    phase = Phase(stage=stage, agreement=averaging(every=Steps(4), codec="fp32"))
+    data = ArrayData(features, chance.integers(0, 10, 64))
+    rate, rounds, results = 500e3, [], []
+
+    def note(event):
+        if type(event).__name__ == "RoundClosed":
+            rounds.append((time.monotonic(), event.bytes_up))
+
+    for bandwidth, emit in ((rate, note), (None, lambda event: None)):
+        program = Program(phases=(phase,), workers=2, bandwidth=bandwidth)
+        results.append(LocalEngine().run(tiny.assignment(program, data=data, emit=emit)))
+    assert same_bits(*results)
+    seconds = rounds[-1][0] - rounds[0][0]
+    sent = sum(size for _, size in rounds[1:]) / 2
+    assert sent > 5 * 200e3
+    # a burst of 64 KiB, and what the system's buffers held at the first round's end
+    assert sent / rate < seconds + 0.3
+
+
+def used_seconds(pid):
+    """The processor time of a process, and how many threads it has."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), int(fields[17])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not Path("/proc/self/stat").exists(), reason="reads processes as Linux shows them"
+)
+def test_a_worker_computes_in_as_many_threads_as_it_is_told(tiny):
+    """With one thread it never takes more than one processor's time."""
+    chance = np.random.default_rng(0)
+    data = ArrayData(chance.random((256, 500), dtype=np.float32), chance.integers(0, 10, 256))
+    arguments = {"in_features": 500, "out_features": 500}
+    stage = ModuleStage(module="torch.nn:Linear", arguments=arguments, epochs=30.0, batch_size=128)
+    phase = Phase(stage=stage, agreement=averaging(every=Steps(4), codec="fp32"))
+    seen = {}
+
+    def run(threads):
+        looks, pids = [], []
+
+        def note(event):
+            if type(event).__name__ == "WorkerJoined":
+                pids.append(event.pid)
+            if type(event).__name__ == "RoundClosed" and pids:
+                looks.append((time.monotonic(), *used_seconds(pids[0])))
+
+        program = Program(phases=(phase,), workers=1, threads=threads)
+        LocalEngine().run(tiny.assignment(program, data=data, emit=note))
+        (began, before, _), (ended, after, many) = looks[1], looks[-1]
+        seen[threads] = many, after - before, ended - began
+
+    run(1)
+    run(3)
+    # each of its own threads that computes has two helpers then
+    assert seen[3][0] >= seen[1][0] + 2
+    _, used, passed = seen[1]
+    assert used <= passed + 0.03, "the clock of processor time ticks each hundredth of a second"

@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from photinus.core.errors import message
 from photinus.core.events import Event, Warned
@@ -54,14 +54,15 @@ class Departures:
 
     def __init__(self, context: SparkContext) -> None:
         self._context, self._scala = context, context._jsc.sc()
-        setting = context.getConf().get("spark.decommission.enabled", "false")
-        self.is_possible = setting == "true" and not re.match(ONE_PROCESS, str(context.master))
+        conf = context.getConf()
+        is_told = conf.get("spark.decommission.enabled", "false") == "true"
+        self.is_possible = is_told and not re.match(ONE_PROCESS, str(context.master))
+        self._is_elastic = conf.get("spark.dynamicAllocation.enabled", "false") == "true"
 
     def tasks(self, stages: list[int]) -> list[Departing]:
         """Returns the tasks of these stages that run on such executors."""
-        ids = self._scala.schedulerBackend().getExecutorIds()
         scheduler = self._scala.taskScheduler()
-        names = [ids.apply(n) for n in range(ids.size())]
+        names = self._executors()
         leaving = {n for n in names if scheduler.getExecutorDecommissionState(n).isDefined()}
         found = []
         for stage in stages if leaving else ():
@@ -76,6 +77,16 @@ class Departures:
         why = f"executor {task.executor} is decommissioned"
         # interrupted: else Spark first waits 4 s for the Python worker, which has no seat any more
         self._scala.killTaskAttempt(task.task, True, why)  # noqa: FBT003 - a call into Java
+        names = self._executors()
+        if self._is_elastic and task.executor in names:
+            # which takes a task that was killed for one that is done, and asks for no other place
+            java: Any = self._context._jvm
+            nowhere = java.PythonUtils.toScalaMap(java.java.util.HashMap())
+            self._scala.requestTotalExecutors(len(names), 0, nowhere)
+
+    def _executors(self) -> list[str]:
+        ids = self._scala.schedulerBackend().getExecutorIds()
+        return [ids.apply(n) for n in range(ids.size())]
 
 
 @dataclass
