@@ -6,6 +6,7 @@ import pytest
 from photinus.core.clock import Steps
 from photinus.engine.base import ArrayData, part_of
 from photinus.feed.rows import Rows
+from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.strategies.recipes import all_reduce, averaging, downpour, publish
 
 
@@ -84,3 +85,38 @@ def test_the_drivers_arrays_are_dealt_alike(field):
     program = field.program(averaging(every=Steps(10)), 4)
     parts = [part_of(Rows.of(*data.part(program, s)), program) for s in range(4)]
     assert not field.play(averaging(every=Steps(10)), parts=parts).run().tape.warnings()
+
+
+def trained_dbn(field, features, *, scale=None, visible="bernoulli", epochs=0.5):
+    """The warnings of a small network that two workers train."""
+    model = DBN(
+        inputs=6,
+        hidden=(4, 3),
+        classes=3,
+        precision="mkl",
+        pretraining=Pretraining(epochs=epochs, visible=visible),
+        fine_tuning=FineTuning(epochs=0.5),
+    )
+    program = field.program(averaging(every=Steps(2)), 2, stages=model.stages())
+    picks = np.array_split(np.arange(len(features)), 2)
+    rows = [Rows.of(features[p], field.labels[p], scale=scale) for p in picks]
+    parts = [part_of(r, program) for r in rows]
+    played = field.play(averaging(every=Steps(2)), 2, parts=parts, stages=model.stages())
+    return played.run().tape.warnings()
+
+
+def test_inputs_that_are_no_probabilities_are_told_of_once_with_what_to_set(field):
+    pixels = np.random.default_rng(0).integers(0, 300, field.features.shape)
+    pixels[0], pixels[-1] = 0, 300
+    (warning,) = trained_dbn(field, pixels.astype(np.float32))
+    assert warning == (
+        "rbm1 takes its inputs for probabilities, from 0 to 1; got numbers from 0 to 300; "
+        'set data.scale, to 1/255 for bytes; or visible="gaussian", standardised'
+    )
+
+
+def test_scaled_inputs_and_those_of_other_units_are_not_told_of(field):
+    pixels = np.random.default_rng(0).integers(0, 256, field.features.shape).astype(np.uint8)
+    assert not trained_dbn(field, pixels, scale=1 / 255)
+    assert not trained_dbn(field, field.features.astype(np.float32), visible="gaussian")
+    assert not trained_dbn(field, pixels, scale=1.0, epochs=0)

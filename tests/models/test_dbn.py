@@ -78,6 +78,15 @@ def test_the_stages_have_their_names_sizes_and_order():
     assert (stages[0].batch_size, stages[-1].batch_size) == (100, 250)
 
 
+def test_the_first_step_of_the_usual_fine_tuning_moves_every_weight():
+    """With agreement on whole gradients a step is an epoch, and the first may be the only one."""
+    stage = small(fine_tuning=FineTuning()).stages()[-1]
+    trained = stage.build((), 1).parameters.trained
+    before = trained.copy()
+    stage.inner().step(trained, np.ones_like(trained), 0.0)
+    assert (trained != before).all()
+
+
 @pytest.mark.parametrize("hidden", [(5,), (9, 8, 7, 6, 5)])
 def test_any_depth(hidden):
     dbn = small(

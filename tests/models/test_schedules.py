@@ -25,12 +25,16 @@ def test_a_rate_falls_over_the_last_third():
 
 def test_cosine_warms_up_straight_and_falls_by_half_a_cosine():
     cosine = Schedule.cosine(2.0, warm_up=0.2, floor=0.5)
-    assert math.isclose(cosine.at(0.1), 1.0)
+    assert math.isclose(cosine.at(0.1), 1.1)
     assert math.isclose(cosine.at(0.2), 2.0)
     for p in (0.3, 0.6, 0.9):
         expected = 0.5 + 1.5 * (1 + math.cos(math.pi * (p - 0.2) / 0.8)) / 2
         assert math.isclose(cosine.at(p), expected)
     assert math.isclose(cosine.at(1.0), 0.5)
+
+
+def test_the_first_step_of_a_warm_up_moves():
+    assert math.isclose(Schedule.cosine(2.0, warm_up=0.2).at(0.0), 0.2)
 
 
 def test_it_goes_through_plain_values_and_back():

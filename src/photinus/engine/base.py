@@ -16,7 +16,7 @@ from photinus.core.settings import Limit, above, at_least, one_of, validate, who
 from photinus.feed.arrays import PartitionFeed
 from photinus.feed.base import Array
 from photinus.feed.checks import RowChecks, Sieve
-from photinus.feed.rows import Rows
+from photinus.feed.rows import Rows, span_of
 from photinus.feed.shared import SharedFeed
 from photinus.feed.skew import label_counts
 from photinus.nodes.coordinator import Result
@@ -94,11 +94,13 @@ def part_of(rows: Rows, program: Program) -> Part:
     if program.validation:
         rows, held = rows.parted(program.validation)
         return replace(part_of(rows, replace(program, validation=0.0)), held=held)
+    is_asked = program.phases[0].stage.reads_probabilities
+    span = span_of(rows.features, rows.scale) if is_asked else None
     if not program.is_shared:
         labels = label_counts(rows.labels)
-        return Part(len(rows), lambda order: PartitionFeed(rows, order), labels=labels)
+        return Part(len(rows), lambda order: PartitionFeed(rows, order), labels=labels, span=span)
     share = -(-len(rows) // program.workers)
-    return Part(share, lambda order: SharedFeed(rows, order))
+    return Part(share, lambda order: SharedFeed(rows, order), span=span)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -30,7 +30,7 @@ from photinus.engine.spark_slots import held_slots
 from photinus.feed.arrow import ColumnSpec
 from photinus.feed.base import Array
 from photinus.feed.checks import RowChecks, Sieve
-from photinus.feed.rows import Rows
+from photinus.feed.rows import Rows, span_of
 from photinus.feed.spark import ONE_PROCESS, columns, kept, partitioned
 from photinus.feed.spool import Budget, gather
 from photinus.feed.stream import StreamFeed
@@ -227,8 +227,10 @@ class _Reads:
             raise NotReadyError(wrong, got="Spark Connect", do=do)
         stream, known = rows, counted.get(slot)
         if known is None:
-            count = sum(len(features) for features, _ in stream.blocks)
-            return Part(count, lambda order: StreamFeed(stream, order), 0), True
+            count, span = 0, None
+            for features, _ in stream.blocks:
+                count, span = count + len(features), span or span_of(features, stream.scale)
+            return Part(count, lambda order: StreamFeed(stream, order), 0, span=span), True
         return Part(known, lambda order: StreamFeed(stream, order, rows=known), 1), True
 
 

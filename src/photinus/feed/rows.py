@@ -18,12 +18,13 @@ from photinus.core.errors import DataError, UsageError
 from photinus.core.seeds import generator
 from photinus.feed.base import Array, Batch, Transform
 
-__all__ = ["Room", "Rows", "content_hash", "memory", "scaled"]
+__all__ = ["Room", "Rows", "content_hash", "memory", "scaled", "span_of"]
 
 Room = Callable[[tuple[int, ...], np.dtype[Any]], Array | None]
 """Returns an empty array of that shape and dtype, or None where there is no room for it."""
 
 _CHUNK_ROWS = 4096
+_SPAN_ROWS = 1000
 _CACHE_BYTES = 1 << 18
 """Rows are hashed in chunks that stay in the processor's cache: about 3 GB/s on one core."""
 
@@ -145,6 +146,20 @@ def scaled(features: Array, scale: float | None) -> Array:
     floats = features.astype(np.float32, copy=False)
     floats *= np.float32(scale)
     return floats
+
+
+def span_of(features: Array, scale: float | None) -> tuple[float, float] | None:
+    """Returns the lowest and the highest number of the first rows, scaled; None without any.
+
+    Example:
+        >>> span_of(np.array([[0, 51], [255, 102]]), 1 / 51)
+        (0.0, 5.0)
+    """
+    first = features[:_SPAN_ROWS]
+    if not first.size:
+        return None
+    low, high = scaled(np.array([first.min(), first.max()]), scale)
+    return float(low), float(high)
 
 
 def content_hash(features: Array, labels: Array | None = None) -> NDArray[np.uint64]:

@@ -106,6 +106,11 @@ class Stage(ABC):
         """Returns what this phase's model reads, [B, ...], for the job's features [B, ...]."""
         return features
 
+    @property
+    def reads_probabilities(self) -> bool:
+        """Whether the job's features should lie in 0..1; the user is told where they do not."""
+        return False
+
     @abstractmethod
     def inner(self) -> Inner:
         """Returns a fresh inner optimizer."""

@@ -132,6 +132,11 @@ class RBMStage(Stage):
     settings: Pretraining
     products: str = "mkl"
 
+    @property
+    def reads_probabilities(self) -> bool:
+        """See `Stage`."""
+        return len(self.sizes) == 2 and self.settings.visible == "bernoulli"
+
     def build(self, history: tuple[Vector, ...], seed: int) -> RBM:  # noqa: ARG002
         """Returns the machine with small random weights."""
         *_, visible, hidden = self.sizes

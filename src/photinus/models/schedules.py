@@ -46,8 +46,11 @@ class Schedule:
 
     @classmethod
     def cosine(cls, peak: float, warm_up: float = 0.0, floor: float = 0.0) -> Schedule:
-        """Rises straight from 0 to `peak` until `warm_up`, then falls to `floor` by a cosine."""
-        rise = ((0.0, 0.0),) if warm_up > 0 else ()
+        """Rises straight from a tenth of `peak` until `warm_up`, then falls to `floor` by a cosine.
+
+        From 0 the first step, which may be an epoch, would change nothing.
+        """
+        rise = ((0.0, peak / 10),) if warm_up > 0 else ()
         return cls((*rise, (warm_up, peak), (1.0, floor)), "cosine")
 
     @classmethod

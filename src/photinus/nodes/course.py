@@ -100,6 +100,7 @@ class Course:
         self.has_begun = True
         if self._passes:
             return
+        self._warn_of_span()
         self.entered = self.saved = now
         stage, rows = self.phase.stage, {s.slot: s.rows for s in self.fence.seats.values()}
         self.owner.budget = max(1, round(stage.epochs * sum(rows.values())))
@@ -141,6 +142,17 @@ class Course:
         elif most * len(rows) > _LARGE * total:
             wrong = f"worker {rows.index(most)} holds {most / total:.0%} of the rows"
             self.warn(wrong, got=f"{len(rows)} workers", do=do)
+
+    def _warn_of_span(self) -> None:
+        """Means of units lie in 0..1: other inputs are trained on without an error, to no end."""
+        numbers = [number for seat in self.fence.seats.values() for number in seat.span]
+        low, high = min(numbers, default=0.0), max(numbers, default=0.0)
+        if self.phase.stage.reads_probabilities and (low < 0 or high > 1):
+            self.warn(
+                f"{self.phase.name} takes its inputs for probabilities, from 0 to 1",
+                got=f"numbers from {low:g} to {high:g}",
+                do='set data.scale, to 1/255 for bytes; or visible="gaussian", standardised',
+            )
 
     def _start(self, phase: int) -> Message:
         parameters = self.program.build(phase, self.history).parameters

@@ -42,6 +42,8 @@ class SeatState:
     """-1 until it said hello for the first time."""
     labels: dict[str, int] = field(default_factory=dict)
     """How often each label is in its rows; empty where that is not known."""
+    span: tuple[float, ...] = ()
+    """The lowest and the highest number of its first rows; empty where nobody asks."""
     has: int = 0
     """How many earlier phases' parameters the worker holds."""
     ends_at: float = 0.0

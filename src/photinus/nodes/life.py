@@ -39,6 +39,8 @@ class Hello(NamedTuple):
     """As of its part."""
     labels: Mapping[str, int] = MappingProxyType({})
     """As of its part."""
+    span: tuple[float, float] | None = None
+    """As of its part."""
 
 
 class Close(NamedTuple):
@@ -66,6 +68,8 @@ class Part:
     """How often each label occurs, where they are classes and every row is here."""
     held: Rows | None = None
     """Rows that were set aside, to measure on."""
+    span: tuple[float, float] | None = None
+    """The lowest and the highest number of its first rows, where the model asks for 0..1."""
 
     def measured(
         self, model: Model, slots: tuple[int, int], prepare: Transform
@@ -102,7 +106,7 @@ def live(program: Program, slot: int, part: Part) -> Life:
     """
     history: list[Vector] = []
     is_used = part.passes == 0
-    grant: Grant | None = yield Hello(part.rows, 0, part.passes, part.labels)
+    grant: Grant | None = yield Hello(part.rows, 0, part.passes, part.labels, part.span)
     while grant is not None:
         history += grant.history
         try:

@@ -51,6 +51,7 @@ class Seating:
             course.desk.enter("hello", frame, {})
         seat.rows, seat.asking = int(frame.note["rows"]), frame
         seat.labels = dict(frame.note.get("labels", seat.labels))
+        seat.span = tuple(frame.note.get("span", seat.span))
         if seat.is_live or seat.waiting is not None or self._is_cut_off(seat, now):
             return [course.frame("busy", seat.slot, 0)]
         return self._seated(seat, now) if course.has_begun else self._begin_when_all_came(now)

@@ -94,6 +94,7 @@ class Voice:
             note = {**self._about, "hello": self._hellos, "rows": ask.rows, "has": ask.has}
             note |= {} if ask.passes is None else {"passes": ask.passes}
             note |= {"labels": dict(ask.labels)} if ask.labels else {}
+            note |= {} if ask.span is None else {"span": ask.span}
             return self.seat.frame("hello", note=note)
         if isinstance(ask, Snapshot):
             return snapshot_to(self.seat.frame("state", version=self._version), ask)
