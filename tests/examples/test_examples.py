@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from photinus.feed.cifar import FILES, RECORD_BYTES
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -73,3 +75,25 @@ def test_all_recipes_are_compared(example):
     losses = {name: loss for name, (_, _, loss) in table.items()}
     assert max(losses.values()) < np.log(10)
     assert losses["averaging"] < losses["full_gradient"]
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_sparknets_example_gives_the_features_of_a_layer_as_a_column(example, spark, tmp_path):
+    chance = np.random.default_rng(0)
+    for name in [name for names in FILES.values() for name in names]:
+        records = chance.integers(0, 256, (40, RECORD_BYTES)).astype(np.uint8)
+        records[:, 0] %= 10
+        (tmp_path / name).write_bytes(records.tobytes())
+    module = example("sparknet_cifar10")
+    trained, hidden = module.main(str(tmp_path), spark, epochs=0.5)
+    row = hidden.first()
+    net = trained.module().eval()
+    pixels = torch.frombuffer(bytearray(row["features"]), dtype=torch.uint8)[None]
+    with torch.inference_mode():
+        x = pixels.float().sub(120).view(-1, 3, 32, 32)
+        for name, layer in net.quick.named_children():
+            x = layer(x)
+            if name == "ip1":
+                break
+    assert np.allclose(row["hidden"], x[0].numpy(), rtol=1e-3, atol=1e-3)
