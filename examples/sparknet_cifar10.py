@@ -41,7 +41,7 @@ def main(folder, spark=None, workers=2, epochs=2.0):
         epochs=epochs,
         numWorkers=workers,
         numClasses=10,
-        strategy=ph.averaging(every=ph.Steps(10) | ph.Seconds(5), outer=Sgd()),
+        strategy=ph.averaging(every=ph.Steps(10) | ph.Seconds(5), outer=Sgd(), merge="uniform"),
     )
     trained = sparknet.fit(cifar_frame(spark, folder).repartition(workers).cache())
     test = cifar_frame(spark, folder, "test")

@@ -2,15 +2,30 @@
 
 import copy
 import importlib
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import photinus
 from photinus.feed.cifar import FILES, RECORD_BYTES
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+
+TYPED = {
+    "compare_in_simulator": "full_gradient",
+    "deepdist_word2vec": "updates",
+    "kmeans": "rounds, inertia",
+    "logistic": "rounds, weights",
+    "own_module": "error",
+    "own_strategy": "error",
+    "sparknet_cifar10": "4 of 64 features",
+}
+"""What each example says when it is typed; the main job takes minutes and is `make demo`."""
 
 
 @pytest.fixture
@@ -23,6 +38,43 @@ def example(monkeypatch, tmp_path):
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
 def test_an_example_fits_on_a_screen(path):
     assert len(path.read_text().splitlines()) <= 60
+
+
+@pytest.fixture
+def cifar(tmp_path):
+    """CIFAR-10's files with 40 records of noise each."""
+    chance = np.random.default_rng(0)
+    folder = tmp_path / "cifar"
+    folder.mkdir()
+    for name in [name for names in FILES.values() for name in names]:
+        records = chance.integers(0, 256, (40, RECORD_BYTES)).astype(np.uint8)
+        records[:, 0] %= 10
+        (folder / name).write_bytes(records.tobytes())
+    return str(folder)
+
+
+def test_every_example_is_typed_or_the_main_job():
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*TYPED, "mnist_dbn"}
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.parametrize("name", TYPED)
+def test_an_example_runs_as_it_is_typed(name, cifar, tmp_path):
+    if name == "deepdist_word2vec":
+        pytest.importorskip("gensim")
+    arguments = [cifar] if name == "sparknet_cifar10" else []
+    environment = {**os.environ, "PYTHONPATH": str(Path(photinus.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert TYPED[name] in done.stdout
 
 
 @pytest.mark.mnist
@@ -79,14 +131,8 @@ def test_all_recipes_are_compared(example):
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_sparknets_example_gives_the_features_of_a_layer_as_a_column(example, spark, tmp_path):
-    chance = np.random.default_rng(0)
-    for name in [name for names in FILES.values() for name in names]:
-        records = chance.integers(0, 256, (40, RECORD_BYTES)).astype(np.uint8)
-        records[:, 0] %= 10
-        (tmp_path / name).write_bytes(records.tobytes())
-    module = example("sparknet_cifar10")
-    trained, hidden = module.main(str(tmp_path), spark, epochs=0.5)
+def test_sparknets_example_gives_the_features_of_a_layer_as_a_column(example, spark, cifar):
+    trained, hidden = example("sparknet_cifar10").main(cifar, spark, epochs=0.5)
     row = hidden.first()
     net = trained.module().eval()
     pixels = torch.frombuffer(bytearray(row["features"]), dtype=torch.uint8)[None]

@@ -127,7 +127,7 @@ def _cifar10_quick(workers: int) -> Job:
         model=model,
         data=Source(name="cifar10"),
         workers=workers,
-        strategy=averaging(every=Steps(10) | Seconds(5.0), outer=Sgd()),
+        strategy=averaging(every=Steps(10) | Seconds(5.0), outer=Sgd(), merge="uniform"),
     )
 
 
