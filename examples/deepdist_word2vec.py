@@ -51,7 +51,8 @@ def main(spark=None, path=None, descend=descent, partitions=4, epochs=5):
         corpus = spark.sparkContext.textFile(text, partitions).map(lambda s: s.split()).cache()
         with DeepDist(Word2Vec(corpus.collect(), seed=1, workers=1)) as dd:
             counted = dd.train(corpus, gradient, descend, epochs=epochs)
-    print(counted, dd.model.wv.most_similar("list"), sep="\n")
+    word = "list" if "list" in dd.model.wv else dd.model.wv.index_to_key[0]
+    print(counted, word, dd.model.wv.most_similar(word), sep="\n")
     return dd.model, counted
 
 
