@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import photinus
-from photinus.core.errors import EXIT_CODES
+from photinus.cli.main import EXIT_CODES
 from photinus.feed.cifar import FILES, RECORD_BYTES
 
 pytestmark = [

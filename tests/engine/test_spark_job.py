@@ -2,7 +2,7 @@
 
 import pytest
 
-from photinus.core.errors import NotReadyError, RunFailedError, UsageError
+from photinus.core.errors import DataError, NotReadyError, RunFailedError, UsageError
 from photinus.engine.spark_job import (
     MAX_CLOSURE_BYTES,
     cause_of,
@@ -17,6 +17,7 @@ class Job:
 
     def __init__(self, script, error=None, failed=0, lives=False):
         self.script, self.error, self.failed, self.lives = script, error, failed, lives
+        self.why = "ModuleNotFoundError: No module named 'torch'"
 
     def start(self):
         self.script.append("start")
@@ -31,7 +32,7 @@ class Job:
         return self.failed
 
     def reason(self):
-        return "ModuleNotFoundError: No module named 'torch'"
+        return self.why
 
     def join(self, seconds):
         pass
@@ -96,6 +97,15 @@ def test_tasks_that_fail_before_anybody_came_end_the_run():
         see_through(Place(script, looks=9), Job(script, failed=7, lives=True), lambda event: None)
     assert script == ["start", "stop: the driver ended the run", "cancel"]
     see_through(Place([], looks=9, leases=1), Job([], failed=7, lives=True), lambda event: None)
+
+
+def test_rows_that_are_refused_before_a_worker_reads_them_end_the_run_at_once():
+    script = []
+    job = Job(script, failed=1, lives=True)
+    job.why = "photinus.core.errors.DataError: a.bin record 2: a label must lie in 0..9; got 10"
+    with pytest.raises(DataError, match=r"^a\.bin record 2: a label must lie in 0\.\.9; got 10$"):
+        see_through(Place(script, looks=9), job, lambda event: None)
+    assert script == ["start", "stop: the driver ended the run", "cancel"]
 
 
 def test_after_ctrl_c_the_workers_are_still_there_when_it_is_told():

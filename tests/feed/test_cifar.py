@@ -52,6 +52,11 @@ def test_the_binary_version_is_read_in_the_published_order(folder):
     assert (held_out.flags.writeable, kinds.shape) == (True, (4,))
 
 
+def test_a_path_with_the_scheme_of_files_is_read_by_the_driver_too(folder):
+    there, here = cifar.load(folder.as_uri(), "test"), cifar.load(folder, "test")
+    np.testing.assert_array_equal(there[0], here[0])
+
+
 def test_the_environment_names_the_folder(folder, monkeypatch):
     monkeypatch.setenv("PHOTINUS_CIFAR10", str(folder))
     assert len(cifar.load()[0]) == 20

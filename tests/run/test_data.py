@@ -38,6 +38,7 @@ def test_columns_of_numbers_become_rows(table, small):
 def test_lists_are_rows_and_are_scaled_when_they_are_measured_on(table):
     path = table(features=[[2.0, 4.0], [6.0, 8.0]], label=[0, 1])
     assert read_test(source(path, scale=0.5)).features.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    assert len(read_test(source(f"file://{path}")).features) == 2
 
 
 def test_a_wrong_column_is_named_beside_those_there_are(table, small):

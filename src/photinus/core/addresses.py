@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from photinus.core.errors import NotReadyError
 
-__all__ = ["filesystem", "is_address"]
+__all__ = ["filesystem", "is_address", "on_disk"]
 
 
 def is_address(text: object) -> bool:
@@ -20,6 +21,16 @@ def is_address(text: object) -> bool:
     """
     scheme, found, _ = str(text).partition("://")
     return bool(found) and scheme != "file"
+
+
+def on_disk(text: object) -> Path:
+    """Returns the path of what is no address, as Python opens it.
+
+    Example:
+        >>> on_disk("file:///data/cifar10").as_posix()
+        '/data/cifar10'
+    """
+    return Path(str(text).removeprefix("file://")).expanduser()
 
 
 def filesystem(address: str) -> tuple[Any, str]:

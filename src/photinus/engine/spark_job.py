@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
-from photinus.core.errors import NotReadyError, RunFailedError, UsageError, message
+from photinus.core.errors import DataError, NotReadyError, RunFailedError, UsageError, message
 from photinus.core.events import Event, Warned
 from photinus.engine.errand import told_error
 
@@ -237,11 +237,21 @@ def see_through(
 
 
 def _have_come(meeting: Awaited, job: SparkJob) -> bool:
-    """Returns whether any worker has come; refuses to wait for tasks that fail before they do."""
+    """Returns whether all workers have come; refuses to wait for those that cannot.
+
+    Rows that a task of the user's frame refuses, before ours can read them, are refused again at
+    every retry.
+    """
     slots = min(meeting.slots, _FIRST_SLOTS)
-    if any(meeting.lease(slot) for slot in range(slots)):
+    leases = [meeting.lease(slot) for slot in range(slots)]
+    if all(leases):
         return True
-    if job.failures() > _FAILURES * slots:
+    failures = job.failures()
+    reason = job.reason() if failures else ""
+    found = _REFUSED.search(reason)
+    if found and found[1] == DataError.__name__:
+        raise DataError(found[2])
+    if failures > _FAILURES * slots and not any(leases):
         wrong = "the tasks of Spark fail before their workers say hello"
-        raise NotReadyError(wrong, got=job.reason() or None, do="photinus doctor")
+        raise NotReadyError(wrong, got=reason or None, do="photinus doctor")
     return False

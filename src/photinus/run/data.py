@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from photinus.core.addresses import filesystem, is_address
+from photinus.core.addresses import filesystem, is_address, on_disk
 from photinus.core.errors import DataError, NotReadyError, UsageError
 from photinus.engine.base import ArrayData
 from photinus.feed import cifar, mnist
@@ -150,8 +150,8 @@ def _table(source: Source, path: str) -> tuple[Array, Array | None]:
         raise NotReadyError("pyarrow is not installed", do="pip install pyarrow") from None
     from photinus.feed.arrow import BINARY, LIST, NUMERIC, ColumnSpec, arrays
 
-    system, place = filesystem(path) if is_address(path) else (None, path)
-    if not (system.exists(place) if system else Path(path).exists()):
+    system, place = filesystem(path) if is_address(path) else (None, str(on_disk(path)))
+    if not (system.exists(place) if system else Path(place).exists()):
         raise DataError(f"there is no {path}", do="name a Parquet file or a folder of them")
     try:
         table = ds.dataset(place, filesystem=system, format="parquet")
