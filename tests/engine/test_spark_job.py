@@ -1,5 +1,7 @@
 """A Spark job is seen through to its end; why it failed, in one line."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from photinus.core.errors import DataError, NotReadyError, RunFailedError, UsageError
@@ -7,6 +9,7 @@ from photinus.engine.spark_job import (
     MAX_CLOSURE_BYTES,
     cause_of,
     check_size,
+    queried,
     see_through,
     told_by_a_task,
 )
@@ -106,6 +109,31 @@ def test_rows_that_are_refused_before_a_worker_reads_them_end_the_run_at_once():
     with pytest.raises(DataError, match=r"^a\.bin record 2: a label must lie in 0\.\.9; got 10$"):
         see_through(Place(script, looks=9), job, lambda event: None)
     assert script == ["start", "stop: the driver ended the run", "cancel"]
+
+
+def test_a_query_whose_tasks_fail_again_and_again_is_ended(monkeypatch):
+    script, session = [], SimpleNamespace(_jsparkSession=None, sparkContext=None)
+    job = Job(script, failed=4, lives=True)
+    monkeypatch.setattr("photinus.engine.spark_job.SparkJob", lambda *_: job)
+    with pytest.raises(DataError, match=r"^the rows cannot be read; got ModuleNotFoundError"):
+        queried(session, lambda: 1)
+    assert script == ["start", "cancel"]
+
+
+def test_a_query_of_connect_is_just_asked():
+    assert queried(SimpleNamespace(), lambda: 3) == 3
+
+
+@pytest.mark.spark
+def test_a_row_that_is_refused_where_it_is_read_ends_the_query(spark, nothing_left):
+    def refuse(batches):
+        raise DataError("a.bin record 2: a label must lie in 0..9", got=10)
+        yield from batches
+
+    rows = spark.range(8, numPartitions=2)
+    assert queried(spark, rows.count) == 8
+    with pytest.raises(DataError, match=r"^a\.bin record 2: a label must lie in 0\.\.9; got 10$"):
+        queried(spark, rows.mapInArrow(refuse, "id long").count)
 
 
 def test_after_ctrl_c_the_workers_are_still_there_when_it_is_told():

@@ -24,7 +24,13 @@ from photinus.engine.faults import Faults
 from photinus.engine.hall import Hall
 from photinus.engine.hosted import Hosted
 from photinus.engine.session import interruptible, is_connect, session_warnings, spark_session
-from photinus.engine.spark_job import SparkJob, check_size, see_through, told_by_a_task
+from photinus.engine.spark_job import (
+    SparkJob,
+    check_size,
+    queried,
+    see_through,
+    told_by_a_task,
+)
 from photinus.engine.spark_moves import Departures, Moves
 from photinus.engine.spark_slots import held_slots
 from photinus.feed.arrow import ColumnSpec
@@ -98,7 +104,7 @@ class SparkEngine(Engine):
         workers = assignment.program.workers
         check_slots(spark, workers)
         data = _framed(spark, assignment.data, assignment.program)
-        frame, spec = columns(data.frame, data.features, data.label)
+        frame, spec = queried(spark, lambda: columns(data.frame, data.features, data.label))
         spec = replace(spec, scale=data.scale)
         for text in session_warnings(spark):
             assignment.emit(Warned(text=text))

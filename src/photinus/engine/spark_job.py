@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import re
+import secrets
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from photinus.core.errors import DataError, NotReadyError, RunFailedError, UsageError, message
 from photinus.core.events import Event, Warned
 from photinus.engine.errand import told_error
+from photinus.engine.session import is_connect
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
+
+_T = TypeVar("_T")
 
 __all__ = [
     "MAX_CLOSURE_BYTES",
@@ -23,6 +27,7 @@ __all__ = [
     "SparkJob",
     "cause_of",
     "check_size",
+    "queried",
     "see_through",
     "told_by_a_task",
 ]
@@ -163,6 +168,54 @@ def told_by_a_task(job: SparkJob) -> None:
         raise told_error(found[2], found[1])
 
 
+def queried(spark: SparkSession, ask: Callable[[], _T]) -> _T:
+    """Returns what a query of the user's rows gives; ends one whose tasks fail again and again.
+
+    In a session that is made for training Spark would try each a thousand times.
+
+    Args:
+        spark: the session; of Spark Connect it is just asked.
+        ask: asks it.
+
+    Raises:
+        DataError: the rows are refused where they are read, or cannot be read.
+    """
+    if is_connect(spark):
+        return ask()
+    job = SparkJob(spark.sparkContext, lambda: [ask()], f"photinus-{secrets.token_hex(8)}")
+    job.start()
+    try:
+        while job.is_alive():
+            job.join(0.2)
+            failures, reason = _failed(job)
+            if failures > _FAILURES and _ERROR.match(reason):  # a lost executor is no such error
+                do = "look at how the DataFrame is made"
+                raise DataError("the rows cannot be read", got=reason, do=do)
+    finally:
+        if job.is_alive():
+            job.cancel()
+            job.join(_LEAVE_SECONDS)
+    told_by_a_task(job)
+    if job.error is not None:
+        raise job.error
+    found: _T = job.rows[0]
+    return found
+
+
+def _failed(job: SparkJob) -> tuple[int, str]:
+    """Returns how many tasks have failed, and why.
+
+    Raises:
+        DataError: a row was refused where it is read, as it will be at every retry.
+    """
+    failures = job.failures()
+    reason = job.reason() if failures else ""
+    found = _REFUSED.search(reason)
+    if found and found[1] == DataError.__name__:
+        raise DataError(found[2])
+    return failures, reason
+
+
 def check_size(task: object) -> None:
     """Refuses a task that Spark would write to a file in clear: the run's key is in it.
 
@@ -246,11 +299,7 @@ def _have_come(meeting: Awaited, job: SparkJob) -> bool:
     leases = [meeting.lease(slot) for slot in range(slots)]
     if all(leases):
         return True
-    failures = job.failures()
-    reason = job.reason() if failures else ""
-    found = _REFUSED.search(reason)
-    if found and found[1] == DataError.__name__:
-        raise DataError(found[2])
+    failures, reason = _failed(job)
     if failures > _FAILURES * slots and not any(leases):
         wrong = "the tasks of Spark fail before their workers say hello"
         raise NotReadyError(wrong, got=reason or None, do="photinus doctor")

@@ -31,6 +31,7 @@ from photinus.core.errors import DataError, UsageError
 from photinus.core.settings import unknown_name
 from photinus.engine.session import is_connect
 from photinus.engine.spark import FrameData, SparkEngine, check_slots
+from photinus.engine.spark_job import queried
 from photinus.estimators.network import Network, layer_reader, predictor
 from photinus.estimators.params import defaults, plain_job, with_params
 from photinus.estimators.persist import NetworkReader, NetworkWriter
@@ -107,8 +108,9 @@ class NetworkClassifier(
     def _fit(self, dataset: DataFrame) -> NetworkClassificationModel:
         features, label = self.getOrDefault("featuresCol"), self.getOrDefault("labelCol")
         job = self._job({})  # the Params alone, before any row is looked at
-        check_slots(dataset.sparkSession, job.workers)
-        frame, spec = columns(dataset, features, label)
+        spark = dataset.sparkSession
+        check_slots(spark, job.workers)
+        frame, spec = queried(spark, lambda: columns(dataset, features, label))
         asked = self.getOrDefault("numClasses") if self.isSet("numClasses") else None
         classes = _classes(frame, str(spec.label), asked)
         job = self._job(self._sizes(spec.shape, classes))
@@ -121,7 +123,7 @@ class NetworkClassifier(
             checks=RowChecks(classes=classes),
         )
         with self._folder() as folder:
-            engine = SparkEngine(dataset.sparkSession)
+            engine = SparkEngine(spark)
             outcome = train(job, data, folder=folder, engine=engine)
             kept = outcome.folder if self.getOrDefault("runDir") else None
             summary = TrainingSummary.of(read(outcome.folder / "events.jsonl"), kept)
@@ -253,10 +255,12 @@ class NetworkClassificationModel(
             DataError: there are no rows, or a label is no number.
         """
         label = self.getOrDefault("labelCol")
-        frame, spec = columns(dataset, self.getOrDefault("featuresCol"), label)
+        spark, features = dataset.sparkSession, self.getOrDefault("featuresCol")
+        frame, spec = queried(spark, lambda: columns(dataset, features, label))
         scored = self.copy({self.getParam("featuresCol"): frame.columns[0]})
         wrong = F.col(f"`{spec.label}`") != F.col(self.getOrDefault("predictionCol"))
-        first: Any = scored.transform(frame).agg(F.count("*"), F.sum(wrong.cast("long"))).first()
+        counts = scored.transform(frame).agg(F.count("*"), F.sum(wrong.cast("long")))
+        first: Any = queried(spark, counts.first)
         examples, errors = int(first[0]), int(first[1] or 0)
         return Evaluation(errors / examples, error_interval(errors, examples), examples)
 
@@ -349,11 +353,12 @@ def _classes(frame: DataFrame, label: str, asked: int | None) -> int:
     """Returns how many classes there are, by one pass over the labels."""
     y = F.col(f"`{label}`")
     is_bad = y.isNull() | (y < 0) | (y != F.floor(y))
-    first: Any = frame.agg(
+    asking = frame.agg(
         F.sum(is_bad.cast("long")),
         F.min(F.when(is_bad, y)),
         F.max(y),
-    ).first()
+    )
+    first: Any = queried(frame.sparkSession, asking.first)
     bad, example, most = first
     if bad:
         raise DataError(

@@ -14,6 +14,7 @@ from photinus.core.events import Event
 from photinus.core.parameters import Vector
 from photinus.core.settings import one_of, whole
 from photinus.engine.spark import check_slots, slots_of
+from photinus.engine.spark_job import queried
 from photinus.engine.spark_units import (
     Work,
     check_classic,
@@ -117,7 +118,7 @@ def iterate(
     check_classic(spark)
     count = workers if workers is not None else 1
     check_slots(spark, count)
-    frame, spec = columns(df, features, label)
+    frame, spec = queried(df.sparkSession, lambda: columns(df, features, label))
     if workers is None:
         most = slots_of(spark)
         count = df.rdd.getNumPartitions()

@@ -321,7 +321,9 @@ class _Run:
 def _rows(data: Any) -> int:  # noqa: ANN401 - as of `train`
     if isinstance(data, ArrayData):
         return len(data.features)
-    return int(data.frame.count())
+    from photinus.engine.spark_job import queried
+
+    return int(queried(data.frame.sparkSession, data.frame.count))
 
 
 def _fingerprint(job: Job) -> str:
