@@ -116,7 +116,9 @@ def main():
                 f" {metrics['error']:11.2%}",
                 flush=True,
             )
-            kept.append({"strategy": strategy, "workers": workers, "curve": thinned(points)})
+            kept.append(
+                {"strategy": strategy, "workers": workers, "curve": [*map(list, thinned(points))]}
+            )
             if settings.keep:
                 Path(settings.keep).write_text(json.dumps(kept))
 
