@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for processes as Linux does"),
 ]
 
-PATIENT_SECONDS = 200.0
+PATIENT_SECONDS = 280.0
 ENDING_SECONDS = 30.0
 
 DEEPDIST = """
