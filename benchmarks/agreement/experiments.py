@@ -264,8 +264,24 @@ E8 = Experiment(
             for graph in (("exponential", "ring", "random") if n == 10 else ("exponential",))
         },
         "publish, every 10": Trial(agreement=publish(every=Steps(10), codec="fp32")),
+        "rounds, K=16": Trial(agreement=rounds(), workers=16),
+        **{
+            f"{agree.__name__}, K=16": Trial(
+                agreement=agree(every=Steps(10), codec="fp32"), workers=16
+            )
+            for agree in (gossip, publish)
+        },
     },
     (
+        *(
+            Claim(
+                f"{name} of 16 workers is near averaging",
+                ("rounds, K=16", f"{name}, K=16"),
+                within(0.5),
+                is_short=False,
+            )
+            for name in ("gossip", "publish")
+        ),
         Claim(
             "gossip at 10 steps is near averaging",
             ("every 10", "gossip, exponential, every 10"),

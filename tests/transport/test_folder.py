@@ -108,9 +108,14 @@ def test_an_address_that_nothing_opens_is_one_sentence():
 
 def test_a_listener_that_died_is_noticed_by_its_sign(echo, monkeypatch):
     link = link_to(echo)
-    monkeypatch.setattr(folder, "_LOST_SECONDS", -1.0)
-    with pytest.raises(LinkLostError, match="the other side ended"):
-        link.exchange(None, 20.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(folder, "_LOST_SECONDS", -1.0)
+        with pytest.raises(LinkLostError, match="the other side ended"):
+            link.exchange(None, 20.0)
+    with pytest.raises(LinkLostError, match="nobody of this run signs"):
+        FolderLink(echo.address, KEYS.worker(), patience_seconds=0.0)
+    echo._sign()
+    link_to(echo).close()
 
 
 def test_a_line_has_a_bounded_number_of_files(tmp_path, monkeypatch):

@@ -38,6 +38,8 @@ _LOST_SECONDS = 60.0
 _FLUSH_SECONDS = 2.0
 _MOST_UNREAD = 64
 """Files that one line may have in the folder at a time."""
+_DEAD_SIGNS: dict[str, str] = {}
+"""Place -> the sign after which none came: a driver that died leaves it there for ever."""
 
 
 class _Seal:
@@ -142,7 +144,7 @@ class FolderLink(Link):
             if monotonic() >= deadline:
                 raise LinkLostError(
                     f"nobody of this run signs in {self._place.address}",
-                    got=f"no file in it for {patience_seconds:g} seconds",
+                    got=f"no new file in it for {patience_seconds:g} seconds",
                     do="check that the driver lives and that every worker sees the same folder",
                 )
             threading.Event().wait(self._place.pause_seconds[1])
@@ -156,7 +158,7 @@ class FolderLink(Link):
         signs = self._place.names("signs")
         if signs and signs[-1] != self._sign:
             self._sign, self._signed = signs[-1], monotonic()
-        return bool(signs)
+        return bool(signs) and self._sign != _DEAD_SIGNS.get(self._place.address)
 
     def exchange(self, frame: Frame | None, seconds: float) -> list[Frame]:
         """See `Link.exchange`."""
@@ -206,7 +208,7 @@ class FolderLink(Link):
 
     def _check_sign(self, now: float) -> None:
         if not self._is_signed() or now - self._signed > _LOST_SECONDS:
-            self._is_lost = True
+            self._is_lost, _DEAD_SIGNS[self._place.address] = True, self._sign
 
     def close(self) -> None:
         """Ends the link, from any thread."""
