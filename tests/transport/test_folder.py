@@ -120,7 +120,6 @@ def test_a_listener_that_died_is_noticed_by_its_sign(echo, monkeypatch):
 
 def test_a_line_has_a_bounded_number_of_files(tmp_path, monkeypatch):
     monkeypatch.setattr(folder, "_MOST_UNREAD", 3)
-    monkeypatch.setattr(folder, "_LOST_SECONDS", 0.05)
     root = tmp_path / KEYS.run.hex()
     place = place_of(str(root))
     place.make()
@@ -129,6 +128,7 @@ def test_a_line_has_a_bounded_number_of_files(tmp_path, monkeypatch):
     link = FolderLink(SCHEME + str(root), KEYS.worker())
     for _ in range(3):
         link.exchange(Frame("beat"), 0)
+    monkeypatch.setattr(folder, "_LOST_SECONDS", 0.05)
     with pytest.raises(LinkLostError, match="nobody reads"):
         link.exchange(Frame("beat"), 0)
     assert len(place.names("up")) == 3
