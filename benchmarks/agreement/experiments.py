@@ -266,10 +266,10 @@ E8 = Experiment(
         "publish, every 10": Trial(agreement=publish(every=Steps(10), codec="fp32")),
         "rounds, K=16": Trial(agreement=rounds(), workers=16),
         **{
-            f"{agree.__name__}, K=16": Trial(
-                agreement=agree(every=Steps(10), codec="fp32"), workers=16
+            f"{agree.__name__}, every {n}, K=16": Trial(
+                agreement=agree(every=Steps(n), codec="fp32"), workers=16
             )
-            for agree in (gossip, publish)
+            for agree, n in ((gossip, 5), (gossip, 10), (publish, 10))
         },
     },
     (
@@ -280,7 +280,7 @@ E8 = Experiment(
                 within(0.5),
                 is_short=False,
             )
-            for name in ("gossip", "publish")
+            for name in ("gossip, every 5", "publish, every 10")
         ),
         Claim(
             "gossip at 10 steps is near averaging",
