@@ -3,11 +3,11 @@
 The workers agree after every step at first, and every 16 steps later.
 """
 
+import tempfile
+
 import numpy as np
 
 import photinus as ph
-from photinus.engine.base import Assignment
-from photinus.nodes.program import Phase, Program
 from photinus.strategies.rounds import Averaging, Rounds
 
 
@@ -43,14 +43,13 @@ def main(rows=4_000, epochs=5.0):
     features = chance.standard_normal((rows, 20)).astype(np.float32)
     labels = (features @ chance.standard_normal((20, 3))).argmax(axis=1)
     stage = ph.LogisticStage(features=20, classes=3, epochs=epochs)
-    program = Program(phases=(Phase(stage=stage, agreement=PostLocalSgd()),), workers=4)
-    engine = ph.SimulatedEngine(ph.World(step_seconds=0.01))
-    data = ph.ArrayData(features, labels)
-    result = engine.run(Assignment(program=program, data=data, run=bytes(16)))
-    weights = result.vectors[-1].reshape(21, 3)  # [features + bias, classes]
-    error = np.mean((features @ weights[:20] + weights[20]).argmax(axis=1) != labels)
-    print(f"error {error:.2%}")
-    return error
+    own = ph.Own("own_strategy:PostLocalSgd")  # by its name, as every worker imports it
+    job = ph.Job(model=stage, workers=4, strategy=own, engine="simulate")
+    with tempfile.TemporaryDirectory() as folder:
+        test = ph.TestRows(features, labels)
+        outcome = ph.train(job, ph.ArrayData(features, labels), test=test, folder=f"{folder}/run")
+    print(f"error {outcome.metrics['error']:.2%}")
+    return outcome.metrics["error"]
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from photinus.core.clock import Epochs, Examples, Seconds, Steps
+    from photinus.core.clock import Epochs, Examples, Partitions, Seconds, Steps
     from photinus.core.errors import (
         AuthenticationError,
         CheckpointError,
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         Sgd,
         SlowMo,
     )
+    from photinus.strategies.own import Own
     from photinus.strategies.recipes import (
         all_reduce,
         averaging,
@@ -61,8 +62,10 @@ if TYPE_CHECKING:
         downpour,
         elastic,
         full_gradient,
+        gossip,
         iterative_reduce,
         post_local,
+        publish,
         streaming,
     )
     from photinus.transport.link import check_link
@@ -96,6 +99,8 @@ __all__ = [
     "Nesterov",
     "NotReadyError",
     "Outcome",
+    "Own",
+    "Partitions",
     "PhotinusError",
     "Pretraining",
     "RunFailedError",
@@ -121,12 +126,14 @@ __all__ = [
     "downpour",
     "elastic",
     "full_gradient",
+    "gossip",
     "iterate",
     "iterative_reduce",
     "load_trained",
     "measure",
     "post_local",
     "preset",
+    "publish",
     "read_job",
     "resume",
     "streaming",
@@ -136,7 +143,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
-    "core.clock": ("Epochs", "Examples", "Seconds", "Steps"),
+    "core.clock": ("Epochs", "Examples", "Partitions", "Seconds", "Steps"),
     "core.errors": (
         "AuthenticationError",
         "CheckpointError",
@@ -180,6 +187,7 @@ _HOMES = {
         "Sgd",
         "SlowMo",
     ),
+    "strategies.own": ("Own",),
     "strategies.recipes": (
         "all_reduce",
         "averaging",
@@ -187,8 +195,10 @@ _HOMES = {
         "downpour",
         "elastic",
         "full_gradient",
+        "gossip",
         "iterative_reduce",
         "post_local",
+        "publish",
         "streaming",
     ),
     "transport.link": ("check_link",),

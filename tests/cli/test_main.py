@@ -1,12 +1,13 @@
 """The command line as a user meets it."""
 
+import importlib
 import json
 import subprocess
 import sys
 
 import pytest
 
-from photinus.cli.main import EXIT_CODES, commands
+from photinus.cli.main import EXIT_CODES, commands, main
 from photinus.cli.training import ENGINE
 from photinus.core import errors
 from photinus.run.job import ENGINES
@@ -236,3 +237,12 @@ def test_a_run_at_an_address_is_measured_reported_and_audited_from_there(call, j
     assert "is done: there is nothing to resume" in call("train", "--resume", address)[2]
     for command in ("audit", "report"):
         assert "holds no run" in call(command, "memory://nowhere/run")[2]
+
+
+def test_a_module_that_a_job_names_may_lie_where_the_command_is_called(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "lies_here.py").write_text("")
+    with pytest.raises(SystemExit):
+        main(run=lambda: importlib.import_module("lies_here"))
+    assert sys.modules.pop("lies_here").__file__ == str(tmp_path / "lies_here.py")

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+import photinus
 from photinus.core import errors
+from photinus.strategies.recipes import RECIPES
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "photinus"
@@ -173,6 +175,10 @@ def test_the_drawn_tree_of_errors_is_the_real_one():
         if isinstance(kind, type) and issubclass(kind, errors.PhotinusError)
     }
     assert drawn == real
+
+
+def test_every_recipe_is_a_public_name():
+    assert set(RECIPES) <= set(photinus.__all__)
 
 
 def test_importing_photinus_is_quick_and_loads_neither_torch_nor_spark():

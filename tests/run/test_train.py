@@ -18,8 +18,8 @@ from photinus.run.data import TestRows
 from photinus.run.evaluate import load_trained, measure
 from photinus.run.job import Job
 from photinus.run.train import resume, train
-from photinus.strategies.outer import Sgd
-from photinus.strategies.recipes import all_reduce, averaging
+from photinus.strategies.outer import Descent, Sgd
+from photinus.strategies.recipes import all_reduce, averaging, downpour
 
 
 def test_a_run_leaves_journal_ledger_model_and_report(small, tmp_path, events):
@@ -328,3 +328,19 @@ def test_a_run_that_is_done_is_not_resumed(small, tmp_path):
     with pytest.raises(UsageError, match="is done: there is nothing to resume"):
         resume(tmp_path / "run", small.data())
     assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == saved
+
+
+def halved(vector, delta):
+    """A descent of the user's own."""
+    return vector - 0.5 * delta
+
+
+def test_a_function_of_the_users_is_the_outer_step_and_is_found_again(small, tmp_path):
+    ours = small.job(strategy=downpour(outer=Descent(halved)))
+    assert Job.from_dict(ours.to_dict()) == ours
+    theirs = small.job(strategy=downpour(outer=Sgd(lr=0.5)))
+    vectors = [
+        train(job, small.data(), folder=tmp_path / name).vector
+        for name, job in (("ours", ours), ("theirs", theirs))
+    ]
+    np.testing.assert_allclose(*vectors, rtol=1e-5, atol=1e-6)

@@ -95,8 +95,17 @@ def test_a_delayed_momentum_waits_for_as_many_pushes_as_there_are_workers():
 @pytest.mark.parametrize("gain", ["safe", "unsafe"])
 def test_a_quorum_that_can_never_come_together_is_refused(gain):
     with pytest.raises(UsageError, match="a quorum of 9 can never come together; got 8 workers"):
-        averaging(quorum=9, gain=gain).guarded(EIGHT)
-    assert averaging(quorum=8).guarded(EIGHT) == (averaging(quorum=8), "")
+        averaging(quorum=9, gain=gain).check_workers(8)
+    averaging(quorum=8, gain=gain).check_workers(8)
+
+
+def test_a_grace_needs_a_quorum():
+    with pytest.raises(UsageError, match="a round that waits for all has no grace"):
+        averaging(grace_seconds=2.0)
+
+
+def test_a_quorum_and_its_grace_are_shown():
+    assert "nova, quorum of 0.75 and 2 s, bf16" in str(averaging(quorum=0.75, grace_seconds=2.0))
 
 
 def test_alone_or_on_gradients_there_is_nothing_to_guard():

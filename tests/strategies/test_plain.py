@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from photinus.core.clock import Seconds, Steps
+from photinus.core.clock import Epochs, Partitions, Seconds, Steps
 from photinus.core.errors import UsageError
 from photinus.strategies.outer import OUTERS, Descent, Sgd
 from photinus.strategies.plain import parts_of, plain_of, shown
@@ -32,9 +32,20 @@ def test_what_is_plain_stays_as_it_is():
     }
 
 
-def test_a_function_is_named_and_never_read_from_text():
+def test_a_function_is_named_by_its_module():
     plain = plain_of(Descent(max))
-    assert plain == {"name": "descent", "function": "max"}
+    assert plain == {"name": "descent", "function": "builtins:max"}
     assert shown(Descent(max)) == "descent(function=max)"
-    with pytest.raises(UsageError, match="unknown outer optimizer; got 'descent'"):
+    assert parts_of("downpour", {"outer": plain}) == {"outer": Descent(max)}
+
+
+def test_a_function_without_a_place_in_a_module_is_refused():
+    plain = plain_of(Descent(lambda vector, delta: vector - delta))
+    with pytest.raises(UsageError, match=r"has no 'test_a_function_without.*<lambda>'"):
         parts_of("downpour", {"outer": plain})
+
+
+def test_partitions_are_passes_over_a_worker_s_own_rows():
+    assert parts_of("averaging", {"every": {"partitions": 2}}) == {"every": Epochs(2)}
+    both = {"every": {"partitions": 1, "steps": 7}}
+    assert parts_of("averaging", both) == {"every": Steps(7) | Partitions(1)}

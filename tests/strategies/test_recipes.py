@@ -90,12 +90,15 @@ WRONG = [
     ({"fetch": {"steps": 5}}, "fetch and staleness are parts of what is released at once; got"),
     ({"staleness": "inverse"}, "fetch and staleness are parts of what is released at once; got"),
     ({"per_step_until": 0.5, "release": "immediate"}, "per_step_until is a part of rounds of"),
-    ({"recipe": "all_reduce", "per_step_until": 0.5}, "per_step_until is a part of rounds of"),
+    ({"recipe": "all_reduce", "per_step_until": 0.5}, "unknown part of all_reduce; got 'per_step"),
+    ({"recipe": "full_gradient", "outer": "adam"}, "unknown part of full_gradient; got 'outer'"),
+    ({"merge": "nova", "release": "immediate"}, "merge is a part of rounds; got release='imm"),
+    ({"every": {}}, "a trigger needs a limit; got none; name one, as Steps(10)"),
     ({"per_step_until": 2}, "per_step_until of Agreement must be a number from 0 to 1; got 2"),
     ({"quorum": 2, "release": "immediate"}, "quorum and fragments are parts of rounds"),
     ({"recipe": "downpour", "fetch": 5}, "fetch of downpour must be a table; got 5"),
     ({"recipe": "downpour", "merge": "nova"}, "unknown part of downpour; got 'merge'"),
-    ({"recipe": "downpour", "outer": "descent"}, "unknown outer optimizer; got 'descent'"),
+    ({"recipe": "downpour", "outer": "descent"}, "a descent is named package.module:name; got ''"),
     ({"gain": "yolo"}, "gain of Agreement must be one of 'safe', 'unsafe'"),
 ]
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from photinus.engine.simulate import World
     from photinus.report.comparison import Compared
     from photinus.strategies.agreement import Agreement
+    from photinus.strategies.own import Own
 
 __all__ = ["compare"]
 
@@ -78,7 +79,7 @@ def compare(
     click.echo(f"\n{place / 'comparison.html'}")
 
 
-def _agreement(text: str) -> Agreement:
+def _agreement(text: str) -> Agreement | Own:
     from photinus.strategies.recipes import from_plain
 
     if not text.lstrip().startswith("{"):

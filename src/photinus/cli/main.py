@@ -52,6 +52,7 @@ def main(arguments: Sequence[str] | None = None, *, run: Callable[[], None] | No
         run: called instead of a command.
     """
     act = run or (lambda: commands.main(arguments, prog_name="photinus", standalone_mode=False))
+    sys.path.append(os.getcwd())  # a module, loss or strategy that a job names may lie here
     sys.exit(EXIT_CODES[_run(act)])
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
+from photinus.core.errors import UsageError
 from photinus.core.settings import Limit, above, validate, whole
 
-__all__ = ["Clock", "Epochs", "Examples", "Seconds", "Steps", "Trigger"]
+__all__ = ["Clock", "Epochs", "Examples", "Partitions", "Seconds", "Steps", "Trigger"]
 
 
 class Clock(NamedTuple):
@@ -67,6 +68,8 @@ class Trigger:
 
     def __post_init__(self) -> None:
         validate(self)
+        if all(getattr(self, f.name) is None for f in fields(self)):
+            raise UsageError("a trigger needs a limit", got="none", do="name one, as Steps(10)")
 
     def __or__(self, other: Trigger) -> Trigger:
         pairs = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in fields(self)}
@@ -120,3 +123,8 @@ def Examples(n: int) -> Trigger:  # noqa: N802 - reads as the unit that it is
 def Epochs(n: float) -> Trigger:  # noqa: N802 - reads as the unit that it is
     """Fires every `n` passes of a worker over its own rows."""
     return Trigger(epochs=n)
+
+
+def Partitions(n: float) -> Trigger:  # noqa: N802 - reads as the unit that it is
+    """Fires every `n` passes of a worker over its partition: it has one, so these are epochs."""
+    return Epochs(n)

@@ -13,6 +13,7 @@ from photinus.core.errors import UsageError
 from photinus.core.settings import to_dict
 from photinus.models.schedules import Schedule
 from photinus.strategies.agreement import Agreement
+from photinus.strategies.own import Own
 from photinus.strategies.recipes import from_plain, to_plain
 
 __all__ = ["DBN_ROWS", "MODEL_ROWS", "MODULE_ROWS", "Row", "same"]
@@ -41,7 +42,7 @@ class Row:
 
 def _to_strategy(value: Any) -> str:  # noqa: ANN401 - what a user may give
     """Returns an agreement, its recipe's name, its JSON or its plain values as JSON."""
-    plain = to_plain(value) if isinstance(value, Agreement) else value
+    plain = to_plain(value) if isinstance(value, (Agreement, Own)) else value
     if isinstance(plain, str) and plain.lstrip().startswith("{"):
         try:
             plain = json.loads(plain)
@@ -49,7 +50,8 @@ def _to_strategy(value: Any) -> str:  # noqa: ANN401 - what a user may give
             raise UsageError("the strategy is no JSON", got=str(error)) from error
     if not isinstance(plain, (str, Mapping)):
         raise UsageError(
-            "a strategy is a recipe's name, its JSON or an Agreement", got=type(value).__name__
+            "a strategy is a recipe's name, its JSON or an Agreement",
+            got=type(value).__name__,
         )
     return json.dumps(to_plain(from_plain(plain)), sort_keys=True)
 

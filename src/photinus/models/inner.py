@@ -17,9 +17,9 @@ import torch
 from torch.optim.sgd import sgd
 
 from photinus.core.errors import CheckpointError, UsageError
+from photinus.core.factories import imported
 from photinus.core.parameters import TRAINED, Layout, Vector
 from photinus.core.settings import unknown_name
-from photinus.models.factories import imported
 from photinus.models.schedules import Schedule
 from photinus.models.tensors import tensor_of
 

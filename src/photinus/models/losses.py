@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from photinus.core.errors import UsageError
+from photinus.core.factories import imported
 from photinus.core.parameters import Vector
 from photinus.core.settings import unknown_name
-from photinus.models.factories import imported
 from photinus.models.tensors import tensor_of
 
 __all__ = ["CLASSES", "LOSSES", "Loss", "count_errors", "loss_named", "target_for"]

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from photinus.core.errors import DataError, UsageError
+from photinus.core.factories import imported
 from photinus.core.parameters import FLOATS, INTEGERS, TRAINED, Layout, Parameters, Vector
 from photinus.core.settings import Limit, above, between, one_of, unknown_name, validate, whole
 from photinus.models.average import Average, average_layout
 from photinus.models.base import Batch, Model, Stage
-from photinus.models.factories import imported
 from photinus.models.fastest import MEMORIES, PRECISIONS, fastest, laid_out
 from photinus.models.inner import OPTIMIZERS, Inner, TorchInner
 from photinus.models.losses import LOSSES, count_errors, loss_named, target_for

@@ -20,6 +20,7 @@ from photinus.run.data import TestRows, read_test, read_train
 from photinus.run.job import Job
 from photinus.run.train import engine_of, train
 from photinus.strategies.agreement import Agreement
+from photinus.strategies.own import Own
 from photinus.strategies.recipes import RECIPES
 
 __all__ = ["compare"]
@@ -55,7 +56,7 @@ class _Tally:
 
 def compare(
     job: Job,
-    agreements: Sequence[Agreement] = (),
+    agreements: Sequence[Agreement | Own] = (),
     *,
     folder: Path,
     world: World | None = None,

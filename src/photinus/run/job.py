@@ -29,7 +29,9 @@ from photinus.models.module import ModuleStage
 from photinus.nodes.fence import LEASE_SECONDS
 from photinus.nodes.program import Phase, Program
 from photinus.strategies.agreement import Agreement
+from photinus.strategies.base import GRADIENT
 from photinus.strategies.guard import Setting
+from photinus.strategies.own import Own
 from photinus.strategies.recipes import averaging, from_plain, to_plain
 
 __all__ = ["ENGINES", "MIN_BANDWIDTH", "MODELS", "Job", "Source", "classes_of", "read_job"]
@@ -89,6 +91,10 @@ def _is_road(road: object) -> bool:
     return isinstance(road, str) and (is_named or road.startswith("/") or "://" in road)
 
 
+def _is_agreement(value: object) -> bool:
+    return isinstance(value, (Agreement, Own))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
     """Model, data and agreement: all that decides what is trained, and how.
@@ -102,9 +108,9 @@ class Job:
     model: Any = field(default_factory=DBN)
     """A DBN, a ModuleStage or a LogisticStage."""
     data: Source = field(default_factory=Source)
-    strategy: Agreement = field(default_factory=averaging)
+    strategy: Agreement | Own = field(default_factory=averaging)
     """How the workers agree, in every phase that has none of its own."""
-    strategies: Mapping[str, Agreement] = field(default_factory=dict)
+    strategies: Mapping[str, Agreement | Own] = field(default_factory=dict)
     """Phase name -> how its workers agree; "pretraining" stands for all layers of a DBN."""
     name: str = "job"
     workers: int = 4
@@ -132,10 +138,10 @@ class Job:
             "a DBN, a ModuleStage or a LogisticStage", lambda m: type(m) in MODELS.values()
         ),
         "data": Limit("a Source", lambda v: isinstance(v, Source)),
-        "strategy": Limit("an Agreement, such as averaging()", lambda v: isinstance(v, Agreement)),
+        "strategy": Limit("averaging() or another recipe, or Own('module:name')", _is_agreement),
         "strategies": Limit(
-            "an Agreement for each phase",
-            lambda v: isinstance(v, Mapping) and all(isinstance(a, Agreement) for a in v.values()),
+            "a strategy for each phase",
+            lambda v: isinstance(v, Mapping) and all(map(_is_agreement, v.values())),
         ),
         "workers": whole(1),
         "engine": one_of(*ENGINES),
@@ -163,29 +169,42 @@ class Job:
         if self.bandwidth is not None and self.road != SOCKETS:
             got = f"bandwidth={self.bandwidth:g} and road {self.road!r}"
             raise UsageError("bandwidth caps what goes over sockets", got=got, do="leave it out")
-        if self.road == TORCH:
-            self._check_torch()
-        elif self._is_folder:
-            self._check_folder()
+        self._check_agreements()
+
+    @property
+    def _agreements(self) -> tuple[Agreement | Own, ...]:
+        return (self.strategy, *self.strategies.values())
 
     @property
     def _is_folder(self) -> bool:
         return self.road not in (SOCKETS, TORCH)
+
+    def _check_agreements(self) -> None:
+        for agreement in self._agreements:
+            if isinstance(agreement, Agreement):
+                agreement.check_workers(self.workers)
+        if self.road == TORCH:
+            self._check_torch()
+        elif self._is_folder:
+            self._check_folder()
 
     def _check_torch(self) -> None:
         if self.security != "none":
             wrong = "torch.distributed neither encrypts nor asks who speaks"
             do = 'set security="none" if the whole network is trusted'
             raise UsageError(wrong, got=f"security {self.security!r}", do=do)
-        for agreement in (self.strategy, *self.strategies.values()):
-            is_summed = agreement.payload == "gradient" and agreement.codec == "fp32"
-            if not is_summed or agreement.owners != self.workers:
+        for agreement in self._agreements:
+            is_summed = isinstance(agreement, Agreement) and (
+                (agreement.payload, agreement.codec) == ("gradient", "fp32")
+                and agreement.owners == self.workers
+            )
+            if not is_summed:
                 wrong = f"road torch is for all_reduce(owners={self.workers}) in fp32"
                 raise UsageError(wrong, got=str(agreement), do='use road="sockets"')
 
     def _check_folder(self) -> None:
-        for agreement in (self.strategy, *self.strategies.values()):
-            if agreement.payload == "gradient":
+        for agreement in self._agreements:
+            if agreement.strategy().site == GRADIENT:
                 raise UsageError(
                     f"{agreement.recipe} agrees at every step, too often for a folder",
                     got=f"road {self.road!r}",
@@ -244,7 +263,7 @@ class Job:
             return self
         return dataclasses.replace(self, model=self.model.resolved())
 
-    def agreement(self, phase: str) -> Agreement:
+    def agreement(self, phase: str) -> Agreement | Own:
         """Returns how the workers agree in a phase."""
         if phase in self.strategies:
             return self.strategies[phase]
@@ -260,9 +279,10 @@ class Job:
         phases, warnings = [], []
         stages = self.resolved()._plain_stages()
         for stage in stages[-1:] if self.start else stages:
-            asked = self.agreement(stage.name)
-            agreement, warning = asked.guarded(self._setting(stage, asked, rows))
-            phases.append(Phase(stage=stage, agreement=agreement))
+            asked, warning = self.agreement(stage.name), ""
+            if isinstance(asked, Agreement):
+                asked, warning = asked.guarded(self._setting(stage, asked, rows))
+            phases.append(Phase(stage=stage, agreement=asked))
             warnings += [f"{stage.name}: {warning}"] if warning else []
         program = Program(
             phases=tuple(phases),

@@ -123,9 +123,15 @@ class Agreement:
             self._check_rows()
         if self.is_immediate and (self.quorum != 1 or self.fragments):
             raise UsageError("quorum and fragments are parts of rounds", got="release='immediate'")
+        self._check_grace()
         is_whole = self.payload == "delta" and not self.fragments
         if self.per_step_until and (self.is_immediate or not is_whole):
             raise UsageError("per_step_until is a part of rounds of whole deltas", got=str(self))
+
+    def _check_grace(self) -> None:
+        if self.grace_seconds and self.quorum == 1:
+            got, do = f"grace_seconds {self.grace_seconds:g} and no quorum", "name a quorum below 1"
+            raise UsageError("a round that waits for all has no grace", got=got, do=do)
 
     def _check_rows(self) -> None:
         """A row that is not pushed must not move, and what travels must be cut anywhere."""
@@ -157,7 +163,9 @@ class Agreement:
         outer = "" if is_per_step else f", {shown(self.outer)}"
         if not self.is_immediate:
             every += f" in {self.fragments} fragments" if self.fragments else ""
-            return f"{self.recipe} {every}{outer}, merge {self.merge}, {self._codecs}"
+            quorum = "" if self.quorum == 1 else f", quorum of {self.quorum:g}"
+            quorum += f" and {self.grace_seconds:g} s" if self.grace_seconds else ""
+            return f"{self.recipe} {every}{outer}, merge {self.merge}{quorum}, {self._codecs}"
         fetch = f", fetch every {self.fetch}" if self.fetch else ""
         rows = f", rows of {self.rows}" if self.rows else ""
         end = f"staleness {self.staleness}{rows}, {self._codecs}"
@@ -250,18 +258,21 @@ class Agreement:
             grace_seconds=self.grace_seconds,
         )
 
-    def guarded(self, setting: Setting) -> tuple[Agreement, str]:
-        """Returns the same with its gain within the guard's limit, and a warning or "".
+    def check_workers(self, workers: int) -> None:
+        """Looks whether so many workers can agree in this way.
 
         Raises:
-            UsageError: the quorum is larger than the workers are many.
+            UsageError: the quorum, or the number of owners, does not go with them.
         """
-        if self.quorum > setting.workers:
+        if self.quorum > workers:
             wrong = f"a quorum of {self.quorum:g} can never come together"
-            raise UsageError(wrong, got=f"{setting.workers} workers", do="ask for fewer")
-        if self.owners not in (1, setting.workers):
-            wrong = f"owners must be 1, or {setting.workers} as there are workers"
+            raise UsageError(wrong, got=f"{workers} workers", do="ask for fewer")
+        if self.owners not in (1, workers):
+            wrong = f"owners must be 1, or {workers} as there are workers"
             raise UsageError(wrong, got=self.owners)
+
+    def guarded(self, setting: Setting) -> tuple[Agreement, str]:
+        """Returns the same with its gain within the guard's limit, and a warning or ""."""
         outer = self.outer
         if isinstance(outer, DelayedNesterov) and outer.pushes == 0:
             outer = dataclasses.replace(outer, pushes=setting.workers)

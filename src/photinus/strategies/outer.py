@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from photinus.core.factories import imported
 from photinus.core.parameters import Vector
 from photinus.core.settings import (
     Limit,
@@ -251,7 +252,8 @@ class Descent(Outer):
 
     Args:
         function: takes the parameters [n] and a delta or a sum of gradients [n], and returns the
-            new parameters [n] in an array of their own. It must be one that a worker can import.
+            new parameters [n] in an array of their own. It must be one that a worker can import;
+            in a job's file it stands as "package.module:name".
     """
 
     function: Callable[[Vector, Vector], Vector]
@@ -280,10 +282,12 @@ def outer_from_dict(values: Mapping[str, Any]) -> Outer:
     """Builds an outer optimizer from plain values: `{"name": "nesterov", "lr": 0.7}`.
 
     Raises:
-        UsageError: the name or an option is unknown.
+        UsageError: the name or an option is unknown, or a descent cannot be imported.
     """
     options = dict(values)
     name = str(options.pop("name", ""))
+    if name == Descent.name:
+        return Descent(imported(str(options.get("function", "")), "descent"))
     if name not in OUTERS:
         raise unknown_name("outer optimizer", name, OUTERS)
     return from_dict(OUTERS[name], options)

@@ -15,7 +15,12 @@ __all__ = ["parts_of", "plain_of", "shown"]
 
 
 def _trigger(values: Mapping[str, Any]) -> Trigger:
-    return from_dict(Trigger, values)
+    plain = dict(values)
+    partitions = plain.pop("partitions", None)
+    if partitions is None:
+        return from_dict(Trigger, plain)
+    each = from_dict(Trigger, {"epochs": partitions})
+    return each | from_dict(Trigger, plain) if plain else each
 
 
 _TABLES: dict[str, tuple[type, Callable[[Mapping[str, Any]], Any]]] = {
@@ -35,7 +40,8 @@ def plain_of(value: Any) -> Any:  # noqa: ANN401 - any part
         {'steps': 7}
     """
     if isinstance(value, Descent):
-        return {"name": value.name, "function": value.function.__qualname__}
+        function = f"{value.function.__module__}:{value.function.__qualname__}"
+        return {"name": value.name, "function": function}
     if isinstance(value, Outer):
         return {"name": value.name, **_settings(value)}
     if isinstance(value, Trigger):

@@ -18,6 +18,7 @@ from photinus.core.settings import (
 )
 from photinus.strategies.agreement import Agreement
 from photinus.strategies.outer import Nesterov
+from photinus.strategies.own import Own
 from photinus.strategies.plain import parts_of, plain_of
 
 __all__ = [
@@ -131,19 +132,14 @@ def gossip(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
 
 
 _OF_PEERS = {"graph", "exact_every"}
+_OF_ROUNDS = {"merge", "quorum", "grace_seconds"}
+_OF_GRADIENTS = {"merge", "codec", "codec_down", "quorum", "grace_seconds", "owners"}
 _ALL = {f.name for f in dataclasses.fields(Agreement)}
 _NOT_USUAL = {"recipe", "payload", "whole_part", "alpha", "rows", *_OF_PEERS}
 _NOT_OF = {
-    "downpour": {
-        "recipe",
-        "release",
-        "whole_part",
-        "alpha",
-        "merge",
-        "quorum",
-        "grace_seconds",
-        *_OF_PEERS,
-    },
+    "all_reduce": _ALL - _OF_GRADIENTS,
+    "full_gradient": _ALL - _OF_GRADIENTS,
+    "downpour": {"recipe", "release", "whole_part", "alpha", *_OF_ROUNDS, *_OF_PEERS},
     "streaming": {"recipe", "payload", "whole_part", "rows", *_OF_PEERS},
     "elastic": _ALL - {"every", "alpha", "codec_down"},
     "publish": _ALL - {"every", "codec", "quorum", "grace_seconds", "exact_every"},
@@ -153,10 +149,13 @@ _NOT_OF = {
 
 
 def _made(recipe: str, usual: Mapping[str, Any], parts: Mapping[str, Any]) -> Agreement:
-    known = {f.name for f in dataclasses.fields(Agreement)} - _NOT_OF.get(recipe, _NOT_USUAL)
+    known = _ALL - _NOT_OF.get(recipe, _NOT_USUAL)
     for name in parts:
         if name not in known:
             raise unknown_name(f"part of {recipe}", name, known)
+    if "merge" in parts and {**usual, **parts}.get("release") == "immediate":
+        wrong, got = "merge is a part of rounds", "release='immediate'"
+        raise UsageError(wrong, got=got, do="leave it out")
     return Agreement(recipe=recipe, **{**usual, **parts})
 
 
@@ -231,8 +230,10 @@ RECIPES: dict[str, Recipe] = {
 DEFAULT = "averaging"
 
 
-def from_plain(values: str | Mapping[str, Any]) -> Agreement:
+def from_plain(values: str | Mapping[str, Any]) -> Agreement | Own:
     """Builds an agreement from its recipe's name, or from plain values with one.
+
+    A name as "package.module:name" is one of the user's own.
 
     Example:
         >>> from_plain({"recipe": "averaging", "every": {"steps": 7}}).every
@@ -246,15 +247,19 @@ def from_plain(values: str | Mapping[str, Any]) -> Agreement:
     if not isinstance(values, Mapping):
         raise UsageError("a strategy must be a name or a table", got=repr(values))
     parts = dict(values)
-    name = parts.pop("recipe", DEFAULT)
+    name = str(parts.pop("recipe", DEFAULT))
+    if ":" in name and not parts:
+        return Own(name)
     if name not in RECIPES:
-        raise unknown_name("strategy", str(name), RECIPES)
+        raise unknown_name("strategy", name, RECIPES)
     return RECIPES[name].build(**parts_of(name, parts))
 
 
-def to_plain(agreement: Agreement) -> dict[str, Any]:
+def to_plain(agreement: Agreement | Own) -> dict[str, Any]:
     """Returns plain values for TOML and JSON, without what is as usual: `from_plain`'s inverse."""
     plain = {"recipe": agreement.recipe}
+    if isinstance(agreement, Own):
+        return plain
     usual = RECIPES[agreement.recipe].build()
     for f in dataclasses.fields(agreement):
         value = getattr(agreement, f.name)

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from photinus.core.errors import UsageError
-from photinus.models.factories import imported
+from photinus.core.factories import imported
 
 
 def test_a_name_becomes_the_object_that_it_names():

@@ -1,0 +1,87 @@
+"""A strategy of the user's own: the lines of the docs train, and half a one is refused."""
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from photinus.core.errors import UsageError
+from photinus.engine.base import ArrayData
+from photinus.models.logistic import LogisticStage
+from photinus.run.job import Job
+from photinus.run.train import resume, train
+from photinus.strategies.check import check_strategy
+from photinus.strategies.own import Own
+from photinus.strategies.recipes import averaging
+
+PAGE = Path(__file__).parents[2] / "docs" / "strategies" / "README.md"
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Writes a module under a name of its own, and returns what names a thing in it."""
+    module = f"mine_{tmp_path.name}"
+
+    def write(text, name):
+        (tmp_path / f"{module}.py").write_text(text)
+        monkeypatch.syspath_prepend(tmp_path)
+        return f"{module}:{name}"
+
+    yield write
+    sys.modules.pop(module, None)
+
+
+@pytest.fixture
+def documented(own):
+    *_, lines = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    return Own(own(lines, "PostLocal"))
+
+
+@pytest.fixture
+def data():
+    chance = np.random.default_rng(0)
+    features = chance.standard_normal((400, 6)).astype(np.float32)
+    return ArrayData(features, (features @ chance.standard_normal((6, 3))).argmax(axis=1))
+
+
+def job(strategy):
+    model = LogisticStage(features=6, classes=3, epochs=3.0)
+    return Job(model=model, workers=2, engine="simulate", strategy=strategy)
+
+
+def test_the_lines_of_the_docs_keep_the_contract_and_train(documented, data, tmp_path):
+    check_strategy(documented)
+    first = train(job(documented), data, folder=tmp_path / "first")
+    again = train(job(documented), data, folder=tmp_path / "again")
+    other = train(job(averaging()), data, folder=tmp_path / "other")
+    assert np.array_equal(first.vector, again.vector)
+    assert not np.array_equal(first.vector, other.vector)
+    with pytest.raises(UsageError, match="is done: there is nothing to resume"):
+        resume(tmp_path / "first", data)
+
+
+def test_a_job_with_one_goes_through_plain_values_and_back(documented):
+    asked = job(documented)
+    assert asked.to_dict()["strategy"] == {"recipe": str(documented)}
+    assert Job.from_dict(asked.to_dict()) == asked
+    assert Job.from_dict({**asked.to_dict(), "strategy": str(documented)}) == asked
+
+
+def test_what_cannot_be_imported_is_told_of_when_it_is_named():
+    with pytest.raises(UsageError, match="the strategy 'nosuch:Thing' cannot be imported"):
+        Own("nosuch:Thing")
+
+
+def test_half_a_strategy_is_told_of_when_it_is_named(own):
+    name = own("class Half:\n    def strategy(self): ...\n", "Half")
+    with pytest.raises(UsageError, match="got Half without policy"):
+        Own(name)
+
+
+def test_one_that_agrees_at_every_step_does_not_go_through_a_folder(own):
+    lines = "from photinus.strategies.rounds import AllReduce, Rounds\n"
+    name = own(lines + "class Steps:\n    strategy, policy = AllReduce, Rounds\n", "Steps")
+    with pytest.raises(UsageError, match="agrees at every step, too often for a folder"):
+        Job(strategy=Own(name), road="/shared")
