@@ -6,6 +6,7 @@ import pytest
 
 from photinus.cli.comparing import compare
 from photinus.cli.main import EXIT_CODES, commands
+from photinus.core.errors import UsageError
 
 
 def test_strategies_are_compared_in_one_table(call, job, tmp_path):
@@ -14,8 +15,9 @@ def test_strategies_are_compared_in_one_table(call, job, tmp_path):
     code, out, err = call("compare", job, *strategies, "--mbit", 100, "--folder", "side")
     assert code == 0
     assert out.splitlines()[0].split() == [
-        "strategy", "error", "loss", "seconds", "sent", "rounds", "staleness", "spread",
+        "strategy", "error", "loss", "virtual", "wall", "sent", "rounds", "staleness", "spread",
     ]  # fmt: skip
+    assert "rounds: agreements" in out
     assert [line.split()[0] for line in out.splitlines()[1:3]] == ["all_reduce", "averaging"]
     assert err.count("seconds") == 3
     assert (tmp_path / "side" / "comparison.html").is_file()
@@ -26,6 +28,9 @@ def test_strategies_are_compared_in_one_table(call, job, tmp_path):
     [
         (("--strategy", "{"), "the strategy is no JSON"),
         (("--step-seconds", "quick"), "step-seconds must be numbers; got 'quick'"),
+        (("--step-seconds", "0,-1"), "step_seconds of World must be a number of at least 0"),
+        (("--folder", "/proc/x"), "the folder /proc/x cannot be made; got "),
+        (("--set", "strategy.quorum=9"), "each strategy that is compared is named whole"),
         (("--mbit", "0"), "bytes_per_second of World must be a number above 0"),
         (("--engine", "local", "--mbit", "1"), "speeds are given to the simulator only"),
     ],
@@ -34,6 +39,24 @@ def test_what_cannot_be_compared_is_one_sentence(call, job, arguments, said):
     code, _, err = call("compare", job, *arguments)
     assert code == EXIT_CODES["usage"]
     assert said in err
+    assert "fault of photinus" not in err
+
+
+def test_when_no_strategy_could_train_the_comparison_failed(call, job, monkeypatch):
+    def broken(*_):
+        raise UsageError("this one cannot")
+
+    monkeypatch.setattr("photinus.run.job.Agreement.guarded", broken)
+    code, out, err = call("compare", job, "--strategy", "averaging")
+    assert code == EXIT_CODES["failed"]
+    assert "averaging" in out
+    assert "no strategy could train this job; got this one cannot" in err
+
+
+def test_a_job_whose_own_strategy_is_not_compared_is_told_so(call, job, tmp_path):
+    words = "the job's own strategy is left aside"
+    assert words in call("compare", job, "--strategy", "averaging")[2]
+    assert words not in call("compare", job, "--strategy", "all_reduce")[2]
 
 
 def test_who_describes_the_links_of_a_job_for_spark_means_the_simulator(call, job, tmp_path):

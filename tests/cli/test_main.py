@@ -134,6 +134,19 @@ def test_what_is_printed_is_the_job_that_would_be_trained(call, job, tmp_path):
     assert call("train", "again.toml", "--print-config")[1] == out
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("mnist-dbn-published",),
+        ("mnist-dbn", "--strategy", "averaging"),
+        ("mnist-dbn", "--set", "strategies={pretraining='averaging'}"),
+    ],
+)
+def test_a_strategy_that_a_phase_uses_can_be_set(call, arguments):
+    code, out, _ = call("train", *arguments, "--set", "strategy.quorum=2", "--print-config")
+    assert (code, "quorum = 2" in out) == (0, True)
+
+
 def test_the_environment_stands_behind_the_arguments(call, monkeypatch):
     monkeypatch.setenv("PHOTINUS_TRAIN_WORKERS", "7")
     assert "workers = 7" in call("train", "mnist-dbn", "--print-config")[1]
@@ -150,6 +163,11 @@ def test_the_environment_stands_behind_the_arguments(call, monkeypatch):
         (["train", "mnist-dbn", "--workers", "0"], "workers of Job must be a whole number"),
         (["train", "mnist-dbn", "--set", "model.hiden=[5]"], "did you mean 'hidden'?"),
         (["train", "mnist-dbn", "--set", "model"], "KEY=VALUE"),
+        (
+            ["train", "mnist-dbn", "--set", "strategy.quorum=9"],
+            "every phase of this job has a strategy of its own; got 'strategy.quorum=9'; "
+            "--set strategies.fine-tune.KEY=VALUE",
+        ),
         (
             ["train", "mnist-dbn", "--set", "workers.of=3"],
             "workers in workers.of holds no",

@@ -51,6 +51,7 @@ class Outer:
         (between(0, 1), [0, 0.5, 1], [1.1, -1], "a number from 0 to 1"),
         (one_of("a", 2), ["a", 2], ["b", None], "one of 'a', 2"),
         (Limit.optional(whole(2)), [None, 2], [1], "a whole number of at least 2, or left out"),
+        (Limit.each(above(0)), [1, (1, 2)], [0, (1, 0), ()], "a number above 0, or several such"),
     ],
 )
 def test_limits_hold_and_say_what_they_are(limit, good, bad, text):

@@ -1,5 +1,7 @@
 """What a run tells of its workers: how far apart they are, how stale, and whose rows are unlike."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,9 @@ from photinus.core.clock import Steps
 from photinus.engine.base import ArrayData, part_of
 from photinus.feed.rows import Rows
 from photinus.models.dbn import DBN, FineTuning, Pretraining
-from photinus.strategies.recipes import all_reduce, averaging, downpour, publish
+from photinus.nodes import loop
+from photinus.strategies.outer import Sgd
+from photinus.strategies.recipes import all_reduce, averaging, downpour, gossip, publish
 
 
 def metric(played, name):
@@ -34,6 +38,42 @@ def test_consistency_is_the_spread_of_the_parameters_over_their_length(field):
     agreed, _ = outer.update(start, start - held.mean(axis=0), outer.init(start))
     length = np.linalg.norm(agreed)
     assert metric(played, "consistency")[0] == pytest.approx(apart / length)
+
+
+MEETINGS = {
+    "publish": publish(every=Steps(3), exact_every=4),
+    "gossip": gossip(every=Steps(3), exact_every=4),
+    "averaging": averaging(every=Steps(10), owners=4),
+}
+
+
+@pytest.mark.parametrize("name", MEETINGS)
+def test_who_meets_without_an_owner_tells_the_distance_from_where_all_meet(
+    field, name, monkeypatch
+):
+    """By hand, from what each worker held before it took the mean in."""
+    told, take_in = [], loop.take_in
+
+    def taking(bench, vector, messages, state):
+        before = vector.copy()
+        state = take_in(bench, vector, messages, state)
+        if any(m.kind == "agreed" for m in messages):
+            told.append(np.linalg.norm(before - vector) / np.linalg.norm(vector))
+        return state
+
+    monkeypatch.setattr(loop, "take_in", taking)
+    agreement = replace(MEETINGS[name], outer=Sgd(), codec="fp32")
+    apart = metric(field.play(agreement, epochs=3).run(), "consistency")
+    assert len(apart) * 4 == len(told)
+    by_hand = np.sqrt(np.square(told).reshape(-1, 4).mean(axis=1))
+    np.testing.assert_allclose(apart, by_hand, rtol=1e-6)
+    assert min(apart) > 0
+
+
+def test_publications_bring_workers_together_between_two_exact_agreements(field):
+    ways = publish(every=Steps(5), exact_every=8), averaging(every=Steps(40), owners=4, outer=Sgd())
+    publishes, silent = (metric(field.play(w, epochs=6).run(), "consistency") for w in ways)
+    assert publishes[1] < 0.5 * silent[1]
 
 
 def test_gradients_tell_no_distance_and_one_worker_has_none(field):

@@ -16,6 +16,8 @@ from photinus.strategies.outer import Sgd
 from photinus.strategies.recipes import (
     RECIPES,
     averaging,
+    full_gradient,
+    iterative_reduce,
 )
 
 BARRIERS = [
@@ -68,6 +70,20 @@ def test_a_slow_link_costs_time_only(field):
     ).run()
     assert (quick.vector == slow.vector).all()
     assert slow.simulation.now > quick.simulation.now + 1
+
+
+def test_a_step_of_a_whole_part_takes_as_long_as_the_mini_batches_in_it(field):
+    """120 rows in mini-batches of 8, three epochs, whichever way they are agreed on."""
+    world = {"step_seconds": (0.01, 0.04), "latency_seconds": 0.0, "bytes_per_second": 1e12}
+    for agreement in (full_gradient(), iterative_reduce()):
+        played = field.play(agreement, parts=field.parts(4), epochs=3, world=world).run()
+        assert played.simulation.now == pytest.approx(3 * 15 * 0.04, rel=1e-3)
+
+
+@pytest.mark.parametrize("wrong", [-1.0, (0.01, -1.0), (), float("nan")])
+def test_no_step_takes_less_than_no_time(wrong):
+    with pytest.raises(UsageError, match="step_seconds of World must be a number of at least 0"):
+        World(step_seconds=wrong)
 
 
 def test_a_cap_on_what_a_worker_sends_costs_time_and_no_bits(field):
@@ -192,7 +208,7 @@ def test_deaths_in_every_phase(field, name):
     played = field.play(field.small[name], stages=three(field))
     simulation = played.simulation
     played.tape.hooks["PhaseStarted"] = lambda e: simulation.at(
-        0.015 if name == "full_gradient" else 0.15, simulation.kill, e.phase + 1, 0.1
+        0.16, simulation.kill, e.phase + 1, 0.1
     )
     played.run()
     assert len(played.result.vectors) == 3

@@ -1,6 +1,7 @@
 """Ways of agreeing, as a table and as a page."""
 
 import re
+from dataclasses import replace
 
 from photinus.report.comparison import Compared, comparison_page, comparison_table
 
@@ -26,8 +27,22 @@ def test_a_line_says_what_is_known_and_marks_what_is_not():
     assert {len(line) for line in (names, good, bad)} == {8}
 
 
+def test_a_small_spread_is_no_zero():
+    row = Compared(strategy="publish", seconds=1.0, spread=0.00123)
+    assert comparison_table([row])[1][-1] == "0.00123"
+
+
+def test_where_seconds_are_virtual_the_clocks_stand_beside_them():
+    rows = [replace(GOOD, wall_seconds=0.25), BAD]
+    names, good, bad = comparison_table(rows)
+    assert names[3:5] == ("#virtual", "#wall")
+    assert good[3:5] == ("1 min 30 s", "250 ms")
+    assert {len(line) for line in (names, good, bad)} == {9}
+
+
 def test_the_page_draws_a_curve_for_each_that_has_one_and_escapes_names(tmp_path):
     text = comparison_page([GOOD, BAD], "a job", tmp_path / "page.html").read_text()
     assert "all_reduce &lt;every step&gt;" in text
     assert text.count("<polyline") == 1
+    assert "of publish and gossip the exact ones" in text
     assert not re.search(r"<script|https?://", text)

@@ -28,6 +28,7 @@ def test_every_recipe_has_a_line_with_what_it_reached_and_cost(job, tmp_path):
     assert len(rows) == len(RECIPES)
     assert [row.failure for row in rows] == [""] * len(rows)
     assert all(row.seconds > 0 and row.rounds > 0 and row.bytes > 0 for row in rows)
+    assert all(row.wall_seconds > 0 for row in rows)
     assert all(np.isfinite([row.error, row.loss]).all() for row in rows)
     page = (tmp_path / "comparison.html").read_text()
     assert all(row.strategy in page for row in rows)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from photinus.cli.training import ENGINE, changed, job_of
-from photinus.core.errors import UsageError
+from photinus.core.errors import RunFailedError, UsageError
 
 if TYPE_CHECKING:
     from photinus.engine.simulate import World
@@ -51,17 +51,26 @@ def compare(
     In the simulator the seconds are virtual, those of the workers and links that you describe:
     --step-seconds 0.01,0.01,0.01,0.04 --mbit 100. Who describes them means the simulator.
     """
-    from photinus.report.comparison import comparison_table
+    from photinus.report.comparison import NOTES, comparison_table
     from photinus.run.compare import compare as compared
     from photinus.run.train import new_folder
+    from photinus.strategies.recipes import RECIPES
 
     world = _world(options.pop("step_seconds"), options.pop("latency"), options.pop("mbit"))
     if world is not None and options["engine"] is None:
         options["engine"] = "simulate"
+    for text in settings:
+        if text.strip().partition("=")[0].partition(".")[0] in ("strategy", "strategies"):
+            do = '--strategy NAME or --strategy \'{"recipe": "NAME", "KEY": VALUE}\''
+            raise UsageError("each strategy that is compared is named whole", got=text, do=do)
     asked = changed(job_of(job, **options), settings)
     agreements = [_agreement(text) for text in strategies]
-    place = Path(folder) if folder else new_folder(f"compare-{asked.name}")
-    place.mkdir(parents=True, exist_ok=True)
+    agreements = agreements or [recipe.build() for recipe in RECIPES.values()]
+    if asked.strategies or asked.strategy not in agreements:
+        click.echo(
+            "the job's own strategy is left aside; --strategy names what is compared", err=True
+        )
+    place = _made(Path(folder) if folder else new_folder(f"compare-{asked.name}"))
 
     def told(row: Compared) -> None:
         click.echo(f"{row.strategy}: {row.failure or f'{row.seconds:.1f} seconds'}", err=True)
@@ -76,7 +85,22 @@ def compare(
             for name, text, width in cells
         )
         click.echo("  ".join(shown).rstrip())
+    click.echo("\n" + "\n".join(NOTES))
     click.echo(f"\n{place / 'comparison.html'}")
+    if all(row.failure for row in rows):
+        raise RunFailedError("no strategy could train this job", got=rows[0].failure)
+
+
+def _made(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"the folder {folder} cannot be made",
+            got=error.strerror or str(error),
+            do="name another folder",
+        ) from error
+    return folder
 
 
 def _agreement(text: str) -> Agreement | Own:

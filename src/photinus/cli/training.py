@@ -135,7 +135,30 @@ def changed(job: Job, settings: tuple[str, ...]) -> Job:
             if not isinstance(place, dict):
                 raise UsageError(f"{name} in {key} holds no settings", got=repr(place))
         place[last] = _read(value.strip())
-    return Job.from_dict(plain)
+    asked = Job.from_dict(plain)
+    _check_used(asked, settings)
+    return asked
+
+
+def _check_used(job: Job, settings: tuple[str, ...]) -> None:
+    """Refuses settings of a strategy that every phase leaves aside for one of its own."""
+    from dataclasses import replace
+
+    from photinus.models.dbn import DBN
+
+    said = [text for text in settings if text.strip().startswith(("strategy.", "strategy="))]
+    if not said or not job.strategies:
+        return
+    is_dbn = isinstance(job.model, DBN)
+    # a plain precision: nothing is measured for the phases' names
+    stages = replace(job.model, precision="mkl").stages() if is_dbn else (job.model,)
+    trained = stages[-1:] if job.start else stages
+    if all(job.agreement(stage.name) is not job.strategy for stage in trained):
+        raise UsageError(
+            "every phase of this job has a strategy of its own",
+            got=repr(said[0]),
+            do=f"--set strategies.{trained[-1].name}.KEY=VALUE, or train with --strategy NAME",
+        )
 
 
 def _read(text: str) -> Any:  # noqa: ANN401 - any plain value

@@ -45,6 +45,14 @@ class Limit:
         """Returns `limit`, or None."""
         return Limit(f"{limit.text}, or left out", lambda v: v is None or limit.holds(v))
 
+    @staticmethod
+    def each(limit: Limit) -> Limit:
+        """Returns `limit`, of one value or of every one in a tuple."""
+        return Limit(
+            f"{limit.text}, or several such",
+            lambda v: all(map(limit.holds, v)) if isinstance(v, tuple) and v else limit.holds(v),
+        )
+
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -13,7 +13,7 @@ from typing import Any
 
 from photinus.core.errors import FencedError, RunFailedError, UsageError
 from photinus.core.seeds import backoff
-from photinus.core.settings import above, at_least, validate
+from photinus.core.settings import Limit, above, at_least, validate
 from photinus.engine.faults import COPY, CUT, FREEZE, KILL, SLOW, Fault, Faults, Victim
 from photinus.nodes.coordinator import Coordinator, Result
 from photinus.nodes.desk import Desk
@@ -37,7 +37,7 @@ class World:
     """How fast everything is."""
 
     step_seconds: float | tuple[float, ...] = 0.01
-    """Of every worker, or of each."""
+    """Of every worker, or of each: for a mini-batch; a whole part takes as many as are in it."""
     latency_seconds: float = 1e-3
     bytes_per_second: float = 1e9
     """Of each worker's own link, and of each direction."""
@@ -46,6 +46,7 @@ class World:
     faults: Faults = field(default_factory=Faults)
     """What goes wrong; a message is doubled on its way up only, as a copy is told apart there."""
     LIMITS = {  # noqa: RUF012
+        "step_seconds": Limit.each(at_least(0)),
         "latency_seconds": at_least(0),
         "bytes_per_second": above(0),
         "resend_seconds": above(0),
@@ -56,9 +57,8 @@ class World:
 
     def step(self, slot: int) -> float:
         """Returns the seconds that a step of this slot takes."""
-        if isinstance(self.step_seconds, tuple):
-            return self.step_seconds[slot % len(self.step_seconds)]
-        return self.step_seconds
+        each = self.step_seconds
+        return each[slot % len(each)] if isinstance(each, tuple) else each
 
 
 @dataclass(eq=False)
@@ -136,8 +136,7 @@ class Simulation:
         self._attempts += 1
         if slot in self.nodes and not self.nodes[slot].is_dead:
             self.standbys.append(self.nodes[slot])
-        desk = self.coordinator.desk
-        attempt = f"a{self._attempts}"
+        attempt, desk = f"a{self._attempts}", self.coordinator.desk
         about = {"attempt": attempt, "address": attempt}
         victim = Victim(
             self.faults.of(slot),
@@ -265,7 +264,9 @@ class Simulation:
             if isinstance(ask, Stepped):
                 self.steps[node.slot] += 1
                 node.voice.stepped(ask)
-                return self.at(self.world.step(node.slot) * node.slowed, self._stepped, node)
+                batch = self.program.phases[node.voice.seat.phase].stage.batch_size
+                seconds = self.world.step(node.slot) * max(1.0, ask.examples / batch)
+                return self.at(seconds * node.slowed, self._stepped, node)
             frame = self._said(node, ask)
             is_told = isinstance(ask, (Snapshot, Measured))
             is_waiting = not is_told and node.voice.waits(ask)
@@ -391,10 +392,9 @@ class Simulation:
         is_grant = isinstance(node.ask, (Hello, Close))
         node.ask = node.said = None
         answer = node.voice.understood(frame, self.now)
-        if is_grant and answer is None:
-            node.is_dead = True
-            return
-        self._pump(node, answer)
+        node.is_dead = is_grant and answer is None
+        if not node.is_dead:
+            self._pump(node, answer)
 
     def _thaw(self, node: _Node) -> None:
         node.is_frozen = False

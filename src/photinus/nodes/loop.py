@@ -102,6 +102,8 @@ class Exchange(NamedTuple):
     turn: Turn
     message: Message | None
     position: int
+    stands: tuple[Vector, Vector] | None = None
+    """Of a meeting: the parameters [n], and the point [n] that was last agreed on."""
 
 
 class Snapshot(NamedTuple):
@@ -205,11 +207,20 @@ def exchange(bench: Bench, vector: Vector, clock: Clock, state: Any) -> Answers:
         if turn.kind == "take" and bench.arrived:
             news = bench.arrived.pop(0)
         else:
-            news = yield Exchange(turn, message, bench.feed.position)
+            stands = _stands(bench, turn, state)
+            news = yield Exchange(turn, message, bench.feed.position, stands)
         if turn.kind == "push":
             news = _until_taken(bench, news)
         state = take_in(bench, vector, news.messages, state)
     return state, news
+
+
+def _stands(bench: Bench, turn: Turn, state: Any) -> tuple[Vector, Vector] | None:  # noqa: ANN401
+    """Where a worker stands that comes to a meeting: views, as it waits until that is over."""
+    if turn.kind != "meet" or bench.strategy.site == GRADIENT:
+        return None
+    anchor = getattr(state, "anchor", None)
+    return None if anchor is None else (bench.model.parameters.trained, anchor)
 
 
 def _until_taken(bench: Bench, news: News) -> News:

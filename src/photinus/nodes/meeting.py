@@ -130,6 +130,17 @@ class Meeting:
         self._wholes.add(self.slot)
         return True
 
+    def apart(self, vector: Vector, anchor: Vector) -> float:
+        """Returns how far parameters [n] are from where all meet, as a share of its length.
+
+        Args:
+            vector: what its worker trained.
+            anchor: the point [n] that all brought their progress from.
+        """
+        point = anchor - decode(self._codec, self._mean["vector"])
+        length = float(np.linalg.norm(point))
+        return float(np.linalg.norm(vector - point)) / length if length > 0 else 0.0
+
     def result(self) -> Message:
         """Returns the mean [n] as an `agreed` message; the version is the coordinator's to say."""
         vector, floats, integers = (

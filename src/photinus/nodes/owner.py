@@ -6,6 +6,7 @@ together here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -74,6 +75,8 @@ class Owner:
         """Bytes that went down with fetches since a push was applied."""
         self._among: dict[int, int] = {}
         """Slot -> the bytes that it sent to other workers since the last agreement."""
+        self._distances: dict[int, float] = {}
+        """Slot -> how far it was from where the open meeting agrees."""
 
     @property
     def point(self) -> Message:
@@ -115,6 +118,8 @@ class Owner:
         if message.version == self.version and message.slots == self.reach.slots:
             self.reach.take(frame.slot, Lacks(), now)
             self._among[frame.slot] = int(frame.note.get("bytes", 0))
+            if "apart" in frame.note:
+                self._distances[frame.slot] = float(frame.note["apart"])
         replies, self._state = self.policy.receive(frame.slot, message, members, self._state)
         return self._settled(replies, now)
 
@@ -254,18 +259,23 @@ class Owner:
                 bytes_down=_bytes_down(agreed) + self._fetched,
             )
         )
-        self._fetched, self._among = 0, {}
+        self._fetched, self._among, self._distances = 0, {}, {}
 
     def _apart(self, agreed: Sequence[Answer]) -> dict[str, float]:
         """How far apart the workers were: their spread, as a share of the parameters' length.
 
-        Of the first round and of each eighth; between them the last one stands.
+        Of the first round and of each eighth; between them the last one stands. Where workers meet
+        each has told its own distance from where they meet.
 
         Where nobody waits: how many versions old the point was that a push started from.
         """
         if not self.policy.waits:
             stale = [a.message.version - 1 - a.push.version for a in agreed]
             return {"staleness": sum(stale) / len(stale)}
+        if self.policy.meets:
+            told = [self._distances.get(a.seat.slot, math.nan) for a in agreed]
+            apart = math.sqrt(sum(d * d for d in told) / len(told))
+            return {"consistency": apart} if len(told) > 1 and math.isfinite(apart) else {}
         held = self.point.vector
         if not self.policy.keeps or held is None or len(agreed) < 2:
             return {}

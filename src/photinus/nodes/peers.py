@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from photinus.core.parameters import is_finite
+from photinus.core.parameters import Vector, is_finite
 from photinus.core.seeds import reordered
 from photinus.nodes.mail import Seat, message_of, message_to, named, pack
 from photinus.nodes.meeting import Meeting, Piece
@@ -60,6 +60,7 @@ class Peers:
         """Of a meeting that this worker is not called to yet."""
         self._messages: list[Message] = []
         self._brought: Message | None = None
+        self._stands: tuple[Vector, Vector] | None = None
         self._meeting: Meeting | None = None
         self._asks = 0
         self._near: set[int] = set()
@@ -140,12 +141,14 @@ class Peers:
         out = {slot: sent for slot in message.slots} | {COORDINATOR: told}
         return [Addressed(to, out[to]) for to in reordered(out, self._published)]
 
-    def brings(self, message: Message) -> tuple[Message, dict[str, Any]]:
+    def brings(
+        self, message: Message, stands: tuple[Vector, Vector] | None = None
+    ) -> tuple[Message, dict[str, Any]]:
         """Keeps the vector of a push for the meeting; returns what the coordinator is told."""
         assert message.vector is not None
         sound = is_finite(decode(message.codec, message.vector))
         sound = sound and (message.floats is None or is_finite(message.floats))
-        self._brought, self._meeting = message, None
+        self._brought, self._stands, self._meeting = message, stands, None
         told = message._replace(vector=None, floats=None, integers=None)
         return told, {"is_finite": sound, "peers": self._told_of()}
 
@@ -234,7 +237,8 @@ class Peers:
         meeting = self._meeting
         if meeting is None or not meeting.is_whole:
             return []
-        note = {"slots": list(meeting.slots), "bytes": self.counts["bytes"]}
+        note: dict[str, Any] = {"slots": list(meeting.slots), "bytes": self.counts["bytes"]}
+        note |= {} if self._stands is None else {"apart": meeting.apart(*self._stands)}
         return [Addressed(COORDINATOR, self._seat.frame("ready", version=self._version, note=note))]
 
     def _says_again(self) -> list[Addressed]:
@@ -295,6 +299,6 @@ class Peers:
         meeting = self._meeting
         assert meeting is not None
         result = meeting.result()._replace(version=message.version)
-        self._meeting = self._brought = None
+        self._meeting = self._brought = self._stands = None
         self._stands_on(message.version)
         return result

@@ -117,7 +117,7 @@ class Voice:
         note |= self._trial()
         message = ask.message
         if ask.turn.kind == "meet":
-            message, counted = self.peers.brings(message)
+            message, counted = self.peers.brings(message, ask.stands)
             note |= counted
         said = message_to(self._numbered(message.kind, ask.position), message, **note)
         if not ask.turn.waits:

@@ -12,7 +12,16 @@ from photinus.report.markup import Markup, table, tag
 from photinus.report.style import STYLE
 from photinus.report.units import bytes_text, count_text, number_text, seconds_text
 
-__all__ = ["Compared", "comparison_page", "comparison_table"]
+__all__ = ["NOTES", "Compared", "comparison_page", "comparison_table"]
+
+NOTES = (
+    "rounds: agreements; of publish and gossip the exact ones alone, where nobody waits each push.",
+    "staleness: how many versions old the point was that a push started from, where nobody waits;"
+    " elsewhere all start from the newest.",
+    "spread: the workers' RMS distance from their mean, as a share of its length, when last taken;"
+    " none where gradients travel, as all hold the same.",
+)
+"""What the columns count."""
 
 _NAMES = (
     "strategy", "#error", "#loss", "#seconds", "#sent", "#rounds", "#staleness", "#spread",
@@ -27,6 +36,8 @@ class Compared:
     """In words."""
     seconds: float
     """Of training: virtual ones in the simulator, else the clock's."""
+    wall_seconds: float = math.nan
+    """The clock's, where the others are virtual."""
     rounds: int = 0
     """Or pushes applied, where nobody waits."""
     bytes: float = math.nan
@@ -38,7 +49,7 @@ class Compared:
     staleness: float = math.nan
     """The mean number of versions that a push was behind."""
     spread: float = math.nan
-    """How far the workers were from each other at the last round, against what they moved."""
+    """The workers' RMS distance from their mean, as a share of its length, when last taken."""
     curve: tuple[Point, ...] = ()
     """Seconds and training loss, in the last phase."""
     failure: str = ""
@@ -46,21 +57,25 @@ class Compared:
 
 def comparison_table(rows: Sequence[Compared]) -> list[tuple[str, ...]]:
     """Returns names, then a line of texts for each strategy; numbers' names begin with #."""
-    return [_NAMES, *(_line(row) for row in rows)]
+    lines = [_line(row) for row in rows]
+    if all(math.isnan(row.wall_seconds) for row in rows):
+        return [_NAMES, *((*line[:4], *line[5:]) for line in lines)]
+    return [(*_NAMES[:3], "#virtual", "#wall", *_NAMES[4:]), *lines]
 
 
 def _line(row: Compared) -> tuple[str, ...]:
     if row.failure:
-        return (row.strategy, row.failure, *[""] * (len(_NAMES) - 2))
+        return (row.strategy, row.failure, *[""] * (len(_NAMES) - 1))
     return (
         row.strategy,
         _known(row.error, f"{row.error:.2%}"),
         _known(row.loss, number_text(row.loss)),
         seconds_text(row.seconds),
+        seconds_text(row.wall_seconds),
         bytes_text(int(row.bytes)) if math.isfinite(row.bytes) else "–",
         count_text(row.rounds),
         _known(row.staleness, f"{row.staleness:.1f}"),
-        _known(row.spread, f"{row.spread:.2f}"),
+        _known(row.spread, number_text(row.spread)),
     )
 
 
@@ -84,6 +99,7 @@ def comparison_page(rows: Sequence[Compared], title: str, target: Path) -> Path:
         if row.curve
     ]
     picture = chart(Chart(title="Training loss", x_label=unit, series=curves))
-    body = tag("body", tag("h1", title), tag("section", table(names, lines)), picture)
+    notes = [tag("p", note) for note in NOTES]
+    body = tag("body", tag("h1", title), tag("section", table(names, lines), *notes), picture)
     target.write_text("<!doctype html>\n" + tag("html", head, body, lang="en"), encoding="utf-8")
     return target

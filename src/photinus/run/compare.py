@@ -33,6 +33,8 @@ class _Tally:
     now: Callable[[], float]
     began: float = math.nan
     ended: float = math.nan
+    wall_began: float = math.nan
+    wall_ended: float = math.nan
     rounds: int = 0
     bytes: int = 0
     phase: int = 0
@@ -43,9 +45,10 @@ class _Tally:
     def __call__(self, event: Event) -> None:
         if isinstance(event, PhaseStarted):
             self.phase, self.curve = event.phase, []
-            self.began = self.now() if math.isnan(self.began) else self.began
+            if math.isnan(self.began):
+                self.began, self.wall_began = self.now(), time.monotonic()
         if isinstance(event, RoundClosed):
-            self.ended = self.now()
+            self.ended, self.wall_ended = self.now(), time.monotonic()
             self.rounds += event.rounds
             self.bytes += event.bytes_up + event.bytes_down
             if "loss" in event.metrics:
@@ -100,10 +103,12 @@ def _one(job: Job, engine: Engine, folder: Path, rows: tuple[Any, TestRows | Non
         outcome = train(job, data, test=test, folder=folder, sinks=(tally,), engine=engine)
     except PhotinusError as error:
         return Compared(strategy=name, seconds=0.0, failure=str(error))
+    is_virtual = isinstance(engine, SimulatedEngine)
     sent = engine.bytes if isinstance(engine, SimulatedEngine) else tally.bytes
     return Compared(
         strategy=name,
         seconds=tally.ended - tally.began,
+        wall_seconds=tally.wall_ended - tally.wall_began if is_virtual else math.nan,
         rounds=tally.rounds,
         bytes=sent or math.nan,
         error=outcome.metrics.get("error", math.nan),
