@@ -44,7 +44,10 @@ class Hadoop:
         self.again("resourcemanager")
 
     def stop(self):
-        self.call("stop")
+        try:
+            self.call("stop")
+        except subprocess.CalledProcessError:  # one of its processes ended just before its kill
+            self.call("stop")
 
     def kill(self, name):
         self.call("kill", name)

@@ -180,11 +180,11 @@ class Faults:
         act()
         if lost:
             found = self.hadoop.until(
-                lambda: of(self.journal, WorkerLost, at), 60, f"{name}: the loss"
+                lambda: of(self.journal, WorkerLost, at), 240, f"{name}: the loss"
             )
             self.record(f"{name}: noticed", round(found[0][0] - at, 2))
             self.hadoop.until(
-                lambda: of(self.journal, WorkerJoined, found[0][0]), 60, f"{name}: the return"
+                lambda: of(self.journal, WorkerJoined, found[0][0]), 240, f"{name}: the return"
             )
             at_least = of(self.journal, WorkerJoined, found[0][0])[0][0]
         else:

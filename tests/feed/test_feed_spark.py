@@ -1,4 +1,5 @@
 import numpy as np
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkAttributeError
 from pyspark.ml.feature import VectorAssembler
@@ -20,8 +21,6 @@ def features_in_tasks(df, spec):
     """What the workers' feeds hand out in one epoch, as [(feature values, label)], sorted."""
 
     def train(batches):
-        import pyarrow as pa
-
         rows = gather(batches, spec, Sieve(RowChecks()), Budget())
         for batch in PartitionFeed(rows, FeedOrder(batch_size=2, epochs=1.0)):
             flat = batch.features.reshape(batch.examples, -1).astype(np.float64)
@@ -99,7 +98,8 @@ def test_a_name_with_a_dot_is_one_column(spark):
 def test_a_bad_row_is_named_by_the_task(spark):
     df = spark.createDataFrame([([1.0, 2.0],), ([1.0],)], "x array<double>").coalesce(1)
     df, spec = columns(df, "x")
-    (block,) = df.toArrow().to_batches()
+    schema = pa.schema([("x", pa.list_(pa.float32()))])
+    block = pa.RecordBatch.from_pydict({"x": [row["x"] for row in df.collect()]}, schema)
     with pytest.raises(DataError, match="partition 0 row 1 column x: length 1, expected 2"):
         gather([block], spec, Sieve(RowChecks()), Budget())
 
@@ -144,8 +144,6 @@ def test_there_are_exactly_as_many_partitions_as_workers(table, workers):
 @pytest.mark.parametrize("workers", [1, 3, 6])
 def test_every_worker_is_a_task_even_where_spark_joins_partitions(table, workers):
     def one_row(batches):
-        import pyarrow as pa
-
         rows = sum(batch.num_rows for batch in batches)
         yield pa.RecordBatch.from_pydict({"rows": [rows]})
 
@@ -165,10 +163,7 @@ def test_a_client_of_spark_connect_deals_the_rows_out_anew():
     class Remote:
         @property
         def rdd(self):
-            name = {"attr_name": "rdd"}
-            raise PySparkAttributeError(
-                errorClass="JVM_ATTRIBUTE_NOT_SUPPORTED", messageParameters=name
-            )
+            raise PySparkAttributeError("[JVM_ATTRIBUTE_NOT_SUPPORTED] rdd")
 
         def repartition(self, workers):
             return workers
