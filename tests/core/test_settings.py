@@ -1,9 +1,11 @@
 """Limits as data, one form of refusal, plain values and back."""
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 
 from photinus.core.errors import UsageError
@@ -126,3 +128,28 @@ def test_a_value_of_another_shape_than_its_field_is_named(values, said):
     with pytest.raises(UsageError) as caught:
         from_dict(Outer, values)
     assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"name": 5}, "name of Outer must be a string; got 5"),
+        ({"name": "a", "inner": {"size": 1}}, "inner of Outer must be of type Inner; got"),
+        ({"name": "a", "sizes": 5}, "sizes of Outer must be a list; got 5"),
+        ({"name": "a", "table": [1]}, "table of Outer must be a table of names and values"),
+        ({"name": "a", "count": np.int64(2)}, "int(...), float(...) or .tolist()"),
+    ],
+)
+def test_a_field_without_a_limit_must_be_of_its_plain_type(fields, said):
+    with pytest.raises(UsageError, match=re.escape(said)):
+        Outer(**fields)
+
+
+def test_what_cannot_be_compared_does_not_hold():
+    @dataclass(frozen=True)
+    class Share:
+        value: object
+        LIMITS = {"value": Limit("below 1", lambda v: v < 1)}  # noqa: RUF012
+
+    with pytest.raises(UsageError, match="value of Share must be below 1; got 'x'"):
+        validate(Share("x"))

@@ -241,6 +241,10 @@ def test_half_a_history_is_refused():
         (lambda: Pretraining(momentum=0.9), "momentum of Pretraining must be a Schedule"),
         (lambda: DBN(hidden=50), "hidden of DBN must be one or more whole numbers above 0"),
         (lambda: DBN(hidden=(5, 2.5)), "hidden of DBN must be one or more whole numbers"),
+        (lambda: FineTuning(loss=5), "loss of FineTuning must be a string; got 5"),
+        (lambda: FineTuning(dropout_input="x"), "dropout_input of FineTuning must be a number"),
+        (lambda: FineTuning(dropout_hidden=(1.0,)), "dropout_hidden of FineTuning must be a list"),
+        (lambda: DBN(pretraining={"epochs": 1}), "pretraining of DBN must be of type Pretraining"),
     ],
 )
 def test_a_wrong_setting_is_refused_before_any_layer_is_trained(make, said):

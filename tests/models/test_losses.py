@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from photinus.core.errors import UsageError
+from photinus.core.errors import DataError, UsageError
 from photinus.models.losses import LOSSES, count_errors, loss_named, target_for
 
 
@@ -73,3 +73,9 @@ def test_soft_labels_are_taken_as_they_are():
     targets = target_for("cross_entropy", outputs, soft)
     assert torch.isfinite(loss_named("cross_entropy")(outputs, targets, None))
     assert count_errors("cross_entropy", outputs, soft) == {}
+
+
+def test_half_a_class_is_refused():
+    with pytest.raises(DataError, match=r"cross_entropy needs whole numbers as labels; got 0\.5"):
+        target_for("cross_entropy", torch.zeros(2, 3), torch.tensor([1.0, 0.5]))
+    assert target_for("cross_entropy", torch.zeros(1, 3), torch.tensor([2.0])).tolist() == [2]

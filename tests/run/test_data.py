@@ -5,7 +5,10 @@ import pytest
 
 from photinus.core.errors import DataError, UsageError
 from photinus.engine.base import ArrayData
-from photinus.run.data import check_test, limited, read_test, read_train
+from photinus.models.dbn import DBN
+from photinus.models.logistic import LogisticStage
+from photinus.models.module import ModuleStage
+from photinus.run.data import TestRows, check_fit, check_test, limited, read_test, read_train
 from photinus.run.job import Source
 
 
@@ -77,6 +80,56 @@ def test_rows_that_are_no_rows_are_told(small):
         check_test((small.features, small.labels), 3)
     with pytest.raises(UsageError, match="labels must be a NumPy array; got list"):
         ArrayData(small.features, small.labels.tolist())
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "said"),
+    [
+        ([[1.0]], None, "features must be a NumPy array; got list; np.asarray"),
+        (np.ones((2, 3)).astype(str), None, "features must hold numbers; got <U"),
+        (np.ones((2, 3)), np.array(["a", "b"]), "labels must hold numbers; got <U1; number the"),
+        (np.array(3.0), None, "features must have a row for each example; got a single number"),
+        (np.ones((0, 3)), None, "there are no rows"),
+        (np.ones((2, 3)), np.ones(3), "features and labels must be equally many; got 2 and 3"),
+    ],
+)
+def test_what_is_no_array_of_rows_is_told(features, labels, said):
+    with pytest.raises(UsageError, match=said):
+        ArrayData(features, labels)
+    measured_on = TestRows(features, np.zeros(2) if labels is None else labels)
+    with pytest.raises(UsageError, match="rows to measure on: " + said):
+        check_test(measured_on, None)
+
+
+def test_settings_of_rows_are_told():
+    with pytest.raises(UsageError, match="scale of ArrayData must be a number"):
+        ArrayData(np.ones((2, 3)), scale="x")
+    with pytest.raises(UsageError, match="checks of ArrayData must be of type RowChecks; got None"):
+        ArrayData(np.ones((2, 3)), checks=None)
+    with pytest.raises(UsageError, match="rows to measure on need labels"):
+        check_test(TestRows(np.ones((2, 3)), None), None)
+
+
+@pytest.mark.parametrize("model", [DBN(inputs=6, classes=3), LogisticStage(features=6, classes=3)])
+@pytest.mark.parametrize(
+    ("shape", "labels", "said"),
+    [
+        ((4, 5), np.zeros(4), r"rows of 6 numbers; got \[4, 5\]"),
+        ((4,), np.zeros(4), r"rows of 6 numbers; got \[4\]"),
+        ((4, 2, 3), None, "the rows have no labels"),
+        ((4, 6), np.zeros((4, 3)), r"must be one of the classes; got \[4, 3\]; .*argmax"),
+    ],
+)
+def test_rows_that_a_model_cannot_take_are_told(model, shape, labels, said):
+    with pytest.raises(DataError, match=said):
+        check_fit(model, ArrayData(np.ones(shape), labels))
+
+
+def test_a_module_is_measured_on_rows_as_wide_as_it_was_trained_on():
+    model, rows = ModuleStage(module="torch.nn:Linear"), ArrayData(np.ones((4, 2, 3)))
+    check_fit(model, TestRows(np.ones((2, 6)), np.zeros(2)), like=rows)
+    with pytest.raises(DataError, match=r"rows of 6 numbers; got \[2, 5\]"):
+        check_fit(model, TestRows(np.ones((2, 5)), np.zeros(2)), like=rows)
 
 
 def test_rows_to_measure_on_may_lie_at_an_address(table, small):

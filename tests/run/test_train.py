@@ -7,7 +7,7 @@ import pytest
 
 from photinus.checkpoint.store import Store
 from photinus.core.clock import Steps
-from photinus.core.errors import CheckpointError, DataError, UsageError
+from photinus.core.errors import CheckpointError, DataError, PhotinusError, UsageError
 from photinus.core.events import Log
 from photinus.engine.base import ArrayData
 from photinus.models.dbn import DBN, FineTuning, Pretraining
@@ -344,3 +344,42 @@ def test_a_function_of_the_users_is_the_outer_step_and_is_found_again(small, tmp
         for name, job in (("ours", ours), ("theirs", theirs))
     ]
     np.testing.assert_allclose(*vectors, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda s, at: train(DBN(), s.data(), folder=at), "must be a Job; got DBN; make one"),
+        (lambda s, at: train(s.job(), s.data(), folder=5), "a folder must be a path"),
+        (lambda s, at: train(s.job(), s.data(), folder=at, engine="local"), "must be an Engine"),
+        (lambda s, at: train(s.job(), s.data(), folder=at, sinks=print), "sinks must be a tuple"),
+    ],
+)
+def test_wrong_arguments_are_told(small, tmp_path, call, said):
+    with pytest.raises(UsageError, match=said):
+        call(small, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("fields", "wrong", "said"),
+    [
+        ({"fine_tuning": FineTuning(loss="photinus:none")}, {}, "photinus has no 'none'"),
+        ({"fine_tuning": FineTuning(optimizer="photinus:none")}, {}, "photinus has no 'none'"),
+        ({}, {"labels": None}, "the rows have no labels"),
+    ],
+)
+def test_what_only_the_last_phase_meets_is_told_before_the_first(
+    small, tmp_path, events, fields, wrong, said
+):
+    model = DBN(inputs=6, hidden=(4,), classes=3, precision="mkl", **fields)
+    data = ArrayData(**{"features": small.features, "labels": small.labels} | wrong)
+    with pytest.raises(PhotinusError, match=said):
+        train(small.job(model=model), data, folder=tmp_path / "run")
+    assert not events(tmp_path / "run", "PhaseStarted")
+
+
+def test_test_rows_of_another_width_are_told_before_training(small, tmp_path, events):
+    narrow = TestRows(small.features[:, :5], small.labels)
+    with pytest.raises(DataError, match="rows of 6 numbers"):
+        train(small.job(), small.data(), test=narrow, folder=tmp_path / "run")
+    assert not events(tmp_path / "run", "PhaseStarted")

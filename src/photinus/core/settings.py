@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
 import types
 import typing
@@ -90,17 +91,51 @@ def one_of(*choices: object) -> Limit:
 
 
 def validate(instance: object) -> None:
-    """Checks a settings object against its class's `LIMITS`.
+    """Checks a settings object against its class's `LIMITS`, and all other fields' plain types.
 
     Raises:
         UsageError: `every of Averaging must be a whole number of at least 1; got 0`.
     """
-    limits: Mapping[str, Limit] = getattr(type(instance), "LIMITS", {})
-    for name, limit in limits.items():
+    kind: Any = type(instance)
+    for name, limit in _limits(kind).items():
         value = getattr(instance, name)
-        if not limit.holds(value):
-            wrong = f"{name} of {type(instance).__name__} must be {limit.text}"
-            raise UsageError(wrong, got=repr(value))
+        try:
+            holds = limit.holds(value)
+        except (TypeError, ValueError):  # compared with what is no number
+            holds = False
+        if not holds:
+            wrong = f"{name} of {kind.__name__} must be {limit.text}"
+            is_numpy = type(value).__module__ == "numpy"
+            do = "make it plain: int(...), float(...) or .tolist()" if is_numpy else ""
+            raise UsageError(wrong, got=repr(value), do=do)
+
+
+_PLAIN: Mapping[Any, Limit] = {
+    str: Limit("a string", lambda v: isinstance(v, str)),
+    bool: Limit("True or False", lambda v: isinstance(v, bool)),
+    int: Limit("a whole number", lambda v: isinstance(v, int) and not isinstance(v, bool)),
+    float: Limit("a number", lambda v: isinstance(v, (int, float)) and not isinstance(v, bool)),
+    tuple: Limit("a list", lambda v: isinstance(v, (tuple, list))),
+    Mapping: Limit("a table of names and values", lambda v: isinstance(v, Mapping)),
+}
+
+
+@functools.cache
+def _limits(cls: Any) -> Mapping[str, Limit]:  # noqa: ANN401 - any dataclass
+    """Returns a class's limits, and for each field without one what its type says."""
+    limits = dict(getattr(cls, "LIMITS", {}))
+    hints = typing.get_type_hints(cls)
+    for name in [f.name for f in dataclasses.fields(cls) if f.name not in limits]:
+        kind = typing.get_origin(hints[name]) or hints[name]
+        if kind in _PLAIN:
+            limits[name] = _PLAIN[kind]
+        elif dataclasses.is_dataclass(kind):
+            limits[name] = _made_of(typing.cast(type, kind))
+    return limits
+
+
+def _made_of(cls: type) -> Limit:
+    return Limit(f"of type {cls.__name__}", lambda v: isinstance(v, cls))
 
 
 def unknown_name(kind: str, name: str, known: typing.Iterable[str]) -> UsageError:

@@ -26,7 +26,7 @@ from photinus.nodes.life import Part
 from photinus.nodes.program import Program
 from photinus.transport.frames import Frame
 
-__all__ = ["SOCKETS", "TORCH", "ArrayData", "Assignment", "Engine", "part_of"]
+__all__ = ["SOCKETS", "TORCH", "ArrayData", "Assignment", "Engine", "check_arrays", "part_of"]
 
 
 SOCKETS = "sockets"
@@ -50,16 +50,11 @@ class ArrayData:
     labels: Array | None = None
     scale: float | None = None
     checks: RowChecks = field(default_factory=RowChecks)
+    LIMITS = {"scale": Limit.optional(at_least(0))}  # noqa: RUF012
 
     def __post_init__(self) -> None:
-        for name, rows in (("features", self.features), ("labels", self.labels)):
-            if not isinstance(rows, np.ndarray) and (rows is not None or name == "features"):
-                raise UsageError(f"{name} must be a NumPy array", got=type(rows).__name__)
-        if len(self.features) == 0:
-            raise UsageError("there are no rows to train on", do="look at where the data is read")
-        if self.labels is not None and len(self.labels) != len(self.features):
-            got = f"{len(self.features)} and {len(self.labels)}"
-            raise UsageError("features and labels must be equally many", got=got)
+        check_arrays(self.features, self.labels)
+        validate(self)
 
     def part(self, program: Program, slot: int) -> tuple[Array, Array | None]:
         """Returns one slot's rows: a share of a permutation that the seed gives, or all rows."""
@@ -81,6 +76,32 @@ class ArrayData:
         features, labels = sieve.checked(self.features, self.labels)
         sieve.end()
         return ArrayData(features, labels, self.scale, self.checks)
+
+
+def check_arrays(features: Any, labels: Any) -> None:  # noqa: ANN401 - what a user may give
+    """Checks rows in memory: features [n, ...] and labels [n, ...] or None.
+
+    Raises:
+        UsageError: they are no arrays of numbers, there are none, or not equally many.
+    """
+    do = {"features": "make them numbers", "labels": "number the classes 0, 1, 2, ..."}
+    for name, rows in (("features", features), ("labels", labels)):
+        if rows is None and name == "labels":
+            continue
+        if not isinstance(rows, np.ndarray):
+            got = type(rows).__name__
+            raise UsageError(
+                f"{name} must be a NumPy array", got=got, do="np.asarray(...) makes one"
+            )
+        if rows.dtype.kind not in "fiub":
+            raise UsageError(f"{name} must hold numbers", got=rows.dtype, do=do[name])
+        if rows.ndim == 0:
+            raise UsageError(f"{name} must have a row for each example", got="a single number")
+    if len(features) == 0:
+        raise UsageError("there are no rows", do="look at where the data is read")
+    if labels is not None and len(labels) != len(features):
+        got = f"{len(features)} and {len(labels)}"
+        raise UsageError("features and labels must be equally many", got=got)
 
 
 def _of_one_kind(labels: Array) -> Array:

@@ -41,6 +41,7 @@ __all__ = ["DBN", "FineTuneStage", "FineTuning", "Pretraining", "RBMStage"]
 
 _FALLING = Schedule(((0.0, 0.1), (0.7, 0.1), (1.0, 0.005)))
 _RISING = Schedule(((0.0, 0.5), (0.25, 0.5), (0.25, 0.9)))
+_SHARE = Limit("a number from 0 to below 1", lambda v: 0 <= v < 1)
 _COSINE = Schedule.cosine(1e-3, warm_up=0.01)
 
 
@@ -88,7 +89,11 @@ class FineTuning:
         "batch_size": whole(1),
         "lr": SCHEDULE,
         "weight_decay": at_least(0),
-        "dropout_hidden": Limit("a list of numbers", lambda v: isinstance(v, (tuple, list))),
+        "dropout_input": _SHARE,
+        "dropout_hidden": Limit(
+            "a list of numbers from 0 to below 1",
+            lambda v: isinstance(v, (tuple, list)) and all(map(_SHARE.holds, v)),
+        ),
         "label_smoothing": between(0, 1),
     }
 

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from photinus.core.errors import DataError
 from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
 from photinus.core.settings import above, at_least, one_of, validate, whole
 from photinus.models.base import Batch, Model, Stage
 from photinus.models.inner import Inner
+from photinus.models.tensors import rows_of
 
 __all__ = ["Descent", "LogisticModel", "LogisticStage"]
 
@@ -51,7 +53,7 @@ class LogisticModel(Model):
 
     def _forward(self, batch: Batch) -> tuple[Vector, Vector, Vector]:
         """Returns inputs [B, n], probabilities [B, c] and losses [B]."""
-        rows = batch.features.reshape(len(batch.features), -1)
+        rows = rows_of(batch.features, len(self.parameters.view("W"))).numpy()
         x = rows.astype(self.parameters.layout.dtype, copy=False)
         z = x @ self.parameters.view("W") + self.parameters.view("b")
         z -= z.max(axis=1, keepdims=True)
@@ -62,6 +64,8 @@ class LogisticModel(Model):
 
 
 def _labels(batch: Batch) -> Vector:
+    if batch.labels is None:
+        raise DataError("the batch has no labels", do="softmax regression needs them")
     labels: Vector = np.asarray(batch.labels).astype(np.int64, copy=False)
     return labels
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from photinus.core.errors import UsageError
+from photinus.core.errors import DataError, UsageError
 from photinus.core.factories import imported
 from photinus.core.parameters import Vector
 from photinus.core.settings import unknown_name
@@ -82,11 +82,22 @@ def _own(name: str, function: _Each) -> Loss:
 
 
 def target_for(name: str, outputs: Tensor, labels: Tensor) -> Tensor:
-    """Returns labels in the type and shape that the loss compares with outputs [B, ...]."""
+    """Returns labels in the type and shape that the loss compares with outputs [B, ...].
+
+    Raises:
+        DataError: a class is no whole number.
+    """
     if ":" in name:
         return labels
     if name in CLASSES:
-        return labels.long() if labels.ndim == 1 else labels
+        if labels.ndim != 1:
+            return labels
+        classes = labels.long()
+        if labels.is_floating_point() and not torch.equal(classes.to(labels.dtype), labels):
+            wrong = f"{name} needs whole numbers as labels"
+            broken = float(labels[classes != labels][0])
+            raise DataError(wrong, got=broken, do="number the classes 0, 1, 2, ...")
+        return classes
     return labels.to(outputs.dtype).reshape(outputs.shape)
 
 

@@ -257,6 +257,7 @@ class ModuleStage(Stage):
     """
 
     LIMITS: ClassVar[Mapping[str, Limit]] = {
+        "module": Limit('the name "package.module:factory"', lambda v: isinstance(v, str)),
         "epochs": above(0),
         "batch_size": whole(1),
         "lr": SCHEDULE,

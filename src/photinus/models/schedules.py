@@ -81,4 +81,7 @@ class Schedule:
         return left + (right - left) * share
 
 
-SCHEDULE = Limit("a Schedule, such as Schedule.constant(0.1)", lambda v: isinstance(v, Schedule))
+SCHEDULE = Limit(
+    "a Schedule, such as photinus.models.schedules.Schedule.constant(0.1)",
+    lambda v: isinstance(v, Schedule),
+)

@@ -11,7 +11,7 @@ from torch import Tensor
 from photinus.core.errors import DataError
 from photinus.core.parameters import Vector
 
-__all__ = ["Rooms", "rows_of", "tensor_of"]
+__all__ = ["Rooms", "rows_of", "tensor_of", "wrong_width"]
 
 
 class Rooms:
@@ -52,9 +52,14 @@ def rows_of(features: Vector, width: int) -> Tensor:
     """
     rows = tensor_of(features.reshape(len(features), int(np.prod(features.shape[1:]))))
     if rows.shape[1] != width:
-        raise DataError(
-            f"the model reads rows of {width} numbers",
-            got=list(features.shape),
-            do="name the features' column, or change the model's inputs",
-        )
+        raise wrong_width(features.shape, width)
     return rows
+
+
+def wrong_width(shape: Sequence[int], width: int) -> DataError:
+    """Returns the error for features of another width than the model's."""
+    return DataError(
+        f"the model reads rows of {width} numbers",
+        got=list(shape),
+        do="name the features' column, or change the model's inputs",
+    )

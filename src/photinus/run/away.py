@@ -24,6 +24,8 @@ _AGAIN_SECONDS = (1.0, 5.0, 20.0)
 
 def placed(folder: Path | str | Mirror) -> tuple[Path, Mirror | None]:
     """Returns the folder of this machine, and its mirror where an address was named."""
+    if not isinstance(folder, (str, Path, Mirror)):
+        raise UsageError("a folder must be a path or an address", got=repr(folder))
     if not isinstance(folder, Mirror):
         if not is_address(folder):
             return Path(folder), None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,17 @@ import numpy as np
 
 from photinus.core.addresses import filesystem, is_address, on_disk
 from photinus.core.errors import DataError, NotReadyError, UsageError
-from photinus.engine.base import ArrayData
+from photinus.engine.base import ArrayData, check_arrays
 from photinus.feed import cifar, mnist
 from photinus.feed.base import Array
 from photinus.feed.checks import RowChecks, Sieve
 from photinus.feed.rows import scaled
-from photinus.run.job import Job, Source
+from photinus.models.dbn import DBN
+from photinus.models.logistic import LogisticStage
+from photinus.models.tensors import wrong_width
+from photinus.run.job import Job, Source, classes_of
 
-__all__ = ["TestRows", "check_test", "limited", "read_test", "read_train"]
+__all__ = ["TestRows", "check_fit", "check_test", "limited", "read_test", "read_train"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,12 +102,41 @@ def check_test(rows: TestRows, classes: int | None) -> None:
     if not isinstance(rows, TestRows):
         wrong, do = "rows to measure on must be a TestRows", "wrap them in one"
         raise UsageError(wrong, got=type(rows).__name__, do=do)
+    if rows.labels is None:
+        raise UsageError("rows to measure on need labels", do="TestRows(features, labels)")
     sieve = Sieve(RowChecks(classes=classes))
-    sieve.open(len(rows.features))
     try:
+        check_arrays(rows.features, rows.labels)
+        sieve.open(len(rows.features))
         sieve.checked(rows.features, rows.labels)
-    except DataError as error:
-        raise DataError(f"rows to measure on: {error}") from error
+    except (DataError, UsageError) as error:
+        raise type(error)(f"rows to measure on: {error}") from error
+
+
+def check_fit(model: Any, rows: Any, like: Any = None) -> None:  # noqa: ANN401 - as of `train`
+    """Checks what can be told of rows without reading them against what a model takes.
+
+    Args:
+        model: one of MODELS.
+        rows: to train on, or to measure on.
+        like: rows to train on, where a model does not say how many numbers it reads.
+
+    Raises:
+        DataError: rows have another width, no labels, or several labels each.
+    """
+    features, labels = rows.features, getattr(rows, "labels", getattr(rows, "label", None))
+    width = {DBN: "inputs", LogisticStage: "features"}.get(type(model))
+    reads = getattr(model, width) if width else None
+    if reads is None and isinstance(like, ArrayData):
+        reads = math.prod(like.features.shape[1:])
+    if isinstance(features, np.ndarray) and reads not in (None, math.prod(features.shape[1:])):
+        raise wrong_width(features.shape, reads)
+    is_compared = width and getattr(model, "output", "classes") == "classes"
+    if is_compared and labels is None:
+        raise DataError("the rows have no labels", do="name their column, or hand them over")
+    if classes_of(model) is not None and isinstance(labels, np.ndarray) and labels.ndim != 1:
+        do = "give one number for each row: labels.argmax(1) of one-hot rows, or labels.ravel()"
+        raise DataError("a label must be one of the classes", got=list(labels.shape), do=do)
 
 
 def _cifar_frame(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameData

@@ -19,7 +19,7 @@ from photinus.models.dbn import DBN
 from photinus.nodes.coordinator import Result
 from photinus.report.interval import error_interval
 from photinus.report.picture import pack
-from photinus.run.data import TestRows, check_test
+from photinus.run.data import TestRows, check_fit, check_test
 from photinus.run.job import MODELS, Job, classes_of
 
 __all__ = ["Trained", "first_parameters", "load_trained", "measure", "measured", "save_trained"]
@@ -128,6 +128,7 @@ def measure(trained: Trained, test: TestRows) -> tuple[dict[str, float], dict[st
         DataError: a label is one that the model does not know.
     """
     check_test(test, classes_of(trained.settings))
+    check_fit(trained.settings, test)
     model, sums = trained.model(), dict[str, float]()
     for start in range(0, len(test.features), _CHUNK_ROWS):
         batch = Batch(

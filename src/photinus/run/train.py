@@ -37,7 +37,7 @@ from photinus.report.journal import Journal
 from photinus.report.thinned import Thinned
 from photinus.run.away import folder_name, how_it_ended, placed, saved_job, send_all
 from photinus.run.book import Book
-from photinus.run.data import TestRows, check_test, limited, read_test, read_train
+from photinus.run.data import TestRows, check_fit, check_test, limited, read_test, read_train
 from photinus.run.evaluate import first_parameters, measured, save_trained
 from photinus.run.job import Job, classes_of
 
@@ -88,6 +88,9 @@ def train(
     Example:
         `train(Job(model=DBN(), workers=4))`
     """
+    if not isinstance(job, Job):
+        do = "make one: Job(model=...), or read_job(path)"
+        raise UsageError("what is trained must be a Job", got=type(job).__name__, do=do)
     path, mirror = placed(folder or new_folder(job.name))
     if mirror is not None and mirror.holds_run():
         wrong, do = f"{mirror.address} holds a run already", "resume it, or name another folder"
@@ -171,6 +174,9 @@ class _Run:
         sinks: tuple[_Sink, ...],
         mirror: Mirror | None,
     ) -> None:
+        if not isinstance(sinks, (tuple, list)) or not all(map(callable, sinks)):
+            do = "e.g. sinks=(print,)"
+            raise UsageError("sinks must be a tuple of functions", got=repr(sinks), do=do)
         self.job, self.place, self.run, self.sinks, self.mirror = job, place, run, sinks, mirror
         self.term = place.claim_term({"run": run.hex(), "job": job.name})
         if mirror is not None:
@@ -234,18 +240,19 @@ class _Run:
     ) -> Outcome:
         """Runs the engine, then saves and measures what was agreed."""
         engine = engine or engine_of(self.job.engine)
+        if not isinstance(engine, Engine):
+            do = 'e.g. LocalEngine(); or name one in the job: engine="local"'
+            raise UsageError("engine must be an Engine", got=repr(engine), do=do)
         self._started(engine.name)
         if self.note:
             self.emit(Warned(text=self.note))
         if self.mirror is not None:
             self.mirror.push()  # from here on another machine can go on with the run
-        if data is None:
-            data, test = read_train(self.job), read_test(self.job.data)
-        classes = classes_of(self.job.model)
-        data = limited(data, classes)
-        if test is not None:
-            check_test(test, classes)
+        data, test = self._checked(data, test)
         program, warnings = self.job.program(_rows(data))
+        for phase in program.phases[1:]:  # what is misnamed there is met only after the first
+            phase.stage.build((), program.seed)
+            phase.stage.inner()
         if cut is None:
             program = replace(program, start=first_parameters(self.job))
         for text in warnings:
@@ -257,6 +264,18 @@ class _Run:
         page.save(self.place.events, self.place.report)
         address = "" if self.mirror is None else self.mirror.address
         return Outcome(self.place.path, result.vectors[-1], metrics, interval, address)
+
+    def _checked(self, data: Any, test: TestRows | None) -> tuple[Any, TestRows | None]:  # noqa: ANN401
+        """Returns the rows, which are the job's source's where none were handed over."""
+        if data is None:
+            data, test = read_train(self.job), read_test(self.job.data)
+        model = self.job.model
+        data = limited(data, classes_of(model))
+        check_fit(model, data)
+        if test is not None:
+            check_test(test, classes_of(model))
+            check_fit(model, test, like=data)
+        return data, test
 
     def _assignment(self, program: Program, data: Any, cut: Cut | None) -> Assignment:  # noqa: ANN401
         return Assignment(
