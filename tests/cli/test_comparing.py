@@ -50,7 +50,8 @@ def test_when_no_strategy_could_train_the_comparison_failed(call, job, monkeypat
     code, out, err = call("compare", job, "--strategy", "averaging")
     assert code == EXIT_CODES["failed"]
     assert "averaging" in out
-    assert "no strategy could train this job; got this one cannot" in err
+    assert "this one cannot" in out
+    assert "no strategy could train this job; the table says why" in err
 
 
 def test_a_job_whose_own_strategy_is_not_compared_is_told_so(call, job, tmp_path):

@@ -52,6 +52,13 @@ def test_a_model_without_rows_asks_for_them(model, capsys):
     assert "--data PATH" in out.err
 
 
+def test_a_folder_without_a_model_is_a_wrong_word_as_it_is_for_a_report(tmp_path, capsys):
+    for command, place in (("evaluate", tmp_path), ("evaluate", "memory://nowhere/run")):
+        code, out = said(capsys, command, place)
+        assert code == 2
+        assert f"{place} holds no model; name the folder" in out.err
+
+
 def test_a_run_without_a_model_is_to_be_gone_on_with(tmp_path, capsys):
     (tmp_path / "job.json").touch()
     code, out = said(capsys, "evaluate", tmp_path)

@@ -189,6 +189,14 @@ def test_a_wrong_word_gets_one_sentence_and_exit_code_2(call, arguments, words):
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("road", ["/proc/x", "ftp://127.0.0.1:1/x"])
+def test_a_road_is_refused_in_the_simulator(call, job, road):
+    chosen = ("--strategy", "averaging", "--road", road)
+    code, _, err = call("train", job, *chosen)
+    assert code == EXIT_CODES["usage"]
+    assert f"the simulator's links are its World's; got road '{road}'; use road=" in err
+
+
 @pytest.mark.parametrize(
     ("error", "end"),
     [
@@ -238,8 +246,10 @@ def test_a_failed_run_says_how_to_go_on(call, job, monkeypatch):
         raise errors.RunFailedError("nobody came")
 
     monkeypatch.setattr("photinus.engine.simulated.SimulatedEngine.run", fail)
-    _, _, err = call("train", job, "--folder", "run")
+    _, out, err = call("train", job, "--folder", "run")
     assert err == "photinus: nobody came; go on with: photinus train --resume run\n"
+    assert "failed after" in out
+    assert "nobody came" not in out, "a reason is told once"
 
 
 def test_a_run_at_an_address_is_measured_reported_and_audited_from_there(call, job, tmp_path):

@@ -146,15 +146,15 @@ def test_a_value_after_skipped_rows_is_skipped_too():
 @pytest.mark.parametrize(
     ("column", "kind", "said"),
     [
-        (pa.array(["a"]), "list", "column x: type string, expected lists of numbers"),
-        (pa.array([["a"]]), "list", "column x: type string, expected numbers"),
-        (pa.array([[1.0]]), "binary", "column x: type list<.*>, expected bytes"),
-        (pa.array(["a"]), "numeric", "column x: type string, expected numbers"),
-        (pa.array([b"a"]), "image", "column x: type binary, expected an image structure"),
+        (pa.array(["a"]), "list", "lists of numbers; got type string; change"),
+        (pa.array([["a"]]), "list", "numbers; got type string; change"),
+        (pa.array([[1.0]]), "binary", "bytes; got type list<.*>; change"),
+        (pa.array(["a"]), "numeric", "numbers; got type string; change"),
+        (pa.array([b"a"]), "image", "an image structure; got type binary; change"),
     ],
 )
 def test_a_column_of_another_type_is_named(column, kind, said):
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=f"column x must hold {said}"):
         taken(batch(column), kind=kind, dtype="uint8", shape=(1, 1, 1))
 
 

@@ -1,14 +1,16 @@
 """The folder road: what a stranger puts there, a listener that dies, HDFS."""
 
 import os
+import socket
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from photinus.core.errors import AuthenticationError, LinkLostError, NotReadyError
+from photinus.core.errors import AuthenticationError, LinkLostError, NotReadyError, UsageError
 from photinus.transport import folder
 from photinus.transport.credentials import Credentials
 from photinus.transport.folder import SCHEME, FolderLink, FolderListener
@@ -97,8 +99,24 @@ def test_a_worker_that_sees_another_folder_is_told_so(tmp_path):
 
 
 def test_a_folder_that_cannot_be_written_to_is_one_sentence():
-    with pytest.raises(LinkLostError, match=r"the folder /proc/.* cannot be written to"):
+    words = r"^the folder /proc/.* cannot be written to; got [A-Z][a-z ]+; name a folder that the"
+    with pytest.raises(LinkLostError, match=words):
         FolderListener("/proc/photinus", KEYS, lambda p, f: None, lambda p: None)
+
+
+def test_an_address_where_nobody_listens_is_told_at_once():
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # taken, and never listened on
+        address = f"hdfs://127.0.0.1:{held.getsockname()[1]}/x"
+        began = time.monotonic()
+        with pytest.raises(NotReadyError, match=f"nothing answers at {address}.*; got .*; check"):
+            FolderListener(address, KEYS, lambda p, f: None, lambda p: None)
+        assert time.monotonic() - began < 5
+
+
+def test_an_address_with_a_port_that_is_none_is_one_sentence():
+    with pytest.raises(UsageError, match=r"hdfs://host:name/x is no address; got .*; write it as"):
+        place_of("hdfs://host:name/x")
 
 
 def test_an_address_that_nothing_opens_is_one_sentence():

@@ -1,5 +1,6 @@
-import tempfile
+import shutil
 import threading
+import uuid
 
 import numpy as np
 import pytest
@@ -17,6 +18,13 @@ from photinus.transport.tcp import TcpLink
 TLS = Credentials.make(bytes(16))
 WORKER = TLS.worker()
 CLEAR = Credentials.none(bytes(16))
+SHM = f"/dev/shm/photinus-test-{uuid.uuid4().hex}"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _leaves_nothing():
+    yield
+    shutil.rmtree(SHM, ignore_errors=True)
 
 
 def make_memory(hear, gone):
@@ -35,8 +43,7 @@ def make_tls(hear, gone):
 
 
 def make_folder(hear, gone):
-    folder = tempfile.mkdtemp(prefix="photinus-test-", dir="/dev/shm")
-    listener = FolderListener(folder, TLS, hear, gone)
+    listener = FolderListener(f"{SHM}/{uuid.uuid4().hex}", TLS, hear, gone)
     return listener, lambda: FolderLink(listener.address, WORKER)
 
 

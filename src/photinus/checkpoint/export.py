@@ -85,7 +85,8 @@ def load_model(path: Path | str) -> SavedModel:
             raise CheckpointError(f"model {source}: {error}") from error
         return SavedModel(files[_TENSORS], body["meta"])
     if not source.is_file():
-        raise UsageError("no model at that path", got=str(source))
+        do = "name a run's folder, a saved model's, or a safetensors file"
+        raise UsageError("no model at that path", got=str(source), do=do)
     if source.suffix != ".safetensors":
         raise UsageError(
             "only safetensors files are read: other formats can hold code",

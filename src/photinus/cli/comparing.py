@@ -88,7 +88,7 @@ def compare(
     click.echo("\n" + "\n".join(NOTES))
     click.echo(f"\n{place / 'comparison.html'}")
     if all(row.failure for row in rows):
-        raise RunFailedError("no strategy could train this job", got=rows[0].failure)
+        raise RunFailedError("no strategy could train this job", do="the table says why")
 
 
 def _made(folder: Path) -> Path:

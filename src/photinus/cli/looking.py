@@ -28,6 +28,8 @@ def evaluate(run: str, data: str | None) -> None:
         model = folder / "model" if (folder / "model").is_dir() else folder
         if (folder / "job.json").is_file() and model == folder:
             raise UsageError(f"{run} holds no model yet", do=f"photinus train --resume {run}")
+        if model.is_dir() and not any(model.glob("model.*")):
+            raise UsageError(f"{run} holds no model", do="name the folder of a run or of a model")
         trained, meta = load_trained(model)
     rows = _rows(meta.get("data", {}), data)
     metrics, extra = measure(trained, rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from photinus.core.errors import RunFailedError, UsageError
-from photinus.engine.base import ArrayData, Assignment, Engine, part_of
+from photinus.engine.base import SOCKETS, ArrayData, Assignment, Engine, part_of
 from photinus.engine.faults import Fault
 from photinus.engine.simulate import Simulation, World
 from photinus.feed.rows import Rows
@@ -16,7 +16,7 @@ class SimulatedEngine(Engine):
     """All workers in this process, one after the other, on machines as fast as `world` says.
 
     Args:
-        world: speeds and accidents.
+        world: speeds and accidents; no road but "sockets" means anything here.
     """
 
     name = "simulate"
@@ -43,6 +43,9 @@ class SimulatedEngine(Engine):
     def run(self, assignment: Assignment) -> Result:
         """See `Engine.run`."""
         data, program = assignment.data, assignment.program
+        if assignment.road != SOCKETS:
+            wrong, got = "the simulator's links are its World's", f"road {assignment.road!r}"
+            raise UsageError(wrong, got=got, do='use road="sockets", or another engine')
         if not isinstance(data, ArrayData):
             got = type(data).__name__
             raise UsageError("the simulator reads arrays", got=got, do="use the Spark engine")

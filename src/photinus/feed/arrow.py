@@ -150,7 +150,8 @@ def _type_is(column: pa.Array, *kinds: str) -> bool:
 
 def _expect(holds: bool, column: pa.Array, name: str, expected: str) -> None:
     if not holds:
-        raise DataError(f"column {name}: type {column.type}, expected {expected}")
+        do = "change its type, or name another column"
+        raise DataError(f"column {name} must hold {expected}", got=f"type {column.type}", do=do)
 
 
 def _offsets(column: pa.Array, name: str, kind: str) -> NDArray[np.int64]:

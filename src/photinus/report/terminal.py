@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -89,6 +90,8 @@ class Terminal:
                     live.stop()
 
     def _show(self, at: float, event: e.Event) -> None:
+        if isinstance(event, e.RunEnded):
+            event = replace(event, reason="")  # whoever called is told by the error
         line = line_of(event)
         if line:
             self._print(at, line, _STYLES.get(type(event), ""))

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import uuid
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from photinus.core.addresses import filesystem, is_address
-from photinus.core.errors import LinkLostError
+from photinus.core.errors import LinkLostError, NotReadyError, UsageError
 
 __all__ = ["LocalPlace", "Place", "RemotePlace", "place_of"]
 
 _HIDDEN = "."
+_REACH_SECONDS = 10.0
 
 
 class Place(ABC):
@@ -118,6 +121,7 @@ class RemotePlace(Place):
     pause_seconds = (0.01, 0.5)
 
     def __init__(self, address: str) -> None:
+        _check_reached(address)
         fs, self._path = filesystem(address)
         self._fs: Any = fs
         self.address = address
@@ -167,16 +171,36 @@ class RemotePlace(Place):
 
 
 def _unwritable(address: str, error: Exception) -> LinkLostError:
-    return LinkLostError(
-        f"the folder {address} cannot be written to", got=f"{type(error).__name__}: {error}"
-    )
+    reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+    do = "name a folder that the driver and all workers may write to"
+    return LinkLostError(f"the folder {address} cannot be written to", got=reason, do=do)
+
+
+def _check_reached(address: str) -> None:
+    """Asks for a connection first: a client of HDFS tries a dead host again for minutes."""
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        do = "write it as hdfs://host:port/folder"
+        raise UsageError(f"{address} is no address", got=error, do=do) from error
+    if not host or port is None:
+        return
+    try:
+        socket.create_connection((host, port), _REACH_SECONDS).close()
+    except OSError as error:
+        raise NotReadyError(
+            f"nothing answers at {address}",
+            got=error.strerror or str(error),
+            do=f"check that {host} listens on port {port}",
+        ) from error
 
 
 def place_of(address: str) -> Place:
     """Returns the place of a path or an address such as `hdfs://host:port/runs`.
 
     Raises:
-        NotReadyError: nothing installed opens the address.
+        NotReadyError: nothing installed opens the address, or nothing answers there.
     """
     if is_address(address):
         return RemotePlace(address)
