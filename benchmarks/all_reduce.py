@@ -1,6 +1,6 @@
 """Seconds to agree on 10 million float32 with two workers on loopback: gloo beside `all_reduce`.
 
-    PYTHONPATH=benchmarks OMP_NUM_THREADS=1 python benchmarks/all_reduce.py [--numbers 10000000] [--rounds 20] [--deltas]
+    PYTHONPATH=benchmarks OMP_NUM_THREADS=1 python benchmarks/all_reduce.py [--deltas]
 
 Both loops do the same: a constant gradient, agree on the mean, one plain step of descent. gloo
 goes through torch.distributed (no encryption); ours with every worker owning a shard, in clear,
