@@ -77,3 +77,9 @@ def test_a_lane_is_as_full_as_its_work():
 
 def test_the_unit_of_time_fits_the_length():
     assert [time_unit(s)[0] for s in (60, 600, 1e5)] == ["seconds", "minutes", "hours"]
+
+
+@pytest.mark.parametrize("apart", [0.0, 1e-16, 1e-13, 1e-10, 1e-8])
+def test_values_that_are_nearly_one_are_drawn(apart):
+    points = [(0.1, 2.3025850929), (0.2, 2.3025850929 + apart)]
+    assert "<svg" in chart(Chart(title="t", x_label="s", series=[Series("a", points)]))

@@ -109,7 +109,7 @@ class _Plane:
 
 
 def _widened(low: float, high: float) -> tuple[float, float]:
-    if high > low:
+    if high - low > 1e-9 * max(abs(low), abs(high)):  # below that no ticks are apart
         return low, high
     return low - (abs(low) or 1.0) / 2, high + (abs(high) or 1.0) / 2
 
