@@ -78,7 +78,9 @@ def suffered(fault: str) -> dict[str, object]:
         "fault": fault,
         "ended": told,
         "starts": len(lives),
-        "longest time without a step, s": round(max(b - a for a, b in pairwise(after)), 2),
+        "longest time without a step, s": round(
+            max((b - a for a, b in pairwise(after)), default=0.0), 2
+        ),
         "until its share counts again, s": round(counts[-1] - at, 2) if counts else None,
         "examples redone": redone * BATCH * WORKERS,
         "whole run, s": round(seconds, 1),
