@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from photinus.models.dbn import DBN, FineTuning, Pretraining
     from photinus.models.logistic import LogisticStage
     from photinus.models.module import ModuleStage
+    from photinus.models.schedules import Schedule
     from photinus.run.data import TestRows
     from photinus.run.evaluate import load_trained, measure
     from photinus.run.job import Job, Source, read_job
@@ -104,6 +105,7 @@ __all__ = [
     "PhotinusError",
     "Pretraining",
     "RunFailedError",
+    "Schedule",
     "Seconds",
     "Sgd",
     "SimulatedEngine",
@@ -172,6 +174,7 @@ _HOMES = {
     "models.dbn": ("DBN", "FineTuning", "Pretraining"),
     "models.logistic": ("LogisticStage",),
     "models.module": ("ModuleStage",),
+    "models.schedules": ("Schedule",),
     "run.data": ("TestRows",),
     "run.evaluate": ("load_trained", "measure"),
     "run.job": ("Job", "Source", "read_job"),

@@ -82,6 +82,6 @@ class Schedule:
 
 
 SCHEDULE = Limit(
-    "a Schedule, such as photinus.models.schedules.Schedule.constant(0.1)",
+    "a Schedule, such as photinus.Schedule.constant(0.1)",
     lambda v: isinstance(v, Schedule),
 )
