@@ -53,6 +53,11 @@ def until_over(afar, tasks):
         assert len(tasks.errors) < len(tasks.threads), tasks.errors
 
 
+def until_told(afar, events, kind):
+    while not any(isinstance(event, kind) for event in events):
+        assert not afar.wait(0.02)
+
+
 @pytest.fixture
 def assignment(tiny, tmp_path):
     """Builds the tiny job for a run folder."""
@@ -102,8 +107,7 @@ def test_a_coordinator_that_was_overtaken_is_fenced_and_another_goes_on_from_its
     with Afar(job) as afar:
         tasks = Tasks(afar.hosted(Faults(), "127.0.0.1"), job.data)
         tasks.start()
-        while not any(isinstance(event, CheckpointSaved) for event in events):
-            assert not afar.wait(0.02)
+        until_told(afar, events, CheckpointSaved)
         overtaking = place.claim_term({"client": job.term})
         until_over(afar, tasks)
         afar.result()
@@ -136,8 +140,7 @@ def test_ctrl_c_saves_and_ends_the_tasks(assignment, tiny, tmp_path):
     with Afar(job) as afar:
         tasks = Tasks(afar.hosted(Faults(), "127.0.0.1"), job.data)
         tasks.start()
-        while not any(isinstance(event, RoundClosed) for event in events):
-            assert not afar.wait(0.02)
+        until_told(afar, events, RoundClosed)
         afar.stopped()
         tasks.end()
         with pytest.raises(RunFailedError, match="stopped by Ctrl-C"):
@@ -179,8 +182,7 @@ def test_a_later_attempt_of_slot_0_stands_by_while_the_coordinator_lives(
     with Afar(job) as afar:
         tasks = Tasks(afar.hosted(Faults(), "127.0.0.1"), job.data)
         tasks.start()
-        while not any(isinstance(event, RoundClosed) for event in events):
-            assert not afar.wait(0.02)
+        until_told(afar, events, RoundClosed)
         tasks.start(0)
         until_over(afar, tasks)
         tasks.end()

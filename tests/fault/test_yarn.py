@@ -40,7 +40,7 @@ pytestmark = [
     pytest.mark.fault,
     pytest.mark.processes,
     pytest.mark.mnist,
-    pytest.mark.timeout(1800),
+    pytest.mark.timeout(900),
 ]
 
 JOB = """
@@ -180,11 +180,11 @@ class Faults:
         act()
         if lost:
             found = self.hadoop.until(
-                lambda: of(self.journal, WorkerLost, at), 240, f"{name}: the loss"
+                lambda: of(self.journal, WorkerLost, at), 60, f"{name}: the loss"
             )
             self.record(f"{name}: noticed", round(found[0][0] - at, 2))
             self.hadoop.until(
-                lambda: of(self.journal, WorkerJoined, found[0][0]), 240, f"{name}: the return"
+                lambda: of(self.journal, WorkerJoined, found[0][0]), 60, f"{name}: the return"
             )
             at_least = of(self.journal, WorkerJoined, found[0][0])[0][0]
         else:
@@ -260,11 +260,11 @@ def test_a_driver_that_is_killed_on_its_node_goes_on_as_attempt_two(
         with fetched(folder, "events.jsonl") as found:
             return of(found / "events.jsonl", RoundClosed)[3:]
 
-    hadoop.until(saved, 600, "a checkpoint after four rounds")
+    hadoop.until(saved, 300, "a checkpoint after four rounds")
     [[pid, place]] = hadoop.programs(hadoop.DRIVER).items()
     at = time.time()
     os.kill(pid, signal.SIGKILL)
-    assert process.wait(timeout=600) == 0, (tmp_path / "said").read_text()
+    assert process.wait(timeout=400) == 0, (tmp_path / "said").read_text()
     with fetched(folder, "events.jsonl", "ledger.jsonl") as found:
         journal = found / "events.jsonl"
         (_, first), (again, second) = of(journal, RunStarted)
@@ -293,7 +293,7 @@ def test_with_the_driver_here_a_run_outlives_executor_resource_and_node_manager(
 ):
     process = submit(MNIST, "--folder", "run", epochs=1000)
     journal = tmp_path / "run" / "events.jsonl"
-    hadoop.until(lambda: of(journal, WorkerJoined) or process.poll() is not None, 600, "a worker")
+    hadoop.until(lambda: of(journal, WorkerJoined) or process.poll() is not None, 300, "a worker")
     faults = Faults(hadoop, journal, process, record_property)
     faults.rounds(4)
 

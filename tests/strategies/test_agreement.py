@@ -97,6 +97,7 @@ def test_a_quorum_that_can_never_come_together_is_refused(gain):
     with pytest.raises(UsageError, match="a quorum of 9 can never come together; got 8 workers"):
         averaging(quorum=9, gain=gain).check_workers(8)
     averaging(quorum=8, gain=gain).check_workers(8)
+    assert averaging(quorum=8).guarded(EIGHT) == (averaging(quorum=8), "")
 
 
 def test_a_grace_needs_a_quorum():

@@ -7,6 +7,7 @@ from photinus.core.clock import Clock, Steps
 from photinus.core.errors import UsageError
 from photinus.strategies.base import Message, Turn
 from photinus.strategies.codecs import decode
+from photinus.strategies.guard import Setting
 from photinus.strategies.peers import GRAPHS, Gossip, Publish, partner
 from photinus.strategies.recipes import from_plain, gossip, publish
 
@@ -158,4 +159,7 @@ def test_several_owners_of_deltas_wait_for_all():
 def test_there_are_as_many_owners_as_workers_or_one():
     with pytest.raises(UsageError, match="owners must be 1, or 4 as there are workers; got 5"):
         from_plain({"recipe": "all_reduce", "owners": 5}).check_workers(4)
-    from_plain({"recipe": "all_reduce", "owners": 4}).check_workers(4)
+    four = from_plain({"recipe": "all_reduce", "owners": 4})
+    four.check_workers(4)
+    setting = Setting(workers=4, every=Steps(1), is_adaptive=False, rounds=9)
+    assert four.guarded(setting)[1] == ""

@@ -131,6 +131,7 @@ WRONG = [
     ({"alpha": 1.5}, "alpha of Agreement must be a number from 0 to 1"),
     ({"fragments": 1.5}, "fragments of Agreement must be a whole number of at least 0"),
     ({"fragments": 0}, "a delay is one of fragments, and fragments are of deltas; got delay 1,"),
+    ({"recipe": "all_reduce", "fragments": 4}, "unknown part of all_reduce; got 'fragments'"),
     ({"outer": "adam"}, "adam counts the updates of a whole vector"),
 ]
 
