@@ -2,8 +2,10 @@
 
 import importlib
 import json
+import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -265,6 +267,27 @@ def test_a_run_at_an_address_is_measured_reported_and_audited_from_there(call, j
     assert "is done: there is nothing to resume" in call("train", "--resume", address)[2]
     for command in ("audit", "report"):
         assert "holds no run" in call(command, "memory://nowhere/run")[2]
+
+
+def test_an_address_where_nobody_listens_is_told_at_once(call, job):
+    """A client of HDFS alone would try again for minutes, without a word."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # taken, and never listened on
+        place = f"hdfs://127.0.0.1:{held.getsockname()[1]}"
+        run, rows = f"{place}/runs/first", f"data.path={place}/rows"
+        words = (
+            ("train", job, "--folder", run),
+            ("train", "--resume", run),
+            ("train", job, "--set", rows),
+            *((command, run) for command in ("audit", "evaluate", "report")),
+        )
+        for command in words:
+            began = time.monotonic()
+            code, _, err = call(*command)
+            assert code == 3
+            assert err.startswith(f"photinus: nothing answers at {place}/"), err
+            assert err.count("\n") == 1
+            assert time.monotonic() - began < 5
 
 
 def test_a_module_that_a_job_names_may_lie_where_the_command_is_called(tmp_path, monkeypatch):

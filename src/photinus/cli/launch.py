@@ -64,11 +64,10 @@ def launch(address: str, job: str = "") -> None:
     Raises:
         RunFailedError: the earlier attempt was not lost: it ended by itself.
     """
-    from photinus.checkpoint.mirror import Mirror
-    from photinus.run.away import how_it_ended
+    from photinus.run.away import how_it_ended, mirrored
 
     application, attempt = attempt_of(os.environ.get("CONTAINER_ID", ""))
-    mirror = Mirror(address, Path.cwd() / address.rstrip("/").rpartition("/")[2])
+    mirror = mirrored(address, Path.cwd())
     if not mirror.holds_run() and job:
         begin(job_of(job), mirror)
         return

@@ -15,11 +15,35 @@ from photinus.core.errors import CheckpointError, FencedError, RunFailedError, U
 from photinus.core.events import RunEnded, RunStarted
 from photinus.report.journal import read
 from photinus.run.job import Job
+from photinus.transport.places import check_reached
 
-__all__ = ["fetched", "folder_name", "how_it_ended", "job_in", "placed", "saved_job", "send_all"]
+__all__ = [
+    "fetched",
+    "folder_name",
+    "how_it_ended",
+    "job_in",
+    "mirrored",
+    "placed",
+    "saved_job",
+    "send_all",
+]
 
 _AGAIN_SECONDS = (1.0, 5.0, 20.0)
 """Between two tries to send a result away."""
+
+
+def mirrored(address: str, above: Path) -> Mirror:
+    """Returns the mirror at an address of a folder of its name.
+
+    Args:
+        address: of a run folder.
+        above: what the folder of this machine lies in.
+
+    Raises:
+        NotReadyError: the address cannot be opened, or nothing answers there.
+    """
+    check_reached(address)
+    return Mirror(address, above / address.rstrip("/").rpartition("/")[2])
 
 
 def placed(folder: Path | str | Mirror) -> tuple[Path, Mirror | None]:
@@ -29,8 +53,7 @@ def placed(folder: Path | str | Mirror) -> tuple[Path, Mirror | None]:
     if not isinstance(folder, Mirror):
         if not is_address(folder):
             return Path(folder), None
-        name = str(folder).rstrip("/").rpartition("/")[2]
-        folder = Mirror(str(folder), Path(tempfile.mkdtemp(prefix="photinus-")) / name)
+        folder = mirrored(str(folder), Path(tempfile.mkdtemp(prefix="photinus-")))
     return folder.local, folder
 
 
@@ -60,7 +83,7 @@ def fetched(folder: Path | str, *names: str) -> Iterator[Path]:
         yield Path(folder)
         return
     with tempfile.TemporaryDirectory(prefix="photinus-") as here:
-        mirror = Mirror(str(folder), Path(here, str(folder).rstrip("/").rpartition("/")[2]))
+        mirror = mirrored(str(folder), Path(here))
         mirror.local.mkdir()
         for name in names:
             with contextlib.suppress(FileNotFoundError):

@@ -20,6 +20,7 @@ from photinus.models.dbn import DBN
 from photinus.models.logistic import LogisticStage
 from photinus.models.tensors import wrong_width
 from photinus.run.job import Job, Source, classes_of
+from photinus.transport.places import check_reached
 
 __all__ = ["TestRows", "check_fit", "check_test", "limited", "read_test", "read_train"]
 
@@ -44,6 +45,8 @@ def read_train(job: Job) -> Any:  # noqa: ANN401 - ArrayData, or a DataFrame's r
     source = job.data
     if source.name == "given":
         raise UsageError("this job's rows were handed over", do="hand them over again: data=...")
+    if is_address(source.path):
+        check_reached(source.path)
     if source.name == "mnist":
         images = mnist.load(source.path or None)
         checks = RowChecks(classes=10)
@@ -61,6 +64,8 @@ def read_train(job: Job) -> Any:  # noqa: ANN401 - ArrayData, or a DataFrame's r
 
 def read_test(source: Source) -> TestRows | None:
     """Returns the rows to measure on, or None when the source names none."""
+    if is_address(place := source.test or source.path):
+        check_reached(place)
     if source.name == "mnist":
         images = mnist.load(source.path or None)
         return TestRows(scaled(images.test_images, 1 / 255), images.test_labels.astype(np.int64))

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from photinus.core.addresses import filesystem, is_address
 from photinus.core.errors import LinkLostError, NotReadyError, UsageError
 
-__all__ = ["LocalPlace", "Place", "RemotePlace", "place_of"]
+__all__ = ["LocalPlace", "Place", "RemotePlace", "check_reached", "place_of"]
 
 _HIDDEN = "."
 _REACH_SECONDS = 10.0
@@ -121,7 +121,7 @@ class RemotePlace(Place):
     pause_seconds = (0.01, 0.5)
 
     def __init__(self, address: str) -> None:
-        _check_reached(address)
+        check_reached(address)
         fs, self._path = filesystem(address)
         self._fs: Any = fs
         self.address = address
@@ -176,8 +176,15 @@ def _unwritable(address: str, error: Exception) -> LinkLostError:
     return LinkLostError(f"the folder {address} cannot be written to", got=reason, do=do)
 
 
-def _check_reached(address: str) -> None:
-    """Asks for a connection first: a client of HDFS tries a dead host again for minutes."""
+def check_reached(address: str) -> None:
+    """Asks for a connection first: a client of HDFS tries a dead host again for minutes.
+
+    Only an address that names host and port is asked: what else there is, its maker knows.
+
+    Raises:
+        NotReadyError: nothing answers there within 10 s.
+        UsageError: it is no address.
+    """
     try:
         parts = urlsplit(address)
         host, port = parts.hostname, parts.port
