@@ -1,9 +1,11 @@
 """Throughput kept with a fault every 30 s for ten minutes, 4 worker processes.
 
-    PYTHONPATH=benchmarks python benchmarks/chaos.py [way] [seconds] [faults: 1 | 0]
+    PYTHONPATH=benchmarks python benchmarks/chaos.py [way] [seconds] [faults: 1 | 0] [share]
 
 Workers are killed, frozen for 8 s and cut off for 3 s in turn, one after the other. A step is a
 timed wait, so that the others cannot use the victim's core: each process is a machine of its own.
+With a share, as 0.2, steps are real ones of the network 784-500-500-2000-10 on MNIST, and each
+worker is held to so much of a core instead (as by `scaling.py`: root; cgroup v1).
 Capacity is what is left when a worker's time
 is taken out from its fault until it can work again: a frozen one's until it wakes, a cut one's
 until its network is whole, a killed one's until its new process is there.
@@ -12,16 +14,20 @@ until its network is whole, a killed one's until its new process is there.
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import signal
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from scaling import CGROUP, shares
 
 from photinus.core.clock import Steps
 from photinus.core.events import Event, RoundClosed, WorkerJoined
@@ -29,15 +35,20 @@ from photinus.core.parameters import Vector
 from photinus.engine.base import ArrayData, Assignment
 from photinus.engine.faults import Faults
 from photinus.engine.local import LocalEngine
-from photinus.models.base import Batch, Model, Stage
+from photinus.feed import mnist
+from photinus.models.base import Batch, Model
+from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.models.logistic import LogisticStage
 from photinus.nodes.program import Phase, Program
 from photinus.report.ledger import audit
 from photinus.run.book import Book
+from photinus.run.job import Job
 from photinus.strategies.agreement import Agreement
 from photinus.strategies.recipes import averaging, downpour, publish
 
 WORKERS, EVERY, BATCH, STEP_SECONDS, WARM_SECONDS = 4, 30.0, 8, 0.1, 15.0
+ENDLESS = 1e5
+"""Epochs: a run is ended when its time is over."""
 AWAY = {"kill": 4.0, "freeze": 8.2, "cut": 3.2}
 """About so long until the next lease begins: faults are timed from there."""
 WAYS: dict[str, Agreement] = {
@@ -75,8 +86,9 @@ class WaitingStage(LogisticStage):
 
 @dataclass
 class Watch:
-    """Notes how much was applied when, and who took a seat when."""
+    """Notes how much was applied when, and who took a seat when; hands each to `enter`."""
 
+    enter: Callable[[int, int], object] | None = None
     applied: list[tuple[float, int]] = field(default_factory=list)
     seats: list[tuple[float, int, int]] = field(default_factory=list)
 
@@ -86,6 +98,9 @@ class Watch:
             self.applied.append((time.time(), event.examples))
         if isinstance(event, WorkerJoined):
             self.seats.append((time.time(), event.slot, event.lease))
+            if self.enter is not None:
+                with suppress(ProcessLookupError):  # it was killed meanwhile
+                    self.enter(event.slot, event.pid)
 
     def between(self, begin: float, end: float) -> int:
         """Returns the examples applied between two moments."""
@@ -111,13 +126,19 @@ def planned(seconds: float) -> Faults:
     return faults
 
 
-def work(seconds: float) -> tuple[Stage, ArrayData]:
-    """Returns what is trained, and rows for as long."""
+def work(way: str, *, is_real: bool) -> tuple[Program, ArrayData]:
+    """Returns what is trained, and rows."""
+    if is_real:
+        images, tuning = mnist.load(), FineTuning(epochs=ENDLESS, batch_size=100)
+        model = DBN(pretraining=Pretraining(epochs=0.0), fine_tuning=tuning)
+        job = Job(model=model, workers=WORKERS, strategy=WAYS[way]).resolved()
+        program, _ = job.program(len(images.train_images))
+        return program, ArrayData(images.train_images, images.train_labels, 1 / 255)
     chance, rows = np.random.default_rng(0), 8_000
-    budget = int((seconds + 2 * WARM_SECONDS) / STEP_SECONDS) * BATCH * WORKERS
-    stage = WaitingStage(features=20, classes=10, epochs=budget / rows, batch_size=BATCH, lr=0.05)
+    stage = WaitingStage(features=20, classes=10, epochs=ENDLESS, batch_size=BATCH, lr=0.05)
     features = chance.random((rows, 20), dtype=np.float32)
-    return stage, ArrayData(features, chance.integers(0, 10, rows))
+    program = Program(phases=(Phase(stage=stage, agreement=WAYS[way]),), workers=WORKERS)
+    return program, ArrayData(features, chance.integers(0, 10, rows))
 
 
 def away(notes: list[dict], watch: Watch, begin: float, end: float) -> float:
@@ -133,18 +154,32 @@ def away(notes: list[dict], watch: Watch, begin: float, end: float) -> float:
     return total
 
 
-def main(way: str, seconds: float, *, is_harmed: bool) -> None:
-    stage, data = work(seconds)
-    program = Program(phases=(Phase(stage=stage, agreement=WAYS[way]),), workers=WORKERS)
-    watch, run = Watch(), secrets.token_bytes(16)
+def trained(way: str, seconds: float, faults: Faults, share: float, folder: Path) -> Watch:
+    """Trains for so long, and then stops as after Ctrl-C."""
+    program, data = work(way, is_real=share > 0)
+    run = secrets.token_bytes(16)
+    book = Book(folder / "ledger.jsonl", run)
+    with shares(WORKERS, share) if share else nullcontext() as enter:
+        if share:  # the driver is not held, nor are the processes that it starts until they join
+            (CGROUP / "cgroup.procs").write_text(str(os.getpid()))
+        watch = Watch(enter)
+        end = (os.getpid(), signal.SIGINT)
+        timer = threading.Timer(seconds + 2 * WARM_SECONDS, os.kill, end)
+        timer.start()
+        with suppress(KeyboardInterrupt):
+            LocalEngine(faults).run(
+                Assignment(program=program, data=data, run=run, emit=watch.emit, enter=book.enter)
+            )
+    book.close()
+    return watch
+
+
+def main(way: str, seconds: float, *, is_harmed: bool, share: float) -> None:
     with tempfile.TemporaryDirectory() as place:
-        book, diary = Book(Path(place) / "ledger.jsonl", run), Path(place) / "diary.jsonl"
+        diary = Path(place) / "diary.jsonl"
         diary.touch()
         faults = planned(seconds).noted_in(str(diary)) if is_harmed else Faults()
-        LocalEngine(faults).run(
-            Assignment(program=program, data=data, run=run, emit=watch.emit, enter=book.enter)
-        )
-        book.close()
+        watch = trained(way, seconds, faults, share, Path(place))
         notes = [json.loads(line) for line in diary.read_text().splitlines()]
         found = audit(Path(place) / "ledger.jsonl")
     begin = watch.applied[0][0] + WARM_SECONDS / 2
@@ -154,11 +189,13 @@ def main(way: str, seconds: float, *, is_harmed: bool) -> None:
     lost = away(notes, watch, begin, end)
     told = {
         "way": way,
+        "share of a core": share or None,
         "seconds": round(end - begin, 1),
         "faults": len(notes),
         "examples per second": round(rate, 2),
         "away": round(lost, 1),
         "capacity left": round(1 - lost / (WORKERS * (end - begin)), 4),
+        "load": round(os.getloadavg()[0], 1),
         "exact": found.is_exact,
         "ledger": str(found),
     }
@@ -168,5 +205,6 @@ def main(way: str, seconds: float, *, is_harmed: bool) -> None:
 if __name__ == "__main__":
     import chaos  # the workers must find its classes in a module of their own
 
-    names = (*sys.argv[1:4], *("averaging", "600", "1")[len(sys.argv[1:4]) :])
-    chaos.main(names[0], float(names[1]), is_harmed=names[2] == "1")
+    names = (*sys.argv[1:5], *("averaging", "600", "1", "0")[len(sys.argv[1:5]) :])
+    way, seconds, is_harmed, share = names
+    chaos.main(way, float(seconds), is_harmed=is_harmed == "1", share=float(share))

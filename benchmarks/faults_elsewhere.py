@@ -1,15 +1,21 @@
 """The faults of `faults.py` under PySpark's own TorchDistributor: what becomes of the run.
 
-    python benchmarks/faults_elsewhere.py [none | kill | freeze]...
+    python benchmarks/faults_elsewhere.py [none | kill | freeze | hang]...
 
 Softmax regression 784-10 in DistributedDataParallel over gloo, 4 processes in the barrier tasks of
 a local Spark that forgives 20 failures, 600 steps of 20 examples. Worker 1 suffers once, at its
-200th step. Nothing is saved in between: neither of the two saves anything by itself.
+200th step: killed, frozen for 8 s, or frozen for good. Nothing is saved in between: neither of the
+two saves anything by itself. A run that stands, as DistributedDataParallel lets its processes wait
+for each other for half an hour, is ended after three minutes, and that is what is told of it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -17,15 +23,12 @@ from itertools import pairwise
 from pathlib import Path
 
 WORKERS, STEPS, BATCH, VICTIM, AT, FREEZE_SECONDS = 4, 600, 20, 1, 200, 8
+LIMIT_SECONDS = 180.0
 ROWS, FEATURES, CLASSES = 2_000, 784, 10
 
 
 def train(fault: str, folder: str) -> None:
     """One worker; notes the time of every step, in a file for each of its lives."""
-    import os
-    import signal
-    import subprocess
-
     import torch
     from torch import distributed
 
@@ -49,23 +52,56 @@ def train(fault: str, folder: str) -> None:
                 if fault == "freeze":
                     wake = f"sleep {FREEZE_SECONDS}; kill -CONT {os.getpid()}"
                     subprocess.Popen(["/bin/sh", "-c", wake], start_new_session=True)
+                if fault in ("freeze", "hang"):
                     os.kill(os.getpid(), signal.SIGSTOP)
     distributed.destroy_process_group()
 
 
-def suffered(fault: str) -> dict[str, object]:
-    """Runs a job with one fault; returns how it went on and how it ended."""
+def job(fault: str, folder: str) -> None:
+    """Runs a job with one fault, in a process of its own; notes how it ended."""
     from pyspark.ml.torch.distributor import TorchDistributor
 
+    from photinus.engine.session import spark_session
+
+    extra = {"spark.master": f"local[{WORKERS},20]"}
+    spark, told = spark_session(WORKERS, name="faults elsewhere", extra=extra), "done"
+    (Path(folder) / "began").write_text(str(time.time()))
+    try:
+        distributor = TorchDistributor(num_processes=WORKERS, local_mode=False, use_gpu=False)
+        distributor.run(train, fault, folder)
+    except Exception as error:
+        told = str(error).strip().splitlines()[-1][:200]
+    (Path(folder) / "ended").write_text(f"{time.time()} {told}")
+    spark.stop()
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process and all below it: torchrun's are in sessions of their own."""
+    family, parents = {process.pid}, {}
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            parent = place.read_text().rpartition(")")[2].split()[1]
+            parents[int(place.parent.name)] = int(parent)
+    while more := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= more
+    for pid in family:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
+def suffered(fault: str) -> dict[str, object]:
+    """Runs a job with one fault; returns how it went on and how it ended."""
     with tempfile.TemporaryDirectory() as folder:
-        place, began, told = Path(folder), time.time(), "done"
-        try:
-            job = TorchDistributor(num_processes=WORKERS, local_mode=False, use_gpu=False)
-            job.run(train, fault, folder)
-        except Exception as error:
-            told = str(error).strip().splitlines()[-1][:200]
-        seconds = time.time() - began
-        at = float((place / "fault").read_text())
+        place = Path(folder)
+        process = subprocess.Popen([sys.executable, __file__, "--job", fault, folder])
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(LIMIT_SECONDS)
+        over, stood = time.time(), f"stood still, ended after {LIMIT_SECONDS:.0f} s"
+        end(process)
+        ended = place / "ended"
+        moment, _, told = ended.read_text().partition(" ") if ended.exists() else (over, "", stood)
+        began, at = (float((place / name).read_text()) for name in ("began", "fault"))
         lives = [
             [float(line) for line in file.read_text().split()]
             for file in sorted(place.glob(f"{VICTIM}-*"))
@@ -78,25 +114,25 @@ def suffered(fault: str) -> dict[str, object]:
         "fault": fault,
         "ended": told,
         "starts": len(lives),
-        "longest time without a step, s": round(
-            max((b - a for a, b in pairwise(after)), default=0.0), 2
-        ),
+        "longest time without a step, s": round(max(b - a for a, b in pairwise(after)), 2)
+        if len(after) > 1
+        else None,
         "until its share counts again, s": round(counts[-1] - at, 2) if counts else None,
+        "from the fault to the end, s": round(float(moment) - at, 1),
         "examples redone": redone * BATCH * WORKERS,
-        "whole run, s": round(seconds, 1),
+        "whole run, s": round(float(moment) - began, 1),
+        "load": round(os.getloadavg()[0], 1),
     }
 
 
-def main(faults: list[str]) -> None:
+def main(words: list[str]) -> None:
     """Prints a line for each fault."""
-    from photinus.engine.session import spark_session
-
-    extra = {"spark.master": f"local[{WORKERS},20]"}
-    spark = spark_session(WORKERS, name="faults elsewhere", extra=extra)
-    for fault in faults:
+    if words[:1] == ["--job"]:
+        job(*words[1:])
+        return
+    for fault in words or ["none", "kill", "freeze", "hang"]:
         print(json.dumps(suffered(fault)), flush=True)
-    spark.stop()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or ["none", "kill", "freeze"])
+    main(sys.argv[1:])

@@ -75,6 +75,11 @@ def words_of(pid):
     return ""
 
 
+def loopback(name):
+    """The address of one of a cluster's processes, all on this host."""
+    return f"127.0.0.{int(name[6:]) + 1}" if name.startswith("worker") else "127.0.0.1"
+
+
 class Cluster:
     """A standalone master and workers, each on a loopback address of its own.
 
@@ -85,10 +90,15 @@ class Cluster:
         cores: of each.
         master: instead of processes of its own, what the application starts by itself.
         installed: so that Python workers are forked with their libraries loaded.
+        hosts: on which it lives, if not on this one alone: `Hosts`.
     """
 
-    def __init__(self, folder, settings, *, workers=2, cores=2, master="", installed=False):
+    def __init__(
+        self, folder, settings, *, workers=2, cores=2, master="", installed=False, hosts=None
+    ):
         self.folder, self.home = folder, Path(pyspark_file).parent
+        self.before = hosts.before if hosts else lambda name: ()
+        self.address = hosts.address if hosts else loopback
         folder.mkdir(parents=True)
         self.settings = USUAL | {"spark.authenticate.secret": secrets.token_hex(16)} | settings
         self.settings |= INSTALLED if installed else {}
@@ -96,13 +106,14 @@ class Cluster:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        self.url = master or f"spark://127.0.0.1:{self.port}"
+        self.url = master or f"spark://{self.address('master')}:{self.port}"
         self._write(folder / "conf", {"spark.master": self.url})
         if master:
             self.home = self._linked()  # Spark writes beside its own files there
             return
         try:
-            self._start("master", "master.Master", "--host", "127.0.0.1", "--port", str(self.port))
+            own = ("--host", self.address("master"), "--port", str(self.port))
+            self._start("master", "master.Master", *own)
             self._await("master", "New state: ALIVE")
             for n in range(workers):
                 self._add_worker(n)
@@ -114,7 +125,7 @@ class Cluster:
 
     def _add_worker(self, n):
         name, work = f"worker{n}", str(self.folder / f"work{n}")
-        own = ("--host", f"127.0.0.{n + 1}", "-c", str(self.cores), "-m", "2g", "-d", work)
+        own = ("--host", self.address(name), "-c", str(self.cores), "-m", "2g", "-d", work)
         self._start(name, "worker.Worker", *own, self.url)
 
     def _linked(self):
@@ -149,7 +160,7 @@ class Cluster:
         command = [self.home / "bin/spark-class", f"{CLASSES}.{kind}", "--webui-port", "0"]
         with (self.folder / f"{name}.log").open("wb") as log:
             self.processes[name] = subprocess.Popen(
-                [*command, *options],
+                [*self.before(name), *command, *options],
                 env=self.environment(PYTHONPATH=""),
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -217,13 +228,13 @@ class Cluster:
 class Driver:
     """An application on a cluster, in a process of its own: `driver.py`."""
 
-    def __init__(self, folder, archive, environment):
+    def __init__(self, folder, archive, environment, before=()):
         self.folder, self.lines = folder, []
         folder.mkdir(parents=True)
         self._news = threading.Condition()
         self._errors = (folder / "driver.log").open("wb")
         self.process = subprocess.Popen(
-            [sys.executable, Path(__file__).with_name("driver.py"), archive],
+            [*before, sys.executable, Path(__file__).with_name("driver.py"), archive],
             env=environment,
             cwd=folder,
             stdin=subprocess.PIPE,
@@ -338,7 +349,8 @@ def applications(tmp_path_factory, archive):
         def start(cluster):
             home = str(Path(photinus.__file__).parents[1])
             folder = tmp_path_factory.mktemp("driver") / "it"
-            made = Driver(folder, archive, cluster.environment(PYTHONPATH=home))
+            environment = cluster.environment(PYTHONPATH=home)
+            made = Driver(folder, archive, environment, cluster.before("driver"))
             stack.callback(made.close)
             made.wait("Ready")
             return made

@@ -9,6 +9,7 @@ from photinus.engine.spark_job import (
     MAX_CLOSURE_BYTES,
     cause_of,
     check_size,
+    cure_of,
     queried,
     see_through,
     told_by_a_task,
@@ -36,6 +37,9 @@ class Job:
 
     def reason(self):
         return self.why
+
+    def cure(self, reason):
+        return cure_of(reason, "spark://one:7077")
 
     def join(self, seconds):
         pass
@@ -81,6 +85,40 @@ def test_a_job_that_spark_gives_up_again_and_again_ends_the_run():
     with pytest.raises(RunFailedError, match=r"^Spark gave the job up; got all its tasks ended"):
         see_through(Place(script, looks=99), Job(script), lambda event: None)
     assert script == ["start"] * 4
+
+
+KILLED = (
+    "An error occurred while calling o2.collectToPython.\n"
+    ": org.apache.spark.SparkException: Job aborted due to stage failure: Task 1 in stage 7.0 "
+    "failed 1 times, most recent failure: Lost task 1.0 in stage 7.0 (TID 10) (h1 executor 0): "
+    "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed){more}\n"
+    "\tat org.apache.spark.api.python.BasePythonRunner\nCaused by: java.io.EOFException"
+)
+CONSIDER = ". Consider setting 'spark.python.worker.faulthandler.enabled' for a better traceback."
+
+
+def test_a_process_that_is_killed_again_and_again_ends_the_run_with_the_setting_to_raise():
+    with pytest.raises(RunFailedError) as failed:
+        see_through(Place([], looks=99), Job([], KILLED.format(more=CONSIDER)), lambda event: None)
+    assert str(failed.value) == (
+        "Spark gave the job up; got the Python process of task 1 was killed, or crashed; "
+        "if nobody killed it, memory ran out: raise spark.executor.memoryOverhead, "
+        "use a smaller batch, or fewer workers"
+    )
+    job = Job([], failed=7, lives=True)
+    job.why = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
+    with pytest.raises(
+        NotReadyError, match=r"say hello.*raise spark\.executor\.memoryOverhead, use"
+    ):
+        see_through(Place([], looks=9), job, lambda event: None)
+
+
+def test_what_no_kill_explains_has_no_cure_of_memory():
+    lost = "ExecutorLostFailure (executor 1 exited) Reason: Command exited with code 137"
+    assert "spark.executor.memoryOverhead" in cure_of(lost, "yarn")
+    assert cure_of("ValueError: no such row", "yarn") is None
+    told = cause_of(KILLED.format(more=": Fatal Python error: Segmentation fault"))
+    assert "Segmentation fault" in told, "what faulthandler says is kept"
 
 
 def test_a_job_that_follows_is_no_failure():

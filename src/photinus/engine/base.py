@@ -26,11 +26,22 @@ from photinus.nodes.life import Part
 from photinus.nodes.program import Program
 from photinus.transport.frames import Frame
 
-__all__ = ["SOCKETS", "TORCH", "ArrayData", "Assignment", "Engine", "check_arrays", "part_of"]
+__all__ = [
+    "MEMORY_RAN_OUT",
+    "SOCKETS",
+    "TORCH",
+    "ArrayData",
+    "Assignment",
+    "Engine",
+    "check_arrays",
+    "part_of",
+]
 
 
 SOCKETS = "sockets"
 TORCH = "torch"
+MEMORY_RAN_OUT = "if nobody killed it, memory ran out"
+"""The system's SIGKILL looks like anybody's."""
 
 
 def _nothing(*_: object) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from photinus.core.errors import RunFailedError, UsageError, message
 from photinus.core.events import Warned
-from photinus.engine.base import ArrayData, Assignment, Engine
+from photinus.engine.base import MEMORY_RAN_OUT, ArrayData, Assignment, Engine
 from photinus.engine.child import UNREADABLE, Order
 from photinus.engine.errand import Errand
 from photinus.engine.faults import Faults
@@ -30,7 +30,7 @@ __all__ = ["LocalEngine"]
 _LOOK_SECONDS = 0.1
 _LEAVE_SECONDS = 10.0
 """So long a child may take to end once the run is over."""
-_OUT_OF_MEMORY = "if nobody killed it, memory ran out: use a smaller batch, or fewer workers"
+_OUT_OF_MEMORY = f"{MEMORY_RAN_OUT}: use a smaller batch, or fewer workers"
 
 
 class LocalEngine(Engine):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from photinus.core.errors import DataError, NotReadyError, RunFailedError, UsageError, message
 from photinus.core.events import Event, Warned
+from photinus.engine.base import MEMORY_RAN_OUT
 from photinus.engine.errand import told_error
 from photinus.engine.session import is_connect
 
@@ -27,6 +28,7 @@ __all__ = [
     "SparkJob",
     "cause_of",
     "check_size",
+    "cure_of",
     "queried",
     "see_through",
     "told_by_a_task",
@@ -46,6 +48,8 @@ _LOOKED_AT = 100
 _POOL = "spark.scheduler.pool"
 _REFUSED = re.compile(r"photinus\.core\.errors\.(\w+): (.*)")
 _ERROR = re.compile(r"[\w.]+(Error|Exception)(:|$)")
+_CRASHED = re.compile(r"Lost task (\d+)\..*Python worker exited unexpectedly \(crashed\)(?!:)")
+_KILLED = re.compile(r"Python worker exited|was killed, or crashed|ExecutorLostFailure")
 
 
 class Awaited(Protocol):
@@ -127,6 +131,11 @@ class SparkJob(threading.Thread):
                     return cause_of(found[-1])
         return ""
 
+    def cure(self, reason: object) -> str | None:
+        """Returns what to do where its processes are killed; None where it fails otherwise."""
+        conf = self._session.conf if self._context is None else self._context.getConf()
+        return cure_of(reason, str(conf.get("spark.master", "")))
+
     def stages(self) -> list[int]:
         """Returns the numbers of its stages."""
         return [stage for stage, _ in self._stages()]
@@ -150,11 +159,31 @@ def cause_of(error: object) -> str:
     """
     if error is None:
         return "all its tasks ended early"
+    crashed = _CRASHED.search(str(error))
+    if crashed:
+        return f"the Python process of task {crashed[1]} was killed, or crashed"
     stripped = (line.strip().removeprefix(": ") for line in str(error).splitlines())
     lines = [line for line in stripped if line]
     python = [line for line in lines if _ERROR.match(line)]
     named = [line for line in lines if "Error" in line or "Exception" in line]
     return (python or named or lines or [type(error).__name__])[-1][:300]
+
+
+def cure_of(reason: object, master: str) -> str | None:
+    """Returns what to do where the system may have killed a process; None for other reasons.
+
+    Args:
+        reason: of a failure, in Spark's words or in ours.
+        master: Spark's: where all is one process, it has no overhead to raise.
+
+    Example:
+        >>> cure_of("Python worker exited unexpectedly (crashed)", "local[4]")
+        'if nobody killed it, memory ran out: use a smaller batch, or fewer workers'
+    """
+    if not _KILLED.search(str(reason)):
+        return None
+    more = "" if master.startswith("local") else "raise spark.executor.memoryOverhead, "
+    return f"{MEMORY_RAN_OUT}: {more}use a smaller batch, or fewer workers"
 
 
 def told_by_a_task(job: SparkJob) -> None:
@@ -272,7 +301,9 @@ def see_through(
                 tries += 1
                 reason = cause_of(job.error)
                 if tries > _AGAIN:
-                    raise RunFailedError("Spark gave the job up", got=reason)
+                    raise RunFailedError(
+                        "Spark gave the job up", got=reason, do=job.cure(job.error)
+                    )
                 what = message("Spark gave the job up", got=f"{reason}; it is submitted again")
                 emit(Warned(text=what))
                 after = job.again()
@@ -302,5 +333,5 @@ def _have_come(meeting: Awaited, job: SparkJob) -> bool:
     failures, reason = _failed(job)
     if failures > _FAILURES * slots and not any(leases):
         wrong = "the tasks of Spark fail before their workers say hello"
-        raise NotReadyError(wrong, got=reason or None, do="photinus doctor")
+        raise NotReadyError(wrong, got=reason or None, do=job.cure(reason) or "photinus doctor")
     return False

@@ -5,6 +5,8 @@ import time
 
 import pytest
 
+from photinus.engine.faults import Faults
+
 pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow]
 
 SETTINGS = {
@@ -71,6 +73,21 @@ def test_more_lost_executors_than_spark_forgives_end_no_run(runs):
     assert any("it is submitted again" in text for text in run.warnings), run.warnings
     run.assert_whole()
     assert {line["lease"] for line in run.of("WorkerJoined")} >= {1, 2, 3, 4}
+
+
+def test_a_worker_that_the_system_kills_again_and_again_ends_the_run_in_words(field, tiny):
+    """As when memory runs out: the kernel sends the same signal."""
+    faults, (_, driver) = Faults(), field
+    for lease in range(1, 20):
+        faults = faults.kill(slot=1, step=5, lease=lease)
+    driver.start("killed", tiny.program(workers=2, epochs=300.0), tiny.data, faults=faults)
+    failed = driver.wait("Failed", "killed", seconds=400)
+    assert failed["kind"] == "RunFailedError"
+    assert failed["text"] == (
+        "Spark gave the job up; got the Python process of task 1 was killed, or crashed; "
+        "if nobody killed it, memory ran out: raise spark.executor.memoryOverhead, "
+        "use a smaller batch, or fewer workers"
+    )
 
 
 def test_a_host_that_is_lost_for_good_is_replaced_by_another_executor(runs, record_property):
