@@ -1,13 +1,13 @@
 """Hosts with addresses of their own: an executor that Spark's driver cannot reach, and we can."""
 
-import json
+import contextlib
 import shutil
 import subprocess
 import time
 
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(800)]
 
 DRIVER, HOSTS = "10.77.0.1", 3
 PORTS = ("7178", "7179")
@@ -22,9 +22,14 @@ SETTINGS = {
     "spark.network.timeoutInterval": "2s",
     "spark.storage.blockManagerHeartbeatTimeoutMs": "10000",
     "spark.executor.heartbeatInterval": "2s",
-    "spark.executor.heartbeat.maxFailures": "30",
+    "spark.executor.heartbeat.maxFailures": "40",
+    "spark.worker.timeout": "12",
 }
-"""Spark takes a silent executor for lost soon (its default is two minutes)."""
+"""Spark takes a silent executor or host for lost soon, and an executor ends that it hears nothing.
+
+Its defaults are two minutes, one minute, and ten minutes.
+"""
+GIVEN_UP = "requests to kill executors"
 
 MAKE = f"""set -e
 mount -t tmpfs none /run
@@ -75,8 +80,16 @@ class Hosts:
         place = f"root/run/netns/h{name[6:]}" if name.startswith("worker") else "ns/net"
         return ("nsenter", f"--net=/proc/{self.process.pid}/{place}")
 
-    def cut(self, name, *ports, change="add"):
-        """What a worker's host sends to these ports of the driver's, or from them, vanishes."""
+    @contextlib.contextmanager
+    def cut(self, name, *ports):
+        """For a while nothing passes between a worker's host and these ports of the driver's."""
+        self._rules("add", name, ports)
+        try:
+            yield
+        finally:
+            self._rules("del", name, ports)
+
+    def _rules(self, change, name, ports):
         for port in ports:
             there = f"ip rule {change} to {DRIVER} ipproto tcp dport {port} blackhole"
             back = f"ip rule {change} to {self.address(name)} ipproto tcp sport {port} blackhole"
@@ -101,46 +114,73 @@ def field(clusters, applications, hosts):
     return cluster, applications(cluster)
 
 
-def look(run, tag):
-    c = run.cluster
-    like = run.pid(0)
-    print(
-        f"{time.time() - run.at:7.1f}",
-        tag,
-        {
-            name: [(p, c.python_workers(p, like)) for p in pids]
-            for name, pids in c.executors().items()
-        },
-        "v",
-        run.version,
-        "lost",
-        [(x["slot"], x["reason"], round(x["at"] - run.at, 1)) for x in run.of("WorkerLost")],
-        "joined",
-        [
-            (x["slot"], x["lease"], round(x["at"] - run.at, 1))
-            for x in run.of("WorkerJoined")
-            if x["at"] > run.at
-        ],
-        flush=True,
-    )
+def given_up(run):
+    """Waits until Spark takes an executor for lost; returns when."""
+    before = run.cluster.log("master").count(GIVEN_UP)
+    run.cluster.until(lambda: run.cluster.log("master").count(GIVEN_UP) > before, GIVEN_UP)
+    return time.time()
 
 
-@pytest.mark.parametrize("kind", ["driver", "both"])
-def test_explore(runs, hosts, kind, record_property):
-    run = runs(steps=9_000)
+def trained_after(run, slots, moment):
+    """How many rounds had a part of all these seats between a moment and their first loss."""
+    lost = [line["at"] for line in run.of("WorkerLost")]
+    rounds = [r for r in run.of("RoundClosed") if moment < r["at"] < min(lost, default=time.time())]
+    return sum(slots <= set(r["slots"]) for r in rounds)
+
+
+def test_an_executor_that_sparks_driver_cannot_reach_trains_on_until_spark_ends_it(
+    runs, hosts, record_property
+):
+    """Its host still hears Spark's master, which has it ended, and starts others in vain."""
+    run = runs(steps=4_000)
     place, executor = run.executor_of(1)
     slots = run.slots_on((place, executor))
-    print(place, executor, slots)
-    ports = PORTS if kind == "driver" else (*PORTS, str(run.cluster.port))
     run.at = time.time()
-    hosts.cut(place, *ports)
-    ended = time.time() + 150
-    while time.time() < ended and not run.of("Done"):
-        look(run, kind)
-        time.sleep(3)
-    hosts.cut(place, *ports, change="del")
-    look(run, "healed")
+    with hosts.cut(place, *PORTS):
+        replaced = given_up(run)
+        for slot in slots:
+            run.driver.wait("WorkerLost", run.name, slot=slot)
+        assert trained_after(run, slots, run.at + 5) > 5, "until Spark gave it up"
+        run.driver.wait("RoundClosed", run.name, version=run.version + 50)
+    run.back(slots)
     run.ended(record_property, slots)
-    look(run, "ended")
-    print(json.dumps(run.warnings, indent=1))
-    print(run.cluster.folder)
+    record_property("seconds until Spark gave it up", round(replaced - run.at, 1))
+    assert run.reasons() == {"its connection closed and did not come back"}
+    assert {line["slot"] for line in run.of("WorkerLost")} == slots
+    assert run.gap < 5
+
+
+def test_a_second_attempt_waits_beside_an_executor_that_spark_gave_up_and_cannot_end(
+    runs, hosts, record_property
+):
+    """Neither driver nor master reach it; it ends itself when its heartbeats fail for long."""
+    run = runs(steps=20_000)
+    place, executor = run.executor_of(1)
+    slots = run.slots_on((place, executor))
+    run.at = time.time()
+    first = {executor, run.executor_of(0)[1]}
+
+    def wait_beside():
+        pids = {pid for pids in run.cluster.executors().values() for pid in pids} - first
+        return sum(run.cluster.python_workers(pid, run.pid(0)) for pid in pids) >= 2
+
+    with hosts.cut(place, *PORTS, str(run.cluster.port)):
+        replaced = given_up(run)
+        run.cluster.until(wait_beside, "second attempts wait beside the first")
+        beside = time.time()
+        run.driver.wait("RoundClosed", run.name, version=run.version + 20)
+        assert run.of("WorkerLost") == [], "second attempts change nothing"
+        assert len(run.of("WorkerJoined")) == 4
+        assert trained_after(run, slots, beside) > 10, "the first ones count"
+        run.back(slots)
+        assert run.executor_of(1)[0] != place
+    run.ended(record_property, slots)
+    lost = [line["at"] for line in run.of("WorkerLost")]
+    joined = [line["at"] for line in run.of("WorkerJoined") if line["lease"] == 2]
+    record_property("seconds until Spark gave it up", round(replaced - run.at, 1))
+    record_property("seconds until second attempts waited", round(beside - run.at, 1))
+    record_property("seconds until it ended", round(min(lost) - run.at, 1))
+    record_property("seconds from its end to all seats", round(max(joined) - min(lost), 2))
+    assert run.reasons() == {"its connection closed and did not come back"}
+    assert {line["slot"] for line in run.of("WorkerLost")} == slots
+    assert run.gap < 5
