@@ -116,7 +116,7 @@ def test_a_process_that_is_killed_again_and_again_ends_the_run_with_the_setting_
 def test_what_no_kill_explains_has_no_cure_of_memory():
     lost = "ExecutorLostFailure (executor 1 exited) Reason: Command exited with code 137"
     assert "spark.executor.memoryOverhead" in cure_of(lost, "yarn")
-    assert cure_of("ValueError: no such row", "yarn") is None
+    assert cure_of("ValueError: no such row", "yarn") == ""
     told = cause_of(KILLED.format(more=": Fatal Python error: Segmentation fault"))
     assert "Segmentation fault" in told, "what faulthandler says is kept"
 

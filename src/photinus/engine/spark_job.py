@@ -131,8 +131,8 @@ class SparkJob(threading.Thread):
                     return cause_of(found[-1])
         return ""
 
-    def cure(self, reason: object) -> str | None:
-        """Returns what to do where its processes are killed; None where it fails otherwise."""
+    def cure(self, reason: object) -> str:
+        """Returns what to do where its processes are killed; nothing where it fails otherwise."""
         conf = self._session.conf if self._context is None else self._context.getConf()
         return cure_of(reason, str(conf.get("spark.master", "")))
 
@@ -169,8 +169,8 @@ def cause_of(error: object) -> str:
     return (python or named or lines or [type(error).__name__])[-1][:300]
 
 
-def cure_of(reason: object, master: str) -> str | None:
-    """Returns what to do where the system may have killed a process; None for other reasons.
+def cure_of(reason: object, master: str) -> str:
+    """Returns what to do where the system may have killed a process; nothing for other reasons.
 
     Args:
         reason: of a failure, in Spark's words or in ours.
@@ -181,7 +181,7 @@ def cure_of(reason: object, master: str) -> str | None:
         'if nobody killed it, memory ran out: use a smaller batch, or fewer workers'
     """
     if not _KILLED.search(str(reason)):
-        return None
+        return ""
     more = "" if master.startswith("local") else "raise spark.executor.memoryOverhead, "
     return f"{MEMORY_RAN_OUT}: {more}use a smaller batch, or fewer workers"
 
@@ -301,9 +301,8 @@ def see_through(
                 tries += 1
                 reason = cause_of(job.error)
                 if tries > _AGAIN:
-                    raise RunFailedError(
-                        "Spark gave the job up", got=reason, do=job.cure(job.error)
-                    )
+                    do = job.cure(job.error)
+                    raise RunFailedError("Spark gave the job up", got=reason, do=do)
                 what = message("Spark gave the job up", got=f"{reason}; it is submitted again")
                 emit(Warned(text=what))
                 after = job.again()
