@@ -96,6 +96,16 @@ def test_an_attempt_goes_on_from_the_lost_ones_checkpoint_and_says_so(
     assert np.array_equal(*(e.workers for e in (first, second)))
 
 
+def test_a_run_that_fails_on_a_node_says_how_to_go_on_there(attempt, address, monkeypatch):
+    def fail(*_, **__):
+        raise RunFailedError("nobody came")
+
+    monkeypatch.setattr(SimulatedEngine, "run", fail)
+    way = rf"go on with: photinus submit --deploy-mode cluster --resume {address}"
+    with pytest.raises(RunFailedError, match=way):
+        attempt(1)
+
+
 ORPHAN = """
 import os, subprocess, sys, threading
 child = "import os, sys, threading; from photinus.cli.launch import end_with; "

@@ -108,12 +108,18 @@ def test_a_driver_here_trains_as_train_does_with_the_clusters_spark(
 ):
     seen = {}
 
-    def begin(job, folder):
+    def begin(job, folder, command):
         import os
 
         words = shlex.split(os.environ["PYSPARK_SUBMIT_ARGS"])
         code = words[words.index("--py-files") + 1]
-        seen.update(job=job, folder=folder, words=words, python=os.environ["PYSPARK_PYTHON"])
+        seen.update(
+            job=job,
+            folder=folder,
+            command=command,
+            words=words,
+            python=os.environ["PYSPARK_PYTHON"],
+        )
         seen["files"] = zipfile.ZipFile(code).namelist()
 
     for name in ("PYSPARK_SUBMIT_ARGS", "PYSPARK_PYTHON", "SPARK_HOME", "JAVA_HOME", "PYTHONPATH"):
@@ -121,7 +127,7 @@ def test_a_driver_here_trains_as_train_does_with_the_clusters_spark(
     monkeypatch.setattr("photinus.cli.training.begin", begin)
     assert call("submit", job, "--folder", "run")[0] == 0
     assert seen["job"].engine == "spark"
-    assert seen["folder"] == "run"
+    assert (seen["folder"], seen["command"]) == ("run", "submit --master yarn")
     assert seen["python"] == "./environment/bin/python"
     assert seen["words"][-1] == "pyspark-shell"
     assert "photinus/cli/launch.py" in seen["files"]

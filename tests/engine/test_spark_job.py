@@ -7,6 +7,7 @@ import pytest
 from photinus.core.errors import DataError, NotReadyError, RunFailedError, UsageError
 from photinus.engine.spark_job import (
     MAX_CLOSURE_BYTES,
+    SparkJob,
     cause_of,
     check_size,
     cure_of,
@@ -19,8 +20,9 @@ from photinus.engine.spark_job import (
 class Job:
     """A job that ends at once, as its turn in the script says."""
 
-    def __init__(self, script, error=None, failed=0, lives=False):
+    def __init__(self, script, error=None, failed=0, lives=False, stranded=False):
         self.script, self.error, self.failed, self.lives = script, error, failed, lives
+        self.stranded = stranded
         self.why = "ModuleNotFoundError: No module named 'torch'"
 
     def start(self):
@@ -31,6 +33,9 @@ class Job:
 
     def is_alive(self):
         return self.lives
+
+    def is_stranded(self):
+        return self.stranded
 
     def failures(self):
         return self.failed
@@ -119,6 +124,26 @@ def test_what_no_kill_explains_has_no_cure_of_memory():
     assert cure_of("ValueError: no such row", "yarn") == ""
     told = cause_of(KILLED.format(more=": Fatal Python error: Segmentation fault"))
     assert "Segmentation fault" in told, "what faulthandler says is kept"
+
+
+def test_a_job_whose_application_has_ended_is_not_tried_again():
+    script, events = [], []
+    with pytest.raises(RunFailedError, match="application has ended under the run; got shut down"):
+        see_through(Place(script, looks=99), Job(script, "shut down", stranded=True), events.append)
+    assert (script, events) == (["start"], [])
+
+
+@pytest.mark.parametrize(
+    ("java", "stranded"),
+    [
+        (SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False)), False),
+        (SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: True)), True),
+        (None, True),  # Java is gone
+    ],
+)
+def test_an_application_that_is_stopped_or_without_java_has_ended(java, stranded):
+    job = SparkJob(SimpleNamespace(setJobGroup=None, _jsc=java), lambda: [], "group")
+    assert job.is_stranded() == stranded
 
 
 def test_a_job_that_follows_is_no_failure():

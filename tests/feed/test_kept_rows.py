@@ -50,3 +50,13 @@ def test_rows_that_lie_where_they_are_read_or_on_one_machine_are_not(master, pla
     frame = Frame(master, plan)
     with kept(frame) as rows:
         assert rows.levels == []
+
+
+def test_rows_of_an_application_that_has_ended_hide_no_error_of_the_run(monkeypatch):
+    def gone():
+        raise ConnectionError("driverEndpoint() is null")
+
+    frame = Frame("yarn", DEALT)
+    monkeypatch.setattr(frame, "unpersist", gone)
+    with pytest.raises(ValueError, match="of the run"), kept(frame):
+        raise ValueError("of the run")

@@ -22,6 +22,7 @@ from photinus.core.errors import RunFailedError
 __all__ = ["attempt_of", "end_with", "launch"]
 
 _LOOK_SECONDS = 0.05
+_COMMAND = "submit --deploy-mode cluster"
 _CONTAINER = re.compile(r"container_(?:e\d+_)?(\d+_\d+)_(\d+)_\d+")
 
 
@@ -69,7 +70,7 @@ def launch(address: str, job: str = "") -> None:
     application, attempt = attempt_of(os.environ.get("CONTAINER_ID", ""))
     mirror = mirrored(address, Path.cwd())
     if not mirror.holds_run() and job:
-        begin(job_of(job), mirror)
+        begin(job_of(job), mirror, _COMMAND)
         return
     mirror.fetch()
     state, reason = how_it_ended(mirror.local)
@@ -80,7 +81,7 @@ def launch(address: str, job: str = "") -> None:
         wrong = f"attempt {attempt - 1} of {application} ended by itself; it is not tried again"
         raise RunFailedError(wrong, got=reason)
     note = f"attempt {attempt} of {application}: the driver before it was lost; the run goes on"
-    go_on(mirror, note=note if attempt > 1 else "")
+    go_on(mirror, note if attempt > 1 else "", _COMMAND)
 
 
 if __name__ == "__main__":

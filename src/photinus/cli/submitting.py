@@ -216,10 +216,11 @@ class _Run:
         os.environ["SPARK_HOME"] = _spark_submit()[0].removesuffix("/bin/spark-submit")
         os.environ["PYSPARK_SUBMIT_ARGS"] = self._shell(run)
         os.environ["PYSPARK_PYTHON"] = sys.executable if is_local else run.worker_python
+        command = f"submit --master {self.said['master']}"
         if self.said["resume"]:
-            go_on(self.folder)
+            go_on(self.folder, command=command)
         else:
-            begin(self._known(), self.folder)
+            begin(self._known(), self.folder, command)
 
     def on_a_node(self) -> None:
         """Trains with the driver on a node; waits for its end."""

@@ -176,36 +176,38 @@ def _resume(folder: str, others: tuple[Any, ...]) -> None:
     go_on(folder)
 
 
-def go_on(folder: str | Mirror, note: str = "") -> None:
+def go_on(folder: str | Mirror, note: str = "", command: str = "train") -> None:
     """Goes on with a run, shows it, and says what came out.
 
     Args:
         folder: of the run.
         note: a sentence for the journal, why there is something to go on with.
+        command: of photinus, which can do so again.
     """
     from photinus.cli.watching import watched
     from photinus.run.away import placed
     from photinus.run.train import resume
 
     path, mirror = placed(folder)
-    with watched(path, mirror.address if mirror else "") as sinks:
+    with watched(path, mirror.address if mirror else "", command) as sinks:
         outcome = resume(mirror or path, sinks=sinks, note=note)
     _told(outcome)
 
 
-def begin(job: Job, folder: str | Mirror) -> None:
+def begin(job: Job, folder: str | Mirror, command: str = "train") -> None:
     """Trains a job, shows it, and says what came out.
 
     Args:
         job: the job.
         folder: where the run is kept; "" for a new one.
+        command: of photinus, which can go on with it.
     """
     from photinus.cli.watching import watched
     from photinus.run.away import placed
     from photinus.run.train import new_folder, train
 
     path, mirror = placed(folder or new_folder(job.name))
-    with watched(path, mirror.address if mirror else "") as sinks:
+    with watched(path, mirror.address if mirror else "", command) as sinks:
         outcome = train(job, folder=mirror or path, sinks=sinks)
     _told(outcome)
 

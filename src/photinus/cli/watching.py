@@ -28,12 +28,15 @@ class StoppedError(PhotinusError):
 
 
 @contextlib.contextmanager
-def watched(folder: Path, address: str = "") -> Iterator[tuple[Callable[[Event], None], ...]]:
+def watched(
+    folder: Path, address: str = "", command: str = "train"
+) -> Iterator[tuple[Callable[[Event], None], ...]]:
     """Shows a run; if it is stopped, the error says how to go on.
 
     Args:
         folder: where the run is kept; what Java and the workers say goes to its `logs/spark.log`.
         address: where its copy is kept that outlives this machine.
+        command: of photinus, which goes on with it.
     """
     from photinus.report.terminal import Terminal
 
@@ -42,9 +45,9 @@ def watched(folder: Path, address: str = "") -> Iterator[tuple[Callable[[Event],
         with stderr_in(_log_of(folder)):
             yield (terminal.write,)
     except KeyboardInterrupt as error:
-        raise StoppedError("stopped" + way_on(folder, address)) from error
+        raise StoppedError("stopped" + way_on(folder, address, command)) from error
     except RunFailedError as error:
-        raise RunFailedError(f"{error}{way_on(folder, address)}") from error
+        raise RunFailedError(f"{error}{way_on(folder, address, command)}") from error
     finally:
         terminal.close()
 
@@ -88,11 +91,12 @@ def is_debugging() -> bool:
     return os.environ.get("PHOTINUS_DEBUG", "0") not in ("", "0")
 
 
-def way_on(folder: Path, address: str = "") -> str:
+def way_on(folder: Path, address: str = "", command: str = "train") -> str:
     """Returns how to go on with a run; nothing where there is none."""
     if not (folder / "job.json").is_file():
         return ""
-    return f"; go on with: photinus train --resume {shlex.quote(address or str(shortest(folder)))}"
+    where = shlex.quote(address or str(shortest(folder)))
+    return f"; go on with: photinus {command} --resume {where}"
 
 
 def shortest(path: Path) -> Path:

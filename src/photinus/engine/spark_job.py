@@ -115,6 +115,15 @@ class SparkJob(threading.Thread):
         else:
             self._context.cancelJobGroup(self._group)
 
+    def is_stranded(self) -> bool:
+        """Tells whether its application has ended under it; of Connect that is not known."""
+        if self._context is None:
+            return False
+        try:
+            return bool(self._context._jsc.sc().isStopped())
+        except Exception:  # without Java, too
+            return True
+
     def failures(self) -> int:
         """Returns how many tasks have failed so far; Spark starts each again without a word."""
         return sum(failed for _, failed in self._stages())
@@ -283,7 +292,7 @@ def see_through(
         beside: is called some times a second with the job that runs.
 
     Raises:
-        RunFailedError: Spark gave it up too often.
+        RunFailedError: Spark gave it up too often, or its application has ended.
         NotReadyError: its tasks fail before any worker came.
     """
     job.start()
@@ -299,13 +308,7 @@ def see_through(
             after = follow(job)
             if after is None:
                 tries += 1
-                reason = cause_of(job.error)
-                if tries > _AGAIN:
-                    do = job.cure(job.error)
-                    raise RunFailedError("Spark gave the job up", got=reason, do=do)
-                what = message("Spark gave the job up", got=f"{reason}; it is submitted again")
-                emit(Warned(text=what))
-                after = job.again()
+                after = _again(job, tries, emit)
             job = after
             job.start()
         job.join(_LEAVE_SECONDS)
@@ -317,6 +320,20 @@ def see_through(
             meeting.stop("the driver ended the run")
             job.join(1.0)
             job.cancel()
+
+
+def _again(job: SparkJob, tries: int, emit: Callable[[Event], None]) -> SparkJob:
+    """Returns the job that is submitted in the place of one that Spark gave up."""
+    reason = cause_of(job.error)
+    if job.is_stranded():
+        wrong = "Spark's application has ended under the run"
+        do = "the cluster's logs, and logs/spark.log of the run, say why"
+        raise RunFailedError(wrong, got=reason, do=do)
+    if tries > _AGAIN:
+        raise RunFailedError("Spark gave the job up", got=reason, do=job.cure(job.error))
+    what = message("Spark gave the job up", got=f"{reason}; it is submitted again")
+    emit(Warned(text=what))
+    return job.again()
 
 
 def _have_come(meeting: Awaited, job: SparkJob) -> bool:

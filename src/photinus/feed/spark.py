@@ -136,7 +136,8 @@ def kept(df: DataFrame) -> Iterator[DataFrame]:
     try:
         yield rows
     finally:
-        rows.unpersist()
+        with contextlib.suppress(Exception):  # an application that has ended keeps none
+            rows.unpersist()
 
 
 def cifar_frame(spark: SparkSession, folder: str, split: str = "train") -> DataFrame:
