@@ -34,14 +34,18 @@ class Hadoop:
         self.call("start", str(self.nodes))
         # the first container of a node unpacks 1.5 GB before its driver can say hello, for which
         # YARN itself allows ten minutes
-        site = self.folder / "conf" / "yarn-site.xml"
-        name = "<name>yarn.am.liveness-monitor.expiry-interval-ms</name>"
-        text = re.sub(
-            rf"{name}<value>\d+</value>", f"{name}<value>180000</value>", site.read_text()
-        )
-        site.write_text(text)
+        self._set("yarn.am.liveness-monitor.expiry-interval-ms", 180_000)
+        # without it a ResourceManager that is started again ends every application that it finds
+        self._set("yarn.resourcemanager.recovery.enabled", "true")
+        self._set("yarn.resourcemanager.fs.state-store.uri", f"file://{self.folder}/data/state")
         self.kill("resourcemanager")
         self.again("resourcemanager")
+
+    def _set(self, name, value):
+        site = self.folder / "conf" / "yarn-site.xml"
+        text = re.sub(rf"  <property><name>{re.escape(name)}<.*\n", "", site.read_text())
+        own = f"  <property><name>{name}</name><value>{value}</value></property>\n"
+        site.write_text(text.replace("</configuration>", f"{own}</configuration>"))
 
     def stop(self):
         try:
@@ -54,6 +58,12 @@ class Hadoop:
 
     def again(self, name):
         self.call("again", name)
+
+    def registered(self):
+        """Returns how often a ResourceManager was told of a master that it knows."""
+        return (
+            (self.folder / "logs" / "resourcemanager.log").read_text().count("ATTEMPT_REGISTERED")
+        )
 
     @property
     def environment(self):
