@@ -33,6 +33,9 @@ def python(request, tmp_path):
     done = subprocess.run([*pip, f"pyspark=={version}.*"], capture_output=True, text=True)
     if done.returncode:
         pytest.skip(f"Spark {version} cannot be had: {done.stderr.strip()[-200:]}")
+    asked = [program, "-c", "import pyspark; print(pyspark.__version__)"]
+    found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    assert found.startswith(f"{version}."), found
     yield program
     shutil.rmtree(folder)
 
@@ -42,3 +45,4 @@ def test_a_dbn_the_engine_and_a_killed_worker_on_an_older_spark(python):
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *CHECKS]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert "skipped" not in done.stdout, done.stdout[-6000:]
