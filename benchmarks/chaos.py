@@ -86,8 +86,12 @@ class WaitingStage(LogisticStage):
 
 @dataclass
 class Watch:
-    """Notes how much was applied when, and who took a seat when; hands each to `enter`."""
+    """Notes how much was applied when, and who took a seat when.
 
+    Calls `begun` at the first round, and `enter` with the slot and the process of who takes a seat.
+    """
+
+    begun: Callable[[], object] = lambda: None
     enter: Callable[[int, int], object] | None = None
     applied: list[tuple[float, int]] = field(default_factory=list)
     seats: list[tuple[float, int, int]] = field(default_factory=list)
@@ -95,6 +99,8 @@ class Watch:
     def emit(self, event: Event) -> None:
         """Takes one event in."""
         if isinstance(event, RoundClosed):
+            if not self.applied:
+                self.begun()
             self.applied.append((time.time(), event.examples))
         if isinstance(event, WorkerJoined):
             self.seats.append((time.time(), event.slot, event.lease))
@@ -162,10 +168,8 @@ def trained(way: str, seconds: float, faults: Faults, share: float, folder: Path
     with shares(WORKERS, share) if share else nullcontext() as enter:
         if share:  # the driver is not held, nor are the processes that it starts until they join
             (CGROUP / "cgroup.procs").write_text(str(os.getpid()))
-        watch = Watch(enter)
         end = (os.getpid(), signal.SIGINT)
-        timer = threading.Timer(seconds + 2 * WARM_SECONDS, os.kill, end)
-        timer.start()
+        watch = Watch(threading.Timer(seconds + WARM_SECONDS, os.kill, end).start, enter)
         with suppress(KeyboardInterrupt):
             LocalEngine(faults).run(
                 Assignment(program=program, data=data, run=run, emit=watch.emit, enter=book.enter)

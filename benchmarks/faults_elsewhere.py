@@ -64,6 +64,7 @@ def job(fault: str, folder: str) -> None:
     from pyspark.ml.torch.distributor import TorchDistributor
 
     from photinus.engine.session import spark_session
+    from photinus.engine.spark_job import cause_of
 
     extra = {"spark.master": f"local[{WORKERS},20]"}
     spark, told = spark_session(WORKERS, name="faults elsewhere", extra=extra), "done"
@@ -72,7 +73,7 @@ def job(fault: str, folder: str) -> None:
         distributor = TorchDistributor(num_processes=WORKERS, local_mode=False, use_gpu=False)
         distributor.run(train, fault, folder)
     except Exception as error:
-        told = str(error).strip().splitlines()[-1][:200]
+        told = cause_of(error)
     (Path(folder) / "ended").write_text(f"{time.time()} {told}")
     spark.stop()
 

@@ -45,7 +45,7 @@ for n in $(seq 0 {HOSTS - 1}); do
     ip netns exec h$n ip addr add 10.77.0.$((10 + n))/24 dev eth0
     ip netns exec h$n ip link set eth0 up
 done
-ip rule add to 10.77.0.99 ipproto tcp sport 1-2 blackhole
+ip rule add ipproto tcp dport 9 blackhole  # where rules know no ports, it ends here
 echo made
 exec cat
 """
