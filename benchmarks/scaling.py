@@ -46,6 +46,8 @@ from photinus.strategies.recipes import RECIPES
 CGROUP = Path("/sys/fs/cgroup/cpu")
 TICKS = os.sysconf("SC_CLK_TCK")
 PERIOD_MICROSECONDS = 10_000  # short, so that a step of some milliseconds is not chopped unevenly
+SHOWN = ["averaging", "all_reduce", "all_reduce, own shards"]
+"""The last one: every worker owns a shard, so that no array passes through the driver."""
 WEIGHT = 32 * 1024  # other work on the machine takes nothing of what was promised
 
 
@@ -111,7 +113,9 @@ class Bench:
     def start(self, data: ArrayData, workers: int, recipe: str, speed: Speed, **where: Any) -> None:
         """Trains, with `speed` listening; `where`: security, epochs."""
         model = self.model(where.get("epochs", self.epochs))
-        job = replace(self.job, model=model, workers=workers, strategy=RECIPES[recipe].build())
+        name, _, owners = recipe.partition(", ")
+        agreement = RECIPES[name].build(**{"owners": workers} if owners else {})
+        job = replace(self.job, model=model, workers=workers, strategy=agreement)
         program, _ = job.program(len(data.features))
         given = Assignment(
             program=program,
@@ -274,8 +278,9 @@ def ways(b: Bench, a: argparse.Namespace) -> dict[str, Callable[[], tuple[float,
     found: dict[str, Callable[[], tuple[float, float]]] = {"two unconnected": b.unconnected}
     for recipe in a.recipes:
         found[recipe] = lambda r=recipe: b.together(2, r)
-    if "all_reduce" in a.recipes:
-        found["all_reduce, in clear"] = lambda: b.together(2, "all_reduce", "none")
+    for recipe in a.recipes:
+        if recipe.startswith("all_reduce"):
+            found[f"{recipe}, in clear"] = lambda r=recipe: b.together(2, r, "none")
     found["one worker"] = b.alone
     if a.cifar10:
         found["plain PyTorch, alone"] = lambda: plain_torch(a.cifar10)
@@ -289,7 +294,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--epochs", type=float, default=1.0)
     parser.add_argument("--engine", choices=("local", "spark"), default="local")
-    parser.add_argument("--recipes", nargs="+", default=["averaging", "all_reduce"])
+    parser.add_argument("--recipes", nargs="+", default=SHOWN)
     parser.add_argument("--batch", type=int, default=128, help="of each worker of the CNN")
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--share", type=float, default=0.0, help="of a core, for each worker")

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from photinus.core.errors import DataError, UsageError
+from photinus.core.parameters import Parameters
 from photinus.core.settings import from_dict, to_dict
 from photinus.models.module import Learning, ModuleModel, ModuleStage
 from photinus.models.schedules import Schedule
@@ -45,12 +46,40 @@ def test_the_gradient_is_autograds():
     assert metrics == {"loss": pytest.approx(float(loss.detach()))}
 
 
-def test_no_step_allocates_the_gradient_anew():
+def test_every_steps_gradient_stands_in_the_same_buffer():
     model = ModuleModel(net(), "cross_entropy")
     first, _ = model.learn(batch(), 0)
     second, _ = model.learn(batch(), 1)
     assert first is second
-    assert all(np.shares_memory(p.grad.numpy(), first) for p in model.module.parameters())
+
+
+class Sometimes(nn.Module):
+    """Its second layer takes part only when told; its table's gradient is sparse."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(5, 4, sparse=True)
+        self.first, self.second = nn.Linear(4, 3), nn.Linear(3, 3)
+        self.is_deep = True
+
+    def forward(self, x):
+        y = self.first(self.table(x).mean(dim=1))
+        return self.second(y) if self.is_deep else y
+
+
+def test_the_gradient_of_what_took_no_part_is_zero_and_a_sparse_one_is_made_dense():
+    torch.manual_seed(0)
+    model = ModuleModel(Sometimes(), "cross_entropy")
+    rows = SimpleNamespace(features=np.array([[0, 3], [3, 1]]), labels=np.array([0, 2]))
+    model.learn(rows, 0)
+    model.module.is_deep = False
+    gradient, _ = model.learn(rows, 0)
+    views = Parameters(model.parameters.layout, trained=gradient)
+    assert not views.view("second.weight").any()
+    assert views.view("first.weight").any()
+    table = views.view("table.weight")
+    assert table[[0, 1, 3]].any(axis=1).all()
+    assert not table[[2, 4]].any()
 
 
 def test_batch_norms_statistics_lie_in_floats_and_its_counter_in_integers():

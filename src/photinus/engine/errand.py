@@ -15,6 +15,7 @@ from photinus.core.errors import LinkError, LinkLostError, PhotinusError, RunFai
 from photinus.engine.faults import Faults, Victim
 from photinus.engine.harm import Cable, Harm
 from photinus.engine.lines import LogLines
+from photinus.engine.memory import keep_freed_memory
 from photinus.nodes.life import Life, Part
 from photinus.nodes.mail import Seat
 from photinus.nodes.program import Program
@@ -67,6 +68,7 @@ class Call:
             LinkLostError: the coordinator is not to be found any more.
             Exception: the worker's own, where another attempt shall follow.
         """
+        keep_freed_memory()
         seat = Seat(self.key.run, self.term, 0, slot)
         beater = Beater(self._quick_link, seat.frame("beat"), BEAT_SECONDS)
         with beater, LogLines() as lines:

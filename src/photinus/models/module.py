@@ -43,7 +43,7 @@ class Learning:
 
 
 class ModuleModel(Model):
-    """A module whose tensors are views of the flat buffer, and whose `.grad` are views of another.
+    """A module whose tensors are views of the flat buffer.
 
     Trainable parameters lie in the trained section, floating buffers (BatchNorm's statistics) in
     floats, int64 ones (its counter) in integers. Frozen parameters and buffers of other kinds stay
@@ -79,10 +79,11 @@ class ModuleModel(Model):
         self.parameters = Parameters(Layout.of(tensors, dtype))
         gradients = Parameters(self.parameters.layout)
         self._gradient = gradients.trained
-        self._flat_gradient = torch.from_numpy(self._gradient)
+        self._dtype = getattr(torch, dtype)
+        self._trained = list(trained.values())
+        self._slopes = [torch.from_numpy(gradients.view(name)) for name in trained]
         for name, parameter in trained.items():
             parameter.data = self._moved(name, parameter.data)
-            parameter.grad = torch.from_numpy(gradients.view(name))
         for name, buffer in kept.items():
             path, _, last = name.rpartition(".")
             module.get_submodule(path)._buffers[last] = self._moved(name, buffer)
@@ -99,17 +100,25 @@ class ModuleModel(Model):
         self.module.train()
         if self._average is not None:
             self._average.step()
-        self._flat_gradient.zero_()
         with torch.random.fork_rng(devices=[]):
             # torch.manual_seed looks at every accelerator, and at the call stack: 1 ms a step
             torch.default_generator.manual_seed(seed)
             loss, _, _ = self._forward(batch, getattr(batch, "draws", None))
-        loss.backward()  # type: ignore[no-untyped-call]
+        self._differentiate(loss)
         penalty = 0.0
         for weights, slope, factor in self._decayed:
             slope.add_(weights, alpha=factor)
             penalty += factor / 2 * float(torch.dot(weights, weights))
         return self._gradient, {"loss": float(loss.detach()) + penalty}
+
+    def _differentiate(self, loss: Tensor) -> None:
+        # `backward` into views would zero them, read and add: three more passes over the memory
+        slopes = torch.autograd.grad(loss, self._trained, allow_unused=True)
+        for mine, slope in zip(self._slopes, slopes, strict=True):
+            if slope is None:
+                mine.zero_()
+            else:
+                mine.copy_(slope.to_dense() if slope.is_sparse else slope)
 
     def measure(self, batch: Batch) -> Mapping[str, float]:
         """Returns examples, the summed loss without a penalty and, with classes, the errors.
@@ -145,7 +154,7 @@ class ModuleModel(Model):
                 got = type(out).__name__
                 raise UsageError(f"the layer {layer!r} must return a tensor", got=got)
             # a copy: the next layer may write over it
-            made.append(out.to(self._flat_gradient.dtype, copy=True))
+            made.append(out.to(self._dtype, copy=True))
 
         self.module.eval()
         hook = found.register_forward_hook(keep)
@@ -173,14 +182,14 @@ class ModuleModel(Model):
         """Returns features [B, ...] as the module reads them."""
         array = features if self._reads is None else np.asarray(self._reads(features, draws))
         x = tensor_of(array)
-        x = x.to(self._flat_gradient.dtype) if x.is_floating_point() else x
+        x = x.to(self._dtype) if x.is_floating_point() else x
         return laid_out(x, self._how.memory)
 
     def _pass(self, x: Tensor) -> Tensor:
         is_low = self._how.precision == "bfloat16"
         with torch.autocast("cpu", torch.bfloat16, enabled=is_low):
             outputs: Tensor = self.module(x)  # [B, ...]
-        return outputs.to(self._flat_gradient.dtype)
+        return outputs.to(self._dtype)
 
     def _forward(self, batch: Batch, draws: Vector | None = None) -> tuple[Tensor, Tensor, Tensor]:
         features = self._read(batch.features, draws)  # [B, ...]

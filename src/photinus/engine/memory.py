@@ -1,0 +1,32 @@
+"""How a worker's process keeps the memory that a step frees, for the next step."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+
+__all__ = ["keep_freed_memory"]
+
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
+_LARGEST_BYTES = 32 << 20
+"""Of one array; the C library takes no more."""
+_KEPT_BYTES = 512 << 20
+_OWN = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
+
+
+@cache
+def keep_freed_memory() -> bool:
+    """Has the C library keep up to 512 MB of what was freed; returns whether it will.
+
+    A step of training frees and asks for the same arrays again and again. The GNU C library gives
+    large ones back to the system each time, which then clears every page anew: a tenth of the
+    processor's time in a convolutional network. Who set the library's own variables is obeyed, and
+    other libraries are left as they are.
+    """
+    if any(name in os.environ for name in _OWN):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    return bool(mallopt(_MMAP_THRESHOLD, _LARGEST_BYTES) and mallopt(_TRIM_THRESHOLD, _KEPT_BYTES))
