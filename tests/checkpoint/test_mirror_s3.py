@@ -5,15 +5,14 @@ import time
 
 import numpy as np
 import pytest
+import s3fs
+from moto.server import ThreadedMotoServer
 
 from photinus.checkpoint.background import Saver
 from photinus.checkpoint.folder import RunFolder
 from photinus.checkpoint.mirror import Mirror
 from photinus.checkpoint.store import Store
 from photinus.core.errors import FencedError
-
-pytest.importorskip("s3fs", reason="an object store needs s3fs: pip install s3fs")
-moto = pytest.importorskip("moto.server", reason="the S3 server is of moto[server]")
 
 pytestmark = [
     pytest.mark.processes,
@@ -25,15 +24,13 @@ pytestmark = [
 def server():
     """An S3 server in a thread, with settings that s3fs finds."""
     with pytest.MonkeyPatch.context() as patch:
-        thread = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+        thread = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
         thread.start()
         host, port = thread.get_host_and_port()
         patch.setenv("AWS_ACCESS_KEY_ID", "testing")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
         patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        import s3fs
-
         s3fs.S3FileSystem().mkdir("runs")
         yield
         s3fs.S3FileSystem.clear_instance_cache()
