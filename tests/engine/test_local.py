@@ -1,4 +1,5 @@
 import os
+import re
 import tempfile
 import threading
 import time
@@ -77,6 +78,8 @@ def test_a_model_that_fails_ends_the_run_once_in_its_own_words(tiny):
     assert "IndexError: index 10 is out of bounds" in text
     assert "in learn" in text, "the worker's traceback"
     assert text.count("Traceback") == 1
+    place = r"\nin phase [\w-]+, partition (\d), in the batch of its examples \d+ to \d+$"
+    assert re.search(place, text.strip())[1] == text.split()[1], "a slot trains on its partition"
     assert threading.active_count() == before
 
 

@@ -89,15 +89,34 @@ def test_every_recipe_meets_random_faults():
     assert {a.recipe for a in AGREEMENTS.values()} == set(RECIPES)
 
 
-@pytest.mark.parametrize("name", AGREEMENTS)
-@settings(
-    max_examples=6,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(world=WORLDS, cuts=st.sampled_from((None, 0.2)))
+def randomly(schedules):
+    """Gives a test of one agreement so many schedules of faults."""
+
+    def drawn(test):
+        usual = settings(
+            max_examples=schedules,
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+        )
+        test = usual(given(world=WORLDS, cuts=st.sampled_from((None, 0.2)))(test))
+        return pytest.mark.parametrize("name", AGREEMENTS)(test)
+
+    return drawn
+
+
+@randomly(6)
 def test_random_faults_keep_every_promise(field, name, world, cuts):
+    assert_promises(field, name, world, cuts)
+
+
+@pytest.mark.slow
+@randomly(120)
+def test_two_thousand_schedules_of_faults_keep_every_promise(field, name, world, cuts):
+    assert_promises(field, name, world, cuts)
+
+
+def assert_promises(field, name, world, cuts):
     stages = [field.stage(name=n, epochs=2) for n in ("first", "second")]
     played = field.play(
         AGREEMENTS[name],

@@ -5,6 +5,7 @@ import socket
 import subprocess
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from photinus.transport.credentials import Credentials
 from photinus.transport.folder import SCHEME, FolderLink, FolderListener
 from photinus.transport.frames import Frame
 from photinus.transport.link import check_link
-from photinus.transport.places import place_of
+from photinus.transport.places import LocalPlace, place_of
 
 KEYS = Credentials.make(bytes(16))
 
@@ -85,6 +86,41 @@ def test_a_strangers_file_is_never_heard(tmp_path, what):
     assert listener.refused["foreign"] == 1
     link.close()
     listener.close()
+
+
+def test_files_that_are_put_back_are_never_heard_again(tmp_path, monkeypatch):
+    """Neither while their worker speaks nor after it left."""
+    heard, gone, kept, put = [], threading.Event(), {}, LocalPlace.put
+
+    def keeping(self, name, data):
+        kept[name] = bytes(data)
+        put(self, name, data)
+
+    monkeypatch.setattr(LocalPlace, "put", keeping)
+    listener = FolderListener(
+        str(tmp_path), KEYS, lambda p, f: heard.append(f.kind), lambda p: gone.set()
+    )
+    place = place_of(listener.address.removeprefix(SCHEME))
+
+    def put_back():
+        for name in [name for name in kept if name.startswith("up/")]:
+            put(place, name, kept[name])
+
+    with closing(listener), closing(link_to(listener)) as link:
+        link.exchange(Frame("hello"), 0)
+        link.exchange(Frame("push"), 0)
+        put_back()
+        link.exchange(Frame("note"), 0)
+        link.close()
+        assert gone.wait(10.0)
+        put_back()
+        with closing(link_to(listener)) as other:
+            other.exchange(Frame("beat"), 0)
+        deadline = time.monotonic() + 10
+        while "beat" not in heard and time.monotonic() < deadline:
+            threading.Event().wait(0.01)
+        listener.close()  # looks once more
+    assert heard == ["hello", "push", "note", "beat"]
 
 
 def test_a_worker_of_another_run_is_told_so(echo):

@@ -177,6 +177,7 @@ def _bench(
         kept=kept,
         sums=np.zeros_like(trained) if strategy.site == GRADIENT_SUM else None,
         measure=lambda: part.measured(model, shared, prepare),
+        where=f"phase {phase.name}, partition {slot}",
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from photinus.core.clock import Clock
 from photinus.core.parameters import Vector, fingerprint
-from photinus.feed.base import Feed
+from photinus.feed.base import Batch, Feed
 from photinus.models.base import Model
 from photinus.models.inner import Inner
 from photinus.nodes.keeping import keep, take_up
@@ -87,6 +87,8 @@ class Bench:
     """What its strategy alone knew, of the cut that it goes on from."""
     sums: Vector | None = None
     """The gradients [n] since the last push, where the strategy pushes their sum."""
+    where: str = ""
+    """Phase and partition, for an error of the model."""
 
 
 class Stepped(NamedTuple):
@@ -151,7 +153,7 @@ def work(bench: Bench) -> Generator[Stepped | Exchange | Snapshot | Measured, Ne
         state = take_up(trained, strategy.accept(trained, bench.heal, state), bench.kept)
     for batch in feed:
         at = pace.progress(clock)
-        gradient, metrics = model.learn(batch, bench.seed(feed.position))
+        gradient, metrics = _learnt(bench, batch)
         if strategy.site != GRADIENT:
             step(bench, gradient, at)
         told = _until_taken(bench, (yield Stepped(len(batch.features), metrics)))
@@ -169,6 +171,17 @@ def work(bench: Bench) -> Generator[Stepped | Exchange | Snapshot | Measured, Ne
     state, news = yield from drain(bench, clock._replace(closing=True), state)
     yield from tell(bench, news, clock, state)
     return snapshot(bench, clock, state)
+
+
+def _learnt(bench: Bench, batch: Batch) -> tuple[Vector, Mapping[str, float]]:
+    """Returns gradient and metrics of a batch; an error says which batch it was."""
+    at = bench.feed.position
+    try:
+        return bench.model.learn(batch, bench.seed(at))
+    except Exception as error:
+        first = at - len(batch.features)
+        error.add_note(f"in {bench.where}, in the batch of its examples {first} to {at - 1}")
+        raise
 
 
 def tell(bench: Bench, news: News, clock: Clock, state: Any) -> Answers:  # noqa: ANN401

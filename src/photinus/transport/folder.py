@@ -270,6 +270,8 @@ class FolderListener(Listener):
         self.address = SCHEME + self._place.address
         self._peers: dict[str, FolderPeer] = {}
         self._refused_names: set[str] = set()
+        self._ended: set[str] = set()
+        """Links that were: whoever put their files back would have them heard once more."""
         self._queue: _Queue = queue.SimpleQueue()
         self._closing, self._signs = threading.Event(), 0
         self._place.make()  # without what a driver that died left of this run
@@ -313,6 +315,8 @@ class FolderListener(Listener):
         heard = False
         for link in links:
             peer = self._peers.get(link)
+            if link in self._ended:
+                continue
             if peer is None:
                 peer = FolderPeer(link, self._seal, self._place, self._queue)
             heard |= self._read(link, peer)
@@ -354,6 +358,7 @@ class FolderListener(Listener):
     def _drop(self, link: str) -> None:
         peer = self._peers.pop(link, None)
         if peer is not None:
+            self._ended.add(link)
             peer.close()
             self._gone(peer)
 
