@@ -136,6 +136,14 @@ def test_what_is_printed_is_the_job_that_would_be_trained(call, job, tmp_path):
     assert call("train", "again.toml", "--print-config")[1] == out
 
 
+def test_a_strategy_is_said_whole_as_json_too(call):
+    said = '{"recipe": "averaging", "every": {"steps": 7}, "quorum": 2}'
+    _, out, _ = call("train", "mnist-dbn", "--strategy", said, "--print-config")
+    assert "steps = 7" in out
+    assert "quorum = 2" in out
+    assert "[strategies." not in out
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -162,6 +170,7 @@ def test_the_environment_stands_behind_the_arguments(call, monkeypatch):
         (["train", "mnist-dnb"], "did you mean 'mnist-dbn'?"),
         (["train", "missing.toml"], "missing.toml cannot be read"),
         (["train", "mnist-dbn", "--strategy", "avering"], "did you mean 'averaging'?"),
+        (["train", "mnist-dbn", "--strategy", "{avering}"], "the strategy is no JSON"),
         (["train", "mnist-dbn", "--workers", "0"], "workers of Job must be a whole number"),
         (["train", "mnist-dbn", "--set", "model.hiden=[5]"], "did you mean 'hidden'?"),
         (["train", "mnist-dbn", "--set", "model"], "KEY=VALUE"),

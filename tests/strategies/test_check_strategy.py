@@ -319,6 +319,26 @@ def test_what_breaks_the_contract_is_named(half, functions, claim):
         check_strategy(broken(half, **functions))
 
 
+@pytest.mark.parametrize(
+    ("halves", "claim"),
+    [
+        ("averaging", r"strategy\(\) is missing"),
+        (SimpleNamespace(strategy=averaging().strategy), r"policy\(\) is missing"),
+        (
+            SimpleNamespace(strategy=lambda: SimpleNamespace(site="x"), policy=averaging().policy),
+            r"strategy\(\) is without init, due, offer, accept",
+        ),
+        (
+            SimpleNamespace(strategy=averaging().strategy, policy=dict),
+            r"policy\(\) is without keeps, waits",
+        ),
+    ],
+)
+def test_what_is_missing_of_the_contract_is_named(halves, claim):
+    with pytest.raises(AssertionError, match=claim):
+        check_strategy(halves)
+
+
 def test_another_outer_state_is_seen():
     agreement = averaging(every=Steps(2))
     worker = agreement.strategy()

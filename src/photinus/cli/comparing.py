@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from photinus.cli.training import ENGINE, changed, job_of
+from photinus.cli.training import ENGINE, agreement_of, changed, job_of
 from photinus.core.errors import RunFailedError, UsageError
 
 if TYPE_CHECKING:
     from photinus.engine.simulate import World
     from photinus.report.comparison import Compared
-    from photinus.strategies.agreement import Agreement
-    from photinus.strategies.own import Own
 
 __all__ = ["compare"]
 
@@ -64,7 +61,7 @@ def compare(
             do = '--strategy NAME or --strategy \'{"recipe": "NAME", "KEY": VALUE}\''
             raise UsageError("each strategy that is compared is named whole", got=text, do=do)
     asked = changed(job_of(job, **options), settings)
-    agreements = [_agreement(text) for text in strategies]
+    agreements = [agreement_of(text) for text in strategies]
     agreements = agreements or [recipe.build() for recipe in RECIPES.values()]
     if asked.strategies or asked.strategy not in agreements:
         click.echo(
@@ -101,17 +98,6 @@ def _made(folder: Path) -> Path:
             do="name another folder",
         ) from error
     return folder
-
-
-def _agreement(text: str) -> Agreement | Own:
-    from photinus.strategies.recipes import from_plain
-
-    if not text.lstrip().startswith("{"):
-        return from_plain(text)
-    try:
-        return from_plain(json.loads(text))
-    except ValueError as error:
-        raise UsageError("the strategy is no JSON", got=str(error)) from error
 
 
 def _world(steps: str | None, latency: float | None, mbit: float | None) -> World | None:

@@ -39,7 +39,7 @@ _PAGE = re.compile(r"tracking URL: (\S+)")
     help="Where the driver runs: here, or on a node.",
 )
 @click.option("--workers", type=int, metavar="N", help="How many train together.")
-@click.option("--strategy", metavar="NAME", help="How the workers agree, in every phase.")
+@click.option("--strategy", metavar="NAME|JSON", help="How the workers agree, in every phase.")
 @click.option("--seed", type=int, help="Same seed, same bits.")
 @click.option("--threads", type=int, help="Of each worker.")
 @click.option("--folder", default="", help="Where the run is kept; in cluster mode an address.")

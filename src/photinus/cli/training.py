@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import tomllib
 from collections.abc import Mapping
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
     from photinus.checkpoint.mirror import Mirror
     from photinus.run.job import Job
     from photinus.run.train import Outcome
+    from photinus.strategies.agreement import Agreement
+    from photinus.strategies.own import Own
 
-__all__ = ["ENGINE", "begin", "changed", "demo", "go_on", "job_of", "train"]
+__all__ = ["ENGINE", "agreement_of", "begin", "changed", "demo", "go_on", "job_of", "train"]
 
 ENGINE = click.Choice(("spark", "local", "simulate"))
 
@@ -50,7 +53,7 @@ def demo(workers: int | None, engine: str | None, folder: str, settings: tuple[s
 @click.argument("job", required=False, metavar="[NAME|JOB.TOML]")
 @_WORKERS
 @_ENGINE
-@click.option("--strategy", metavar="NAME", help="How the workers agree, in every phase.")
+@click.option("--strategy", metavar="NAME|JSON", help="How the workers agree, in every phase.")
 @click.option("--seed", type=int, help="Same seed, same bits.")
 @click.option("--threads", type=int, help="Of each worker.")
 @click.option("--road", metavar="FOLDER|torch", help="Messages as files in a folder that all see.")
@@ -91,7 +94,7 @@ def job_of(name: str, *, strategy: str | None = None, **options: Any) -> Job:  #
 
     Args:
         name: of a job that photinus knows, or a TOML file.
-        strategy: a recipe's name; it then holds in every phase.
+        strategy: a recipe's name or JSON; it then holds in every phase.
         options: settings of `Job`; None where nothing was said.
 
     Raises:
@@ -101,14 +104,29 @@ def job_of(name: str, *, strategy: str | None = None, **options: Any) -> Job:  #
 
     from photinus.run.job import read_job
     from photinus.run.presets import preset
-    from photinus.strategies.recipes import from_plain
 
     said = {key: value for key, value in options.items() if value is not None}
     if strategy is not None:
-        said |= {"strategy": from_plain(strategy), "strategies": {}}
+        said |= {"strategy": agreement_of(strategy), "strategies": {}}
     if name.endswith(".toml") or Path(name).is_file():
         return replace(read_job(name), **said)
     return preset(name, **said)
+
+
+def agreement_of(text: str) -> Agreement | Own:
+    """Returns the way of agreeing that a recipe's name or JSON says, or `module:name`.
+
+    Raises:
+        UsageError: it is unknown, or no JSON, or a limit does not hold.
+    """
+    from photinus.strategies.recipes import from_plain
+
+    if not text.lstrip().startswith("{"):
+        return from_plain(text)
+    try:
+        return from_plain(json.loads(text))
+    except ValueError as error:
+        raise UsageError("the strategy is no JSON", got=str(error)) from error
 
 
 def changed(job: Job, settings: tuple[str, ...]) -> Job:

@@ -108,6 +108,10 @@ class NetworkClassifier(
     def _fit(self, dataset: DataFrame) -> NetworkClassificationModel:
         features, label = self.getOrDefault("featuresCol"), self.getOrDefault("labelCol")
         job = self._job({})  # the Params alone, before any row is looked at
+        if not hasattr(dataset, "sparkSession"):
+            got = f"{type(dataset).__module__.partition('.')[0]}'s {type(dataset).__name__}"
+            do = "spark.createDataFrame(...) makes one"
+            raise UsageError("fit takes a DataFrame of Spark", got=got, do=do)
         spark = dataset.sparkSession
         check_slots(spark, job.workers)
         frame, spec = queried(spark, lambda: columns(dataset, features, label))

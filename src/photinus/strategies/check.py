@@ -31,6 +31,9 @@ __all__ = ["BATCH", "NUMBERS", "STEPS", "Halves", "State", "check_strategy"]
 NUMBERS, STEPS, BATCH = 23, 1200, 4
 """How long the vectors are, how often the triggers are tried, examples in a step."""
 
+_WORKER = ("site", "init", "due", "offer", "accept")
+_OWNER = ("keeps", "waits", "quorum", "grace_seconds", "init", "receive", "close", "agreed")
+
 State = Any
 
 
@@ -60,6 +63,7 @@ def check_strategy(halves: Halves, *, dtype: str = "float32") -> None:
         >>> from photinus.strategies.recipes import averaging
         >>> check_strategy(averaging())
     """
+    _check_parts(halves)
     policy = halves.policy()
     if getattr(policy, "meets", False):
         check_peers(halves, dtype)
@@ -191,6 +195,18 @@ class _Table:
         for reply in replies:
             self.seats[reply.slot].accepts(reply.message)
         return replies
+
+
+def _check_parts(halves: Halves) -> None:
+    for half in ("strategy", "policy"):
+        assert callable(getattr(halves, half, None)), f"{half}() is missing"
+    policy = halves.policy()
+    wanted = {"strategy": (halves.strategy(), _WORKER)}
+    if not getattr(policy, "meets", False):
+        wanted["policy"] = (policy, _OWNER)
+    for half, (made, names) in wanted.items():
+        missing = [name for name in names if not hasattr(made, name)]
+        assert not missing, f"{half}() is without {', '.join(missing)}"
 
 
 def _check_shape(table: _Table) -> None:
