@@ -118,6 +118,10 @@ def test_a_process_that_is_killed_again_and_again_ends_the_run_with_the_setting_
         see_through(Place([], looks=9), job, lambda event: None)
 
 
+def test_a_package_that_the_tasks_python_lacks_names_that_python():
+    assert "PYSPARK_PYTHON" in cure_of("ModuleNotFoundError: No module named 'torch'", "yarn")
+
+
 def test_what_no_kill_explains_has_no_cure_of_memory():
     lost = "ExecutorLostFailure (executor 1 exited) Reason: Command exited with code 137"
     assert "spark.executor.memoryOverhead" in cure_of(lost, "yarn")

@@ -143,3 +143,9 @@ def test_models_share_the_columns():
     model = TorchClassificationModel(network)
     assert sorted(p.name for p in model.params) == sorted(row.name for row in MODEL_ROWS)
     assert (model.numFeatures, model.numClasses, model.summary) == (4, 3, None)
+
+
+@pytest.mark.parametrize("rows", [[1, 2], {"features": [1.0]}])
+def test_what_is_no_dataframe_of_spark_is_refused_in_one_sentence(rows):
+    with pytest.raises(UsageError, match="fit takes a DataFrame of Spark; got builtins's"):
+        DBNClassifier().fit(rows)

@@ -141,7 +141,7 @@ class SparkJob(threading.Thread):
         return ""
 
     def cure(self, reason: object) -> str:
-        """Returns what to do where its processes are killed; nothing where it fails otherwise."""
+        """Returns what to do about a failure of its processes; nothing where that is not known."""
         conf = self._session.conf if self._context is None else self._context.getConf()
         return cure_of(reason, str(conf.get("spark.master", "")))
 
@@ -179,7 +179,7 @@ def cause_of(error: object) -> str:
 
 
 def cure_of(reason: object, master: str) -> str:
-    """Returns what to do where the system may have killed a process; nothing for other reasons.
+    """Returns what to do where a process may have been killed, or lacks a package.
 
     Args:
         reason: of a failure, in Spark's words or in ours.
@@ -189,6 +189,8 @@ def cure_of(reason: object, master: str) -> str:
         >>> cure_of("Python worker exited unexpectedly (crashed)", "local[4]")
         'if nobody killed it, memory ran out: use a smaller batch, or fewer workers'
     """
+    if "ModuleNotFoundError" in str(reason):
+        return "set PYSPARK_PYTHON to a Python that has it before Spark starts, or add it by --py-files"
     if not _KILLED.search(str(reason)):
         return ""
     more = "" if master.startswith("local") else "raise spark.executor.memoryOverhead, "
