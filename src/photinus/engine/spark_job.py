@@ -190,7 +190,7 @@ def cure_of(reason: object, master: str) -> str:
         'if nobody killed it, memory ran out: use a smaller batch, or fewer workers'
     """
     if "ModuleNotFoundError" in str(reason):
-        return "set PYSPARK_PYTHON to a Python that has it before Spark starts, or add it by --py-files"
+        return "set PYSPARK_PYTHON to a Python that has it, or send it by --py-files"
     if not _KILLED.search(str(reason)):
         return ""
     more = "" if master.startswith("local") else "raise spark.executor.memoryOverhead, "

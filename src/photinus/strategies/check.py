@@ -201,7 +201,7 @@ def _check_parts(halves: Halves) -> None:
     for half in ("strategy", "policy"):
         assert callable(getattr(halves, half, None)), f"{half}() is missing"
     policy = halves.policy()
-    wanted = {"strategy": (halves.strategy(), _WORKER)}
+    wanted: dict[str, tuple[object, tuple[str, ...]]] = {"strategy": (halves.strategy(), _WORKER)}
     if not getattr(policy, "meets", False):
         wanted["policy"] = (policy, _OWNER)
     for half, (made, names) in wanted.items():
