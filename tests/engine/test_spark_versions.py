@@ -27,7 +27,8 @@ def python(request, tmp_path):
     venv.create(folder, with_pip=True)
     ours = Path(pyspark.__file__).parents[1]
     (own,) = folder.glob("lib/python*/site-packages")
-    (own / "here.pth").write_text(f"{ours}\n")  # after its own: Spark is the older one
+    # after its own, so that Spark is the older one, and with what is installed there as a link
+    (own / "here.pth").write_text(f"import site; site.addsitedir({str(ours)!r})\n")
     program = str(folder / "bin" / "python")
     pip = [program, "-m", "pip", "install", "-q", "--ignore-installed", "--no-deps"]
     done = subprocess.run([*pip, f"pyspark=={version}.*"], capture_output=True, text=True)
