@@ -17,6 +17,10 @@ def pushed(sequence: int, **fields) -> list[Entry]:
     return [entry(op, **given) for op in ("push", "apply", "ack")]
 
 
+def counted(sequence: int, position: int, examples: int = 8, **fields) -> list[Entry]:
+    return pushed(sequence, position=position, examples=examples, **fields)
+
+
 def audited(tmp_path, entries: list[Entry]):
     ledger = Ledger(tmp_path / "ledger.jsonl")
     for op, fields in entries:
@@ -52,6 +56,15 @@ FINE = {
         *pushed(2, lease=2, version=2, position=8),
     ],
     "each phase counts for itself": [*GOOD, *pushed(0, phase=1)],
+    "rows once more after a push that came too late": [
+        *counted(0, 8), entry("miss", sequence=1, examples=8, position=16), *counted(2, 24, 16),
+    ],
+    "the next rows after a push that was dropped": [
+        *counted(0, 8), entry("miss", sequence=1, position=16, dropped=True), *counted(2, 24),
+    ],
+    "fragments of the same rows": [
+        *counted(0, 8, fragment=[0, 4]), *counted(1, 8, fragment=[4, 8]),
+    ],
     "an acknowledgement before its round closes": [entry("push"), entry("ack"), entry("apply")],
 }  # fmt: skip
 
@@ -84,6 +97,12 @@ BAD = {
     "gap": ([*GOOD, *pushed(3)], "slot 0: sequence 3 after 1"),
     "gap after a grant": ([entry("hello", sequence=0), *pushed(1)], "sequence 1 after -1"),
     "version falls": ([*GOOD, *pushed(2, version=1)], "version 1 after 2"),
+    "rows left out": ([*counted(0, 8), *counted(1, 24)], "rows left out: slot 0, from 8 to 16"),
+    "rows of a late push left out": (
+        [*counted(0, 8), entry("miss", sequence=1, position=16), *counted(2, 24)],
+        "rows left out: slot 0, from 8 to 16",
+    ),
+    "rows twice": ([*counted(0, 8), *counted(1, 12)], "rows twice: slot 0, from 8 to 4"),
     "position falls": ([*GOOD, *pushed(2, position=0)], "position 0 after 8"),
 }
 

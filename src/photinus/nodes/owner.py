@@ -200,9 +200,10 @@ class Owner:
         is_missed = answer.kind in ("heal", "rejoin")
         self._fence.counts["missed" if is_missed else "applied"] += 1
         if is_missed:
-            if not self.policy.waits:  # it is dropped for good: its rows are not done again
+            is_dropped = not self.policy.waits  # for good: its rows are not done again
+            if is_dropped:
                 seat.position = push.position
-            self._desk.enter("miss", push, {})
+            self._desk.enter("miss", push, {"dropped": is_dropped})
             return
         # not its examples: with fragments the same ones are in several pushes
         self.applied += push.position - seat.position

@@ -105,6 +105,10 @@ class _Auditor:
         self._position: dict[_Key, int] = {}
         self._versions: dict[_Key, list[int]] = {}
         """(run, term, phase) -> the version that each push is in."""
+        self._reached: dict[_Key, int] = {}
+        """How far a seat's rows are applied."""
+        self._dropped: dict[_Key, set[int]] = {}
+        """How far rows reached that were dropped since then: those are not done again."""
 
     def read(self, entry: _Line | None) -> None:
         self._number += 1
@@ -183,11 +187,31 @@ class _Auditor:
             if value < last.get(key, 0):
                 self._offence(f"{name} {value} after {last[key]}")
             last[key] = value
+        self._count(line, entry)
+
+    def _count(self, line: _Key, entry: _Line) -> None:
+        """A push says how many rows it holds, and how far they reach: they follow each other.
+
+        A fragment's are those of the others, too. What a push held that came too late is sent once
+        more; what was dropped, being too stale or not finite, is not.
+        """
+        examples, position = entry.get("examples", 0), entry.get("position", 0)
+        if not examples or "fragment" in entry:
+            return
+        begins, reached = position - examples, self._reached.get(line)
+        given_up = self._dropped.pop(line, set())
+        if reached is not None and begins != reached and begins not in given_up:
+            what = "rows twice" if begins < reached else "rows left out"
+            self._offence(f"{what}: slot {entry.get('slot')}, from {reached} to {begins}")
+        self._reached[line] = position
 
     def _miss(self, entry: _Line) -> None:
         if self._applied[_identity(entry)]:
             self._offence(f"applied and missed: {_named(_identity(entry))}")
         self._fetch(entry)
+        line = _key(entry, "run", "term", "phase", "slot")
+        if entry.get("dropped"):
+            self._dropped.setdefault(line, set()).add(entry.get("position", 0))
         self.result.missed += 1
 
     def _fetch(self, entry: _Line) -> None:
@@ -202,6 +226,7 @@ class _Auditor:
         self.result.undone += len(held) - len(self._versions[phase])
         self._version[phase] = version
         self._position = {k: v for k, v in self._position.items() if k[:3] != phase}
+        self._reached = {k: v for k, v in self._reached.items() if k[:3] != phase}
 
     def _ack(self, entry: _Line) -> None:
         self._acknowledged.setdefault(_identity(entry), self._number)
@@ -227,6 +252,7 @@ def audit(path: Path | str) -> AuditResult:
     - leases of a slot only rise, and what arrived under an older one is not applied
     - sequences have no gap; versions and positions never fall, but where the ledger says so:
       when all workers that knew the agreed point were lost
+    - rows follow each other from push to push of a slot: none counts twice, none is left out
     Each term is judged by itself: a new one starts again from a checkpoint.
 
     Raises:

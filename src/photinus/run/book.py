@@ -59,6 +59,10 @@ class Book:
             fields["version"] = frame.version
         elif op != "grant":
             fields |= {name: getattr(frame, name) for name in ("steps", "examples", "position")}
+        if op == "refuse" or extra.get("dropped"):
+            fields["dropped"] = True
+        if frame.fragment != (0, 0):
+            fields["fragment"] = list(frame.fragment)
         if op == "apply":
             fields["version"] = extra["applied_in"]
         self._ledger.write(_ENTRIES[op], **fields)
