@@ -46,6 +46,7 @@ from photinus.strategies.agreement import Agreement
 from photinus.strategies.recipes import all_reduce, averaging, publish
 
 HOSTS, RATES = 4, ("1gbit", "100mbit", "10mbit")
+BURSTS = {"1gbit": "1250kb", "100mbit": "125kb", "10mbit": "13kb"}
 DRIVER = "10.77.0.1"
 WAYS = {
     "averaging every 20 steps, int8": averaging(every=Steps(20)),
@@ -84,7 +85,8 @@ def built() -> None:
 
 def shaped(rate: str) -> None:
     """Every host's link carries no more than a rate, each way."""
-    shape = f"root tbf rate {rate} burst 256kb latency 500ms"
+    # 10 ms of the rate: in a larger bucket a whole push fits, and comes as if the link were fast
+    shape = f"root tbf rate {rate} burst {BURSTS[rate]} latency 500ms"
     for host in range(HOSTS):
         sh(f"ip netns exec h{host} tc qdisc replace dev eth0 {shape}")
         sh(f"tc qdisc replace dev v{host} {shape}")

@@ -9,8 +9,8 @@ from functools import cache
 __all__ = ["keep_freed_memory"]
 
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
-_LARGEST_BYTES = 32 << 20
-"""Of one array; the C library takes no more."""
+_LARGEST_BYTES = (256 << 20, 32 << 20)
+"""Of one array; an older library takes no more than the second."""
 _KEPT_BYTES = 512 << 20
 _OWN = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
 
@@ -29,4 +29,5 @@ def keep_freed_memory() -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    return bool(mallopt(_MMAP_THRESHOLD, _LARGEST_BYTES) and mallopt(_TRIM_THRESHOLD, _KEPT_BYTES))
+    is_large = any(mallopt(_MMAP_THRESHOLD, size) for size in _LARGEST_BYTES)
+    return is_large and bool(mallopt(_TRIM_THRESHOLD, _KEPT_BYTES))
