@@ -2,6 +2,7 @@
 
 import os
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -109,7 +110,9 @@ def test_an_error_of_ours_is_told_at_once_and_raised_nowhere():
 
 
 class Context:
-    """As much of Spark as a job without tasks needs."""
+    """As much of Spark as a job without tasks needs: an application that goes on."""
+
+    _jsc = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False))
 
     def getConf(self):  # noqa: N802
         return {}
