@@ -23,6 +23,8 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
+from scaling import family
+
 WORKERS, STEPS, BATCH, VICTIM, AT, FREEZE_SECONDS = 4, 600, 20, 1, 200, 8
 START_SECONDS, STAND_SECONDS = 300.0, 120.0
 """So long a job may take to its fault, and from there to its end."""
@@ -80,14 +82,7 @@ def job(fault: str, folder: str) -> None:
 
 def end(process: subprocess.Popen[bytes]) -> None:
     """Ends a process and all below it: torchrun's are in sessions of their own."""
-    family, parents = {process.pid}, {}
-    for place in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it ended meanwhile
-            parent = place.read_text().rpartition(")")[2].split()[1]
-            parents[int(place.parent.name)] = int(parent)
-    while more := {pid for pid, parent in parents.items() if parent in family} - family:
-        family |= more
-    for pid in family:
+    for pid in family(process.pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     process.wait()
@@ -97,7 +92,7 @@ def until(holds: Callable[[], bool], seconds: float) -> None:
     """Waits until it holds, or for so long."""
     deadline = time.monotonic() + seconds
     while not holds() and time.monotonic() < deadline:
-        time.sleep(0.1)
+        time.sleep(0.1)  # a file of another process wakes nobody
 
 
 def suffered(fault: str) -> dict[str, object]:

@@ -51,18 +51,23 @@ SHOWN = ["averaging", "all_reduce", "all_reduce, own shards"]
 WEIGHT = 32 * 1024  # other work on the machine takes nothing of what was promised
 
 
-def cpu_seconds() -> float:
-    """Returns what this process and all below it have used so far."""
+def family(root: int) -> dict[int, int]:
+    """Returns the ticks that a process and all below it have used so far, by process."""
     parents, spent = {}, {}
     for place in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it ended meanwhile
             found = place.read_text().rpartition(")")[2].split()
             pid = int(place.parent.name)
             parents[pid], spent[pid] = int(found[1]), int(found[11]) + int(found[12])
-    mine = {os.getpid()}
+    mine = {root}
     while more := {pid for pid, parent in parents.items() if parent in mine} - mine:
         mine |= more
-    return sum(spent.get(pid, 0) for pid in mine) / TICKS
+    return {pid: spent.get(pid, 0) for pid in mine}
+
+
+def cpu_seconds() -> float:
+    """Returns what this process and all below it have used so far."""
+    return sum(family(os.getpid()).values()) / TICKS
 
 
 @dataclass

@@ -51,6 +51,7 @@ def test_every_steps_gradient_stands_in_the_same_buffer():
     first, _ = model.learn(batch(), 0)
     second, _ = model.learn(batch(), 1)
     assert first is second
+    assert all(p.grad is None for p in model.module.parameters()), "a second copy is held"
 
 
 class Sometimes(nn.Module):
