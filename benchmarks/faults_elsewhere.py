@@ -1,20 +1,28 @@
-"""The faults of `faults.py` under PySpark's own TorchDistributor: what becomes of the run.
+"""The faults of `faults.py` under other ways to train on Spark: what becomes of the run.
 
-    python benchmarks/faults_elsewhere.py [none | kill | freeze | hang]...
+    python benchmarks/faults_elsewhere.py [--peer PEER] [--python PATH] [none|kill|freeze|hang]...
 
-Softmax regression 784-10 in DistributedDataParallel over gloo, 4 processes in the barrier tasks of
-a local Spark that forgives 20 failures, 600 steps of 20 examples. Worker 1 suffers once, at its
-200th step: killed, frozen for 8 s, or frozen for good. Nothing is saved in between: neither of the
-two saves anything by itself. A run that stands, as DistributedDataParallel lets its processes wait
-for each other for half an hour, is ended two minutes after the fault, and that is what is told.
+PEER is PySpark's own TorchDistributor (`torch`, if nothing is said), or elephas with a parameter
+server that takes an update after every step (`elephas`) or with a mean after every epoch
+(`elephas-sync`). PATH is the Python of an environment with elephas, which wants other versions
+than photinus: `pip install elephas==7.3.0`.
+
+Softmax regression 784-10, 4 workers in the tasks of a local Spark that forgives 20 failures, 600
+steps of 20 examples: DistributedDataParallel over gloo in barrier tasks, or Keras. Worker 1
+suffers once, after its 200th step: killed, frozen for 8 s, or frozen for good. Nothing is saved
+in between: none of them saves anything by itself. A run that stands, as DistributedDataParallel
+lets its processes wait for each other for half an hour, is ended two minutes after the fault, and
+that is what is told.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,65 +31,177 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
-from scaling import family
-
-WORKERS, STEPS, BATCH, VICTIM, AT, FREEZE_SECONDS = 4, 600, 20, 1, 200, 8
+WORKERS, EPOCHS, STEPS, BATCH, VICTIM, AT, FREEZE_SECONDS = 4, 6, 600, 20, 1, 200, 8
 START_SECONDS, STAND_SECONDS = 300.0, 120.0
 """So long a job may take to its fault, and from there to its end."""
-ROWS, FEATURES, CLASSES = 2_000, 784, 10
+ROWS, FEATURES, CLASSES, RATE = 2_000, 784, 10, 0.05
 
 
-def train(fault: str, folder: str) -> None:
-    """One worker; notes the time of every step, in a file for each of its lives."""
+class Diary:
+    """Notes the time of every step of a worker, in a file for each of its lives; brings the fault.
+
+    Made when the first step is due, so that it can travel.
+    """
+
+    def __init__(self, fault: str, folder: str) -> None:
+        self.fault, self.place = fault, Path(folder)
+        self.made = -1
+
+    def step(self, rank: int) -> None:
+        """Notes that a step was made; the victim may not come back from here."""
+        if self.made < 0:
+            earlier = self.place.glob(f"{rank}-*")
+            self.made = sum(len(file.read_text().split()) for file in earlier)
+            self.file = (self.place / f"{rank}-{time.time_ns()}").open("w", buffering=1)
+        self.file.write(f"{time.time()}\n")
+        self.made += 1
+        if (rank, self.made) == (VICTIM, AT) and not (self.place / "fault").exists():
+            (self.place / "fault").write_text(str(time.time()))
+            self.suffer()
+
+    def suffer(self) -> None:
+        """Kills or stops this very process."""
+        if self.fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.fault == "freeze":
+            wake = f"sleep {FREEZE_SECONDS}; kill -CONT {os.getpid()}"
+            subprocess.Popen(["/bin/sh", "-c", wake], start_new_session=True)
+        if self.fault in ("freeze", "hang"):
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def train(diary: Diary) -> None:
+    """One worker of TorchDistributor's."""
     import torch
     from torch import distributed
 
     distributed.init_process_group("gloo")
-    rank, place = distributed.get_rank(), Path(folder)
+    rank = distributed.get_rank()
     torch.manual_seed(rank)
     features, labels = torch.rand(ROWS, FEATURES), torch.randint(0, CLASSES, (ROWS,))
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(FEATURES, CLASSES))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    with (place / f"{rank}-{time.time_ns()}").open("w", buffering=1) as steps:
-        for step in range(1, STEPS + 1):
-            rows = torch.randint(0, ROWS, (BATCH,))
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(model(features[rows]), labels[rows]).backward()
-            optimizer.step()
-            steps.write(f"{time.time()}\n")
-            if (rank, step) == (VICTIM, AT) and not (place / "fault").exists():
-                (place / "fault").write_text(str(time.time()))
-                if fault == "kill":
-                    os.kill(os.getpid(), signal.SIGKILL)
-                if fault == "freeze":
-                    wake = f"sleep {FREEZE_SECONDS}; kill -CONT {os.getpid()}"
-                    subprocess.Popen(["/bin/sh", "-c", wake], start_new_session=True)
-                if fault in ("freeze", "hang"):
-                    os.kill(os.getpid(), signal.SIGSTOP)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    for _ in range(STEPS):
+        rows = torch.randint(0, ROWS, (BATCH,))
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(features[rows]), labels[rows]).backward()
+        optimizer.step()
+        diary.step(rank)
     distributed.destroy_process_group()
 
 
-def job(fault: str, folder: str) -> None:
-    """Runs a job with one fault, in a process of its own; notes how it ended."""
+def distributor(diary: Diary) -> str:
+    """Runs a job of TorchDistributor's; returns how it ended."""
     from pyspark.ml.torch.distributor import TorchDistributor
 
     from photinus.engine.session import spark_session
     from photinus.engine.spark_job import cause_of
 
     extra = {"spark.master": f"local[{WORKERS},20]"}
-    spark, told = spark_session(WORKERS, name="faults elsewhere", extra=extra), "done"
-    (Path(folder) / "began").write_text(str(time.time()))
+    spark = spark_session(WORKERS, name="faults elsewhere", extra=extra)
+    (diary.place / "began").write_text(str(time.time()))
     try:
-        distributor = TorchDistributor(num_processes=WORKERS, local_mode=False, use_gpu=False)
-        distributor.run(train, fault, folder)
+        TorchDistributor(num_processes=WORKERS, local_mode=False, use_gpu=False).run(train, diary)
     except Exception as error:
-        told = cause_of(error)
+        return cause_of(error)
+    finally:
+        spark.stop()
+    return "done"
+
+
+def elephas(diary: Diary, *, is_synchronous: bool) -> str:
+    """Runs a job of elephas's; returns how it ended. Needs nothing of photinus."""
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    import numpy as np
+    from elephas.utils import to_simple_rdd
+    from pyspark.sql import SparkSession
+    from tensorflow import keras
+
+    master = f"local[{WORKERS},20]"
+    spark = SparkSession.builder.master(master).config("spark.ui.enabled", "false").getOrCreate()
+    (diary.place / "began").write_text(str(time.time()))
+    chance = np.random.default_rng(0)
+    features = chance.random((WORKERS * ROWS, FEATURES), dtype=np.float32)
+    labels = chance.integers(0, CLASSES, WORKERS * ROWS)
+    keras.utils.set_random_seed(0)
+    layers = [keras.Input((FEATURES,)), keras.layers.Dense(CLASSES, activation="softmax")]
+    model = keras.Sequential(layers)
+    model.compile(keras.optimizers.SGD(RATE), "sparse_categorical_crossentropy")
+    how = {"epochs": EPOCHS, "batch_size": BATCH, "verbose": 0}
+    if is_synchronous:
+        spark_model, how["callbacks"] = averaging(model, diary)
+    else:
+        spark_model = served(model, diary)
+    try:
+        spark_model.fit(to_simple_rdd(spark.sparkContext, features, labels), **how)
+    except Exception as error:
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        return next((line for line in lines if "Error" in line), lines[0])
+    finally:
+        spark.stop()
+    return "done"
+
+
+def averaging(model: object, diary: Diary) -> tuple[object, list[object]]:
+    """The synchronous mode of elephas, a job of Spark's for each epoch, and its notes."""
+    from elephas.spark_model import SparkModel
+    from tensorflow import keras
+
+    class Noted(keras.callbacks.Callback):
+        def on_train_batch_end(self, *_: object) -> None:
+            from pyspark import TaskContext
+
+            diary.step(TaskContext.get().partitionId())
+
+    return SparkModel(model, num_workers=WORKERS), [Noted()]
+
+
+def served(model: object, diary: Diary) -> object:
+    """The asynchronous mode of elephas; its server notes the updates that it applies."""
+    from elephas.parameter import server
+    from elephas.parameter.client import HttpClient
+    from elephas.spark_model import AsynchronousSparkModel
+
+    class Noted(HttpClient):
+        def update_parameters(self, delta: list) -> bytes:
+            from pyspark import TaskContext
+
+            answer = super().update_parameters(delta)
+            diary.step(TaskContext.get().partitionId())
+            return answer
+
+    apply, updates = server.subtract_params, (diary.place / "updates").open("ab", buffering=0)
+
+    def noted(weights: list, delta: list) -> list:
+        updates.write(b".")
+        return apply(weights, delta)
+
+    server.subtract_params = noted
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    found = AsynchronousSparkModel(model, num_workers=WORKERS, frequency="batch", port=port)
+    found.client = Noted(port)
+    return found
+
+
+PEERS: dict[str, Callable[[Diary], str]] = {
+    "torch": distributor,
+    "elephas": lambda diary: elephas(diary, is_synchronous=False),
+    "elephas-sync": lambda diary: elephas(diary, is_synchronous=True),
+}
+
+
+def job(peer: str, fault: str, folder: str) -> None:
+    """Runs a job with one fault, in a process of its own; notes how it ended."""
+    told = PEERS[peer](Diary(fault, folder))
     (Path(folder) / "ended").write_text(f"{time.time()} {told}")
-    spark.stop()
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
     """Ends a process and all below it: torchrun's are in sessions of their own."""
+    from scaling import family
+
     for pid in family(process.pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -95,49 +215,77 @@ def until(holds: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.1)  # a file of another process wakes nobody
 
 
-def suffered(fault: str) -> dict[str, object]:
+def suffered(peer: str, python: str, fault: str) -> dict[str, object]:
     """Runs a job with one fault; returns how it went on and how it ended."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        process = subprocess.Popen([sys.executable, __file__, "--job", fault, folder])
+        with (place / "said").open("w") as said:
+            command = [python, __file__, "--job", peer, fault, folder]
+            process = subprocess.Popen(command, stdout=said, stderr=said)
         until(lambda: (place / "fault").exists() or process.poll() is not None, START_SECONDS)
         until(lambda: process.poll() is not None, STAND_SECONDS)
         over, stood = time.time(), "not ended: it still stood"
         end(process)
+        if not (place / "fault").exists():
+            sys.exit((place / "said").read_text()[-4000:])
         ended = place / "ended"
         moment, _, told = ended.read_text().partition(" ") if ended.exists() else (over, "", stood)
         began, at = (float((place / name).read_text()) for name in ("began", "fault"))
-        lives = [
-            [float(line) for line in file.read_text().split()]
-            for file in sorted(place.glob(f"{VICTIM}-*"))
-        ]
-    after = [at, *(t for life in lives for t in life if t > at)]
-    redone = sum(map(len, lives)) - STEPS if told == "done" else 0
-    # who was ahead of the fault has its work counted again only once that step is made anew
-    counts = [life[AT] for life in lives if len(life) > AT]
+        lives, others = (
+            [
+                [float(line) for line in file.read_text().split()]
+                for file in sorted(place.glob("[0-9]*-*"))
+                if file.name.startswith(f"{VICTIM}-") == is_victim
+            ]
+            for is_victim in (True, False)
+        )
+        updates = place / "updates"
+        applied = updates.stat().st_size if updates.exists() else None
     return {
+        "peer": peer,
         "fault": fault,
         "ended": told,
-        "starts": len(lives),
-        "longest time without a step, s": round(max(b - a for a, b in pairwise(after)), 2)
-        if len(after) > 1
-        else None,
-        "until its share counts again, s": round(counts[-1] - at, 2) if counts else None,
+        "lives": len(lives),
+        "longest time without a step, s": standstill(at, lives + others, float(moment)),
+        "the same of the worker, s": standstill(at, lives, float(moment)),
+        "until its share counts again, s": counted(peer, lives, at) if told == "done" else None,
         "from the fault to the end, s": round(float(moment) - at, 1),
-        "examples redone": redone * BATCH * WORKERS,
+        "examples redone": (sum(map(len, lives)) - STEPS) * BATCH if told == "done" else None,
+        "updates applied, of": None if applied is None else (applied, WORKERS * STEPS),
         "whole run, s": round(float(moment) - began, 1),
         "load": round(os.getloadavg()[0], 1),
     }
 
 
-def main(words: list[str]) -> None:
+def standstill(at: float, lives: list[list[float]], ended: float) -> float:
+    """Returns the longest time between two steps from the fault on, or from one to the end."""
+    steps = sorted(step for life in lives for step in life if step > at)
+    is_over = len(steps) < STEPS - AT
+    return round(max(b - a for a, b in pairwise([at, *steps, *[ended] * is_over])), 2)
+
+
+def counted(peer: str, lives: list[list[float]], at: float) -> float:
+    """Returns when a step of the victim's that it had not made before counted, after the fault."""
+    if peer == "elephas-sync":  # a life for each epoch; its share is in the mean that the next has
+        return round(lives[AT * EPOCHS // STEPS - EPOCHS][0] - at, 2)
+    # who was ahead of the fault has its work counted again only once that step is made anew
+    return round(next(life[AT] for life in reversed(lives) if len(life) > AT) - at, 2)
+
+
+def main() -> None:
     """Prints a line for each fault."""
-    if words[:1] == ["--job"]:
-        job(*words[1:])
+    if sys.argv[1:2] == ["--job"]:
+        job(*sys.argv[2:])
         return
-    for fault in words or ["none", "kill", "freeze", "hang"]:
-        print(json.dumps(suffered(fault)), flush=True)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--peer", choices=PEERS, default="torch")
+    parser.add_argument("--python", default=sys.executable)
+    faults = ["none", "kill", "freeze", "hang"]
+    parser.add_argument("faults", nargs="*", metavar="FAULT", help=", ".join(faults))
+    asked = parser.parse_args()
+    for fault in asked.faults or faults:
+        print(json.dumps(suffered(asked.peer, asked.python, fault)), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

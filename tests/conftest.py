@@ -1,6 +1,7 @@
 """One Spark for all tests that are marked `spark`, and one tiny job for all engines."""
 
 import os
+import subprocess
 import threading
 import warnings
 
@@ -55,6 +56,28 @@ def spark():
         session = spark_session(4, name="photinus tests", extra=settings)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def hadoop_script():
+    """What starts HDFS and YARN: `start FOLDER N`, `hdfs FOLDER`, `stop FOLDER` and others."""
+    script = os.environ.get("PHOTINUS_HADOOP", "")
+    if not script:
+        pytest.skip("PHOTINUS_HADOOP names no script that starts HDFS and YARN")
+    pytest.importorskip("hdfs_native", reason="photinus[hdfs] is not installed")
+    return script
+
+
+@pytest.fixture(scope="module")
+def hdfs(hadoop_script, tmp_path_factory):
+    """A real HDFS alone, for the tests of one file: its address and the folder of its settings."""
+    home = tmp_path_factory.mktemp("hadoop") / "hdfs"
+    command = ["sh", hadoop_script, "hdfs", str(home)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+        yield done.stdout.split()[-1], home / "conf"
+    finally:
+        subprocess.run(["sh", hadoop_script, "stop", str(home)], check=True, timeout=120)
 
 
 class Tiny:

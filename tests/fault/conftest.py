@@ -107,13 +107,9 @@ class Hadoop:
 
 
 @pytest.fixture(scope="module")
-def hadoop(tmp_path_factory):
+def hadoop(hadoop_script, tmp_path_factory):
     """A HDFS and a YARN of two nodes, for the tests of one file."""
-    script = os.environ.get("PHOTINUS_HADOOP", "")
-    if not script:
-        pytest.skip("PHOTINUS_HADOOP names no script that starts HDFS and YARN")
-    pytest.importorskip("hdfs_native", reason="photinus[hdfs] is not installed")
-    cluster = Hadoop(script, tmp_path_factory.mktemp("hadoop") / "cluster", nodes=2)
+    cluster = Hadoop(hadoop_script, tmp_path_factory.mktemp("hadoop") / "cluster", nodes=2)
     try:
         cluster.start()
         yield cluster

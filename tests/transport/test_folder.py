@@ -2,7 +2,6 @@
 
 import os
 import socket
-import subprocess
 import threading
 import time
 from contextlib import closing
@@ -198,20 +197,11 @@ def test_what_a_dead_driver_left_is_cleared_by_the_next(tmp_path):
 
 
 @pytest.mark.slow
-def test_hdfs_keeps_the_contract(tmp_path):
-    script = os.environ.get("PHOTINUS_HADOOP", "")
-    if not script:
-        pytest.skip("PHOTINUS_HADOOP names no script that starts HDFS")
-    pytest.importorskip("hdfs_native", reason="photinus[hdfs] is not installed")
-    home = str(tmp_path / "hdfs")
-    started = subprocess.run([script, "hdfs", home], capture_output=True, text=True, check=True)
-    address = started.stdout.split()[-1]
+def test_hdfs_keeps_the_contract(hdfs):
+    address, _ = hdfs
 
     def make(hear, gone):
         listener = FolderListener(f"{address}/photinus-test", KEYS, hear, gone)
         return listener, lambda: link_to(listener)
 
-    try:
-        check_link(make)
-    finally:
-        subprocess.run([script, "stop", home], check=True)
+    check_link(make)
