@@ -13,7 +13,7 @@ import pytest
 import photinus
 from photinus.core.addresses import filesystem
 from photinus.core.errors import DataError
-from photinus.core.events import RoundClosed, RunEnded, RunStarted
+from photinus.core.events import RoundClosed, RunEnded, RunStarted, WorkerJoined
 from photinus.feed import cifar
 from photinus.feed.spark import cifar_frame
 from photinus.report.journal import read
@@ -66,7 +66,7 @@ def test_spark_reads_the_images_from_hdfs_that_lie_here(spark, there, here, spli
 
 
 def test_a_file_that_hdfs_does_not_have_is_told_by_its_name(spark, hdfs):
-    with pytest.raises(DataError, match=r"cannot be read as CIFAR-10; got .*data_batch_1\.bin"):
+    with pytest.raises(DataError, match=r"cannot be read as CIFAR-10; got .*data_batch_[1-5]\.bin"):
         cifar_frame(spark, f"{hdfs[0]}/user/nobody/cifar10")
 
 
@@ -84,9 +84,11 @@ def test_the_tutorial_network_trains_on_spark_from_hdfs(there, tmp_path):
     events = [stamped.event for stamped in read(tmp_path / "run" / "events.jsonl")]
     [started] = [event for event in events if isinstance(event, RunStarted)]
     [ended] = [event for event in events if isinstance(event, RunEnded)]
-    last = [event for event in events if isinstance(event, RoundClosed)][-1]
+    rounds = [event for event in events if isinstance(event, RoundClosed)]
+    joined = [event.examples for event in events if isinstance(event, WorkerJoined)]
     assert (started.engine, ended.state) == ("spark", "done")
-    assert last.examples == pytest.approx(EPOCHS * 50_000, rel=0.05)
-    assert len(last.slots) == WORKERS
+    assert joined == [pytest.approx(50_000 / WORKERS, abs=10)] * WORKERS
+    assert rounds[-1].examples == pytest.approx(EPOCHS * 50_000, rel=0.01)
+    assert {event.slots for event in rounds[:-1]} == {tuple(range(WORKERS))}
     assert audit(tmp_path / "run" / "ledger.jsonl").is_exact
     assert "test error" in done.stdout

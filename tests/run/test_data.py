@@ -5,11 +5,14 @@ import pytest
 
 from photinus.core.errors import DataError, UsageError
 from photinus.engine.base import ArrayData
+from photinus.feed import cifar
+from photinus.feed.spark import partitioned
 from photinus.models.dbn import DBN
 from photinus.models.logistic import LogisticStage
 from photinus.models.module import ModuleStage
 from photinus.run.data import TestRows, check_fit, check_test, limited, read_test, read_train
 from photinus.run.job import Source
+from photinus.run.presets import preset
 
 
 @pytest.fixture
@@ -142,3 +145,19 @@ def test_rows_to_measure_on_may_lie_at_an_address(table, small):
     assert np.array_equal(read_test(there).features, read_test(here).features)
     with pytest.raises(DataError, match="there is no memory://digits/none"):
         read_test(source("memory://digits/none", features=("a", "b")))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_the_files_of_cifar_are_dealt_out_in_even_parts(spark, workers, tmp_path):
+    for name in (*cifar.FILES["train"], "test_batch.bin"):
+        np.full((40, cifar.RECORD_BYTES), 7, np.uint8).tofile(tmp_path / name)
+    job = preset("cifar10", workers, data=Source(name="cifar10", path=tmp_path.as_uri()))
+    frame = partitioned(read_train(job).frame, workers)
+    parts = frame.mapInArrow(lambda batches: [sized(batches)], "rows long").collect()
+    assert [part.rows for part in parts] == [pytest.approx(200 / workers, abs=6)] * workers
+
+
+def sized(batches):
+    """How many rows a partition has, as its only row."""
+    return pa.record_batch({"rows": [sum(batch.num_rows for batch in batches)]})

@@ -149,8 +149,10 @@ def _cifar_frame(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameData
     from photinus.engine.spark import FrameData
     from photinus.feed.spark import cifar_frame
 
+    frame = cifar_frame(spark_session(job.workers), source.path)
     return FrameData(
-        frame=cifar_frame(spark_session(job.workers), source.path),
+        # five files: joined as they lie, one of two or of four workers would have too many rows
+        frame=frame.repartition(job.workers) if job.workers > 1 else frame,
         features="features",
         label="label",
         scale=source.scale,
