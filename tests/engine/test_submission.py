@@ -1,6 +1,7 @@
 """Masters, settings and the line of spark-submit."""
 
 import getpass
+import socket
 
 import pytest
 
@@ -8,6 +9,7 @@ from photinus.core.errors import NotReadyError, UsageError
 from photinus.engine.spark import slots_of
 from photinus.engine.submission import (
     Submission,
+    check_answered,
     check_master,
     checked_settings,
     home_of_user,
@@ -48,6 +50,17 @@ def test_a_wrong_master_is_refused(master, mode, words):
 @pytest.mark.parametrize("master", ["spark://a:7077", "spark://a:7077,b:7077", "local", "local[*]"])
 def test_a_master_that_needs_no_settings_is_taken(master):
     check_master(master, "client")
+
+
+def test_of_several_masters_one_must_answer():
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # nobody listens there
+        alive, dead = (f"127.0.0.1:{s.getsockname()[1]}" for s in (server, bound))
+        for master in (f"spark://{alive}", f"spark://{dead},{alive}", "yarn", "local[2]"):
+            check_answered(master)
+        for master in (f"spark://{dead}", f"spark://{dead},{dead}"):
+            with pytest.raises(NotReadyError, match=f"nothing answers at spark://{dead}; got"):
+                check_answered(master)
 
 
 def test_yarn_needs_the_clusters_settings(cluster, monkeypatch, tmp_path):
@@ -132,6 +145,13 @@ def test_where_all_is_installed_nothing_travels():
     assert run.all_settings()["spark.pyspark.python"] == "python3.11"
     assert run.all_settings()["spark.cores.max"] == "2"
     assert not [name for name in run.all_settings() if "yarn" in name]
+
+
+def test_the_nodes_python_is_named_to_the_packages_that_travel():
+    run = Submission(master="spark://a:7077", environment="e.tar.gz", python="python3.11")
+    said = run.all_settings()
+    assert said["spark.pyspark.python"] == "./environment/bin/python"
+    assert said["spark.executorEnv.PHOTINUS_NODE_PYTHON"] == "python3.11"
 
 
 def test_a_users_own_way_to_sparks_jars_stays():

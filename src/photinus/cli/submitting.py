@@ -207,7 +207,9 @@ class _Run:
         """Trains with the driver in this process."""
         from photinus.cli.training import begin, go_on
         from photinus.engine.java import ensure_java
+        from photinus.engine.submission import check_answered
 
+        check_answered(self.said["master"])
         run = self._sent()
         is_local = self.said["master"].startswith("local")
         if not is_local:

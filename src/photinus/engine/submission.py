@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import re
@@ -14,8 +15,16 @@ from xml.etree import ElementTree
 from photinus.core.addresses import is_address
 from photinus.core.errors import NotReadyError, UsageError
 from photinus.engine.travel import LAUNCHER
+from photinus.transport.places import check_reached
 
-__all__ = ["MODES", "Submission", "check_master", "checked_settings", "home_of_user"]
+__all__ = [
+    "MODES",
+    "Submission",
+    "check_answered",
+    "check_master",
+    "checked_settings",
+    "home_of_user",
+]
 
 MODES: Final = ("client", "cluster")
 """Where the driver runs: here, or on a node."""
@@ -98,13 +107,19 @@ class Submission:
 
     def _of_executors(self) -> dict[str, str]:
         """One worker an executor: a container that is lost takes one with it."""
-        return {
+        chosen = {
             "spark.executor.cores": str(self.threads),
             "spark.task.cpus": str(self.threads),
             "spark.executor.memory": "1g",
             "spark.executor.memoryOverhead": _MIB,
             "spark.executor.maxNumFailures": str(_EXECUTORS_LOST),
         }
+        return chosen | self._of_python("spark.executorEnv")
+
+    def _of_python(self, place: str) -> dict[str, str]:
+        """What the environment's launcher reads."""
+        is_named = bool(self.python and self.environment)
+        return {f"{place}.PHOTINUS_NODE_PYTHON": self.python} if is_named else {}
 
     def _of_yarn(self) -> dict[str, str]:
         """On YARN Spark makes a secret for each application by itself."""
@@ -116,9 +131,7 @@ class Submission:
         }
         if self.jars and not {"spark.yarn.jars", "spark.yarn.archive"} & set(self.settings):
             chosen["spark.yarn.archive"] = self.jars
-        if self.python and self.environment:
-            for place in ("spark.executorEnv", "spark.yarn.appMasterEnv"):
-                chosen[f"{place}.PHOTINUS_NODE_PYTHON"] = self.python
+        chosen |= self._of_python("spark.yarn.appMasterEnv")
         if self.deploy_mode == "cluster":
             chosen |= {"spark.driver.memory": "1g", "spark.driver.memoryOverhead": _MIB}
         return chosen
@@ -142,6 +155,22 @@ def check_master(master: str, deploy_mode: str) -> None:
         )
     if master == "yarn":
         _settings_folder("yarn-site.xml")
+
+
+def check_answered(master: str) -> None:
+    """Asks a standalone master for a connection first: Spark itself tries for a minute.
+
+    Raises:
+        NotReadyError: none of the masters that are named answers.
+    """
+    scheme, _, hosts = master.partition("://")
+    if scheme != "spark":
+        return
+    *others, last = (f"spark://{host}" for host in hosts.split(","))
+    for address in others:
+        with contextlib.suppress(NotReadyError):
+            return check_reached(address)
+    check_reached(last)
 
 
 def _settings_folder(file: str) -> Path:
