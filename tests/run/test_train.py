@@ -139,6 +139,20 @@ def test_the_workers_log_lines_are_kept_by_slot(small, tmp_path):
     assert (outcome.folder / "logs" / "worker-002.log").read_text() == "WARNING a slow disk\n"
 
 
+def test_a_log_line_that_cannot_be_written_ends_no_run_and_is_told(small, tmp_path, events):
+    from photinus.engine.simulated import SimulatedEngine
+
+    class Talking(SimulatedEngine):
+        def run(self, assignment):
+            (tmp_path / "run" / "logs").rmdir()
+            assignment.emit(Log(slot=2, level="WARNING", text="a full disk"))
+            return super().run(assignment)
+
+    train(small.job(), small.data(), folder=tmp_path / "run", engine=Talking())
+    [warned] = events(tmp_path / "run", "Warned")
+    assert warned.text.endswith("lines of the journal, the ledger or the logs are missing")
+
+
 # -- the folder --------------------------------------------------------------------------------
 
 

@@ -191,7 +191,7 @@ class _Run:
             step=self._check_term,
             saved=self._saved,
         )
-        self._began = time.monotonic()
+        self._began, self._lost_logs = time.monotonic(), 0
         self.note = ""
 
     def __enter__(self) -> _Run:
@@ -226,8 +226,11 @@ class _Run:
         """Writes an event to the journal and to all who listen."""
         self._thinned.write(event)
         if isinstance(event, Log):
-            with self.place.log(event.slot).open("a", encoding="utf-8") as file:
-                file.write(f"{event.level} {event.text}\n")
+            try:
+                with self.place.log(event.slot).open("a", encoding="utf-8") as file:
+                    file.write(f"{event.level} {event.text}\n")
+            except OSError:
+                self._lost_logs += 1
         for sink in self.sinks:
             sink(event)
 
@@ -323,8 +326,9 @@ class _Run:
         )
 
     def _end(self, state: str, metrics: Mapping[str, float], reason: str = "") -> None:
-        if self._book.lost or self._journal.lost:
-            self.emit(Warned(text="the disk was full: lines of the journal or ledger are missing"))
+        if self._book.lost or self._journal.lost or self._lost_logs:
+            missing = "lines of the journal, the ledger or the logs are missing"
+            self.emit(Warned(text=f"the disk was full: {missing}"))
         seconds = time.monotonic() - self._began
         self.emit(
             RunEnded(

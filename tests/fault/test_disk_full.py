@@ -1,0 +1,127 @@
+"""The disk of a run is full for a while: training goes on, and so do checkpoints later."""
+
+import os
+import shutil
+import subprocess
+from io import StringIO
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from photinus.checkpoint.store import Store
+from photinus.core.clock import Steps
+from photinus.core.events import CheckpointFailed, CheckpointSaved, RoundClosed, RunEnded
+from photinus.engine.base import ArrayData
+from photinus.models.logistic import LogisticStage
+from photinus.nodes import fence
+from photinus.report.journal import read
+from photinus.report.ledger import audit
+from photinus.report.terminal import Terminal
+from photinus.run import job as jobs
+from photinus.run.job import Job, Source
+from photinus.run.train import train
+from photinus.strategies.recipes import averaging
+
+pytestmark = [pytest.mark.fault, pytest.mark.processes]
+
+DISK_BYTES, FEATURES, ROWS = 16 << 20, 20_000, 64
+LINES_FIT = 512 << 10
+"""Less than a checkpoint, which takes 0.8 MB, and more than all lines of the run."""
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A small disk of its own."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if shutil.which("mount") is None:
+        pytest.skip("needs mount")
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "photinus", place]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"no disk can be mounted: {done.stderr.strip()[-80:]}")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+@pytest.fixture
+def patience(monkeypatch):
+    """On a busy machine nobody is lost: that would change the bits."""
+    monkeypatch.setattr(jobs, "LEASE_SECONDS", 120.0)
+    monkeypatch.setattr(fence, "RETURN_SECONDS", 120.0)
+
+
+def fill(disk, left):
+    """Takes all room but so many bytes; returns the file that takes it."""
+    room = os.statvfs(disk)
+    path = disk / "filler"
+    with path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, room.f_bavail * room.f_frsize - left)
+    return path
+
+
+class Filled:
+    """Fills a disk after the third checkpoint, and makes room after the third failure."""
+
+    def __init__(self, disk, left):
+        self.disk, self.left, self.filler = disk, left, None
+        self.events = []
+
+    def __call__(self, event):
+        self.events.append(event)
+        if self.of(CheckpointSaved)[2:] and self.filler is None:
+            self.filler = fill(self.disk, self.left)
+        if self.of(CheckpointFailed)[2:] and self.filler.exists():
+            self.filler.unlink()
+
+    def of(self, kind):
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+@pytest.mark.usefixtures("patience")
+@pytest.mark.parametrize("left", [LINES_FIT, 0], ids=["for lines there is room", "for nothing"])
+def test_a_full_disk_costs_checkpoints_for_a_while_and_no_bit(disk, left, tmp_path):
+    """Both ways the run ends whole; a ledger that could not be written is told of."""
+    chance = np.random.default_rng(0)
+    features = chance.random((ROWS, FEATURES), dtype=np.float32)
+    data = ArrayData(features, chance.integers(0, 10, ROWS))
+    job = Job(
+        model=LogisticStage(features=FEATURES, classes=10, epochs=100.0, batch_size=8),
+        data=Source(name="given"),
+        strategy=averaging(every=Steps(4), codec="fp32"),
+        workers=2,
+        engine="local",
+        checkpoint_seconds=0.0,
+    )
+    filled, shown = Filled(disk, left), StringIO()
+    terminal = Terminal(Console(file=shown, width=200))
+    outcome = train(job, data, folder=disk / "run", sinks=(filled, terminal.write))
+    terminal.close()
+
+    failed, saved = filled.of(CheckpointFailed), filled.of(CheckpointSaved)
+    assert len(failed) >= 3
+    name = failed[0].name
+    assert (
+        f"checkpoint {name} failed: checkpoint {name} could not be written; got No space left on "
+        "device; older checkpoints stand; free some space or mend the permissions; training goes on"
+    ) in shown.getvalue()
+    at = [filled.events.index(event) for event in (saved[2], failed[0], failed[2], saved[3])]
+    assert at == sorted(at), "saved, then full, then saved again"
+    assert any(isinstance(e, RoundClosed) for e in filled.events[at[1] : at[2]]), "it trains on"
+
+    store = Store(outcome.folder / "checkpoints")
+    assert store.latest().name == saved[-1].name
+    assert store.refusals == ()
+    assert [e.state for e in filled.of(RunEnded)] == ["done"]
+    whole = train(
+        Job.from_dict(job.to_dict() | {"engine": "simulate"}), data, folder=tmp_path / "whole"
+    )
+    assert np.array_equal(outcome.vector, whole.vector)
+    are_missing = "the disk was full: lines of the journal" in shown.getvalue()
+    assert are_missing == (left == 0)
+    if left:
+        assert audit(outcome.folder / "ledger.jsonl").is_exact
+        assert any(
+            isinstance(s.event, CheckpointFailed) for s in read(outcome.folder / "events.jsonl")
+        )
