@@ -249,7 +249,8 @@ def test_a_run_that_is_kept_on_hdfs_goes_on_to_the_same_bits_and_fences_the_olde
     with pytest.raises(FencedError, match="another coordinator has taken this run"):
         Mirror(address, tmp_path / "late").claim(1)
     system, path = filesystem(address)
-    assert system.info(path)["permission"] == 0o700
+    modes = [system.info(place)["permission"] for place in (path, path.rpartition("/")[0], "/user")]
+    assert modes == [0o700, 0o755, 0o755]
     assert not [found for found in system.find(path) if ".tmp-" in found]
     assert "each exactly once" in photinus(hadoop, "audit", f"{HOME}/runs/first")
 

@@ -171,6 +171,18 @@ def test_a_listener_that_died_is_noticed_by_its_sign(echo, monkeypatch):
     link_to(echo).close()
 
 
+def test_who_saw_a_driver_die_early_finds_the_next_one_at_once(echo, tmp_path, monkeypatch):
+    link = link_to(echo)
+    with monkeypatch.context() as patch:
+        patch.setattr(folder, "_LOST_SECONDS", -1.0)
+        with pytest.raises(LinkLostError, match="the other side ended"):
+            link.exchange(None, 20.0)
+    echo.close()
+    again = FolderListener(str(tmp_path), KEYS, lambda p, f: None, lambda p: None)
+    FolderLink(again.address, KEYS.worker(), patience_seconds=0.0).close()
+    again.close()
+
+
 def test_a_line_has_a_bounded_number_of_files(tmp_path, monkeypatch):
     monkeypatch.setattr(folder, "_MOST_UNREAD", 3)
     root = tmp_path / KEYS.run.hex()

@@ -189,7 +189,8 @@ class Mirror:
         return bool({"hdfs", "viewfs"} & set([protocol] if isinstance(protocol, str) else protocol))
 
     def _make(self) -> None:
-        if self._renames:
+        if self._renames:  # which would make the folders above as private as this one
+            self._fs.makedirs(self._path.rpartition("/")[0], exist_ok=True)
             self._fs.mkdir(self._path, permission=0o700)
         else:
             self._fs.makedirs(self._path, exist_ok=True)

@@ -1,6 +1,6 @@
 """Links through a shared folder, for clusters whose executors may open no port: no socket at all.
 
-    FOLDER/RUN/signs/N          the listener is alive: a new N every few seconds
+    FOLDER/RUN/signs/LIFE-N     the listener of this life is alive: a new N every few seconds
     FOLDER/RUN/up/LINK-N        frames of a link to the listener, in the order of N
     FOLDER/RUN/LINK/N           frames to that link
 
@@ -274,6 +274,7 @@ class FolderListener(Listener):
         """Links that were: whoever put their files back would have them heard once more."""
         self._queue: _Queue = queue.SimpleQueue()
         self._closing, self._signs = threading.Event(), 0
+        self._life = os.urandom(8).hex()  # its first sign must not be the last of one that died
         self._place.make()  # without what a driver that died left of this run
         self._sign()
         self._threads = [
@@ -284,10 +285,10 @@ class FolderListener(Listener):
             thread.start()
 
     def _sign(self) -> None:
-        name = f"signs/{self._signs:012d}"
+        name = f"signs/{self._life}-{self._signs:012d}"
         self._place.put(name, self._seal.close(name, b""))
         if self._signs:
-            self._place.remove(f"signs/{self._signs - 1:012d}")
+            self._place.remove(f"signs/{self._life}-{self._signs - 1:012d}")
         self._signs += 1
 
     def _sign_always(self) -> None:
