@@ -46,8 +46,9 @@ from photinus.strategies.recipes import RECIPES
 CGROUP = Path("/sys/fs/cgroup/cpu")
 TICKS = os.sysconf("SC_CLK_TCK")
 PERIOD_MICROSECONDS = 10_000  # short, so that a step of some milliseconds is not chopped unevenly
-SHOWN = ["averaging", "all_reduce", "all_reduce, own shards"]
-"""The last one: every worker owns a shard, so that no array passes through the driver."""
+GLOO = "all_reduce, by gloo"
+SHOWN = ["averaging", "all_reduce", "all_reduce, own shards", GLOO]
+"""Own shards: of every worker, so that no array passes through the driver; gloo knows no TLS."""
 WEIGHT = 32 * 1024  # other work on the machine takes nothing of what was promised
 
 
@@ -128,6 +129,7 @@ class Bench:
             run=secrets.token_bytes(16),
             emit=speed,
             security=where.get("security", "tls"),
+            road="torch" if recipe == GLOO else "sockets",
         )
         if self.spark is None:
             LocalEngine().run(given)
@@ -281,7 +283,7 @@ def ways(b: Bench, a: argparse.Namespace) -> dict[str, Callable[[], tuple[float,
             for recipe, workers in [*held, ("unconnected", 2)]
         }
     found: dict[str, Callable[[], tuple[float, float]]] = {"two unconnected": b.unconnected}
-    for recipe in a.recipes:
+    for recipe in (r for r in a.recipes if r != GLOO):
         found[recipe] = lambda r=recipe: b.together(2, r)
     for recipe in a.recipes:
         if recipe.startswith("all_reduce"):

@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import torch
 
 from photinus.core.errors import UsageError
 from photinus.core.events import PhaseEnded, Warned, WorkerJoined
-from photinus.engine.base import TORCH, part_of
+from photinus.engine.base import part_of
 from photinus.engine.child import Order
 from photinus.engine.faults import Faults
 from photinus.engine.hall import Hall
@@ -26,10 +27,10 @@ from photinus.strategies.recipes import all_reduce, averaging
 pytestmark = pytest.mark.processes
 
 
-def assigned(tiny, folder, epochs):
+def assigned(tiny, folder, epochs, road="torch"):
     program = tiny.program(workers=3, recipes=(all_reduce(owners=3),), epochs=epochs)
     book, events = Book(folder / "ledger.jsonl", run := os.urandom(16)), []
-    fields = {"emit": events.append, "enter": book.enter, "security": "none", "road": TORCH}
+    fields = {"emit": events.append, "enter": book.enter, "security": "none", "road": road}
     return tiny.assignment(program, run=run, **fields), book, events
 
 
@@ -108,6 +109,17 @@ def test_a_killed_process_is_left_out_of_the_sums_and_comes_back(tiny, tmp_path)
     assert joined == [(0, 1), (1, 1), (1, 2), (2, 1)]
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without GPUs")
+def test_nccl_without_a_gpu_ends_the_run_in_a_sentence_before_any_step(tiny, tmp_path):
+    assignment, _, events = assigned(tiny, tmp_path, 1.0, road="nccl")
+    with Hall(assignment) as hall:
+        part = part_of(Rows.of(*tiny.data.part(assignment.program, 0)), assignment.program)
+        hall.errand().run(0, "first", lambda: part)
+        with pytest.raises(UsageError, match=r'one for each worker; got 0 GPUs on .*road="torch"'):
+            hall.result()
+    assert not [e for e in events if isinstance(e, WorkerJoined)]
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
@@ -115,10 +127,11 @@ def test_a_killed_process_is_left_out_of_the_sums_and_comes_back(tiny, tmp_path)
         ({"strategy": averaging(owners=4)}, r"road torch is for all_reduce\(owners=4\) in fp32"),
         ({"strategy": all_reduce()}, r"road torch is for all_reduce\(owners=4\) in fp32"),
         ({"strategy": all_reduce(owners=4, codec="bf16")}, "road torch is for all_reduce"),
+        ({"road": "nccl", "strategy": all_reduce()}, r"road nccl is for all_reduce\(owners=4\)"),
     ],
 )
 def test_what_the_road_cannot_carry_is_refused(fields, words):
-    usual = {"road": TORCH, "security": "none", "strategy": all_reduce(owners=4), "workers": 4}
-    assert Job(**usual).road == TORCH
+    usual = {"road": "torch", "security": "none", "strategy": all_reduce(owners=4), "workers": 4}
+    assert Job(**usual).road == "torch"
     with pytest.raises(UsageError, match=words):
         Job(**usual | fields)

@@ -6,10 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import torch
 
-from photinus.core.errors import LinkLostError
+from photinus.core.errors import LinkLostError, UsageError
 from photinus.core.parameters import FLOATS, INTEGERS
-from photinus.transport.ring import Ring, Ringers
+from photinus.transport.ring import Ring, Ringers, gpu
 
 pytestmark = pytest.mark.processes
 NUMBERS = itertools.count()
@@ -85,3 +86,25 @@ def test_a_member_that_is_gone_is_noticed_long_before_the_patience_ends():
         began.wait()
         rings[1]._group = None  # its process ends, and its connections with it
         waiting.result(timeout=20)
+
+
+def test_sums_that_are_made_elsewhere_come_back(rings, monkeypatch):
+    """Another place than the host's memory, as that of a GPU is."""
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, _: tensor.clone())
+    held = [{"vector": np.full(4, n, "f4")} for n in range(3)]
+    assert [one["vector"].tolist() for one in summed(rings, held)] == [[3.0] * 4] * 3
+    assert [one["vector"][0] for one in held] == [0.0, 1.0, 2.0]
+
+
+def test_each_slot_sums_on_a_gpu_of_its_own_as_far_as_they_go(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    assert [gpu(slot) for slot in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
+
+
+@pytest.mark.parametrize(("gpus", "has_nccl"), [(0, True), (2, False)])
+def test_nccl_without_gpus_or_without_itself_is_refused(monkeypatch, gpus, has_nccl):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: has_nccl)
+    with pytest.raises(UsageError, match=f"got {gpus} GPUs on .*, PyTorch .* NCCL"):
+        gpu(0)

@@ -56,7 +56,9 @@ def demo(workers: int | None, engine: str | None, folder: str, settings: tuple[s
 @click.option("--strategy", metavar="NAME|JSON", help="How the workers agree, in every phase.")
 @click.option("--seed", type=int, help="Same seed, same bits.")
 @click.option("--threads", type=int, help="Of each worker.")
-@click.option("--road", metavar="FOLDER|torch", help="Messages as files in a folder that all see.")
+@click.option(
+    "--road", metavar="FOLDER|torch|nccl", help="Messages as files in a folder that all see."
+)
 @_FOLDER
 @_SET
 @click.option("--resume", type=click.Path(), metavar="RUN", help="Go on with a run.")

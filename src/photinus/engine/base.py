@@ -27,9 +27,9 @@ from photinus.nodes.program import Program
 from photinus.transport.frames import Frame
 
 __all__ = [
+    "BACKENDS",
     "MEMORY_RAN_OUT",
     "SOCKETS",
-    "TORCH",
     "ArrayData",
     "Assignment",
     "Engine",
@@ -39,7 +39,8 @@ __all__ = [
 
 
 SOCKETS = "sockets"
-TORCH = "torch"
+BACKENDS = {"torch": "gloo", "nccl": "nccl"}
+"""Road -> what of torch.distributed makes the sums there."""
 MEMORY_RAN_OUT = "if nobody killed it, memory ran out"
 """The system's SIGKILL looks like anybody's."""
 

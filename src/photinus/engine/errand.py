@@ -26,7 +26,7 @@ from photinus.transport.folder import SCHEME, FolderLink, FolderListener
 from photinus.transport.link import Gone, Hear, Link, Listener
 from photinus.transport.mesh import Mesh
 from photinus.transport.pace import Pace
-from photinus.transport.ring import Ring
+from photinus.transport.ring import Ring, gpu
 from photinus.transport.serve import TcpListener
 from photinus.transport.tcp import TcpLink
 from photinus.transport.wire import Limits
@@ -51,8 +51,8 @@ class Call:
     """True when workers speak to each other, too."""
     cable: Cable | None = None
     """What its links run through, where a fault may cut them."""
-    has_ring: bool = False
-    """True when all make each mean in one sum, through torch.distributed."""
+    backend: str = ""
+    """What of torch.distributed makes each mean in one sum of all; empty: nothing of it."""
     limits: Limits = field(default_factory=Limits)
     """Of its links, but for the one that its heartbeats have."""
 
@@ -102,8 +102,8 @@ class Call:
             notes=lines.take,
         )
         try:
-            if self.has_ring:
-                worker.sum_by(_ring)
+            if self.backend:
+                worker.sum_by(lambda link: _ring(link, self.backend, seat.slot))
             elif self.has_peers:
                 worker.join(self._mesh)
             worker.run()
@@ -171,7 +171,7 @@ class Errand:
     """So long a worker looks for a coordinator that it lost; then it ends by itself."""
     faults: Faults = field(default_factory=Faults)
     """What shall go wrong on purpose."""
-    has_ring: bool = False
+    backend: str = ""
     """As of `Call`."""
 
     def run(self, slot: int, attempt: str, open_part: Callable[[], Part]) -> None:
@@ -202,7 +202,7 @@ class Errand:
             self.lost_seconds,
             self.program.has_peers,
             harm.cable if victim.planned else None,
-            self.has_ring,
+            self.backend,
             Limits(pace=None if rate is None else Pace(rate)),
         )
         call.live(slot, attempt, begin)
@@ -221,9 +221,9 @@ def _place(error: Exception) -> str:
     return f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
 
 
-def _ring(link: Link) -> Ring:
+def _ring(link: Link, backend: str, slot: int) -> Ring:
     assert isinstance(link, TcpLink)
-    return Ring(link.local_host)
+    return Ring(link.local_host, device=gpu(slot) if backend == "nccl" else "cpu")
 
 
 def _host() -> str:

@@ -7,7 +7,7 @@ from typing import Self
 
 from photinus.core.errors import RunFailedError
 from photinus.core.events import Warned
-from photinus.engine.base import SOCKETS, TORCH, Assignment
+from photinus.engine.base import BACKENDS, SOCKETS, Assignment
 from photinus.engine.errand import Call, Errand, told_error
 from photinus.engine.faults import Faults
 from photinus.nodes.coordinator import Coordinator, Result
@@ -31,7 +31,7 @@ class Meeting:
         speaks: the state machine; its desk names the run.
         host: the interface to listen on.
         security: tls, or none.
-        road: sockets, torch, or a folder.
+        road: sockets, torch, nccl, or a folder.
         key: to listen with, where whoever made the keys lives elsewhere; else they are made here.
     """
 
@@ -58,7 +58,7 @@ class Meeting:
         self._service.close()
 
     def _listen(self, hear: Hear, gone: Gone) -> Listener:
-        if self._road not in (SOCKETS, TORCH):
+        if self._road not in (SOCKETS, *BACKENDS):
             return FolderListener(self._road, self._keys, hear, gone)
         return TcpListener(self._host, self._keys, hear, gone, on_refused=self._refused)
 
@@ -133,7 +133,7 @@ class Hall(Meeting):
             assignment.term,
             assignment.lost_seconds,
             (faults or Faults()).checked(assignment.program.workers, is_real=True),
-            has_ring=assignment.road == TORCH,
+            backend=BACKENDS.get(assignment.road, ""),
         )
 
     @property

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from photinus.core.errors import LinkLostError, PhotinusError, message
 from photinus.core.events import Event, Warned, event_to_dict
-from photinus.engine.base import TORCH, Assignment
+from photinus.engine.base import BACKENDS, Assignment
 from photinus.engine.corner import Corner
 from photinus.engine.errand import Errand
 from photinus.engine.faults import Faults
@@ -71,8 +71,8 @@ class Hosted:
     def errand(self, term: int, address: str) -> Errand:
         """Returns what a worker does under a coordinator."""
         faults = self.faults if term == self.assignment.term else Faults()
-        ring = self.assignment.road == TORCH
-        return Errand(self.program, address, self.key, term, _LOOK_SECONDS, faults, has_ring=ring)
+        backend = BACKENDS.get(self.assignment.road, "")
+        return Errand(self.program, address, self.key, term, _LOOK_SECONDS, faults, backend=backend)
 
 
 @dataclass(eq=False, slots=True)

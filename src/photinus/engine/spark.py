@@ -6,6 +6,7 @@ alone, takes its slot with a higher lease, and goes on; the others never stop.
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -250,6 +251,8 @@ def _task(reads: _Reads) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Rec
         task = TaskContext.get()
         assert task is not None
         slot, said = task.partitionId(), {"rows": 0, "streams": False}
+        if gpu := task.resources().get("gpu"):  # tasks on one host must not meet on one GPU
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.addresses)
 
         def open_part() -> Part:
             part, streams = reads.part(batches, slot)

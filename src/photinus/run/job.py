@@ -21,7 +21,7 @@ from photinus.core.settings import (
     validate,
     whole,
 )
-from photinus.engine.base import SOCKETS, TORCH
+from photinus.engine.base import BACKENDS, SOCKETS
 from photinus.models.base import Stage
 from photinus.models.dbn import DBN
 from photinus.models.logistic import LogisticStage
@@ -87,7 +87,7 @@ def classes_of(model: Any) -> int | None:  # noqa: ANN401 - one of MODELS
 
 
 def _is_road(road: object) -> bool:
-    is_named = road in (SOCKETS, TORCH)
+    is_named = road in (SOCKETS, *BACKENDS)
     return isinstance(road, str) and (is_named or road.startswith("/") or "://" in road)
 
 
@@ -128,8 +128,8 @@ class Job:
     security: str = "tls"
     road: str = SOCKETS
     """"sockets"; or a folder that all workers see, as /shared/folder or hdfs://host:port/folder:
-    messages then pass as files in it, and no port is opened; or "torch": all_reduce(owners=K) sums
-    up through torch.distributed, in clear."""
+    messages then pass as files in it, and no port is opened; or "torch", "nccl":
+    all_reduce(owners=K) sums up through torch.distributed, by gloo or on GPUs by NCCL, in clear."""
     is_shared: bool = False
     start: str = ""
     """A saved model's folder, or a safetensors file: only the last phase is trained, from there."""
@@ -152,7 +152,7 @@ class Job:
         "patience": whole(0),
         "checkpoint_seconds": at_least(0),
         "security": one_of("tls", "none"),
-        "road": Limit("sockets, torch, or a folder by its whole path or address", _is_road),
+        "road": Limit("sockets, torch, nccl, or a folder by its whole path or address", _is_road),
     }
 
     def __post_init__(self) -> None:
@@ -177,13 +177,13 @@ class Job:
 
     @property
     def _is_folder(self) -> bool:
-        return self.road not in (SOCKETS, TORCH)
+        return self.road not in (SOCKETS, *BACKENDS)
 
     def _check_agreements(self) -> None:
         for agreement in self._agreements:
             if isinstance(agreement, Agreement):
                 agreement.check_workers(self.workers)
-        if self.road == TORCH:
+        if self.road in BACKENDS:
             self._check_torch()
         elif self._is_folder:
             self._check_folder()
@@ -199,7 +199,7 @@ class Job:
                 and agreement.owners == self.workers
             )
             if not is_summed:
-                wrong = f"road torch is for all_reduce(owners={self.workers}) in fp32"
+                wrong = f"road {self.road} is for all_reduce(owners={self.workers}) in fp32"
                 raise UsageError(wrong, got=str(agreement), do='use road="sockets"')
 
     def _check_folder(self) -> None:

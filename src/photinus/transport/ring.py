@@ -1,21 +1,24 @@
-"""Sums among fixed members through torch.distributed (gloo): in clear, nobody is asked for a key.
+"""Sums among fixed members through torch.distributed: in clear, nobody is asked for a key.
 
 For a network that is trusted as a whole. Who is in, and whether it counts, is said elsewhere: a sum
-that fails raises, and the members that are left make another group.
+that fails raises, and the members that are left make another group. Arrays in the host's memory are
+summed by gloo, or, with a GPU for each member, there by NCCL.
 """
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from photinus.core.errors import LinkLostError
+from photinus.core.errors import LinkLostError, UsageError
 from photinus.core.parameters import INTEGERS, Vector
 
-__all__ = ["Ring", "Ringers"]
+__all__ = ["Ring", "Ringers", "gpu"]
 
 _SECONDS = 10.0
 """So long a member waits for the others' next part of a sum; all have come before it begins."""
@@ -39,6 +42,7 @@ class Ring:
     Args:
         host: the interface that the others see.
         seconds: how long to wait for the others.
+        device: where sums are made: "cpu", or a GPU's name.
 
     Example:
         >>> ring = Ring("127.0.0.1")
@@ -48,10 +52,10 @@ class Ring:
         >>> ring.close()
     """
 
-    def __init__(self, host: str, seconds: float = _SECONDS) -> None:
+    def __init__(self, host: str, seconds: float = _SECONDS, device: str = "cpu") -> None:
         from torch._C._distributed_c10d import TCPStore
 
-        self._host, self._patience = host, timedelta(seconds=seconds)
+        self._host, self._patience, self._device = host, timedelta(seconds=seconds), device
         self._store: Any = TCPStore(host, 0, is_master=True, wait_for_workers=False)
         self._name, self._tries = "", 0
         self._group: Any = None
@@ -76,8 +80,12 @@ class Ring:
             group = self._grouped(members)
             for name, vector in sums.items():
                 options.reduceOp = ReduceOp.MAX if name == INTEGERS else ReduceOp.SUM
-                group.allreduce([torch.from_numpy(vector)], options).wait()
-        except RuntimeError as error:  # gloo and its store know no other
+                held_here = torch.from_numpy(vector)
+                summed = held_here.to(self._device)  # the same memory, where that is here
+                group.allreduce([summed], options).wait()
+                if summed is not held_here:
+                    held_here.copy_(summed)
+        except RuntimeError as error:  # neither they nor their store know another
             self._group, self._tries = None, self._tries + 1
             raise LinkLostError(f"the group {members.name} broke", got=str(error)[:200]) from error
         return sums
@@ -94,14 +102,55 @@ class Ring:
         return self._group
 
     def _made(self, members: Ringers) -> Any:  # noqa: ANN401 - torch does not type it
-        from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, TCPStore
+        from torch._C._distributed_c10d import PrefixStore, TCPStore
 
         host, _, port = members.address.rpartition(":")
         store = TCPStore(
             host, int(port), is_master=False, wait_for_workers=False, timeout=self._patience
         )
+        own = PrefixStore(f"{members.name}/{self._tries}", store)
+        made = self._made_by_gloo if self._device == "cpu" else self._made_by_nccl
+        return made(own, members.place, members.size)
+
+    def _made_by_gloo(self, store: Any, place: int, size: int) -> Any:  # noqa: ANN401 - torch does not type it
+        from torch._C._distributed_c10d import ProcessGroupGloo
+
         options: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [ProcessGroupGloo.create_device(hostname=self._host)]
         options._timeout = self._patience
-        own = PrefixStore(f"{members.name}/{self._tries}", store)
-        return ProcessGroupGloo(own, members.place, members.size, options)
+        return ProcessGroupGloo(store, place, size, options)
+
+    def _made_by_nccl(self, store: Any, place: int, size: int) -> Any:  # noqa: ANN401 - torch does not type it
+        import torch
+        from torch._C._distributed_c10d import ProcessGroupNCCL
+
+        # else a member that is lost ends the others' processes, too, and no wait raises
+        os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
+        torch.cuda.set_device(self._device)
+        options = ProcessGroupNCCL.Options()
+        options._timeout = self._patience
+        return ProcessGroupNCCL(store, place, size, options)
+
+
+def gpu(slot: int) -> str:
+    """Returns the name of the GPU that a worker in this slot sums on.
+
+    Raises:
+        UsageError: this process sees none, or its PyTorch brings no NCCL.
+
+    Example:
+        >>> gpu(1)  # doctest: +SKIP
+        'cuda:1'
+    """
+    import torch
+    from torch.distributed import is_nccl_available
+
+    count = torch.cuda.device_count()
+    if not (count and is_nccl_available()):
+        nccl = "with" if is_nccl_available() else "without"
+        raise UsageError(
+            "NCCL sums in the memory of GPUs, one for each worker",
+            got=f"{count} GPUs on {platform.node()}, PyTorch {torch.__version__} {nccl} NCCL",
+            do='use road="torch", or workers with GPUs and a PyTorch that is built for them',
+        )
+    return f"cuda:{slot % count}"
