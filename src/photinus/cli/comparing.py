@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from photinus.cli.training import ENGINE, agreement_of, changed, job_of
+from photinus.cli.training import ENGINE, agreement_of, job_of
 from photinus.core.errors import RunFailedError, UsageError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def compare(
         if text.strip().partition("=")[0].partition(".")[0] in ("strategy", "strategies"):
             do = '--strategy NAME or --strategy \'{"recipe": "NAME", "KEY": VALUE}\''
             raise UsageError("each strategy that is compared is named whole", got=text, do=do)
-    asked = changed(job_of(job, **options), settings)
+    asked = job_of(job, settings, **options)
     agreements = [agreement_of(text) for text in strategies]
     agreements = agreements or [recipe.build() for recipe in RECIPES.values()]
     if asked.strategies or asked.strategy not in agreements:

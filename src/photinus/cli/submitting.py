@@ -80,7 +80,7 @@ def _job(job: str | None, settings: tuple[str, ...], said: dict[str, Any]) -> Jo
     """Returns the job as it will be trained; None where a run is resumed."""
     from dataclasses import replace
 
-    from photinus.cli.training import changed, job_of
+    from photinus.cli.training import job_of
 
     options = {name: said[name] for name in ("workers", "strategy", "seed", "threads")}
     if said["resume"]:
@@ -90,7 +90,7 @@ def _job(job: str | None, settings: tuple[str, ...], said: dict[str, Any]) -> Jo
         return None
     if job is None:
         raise UsageError("no job is named", do="photinus submit mnist-dbn, or a TOML file")
-    asked = replace(changed(job_of(job, **options), settings), engine="spark")
+    asked = replace(job_of(job, settings, **options), engine="spark")
     if said["deploy_mode"] == "cluster":
         _check_rows(asked)
     return asked

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from photinus.strategies.agreement import Agreement
     from photinus.strategies.own import Own
 
-__all__ = ["ENGINE", "agreement_of", "begin", "changed", "demo", "go_on", "job_of", "train"]
+__all__ = ["ENGINE", "agreement_of", "begin", "demo", "go_on", "job_of", "train"]
 
 ENGINE = click.Choice(("spark", "local", "simulate"))
 
@@ -45,8 +45,7 @@ _SET = click.option(
 @_SET
 def demo(workers: int | None, engine: str | None, folder: str, settings: tuple[str, ...]) -> None:
     """Train a deep belief network on MNIST: some minutes on two cores."""
-    job = job_of("mnist-dbn-demo", workers=workers, engine=engine)
-    begin(changed(job, settings), folder)
+    begin(job_of("mnist-dbn-demo", settings, workers=workers, engine=engine), folder)
 
 
 @click.command()
@@ -82,7 +81,7 @@ def train(
         return
     if job is None:
         raise UsageError("no job is named", do="photinus train mnist-dbn, or a TOML file")
-    asked = changed(job_of(job, strategy=strategy, **options), settings)
+    asked = job_of(job, settings, strategy=strategy, **options)
     if is_printed:
         from photinus.cli.toml import to_toml
 
@@ -91,28 +90,40 @@ def train(
     begin(asked, folder)
 
 
-def job_of(name: str, *, strategy: str | None = None, **options: Any) -> Job:  # noqa: ANN401
+def job_of(
+    name: str,
+    settings: tuple[str, ...] = (),
+    *,
+    strategy: str | None = None,
+    **options: Any,  # noqa: ANN401 - settings of Job
+) -> Job:
     """Returns the job of a name or a file, with what the command line says otherwise.
 
     Args:
         name: of a job that photinus knows, or a TOML file.
+        settings: single ones, `key.sub=value` each; a value is read as TOML, else it is text.
         strategy: a recipe's name or JSON; it then holds in every phase.
         options: settings of `Job`; None where nothing was said.
 
     Raises:
-        UsageError: the name is unknown, or a limit does not hold.
+        UsageError: a name or a setting is unknown, or a limit does not hold.
     """
-    from dataclasses import replace
-
-    from photinus.run.job import read_job
+    from photinus.run.job import Job, read_job
     from photinus.run.presets import preset
+    from photinus.strategies.recipes import to_plain
 
     said = {key: value for key, value in options.items() if value is not None}
+    is_file = name.endswith(".toml") or Path(name).is_file()
+    job = read_job(name) if is_file else preset(name, said.pop("workers", None))
+    # one step: a road that is refused with one security is not, with the one that another word asks
+    plain = job.to_dict() | said
     if strategy is not None:
-        said |= {"strategy": agreement_of(strategy), "strategies": {}}
-    if name.endswith(".toml") or Path(name).is_file():
-        return replace(read_job(name), **said)
-    return preset(name, **said)
+        plain |= {"strategy": to_plain(agreement_of(strategy)), "strategies": {}}
+    for text in settings:
+        _set(plain, text)
+    asked = Job.from_dict(plain)
+    _check_used(asked, settings)
+    return asked
 
 
 def agreement_of(text: str) -> Agreement | Own:
@@ -131,33 +142,18 @@ def agreement_of(text: str) -> Agreement | Own:
         raise UsageError("the strategy is no JSON", got=str(error)) from error
 
 
-def changed(job: Job, settings: tuple[str, ...]) -> Job:
-    """Returns a job with single settings changed, `key.sub=value` each.
-
-    A value is read as TOML; what is no TOML is taken as text.
-
-    Raises:
-        UsageError: a setting is unknown, or a limit does not hold.
-    """
-    from photinus.run.job import Job
-
-    if not settings:
-        return job
-    plain = job.to_dict()
-    for text in settings:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise UsageError("a setting must be KEY=VALUE", got=repr(text))
-        *path, last = key.strip().split(".")
-        place: dict[str, Any] = plain
-        for name in path:
-            place = place.setdefault(name, {})
-            if not isinstance(place, dict):
-                raise UsageError(f"{name} in {key} holds no settings", got=repr(place))
-        place[last] = _read(value.strip())
-    asked = Job.from_dict(plain)
-    _check_used(asked, settings)
-    return asked
+def _set(plain: dict[str, Any], text: str) -> None:
+    """Changes one setting among plain values."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise UsageError("a setting must be KEY=VALUE", got=repr(text))
+    *path, last = key.strip().split(".")
+    place = plain
+    for name in path:
+        place = place.setdefault(name, {})
+        if not isinstance(place, dict):
+            raise UsageError(f"{name} in {key} holds no settings", got=repr(place))
+    place[last] = _read(value.strip())
 
 
 def _check_used(job: Job, settings: tuple[str, ...]) -> None:
