@@ -74,7 +74,7 @@ class Tape:
 
     def assert_exact(self):
         """Each number of a slot is used once, in order; cursors only go forwards in a phase."""
-        applied, cursor, pushed, versions = {}, {}, {}, {}
+        applied, cursor, pushed, versions, known = {}, {}, {}, {}, set()
         for op, frame, told in self.lines:
             if op == "back":  # nobody knew the parameters any more: positions fall with them
                 cursor.clear()
@@ -86,6 +86,8 @@ class Tape:
                 }
                 continue
             number = (frame.slot, frame.sequence)
+            if op == "ack":
+                assert number in known, "acknowledged what is not applied"
             if op == "push":
                 assert number not in pushed, "a number was taken twice"
                 assert frame.sequence > pushed.get(frame.slot, -1), "numbers went backwards"
@@ -94,6 +96,7 @@ class Tape:
                 assert number in pushed, "applied what was never pushed"
                 assert number not in applied, "applied twice"
                 applied[number], versions[number] = frame, told["applied_in"]
+                known.add(number)
                 at = (frame.slot, frame.phase)
                 is_shared = frame.fragment != (0, 0) or not frame.examples
                 least = cursor.get(at, -1) + (not is_shared)

@@ -70,7 +70,7 @@ def assignment(tiny, tmp_path):
             "security": "none",
             "lost_seconds": 5.0,
         }
-        program = tiny.program(recipes=tiny.recipes[:2])
+        program = tiny.program(recipes=(tiny.recipes[0], tiny.recipes[3]))
         return tiny.assignment(**{"program": program} | usual | fields)
 
     return make

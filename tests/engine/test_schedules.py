@@ -25,7 +25,10 @@ from photinus.strategies.recipes import (
 
 AGREEMENTS = {
     "all_reduce": all_reduce(),
+    "all_reduce by owners": all_reduce(owners=3),
     "averaging": averaging(every=Steps(5)),
+    "averaging by owners": averaging(every=Steps(5), owners=2),
+    "averaging as int8": averaging(every=Steps(5), codec="int8"),
     "averaging in seconds": averaging(every=Steps(9) | Seconds(0.15)),
     "averaging by quorum": averaging(every=Steps(5), quorum=0.5),
     "averaging by two": averaging(every=Steps(5), quorum=2),

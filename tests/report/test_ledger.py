@@ -51,6 +51,14 @@ FINE = {
     "a new term starts again from its checkpoint": [
         *GOOD, entry("hello", term=2, sequence=1), *pushed(1, term=2, version=1),
     ],
+    "a new term goes on with the rows of its checkpoint": [
+        *counted(0, 8), *counted(1, 16), entry("hello", term=2, sequence=1, position=8),
+        *counted(1, 16, term=2, version=1),
+    ],
+    "a seat goes on behind what was dropped": [
+        *counted(0, 8), entry("miss", sequence=1, position=16, dropped=True),
+        entry("hello", term=2, sequence=2, position=16), *counted(2, 24, term=2),
+    ],
     "all who knew were lost, and it went back": [
         *GOOD, entry("back", version=1), entry("hello", lease=2, sequence=2),
         *pushed(2, lease=2, version=2, position=8),
@@ -101,6 +109,14 @@ BAD = {
     "rows of a late push left out": (
         [*counted(0, 8), entry("miss", sequence=1, position=16), *counted(2, 24)],
         "rows left out: slot 0, from 8 to 16",
+    ),
+    "rows left out at a grant": (
+        [entry("hello", position=0), *counted(0, 16)],
+        "rows left out: slot 0, from 0 to 8",
+    ),
+    "rows left out between terms": (
+        [*counted(0, 8), entry("hello", term=2, sequence=1, position=16)],
+        "line 4: rows left out: slot 0 goes on from 16, done are 8",
     ),
     "rows twice": ([*counted(0, 8), *counted(1, 12)], "rows twice: slot 0, from 8 to 4"),
     "position falls": ([*GOOD, *pushed(2, position=0)], "position 0 after 8"),

@@ -123,7 +123,8 @@ class Afar:
 
     def _pass_on(self, said: dict[str, Any]) -> None:
         if "op" in said:
-            frame = Frame(said["kind"], self._assignment.run, **said["frame"])
+            told = {**said["frame"], "fragment": tuple(said["frame"]["fragment"])}
+            frame = Frame(said["kind"], self._assignment.run, **told)
             self._assignment.enter(said["op"], frame, said["extra"])
             return
         try:

@@ -31,7 +31,10 @@ from photinus.transport.tcp import local_host
 
 __all__ = ["ENTERED", "Hosted"]
 
-ENTERED = ("term", "phase", "slot", "lease", "sequence", "version", "steps", "examples", "position")
+ENTERED = (
+    *("term", "phase", "slot", "lease", "sequence"),
+    *("version", "steps", "examples", "position", "fragment"),
+)
 """What the ledger wants to know of a frame."""
 _LOOK_SECONDS = 3.0
 """So long a worker tries an address before it looks for another one."""

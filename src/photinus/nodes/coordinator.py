@@ -306,6 +306,8 @@ class Coordinator:
             save=kind == "agreed" and (is_cut or self._seating.is_healer(seat)),
             measure=kind == "agreed" and self._course.trials.asks(seat.slot),
         )
+        if push.kind == "push" and kind in ("agreed", "ack"):  # as its worker will read it
+            self.desk.enter("ack", seat.answered, {})
         return seat.answered
 
     # -- the end of a phase ----------------------------------------------------------------------

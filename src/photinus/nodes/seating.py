@@ -168,6 +168,7 @@ class Seating:
             )
         )
         granted = {"granted": seat.lease, "next": seat.sequence, "cursor": seat.position}
+        granted["phase"] = course.owner.phase  # who says hello does not know it yet
         course.desk.enter("grant", hello, granted)
         return self._grant(seat, point, inner)
 

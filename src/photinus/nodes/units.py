@@ -282,7 +282,9 @@ class UnitOwner:
         self.fence.counts["applied"] += 1
         seat.position = push.position
         self.desk.enter("apply", push, {"applied_in": self.version})
-        return self._answer(seat, push, is_done=is_done)
+        answer = self._answer(seat, push, is_done=is_done)
+        self.desk.enter("ack", answer, {})
+        return answer
 
     def _answer(self, seat: SeatState, push: Frame, *, is_done: bool) -> Frame:
         if is_done:

@@ -13,11 +13,11 @@ from photinus.report.lines import Lines, read_lines
 __all__ = ["OPERATIONS", "AuditResult", "Ledger", "audit"]
 
 OPERATIONS = ("hello", "push", "fetch", "apply", "miss", "ack", "back", "checkpoint")
-"""hello: a lease was granted, `sequence` is the next one wanted; push: one arrived, perhaps not for
-the first time; apply: it is in the agreed point of `version`; miss: it will never be, since its
-round was over or its numbers were not finite; fetch: a number that only asks for the agreed point;
-ack: the worker was told that it is applied; back: all who knew the agreed point were lost, and
-the phase went on from an older `version`."""
+"""hello: a lease was granted, `sequence` is the next one wanted, rows go on from `position`; push:
+one arrived, perhaps not for the first time; apply: it is in the agreed point of `version`; miss: it
+will never be, since its round was over or its numbers were not finite; fetch: a number that only
+asks for the agreed point; ack: the worker was answered that it is applied; back: all who knew the
+agreed point were lost, and the phase went on from an older `version`."""
 
 _Line = dict[str, Any]
 _Key = tuple[Any, ...]
@@ -109,6 +109,8 @@ class _Auditor:
         """How far a seat's rows are applied."""
         self._dropped: dict[_Key, set[int]] = {}
         """How far rows reached that were dropped since then: those are not done again."""
+        self._furthest: dict[_Key, int] = {}
+        """(run, phase, slot) -> how far rows were ever applied or dropped, in any term."""
 
     def read(self, entry: _Line | None) -> None:
         self._number += 1
@@ -147,6 +149,18 @@ class _Auditor:
         if "sequence" in entry:
             line = _key(entry, "run", "term", "phase", "slot")
             self._next.setdefault(line, entry["sequence"])
+        if "position" in entry:
+            self._goes_on(entry)
+
+    def _goes_on(self, entry: _Line) -> None:
+        """Rows of a seat go on where they were left, in an earlier term, too; none is passed by."""
+        begins, seat = entry["position"], _key(entry, "run", "phase", "slot")
+        done = self._furthest.get(seat, 0)
+        if begins > done:
+            slot = entry.get("slot")
+            self._offence(f"rows left out: slot {slot} goes on from {begins}, done are {done}")
+        line = _key(entry, "run", "term", "phase", "slot")
+        self._reached.setdefault(line, begins)
 
     def _push(self, entry: _Line) -> None:
         key, lease = _identity(entry), entry.get("lease", 0)
@@ -187,7 +201,12 @@ class _Auditor:
             if value < last.get(key, 0):
                 self._offence(f"{name} {value} after {last[key]}")
             last[key] = value
+        self._reaches(entry)
         self._count(line, entry)
+
+    def _reaches(self, entry: _Line) -> None:
+        seat, position = _key(entry, "run", "phase", "slot"), entry.get("position", 0)
+        self._furthest[seat] = max(position, self._furthest.get(seat, 0))
 
     def _count(self, line: _Key, entry: _Line) -> None:
         """A push says how many rows it holds, and how far they reach: they follow each other.
@@ -211,6 +230,7 @@ class _Auditor:
         self._fetch(entry)
         line = _key(entry, "run", "term", "phase", "slot")
         if entry.get("dropped"):
+            self._reaches(entry)
             self._dropped.setdefault(line, set()).add(entry.get("position", 0))
         self.result.missed += 1
 
@@ -253,7 +273,7 @@ def audit(path: Path | str) -> AuditResult:
     - sequences have no gap; versions and positions never fall, but where the ledger says so:
       when all workers that knew the agreed point were lost
     - rows follow each other from push to push of a slot: none counts twice, none is left out
-    Each term is judged by itself: a new one starts again from a checkpoint.
+    A new term starts again from a checkpoint: it may do rows again, and may pass none by.
 
     Raises:
         DataError: the file cannot be read.

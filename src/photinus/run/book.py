@@ -17,6 +17,7 @@ _ENTRIES = {
     "push": "push",
     "fetch": "fetch",
     "apply": "apply",
+    "ack": "ack",
     "miss": "miss",
     "refuse": "miss",
     "duplicate": "push",
@@ -43,21 +44,23 @@ class Book:
         self._ledger, self._run, self._said = Ledger(path), run.hex()[:8], Counter[str]()
 
     def enter(self, op: str, frame: Frame, extra: Mapping[str, Any]) -> None:
-        """Enters one thing; in rounds the answer that applies a push also acknowledges it."""
+        """Enters one thing."""
         if op not in _ENTRIES:
             return
         self._said[op] += 1
         fields: dict[str, Any] = {
             "run": self._run,
             "term": frame.term,
-            "phase": frame.phase,
+            "phase": extra.get("phase", frame.phase),
             "slot": frame.slot,
             "lease": extra.get("granted", frame.lease),
             "sequence": extra.get("next", frame.sequence),
         }
         if op == "back":
             fields["version"] = frame.version
-        elif op != "grant":
+        elif op == "grant":
+            fields["position"] = extra["cursor"]
+        elif op != "ack":
             fields |= {name: getattr(frame, name) for name in ("steps", "examples", "position")}
         if op == "refuse" or extra.get("dropped"):
             fields["dropped"] = True
@@ -66,8 +69,6 @@ class Book:
         if op == "apply":
             fields["version"] = extra["applied_in"]
         self._ledger.write(_ENTRIES[op], **fields)
-        if op == "apply":
-            self._ledger.write("ack", **fields)
 
     @property
     def counts(self) -> dict[str, int]:
