@@ -1,11 +1,13 @@
 """Throughput kept with a fault every 30 s for ten minutes, 4 worker processes.
 
-    PYTHONPATH=benchmarks python benchmarks/chaos.py [way] [seconds] [faults: 1 | 0] [share]
+    PYTHONPATH=benchmarks python benchmarks/chaos.py [way] [seconds] [faults: 1|0] [share] [engine]
 
 Workers are killed, frozen for 8 s and cut off for 3 s in turn, one after the other. A step is a
 timed wait, so that the others cannot use the victim's core: each process is a machine of its own.
 With a share, as 0.2, steps are real ones of the network 784-500-500-2000-10 on MNIST, and each
-worker is held to so much of a core instead (as by `scaling.py`: root; cgroup v1).
+worker is held to so much of a core instead (as by `scaling.py`: root; cgroup v1). The engine is
+`local`, or `spark`: tasks of the Spark that PYSPARK_SUBMIT_ARGS names, on whose executors `chaos`
+and `scaling` can be imported.
 Capacity is what is left when a worker's time
 is taken out from its fault until it can work again: a frozen one's until it wakes, a cut one's
 until its network is whole, a killed one's until its new process is there.
@@ -35,6 +37,7 @@ from photinus.core.parameters import Vector
 from photinus.engine.base import ArrayData, Assignment
 from photinus.engine.faults import Faults
 from photinus.engine.local import LocalEngine
+from photinus.engine.spark import SparkEngine
 from photinus.feed import mnist
 from photinus.models.base import Batch, Model
 from photinus.models.dbn import DBN, FineTuning, Pretraining
@@ -57,6 +60,7 @@ WAYS: dict[str, Agreement] = {
     "downpour": downpour(every=Steps(10)),
     "publish": publish(every=Steps(10)),
 }
+ENGINES = {"local": LocalEngine, "spark": SparkEngine}
 
 
 class WaitingModel(Model):
@@ -160,7 +164,14 @@ def away(notes: list[dict], watch: Watch, begin: float, end: float) -> float:
     return total
 
 
-def trained(way: str, seconds: float, faults: Faults, share: float, folder: Path) -> Watch:
+def trained(
+    engine: type[LocalEngine | SparkEngine],
+    way: str,
+    seconds: float,
+    faults: Faults,
+    share: float,
+    folder: Path,
+) -> Watch:
     """Trains for so long, and then stops as after Ctrl-C."""
     program, data = work(way, is_real=share > 0)
     run = secrets.token_bytes(16)
@@ -169,21 +180,22 @@ def trained(way: str, seconds: float, faults: Faults, share: float, folder: Path
         if share:  # the driver is not held, nor are the processes that it starts until they join
             (CGROUP / "cgroup.procs").write_text(str(os.getpid()))
         end = (os.getpid(), signal.SIGINT)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # which shells' `&` switches off
         watch = Watch(threading.Timer(seconds + WARM_SECONDS, os.kill, end).start, enter)
         with suppress(KeyboardInterrupt):
-            LocalEngine(faults).run(
+            engine(faults=faults).run(
                 Assignment(program=program, data=data, run=run, emit=watch.emit, enter=book.enter)
             )
     book.close()
     return watch
 
 
-def main(way: str, seconds: float, *, is_harmed: bool, share: float) -> None:
+def main(engine: str, way: str, seconds: float, *, is_harmed: bool, share: float) -> None:
     with tempfile.TemporaryDirectory() as place:
         diary = Path(place) / "diary.jsonl"
         diary.touch()
         faults = planned(seconds).noted_in(str(diary)) if is_harmed else Faults()
-        watch = trained(way, seconds, faults, share, Path(place))
+        watch = trained(ENGINES[engine], way, seconds, faults, share, Path(place))
         notes = [json.loads(line) for line in diary.read_text().splitlines()]
         found = audit(Path(place) / "ledger.jsonl")
     begin = watch.applied[0][0] + WARM_SECONDS / 2
@@ -192,6 +204,7 @@ def main(way: str, seconds: float, *, is_harmed: bool, share: float) -> None:
     notes = [note for note in notes if begin <= note["unix_seconds"] < end]
     lost = away(notes, watch, begin, end)
     told = {
+        "engine": engine,
         "way": way,
         "share of a core": share or None,
         "seconds": round(end - begin, 1),
@@ -209,6 +222,6 @@ def main(way: str, seconds: float, *, is_harmed: bool, share: float) -> None:
 if __name__ == "__main__":
     import chaos  # the workers must find its classes in a module of their own
 
-    names = (*sys.argv[1:5], *("averaging", "600", "1", "0")[len(sys.argv[1:5]) :])
-    way, seconds, is_harmed, share = names
-    chaos.main(way, float(seconds), is_harmed=is_harmed == "1", share=float(share))
+    usual = ("averaging", "600", "1", "0", "local")
+    way, seconds, is_harmed, share, engine = (*sys.argv[1:6], *usual[len(sys.argv[1:6]) :])
+    chaos.main(engine, way, float(seconds), is_harmed=is_harmed == "1", share=float(share))

@@ -207,6 +207,12 @@ class Cluster:
                     links.append(os.readlink(entry))
         return sum(link.startswith("socket:") for link in links)
 
+    below = staticmethod(children_of)
+
+    @staticmethod
+    def are_over(pids):
+        return not any(words_of(pid) for pid in pids)
+
     def executor_of(self, pid):
         """The executor that a Python worker belongs to: (worker, process id)."""
         for name, executors in self.executors().items():

@@ -98,6 +98,36 @@ def test_workers_that_lose_the_driver_end_in_the_time_they_are_given(tiny):
     assert len(errors) == 1
 
 
+def test_workers_end_when_the_driver_says_nothing_though_its_connections_stand(tiny, monkeypatch):
+    """As one that stands still, or whose cable was pulled out: nothing is closed."""
+    monkeypatch.setattr("photinus.engine.errand.BEAT_SECONDS", 0.05)
+    errors, joined = [], threading.Semaphore(0)
+
+    def note(event):
+        if type(event).__name__ == "WorkerJoined":
+            joined.release()
+
+    with Hall(tiny.assignment(tiny.program(epochs=3000.0), lost_seconds=0.5, emit=note)) as hall:
+        errand = hall.errand()
+
+        def run(slot):
+            try:
+                errand.run(slot, f"{slot}-0", lambda: opened(tiny, slot))
+            except LinkLostError as error:
+                errors.append(str(error))
+
+        threads = [threading.Thread(target=run, args=(slot,)) for slot in range(2)]
+        for thread in threads:
+            thread.start()
+        for _ in threads:
+            assert joined.acquire(timeout=30)
+        with hall._service._lock:
+            for thread in threads:
+                thread.join(30)
+    assert len(errors) == 2
+    assert all("the coordinator says nothing any more" in text for text in errors)
+
+
 def test_a_hall_without_a_result_says_so(tiny):
     with Hall(tiny.assignment()) as hall:
         assert not hall.is_over

@@ -144,6 +144,16 @@ def test_a_lease_ends_five_seconds_after_the_last_sign_of_life(scene):
     assert 0 in [e.slot for e in here.of("WorkerLost")]
 
 
+def test_a_sign_of_life_is_answered_where_the_road_shows_none_of_the_listeners(scene):
+    here = scene()
+    first, _ = here.seated()
+    beats, beat = here.service.listener.link(), first.voice.seat.frame("beat")
+    assert [frame.kind for frame in beats.exchange(beat, 0)] == ["beat"]
+    beats.peer.is_signed = True
+    assert beats.exchange(beat, 0) == []
+    assert first.kinds() == []
+
+
 def test_a_cut_link_that_comes_back_keeps_the_lease(scene):
     here = scene()
     first, second = here.seated()

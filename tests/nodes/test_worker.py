@@ -41,6 +41,7 @@ class Team:
 
     def __init__(self, agreement=averaging(every=Steps(2), codec="fp32")):  # noqa: B008 - frozen
         self.events, self.links, self.errors, self.notes = [], [], [], []
+        self.workers = []
         self.program, self.applied = program(agreement), []
         desk = Desk(emit=self.events.append, enter=self._enter)
         self.coordinator = Coordinator(self.program, desk)
@@ -76,6 +77,7 @@ class Team:
             about={"attempt": f"only-{slot}", "host": "here"},
             notes=lambda: [self.notes.pop()] if self.notes else [],
         )
+        self.workers.append(worker)
         try:
             worker.run()
         except Exception as error:
@@ -163,6 +165,28 @@ def test_a_worker_that_finds_nobody_any_more_says_so():
     team.hub.up = lambda frame: team.hub.close() or 0 if frame.kind == "push" else 1
     team.run()
     assert [type(e) for e in team.errors] == [LinkLostError] * WORKERS
+
+
+def test_a_worker_that_leaves_a_silent_coordinator_makes_no_link_again():
+    """It waits for an answer that does not come, on a line that nobody closes."""
+    team = Team()
+    pushed = threading.Semaphore(0)
+    team.hub.down = lambda frame: 0 if frame.kind == "agreed" else 1
+    team.hub.up = lambda frame: pushed.release() or 1 if frame.kind == "push" else 1
+
+    def leave():
+        for _ in range(WORKERS):
+            assert pushed.acquire(timeout=30)
+        for worker in team.workers:
+            worker.leave()
+
+    outside = threading.Thread(target=leave)
+    outside.start()
+    team.run()
+    outside.join(30)
+    assert [type(e) for e in team.errors] == [LinkLostError] * WORKERS
+    assert "the coordinator says nothing any more" in str(team.errors[0])
+    assert len(team.links) == WORKERS
 
 
 def test_log_lines_ride_along():

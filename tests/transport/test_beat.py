@@ -1,5 +1,7 @@
 import threading
 
+import pytest
+
 from photinus.core.errors import LinkLostError
 from photinus.transport.beat import Beater
 from photinus.transport.frames import Frame
@@ -78,9 +80,33 @@ def test_a_beater_tells_why_its_last_beat_failed():
     assert "nobody there" in str(beater.last_error)
 
 
-def test_answers_to_a_beat_are_heard():
-    answers, heard = [], Pulse()
-    hub = Hub(lambda peer, frame: peer.send(Frame("fenced")), lambda peer: None)
-    with Beater(hub.link, Frame("beat"), 0.001, lambda f: (answers.append(f.kind), heard())):
-        heard.wait(1)
-    assert answers[0] == "fenced"
+def test_a_process_that_stood_still_itself_counts_ten_beats_at_most(monkeypatch):
+    told, pulse = [], Pulse()
+    clock = iter(range(0, 10_000, 1_000))
+    monkeypatch.setattr("photinus.transport.beat.time.monotonic", lambda: float(next(clock)))
+
+    def heard(seconds):
+        told.append(seconds)
+        pulse()
+
+    with Beater(Hub(lambda *_: None, lambda peer: None).link, Frame("beat"), 0.001, heard):
+        pulse.wait(3)
+    assert told[:3] == pytest.approx([0.01, 0.02, 0.03])
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_beater_tells_how_long_nothing_came_back(answers):
+    told, pulse = [], Pulse()
+
+    def heard(seconds):
+        told.append(seconds)
+        pulse()
+
+    def hear(peer, frame):
+        if answers:
+            peer.send(frame)
+
+    with Beater(Hub(hear, lambda peer: None).link, Frame("beat"), 0.001, heard):
+        pulse.wait(5)
+    assert told == sorted(told)
+    assert (told[-1] == 0) == answers

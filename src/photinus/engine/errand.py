@@ -34,6 +34,9 @@ from photinus.transport.wire import Limits
 __all__ = ["BEAT_SECONDS", "Call", "Errand", "told_error"]
 
 BEAT_SECONDS = 1.0
+_SILENT, _FEWEST_BEATS = 0.9, 5
+"""The part of its patience after which a worker leaves a coordinator that says nothing: to leave
+takes time, too."""
 _STOP_SECONDS = 5.0
 """So long a worker that failed waits for the coordinator to take that in."""
 
@@ -101,6 +104,8 @@ class Call:
             seated=seated,
             notes=lines.take,
         )
+        if not self.address.startswith(SCHEME):  # a folder's listener leaves signs of its own
+            beater.heard = lambda seconds: self._judge(worker, seconds)
         try:
             if self.backend:
                 worker.sum_by(lambda link: _ring(link, self.backend, seat.slot))
@@ -109,6 +114,11 @@ class Call:
             worker.run()
         finally:
             worker.close()
+
+    def _judge(self, worker: Worker, silent_seconds: float) -> None:
+        """A driver that stands still, or whose host is cut off, closes no connection."""
+        if silent_seconds > max(_FEWEST_BEATS * BEAT_SECONDS, _SILENT * self.lost_seconds):
+            worker.leave()
 
     def _link(self) -> Link:
         return self._linked_to(self.address, self.lost_seconds, self.limits)

@@ -170,18 +170,25 @@ class Service:
     def _take_in(self, peer: Peer, frame: Frame) -> None:
         fence, now = self._coordinator.fence, self._now()
         is_held = frame.term == self._coordinator.desk.term and fence.holds(frame)
-        if frame.kind == "hello":
-            self._asking[frame.slot] = peer, frame
-        elif frame.kind == "note":
-            self._log(frame)
-        elif frame.kind != "beat" and is_held:  # beats have a connection of their own
-            self._lines[frame.slot] = peer
+        self._place(peer, frame, is_held=is_held)
         if is_held and frame.kind == "push" and frame.sequence == fence.seats[frame.slot].sequence:
             self._gauges.pushed(frame, peer, now)
             for asks in (self._payoff.pushed, self._payoff.sent):
                 if warning := asks(frame, peer.bytes_per_second):
                     self._coordinator.desk.emit(Warned(text=warning))
         self._carry(self._coordinator.hear(frame, now), peer, frame)
+
+    def _place(self, peer: Peer, frame: Frame, *, is_held: bool) -> None:
+        """Notes who speaks for a slot; beats have a connection of their own, and are answered."""
+        if frame.kind == "hello":
+            self._asking[frame.slot] = peer, frame
+        elif frame.kind == "note":
+            self._log(frame)
+        elif frame.kind == "beat":
+            if not peer.is_signed:
+                peer.send(frame)
+        elif is_held:
+            self._lines[frame.slot] = peer
 
     def _guarded(self, what: str, do: Callable[[], None]) -> None:
         """An error of the coordinator's ends the run: it is told, and every worker stops."""

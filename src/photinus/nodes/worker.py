@@ -58,6 +58,7 @@ class Worker:
         self._ring: Ring | None = None
         self._inbox: list[Frame] = []
         self._listened = time.monotonic()
+        self._is_left = False
 
     def join(self, mesh: Callable[[Link], Mesh]) -> None:
         """Lets other workers speak to this one; before `run`.
@@ -95,6 +96,11 @@ class Worker:
                     lost = error
         except StopIteration:
             return
+
+    def leave(self) -> None:
+        """Ends the run from here, from any thread: the coordinator says nothing any more."""
+        self._is_left = True
+        self._link.close()  # which wakes whoever sends, or waits
 
     def close(self) -> None:
         """Ends all links."""
@@ -238,6 +244,9 @@ class Worker:
         """Makes the link again, as patiently as `connect` is; what was under way is said again."""
         while True:
             self._link.close()
+            if self._is_left:
+                do = "check that the driver lives, and that this machine reaches it"
+                raise LinkLostError("the coordinator says nothing any more", do=do)
             self._link = self._connect()
             try:
                 for frame in self._voice.under_way.values():

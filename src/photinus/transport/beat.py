@@ -1,8 +1,9 @@
-"""Signs of life over a link of their own, however busy a worker's main thread is."""
+"""Signs of life over a link of their own, both ways, however busy a worker's main thread is."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 from photinus.core.errors import LinkError
@@ -11,23 +12,27 @@ from photinus.transport.link import Link
 
 __all__ = ["Beater"]
 
+_MOST = 10
+"""Beats."""
+
 
 class Beater:
     """Sends a frame every few seconds, from a thread of its own, until it is closed.
 
-    A link that is lost is made again at the next beat; what comes back is given to `hear`.
+    A link that is lost is made again at the next beat. Who listens sends each beat back.
 
     Args:
         make_link: makes the link; it should give up within a beat or two.
-        frame: the sign of life; the attribute may be set anew at any time.
+        frame: the sign of life; it and `heard` may be set anew at any time.
         every_seconds: between two beats.
-        hear: called, in the beater's thread, for each frame that comes back.
+        heard: called, in the beater's thread, after each beat with the seconds since anything
+            came back. Where this process itself stood still, ten beats at most are counted.
 
     Example:
         >>> from photinus.transport.memory import Hub
         >>> heard = threading.Event()
         >>> hub = Hub(lambda peer, frame: heard.set(), lambda peer: None)
-        >>> with Beater(hub.link, Frame("beat"), every_seconds=1.0) as beater:
+        >>> with Beater(hub.link, Frame("beat"), every_seconds=1.0):
         ...     heard.wait(5.0)
         True
     """
@@ -37,7 +42,7 @@ class Beater:
         make_link: Callable[[], Link],
         frame: Frame,
         every_seconds: float,
-        hear: Callable[[Frame], None] | None = None,
+        heard: Callable[[float], object] | None = None,
     ) -> None:
         self.frame = frame
         self.every_seconds = every_seconds
@@ -46,7 +51,7 @@ class Beater:
         self.last_error: LinkError | None = None
         """Why the last beat failed; None once one got through again."""
         self._make_link = make_link
-        self._hear = hear or _ignore
+        self.heard = heard or _ignore
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="beat", daemon=True)
         self._thread.start()
@@ -65,7 +70,9 @@ class Beater:
 
     def _run(self) -> None:
         link: Link | None = None
+        silent, looked = 0.0, time.monotonic()
         while not self._stop.is_set():
+            answers: list[Frame] = []
             try:
                 link = link or self._make_link()
                 answers = link.exchange(self.frame, 0)
@@ -77,12 +84,14 @@ class Beater:
             else:
                 self.beats += 1
                 self.last_error = None
-                for answer in answers:
-                    self._hear(answer)
+            now = time.monotonic()
+            silent = 0.0 if answers else silent + min(now - looked, _MOST * self.every_seconds)
+            looked = now
+            self.heard(silent)
             self._stop.wait(self.every_seconds)
         if link is not None:
             link.close()
 
 
-def _ignore(frame: Frame) -> None:
+def _ignore(seconds: float) -> None:
     pass

@@ -222,6 +222,8 @@ class FolderLink(Link):
 class FolderPeer(Peer):
     """The listener's side of one link through the folder; `send` queues, one thread writes."""
 
+    is_signed = True
+
     def __init__(self, name: str, seal: _Seal, place: Place, queue_: _Queue) -> None:
         self.name = f"folder-{name}"
         self.incoming = _Line(place, seal, f"up/{name}-")

@@ -49,6 +49,8 @@ class Peer(ABC):
     bytes_received: int = 0
     bytes_per_second: float = 0.0
     """Within the vectors that came in so far; 0 while that is not known."""
+    is_signed: bool = False
+    """The road itself shows whether the listener lives: no sign of life need be answered."""
 
     @abstractmethod
     def send(self, frame: Frame) -> None:

@@ -6,9 +6,10 @@ import threading
 from collections.abc import Callable
 from time import monotonic
 
-__all__ = ["Pace"]
+__all__ = ["BURST_BYTES", "Pace"]
 
-_BURST_BYTES = 64 << 10
+BURST_BYTES = 64 << 10
+"""At once, after a pause; who spends hands no larger piece to the system."""
 
 
 def _wait(seconds: float) -> None:
@@ -46,7 +47,7 @@ class Pace:
         """Waits until `count` bytes that were just sent are paid for."""
         with self._lock:
             now = self._now()
-            self._free_at = max(self._free_at, now - _BURST_BYTES / self._rate)
+            self._free_at = max(self._free_at, now - BURST_BYTES / self._rate)
             self._free_at += count / self._rate
             left = self._free_at - now
         if left > 0:

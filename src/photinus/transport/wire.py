@@ -19,7 +19,7 @@ from time import monotonic
 from photinus.core.errors import AuthenticationError, FrameError, LinkLostError
 from photinus.core.settings import above, validate, whole
 from photinus.transport.frames import PIECE_BYTES, Decoder, Frame
-from photinus.transport.pace import Pace
+from photinus.transport.pace import BURST_BYTES, Pace
 
 __all__ = ["Inlet", "Limits", "Wire", "admit", "greet"]
 
@@ -230,8 +230,9 @@ class Wire:
         views = [view for view in views if len(view)]
         done = 0
         while done < len(views):
+            now = views[done : done + 16] if pace is None else [views[done][:BURST_BYTES]]
             try:
-                n = self._sock.sendmsg(views[done : done + 16])
+                n = self._sock.sendmsg(now)
             except BlockingIOError:
                 if not self._ready(select.POLLOUT, monotonic() + stall_seconds):
                     got = f"nothing taken for {stall_seconds:g} seconds"

@@ -29,6 +29,15 @@ def long_data():
     return ArrayData(features, chance.integers(0, 10, ROWS))
 
 
+@pytest.fixture
+def long_job():
+    """What a long run trains, and on which rows."""
+    return lambda steps, workers: (
+        long_program(steps * BATCH * workers / ROWS, workers),
+        long_data(),
+    )
+
+
 class Run:
     """A long run on a cluster, and what a fault cost it.
 

@@ -89,6 +89,19 @@ class Hosts:
         finally:
             self._rules("del", name, ports)
 
+    @contextlib.contextmanager
+    def unplug(self, name):
+        """For a while nothing at all passes between a worker's host and the others."""
+        self._cable(name, "down")
+        try:
+            yield
+        finally:
+            self._cable(name, "up")
+
+    def _cable(self, name, state):
+        link = f"ip link set v{name[6:]} {state}"
+        subprocess.run([*self.before("driver"), *link.split()], check=True)
+
     def _rules(self, change, name, ports):
         for port in ports:
             there = f"ip rule {change} to {DRIVER} ipproto tcp dport {port} blackhole"
@@ -184,3 +197,24 @@ def test_a_second_attempt_waits_beside_an_executor_that_spark_gave_up_and_cannot
     assert run.reasons() == {"its connection closed and did not come back"}
     assert {line["slot"] for line in run.of("WorkerLost")} == slots
     assert run.gap < 5
+
+
+def test_workers_of_a_host_that_is_cut_off_from_everything_end_by_themselves(
+    runs, hosts, record_property
+):
+    """Their executor lives on; nobody can tell them anything, and no connection is closed."""
+    run = runs(steps=6_000)
+    place, executor = run.executor_of(1)
+    slots = run.slots_on((place, executor))
+    pids = {run.pid(slot) for slot in slots}
+    run.at = time.time()
+    with hosts.unplug(place):
+        run.cluster.until(lambda: run.cluster.are_over(pids), "they end", 60)
+        seconds = time.time() - run.at
+        assert executor in run.cluster.executors()[place], "their executor outlives them"
+        run.driver.wait("RoundClosed", run.name, version=run.version + 20)
+        run.back(slots)
+    run.ended(record_property, slots)
+    record_property("seconds until workers of a host without a cable ended", round(seconds, 1))
+    assert 10 < seconds < 30
+    assert run.reasons() == {"no sign of life from it for 5 s"}

@@ -1,0 +1,63 @@
+"""A driver that is killed, or stands still: its executors' workers end by themselves."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from photinus.engine.faults import Faults
+
+pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow]
+
+PROMISED_SECONDS = 30
+SEATS = 4
+
+
+@pytest.fixture(scope="module")
+def cluster(clusters):
+    return clusters({"spark.cores.max": str(SEATS)}, installed=True)
+
+
+@pytest.fixture
+def trained(cluster, applications, long_job):
+    """A driver whose workers train, and their processes."""
+    driver = applications(cluster)
+    program, data = long_job(steps=20_000, workers=SEATS)
+    driver.start("run", program, data, faults=Faults())
+    driver.wait("RoundClosed", "run", version=20)
+    pids = {line["pid"] for line in driver.of("WorkerJoined", "run")}
+    assert len(pids) == SEATS
+    return driver, pids
+
+
+def seconds_to_the_end(cluster, pids, began):
+    cluster.until(lambda: cluster.are_over(pids), "the workers end", 2 * PROMISED_SECONDS)
+    return round(time.time() - began, 1)
+
+
+def test_a_killed_drivers_workers_end_within_thirty_seconds(cluster, trained, record_property):
+    """Spark's Java ends with its Python, and Spark's master then ends the executors."""
+    driver, pids = trained
+    began = time.time()
+    driver.process.kill()
+    seconds = seconds_to_the_end(cluster, pids, began)
+    record_property("seconds until the workers of a killed driver ended", seconds)
+    assert seconds < PROMISED_SECONDS
+
+
+def test_workers_whose_driver_stands_still_end_by_themselves(cluster, trained, record_property):
+    """Nothing is closed, Spark's executors live on, and nobody tells the workers."""
+    driver, pids = trained
+    everyone = [driver.process.pid, *cluster.below(driver.process.pid)]
+    began = time.time()
+    for pid in everyone:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        seconds = seconds_to_the_end(cluster, pids, began)
+        assert sum(map(len, cluster.executors().values())) == 2, "they outlive the workers"
+    finally:
+        for pid in everyone:
+            os.kill(pid, signal.SIGKILL)
+    record_property("seconds until the workers of a frozen driver ended", seconds)
+    assert 10 < seconds < PROMISED_SECONDS

@@ -1,0 +1,150 @@
+"""What a run may take of a machine, while another one runs beside it."""
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from photinus.core.clock import Steps
+from photinus.engine.base import ArrayData
+from photinus.engine.simulated import SimulatedEngine
+from photinus.models.logistic import LogisticStage
+from photinus.models.module import ModuleStage
+from photinus.nodes.program import Phase, Program
+from photinus.strategies.recipes import averaging
+from photinus.transport.pace import BURST_BYTES
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+RATE = 500e3
+LOOK_SECONDS, LOOKS = 1.0, 12
+CHANCE = np.random.default_rng(0)
+
+
+def program(stage, workers, every=4, **caps):
+    phase = Phase(stage=stage, agreement=averaging(every=Steps(every), codec="fp32"))
+    return Program(phases=(phase,), workers=workers, **caps)
+
+
+@pytest.fixture(scope="module")
+def cluster(clusters):
+    return clusters({"spark.scheduler.mode": "FAIR"}, installed=True)
+
+
+@pytest.fixture
+def driver(cluster, applications):
+    """One application of four slots, with fair pools; its runs end with it."""
+    made = applications(cluster)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def pair(driver, request):
+    """Starts two runs in pools of their own; returns the processes of each."""
+
+    def start(data, **programs):
+        found = {}
+        for kind, plan in programs.items():
+            name = f"{request.node.name}-{kind}"
+            driver.start(name, plan, data, pool=kind)
+        for kind, plan in programs.items():
+            name = f"{request.node.name}-{kind}"
+            driver.wait("RoundClosed", name, version=5)
+            found[kind] = [line["pid"] for line in driver.of("WorkerJoined", name)]
+            assert len(found[kind]) == plan.workers
+        return found
+
+    return start
+
+
+def sent_by(pids):
+    """Bytes that the kernel has sent for each process, over the connections it holds."""
+    done = subprocess.run(["ss", "-tinpOH"], capture_output=True, text=True, check=True)
+    sent = dict.fromkeys(pids, 0)
+    for line in done.stdout.splitlines():
+        count = re.search(r"bytes_sent:(\d+)", line)
+        for pid in set(map(int, re.findall(r"pid=(\d+)", line))) & set(pids):
+            sent[pid] += int(count[1]) if count else 0
+    return sent
+
+
+def looked(look, pids):
+    """What a look shows once a second: [look, process], and when it began and ended [look]."""
+    begins, shown, ends = [], [], []
+    for _ in range(LOOKS):
+        begins.append(time.monotonic())
+        shown.append([found for _, found in sorted(look(pids).items())])
+        ends.append(time.monotonic())
+        time.sleep(LOOK_SECONDS)  # what is measured is what happens in a stretch of time
+    return np.array(begins), np.array(ends), np.array(shown)
+
+
+@pytest.mark.skipif(shutil.which("ss") is None, reason="asks ss what the kernel has sent")
+def test_a_capped_run_sends_no_more_than_its_cap_beside_one_that_has_none(
+    driver, pair, tiny, record_property, request
+):
+    """In no stretch of the looks does any of its workers send more; its bits stay the same."""
+    data = ArrayData(CHANCE.random((64, 5_000), dtype=np.float32), CHANCE.integers(0, 10, 64))
+
+    def stage(epochs):
+        return LogisticStage(features=5_000, classes=10, epochs=epochs, batch_size=8)
+
+    capped = program(stage(60.0), 2, bandwidth=RATE)
+    pids = pair(data, capped=capped, free=program(stage(50_000.0), 2))
+    begins, ends, sent = looked(sent_by, pids["capped"] + pids["free"])
+    held = np.isin(sorted(pids["capped"] + pids["free"]), pids["capped"])
+    rates = (sent[-1] - sent[0]) / (ends[-1] - ends[0])
+    record_property("bytes a second of each capped worker", rates[held].round().tolist())
+    record_property("bytes a second of each free worker", rates[~held].round().tolist())
+    for i in range(LOOKS):
+        for j in range(i + 1, LOOKS):
+            # after a pause so much at once, and what the kernel holds when the cap begins to wait
+            most = RATE * (ends[j] - begins[i]) + 2 * BURST_BYTES
+            assert ((sent[j] - sent[i])[held] < most).all()
+    assert (rates[held] > RATE / 2).all(), "it would send as much as it may"
+    assert (rates[~held] > 2 * RATE).all(), "the other one shows that there is room for more"
+    vectors = driver.result(f"{request.node.name}-capped")
+    expected = SimulatedEngine().run(tiny.assignment(capped, data=data)).vectors
+    assert all(np.array_equal(a, b) for a, b in zip(vectors, expected, strict=True))
+
+
+def used_by(pids):
+    """Processor seconds of each process: all, and of its threads the two that used the most."""
+    used = {}
+    for pid in pids:
+        threads = []
+        for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+            fields = stat.read_text().rpartition(")")[2].split()
+            threads.append((int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
+        used[pid] = (sum(threads), *sorted([*threads, 0.0], reverse=True)[:2])
+    return used
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/stat").exists(), reason="reads processes as Linux shows them"
+)
+def test_a_run_of_one_thread_takes_one_processor_beside_one_that_has_two(
+    driver, pair, record_property
+):
+    data = ArrayData(CHANCE.random((256, 1000), dtype=np.float32), CHANCE.integers(0, 10, 256))
+    arguments = {"in_features": 1000, "out_features": 1000}
+    stage = ModuleStage(module="torch.nn:Linear", arguments=arguments, epochs=1e5, batch_size=128)
+    one, two = (program(stage, 1, every=20, threads=threads) for threads in (1, 2))
+    pids = pair(data, one=one, two=two)
+    order = sorted(pids["one"] + pids["two"])
+    _, ends, used = looked(used_by, order)
+    seconds = ends[-1] - ends[0]
+    total, most, second = np.moveaxis((used[-1] - used[0]) / seconds, -1, 0)
+    first, other = order.index(pids["one"][0]), order.index(pids["two"][0])
+    for name, at in (("one", first), ("two", other)):
+        shares = [round(float(share[at]), 2) for share in (total, most, second)]
+        record_property(f"processors that the run of {name} used, and its two threads", shares)
+    assert total[first] <= 1.05
+    assert second[first] < 0.1 * total[first], "one thread computes"
+    assert second[other] > 0.25 * total[other], "of the other run two do"
