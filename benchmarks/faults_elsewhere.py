@@ -112,6 +112,7 @@ def distributor(diary: Diary) -> str:
 def elephas(diary: Diary, *, is_synchronous: bool) -> str:
     """Runs a job of elephas's; returns how it ended. Needs nothing of photinus."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     import numpy as np
     from elephas.utils import to_simple_rdd
     from pyspark.sql import SparkSession
@@ -208,7 +209,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def until(holds: Callable[[], bool], seconds: float) -> None:
+def until(holds: Callable[[], object], seconds: float) -> None:
     """Waits until it holds, or for so long."""
     deadline = time.monotonic() + seconds
     while not holds() and time.monotonic() < deadline:
@@ -222,13 +223,15 @@ def suffered(peer: str, python: str, fault: str) -> dict[str, object]:
         with (place / "said").open("w") as said:
             command = [python, __file__, "--job", peer, fault, folder]
             process = subprocess.Popen(command, stdout=said, stderr=said)
-        until(lambda: (place / "fault").exists() or process.poll() is not None, START_SECONDS)
+        ended, noted = place / "ended", place / "fault"
+        until(lambda: noted.exists() or ended.exists() or process.poll(), START_SECONDS)
+        if not noted.exists():
+            end(process)
+            sys.exit((place / "said").read_text()[-4000:])
         until(lambda: process.poll() is not None, STAND_SECONDS)
         over, stood = time.time(), "not ended: it still stood"
+        is_standing = process.poll() is None
         end(process)
-        if not (place / "fault").exists():
-            sys.exit((place / "said").read_text()[-4000:])
-        ended = place / "ended"
         moment, _, told = ended.read_text().partition(" ") if ended.exists() else (over, "", stood)
         began, at = (float((place / name).read_text()) for name in ("began", "fault"))
         lives, others = (
@@ -245,6 +248,7 @@ def suffered(peer: str, python: str, fault: str) -> dict[str, object]:
         "peer": peer,
         "fault": fault,
         "ended": told,
+        "its program stood, too": is_standing,
         "lives": len(lives),
         "longest time without a step, s": standstill(at, lives + others, float(moment)),
         "the same of the worker, s": standstill(at, lives, float(moment)),

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -184,7 +185,7 @@ class Faults:
         return self.hadoop.until(look, 180, f"{number} rounds")[0]
 
     def suffer(self, name, act, lost=True):
-        """Lets one thing happen; measures until the next round, and until both are in one."""
+        """Lets one thing happen; measures how long no round closes, and until both are in one."""
         at = time.time()
         act()
         if lost:
@@ -201,8 +202,9 @@ class Faults:
         else:
             at_least = at
         whole = self.rounds(1, at_least)
-        closed = [wall for wall, _ in of(self.journal, RoundClosed, at)]
-        self.record(f"{name}: next round", round(closed[0] - at, 2))
+        closed = [at, *(wall for wall, _ in of(self.journal, RoundClosed, at) if wall <= whole)]
+        still = max(after - before for before, after in pairwise(closed))
+        self.record(f"{name}: longest without a round", round(still, 2))
         self.record(f"{name}: both again", round(whole - at, 2))
 
 
