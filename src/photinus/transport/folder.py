@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections import Counter
 from contextlib import suppress
 from time import monotonic
 
@@ -25,6 +24,7 @@ from photinus.transport.credentials import Credentials, WorkerKey
 from photinus.transport.frames import Decoder, Frame, encode
 from photinus.transport.link import Gone, Hear, Link, Listener, Peer
 from photinus.transport.places import Place, place_of
+from photinus.transport.refusals import OnRefused, Refusals
 
 __all__ = ["SCHEME", "FolderLink", "FolderListener", "FolderPeer"]
 
@@ -257,15 +257,23 @@ class FolderListener(Listener):
         keys: the run's, or a worker's where it listens to others; files are sealed with them.
         hear: called for each frame, in the listener's one reading thread.
         gone: called once for each link that ended.
+        on_refused: told of files that are not the run's, at most once a minute.
 
     Raises:
         NotReadyError: the folder cannot be reached.
         LinkLostError: it cannot be written to.
     """
 
-    def __init__(self, folder: str, keys: Credentials | WorkerKey, hear: Hear, gone: Gone) -> None:
-        self.refused: Counter[str] = Counter()
-        """By reason: foreign (a file that this run did not seal), frame."""
+    def __init__(
+        self,
+        folder: str,
+        keys: Credentials | WorkerKey,
+        hear: Hear,
+        gone: Gone,
+        on_refused: OnRefused | None = None,
+    ) -> None:
+        self._refusals = Refusals(on_refused)
+        self.refused = self._refusals.counts
         self._place = place_of(f"{folder.rstrip('/')}/{keys.run.hex()}")
         self._seal = _Seal(keys if isinstance(keys, WorkerKey) else keys.worker())
         self._hear, self._gone = hear, gone
@@ -338,7 +346,7 @@ class FolderListener(Listener):
                 self._refuse(str(error))
                 return heard
             except FrameError:
-                self.refused["frame"] += 1
+                self._refusals.add("frame")
                 self._drop(link)
                 return heard
             if data is None:
@@ -356,7 +364,7 @@ class FolderListener(Listener):
     def _refuse(self, text: str) -> None:
         if text not in self._refused_names and len(self._refused_names) < 1000:
             self._refused_names.add(text)
-            self.refused["foreign"] += 1
+            self._refusals.add("foreign")
 
     def _drop(self, link: str) -> None:
         peer = self._peers.pop(link, None)

@@ -7,20 +7,17 @@ import queue
 import select
 import socket
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from time import monotonic
 
 from photinus.core.errors import AuthenticationError, FrameError, LinkError, NotReadyError
 from photinus.transport.credentials import Credentials, WorkerKey
 from photinus.transport.frames import Frame, encode
 from photinus.transport.link import Gone, Hear, Listener, Peer
+from photinus.transport.refusals import OnRefused, Refusals
 from photinus.transport.wire import Inlet, Limits, Wire, admit
 
-__all__ = ["OnRefused", "TcpListener", "TcpPeer"]
-
-OnRefused = Callable[[Mapping[str, int]], None]
-"""Told, at most once in `report_seconds`, how many were refused so far, by reason."""
+__all__ = ["TcpListener", "TcpPeer"]
 
 _FLUSH_SECONDS = 2.0
 _SETTLE_SECONDS = 0.05
@@ -104,12 +101,10 @@ class TcpListener(Listener):
         limits: Limits | None = None,
         on_refused: OnRefused | None = None,
     ) -> None:
-        self.refused: Counter[str] = Counter()
-        """By reason: full, foreign, run, silent, frame."""
         self._credentials, self._hear, self._gone = credentials, hear, gone
         self._limits = limits or Limits()
-        self._on_refused = on_refused
-        self._reported = -self._limits.report_seconds
+        self._refusals = Refusals(on_refused, self._limits.report_seconds)
+        self.refused = self._refusals.counts
         self._context = credentials.server_context()
         self._lock = threading.Lock()
         self._peers: dict[threading.Thread, TcpPeer | None] = {}
@@ -141,7 +136,7 @@ class TcpListener(Listener):
                 continue
             except OSError:
                 # out of descriptors: let those that are open end first
-                self._refuse("full")
+                self._refusals.add("full")
                 select.select([self._wake], [], [], 0.1)
                 continue
             self._open(sock, f"{origin[0]}:{origin[1]}")
@@ -161,7 +156,7 @@ class TcpListener(Listener):
                 self._peers[thread] = None
         if is_full:
             sock.close()
-            self._refuse("full")
+            self._refusals.add("full")
         else:
             thread.start()
 
@@ -196,7 +191,7 @@ class TcpListener(Listener):
         except LinkError:
             reason = "silent"
         if reason:
-            self._refuse(reason)
+            self._refusals.add(reason)
             wire.linger(_LINGER_SECONDS)
         return not reason
 
@@ -228,23 +223,12 @@ class TcpListener(Listener):
                     if frame.run == self._credentials.run:
                         self._hear(peer, frame)
                     else:
-                        self._refuse("run")
+                        self._refusals.add("run")
         except FrameError:
-            self._refuse("frame")
+            self._refusals.add("frame")
             wire.cut()
         except LinkError:
             wire.cut()
-
-    def _refuse(self, reason: str) -> None:
-        with self._lock:
-            self.refused[reason] += 1
-            now = monotonic()
-            is_due = now - self._reported >= self._limits.report_seconds
-            if is_due:
-                self._reported = now
-            refused = dict(self.refused)
-        if is_due and self._on_refused is not None:
-            self._on_refused(refused)
 
     def close(self) -> None:
         """Ends all links, after what was sent before, and stops listening."""

@@ -1,0 +1,56 @@
+"""Whom a listener turned away: counted, and told of at most once in a while."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from time import monotonic
+
+__all__ = ["WORDS", "OnRefused", "Refusals"]
+
+OnRefused = Callable[[Mapping[str, int]], None]
+
+WORDS = {
+    "foreign": "without a key of this run",
+    "run": "of another run",
+    "silent": "silent",
+    "frame": "damaged",
+    "full": "too many at once",
+}
+"""Why -> in words."""
+
+
+class Refusals:
+    """Counts by reason.
+
+    Args:
+        tell: called with the counts so far, at most every `every_seconds`.
+        every_seconds: between two calls, at least.
+
+    Example:
+        >>> refusals = Refusals(lambda counts: print(dict(counts)))
+        >>> refusals.add("foreign"), refusals.add("foreign")
+        {'foreign': 1}
+        (None, None)
+        >>> refusals.counts["foreign"]
+        2
+    """
+
+    def __init__(self, tell: OnRefused | None = None, every_seconds: float = 60.0) -> None:
+        self.counts: Counter[str] = Counter()
+        self._tell, self._every_seconds = tell, every_seconds
+        self._told = -every_seconds
+        self._lock = threading.Lock()
+
+    def add(self, reason: str) -> None:
+        """Counts one."""
+        with self._lock:
+            self.counts[reason] += 1
+            now = monotonic()
+            is_due = now - self._told >= self._every_seconds
+            if is_due:
+                self._told = now
+            counts = dict(self.counts)
+        if is_due and self._tell is not None:
+            self._tell(counts)
