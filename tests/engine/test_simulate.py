@@ -110,7 +110,7 @@ def test_an_empty_partition_holds_nobody_up(field, name):
     assert played.simulation.now < 10
     assert played.simulation.steps[1] == 0
     [told] = played.tape.warnings()
-    assert told.startswith("1 of 4 partitions are empty; repartition the data")
+    assert told == "1 of 4 partitions are empty; repartition the data, or use fewer workers"
     applied = played.tape.assert_exact()
     assert played.tape.examples(applied) == 2 * 280
 

@@ -19,6 +19,7 @@ from photinus.models.schedules import Schedule
 from photinus.nodes import fence, reach
 from photinus.report.journal import read
 from photinus.report.ledger import audit
+from photinus.report.wording import line_of
 from photinus.run import job as jobs
 from photinus.run.job import Job, Source
 from photinus.run.train import resume, train
@@ -158,7 +159,7 @@ def test_a_killed_driver_leaves_no_worker_and_resumes_to_the_same_bits(driver, t
     assert audit(folder / "ledger.jsonl").is_exact
     first, second = events(folder, "RunStarted")
     assert (first.term, second.term) == (1, 2)
-    assert second.resumed_from
+    assert line_of(second).endswith(f", term 2, resumed from {second.resumed_from}")
     assert [e.state for e in events(folder, "RunEnded")] == ["done"]
 
 

@@ -220,7 +220,8 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(small, tmp_path
     started = events(tmp_path / "run", "RunStarted")[-1]
     assert started.resumed_from == names[-2]
     warned = [e.text for e in events(tmp_path / "run", "Warned")]
-    assert any(names[-1] in text and "agreed.safetensors" in text for text in warned)
+    said = f"checkpoint {names[-1]} is refused: agreed.safetensors: sha256 mismatch; got "
+    assert any(text.startswith(said) and "; expected " in text for text in warned)
     whole = train(job, small.data(), folder=tmp_path / "whole")
     assert np.array_equal(outcome.vector, whole.vector)
 

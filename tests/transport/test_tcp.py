@@ -74,8 +74,11 @@ MIXED = WorkerKey(RUN, KEY.authority, FOREIGN.certificate, FOREIGN.secret, FOREI
 def test_a_wrong_key_is_an_error_within_five_seconds(listen, ear, wrong):
     listener = listen()
     start = time.monotonic()
-    with pytest.raises(AuthenticationError, match="keys of different runs"):
+    with pytest.raises(AuthenticationError) as refused:
         TcpLink(listener.address, wrong)
+    said = str(refused.value)
+    assert said.startswith("the two sides hold keys of different runs; got ")
+    assert said.endswith("; give each worker a key of this very run")
     assert time.monotonic() - start < 5
     ear.until(lambda: listener.refused == {"foreign": 1})
     assert_still_serves(listener)
