@@ -278,8 +278,7 @@ class FolderListener(Listener):
         self._seal = _Seal(keys if isinstance(keys, WorkerKey) else keys.worker())
         self._hear, self._gone = hear, gone
         self.address = SCHEME + self._place.address
-        self._peers: dict[str, FolderPeer] = {}
-        self._refused_names: set[str] = set()
+        self._peers, self._refused_names = dict[str, FolderPeer](), set[str]()
         self._ended: set[str] = set()
         """Links that were: whoever put their files back would have them heard once more."""
         self._queue: _Queue = queue.SimpleQueue()
