@@ -114,16 +114,18 @@ def elephas(diary: Diary, *, is_synchronous: bool) -> str:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     import numpy as np
-    from elephas.utils import to_simple_rdd
     from pyspark.sql import SparkSession
     from tensorflow import keras
 
     master = f"local[{WORKERS},20]"
     spark = SparkSession.builder.master(master).config("spark.ui.enabled", "false").getOrCreate()
     (diary.place / "began").write_text(str(time.time()))
-    chance = np.random.default_rng(0)
-    features = chance.random((WORKERS * ROWS, FEATURES), dtype=np.float32)
-    labels = chance.integers(0, CLASSES, WORKERS * ROWS)
+
+    def rows(slot: int) -> object:
+        chance = np.random.default_rng(slot)
+        features = chance.random((ROWS, FEATURES), dtype=np.float32)
+        return zip(features, chance.integers(0, CLASSES, ROWS), strict=True)
+
     keras.utils.set_random_seed(0)
     layers = [keras.Input((FEATURES,)), keras.layers.Dense(CLASSES, activation="softmax")]
     model = keras.Sequential(layers)
@@ -134,7 +136,7 @@ def elephas(diary: Diary, *, is_synchronous: bool) -> str:
     else:
         spark_model = served(model, diary)
     try:
-        spark_model.fit(to_simple_rdd(spark.sparkContext, features, labels), **how)
+        spark_model.fit(spark.sparkContext.range(WORKERS, numSlices=WORKERS).flatMap(rows), **how)
     except Exception as error:
         lines = [line for line in str(error).splitlines() if line.strip()]
         return next((line for line in lines if "Error" in line), lines[0])
@@ -149,12 +151,12 @@ def averaging(model: object, diary: Diary) -> tuple[object, list[object]]:
     from tensorflow import keras
 
     class Noted(keras.callbacks.Callback):
-        def on_train_batch_end(self, *_: object) -> None:
+        def on_train_batch_end(self, *_: object, **__: object) -> None:
             from pyspark import TaskContext
 
             diary.step(TaskContext.get().partitionId())
 
-    return SparkModel(model, num_workers=WORKERS), [Noted()]
+    return SparkModel(model), [Noted()]
 
 
 def served(model: object, diary: Diary) -> object:
@@ -181,7 +183,7 @@ def served(model: object, diary: Diary) -> object:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    found = AsynchronousSparkModel(model, num_workers=WORKERS, frequency="batch", port=port)
+    found = AsynchronousSparkModel(model, frequency="batch", port=port)
     found.client = Noted(port)
     return found
 
@@ -250,8 +252,8 @@ def suffered(peer: str, python: str, fault: str) -> dict[str, object]:
         "ended": told,
         "its program stood, too": is_standing,
         "lives": len(lives),
-        "longest time without a step, s": standstill(at, lives + others, float(moment)),
-        "the same of the worker, s": standstill(at, lives, float(moment)),
+        "longest time without a step of its own, s": standstill(at, lives, float(moment)),
+        "... of one of the others, s": standstill(at, others, float(moment), WORKERS - 1),
         "until its share counts again, s": counted(peer, lives, at) if told == "done" else None,
         "from the fault to the end, s": round(float(moment) - at, 1),
         "examples redone": (sum(map(len, lives)) - STEPS) * BATCH if told == "done" else None,
@@ -261,11 +263,11 @@ def suffered(peer: str, python: str, fault: str) -> dict[str, object]:
     }
 
 
-def standstill(at: float, lives: list[list[float]], ended: float) -> float:
+def standstill(at: float, lives: list[list[float]], ended: float, workers: int = 1) -> float:
     """Returns the longest time between two steps from the fault on, or from one to the end."""
     steps = sorted(step for life in lives for step in life if step > at)
-    is_over = len(steps) < STEPS - AT
-    return round(max(b - a for a, b in pairwise([at, *steps, *[ended] * is_over])), 2)
+    is_cut = sum(map(len, lives)) < workers * STEPS
+    return round(max(b - a for a, b in pairwise([at, *steps, *[ended] * is_cut])), 2)
 
 
 def counted(peer: str, lives: list[list[float]], at: float) -> float:
