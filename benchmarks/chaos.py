@@ -7,7 +7,8 @@ timed wait, so that the others cannot use the victim's core: each process is a m
 With a share, as 0.2, steps are real ones of the network 784-500-500-2000-10 on MNIST, and each
 worker is held to so much of a core instead (as by `scaling.py`: root; cgroup v1). The engine is
 `local`, or `spark`: tasks of the Spark that PYSPARK_SUBMIT_ARGS names, on whose executors `chaos`
-and `scaling` can be imported.
+and `scaling` can be imported. With `executors` that is killed in which a worker lives; they must be
+processes of this machine.
 Capacity is what is left when a worker's time
 is taken out from its fault until it can work again: a frozen one's until it wakes, a cut one's
 until its network is whole, a killed one's until its new process is there.
@@ -23,9 +24,10 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +37,7 @@ from photinus.core.clock import Steps
 from photinus.core.events import Event, RoundClosed, WorkerJoined
 from photinus.core.parameters import Vector
 from photinus.engine.base import ArrayData, Assignment
-from photinus.engine.faults import Faults
+from photinus.engine.faults import KILL, Fault, Faults
 from photinus.engine.local import LocalEngine
 from photinus.engine.spark import SparkEngine
 from photinus.feed import mnist
@@ -60,7 +62,7 @@ WAYS: dict[str, Agreement] = {
     "downpour": downpour(every=Steps(10)),
     "publish": publish(every=Steps(10)),
 }
-ENGINES = {"local": LocalEngine, "spark": SparkEngine}
+ENGINES = {"local": LocalEngine, "spark": SparkEngine, "executors": SparkEngine}
 
 
 class WaitingModel(Model):
@@ -119,6 +121,34 @@ class Watch:
         return int(np.interp(end, times, counts) - np.interp(begin, times, counts))
 
 
+@dataclass
+class Hunter:
+    """Kills the executors of workers, each so long after a worker took its seat as planned."""
+
+    kills: list[Fault]
+    diary: Path
+    leases: Counter[int] = field(default_factory=Counter)
+
+    def __call__(self, slot: int, pid: int) -> None:
+        """A worker took its seat."""
+        self.leases[slot] += 1
+        for fault in self.kills:
+            if (fault.slot, fault.lease) == (slot, self.leases[slot]):
+                timer = threading.Timer(fault.at_seconds or 0.0, self._kill, (fault, pid))
+                timer.daemon = True
+                timer.start()
+
+    def _kill(self, fault: Fault, pid: int) -> None:
+        executor = _parent(_parent(pid))  # a worker is forked from the executor's daemon
+        with self.diary.open("a") as file:
+            file.write(json.dumps({**fault.told(), "unix_seconds": time.time()}) + "\n")
+        os.kill(executor, signal.SIGKILL)
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def planned(seconds: float) -> Faults:
     """A fault every 30 s, of each worker in turn, of each kind in turn."""
     faults, last, lease = Faults(), [0.0] * WORKERS, [1] * WORKERS
@@ -165,7 +195,7 @@ def away(notes: list[dict], watch: Watch, begin: float, end: float) -> float:
 
 
 def trained(
-    engine: type[LocalEngine | SparkEngine],
+    engine: str,
     way: str,
     seconds: float,
     faults: Faults,
@@ -176,14 +206,19 @@ def trained(
     program, data = work(way, is_real=share > 0)
     run = secrets.token_bytes(16)
     book = Book(folder / "ledger.jsonl", run)
-    with shares(WORKERS, share) if share else nullcontext() as enter:
+    hunter = None
+    if engine == "executors":
+        kills = [fault for fault in faults.planned if fault.kind == KILL]
+        hunter = Hunter(kills, folder / "diary.jsonl")
+        faults = replace(faults, planned=tuple(f for f in faults.planned if f.kind != KILL))
+    with shares(WORKERS, share) if share else nullcontext(hunter) as enter:
         if share:  # the driver is not held, nor are the processes that it starts until they join
             (CGROUP / "cgroup.procs").write_text(str(os.getpid()))
         end = (os.getpid(), signal.SIGINT)
         signal.signal(signal.SIGINT, signal.default_int_handler)  # which shells' `&` switches off
         watch = Watch(threading.Timer(seconds + WARM_SECONDS, os.kill, end).start, enter)
         with suppress(KeyboardInterrupt):
-            engine(faults=faults).run(
+            ENGINES[engine](faults=faults).run(
                 Assignment(program=program, data=data, run=run, emit=watch.emit, enter=book.enter)
             )
     book.close()
@@ -195,7 +230,7 @@ def main(engine: str, way: str, seconds: float, *, is_harmed: bool, share: float
         diary = Path(place) / "diary.jsonl"
         diary.touch()
         faults = planned(seconds).noted_in(str(diary)) if is_harmed else Faults()
-        watch = trained(ENGINES[engine], way, seconds, faults, share, Path(place))
+        watch = trained(engine, way, seconds, faults, share, Path(place))
         notes = [json.loads(line) for line in diary.read_text().splitlines()]
         found = audit(Path(place) / "ledger.jsonl")
     begin = watch.applied[0][0] + WARM_SECONDS / 2

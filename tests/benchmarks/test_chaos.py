@@ -37,6 +37,31 @@ def test_capacity_is_lost_until_a_worker_can_work_again(chaos):
     assert chaos.away(notes, watch, 0.0, 200.0) == pytest.approx(4.5 + 8.0 + 1.0)
 
 
+def test_who_is_hunted_is_the_executor_of_the_lease_that_was_planned(chaos, tmp_path, monkeypatch):
+    killed, timers = [], []
+    monkeypatch.setattr(chaos, "_parent", {30: 20, 20: 10}.get)
+    monkeypatch.setattr(chaos.os, "kill", lambda *hit: killed.append(hit))
+
+    class Timer:
+        def __init__(self, seconds, do, what):
+            timers.append((seconds, lambda: do(*what)))
+
+        def start(self):
+            pass
+
+    monkeypatch.setattr(chaos.threading, "Timer", Timer)
+    kills = list(chaos.Faults().kill(slot=1, at_seconds=7.0, lease=2).planned)
+    hunter = chaos.Hunter(kills, tmp_path / "diary")
+    for slot, pid in ((1, 3), (0, 4), (1, 30)):
+        hunter(slot, pid)
+    [(seconds, strike)] = timers
+    strike()
+    assert seconds == 7.0
+    assert killed == [(10, chaos.signal.SIGKILL)]
+    [note] = map(json.loads, (tmp_path / "diary").read_text().splitlines())
+    assert (note["kind"], note["slot"]) == ("kill", 1)
+
+
 def test_examples_are_counted_between_two_moments(chaos):
     watch = chaos.Watch(applied=[(0.0, 0), (10.0, 100), (20.0, 300)])
     assert watch.between(5.0, 15.0) == 150

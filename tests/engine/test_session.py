@@ -116,6 +116,17 @@ def test_a_start_that_fails_is_one_sentence(pyspark, monkeypatch):
     )
 
 
+def test_a_cluster_that_lets_nobody_in_is_told_without_javas_trace(pyspark, monkeypatch):
+    said = "An error occurred while calling None.X.\n: java.lang.IllegalStateException: a stopped"
+    monkeypatch.setattr(Builder, "failure", RuntimeError(f"{said} context\n\tat org.apache"))
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--master spark://one:7077 pyspark-shell")
+    with pytest.raises(NotReadyError) as caught:
+        session.spark_session(1)
+    assert "got java.lang.IllegalStateException: a stopped context; look at" in str(caught.value)
+    assert "spark.authenticate.secret" in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     ("master", "setting", "failures"),
     [

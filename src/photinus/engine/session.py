@@ -24,6 +24,10 @@ __all__ = ["interruptible", "is_connect", "session_warnings", "spark_session"]
 _RETRIES: Final = 20  # far more, and one bad row in a query of the user's is tried for minutes
 _OF_OTHERS: Final = ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_REMOTE")
 """In the environment: somebody else has said which Spark it is."""
+_THEIRS: Final = (
+    "look at what Spark says above; a cluster that authenticates asks for its own "
+    "spark.authenticate.secret, in spark-defaults.conf of the folder SPARK_CONF_DIR"
+)
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 
 
@@ -87,7 +91,7 @@ def spark_session(
         return active
     started = SparkContext._active_spark_context is not None
     if started or any(os.environ.get(key) for key in _OF_OTHERS):
-        return SparkSession.builder.getOrCreate()
+        return _begun(SparkSession.builder, _THEIRS)
     os.environ["JAVA_HOME"] = ensure_java()
     for key in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         os.environ.setdefault(key, sys.executable)
@@ -96,12 +100,17 @@ def spark_session(
     for key, value in {**_settings(workers), **(extra or {})}.items():
         builder = builder.config(key, value)
     _hush()
+    return _begun(builder, "photinus doctor")
+
+
+def _begun(builder: SparkSession.Builder, do: str) -> SparkSession:
     try:
         return builder.getOrCreate()
     except Exception as error:
-        raise NotReadyError(
-            "Spark did not start", got=str(error).strip().partition("\n")[0], do="photinus doctor"
-        ) from error
+        text = str(error).strip()
+        java = re.search(r"^: (.+)", text, re.MULTILINE)
+        got = java[1] if java else text.partition("\n")[0]
+        raise NotReadyError("Spark did not start", got=got, do=do) from error
 
 
 def is_connect(spark: SparkSession) -> bool:
