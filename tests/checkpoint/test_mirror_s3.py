@@ -73,6 +73,30 @@ def test_another_machine_goes_on_from_the_newest_checkpoint(coordinator):
         mirror.push()
 
 
+def test_of_many_that_claim_a_term_at_once_one_gets_it(server, tmp_path):
+    """The store itself decides: a second one that would write the same name is refused."""
+    claimed, gate = [], threading.Barrier(6)
+
+    def claim(number):
+        folder = RunFolder(tmp_path / f"{number}")
+        mirror, term = Mirror(f"s3://runs/{tmp_path.name}", folder.path), folder.claim_term()
+        gate.wait(20)
+        try:
+            mirror.claim(term)
+        except FencedError as error:
+            claimed.append(str(error))
+        else:
+            claimed.append(number)
+
+    threads = [threading.Thread(target=claim, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sum(isinstance(found, int) for found in claimed) == 1, claimed
+    assert sum("another coordinator has taken this run" in str(found) for found in claimed) == 5
+
+
 def test_the_last_finite_one_stays(coordinator):
     _, store, mirror = coordinator("first")
     save(store, 1)

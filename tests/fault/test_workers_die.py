@@ -2,6 +2,8 @@
 
 import json
 import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -22,12 +24,12 @@ EPOCHS = 1500.0
 class Watch:
     """Follows a run in which worker 1 suffers."""
 
-    def __init__(self, tiny, folder, epochs=EPOCHS, **fields):
+    def __init__(self, tiny, folder, epochs=EPOCHS, lease_seconds=5.0, **fields):
         self.path, self.run = folder / "ledger.jsonl", os.urandom(16)
         self.book, self.events = Book(self.path, self.run), []
         self.diary, self.epochs = folder / "diary.jsonl", epochs
         recipe = averaging(every=Steps(20), codec="fp32")
-        program = tiny.program(recipes=(recipe,), epochs=epochs)
+        program = tiny.program(recipes=(recipe,), epochs=epochs, lease_seconds=lease_seconds)
         self.assignment = tiny.assignment(
             program, run=self.run, emit=self.events.append, enter=self.book.enter, **fields
         )
@@ -128,6 +130,25 @@ def test_a_frozen_process_is_left_out_fenced_and_comes_back(tiny, tmp_path):
     assert len(watch.pids(1)) == 1, "the same process"
     assert any(e.slots == (0,) for e in watch.of(RoundClosed)), "rounds closed without it"
     assert watch.book.counts["fenced"] >= 1, "what it said when it woke"
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize("kind", ["kill", "freeze"])
+def test_a_worker_lost_on_a_folders_road_takes_its_seat_again(tiny, tmp_path, kind):
+    """Silence alone tells there, as a folder closes no connection."""
+    faults = {
+        "kill": Faults().kill(slot=1, step=107),
+        "freeze": Faults().freeze(slot=1, step=107, seconds=9.0),
+    }
+    with TemporaryDirectory(dir="/dev/shm") as road:
+        watch = Watch(tiny, tmp_path, lease_seconds=4.0, road=road)
+        watch.trained(LocalEngine, faults[kind])
+        assert list(Path(road).iterdir()) == []
+    assert_went_on(watch)
+    assert [e.reason for e in watch.of(WorkerLost)] == ["no sign of life from it for 4 s"]
+    assert any(e.slots == (0,) for e in watch.of(RoundClosed)), "rounds closed without it"
+    assert len(watch.pids(1)) == (2 if kind == "kill" else 1)
 
 
 @pytest.mark.spark

@@ -44,6 +44,7 @@ BUFFERS_EVERY = 50
 """With agreement on gradients, float buffers are averaged every so many steps."""
 FINGERPRINT_EVERY = 20
 """Every so many rounds a push says which bits its worker holds as agreed."""
+_NO_MEMORY = ("allocate memory", "out of memory")
 
 
 class Pace(NamedTuple):
@@ -181,6 +182,9 @@ def _learnt(bench: Bench, batch: Batch) -> tuple[Vector, Mapping[str, float]]:
     except Exception as error:
         first = at - len(batch.features)
         error.add_note(f"in {bench.where}, in the batch of its examples {first} to {at - 1}")
+        said = str(error).lower()  # torch raises no MemoryError
+        if isinstance(error, MemoryError) or any(words in said for words in _NO_MEMORY):
+            error.add_note("memory ran out: use a smaller batch, or fewer workers")
         raise
 
 

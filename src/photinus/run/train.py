@@ -100,7 +100,9 @@ def train(
     run = secrets.token_bytes(16)
     with _Run(job, place, run, sinks, mirror) as running:
         saved = json.dumps({"run": run.hex(), "job": job.to_dict()}, indent=1)
-        (place.path / "job.json").write_text(saved + "\n")
+        noted = place.path / "job.json"
+        noted.touch(mode=0o600)
+        noted.write_text(saved + "\n")
         return running.train(data, test, engine, cut=None)
 
 
@@ -264,6 +266,7 @@ class _Run:
         save_trained(self.job, result, self.place.model)
         metrics, interval = self._measure(result, test)
         self._end("done", metrics)
+        self.place.report.touch(mode=0o600)
         page.save(self.place.events, self.place.report)
         address = "" if self.mirror is None else self.mirror.address
         return Outcome(self.place.path, result.vectors[-1], metrics, interval, address)
