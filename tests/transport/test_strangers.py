@@ -4,8 +4,9 @@ import gc
 import os
 import random
 import socket
+import threading
 import tracemalloc
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +73,59 @@ def test_a_thousand_bad_connections_get_no_answer_and_cost_a_worker_nothing(ear)
     assert said < 3_000, "an alert, or TLS's own greeting, and nothing of ours"
     assert {frame.kind for _, frame in ear.heard} == {"fetch"}
     assert len(ear.reports) == 1, "told once a minute at most"
+
+
+class Tap:
+    """A way to a listener that keeps what goes to it."""
+
+    def __init__(self, listener):
+        self.kept, self.where = bytearray(), parse_address(listener.address)
+        self.entry = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.entry.getsockname()[1]}"
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
+
+    def _serve(self):
+        with self.entry, self.entry.accept()[0] as inner, self._dial() as outer:
+            back = threading.Thread(target=self._pump, args=(outer, inner, bytearray()))
+            back.start()
+            self._pump(inner, outer, self.kept)
+            back.join(10)
+
+    def _dial(self):
+        return socket.create_connection(self.where, 10)
+
+    @staticmethod
+    def _pump(source, target, kept):
+        with suppress(OSError):
+            while data := source.recv(65536):
+                kept.extend(data)
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def say_again(self):
+        with self._dial() as sock, suppress(OSError):
+            sock.sendall(self.kept)
+            while sock.recv(65536):
+                pass
+
+
+def test_what_was_recorded_on_the_wire_and_is_said_again_is_never_heard(ear):
+    """A session's keys are new every time: bytes of an older one are no greeting of a worker."""
+    credentials = Credentials.make(RUN)
+    listener = TcpListener("127.0.0.1", credentials, ear.hear, ear.gone, None, ear.refuse)
+    with closing(listener):
+        tap, question = Tap(listener), Frame("fetch", RUN, arrays=(np.arange(9.0),))
+        with closing(TcpLink(tap.address, credentials.worker())) as link:
+            link.exchange(question, 10)
+        tap.thread.join(10)
+        assert len(tap.kept) > 1_000
+        for _ in range(3):
+            tap.say_again()
+        ear.until(lambda: sum(listener.refused.values()) == 3)
+        assert [frame.kind for _, frame in ear.heard] == ["fetch"]
+        with closing(TcpLink(listener.address, credentials.worker())) as link:
+            assert [frame.kind for frame in link.exchange(question, 10)] == ["fetch"]
 
 
 def spoiled(chance, whole):

@@ -2,7 +2,7 @@ import socket
 import ssl
 import threading
 import time
-from contextlib import ExitStack, closing, suppress
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -41,36 +41,6 @@ def listen(ear):
     for listener in opened:
         listener.close()
         assert listener.connections == 0
-
-
-@pytest.fixture
-def relay():
-    """Opens a way to a listener that records what goes to it."""
-    with ExitStack() as opened:
-
-        def pump(source, target, kept):
-            with suppress(OSError):
-                while data := source.recv(65536):
-                    kept.extend(data)
-                    target.sendall(data)
-                target.shutdown(socket.SHUT_WR)
-
-        def open_(listener):
-            kept, entry = bytearray(), opened.enter_context(socket.create_server(("127.0.0.1", 0)))
-
-            def serve():
-                inner, _ = entry.accept()
-                outer = dial(listener)
-                opened.callback(inner.close)
-                opened.callback(outer.close)
-                back = threading.Thread(target=pump, args=(outer, inner, bytearray()), daemon=True)
-                back.start()
-                pump(inner, outer, kept)
-
-            threading.Thread(target=serve, daemon=True).start()
-            return f"127.0.0.1:{entry.getsockname()[1]}", kept
-
-        yield open_
 
 
 def dial(listener):
@@ -169,24 +139,6 @@ def test_a_server_key_cannot_pose_as_a_worker(listen):
     listener = listen()
     with pytest.raises(AuthenticationError):
         TcpLink(listener.address, TLS._server)
-    assert_still_serves(listener)
-
-
-def test_what_was_recorded_on_the_wire_and_is_said_again_is_never_heard(listen, ear, relay):
-    """A session's keys are new every time: bytes of an older one are no greeting of a worker."""
-    listener = listen()
-    address, recorded = relay(listener)
-    with closing(TcpLink(address, TLS.worker())) as link:
-        link.exchange(Frame("fetch", RUN, arrays=(np.arange(9.0),)), 10)
-    assert [frame.kind for _, frame in ear.heard] == ["fetch"]
-    assert len(recorded) > 1_000
-    for _ in range(3):
-        sock = dial(listener)
-        with suppress(OSError):
-            sock.sendall(recorded)
-        until_dropped(sock)
-    ear.until(lambda: sum(listener.refused.values()) == 3)
-    assert [frame.kind for _, frame in ear.heard] == ["fetch"]
     assert_still_serves(listener)
 
 
