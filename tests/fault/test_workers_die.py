@@ -161,3 +161,33 @@ def test_a_killed_worker_of_spark_takes_its_seat_again(spark, tiny, tmp_path):
     watch = Watch(tiny, tmp_path).trained(engine, Faults().kill(slot=1, step=107))
     assert watch.happened == [("kill", 1, 107, 1)]
     assert_went_on(watch)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_every_fault_that_has_a_name_happens_to_a_worker_of_spark(spark, tiny, tmp_path):
+    """One life after the other: spoiled, cut off, frozen, killed; another worker is slow."""
+    from photinus.engine.spark import SparkEngine
+
+    faults = Faults().slow(slot=0, factor=1.5).nan(slot=1, step=47)
+    faults = faults.cut(slot=1, step=107, seconds=3.0, lease=2)
+    faults = faults.freeze(slot=1, step=107, seconds=7.0, lease=3).kill(slot=1, step=107, lease=4)
+    watch = Watch(tiny, tmp_path, epochs=4000.0)
+    watch.trained(lambda faults: SparkEngine(spark, faults), faults, dropped=20 * 8)
+    assert watch.happened == [
+        ("nan", 1, 47, 1),
+        ("cut", 1, 107, 2),
+        ("freeze", 1, 107, 3),
+        ("kill", 1, 107, 4),
+    ]
+    assert (watch.leases(0), watch.leases(1)) == ([1], [1, 2, 3, 4, 5])
+    assert [e.reason for e in watch.of(WorkerLost)] == [
+        "its connection closed and did not come back",
+        "no sign of life from it for 5 s",
+        "its connection closed and did not come back",
+    ]
+    told = "worker 1 pushed numbers that are not finite; got dropped (1 of 3); "
+    told += "look at its rows, or lower the learning rate"
+    assert [text for text in watch.warnings if not text.startswith("Spark gives a task")] == [told]
+    assert watch.book.counts["fenced"] >= 1, "what it said when it woke"
