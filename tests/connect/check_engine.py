@@ -16,8 +16,10 @@ pytestmark = pytest.mark.spark
 
 
 def test_every_recipe_gives_the_bits_of_the_simulator(connected, assignment, tiny, tmp_path):
-    events = []
-    result = SparkEngine(connected).run(assignment(emit=events.append))
+    events, book = [], Book(tmp_path / "ledger.jsonl", bytes(16))
+    result = SparkEngine(connected).run(assignment(emit=events.append, enter=book.enter))
+    book.close()
+    assert audit(tmp_path / "ledger.jsonl").is_exact, audit(tmp_path / "ledger.jsonl").offences[:3]
     expected = SimulatedEngine().run(tiny.assignment())
     for ours, theirs in zip(result.vectors, expected.vectors, strict=True):
         assert np.array_equal(ours, theirs)
