@@ -100,6 +100,9 @@ class Rows:
     def mapped(self, function: Transform) -> Rows | None:
         """Returns the rows with transformed features and the same order; None without room for it.
 
+        They are transformed in the order of their content: a row's last bits depend on the rows
+        that a matrix product takes together.
+
         Args:
             function: features [m, ...] as they are handed out, to features [m, ...].
 
@@ -109,8 +112,10 @@ class Rows:
         if not len(self):
             return self
         out: Array | None = None
-        for start in range(0, len(self.features), _CHUNK_ROWS):
-            chunk = scaled(self.features[start : start + _CHUNK_ROWS].copy(), self.scale)
+        order = np.argsort(self.keys, kind="stable")
+        for start in range(0, len(order), _CHUNK_ROWS):
+            index = order[start : start + _CHUNK_ROWS]
+            chunk = scaled(np.take(self.features, index, axis=0), self.scale)
             given = np.asarray(function(chunk))
             if len(given) != len(chunk):
                 wrong = f"a transform of {len(chunk)} rows must give as many"
@@ -120,7 +125,7 @@ class Rows:
                 and (out := self.room((len(self.features), *given.shape[1:]), given.dtype)) is None
             ):
                 return None
-            out[start : start + len(chunk)] = given
+            out[index] = given
         assert out is not None
         return Rows(out, self.labels, self.order, self.keys, None, self.room)
 
