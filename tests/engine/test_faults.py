@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -191,6 +192,14 @@ def test_a_process_stops_itself_and_is_woken(tmp_path):
     assert ended.stdout == "went on\n", ended.stderr
     assert time.monotonic() - began > 0.4
     assert note["kind"] == "freeze"
+
+
+@pytest.mark.parametrize("fault", [Faults().kill, partial(Faults().freeze, seconds=1.0)])
+def test_an_executor_that_is_no_process_of_its_own_is_refused(tmp_path, fault):
+    planned = fault(slot=0, step=1, executor=True).planned[0]
+    with pytest.raises(UsageError, match="an executor of Spark's; got a worker without one"):
+        Harm(str(tmp_path / "diary")).happen(planned, 0.0)
+    assert not list(tmp_path.iterdir()), "nothing is noted that does not happen"
 
 
 def test_a_cut_ends_all_links_and_hinders_new_ones_for_a_while():

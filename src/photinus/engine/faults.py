@@ -46,6 +46,8 @@ class Fault:
     """How long it lasts; of `kill`, when the simulator starts the worker again."""
     factor: float = 1.0
     """How many times as long a step takes."""
+    executor: bool = False
+    """It befalls the Java process of the worker's executor; a simulated one has one worker."""
     LIMITS = {  # noqa: RUF012
         "kind": one_of(COPY, CUT, FREEZE, KILL, NAN, SLOW),
         "slot": whole(0),
@@ -64,8 +66,9 @@ class Fault:
 
     def told(self) -> dict[str, object]:
         """Returns what a diary says of it."""
-        names = ("kind", "slot", "lease", "step", "at_seconds")
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        names = ("kind", "slot", "lease", "step", "at_seconds", "executor")
+        pairs = ((name, getattr(self, name)) for name in names)
+        return {name: value for name, value in pairs if value is not None and value is not False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +102,8 @@ class _When(NamedTuple):
     at_seconds: float | None
     lease: int
 
-    def fault(self, kind: str, slot: int, seconds: float = 0.0) -> Fault:
-        return Fault(kind=kind, slot=slot, seconds=seconds, **self._asdict())
+    def fault(self, kind: str, slot: int, seconds: float = 0.0, *, executor: bool = False) -> Fault:
+        return Fault(kind=kind, slot=slot, seconds=seconds, executor=executor, **self._asdict())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,10 +132,14 @@ class Faults:
         at_seconds: float | None = None,
         lease: int = 1,
         back_seconds: float = 0.5,
+        executor: bool = False,
     ) -> Faults:
-        """A worker dies (SIGKILL), and is started again, in the simulator after `back_seconds`."""
+        """A worker dies (SIGKILL), and is started again, in the simulator after `back_seconds`.
+
+        With `executor` its executor's Java process does, and all workers there with it.
+        """
         when = _When(step, at_seconds, lease)
-        return self._and(when.fault(KILL, slot, seconds=back_seconds))
+        return self._and(when.fault(KILL, slot, seconds=back_seconds, executor=executor))
 
     def freeze(
         self,
@@ -142,10 +149,14 @@ class Faults:
         seconds: float,
         at_seconds: float | None = None,
         lease: int = 1,
+        executor: bool = False,
     ) -> Faults:
-        """A worker stands still (SIGSTOP) with its links open, and goes on after `seconds`."""
+        """A worker stands still (SIGSTOP) with its links open, and goes on after `seconds`.
+
+        With `executor` its executor's Java process does, while the workers there live.
+        """
         when = _When(step, at_seconds, lease)
-        return self._and(when.fault(FREEZE, slot, seconds=seconds))
+        return self._and(when.fault(FREEZE, slot, seconds=seconds, executor=executor))
 
     def cut(
         self,

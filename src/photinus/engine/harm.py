@@ -10,14 +10,16 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 
-from photinus.core.errors import LinkLostError
+from photinus.core.errors import LinkLostError, UsageError
 from photinus.engine.faults import CUT, FREEZE, KILL, SLOW, Fault
 from photinus.transport.link import Link
 
 __all__ = ["Cable", "Harm"]
 
 _WAKE = 'sleep "$1"; kill -CONT "$2"'
+_EXECUTOR = b"CoarseGrainedExecutorBackend"
 
 
 class Cable:
@@ -74,11 +76,12 @@ class Harm:
         if fault.kind == SLOW:
             threading.Event().wait((fault.factor - 1) * step_seconds)
             return
+        victim = _executor() if fault.executor else os.getpid()
         self._note(fault)
         if fault.kind == KILL:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(victim, signal.SIGKILL)
         elif fault.kind == FREEZE:
-            _freeze(fault.seconds)
+            _freeze(victim, fault.seconds)
         elif fault.kind == CUT:
             self.cable.cut(fault.seconds)
 
@@ -93,8 +96,24 @@ class Harm:
             os.close(file)
 
 
-def _freeze(seconds: float) -> None:
-    """Stops this process; one that it starts for that wakes it again."""
-    command = ["/bin/sh", "-c", _WAKE, "wake", f"{seconds:g}", str(os.getpid())]
+def _executor() -> int:
+    """Returns the Java process of the executor that this process is a worker of.
+
+    Raises:
+        UsageError: there is none: where all of Spark is one process the driver would die.
+    """
+    pid = os.getppid()
+    while pid > 1:
+        process = Path("/proc", str(pid))
+        if _EXECUTOR in (process / "cmdline").read_bytes():
+            return pid
+        pid = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+    do = "use a cluster, or local-cluster[executors,cores,memory]"
+    raise UsageError("a fault befalls an executor of Spark's", got="a worker without one", do=do)
+
+
+def _freeze(pid: int, seconds: float) -> None:
+    """Stops a process; one that is started for that wakes it again."""
+    command = ["/bin/sh", "-c", _WAKE, "wake", f"{seconds:g}", str(pid)]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0):  # noqa: S603
-        os.kill(os.getpid(), signal.SIGSTOP)
+        os.kill(pid, signal.SIGSTOP)

@@ -1,5 +1,6 @@
 """Executors are killed and frozen, hosts are lost: the others go on, and every push counts once."""
 
+import json
 import signal
 import time
 
@@ -40,6 +41,27 @@ def test_a_killed_executor_costs_its_seats_for_a_while_and_nobody_elses(runs, re
     assert run.reasons() == {"its connection closed and did not come back"}
     lost = {line["slot"] for line in run.of("WorkerLost")}
     assert lost == slots
+
+
+def test_an_executor_is_frozen_and_killed_by_name(field, long_job, tmp_path):
+    """Its workers live beside a frozen one, and die with a killed one; each fault is noted."""
+    _, driver = field
+    faults = Faults().freeze(slot=1, step=100, seconds=3.0, executor=True)
+    faults = faults.kill(slot=1, step=400, executor=True).noted_in(str(tmp_path / "diary"))
+    for slot in range(4):
+        faults = faults.slow(slot, 15.0)
+    driver.start("by name", *long_job(2_000, 4), faults=faults)
+    driver.result("by name", seconds=400)
+    noted = [json.loads(line) for line in (tmp_path / "diary").read_text().splitlines()]
+    assert [(n["kind"], n["executor"], n["step"]) for n in noted] == [
+        ("freeze", True, 100),
+        ("kill", True, 400),
+    ]
+    lost = driver.of("WorkerLost", "by name")
+    assert len({line["slot"] for line in lost}) == len(lost) == 2, "both of the killed executor"
+    assert {line["reason"] for line in lost} == {"its connection closed and did not come back"}
+    assert 1 in {line["slot"] for line in lost}
+    assert min(line["at"] for line in lost) >= noted[1]["unix_seconds"]
 
 
 def test_a_frozen_executor_whose_python_lives_is_a_zombie_that_counts_once(runs, record_property):
