@@ -1,17 +1,23 @@
 """Errands over the encrypted link, in threads of this process."""
 
 import logging
+import socket
 import threading
 
 import numpy as np
 import pytest
 
+from photinus.core.clock import Steps
 from photinus.core.errors import DataError, LinkLostError, RunFailedError
+from photinus.engine import errand
 from photinus.engine.base import part_of
 from photinus.engine.errand import told_error
 from photinus.engine.hall import Hall
 from photinus.engine.simulated import SimulatedEngine
 from photinus.feed.rows import Rows
+from photinus.strategies.recipes import publish
+from photinus.transport.serve import TcpListener
+from photinus.transport.tcp import parse_address
 
 
 def opened(tiny, slot):
@@ -56,6 +62,24 @@ def test_what_a_worker_logs_reaches_the_driver(tiny):
         run_all(hall, open_part)
     texts = {e.text for e in events if type(e).__name__ == "Log"}
     assert texts == {"photinus: part 0 is slow", "photinus: part 1 is slow"}
+
+
+def test_a_stranger_at_a_worker_is_told_in_its_log(tiny, monkeypatch):
+    def visited(*args):
+        listener = TcpListener(*args)
+        with socket.create_connection(parse_address(listener.address), 10) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            while stranger.recv(65536):
+                pass
+        return listener
+
+    monkeypatch.setattr(errand, "TcpListener", visited)
+    program, events = tiny.program(recipes=(publish(every=Steps(4)),)), []
+    with Hall(tiny.assignment(program, emit=events.append)) as hall:
+        run_all(hall, lambda slot: opened(tiny, slot))
+    told = [(e.slot, e.text) for e in events if type(e).__name__ == "Log"]
+    assert {slot for slot, _ in told} == {0, 1}
+    assert all("turned away; got 1 without a key of this run; look who" in text for _, text in told)
 
 
 def test_an_error_of_ours_stays_what_it_is(tiny):

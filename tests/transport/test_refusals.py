@@ -1,7 +1,7 @@
 """Who is turned away is counted, and told of at most once in a while."""
 
 from photinus.transport import refusals
-from photinus.transport.refusals import WORDS, Refusals
+from photinus.transport.refusals import Refusals, refused
 
 
 def test_the_first_is_told_at_once_and_the_next_ones_once_a_minute(monkeypatch):
@@ -16,6 +16,9 @@ def test_the_first_is_told_at_once_and_the_next_ones_once_a_minute(monkeypatch):
 
 def test_nobody_need_be_told():
     turned_away = Refusals()
-    for reason in WORDS:
+    reasons = ("foreign", "run", "silent", "frame", "full")
+    for reason in reasons:
         turned_away.add(reason)
-    assert turned_away.counts == dict.fromkeys(WORDS, 1)
+    assert turned_away.counts == dict.fromkeys(reasons, 1)
+    words = "1 without a key of this run, 1 of another run, 1 silent, 1 damaged, 1 too many at once"
+    assert f"turned away; got {words}; look" in refused(turned_away.counts)

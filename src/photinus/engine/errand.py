@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import traceback
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -26,6 +27,7 @@ from photinus.transport.folder import SCHEME, FolderLink, FolderListener
 from photinus.transport.link import Gone, Hear, Link, Listener
 from photinus.transport.mesh import Mesh
 from photinus.transport.pace import Pace
+from photinus.transport.refusals import refused
 from photinus.transport.ring import Ring, gpu
 from photinus.transport.serve import TcpListener
 from photinus.transport.tcp import TcpLink
@@ -139,9 +141,9 @@ class Call:
 
         def listen(hear: Hear, gone: Gone) -> Listener:
             if isinstance(link, TcpLink):
-                return TcpListener(link.local_host, self.key, hear, gone, self.limits)
+                return TcpListener(link.local_host, self.key, hear, gone, self.limits, _log)
             own = f"{self.address.removeprefix(SCHEME)}/{uuid.uuid4().hex}"
-            return FolderListener(own, self.key, hear, gone)
+            return FolderListener(own, self.key, hear, gone, _log)
 
         def connect(address: str) -> Link:
             return self._linked_to(address, 2 * BEAT_SECONDS, self.limits)
@@ -229,6 +231,11 @@ def _place(error: Exception) -> str:
     """Returns where an error was raised: file and line."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+
+
+def _log(counts: Mapping[str, int]) -> None:
+    """Strangers at a worker: its log lines reach the driver."""
+    logging.getLogger("photinus").warning(refused(counts))
 
 
 def _ring(link: Link, backend: str, slot: int) -> Ring:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Self
 
-from photinus.core.errors import RunFailedError, message
+from photinus.core.errors import RunFailedError
 from photinus.core.events import Warned
 from photinus.engine.base import BACKENDS, SOCKETS, Assignment
 from photinus.engine.errand import Call, Errand, told_error
@@ -16,7 +16,7 @@ from photinus.nodes.service import Service, Speaks
 from photinus.transport.credentials import Credentials, WorkerKey
 from photinus.transport.folder import FolderListener
 from photinus.transport.link import Gone, Hear, Listener
-from photinus.transport.refusals import WORDS
+from photinus.transport.refusals import refused
 from photinus.transport.serve import TcpListener
 
 __all__ = ["LAST_SECONDS", "STOPPED", "Hall", "Meeting"]
@@ -65,9 +65,7 @@ class Meeting:
         return TcpListener(self._host, self._keys, hear, gone, on_refused=self._refused)
 
     def _refused(self, counts: Mapping[str, int]) -> None:
-        got = ", ".join(f"{count} {WORDS[reason]}" for reason, count in counts.items())
-        do = "look who else can reach the port, or write into the folder, of this run"
-        self._speaks.desk.emit(Warned(text=message("strangers were turned away", got=got, do=do)))
+        self._speaks.desk.emit(Warned(text=refused(counts)))
 
     def call(self, lost_seconds: float = 30.0) -> Call:
         """Returns what every worker must know, with a key of its own."""

@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from time import monotonic
 
-__all__ = ["WORDS", "OnRefused", "Refusals"]
+from photinus.core.errors import message
+
+__all__ = ["OnRefused", "Refusals", "refused"]
 
 OnRefused = Callable[[Mapping[str, int]], None]
 
-WORDS = {
+_WORDS = {
     "foreign": "without a key of this run",
     "run": "of another run",
     "silent": "silent",
@@ -19,6 +21,18 @@ WORDS = {
     "full": "too many at once",
 }
 """Why -> in words."""
+
+
+def refused(counts: Mapping[str, int]) -> str:
+    """Returns what to tell of those who were turned away so far, by reason.
+
+    Example:
+        >>> refused({"foreign": 2, "frame": 1}).partition("; look")[0]
+        'strangers were turned away; got 2 without a key of this run, 1 damaged'
+    """
+    got = ", ".join(f"{count} {_WORDS[reason]}" for reason, count in counts.items())
+    do = "look who else can reach the port, or write into the folder, of this run"
+    return message("strangers were turned away", got=got, do=do)
 
 
 class Refusals:
