@@ -8,6 +8,7 @@ from photinus.core.errors import DataError, NotReadyError, RunFailedError, Usage
 from photinus.engine.spark_job import (
     MAX_CLOSURE_BYTES,
     SparkJob,
+    Starving,
     cause_of,
     check_size,
     cure_of,
@@ -244,3 +245,19 @@ def test_a_job_that_ends_with_its_run_is_no_job_that_was_given_up():
     script, said = [], []
     see_through(Place(script, looks=1), Job(script), said.append)
     assert (script, said) == (["start"], [])
+
+
+def test_a_job_whose_copies_starve_a_worker_is_ended_after_two_minutes_and_begun_anew():
+    script, events, now = [], [], [0.0]
+    slots, job = {1}, Job(script)
+    starving = Starving(lambda: frozenset(slots), events.append, lambda: now[0])
+    for seconds, held in ((0, {1}), (119, set()), (1, {1}), (119, {1})):
+        slots, now[0] = held, now[0] + seconds
+        starving.look(job)
+    assert (script, events) == ([], []), "a task came meanwhile"
+    now[0] += 1
+    starving.look(job)
+    assert script == ["cancel"]
+    assert [event.text for event in events] == [
+        "workers [1] have no task, as copies of others' tasks hold the slots; got 120 s; a new job"
+    ]

@@ -70,3 +70,12 @@ def test_a_hello_once_more_is_of_the_same_attempt(fence):
     assert fence.seats[0].is_again(hello(0, "a", 2))
     assert not fence.seats[0].is_again(hello(0, "b"))
     assert not Fence(1).seats[0].is_again(hello(0, ""))
+
+
+def test_a_slot_is_starved_while_a_copy_waits_beside_another_one(fence):
+    fence.vacate(fence.seats[1])
+    assert not fence.starved, "nobody waits: a task may still come"
+    fence.seats[0].asking = hello(0)
+    assert fence.starved == {1}
+    fence.seats[1].asking = hello(1)
+    assert not fence.starved

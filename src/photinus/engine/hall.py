@@ -84,6 +84,10 @@ class Meeting:
         """Returns how often a slot was taken."""
         return self._service.lease(slot)
 
+    def starved(self) -> frozenset[int]:
+        """Returns the slots that wait for a task whose place a copy of another one takes."""
+        return self._service.starved()
+
     def retire(self, slot: int, attempt: str) -> None:
         """Has an attempt give its seat up after its next push."""
         self._service.retire(slot, attempt)

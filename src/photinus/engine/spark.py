@@ -27,6 +27,7 @@ from photinus.engine.hosted import Hosted
 from photinus.engine.session import interruptible, is_connect, session_warnings, spark_session
 from photinus.engine.spark_job import (
     SparkJob,
+    Starving,
     check_size,
     queried,
     see_through,
@@ -135,13 +136,19 @@ class SparkEngine(Engine):
         with held, rows as frame, Hall(assignment, host) as hall:
             passes = _Passes(hall, lambda c: job(hall.errand(self._faults), c), assignment)
             moves = Moves(Departures(spark.sparkContext), hall, assignment.emit)
+            starving = Starving(hall.starved, assignment.emit)
+
+            def beside(job: SparkJob) -> None:
+                moves.look(job.stages)
+                starving.look(job)
+
             see_through(
                 hall,
                 job(hall.errand(self._faults)),
                 assignment.emit,
                 follow=passes.next,
                 stopped=hall.stopped,
-                beside=lambda job: moves.look(job.stages),
+                beside=beside,
             )
         return hall.result()
 

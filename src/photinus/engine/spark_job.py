@@ -6,6 +6,7 @@ import contextlib
 import re
 import secrets
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -26,6 +27,7 @@ __all__ = [
     "MAX_CLOSURE_BYTES",
     "Awaited",
     "SparkJob",
+    "Starving",
     "cause_of",
     "check_size",
     "cure_of",
@@ -40,6 +42,8 @@ _LEAVE_SECONDS = 15.0
 """So long the tasks may take to end once the run is over."""
 _AGAIN = 3
 """So often a job that Spark gave up is submitted again."""
+_STARVED_SECONDS = 120.0
+"""So long a worker without a task waits for one; a lost executor may take a minute to replace."""
 _FAILURES = 3
 """So often every task may fail before the first worker has come."""
 _FIRST_SLOTS = 32
@@ -157,6 +161,39 @@ class SparkJob(threading.Thread):
         stages = {stage for job in jobs if job is not None for stage in job.stageIds}
         found = {stage: tracker.getStageInfo(stage) for stage in sorted(stages)}
         return [(stage, info.numFailedTasks) for stage, info in found.items() if info is not None]
+
+
+class Starving:
+    """Ends a job in which copies of tasks that run hold the slots that a lost task needs.
+
+    Rows that came by a shuffle are lost with an executor: Spark then runs a whole stage anew, with
+    second attempts of the tasks that still run, and what waits there waits for the run's end.
+
+    Args:
+        starved: returns the slots without a task.
+        emit: is told of it.
+        now: the time in seconds.
+    """
+
+    def __init__(
+        self,
+        starved: Callable[[], frozenset[int]],
+        emit: Callable[[Event], None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._starved, self._emit, self._now = starved, emit, now
+        self._since: float | None = None
+
+    def look(self, job: SparkJob) -> None:
+        """Looks once; the job that follows has a task for each slot."""
+        slots, now = self._starved(), self._now()
+        self._since = (self._since or now) if slots else None
+        if self._since is None or now - self._since < _STARVED_SECONDS:
+            return
+        self._since = None
+        wrong = f"workers {sorted(slots)} have no task, as copies of others' tasks hold the slots"
+        self._emit(Warned(text=message(wrong, got=f"{_STARVED_SECONDS:g} s", do="a new job")))
+        job.cancel()
 
 
 def cause_of(error: object) -> str:

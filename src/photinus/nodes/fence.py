@@ -195,6 +195,15 @@ class Fence:
         return frozenset(seat.slot for seat in self.seats.values() if seat.is_live)
 
     @property
+    def starved(self) -> frozenset[int]:
+        """The slots that nobody holds or asks for, while a copy waits beside one that is held."""
+        seats = self.seats.values()
+        if not any(seat.is_live and seat.asking is not None for seat in seats):
+            return frozenset()
+        empty = (s for s in seats if not (s.is_live or s.asking or s.closed or s.rests))
+        return frozenset(seat.slot for seat in empty)
+
+    @property
     def members(self) -> frozenset[int]:
         """The slots that a round waits for: held, and not done with their share."""
         if self._members is None:

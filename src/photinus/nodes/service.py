@@ -107,6 +107,11 @@ class Service:
         with self._lock:
             return self._coordinator.fence.seats[slot].lease
 
+    def starved(self) -> frozenset[int]:
+        """Returns the slots that wait for a task whose place a copy of another one takes."""
+        with self._lock:
+            return self._coordinator.fence.starved
+
     def retire(self, slot: int, attempt: str) -> None:
         """Has an attempt give its seat up after its next push."""
         with self._lock:
