@@ -2,8 +2,10 @@
 
 import os
 import subprocess
+import sys
 import threading
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -78,6 +80,16 @@ def hdfs(hadoop_script, tmp_path_factory):
         yield done.stdout.split()[-1], home / "conf"
     finally:
         subprocess.run(["sh", hadoop_script, "stop", str(home)], check=True, timeout=120)
+
+
+@pytest.fixture(scope="session")
+def python():
+    """The nodes' Python: this one's, without what is installed in its environment."""
+    bare = str(Path(sys.base_prefix) / "bin" / "python3")
+    done = subprocess.run([bare, "-c", "import torch"], capture_output=True, env={})
+    if done.returncode == 0:
+        pytest.skip("this Python has torch outside of an environment: nothing would be shown")
+    return bare
 
 
 class Tiny:

@@ -46,16 +46,6 @@ PHOTINUS = (sys.executable, "-c", "from photinus.cli.main import main; main()")
 
 
 @pytest.fixture(scope="module")
-def python():
-    """The nodes' Python: this one's, without what is installed in its environment."""
-    bare = str(Path(sys.base_prefix) / "bin" / "python3")
-    done = subprocess.run([bare, "-c", "import torch"], capture_output=True, env={})
-    if done.returncode == 0:
-        pytest.skip("this Python has torch outside of an environment: nothing would be shown")
-    return bare
-
-
-@pytest.fixture(scope="module")
 def cluster(clusters):
     return clusters(workers=2)
 

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -104,16 +103,6 @@ def on_hdfs(hadoop):
         f'name = "parquet"\npath = "{train}"\ntest = "{test}"\nfeatures = ["pixels"]\n'
         'label = "digit"\nscale = 0.00392156862745098\nclasses = 10'
     )
-
-
-@pytest.fixture(scope="module")
-def python():
-    """The nodes' Python: this one's, without what is installed in its environment."""
-    bare = str(Path(sys.base_prefix) / "bin" / "python3")
-    done = subprocess.run([bare, "-c", "import torch"], capture_output=True, env={})
-    if done.returncode == 0:
-        pytest.skip("this Python has torch outside of an environment: nothing would be shown")
-    return bare
 
 
 @pytest.fixture(scope="module")
