@@ -192,7 +192,8 @@ class Starving:
             return
         self._since = None
         wrong = f"workers {sorted(slots)} have no task, as copies of others' tasks hold the slots"
-        self._emit(Warned(text=message(wrong, got=f"{_STARVED_SECONDS:g} s", do="the job is ended")))
+        got = f"{_STARVED_SECONDS:g} s; the job is ended"
+        self._emit(Warned(text=message(wrong, got=got)))
         job.cancel()
 
 
