@@ -160,6 +160,19 @@ def test_a_users_own_way_to_sparks_jars_stays():
     assert "spark.yarn.archive" not in run.all_settings()
 
 
+@pytest.mark.parametrize("master", ["yarn", "spark://a:7077"])
+def test_on_a_cluster_executors_end_soon_after_their_driver_unless_the_user_says_else(master):
+    names = ("spark.executor.heartbeatInterval", "spark.executor.heartbeat.maxFailures")
+    said = Submission(master=master).all_settings()
+    assert [said[name] for name in names] == ["2s", "7"]
+    own = Submission(master=master, settings={names[1]: "60"}).all_settings()
+    assert [own[name] for name in names] == ["2s", "60"]
+
+
+def test_where_driver_and_executor_are_one_process_heartbeats_are_sparks_own():
+    assert not [name for name in Submission(master="local").all_settings() if "heartbeat" in name]
+
+
 def test_local_means_a_slot_for_every_worker_and_tasks_that_are_tried_again():
     assert Submission(master="local", workers=3).arguments()[1] == "local[3,20]"
     assert Submission(master="local[8]", workers=3).arguments()[1] == "local[8]"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import secrets
 import shutil
+import string
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +19,7 @@ from photinus.engine.corner import Corner
 from photinus.engine.session import is_connect, session_warnings
 from photinus.engine.spark import slots_of
 from photinus.engine.spark_job import SparkJob, cause_of
+from photinus.engine.submission import HEARTBEATS
 from photinus.transport.credentials import Credentials, WorkerKey
 from photinus.transport.serve import TcpListener
 from photinus.transport.tcp import TcpLink, local_host
@@ -48,6 +50,12 @@ _REACH: Final = "they reach the driver, over TLS 1.3"
 _OPEN: Final = "open the driver's ports to the workers, or set spark.driver.host"
 _OVERHEAD_MIB: Final = 1024
 """Torch alone takes some hundred MiB outside of Java's memory."""
+_SPARKS: Final = dict(zip(HEARTBEATS, ("10s", "60"), strict=True))
+_EXIT_SECONDS: Final = 10.0
+"""An executor that ends waits so long for the thread that sends its heartbeats."""
+_PROMISED_SECONDS: Final = 30.0
+_UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+"""Of Spark's times, in seconds; without one a number is of milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,14 +273,14 @@ def _told(rows: set[tuple[str, ...]], reach: str = _REACH, fix: str = _OPEN) -> 
 
 
 def settings_findings(settings: dict[str, str]) -> Iterator[Finding]:
-    """Yields what Spark's settings say about memory and security.
+    """Yields what Spark's settings say about memory, security, and executors without a driver.
 
     Args:
         settings: of the application, `spark.*` -> value.
 
     Example:
         >>> [f.state for f in settings_findings({"spark.master": "local[4]"})]
-        ['ok', 'ok', 'ok']
+        ['ok', 'ok', 'ok', 'ok']
     """
     is_local = settings.get("spark.master", "local").startswith("local")
     overhead = settings.get("spark.executor.memoryOverhead", "")
@@ -286,6 +294,7 @@ def settings_findings(settings: dict[str, str]) -> Iterator[Finding]:
     found = "off" if not has_ui and not is_local else "guarded" if is_guarded else "open to all"
     found = "of this machine" if is_local else found
     yield Finding("Spark's page", found, fix if has_ui and not is_guarded else "")
+    yield _without_driver(settings, is_local=is_local)
 
 
 def _security(settings: dict[str, str], *, is_local: bool) -> Finding:
@@ -304,6 +313,21 @@ def _security(settings: dict[str, str], *, is_local: bool) -> Finding:
         "in its tasks, over Spark's network"
     )
     return Finding("Spark's own network", ", ".join(on) or "in clear", "" if is_closed else fix)
+
+
+def _without_driver(settings: dict[str, str], *, is_local: bool) -> Finding:
+    """Tells how long executors may outlive a driver that closes no connection."""
+    if is_local:
+        return Finding("without a driver", "none: one process")
+    interval, failures = ({**_SPARKS, **settings}[name].strip().lower() for name in HEARTBEATS)
+    number = interval.rstrip(string.ascii_lowercase)
+    unit = _UNITS[interval.removeprefix(number) or "ms"]
+    seconds = _EXIT_SECONDS + (int(failures) + 1) * int(number) * unit
+    is_long = seconds >= _PROMISED_SECONDS
+    found = f"executors stay up to {seconds:.0f} s where it stands still or is cut off"
+    do = " and ".join("=".join(pair) for pair in HEARTBEATS.items())
+    fix = f"{do} end them within {_PROMISED_SECONDS:.0f} s" if is_long else ""
+    return Finding("without a driver", found, fix)
 
 
 def _listener(host: str, run: bytes) -> tuple[TcpListener, WorkerKey]:

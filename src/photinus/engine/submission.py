@@ -18,6 +18,7 @@ from photinus.engine.travel import LAUNCHER
 from photinus.transport.places import check_reached
 
 __all__ = [
+    "HEARTBEATS",
     "MODES",
     "Submission",
     "check_answered",
@@ -35,6 +36,12 @@ _ATTEMPTS: Final = 4
 _FAILURES: Final = 20
 _EXECUTORS_LOST: Final = 1000
 """Before Spark gives the application up; its own limit is twice the executors."""
+HEARTBEATS: Final = {
+    "spark.executor.heartbeatInterval": "2s",
+    "spark.executor.heartbeat.maxFailures": "7",
+}
+"""An executor whose driver answers nothing is gone within 30 s: after 7 or 8 intervals, and 10 s
+that Spark waits for the thread that sends them."""
 _MIB: Final = "2048m"
 """Outside of Java: torch, the rows, and what a worker computes with."""
 
@@ -114,6 +121,7 @@ class Submission:
             "spark.executor.memoryOverhead": _MIB,
             "spark.executor.maxNumFailures": str(_EXECUTORS_LOST),
         }
+        chosen |= HEARTBEATS
         return chosen | self._of_python("spark.executorEnv")
 
     def _of_python(self, place: str) -> dict[str, str]:

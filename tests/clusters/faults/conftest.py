@@ -1,19 +1,45 @@
 """A long run on a cluster, and what a fault cost it."""
 
 import os
+import signal
+import subprocess
+import sys
 import time
 from itertools import pairwise
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from photinus.core.clock import Steps
+from photinus.core.events import RoundClosed, WorkerJoined
 from photinus.engine.base import ArrayData
 from photinus.engine.faults import Faults
 from photinus.models.logistic import LogisticStage
 from photinus.nodes.program import Phase, Program
+from photinus.report.journal import read
 from photinus.strategies.recipes import averaging
 
+PHOTINUS = (sys.executable, "-c", "from photinus.cli.main import main; main()")
+JOB = """
+name = "endless"
+workers = 2
+strategy = "iterative_reduce"
+checkpoint_seconds = 1000.0
+
+[data]
+name = "parquet"
+path = "rows.parquet"
+label = "label"
+
+[model]
+kind = "logistic"
+features = 50
+classes = 10
+epochs = 100000.0
+batch_size = 20
+"""
 ROWS, BATCH, FACTOR = 2_000, 20, 15.0
 
 
@@ -127,3 +153,79 @@ def runs(field, request):
         return Run(*field, request.node.name, steps, workers)
 
     return start
+
+
+class Submitted:
+    """`photinus submit` of a job that does not end; its executors have what is installed here."""
+
+    def __init__(self, cluster, folder, before, settings):
+        self.cluster, self._journal = cluster, folder / "run" / "events.jsonl"
+        data = long_data()
+        rows = {"features": list(data.features), "label": data.labels}
+        pq.write_table(pa.table(rows), folder / "rows.parquet")
+        (folder / "job.toml").write_text(JOB)
+        usual = {n: v for n, v in os.environ.items() if not n.startswith(("PYSPARK", "SPARK"))}
+        usual |= {"SPARK_CONF_DIR": str(cluster.folder / "conf"), "OMP_NUM_THREADS": "1"}
+        command = [*before, *PHOTINUS, "submit", "job.toml", "--master", cluster.url]
+        command += ["--environment", "installed", "--python", sys.executable, "--folder", "run"]
+        for name, value in {"spark.executor.memory": "512m", **settings}.items():
+            command += ["--conf", f"{name}={value}"]
+        self._said = folder / "said"
+        with self._said.open("w") as said:
+            self.process = subprocess.Popen(
+                command, cwd=folder, env=usual, stdout=said, stderr=said
+            )
+
+    def of(self, kind):
+        stamped = read(self._journal) if self._journal.exists() else []
+        return [s.event for s in stamped if isinstance(s.event, kind)]
+
+    def trains_on(self):
+        """Waits for four rounds more."""
+        before = len(self.of(RoundClosed))
+
+        def closed():
+            assert self.process.poll() is None, self._said.read_text()
+            return len(self.of(RoundClosed)) >= before + 4
+
+        self.cluster.until(closed, "rounds close")
+
+    def executors(self):
+        """Processes of its executors: (Java's, Python's)."""
+        joined = {event.pid for event in self.of(WorkerJoined)}
+        java = {self.cluster.executor_of(pid)[1] for pid in joined}
+        python = {pid for executor in java for pid in self.cluster.below(executor)}
+        assert len(java) == len(joined) == 2
+        assert joined < python
+        return java, python
+
+    def driver(self):
+        """All its processes, Python and Java."""
+        return [self.process.pid, *self.cluster.below(self.process.pid)]
+
+    def hit(self, number):
+        for pid in self.driver():
+            os.kill(pid, number)
+
+    def ends_without_its_driver(self):
+        """Waits until its executors are gone; returns after how many seconds Java's were."""
+        began, (java, python) = time.time(), self.executors()
+        self.cluster.until(lambda: self.cluster.are_over(java), "its executors end", 60)
+        seconds = round(time.time() - began, 1)
+        self.cluster.until(lambda: self.cluster.are_over(python), "their workers end", 1)
+        return seconds
+
+
+@pytest.fixture
+def submitted(tmp_path):
+    """Starts `photinus submit` on a cluster, and ends it with the test."""
+    started = []
+
+    def start(cluster, *, before=(), settings=()):
+        started.append(Submitted(cluster, tmp_path, before, dict(settings)))
+        return started[-1]
+
+    yield start
+    for run in started:
+        run.hit(signal.SIGKILL)
+        run.process.wait()

@@ -1,4 +1,4 @@
-"""A driver that is killed, or stands still: its executors' workers end by themselves."""
+"""A driver that is killed, or stands still: its executors and their workers end by themselves."""
 
 import os
 import signal
@@ -60,4 +60,27 @@ def test_workers_whose_driver_stands_still_end_by_themselves(cluster, trained, r
         for pid in everyone:
             os.kill(pid, signal.SIGKILL)
     record_property("seconds until the workers of a frozen driver ended", seconds)
+    assert 10 < seconds < PROMISED_SECONDS
+
+
+def failed_heartbeats(cluster):
+    said = (file.read_text() for file in cluster.folder.glob("work*/app-*/*/stderr"))
+    return sum(text.count("Issue communicating with driver in heartbeater") for text in said)
+
+
+def test_executors_of_a_submitted_run_end_when_its_driver_stands_still_for_long(
+    cluster, submitted, record_property
+):
+    """Java's processes too, as `photinus submit` sets it; a short pause ends none."""
+    run = submitted(cluster)
+    run.trains_on()
+    executors, before = run.executors(), failed_heartbeats(cluster)
+    run.hit(signal.SIGSTOP)
+    cluster.until(lambda: failed_heartbeats(cluster) >= before + 4, "heartbeats fail")
+    run.hit(signal.SIGCONT)
+    run.trains_on()
+    assert run.executors() == executors
+    run.hit(signal.SIGSTOP)
+    seconds = run.ends_without_its_driver()
+    record_property("seconds until the executors of a frozen driver ended", seconds)
     assert 10 < seconds < PROMISED_SECONDS

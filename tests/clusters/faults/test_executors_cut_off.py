@@ -37,7 +37,7 @@ ip link set lo up
 ip link add br0 type bridge
 ip addr add {DRIVER}/24 dev br0
 ip link set br0 up
-for n in $(seq 0 {HOSTS - 1}); do
+for n in $(seq 0 {HOSTS}); do
     ip netns add h$n
     ip link add v$n type veth peer name eth0 netns h$n
     ip link set v$n master br0 up
@@ -52,7 +52,7 @@ exec cat
 
 
 class Hosts:
-    """A bridge, where master and driver are, and hosts behind it, one for each worker.
+    """A bridge, where master and driver are, and hosts behind it: one for each worker, one more.
 
     All lives in network namespaces, and is gone when the process that made them ends.
     """
@@ -218,3 +218,19 @@ def test_workers_of_a_host_that_is_cut_off_from_everything_end_by_themselves(
     record_property("seconds until workers of a host without a cable ended", round(seconds, 1))
     assert 10 < seconds < 30
     assert run.reasons() == {"no sign of life from it for 5 s"}
+
+
+def test_executors_of_a_submitted_run_whose_drivers_host_is_cut_off_end_by_themselves(
+    clusters, submitted, hosts, record_property
+):
+    """Java's processes too; Spark's master hears them, and tells them nothing."""
+    place = f"worker{HOSTS}"
+    address = hosts.address(place)
+    settings = {"spark.driver.host": address, "spark.driver.bindAddress": address}
+    cluster = clusters(workers=2, installed=True, hosts=hosts)
+    run = submitted(cluster, before=hosts.before(place), settings=settings)
+    run.trains_on()
+    with hosts.unplug(place):
+        seconds = run.ends_without_its_driver()
+    record_property("seconds until the executors of a driver without a cable ended", seconds)
+    assert 10 < seconds < 30
