@@ -190,9 +190,12 @@ class Submitted:
 
         self.cluster.until(closed, "rounds close")
 
+    def is_seated_again(self):
+        return {event.slot for event in self.of(WorkerJoined) if event.lease > 1} == {0, 1}
+
     def executors(self):
         """Processes of its executors: (Java's, Python's)."""
-        joined = {event.pid for event in self.of(WorkerJoined)}
+        joined = set({event.slot: event.pid for event in self.of(WorkerJoined)}.values())
         java = {self.cluster.executor_of(pid)[1] for pid in joined}
         python = {pid for executor in java for pid in self.cluster.below(executor)}
         assert len(java) == len(joined) == 2

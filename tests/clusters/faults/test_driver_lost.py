@@ -71,7 +71,10 @@ def failed_heartbeats(cluster):
 def test_executors_of_a_submitted_run_end_when_its_driver_stands_still_for_long(
     cluster, submitted, record_property
 ):
-    """Java's processes too, as `photinus submit` sets it; a short pause ends none."""
+    """Java's processes too, as `photinus submit` sets it; a short pause ends none.
+
+    A driver that wakes after that finds new ones, and the run goes on.
+    """
     run = submitted(cluster)
     run.trains_on()
     executors, before = run.executors(), failed_heartbeats(cluster)
@@ -84,3 +87,7 @@ def test_executors_of_a_submitted_run_end_when_its_driver_stands_still_for_long(
     seconds = run.ends_without_its_driver()
     record_property("seconds until the executors of a frozen driver ended", seconds)
     assert 10 < seconds < PROMISED_SECONDS
+    run.hit(signal.SIGCONT)
+    cluster.until(run.is_seated_again, "both seats are taken again")
+    run.trains_on()
+    assert executors[0].isdisjoint(run.executors()[0])
