@@ -29,8 +29,8 @@ from photinus.core.events import Event, PeersMet
 from photinus.engine.base import ArrayData, Assignment, Engine
 from photinus.engine.faults import Faults
 from photinus.engine.local import LocalEngine
-from photinus.engine.simulate import World
 from photinus.engine.simulated import SimulatedEngine
+from photinus.engine.world import World
 from photinus.models.logistic import LogisticStage
 from photinus.nodes.life import Ask
 from photinus.nodes.program import Phase, Program

@@ -20,8 +20,8 @@ from photinus.checkpoint.store import Store
 from photinus.core.clock import Steps
 from photinus.core.parameters import Vector
 from photinus.engine.base import ArrayData, Assignment
-from photinus.engine.simulate import World
 from photinus.engine.simulated import SimulatedEngine
+from photinus.engine.world import World
 from photinus.models.logistic import LogisticStage
 from photinus.nodes.cuts import Cut
 from photinus.nodes.program import Phase, Program

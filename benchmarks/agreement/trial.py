@@ -15,7 +15,8 @@ from torch import nn
 from agreement.rules import ForgetfulStage
 from photinus.core.events import Event, RoundClosed, Warned
 from photinus.engine.base import part_of
-from photinus.engine.simulate import Simulation, World
+from photinus.engine.simulate import Simulation
+from photinus.engine.world import World
 from photinus.feed import mnist
 from photinus.feed.base import Batch
 from photinus.feed.rows import Rows

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from photinus.engine.base import ArrayData
     from photinus.engine.faults import Faults
     from photinus.engine.local import LocalEngine
-    from photinus.engine.simulate import World
     from photinus.engine.simulated import SimulatedEngine
     from photinus.engine.spark import FrameData, SparkEngine
+    from photinus.engine.world import World
     from photinus.estimators.dbn import DBNClassificationModel, DBNClassifier
     from photinus.estimators.deepdist import DeepDist
     from photinus.estimators.iterate import iterate

@@ -8,7 +8,8 @@ import pytest
 
 from photinus.core.clock import Steps
 from photinus.core.parameters import fingerprint
-from photinus.engine.simulate import Simulation, World
+from photinus.engine.simulate import Simulation
+from photinus.engine.world import World
 from photinus.feed.arrays import FeedOrder, PartitionFeed
 from photinus.feed.rows import Rows
 from photinus.models.logistic import LogisticStage

@@ -7,7 +7,8 @@ from sklearn.datasets import load_digits
 
 from photinus.core.clock import Steps
 from photinus.engine.base import ArrayData, part_of
-from photinus.engine.simulate import Simulation, World
+from photinus.engine.simulate import Simulation
+from photinus.engine.world import World
 from photinus.feed.arrays import FeedOrder, PartitionFeed
 from photinus.feed.rows import Rows
 from photinus.models.module import ModuleStage

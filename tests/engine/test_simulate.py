@@ -9,7 +9,8 @@ import pytest
 from photinus.core.clock import Epochs, Seconds, Steps
 from photinus.core.errors import RunFailedError, UsageError
 from photinus.engine.faults import Faults
-from photinus.engine.simulate import Simulation, World
+from photinus.engine.simulate import Simulation
+from photinus.engine.world import World
 from photinus.feed.arrays import PartitionFeed
 from photinus.nodes.life import Part
 from photinus.strategies.outer import Sgd

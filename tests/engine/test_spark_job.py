@@ -8,7 +8,6 @@ from photinus.core.errors import DataError, NotReadyError, RunFailedError, Usage
 from photinus.engine.spark_job import (
     MAX_CLOSURE_BYTES,
     SparkJob,
-    Starving,
     cause_of,
     check_size,
     cure_of,
@@ -16,6 +15,7 @@ from photinus.engine.spark_job import (
     see_through,
     told_by_a_task,
 )
+from photinus.engine.spark_slots import Starving
 
 
 class Job:

@@ -7,8 +7,9 @@ import pytest
 
 from photinus.core.clock import Steps
 from photinus.engine.base import Assignment, part_of
-from photinus.engine.simulate import Simulation, World
+from photinus.engine.simulate import Simulation
 from photinus.engine.simulated import SimulatedEngine
+from photinus.engine.world import World
 from photinus.feed.base import Batch
 from photinus.nodes.coordinator import Coordinator
 from photinus.nodes.desk import Desk

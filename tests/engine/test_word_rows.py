@@ -11,8 +11,8 @@ from photinus.core.events import PhaseEnded, RoundClosed
 from photinus.core.parameters import TRAINED, Layout, Parameters
 from photinus.engine.base import ArrayData, Assignment
 from photinus.engine.local import LocalEngine
-from photinus.engine.simulate import World
 from photinus.engine.simulated import SimulatedEngine
+from photinus.engine.world import World
 from photinus.feed.rows import Rows
 from photinus.models.base import Model, Stage
 from photinus.models.logistic import Descent

@@ -6,8 +6,8 @@ import pytest
 
 from photinus.core.clock import Steps
 from photinus.engine.faults import Faults
-from photinus.engine.simulate import World
 from photinus.engine.simulated import SimulatedEngine
+from photinus.engine.world import World
 from photinus.nodes.fence import Fence
 from photinus.report.ledger import audit
 from photinus.run.book import Book

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from photinus.core.errors import UsageError
-from photinus.engine.simulate import World
+from photinus.engine.world import World
 from photinus.run.compare import compare
 from photinus.run.job import Source
 from photinus.strategies.recipes import RECIPES, all_reduce, averaging

@@ -11,7 +11,7 @@ from photinus.cli.training import ENGINE, agreement_of, job_of
 from photinus.core.errors import RunFailedError, UsageError
 
 if TYPE_CHECKING:
-    from photinus.engine.simulate import World
+    from photinus.engine.world import World
     from photinus.report.comparison import Compared
 
 __all__ = ["compare"]
@@ -101,7 +101,7 @@ def _made(folder: Path) -> Path:
 
 
 def _world(steps: str | None, latency: float | None, mbit: float | None) -> World | None:
-    from photinus.engine.simulate import World
+    from photinus.engine.world import World
 
     if steps is None and latency is None and mbit is None:
         return None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from photinus.core.errors import UsageError
 from photinus.core.events import Event
@@ -73,9 +74,15 @@ class ArrayData:
         labels = None if self.labels is None else _of_one_kind(self.labels)
         if program.is_shared:
             return self.features, labels
-        order = generator(program.seed, "deal").permutation(len(self.features))
-        mine = np.sort(np.array_split(order, program.workers)[slot])
+        mine = self.numbers(program, slot)
         return self.features[mine], None if labels is None else labels[mine]
+
+    def numbers(self, program: Program, slot: int) -> NDArray[np.int64]:
+        """Returns the numbers of one slot's rows [m] in `features`."""
+        if program.is_shared:
+            return np.arange(len(self.features))
+        order = generator(program.seed, "deal").permutation(len(self.features))
+        return np.sort(np.array_split(order, program.workers)[slot])
 
     def checked(self) -> ArrayData:
         """Returns the rows that pass their checks.

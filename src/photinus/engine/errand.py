@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import platform
 import traceback
@@ -13,10 +14,11 @@ from dataclasses import dataclass, field
 
 from photinus.core import errors
 from photinus.core.errors import LinkError, LinkLostError, PhotinusError, RunFailedError
-from photinus.engine.faults import Faults, Victim
+from photinus.engine.faults import SLOW_LINK, Faults
 from photinus.engine.harm import Cable, Harm
 from photinus.engine.lines import LogLines
 from photinus.engine.memory import keep_freed_memory
+from photinus.engine.victim import Victim
 from photinus.nodes.life import Life, Part
 from photinus.nodes.mail import Seat
 from photinus.nodes.program import Program
@@ -197,8 +199,12 @@ class Errand:
         Raises:
             LinkLostError: the coordinator is not to be found any more.
         """
-        harm = Harm(self.faults.diary)
-        victim = Victim(self.faults.of(slot), harm.happen, harm.later)
+        planned, rate = self.faults.of(slot), self.program.bandwidth
+        if rate is None and any(fault.kind == SLOW_LINK for fault in planned):
+            rate = math.inf  # until it is slowed
+        pace = None if rate is None else Pace(rate)
+        harm = Harm(self.faults.diary, pace, self.address)
+        victim = Victim(planned, harm.happen, harm.later)
 
         def begin() -> Life:
             _use_threads(self.program.threads)
@@ -206,7 +212,6 @@ class Errand:
                 phase.stage.inner()  # loads what optimizers need: that takes seconds, no lease yet
             return victim.life(self.program, slot, open_part())
 
-        rate = self.program.bandwidth
         call = Call(
             self.address,
             self.key,
@@ -215,7 +220,7 @@ class Errand:
             self.program.has_peers,
             harm.cable if victim.planned else None,
             self.backend,
-            Limits(pace=None if rate is None else Pace(rate)),
+            Limits(pace=pace),
         )
         call.live(slot, attempt, begin)
 

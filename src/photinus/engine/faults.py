@@ -6,40 +6,55 @@ no setting of a job, file or environment can name one.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import numpy as np
-
-from photinus.core.errors import FencedError, UsageError
-from photinus.core.parameters import Vector
+from photinus.core.errors import UsageError
 from photinus.core.seeds import derive
 from photinus.core.settings import Limit, at_least, between, one_of, validate, whole
-from photinus.feed.base import Array
-from photinus.models.base import Batch, Model, Stage
-from photinus.models.inner import Inner
-from photinus.nodes.life import Ask, Close, Hello, Life, Part, live
-from photinus.nodes.loop import Stepped
-from photinus.nodes.mail import Grant
-from photinus.nodes.program import Program
 
-__all__ = ["COPY", "CUT", "FREEZE", "KILL", "NAN", "SLOW", "Fault", "Faults", "Lot", "Victim"]
+__all__ = [
+    "BAD_ROW",
+    "COPY",
+    "CUT",
+    "FEW_ROWS",
+    "FILL_DISK",
+    "FLIP_BIT",
+    "FREEZE",
+    "KILL",
+    "KILL_DRIVER",
+    "NAN",
+    "NO_MEMORY",
+    "SLOW",
+    "SLOW_LINK",
+    "TAKE_SLOTS",
+    "Fault",
+    "Faults",
+    "Lot",
+]
 
-COPY, CUT, FREEZE, KILL, NAN, SLOW = "copy", "cut", "freeze", "kill", "nan", "slow"
+COPY, CUT, FREEZE, KILL = "copy", "cut", "freeze", "kill"
+NAN, NO_MEMORY, SLOW, SLOW_LINK = "nan", "no_memory", "slow", "slow_link"
+BAD_ROW, FEW_ROWS, TAKE_SLOTS = "bad_row", "few_rows", "take_slots"
+FILL_DISK, FLIP_BIT, KILL_DRIVER = "fill_disk", "flip_bit", "kill_driver"
+_OF_WORKERS = (COPY, CUT, FREEZE, KILL, NAN, NO_MEMORY, SLOW, SLOW_LINK)
+_OF_ROWS = (BAD_ROW, FEW_ROWS)
+_OF_DRIVERS = (FILL_DISK, FLIP_BIT, KILL_DRIVER)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fault:
-    """What goes wrong in one slot, and when."""
+    """What goes wrong, and when: in one slot, or with the driver."""
 
     kind: str
-    slot: int
+    slot: int | None = None
+    """None for what befalls the driver, or the cluster."""
     step: int | None = None
-    """After so many steps under the lease; of `nan` the step itself."""
+    """After so many steps under the lease; of `nan` the step itself; of the driver, after so many
+    rounds."""
     at_seconds: float | None = None
-    """Instead: so long after the lease was granted, whatever the worker does then."""
+    """Instead: so long after the lease was granted, whatever the worker does then; of the driver
+    after the engine began; of rows and slots 0, as they are so from the beginning."""
     lease: int = 1
     """Of the seat: 2 is the first one after a loss."""
     seconds: float = 0.0
@@ -48,25 +63,32 @@ class Fault:
     """How many times as long a step takes."""
     executor: bool = False
     """It befalls the Java process of the worker's executor; a simulated one has one worker."""
+    host: bool = False
+    """It befalls the network interface of the worker's host; a simulated one has one worker."""
+    amount: float = 0.0
+    """Which row is bad, how many rows are left or slots taken, how many bytes pass in a second."""
     LIMITS = {  # noqa: RUF012
-        "kind": one_of(COPY, CUT, FREEZE, KILL, NAN, SLOW),
-        "slot": whole(0),
+        "kind": one_of(*_OF_WORKERS, *_OF_ROWS, *_OF_DRIVERS, TAKE_SLOTS),
+        "slot": Limit.optional(whole(0)),
         "step": Limit.optional(whole(1)),
         "at_seconds": Limit.optional(at_least(0)),
         "lease": whole(1),
         "seconds": at_least(0),
         "factor": at_least(1),
+        "amount": at_least(0),
     }
 
     def __post_init__(self) -> None:
         validate(self)
+        if self.kind in (*_OF_ROWS, TAKE_SLOTS) and self.amount != int(self.amount):
+            raise UsageError(f"{self.kind} takes a whole number", got=self.amount)
         if (self.step is None) == (self.at_seconds is None):
             got = f"step={self.step}, at_seconds={self.at_seconds}"
             raise UsageError("a fault happens at a step, or at a time", got=got, do="name one")
 
     def told(self) -> dict[str, object]:
         """Returns what a diary says of it."""
-        names = ("kind", "slot", "lease", "step", "at_seconds", "executor")
+        names = ("kind", "slot", "lease", "step", "at_seconds", "executor", "host")
         pairs = ((name, getattr(self, name)) for name in names)
         return {name: value for name, value in pairs if value is not None and value is not False}
 
@@ -102,8 +124,9 @@ class _When(NamedTuple):
     at_seconds: float | None
     lease: int
 
-    def fault(self, kind: str, slot: int, seconds: float = 0.0, *, executor: bool = False) -> Fault:
-        return Fault(kind=kind, slot=slot, seconds=seconds, executor=executor, **self._asdict())
+    def fault(self, kind: str, slot: int, seconds: float = 0.0, **more: bool) -> Fault:
+        when = self._asdict()
+        return Fault(kind=kind, slot=slot, seconds=seconds, **when, **more)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,18 +189,85 @@ class Faults:
         seconds: float,
         at_seconds: float | None = None,
         lease: int = 1,
+        host: bool = False,
     ) -> Faults:
-        """A worker's links close, and none can be made for `seconds`."""
+        """A worker's links close, and none can be made for `seconds`.
+
+        With `host` nothing closes: the network interface of its host is down for so long. That
+        needs a network namespace that is the worker's own.
+        """
         when = _When(step, at_seconds, lease)
-        return self._and(when.fault(CUT, slot, seconds=seconds))
+        return self._and(when.fault(CUT, slot, seconds=seconds, host=host))
 
     def slow(self, slot: int, factor: float, *, step: int = 1, lease: int = 1) -> Faults:
         """From a step on, every step takes `factor` times as long, in later lives too."""
         return self._and(Fault(kind=SLOW, slot=slot, factor=factor, step=step, lease=lease))
 
+    def slow_link(
+        self,
+        slot: int,
+        bytes_per_second: float,
+        *,
+        step: int = 1,
+        lease: int = 1,
+        host: bool = False,
+    ) -> Faults:
+        """From a step on, what a worker sends takes its time, in later lives too.
+
+        With `host` the kernel (`tc`) holds all back that its host sends, likewise.
+        """
+        if bytes_per_second <= 0:
+            raise UsageError("a slow link lets something pass", got=f"{bytes_per_second} bytes/s")
+        fault = Fault(kind=SLOW_LINK, slot=slot, step=step, lease=lease, host=host)
+        return self._and(replace(fault, amount=bytes_per_second))
+
     def nan(self, slot: int, step: int, *, lease: int = 1) -> Faults:
         """A worker's gradient is not a number, in one step."""
         return self._and(Fault(kind=NAN, slot=slot, step=step, lease=lease))
+
+    def no_memory(self, slot: int, step: int, *, lease: int = 1) -> Faults:
+        """The system gives a worker no more memory, in one step: an allocation fails."""
+        return self._and(Fault(kind=NO_MEMORY, slot=slot, step=step, lease=lease))
+
+    def bad_row(self, slot: int, row: int) -> Faults:
+        """One of the rows of a slot is wrong: it has no numbers, or a label that is no class."""
+        return self._and(Fault(kind=BAD_ROW, slot=slot, at_seconds=0.0, amount=row))
+
+    def few_rows(self, slot: int, rows: int = 0) -> Faults:
+        """Only so many rows come to a slot: its partition is empty, or others' are far larger."""
+        return self._and(Fault(kind=FEW_ROWS, slot=slot, at_seconds=0.0, amount=rows))
+
+    def take_slots(self, count: int, *, seconds: float) -> Faults:
+        """Others hold so many slots at first: the workers are more than the slots that are left.
+
+        Args:
+            count: of the workers' slots; those of the last ones, where it matters which.
+            seconds: until they are given back.
+        """
+        return self._and(Fault(kind=TAKE_SLOTS, at_seconds=0.0, amount=count, seconds=seconds))
+
+    def kill_driver(self, rounds: int | None = None, *, at_seconds: float | None = None) -> Faults:
+        """The driver's process dies (SIGKILL): this very one, which holds the coordinator.
+
+        Args:
+            rounds: after so many, as of all that befalls it; each waits for the one before.
+            at_seconds: or so long after the engine began.
+        """
+        return self._and(Fault(kind=KILL_DRIVER, step=rounds, at_seconds=at_seconds))
+
+    def fill_disk(
+        self,
+        rounds: int | None = None,
+        *,
+        seconds: float,
+        at_seconds: float | None = None,
+    ) -> Faults:
+        """The disk of the run's folder has no room left; only a small one of its own is filled."""
+        return self._and(Fault(kind=FILL_DISK, step=rounds, at_seconds=at_seconds, seconds=seconds))
+
+    def flip_bit(self, rounds: int | None = None, *, at_seconds: float | None = None) -> Faults:
+        """One bit of the newest checkpoint in the run's folder changes, as soon as there is one."""
+        return self._and(Fault(kind=FLIP_BIT, step=rounds, at_seconds=at_seconds))
 
     def copy(
         self,
@@ -203,8 +293,33 @@ class Faults:
         return replace(self, diary=path)
 
     def of(self, slot: int) -> tuple[Fault, ...]:
-        """Returns what is planned for a slot."""
-        return tuple(fault for fault in self.planned if fault.slot == slot)
+        """Returns what shall befall the worker of a slot."""
+        return tuple(f for f in self.planned if f.slot == slot and f.kind in _OF_WORKERS)
+
+    @property
+    def of_driver(self) -> tuple[Fault, ...]:
+        """What shall befall the driver, one after the other."""
+        return tuple(fault for fault in self.planned if fault.kind in _OF_DRIVERS)
+
+    def bad_rows(self, slot: int) -> list[int]:
+        """Returns which rows of a slot are bad."""
+        mine = (f for f in self.planned if (f.kind, f.slot) == (BAD_ROW, slot))
+        return [int(fault.amount) for fault in mine]
+
+    def rows_left(self, slot: int) -> int | None:
+        """Returns how many rows come to a slot; None for all."""
+        mine = (f for f in self.planned if (f.kind, f.slot) == (FEW_ROWS, slot))
+        return min((int(fault.amount) for fault in mine), default=None)
+
+    def taken(self) -> tuple[int, float]:
+        """Returns how many slots are taken at first, and for how many seconds."""
+        mine = [fault for fault in self.planned if fault.kind == TAKE_SLOTS]
+        return (int(mine[-1].amount), mine[-1].seconds) if mine else (0, 0.0)
+
+    def comes_after(self, slot: int, workers: int) -> float:
+        """Returns when a slot is free, in seconds; the last ones are taken first."""
+        count, seconds = self.taken()
+        return seconds if slot >= workers - count else 0.0
 
     def checked(self, workers: int, *, is_real: bool) -> Faults:
         """Returns itself, if an engine can do all that.
@@ -213,9 +328,11 @@ class Faults:
             UsageError: a fault is of a slot that the run has not, or only the simulator can do it.
         """
         for fault in self.planned:
-            if fault.slot >= workers:
+            if fault.slot is not None and fault.slot >= workers:
                 wrong = f"a fault names a slot from 0 to {workers - 1}"
                 raise UsageError(wrong, got=fault.slot)
+        if self.taken()[0] > workers:
+            raise UsageError(f"at most {workers} slots can be taken", got=self.taken()[0])
         imagined = [fault.kind for fault in self.planned if fault.kind == COPY]
         imagined += ["lose"] * self.lost.is_some + ["double"] * self.doubled.is_some
         if is_real and imagined:
@@ -225,103 +342,3 @@ class Faults:
 
     def _and(self, fault: Fault) -> Faults:
         return replace(self, planned=(*self.planned, fault))
-
-
-@dataclass(eq=False)
-class Victim:
-    """One worker's life, with the faults that are planned for it.
-
-    Args:
-        planned: of its slot.
-        happen: does a fault; of `slow`, after every step, with the seconds that the step took.
-        later: calls `happen` with a fault after so many seconds.
-    """
-
-    planned: tuple[Fault, ...]
-    happen: Callable[[Fault, float], None]
-    later: Callable[[float, Fault], None]
-    lease: int = field(default=0, init=False)
-    steps: int = field(default=0, init=False)
-    """Under the present lease."""
-
-    def life(self, program: Program, slot: int, part: Part) -> Life:
-        """Returns the life of `nodes.life.live`, in which the faults happen."""
-        spoiled = [fault for fault in self.planned if fault.kind == NAN]
-        if spoiled:
-            phases = (replace(p, stage=_SpoiledStage(p.stage, self)) for p in program.phases)
-            program = replace(program, phases=tuple(phases))
-        life = live(program, slot, part)
-        return self._followed(life) if self.planned else life
-
-    @property
-    def is_spoiled(self) -> bool:
-        """True when the gradient of the step under way is to be no number."""
-        now = (self.lease, self.steps + 1)
-        return any(f.kind == NAN and (f.lease, f.step) == now for f in self.planned)
-
-    def _followed(self, life: Life) -> Life:
-        began = time.perf_counter()
-        try:
-            ask = next(life)
-            while True:
-                self._asks(ask, time.perf_counter() - began)
-                try:
-                    answer = yield ask
-                except FencedError as error:
-                    ask = life.throw(error)
-                    continue
-                if isinstance(answer, Grant) and isinstance(ask, (Hello, Close)):
-                    self._granted(answer)
-                began = time.perf_counter()
-                ask = life.send(answer)
-        except StopIteration:
-            return
-
-    def _granted(self, grant: Grant) -> None:
-        if grant.lease == self.lease:  # another phase
-            return
-        self.lease, self.steps = grant.lease, 0
-        for fault in self.planned:
-            if fault.lease == self.lease and fault.at_seconds is not None:
-                self.later(fault.at_seconds, fault)
-
-    def _asks(self, ask: Ask, seconds: float) -> None:
-        if not isinstance(ask, Stepped):
-            return
-        self.steps += 1
-        now = (self.lease, self.steps)
-        for fault in self.planned:
-            at = (fault.lease, fault.step or 0)
-            if (now >= at) if fault.kind == SLOW else (now == at):
-                self.happen(fault, seconds)
-
-
-class _SpoiledStage(Stage):
-    """A stage whose models can be told to spoil a gradient."""
-
-    def __init__(self, stage: Stage, victim: Victim) -> None:
-        self.name, self.epochs, self.batch_size = stage.name, stage.epochs, stage.batch_size
-        self._stage, self._victim = stage, victim
-
-    def build(self, history: tuple[Vector, ...], seed: int) -> Model:
-        return _SpoiledModel(self._stage.build(history, seed), self._victim)
-
-    def prepare(self, features: Array, history: tuple[Vector, ...]) -> Array:
-        return self._stage.prepare(features, history)
-
-    def inner(self) -> Inner:
-        return self._stage.inner()
-
-
-class _SpoiledModel(Model):
-    """A model whose gradient is not a number when its victim's turn has come."""
-
-    def __init__(self, model: Model, victim: Victim) -> None:
-        self.parameters, self._model, self._victim = model.parameters, model, victim
-
-    def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
-        gradient, metrics = self._model.learn(batch, seed)
-        return np.full_like(gradient, np.nan) if self._victim.is_spoiled else gradient, metrics
-
-    def measure(self, batch: Batch) -> Mapping[str, float]:
-        return self._model.measure(batch)

@@ -12,13 +12,18 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 
-from photinus.core.errors import LinkLostError, UsageError
-from photinus.engine.faults import CUT, FREEZE, KILL, SLOW, Fault
+from photinus.core.errors import LinkLostError, NotReadyError, UsageError
+from photinus.engine.faults import CUT, FREEZE, KILL, SLOW, SLOW_LINK, Fault
 from photinus.transport.link import Link
+from photinus.transport.pace import Pace
 
-__all__ = ["Cable", "Harm"]
+__all__ = ["Cable", "Harm", "note"]
 
 _WAKE = 'sleep "$1"; kill -CONT "$2"'
+_PULL = 'ip link set "$1" down && sleep "$2" && ip link set "$1" up'
+_SHAPE = 'tc qdisc replace dev "$1" root tbf rate "$2"bps burst "$3"b latency 500ms'
+_LEAST_BURST_BYTES, _BURST_SECONDS = 4096, 0.01
+"""A kernel's token bucket must hold a packet; in a large one a whole push fits, as if unshaped."""
 _EXECUTOR = b"CoarseGrainedExecutorBackend"
 
 
@@ -55,10 +60,13 @@ class Harm:
 
     Args:
         diary: a file to note them in, just before; or nothing.
+        pace: of all that the worker sends, where its link shall be slow.
+        towards: the address of whom it speaks to, where its host's link shall suffer.
     """
 
-    def __init__(self, diary: str = "") -> None:
-        self.cable, self._diary = Cable(), diary
+    def __init__(self, diary: str = "", pace: Pace | None = None, towards: str = "") -> None:
+        self.cable, self._diary, self._pace, self._towards = Cable(), diary, pace, towards
+        self._slowed, self._pulling = set[Fault](), list[subprocess.Popen[bytes]]()
 
     def later(self, seconds: float, fault: Fault) -> None:
         """Does it in a while, whatever the worker does then."""
@@ -76,24 +84,46 @@ class Harm:
         if fault.kind == SLOW:
             threading.Event().wait((fault.factor - 1) * step_seconds)
             return
+        if fault.kind == SLOW_LINK:
+            self._slow_link(fault)
+            return
         victim = _executor() if fault.executor else os.getpid()
-        self._note(fault)
+        interface = _interface(self._towards) if fault.host else ""
+        note(self._diary, fault)
         if fault.kind == KILL:
             os.kill(victim, signal.SIGKILL)
         elif fault.kind == FREEZE:
             _freeze(victim, fault.seconds)
+        elif fault.kind == CUT and fault.host:
+            self._pulling.append(_start(_PULL, interface, f"{fault.seconds:g}"))
         elif fault.kind == CUT:
             self.cable.cut(fault.seconds)
 
-    def _note(self, fault: Fault) -> None:
-        if not self._diary:
+    def _slow_link(self, fault: Fault) -> None:
+        """Slows it once; `slow_link` is asked for after every step."""
+        if fault in self._slowed:
             return
-        line = json.dumps({**fault.told(), "unix_seconds": time.time()}) + "\n"
-        file = os.open(self._diary, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            os.write(file, line.encode())
-        finally:
-            os.close(file)
+        self._slowed.add(fault)
+        interface = _interface(self._towards) if fault.host else ""
+        note(self._diary, fault)
+        if fault.host:
+            burst = max(_LEAST_BURST_BYTES, int(_BURST_SECONDS * fault.amount))
+            if code := _start(_SHAPE, interface, f"{int(fault.amount)}", f"{burst}").wait():
+                raise NotReadyError("tc did not shape the host's link", got=f"exit code {code}")
+        elif self._pace is not None:
+            self._pace.slow_to(fault.amount)
+
+
+def note(diary: str, fault: Fault) -> None:
+    """Writes a line of a fault to a file, if there is one."""
+    if not diary:
+        return
+    line = json.dumps({**fault.told(), "unix_seconds": time.time()}) + "\n"
+    file = os.open(diary, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.write(file, line.encode())
+    finally:
+        os.close(file)
 
 
 def _executor() -> int:
@@ -112,8 +142,42 @@ def _executor() -> int:
     raise UsageError("a fault befalls an executor of Spark's", got="a worker without one", do=do)
 
 
+def _interface(towards: str) -> str:
+    """Returns the network interface behind which this worker's host finds an address.
+
+    Raises:
+        UsageError: it is the machine's own, and not that of a host in a namespace.
+        NotReadyError: there is no `ip`, or it finds no way.
+    """
+    host = towards.rpartition(":")[0].rpartition("/")[2].strip("[]")
+    if not _ip("netns", "identify", str(os.getpid())):
+        wrong = "a host's link suffers in a network namespace of its own"
+        raise UsageError(wrong, got="the machine's network", do="use `ip netns exec NAME`")
+    words = _ip("-o", "route", "get", host)
+    return words[words.index("dev") + 1]
+
+
+def _ip(*words: str) -> list[str]:
+    try:
+        done = subprocess.run(  # noqa: S603
+            ["ip", *words],  # noqa: S607 - the system's
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        wrong = f"ip {' '.join(words)} failed"
+        raise NotReadyError(wrong, got=str(error), do="look at the network of the host") from error
+    return done.stdout.split()
+
+
 def _freeze(pid: int, seconds: float) -> None:
     """Stops a process; one that is started for that wakes it again."""
-    command = ["/bin/sh", "-c", _WAKE, "wake", f"{seconds:g}", str(pid)]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0):  # noqa: S603
+    with _start(_WAKE, f"{seconds:g}", str(pid)):
         os.kill(pid, signal.SIGSTOP)
+
+
+def _start(script: str, *words: str) -> subprocess.Popen[bytes]:
+    """Starts a shell that a signal to this process's group does not reach."""
+    command = ["/bin/sh", "-c", script, "harm", *words]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)  # noqa: S603

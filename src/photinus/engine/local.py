@@ -23,6 +23,9 @@ from photinus.engine.child import UNREADABLE, Order
 from photinus.engine.errand import Errand
 from photinus.engine.faults import Faults
 from photinus.engine.hall import Hall
+from photinus.engine.harm_driver import DriverHarm
+from photinus.engine.harm_rows import dealt
+from photinus.feed.base import Array
 from photinus.nodes.coordinator import Result
 
 __all__ = ["LocalEngine"]
@@ -62,12 +65,15 @@ class LocalEngine(Engine):
         if not isinstance(data, ArrayData):
             got = type(data).__name__
             raise UsageError("the local engine reads arrays", got=got, do="use the Spark engine")
+        harm = DriverHarm(self._faults, assignment)
+        assignment = harm.assignment
         with (
             tempfile.TemporaryDirectory(prefix="photinus-") as folder,
             Hall(assignment, self._host) as hall,
+            harm,
         ):
             errand = hall.errand(self._faults)
-            files = _dealt(data.checked(), assignment, Path(folder))
+            files = _written(dealt(data, assignment.program, self._faults), Path(folder))
             family = _Family(assignment, hall, errand, files, self._before)
             try:
                 family.watch()
@@ -79,18 +85,17 @@ class LocalEngine(Engine):
         return hall.result()
 
 
-def _dealt(data: ArrayData, assignment: Assignment, folder: Path) -> list[tuple[str, str]]:
+def _written(parts: list[tuple[Array, Array | None]], folder: Path) -> list[tuple[str, str]]:
     """Writes each slot's rows to files that its process maps into memory."""
-    program, files = assignment.program, []
-    for slot in range(1 if program.is_shared else program.workers):
-        features, labels = data.part(program, slot)
+    files = []
+    for slot, (features, labels) in enumerate(parts):
         names = [str(folder / f"features-{slot}.npy"), ""]
         np.save(names[0], features)
         if labels is not None:
             names[1] = str(folder / f"labels-{slot}.npy")
             np.save(names[1], labels)
         files.append((names[0], names[1]))
-    return files * program.workers if program.is_shared else files
+    return files
 
 
 class _Family:
@@ -107,18 +112,26 @@ class _Family:
         self._assignment, self._hall, self._files = assignment, hall, files
         self._errand, self._before = errand, before
         self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._workers = assignment.program.workers
         self._births, self._early = 0, Counter[int]()
         self._leases: dict[int, int] = {}
 
     def watch(self) -> None:
         """Waits for the end of the run; a child that died is born again."""
-        for slot in range(self._assignment.program.workers):
-            self._children[slot] = self._born(slot)
+        began = time.monotonic()
+        self._bear(0.0)
         while not self._hall.wait(_LOOK_SECONDS):
+            self._bear(time.monotonic() - began)
             for slot, child in self._children.items():
                 # one that ended well may have told why, and that is still to be heard
                 if child.poll() is not None and (child.returncode or not self._hall.wait(1.0)):
                     self._again(slot, child.returncode)
+
+    def _bear(self, seconds: float) -> None:
+        """Starts the workers whose places are free after so many seconds."""
+        for slot in set(range(self._workers)) - self._children.keys():
+            if self._errand.faults.comes_after(slot, self._workers) <= seconds:
+                self._children[slot] = self._born(slot)
 
     def _again(self, slot: int, code: int) -> None:
         if code == UNREADABLE:
@@ -129,7 +142,8 @@ class _Family:
         self._early[slot] += 1
         if self._hall.lease(slot) > self._leases[slot]:
             self._early[slot] = 0
-        if self._births >= self._assignment.restarts + len(self._files) or self._early[slot] >= 3:
+        most = self._assignment.restarts + self._workers
+        if self._births >= most or self._early[slot] >= 3:
             do = _OUT_OF_MEMORY if code == -signal.SIGKILL else "look at what it printed"
             raise RunFailedError(f"worker {slot} ended too often", got=_ended(code), do=do)
         text = message(f"worker {slot} ended", got=_ended(code), do="its slot is started again")
@@ -138,7 +152,7 @@ class _Family:
 
     def _born(self, slot: int) -> subprocess.Popen[bytes]:
         threads = str(self._assignment.program.threads)
-        features, labels = self._files[slot]
+        features, labels = self._files[slot % len(self._files)]
         attempt, scale = f"{slot}-{self._births}", self._assignment.data.scale
         sent = _pickled(Order(self._errand, slot, attempt, features, labels, scale))
         self._births, self._leases[slot] = self._births + 1, self._hall.lease(slot)

@@ -13,8 +13,9 @@ from typing import Any
 
 from photinus.core.errors import FencedError, RunFailedError, UsageError
 from photinus.core.seeds import backoff
-from photinus.core.settings import Limit, above, at_least, validate
-from photinus.engine.faults import COPY, CUT, FREEZE, KILL, SLOW, Fault, Faults, Victim
+from photinus.engine.faults import COPY, CUT, FREEZE, KILL, SLOW, SLOW_LINK, Fault
+from photinus.engine.victim import Victim
+from photinus.engine.world import World
 from photinus.nodes.coordinator import Coordinator, Result
 from photinus.nodes.desk import Desk
 from photinus.nodes.life import Ask, Close, Hello, Life, Part
@@ -25,40 +26,11 @@ from photinus.nodes.program import Program
 from photinus.nodes.voice import Voice
 from photinus.transport.frames import Frame
 
-__all__ = ["HEAD_BYTES", "TICK_SECONDS", "Simulation", "World"]
+__all__ = ["HEAD_BYTES", "TICK_SECONDS", "Simulation"]
 
 TICK_SECONDS = 0.25
 HEAD_BYTES = 256
 """What a frame weighs beside its arrays."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class World:
-    """How fast everything is."""
-
-    step_seconds: float | tuple[float, ...] = 0.01
-    """Of every worker, or of each: for a mini-batch; a whole part takes as many as are in it."""
-    latency_seconds: float = 1e-3
-    bytes_per_second: float = 1e9
-    """Of each worker's own link, and of each direction."""
-    resend_seconds: float = 0.5
-    """Before what is not answered is said again; after that longer and longer."""
-    faults: Faults = field(default_factory=Faults)
-    """What goes wrong; a message is doubled on its way up only, as a copy is told apart there."""
-    LIMITS = {  # noqa: RUF012
-        "step_seconds": Limit.each(at_least(0)),
-        "latency_seconds": at_least(0),
-        "bytes_per_second": above(0),
-        "resend_seconds": above(0),
-    }
-
-    def __post_init__(self) -> None:
-        validate(self)
-
-    def step(self, slot: int) -> float:
-        """Returns the seconds that a step of this slot takes."""
-        each = self.step_seconds
-        return each[slot % len(each)] if isinstance(each, tuple) else each
 
 
 @dataclass(eq=False)
@@ -78,6 +50,7 @@ class _Node:
     held: list[Frame] = field(default_factory=list)
     """What it said while it was cut off."""
     slowed: float = 1.0
+    up_rate: float = 0.0
     up_free_at: float = 0.0
     down_free_at: float = 0.0
 
@@ -121,7 +94,8 @@ class Simulation:
         self._count = self._attempts = 0
         self._cut: set[frozenset[int]] = set()
         for slot in range(program.workers):
-            self.seat(slot)
+            after = self.faults.comes_after(slot, program.workers)
+            self.at(after, self.seat, slot) if after else self.seat(slot)
         self.at(TICK_SECONDS, self._tick)
 
     # -- faults, by name -------------------------------------------------------------------------
@@ -144,7 +118,8 @@ class Simulation:
             lambda seconds, fault: self.at(seconds, self._happen, node, fault),
         )
         life = victim.life(self.program, slot, self.parts[slot])
-        node = _Node(slot, life, Voice(Seat(desk.run, desk.term, 0, slot), about))
+        seat = Seat(desk.run, desk.term, 0, slot)
+        node = _Node(slot, life, Voice(seat, about), up_rate=self.up_rate)
         self.nodes[slot] = self._by_address[attempt] = node
         self.at(0, self._pump, node, None)
 
@@ -163,13 +138,16 @@ class Simulation:
         if fault.kind == SLOW:
             node.slowed = fault.factor
             return
+        if fault.kind == SLOW_LINK:
+            node.up_rate = min(node.up_rate, fault.amount)
+            return
         self.happened.append(fault)
         if fault.kind == KILL:
             self._kill(node, fault.seconds)
         elif fault.kind == FREEZE:
             self._freeze(node, fault.seconds)
         elif fault.kind == CUT:
-            self._cut_off(node, fault.seconds)
+            self._cut_off(node, fault.seconds, is_silent=fault.host)
         elif fault.kind == COPY:
             self.seat(node.slot)
 
@@ -198,10 +176,11 @@ class Simulation:
         lease = node.voice.seat.lease
         self.at(last, lambda: self.coordinator.gone(node.slot, lease, self.now))
 
-    def _cut_off(self, node: _Node, seconds: float) -> None:
-        """Its links close; what it says waits until they can be made again."""
+    def _cut_off(self, node: _Node, seconds: float, *, is_silent: bool) -> None:
+        """Its links close, or are only silent; what it says waits until they are whole again."""
         node.is_cut = True
-        self._hang_up(node)
+        if not is_silent:
+            self._hang_up(node)
         self.at(seconds, self._mend, node)
 
     def _mend(self, node: _Node) -> None:
@@ -297,7 +276,7 @@ class Simulation:
             if to == COORDINATOR:
                 self._send(node, frame)
                 continue
-            node.up_free_at = self._passed(node.up_free_at, frame, self.up_rate)
+            node.up_free_at = self._passed(node.up_free_at, frame, node.up_rate)
             if self._is_lost() or node.is_cut or {node.slot, to} in self._cut:
                 self.lost_among_workers += frame.kind == "publish"
                 continue
@@ -339,7 +318,7 @@ class Simulation:
             node.held += [frame] if all(frame is not other for other in node.held) else []
             return
         # one line each way: what is said first arrives first
-        node.up_free_at = self._passed(node.up_free_at, frame, self.up_rate)
+        node.up_free_at = self._passed(node.up_free_at, frame, node.up_rate)
         if self._is_lost():
             return
         for _ in range(self._copies()):

@@ -5,7 +5,10 @@ from __future__ import annotations
 from photinus.core.errors import RunFailedError, UsageError
 from photinus.engine.base import SOCKETS, ArrayData, Assignment, Engine, part_of
 from photinus.engine.faults import Fault
-from photinus.engine.simulate import Simulation, World
+from photinus.engine.harm_driver import LOOK_SECONDS, DriverHarm
+from photinus.engine.harm_rows import dealt
+from photinus.engine.simulate import Simulation
+from photinus.engine.world import World
 from photinus.feed.rows import Rows
 from photinus.nodes.coordinator import Coordinator, Result
 
@@ -52,13 +55,22 @@ class SimulatedEngine(Engine):
         import torch
 
         torch.set_num_threads(program.threads)
-        data = data.checked()
-        slots = range(1 if program.is_shared else program.workers)
-        rows = [Rows.of(*data.part(program, slot), scale=data.scale) for slot in slots]
+        faults = self.world.faults
+        rows = [Rows.of(*part, scale=data.scale) for part in dealt(data, program, faults)]
         parts = [part_of(rows[s % len(rows)], program) for s in range(program.workers)]
-        coordinator = Coordinator(program, assignment.desk(), cut=assignment.cut)
-        self._simulation = Simulation(program, parts, self.world, coordinator=coordinator)
-        result = self._simulation.run()
+        harm = DriverHarm(faults, assignment, lambda: self.seconds)
+        coordinator = Coordinator(program, harm.assignment.desk(), cut=assignment.cut)
+        simulation = Simulation(program, parts, self.world, coordinator=coordinator)
+        self._simulation = simulation
+
+        def look() -> None:
+            harm.look()
+            simulation.at(LOOK_SECONDS, look)
+
+        if faults.of_driver:
+            look()
+        with harm:
+            result = simulation.run()
         if result is None:
             raise RunFailedError("the simulated run came to a standstill")
         return result

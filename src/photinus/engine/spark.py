@@ -23,18 +23,19 @@ from photinus.engine.base import ArrayData, Assignment, Engine, part_of
 from photinus.engine.errand import Errand
 from photinus.engine.faults import Faults
 from photinus.engine.hall import Hall
+from photinus.engine.harm_driver import DriverHarm
+from photinus.engine.harm_rows import harmed_batches
 from photinus.engine.hosted import Hosted
 from photinus.engine.session import interruptible, is_connect, session_warnings, spark_session
 from photinus.engine.spark_job import (
     SparkJob,
-    Starving,
     check_size,
     queried,
     see_through,
     told_by_a_task,
 )
 from photinus.engine.spark_moves import Departures, Moves
-from photinus.engine.spark_slots import held_slots
+from photinus.engine.spark_slots import Starving, held_slots, taken_slots
 from photinus.feed.arrow import ColumnSpec
 from photinus.feed.base import Array
 from photinus.feed.checks import RowChecks, Sieve
@@ -104,6 +105,8 @@ class SparkEngine(Engine):
 
     def _trained(self, spark: SparkSession, assignment: Assignment) -> Result:
         workers = assignment.program.workers
+        harm = DriverHarm(self._faults, assignment)
+        assignment = harm.assignment
         check_slots(spark, workers)
         data = _framed(spark, assignment.data, assignment.program)
         frame, spec = queried(spark, lambda: columns(data.frame, data.features, data.label))
@@ -125,7 +128,7 @@ class SparkEngine(Engine):
         if is_connect(spark):
             if not isinstance(assignment.data, ArrayData):  # arrays were dealt out already
                 frame = partitioned(frame, workers)
-            with Afar(assignment) as afar:
+            with Afar(assignment) as afar, harm:
                 first = job(afar.hosted(self._faults, host))
                 emit, stopped = assignment.emit, afar.stopped
                 see_through(afar, first, emit, follow=told_by_a_task, stopped=stopped)
@@ -133,7 +136,8 @@ class SparkEngine(Engine):
         application, slots = spark.sparkContext.applicationId, partial(slots_of, spark)
         held = held_slots(application, workers, slots, assignment.emit)
         rows = kept(partitioned(frame, workers))
-        with held, rows as frame, Hall(assignment, host) as hall:
+        others = taken_slots(spark.sparkContext, *self._faults.taken())
+        with held, rows as frame, Hall(assignment, host) as hall, others, harm:
             passes = _Passes(hall, lambda c: job(hall.errand(self._faults), c), assignment)
             moves = Moves(Departures(spark.sparkContext), hall, assignment.emit)
             starving = Starving(hall.starved, assignment.emit)
@@ -228,6 +232,7 @@ class _Reads:
         counted = self.counted or {}
         nothing = replace(self.budget, memory_bytes=0, disk_bytes=0)
         budget = nothing if slot in counted else self.budget
+        batches = harmed_batches(batches, self.errand.faults, slot)
         rows = gather(batches, self.spec, Sieve(self.checks, slot), budget)
         if isinstance(rows, Rows):
             part = part_of(rows, self.errand.program)

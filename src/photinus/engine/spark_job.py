@@ -6,7 +6,6 @@ import contextlib
 import re
 import secrets
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -20,6 +19,7 @@ from photinus.engine.session import is_connect
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
+    from pyspark.status import SparkStageInfo
 
 _T = TypeVar("_T")
 
@@ -27,7 +27,6 @@ __all__ = [
     "MAX_CLOSURE_BYTES",
     "Awaited",
     "SparkJob",
-    "Starving",
     "cause_of",
     "check_size",
     "cure_of",
@@ -42,8 +41,6 @@ _LEAVE_SECONDS = 15.0
 """So long the tasks may take to end once the run is over."""
 _AGAIN = 3
 """So often a job that Spark gave up is submitted again."""
-_STARVED_SECONDS = 120.0
-"""So long a worker without a task waits for one; a lost executor may take a minute to replace."""
 _FAILURES = 3
 """So often every task may fail before the first worker has come."""
 _FIRST_SLOTS = 32
@@ -130,15 +127,22 @@ class SparkJob(threading.Thread):
 
     def failures(self) -> int:
         """Returns how many tasks have failed so far; Spark starts each again without a word."""
-        return sum(failed for _, failed in self._stages())
+        return sum(info.numFailedTasks for info in self._stages().values())
+
+    def running(self) -> int:
+        """Returns how many tasks run now; of Connect that is not known."""
+        return sum(info.numActiveTasks for info in self._stages().values())
 
     def reason(self) -> str:
         """Returns why a task failed, in one line; nothing where Spark does not say."""
-        for stage, failed in self._stages():
+        for stage, info in self._stages().items():
             # the store is Spark's own and may change: without it the reason is left out
             with contextlib.suppress(Exception):
                 tasks = self._context._jsc.sc().statusStore().taskList(stage, 0, _LOOKED_AT)
-                said = [tasks.apply(i).errorMessage() for i in range(tasks.size() if failed else 0)]
+                said = [
+                    tasks.apply(i).errorMessage()
+                    for i in range(tasks.size() if info.numFailedTasks else 0)
+                ]
                 found = [text.get() for text in said if text.isDefined()]
                 if found:
                     return cause_of(found[-1])
@@ -151,50 +155,16 @@ class SparkJob(threading.Thread):
 
     def stages(self) -> list[int]:
         """Returns the numbers of its stages."""
-        return [stage for stage, _ in self._stages()]
+        return list(self._stages())
 
-    def _stages(self) -> list[tuple[int, int]]:
+    def _stages(self) -> dict[int, SparkStageInfo]:
         if self._context is None:
-            return []
+            return {}
         tracker = self._context.statusTracker()
         jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._group)]
         stages = {stage for job in jobs if job is not None for stage in job.stageIds}
         found = {stage: tracker.getStageInfo(stage) for stage in sorted(stages)}
-        return [(stage, info.numFailedTasks) for stage, info in found.items() if info is not None]
-
-
-class Starving:
-    """Ends a job in which copies of tasks that run hold the slots that a lost task needs.
-
-    Rows that came by a shuffle are lost with an executor: Spark then runs a whole stage anew, with
-    second attempts of the tasks that still run, and what waits there waits for the run's end.
-
-    Args:
-        starved: returns the slots without a task.
-        emit: is told of it.
-        now: the time in seconds.
-    """
-
-    def __init__(
-        self,
-        starved: Callable[[], frozenset[int]],
-        emit: Callable[[Event], None],
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._starved, self._emit, self._now = starved, emit, now
-        self._since: float | None = None
-
-    def look(self, job: SparkJob) -> None:
-        """Looks once; the job that follows has a task for each slot."""
-        slots, now = self._starved(), self._now()
-        self._since = (self._since or now) if slots else None
-        if self._since is None or now - self._since < _STARVED_SECONDS:
-            return
-        self._since = None
-        wrong = f"workers {sorted(slots)} have no task, as copies of others' tasks hold the slots"
-        got = f"{_STARVED_SECONDS:g} s; the job is ended"
-        self._emit(Warned(text=message(wrong, got=got)))
-        job.cancel()
+        return {stage: info for stage, info in found.items() if info is not None}
 
 
 def cause_of(error: object) -> str:

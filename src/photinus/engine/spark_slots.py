@@ -5,20 +5,29 @@ Two that had a part of theirs each would wait for each other for ever, whatever 
 
 from __future__ import annotations
 
+import secrets
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from photinus.core.errors import message
 from photinus.core.events import Event, Warned
+from photinus.engine.spark_job import SparkJob
 
-__all__ = ["held_slots"]
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+__all__ = ["Starving", "held_slots", "taken_slots"]
 
 _NEWS = threading.Condition()
 _HELD: Counter[str] = Counter()
 """Application -> slots that its runs hold."""
 _LOOK_SECONDS = 0.5
+_STARVED_SECONDS = 120.0
+"""So long a worker without a task waits for one; a lost executor may take a minute to replace."""
 
 
 @contextmanager
@@ -55,3 +64,67 @@ def held_slots(
         with _NEWS:
             _HELD[application] -= workers
             _NEWS.notify_all()
+
+
+@contextmanager
+def taken_slots(context: SparkContext, count: int, seconds: float) -> Iterator[None]:
+    """Has tasks of another job hold slots, from now on and for so many seconds at most.
+
+    Args:
+        context: the application's.
+        count: how many; none needs nothing.
+        seconds: how long.
+    """
+    if count == 0:
+        yield
+        return
+
+    def hold(slots: Iterable[int]) -> Iterable[int]:
+        for slot in slots:
+            time.sleep(seconds)
+            yield slot
+
+    slots = context.parallelize(range(count), count)
+    others = SparkJob(context, slots.mapPartitions(hold).collect, f"others-{secrets.token_hex(4)}")
+    others.start()
+    while others.is_alive() and others.running() < count:
+        others.join(_LOOK_SECONDS)
+    try:
+        yield
+    finally:
+        others.cancel()
+        others.join()
+
+
+class Starving:
+    """Ends a job in which copies of tasks that run hold the slots that a lost task needs.
+
+    Rows that came by a shuffle are lost with an executor: Spark then runs a whole stage anew, with
+    second attempts of the tasks that still run, and what waits there waits for the run's end.
+
+    Args:
+        starved: returns the slots without a task.
+        emit: is told of it.
+        now: the time in seconds.
+    """
+
+    def __init__(
+        self,
+        starved: Callable[[], frozenset[int]],
+        emit: Callable[[Event], None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._starved, self._emit, self._now = starved, emit, now
+        self._since: float | None = None
+
+    def look(self, job: SparkJob) -> None:
+        """Looks once; the job that follows has a task for each slot."""
+        slots, now = self._starved(), self._now()
+        self._since = (self._since or now) if slots else None
+        if self._since is None or now - self._since < _STARVED_SECONDS:
+            return
+        self._since = None
+        wrong = f"workers {sorted(slots)} have no task, as copies of others' tasks hold the slots"
+        got = f"{_STARVED_SECONDS:g} s; the job is ended"
+        self._emit(Warned(text=message(wrong, got=got)))
+        job.cancel()

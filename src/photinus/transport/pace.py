@@ -43,6 +43,11 @@ class Pace:
         self._lock = threading.Lock()
         self._free_at = -float("inf")
 
+    def slow_to(self, bytes_per_second: float) -> None:
+        """From now on lets at most so much pass."""
+        with self._lock:
+            self._rate = min(self._rate, bytes_per_second)
+
     def spend(self, count: int) -> None:
         """Waits until `count` bytes that were just sent are paid for."""
         with self._lock:
