@@ -1,12 +1,13 @@
 """Four hosts with links of a set rate: what a slow link costs, and a host that is cut off.
 
-    python benchmarks/hosts.py (rates | cut) [ways ...]     (root; Linux with unshare, ip and tc)
+    python benchmarks/hosts.py (rates | cut | slow) [ways ...]  (root; Linux with unshare, ip, tc)
 
 Each worker lives in a network namespace with an address of its own, behind a bridge; the driver
 stands at the bridge. All of it is in a namespace of this script's, and gone when it ends. A rate
 holds for what a host sends and for what is sent to it. With `rates` a job with a fixed seed is
 trained at each rate and must give the same bits; with `cut` the cable of host 1 is pulled out
-for 15 s, which no connection is told of: nothing is closed, packets vanish.
+for 15 s, which no connection is told of: nothing is closed, packets vanish; with `slow` its link
+alone is slow. These two are faults by name, which a worker does to the host that it lives on.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,6 +37,7 @@ from photinus.core.events import (
     WorkerLost,
 )
 from photinus.engine.base import ArrayData, Assignment
+from photinus.engine.faults import Faults
 from photinus.engine.local import LocalEngine
 from photinus.models.logistic import LogisticStage
 from photinus.nodes.program import Phase, Program
@@ -107,13 +108,10 @@ class Watch:
 
     def __init__(self) -> None:
         self.events = list[tuple[float, Event]]()
-        self.has_begun = threading.Event()
 
     def emit(self, event: Event) -> None:
         """Takes one event in."""
         self.events.append((time.monotonic(), event))
-        if isinstance(event, RoundClosed) and event.version > 5:
-            self.has_begun.set()
 
     def at(self, kind: type[Event]) -> list[float]:
         """Returns the moments of one kind."""
@@ -125,14 +123,22 @@ class Watch:
 
 
 def trained(
-    way: Agreement, folder: Path, watch: Watch, *, features: int, steps: int
+    way: Agreement,
+    folder: Path,
+    watch: Watch,
+    faults: Faults | None = None,
+    *,
+    features: int,
+    steps: int,
 ) -> dict[str, object]:
     """Runs once on the hosts; returns what to print of it."""
     run = secrets.token_bytes(16)
     book = Book(folder / "ledger.jsonl", run)
     work, data = program(way, features=features, rows=800, steps=steps)
-    engine = LocalEngine(host=DRIVER, before=lambda slot: ("ip", "netns", "exec", f"h{slot}"))
-    result = engine.run(
+    inside = LocalEngine(
+        faults, host=DRIVER, before=lambda slot: ("ip", "netns", "exec", f"h{slot}")
+    )
+    result = inside.run(
         Assignment(program=work, data=data, run=run, emit=watch.emit, enter=book.enter)
     )
     book.close()
@@ -166,19 +172,12 @@ def cut(names: Sequence[str]) -> None:
 
 
 def _cut_off(way: Agreement, folder: Path) -> dict[str, object]:
-    watch, moments = Watch(), list[float]()
-
-    def pull() -> None:
-        watch.has_begun.wait()
-        moments.append(time.monotonic())
-        sh("ip netns exec h1 ip link set eth0 down")
-        time.sleep(CUT_SECONDS)  # how long the cable is out is what is measured
-        sh("ip netns exec h1 ip link set eth0 up")
-        moments.append(time.monotonic())
-
-    threading.Thread(target=pull, daemon=True).start()
-    told = trained(way, folder, watch, features=400, steps=12_000)
-    down, up = moments
+    watch, diary = Watch(), folder / "diary.jsonl"
+    faults = Faults().cut(slot=1, step=300, seconds=CUT_SECONDS, host=True)
+    told = trained(way, folder, watch, faults.noted_in(str(diary)), features=400, steps=12_000)
+    [note] = map(json.loads, diary.read_text().splitlines())
+    down = note["unix_seconds"] - time.time() + time.monotonic()
+    up = down + CUT_SECONDS
     lost = [at for at, e in watch.events if isinstance(e, WorkerLost) and e.slot == 1]
     joined = [at for at, e in watch.events if isinstance(e, WorkerJoined) and e.slot == 1]
     closed = [down, *(at for at in watch.at(RoundClosed) if at > down)]
@@ -192,7 +191,17 @@ def _cut_off(way: Agreement, folder: Path) -> dict[str, object]:
     }
 
 
+def slow(names: Sequence[str]) -> None:
+    """Prints what became of a run in which the link of host 1 carries 1 MB a second."""
+    for name in names or WAYS:
+        shaped("1gbit")
+        faults = Faults().slow_link(slot=1, bytes_per_second=1e6, host=True)
+        with tempfile.TemporaryDirectory() as folder:
+            told = trained(WAYS[name], Path(folder), Watch(), faults, features=4000, steps=60)
+        print(json.dumps({"way": name, **told}), flush=True)
+
+
 if __name__ == "__main__":
     isolated()
     built()
-    {"rates": rates, "cut": cut}[sys.argv[1]](sys.argv[2:])
+    {"rates": rates, "cut": cut, "slow": slow}[sys.argv[1]](sys.argv[2:])

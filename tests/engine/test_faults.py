@@ -48,11 +48,34 @@ def test_each_method_returns_one_fault_more_and_leaves_the_old_ones():
         (lambda: Faults().slow(slot=1, factor=0.5), "factor of Fault must be a number of at least"),
         (lambda: Faults().lose(1.1), "share of Lot must be a number from 0 to 1"),
         (lambda: Fault(kind="melt", slot=0, step=1), "kind of Fault must be one of"),
+        (lambda: Faults().slow_link(slot=0, bytes_per_second=0.0), "lets something pass; got 0"),
+        (
+            lambda: Faults().few_rows(slot=0, rows=1.5),
+            "few_rows takes a whole .* got 1.5",
+        ),
+        (lambda: Faults().bad_row(slot=0, row=-1), "bad_row takes a whole number .* got -1"),
+        (lambda: Faults().kill_driver(), "at a step, or at a time; got step=None"),
+        (lambda: Faults().take_slots(1, seconds=-1.0), "seconds of Fault must be"),
     ],
 )
 def test_what_can_never_happen_is_refused_at_once(wrong, says):
     with pytest.raises(UsageError, match=says):
         wrong()
+
+
+def test_more_slots_than_there_are_workers_cannot_be_taken(field):
+    with pytest.raises(UsageError, match="at most 4 slots can be taken; got 5"):
+        field.play(ROUNDS, world={"faults": Faults().take_slots(5, seconds=1.0)})
+
+
+def test_what_befalls_rows_slots_and_drivers_is_no_workers_own():
+    faults = Faults().few_rows(slot=1, rows=2).bad_row(slot=1, row=3).kill(slot=1, step=4)
+    faults = faults.take_slots(1, seconds=9.0).flip_bit(5).kill_driver(at_seconds=0.5)
+    assert [f.kind for f in faults.of(1)] == ["kill"]
+    assert [f.kind for f in faults.of_driver] == ["flip_bit", "kill_driver"]
+    assert (faults.rows_left(1), faults.rows_left(0)) == (2, None)
+    assert (faults.bad_rows(1), faults.bad_rows(0)) == ([3], [])
+    assert [faults.comes_after(slot, 3) for slot in range(3)] == [0.0, 0.0, 9.0]
 
 
 def test_a_slot_that_the_run_has_not_is_refused(field):

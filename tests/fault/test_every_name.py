@@ -1,7 +1,6 @@
 """Faults that one object names, done to a run in the simulator, in processes and on Spark."""
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -325,17 +324,3 @@ def test_a_full_disk_costs_checkpoints_for_a_while_and_no_run(trained, engine, d
     assert saved[-1] > run.events.index(failed[-1]), "saved again once there is room"
     assert [e.state for e in run.of(RunEnded)] == ["done"]
     assert np.isfinite(outcome.vector).all()
-
-
-def test_a_large_disk_is_not_filled(trained):
-    room = os.statvfs("/")
-    if room.f_bavail * room.f_frsize < 2 << 30:
-        pytest.skip("this disk is small")
-    run = trained("local", Faults().fill_disk(1, seconds=1.0))
-    with pytest.raises(UsageError, match=r"only a small disk of the run's own .* MiB free; mount"):
-        run.run()
-
-
-def test_what_befalls_the_folder_of_a_run_needs_one(tiny):
-    with pytest.raises(UsageError, match="flip_bit befalls the folder of a run; got a run without"):
-        SimulatedEngine(World(faults=Faults().flip_bit(1))).run(tiny.assignment())

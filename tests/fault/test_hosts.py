@@ -56,6 +56,13 @@ def test_a_host_whose_cable_is_pulled_out_is_left_out_and_comes_back(hosts, way)
     assert told["rounds while cut"] > 3
 
 
+def test_the_slow_link_of_one_host_is_told_of(hosts):
+    [told] = hosts("slow", "averaging every 5 steps, fp32")
+    assert told["audit"].endswith("each exactly once"), told
+    [advice] = [text for text in told["told"] if "sends for" in text]
+    assert advice.startswith("worker 1 sends for")
+
+
 def test_a_slow_link_costs_time_and_no_bit_and_advice_is_given(hosts):
     often = "averaging every 5 steps, fp32"
     told = {line["rate"]: line for line in hosts("rates", often)}

@@ -79,9 +79,9 @@ class Fault:
     }
 
     def __post_init__(self) -> None:
+        if self.kind in (*_OF_ROWS, TAKE_SLOTS) and not whole(0).holds(self.amount):
+            raise UsageError(f"{self.kind} takes {whole(0).text}", got=self.amount)
         validate(self)
-        if self.kind in (*_OF_ROWS, TAKE_SLOTS) and self.amount != int(self.amount):
-            raise UsageError(f"{self.kind} takes a whole number", got=self.amount)
         if (self.step is None) == (self.at_seconds is None):
             got = f"step={self.step}, at_seconds={self.at_seconds}"
             raise UsageError("a fault happens at a step, or at a time", got=got, do="name one")

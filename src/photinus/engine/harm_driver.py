@@ -77,7 +77,7 @@ class DriverHarm:
     def _told(self, event: Event) -> None:
         self._emit(event)
         if isinstance(event, RoundClosed):
-            self._rounds += 1
+            self._rounds += event.rounds
             self.look()
 
     def look(self) -> None:

@@ -16,7 +16,7 @@ from photinus.engine.faults import NAN, NO_MEMORY, SLOW, SLOW_LINK, Fault
 from photinus.feed.base import Array
 from photinus.models.base import Batch, Model, Stage
 from photinus.models.inner import Inner
-from photinus.nodes.life import Ask, Close, Hello, Life, Part, live
+from photinus.nodes.life import Close, Hello, Life, Part, live
 from photinus.nodes.loop import Stepped
 from photinus.nodes.mail import Grant
 from photinus.nodes.program import Program
@@ -62,7 +62,8 @@ class Victim:
         try:
             ask = next(life)
             while True:
-                self._asks(ask, time.perf_counter() - began)
+                if isinstance(ask, Stepped):
+                    self.stepped(time.perf_counter() - began)
                 try:
                     answer = yield ask
                 except FencedError as error:
@@ -83,9 +84,8 @@ class Victim:
             if fault.lease == self.lease and fault.at_seconds is not None:
                 self.later(fault.at_seconds, fault)
 
-    def _asks(self, ask: Ask, seconds: float) -> None:
-        if not isinstance(ask, Stepped):
-            return
+    def stepped(self, seconds: float) -> None:
+        """One step more is made, which took so long."""
         self.steps += 1
         now = (self.lease, self.steps)
         for fault in self.planned:
