@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -333,3 +334,32 @@ def test_with_the_driver_here_a_run_outlives_executor_managers_and_master(
     assert audit(tmp_path / "run" / "ledger.jsonl").is_exact
     assert len(of(journal, RunStarted)) == 1, "the driver went through all of it"
     assert (tmp_path / "said").read_text().count("there already") == 2, "nothing is sent again"
+
+
+def test_with_the_driver_here_executors_end_when_it_stands_still(
+    hadoop, submit, tmp_path, record_property
+):
+    """Their Java processes; Spark's master in its container lives on, and is told nothing."""
+    process = submit(MNIST, "--folder", "run", epochs=1000)
+    journal = tmp_path / "run" / "events.jsonl"
+
+    def trains():
+        assert process.poll() is None, (tmp_path / "said").read_text()
+        return len({e.slot for _, e in of(journal, WorkerJoined)}) == 2 and of(journal, RoundClosed)
+
+    hadoop.until(trains, FIRST_SECONDS, "a round of both")
+    executors = set(hadoop.programs(hadoop.EXECUTOR))
+    assert len(executors) == 2
+    [java] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    at = time.time()
+    for pid in (process.pid, int(java)):
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        hadoop.until(
+            lambda: executors.isdisjoint(hadoop.programs(hadoop.EXECUTOR)), 60, "their end"
+        )
+        seconds = time.time() - at
+    finally:
+        os.kill(int(java), signal.SIGKILL)  # which stands still, and would not hear of its parent
+    record_property("driver frozen: its executors had ended", round(seconds, 1))
+    assert 10 < seconds < 30
