@@ -94,6 +94,15 @@ def test_what_real_processes_cannot_do_is_refused(tiny, faults):
         hall.errand(faults)
 
 
+def test_a_road_without_sockets_cannot_be_slowed(tiny, tmp_path):
+    slow = Faults().slow_link(slot=0, bytes_per_second=1e6)
+    with (
+        Hall(tiny.assignment(road=str(tmp_path))) as hall,
+        pytest.raises(UsageError, match="a slow link is one of sockets; got another road; use"),
+    ):
+        hall.errand(slow)
+
+
 # -- in the simulator ----------------------------------------------------------------------------
 
 

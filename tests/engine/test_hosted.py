@@ -148,6 +148,14 @@ def test_ctrl_c_saves_and_ends_the_tasks(assignment, tiny, tmp_path):
     assert any(isinstance(event, CheckpointSaved) for event in events)
 
 
+def test_slots_of_spark_connect_cannot_be_taken(assignment):
+    with (
+        Afar(assignment()) as afar,
+        pytest.raises(UsageError, match="of the same application; got Spark Connect; use"),
+    ):
+        afar.hosted(Faults().take_slots(1, seconds=1.0), "127.0.0.1")
+
+
 def test_tasks_end_by_themselves_when_the_client_is_lost(assignment, tiny):
     program = tiny.program(recipes=tiny.recipes[:1], epochs=100_000.0)
     job = assignment(program=program, lost_seconds=2.0)

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from photinus.core.errors import CheckpointError, RunFailedError, UsageError
 from photinus.core.events import WorkerJoined, event_from_dict
-from photinus.engine.base import Assignment
+from photinus.engine.base import SOCKETS, Assignment
 from photinus.engine.corner import Corner
 from photinus.engine.errand import told_error
 from photinus.engine.faults import Faults
@@ -64,7 +64,10 @@ class Afar:
         """
         sent, run = self._assignment.sent(), self._assignment.run
         make = Credentials.make if sent.security == "tls" else Credentials.none
-        checked = faults.checked(self.slots, is_real=True)
+        checked = faults.checked(self.slots, is_real=True, has_sockets=sent.road == SOCKETS)
+        if checked.taken()[0]:
+            wrong = "slots are taken by a job of the same application"
+            raise UsageError(wrong, got="Spark Connect", do="use a classic session")
         return Hosted(sent, make(run).worker(is_peer=True), towards, checked)
 
     @property

@@ -321,8 +321,13 @@ class Faults:
         count, seconds = self.taken()
         return seconds if slot >= workers - count else 0.0
 
-    def checked(self, workers: int, *, is_real: bool) -> Faults:
+    def checked(self, workers: int, *, is_real: bool, has_sockets: bool = True) -> Faults:
         """Returns itself, if an engine can do all that.
+
+        Args:
+            workers: of the run.
+            is_real: False in the simulator.
+            has_sockets: True where all that workers send goes over sockets of ours.
 
         Raises:
             UsageError: a fault is of a slot that the run has not, or only the simulator can do it.
@@ -338,6 +343,9 @@ class Faults:
         if is_real and imagined:
             do = "use photinus.SimulatedEngine"
             raise UsageError("only the simulator can do that", got=imagined[0], do=do)
+        if not has_sockets and any(fault.kind == SLOW_LINK for fault in self.planned):
+            do = 'use road="sockets"'
+            raise UsageError("a slow link is one of sockets", got="another road", do=do)
         return self
 
     def _and(self, fault: Fault) -> Faults:

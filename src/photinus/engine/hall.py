@@ -131,13 +131,15 @@ class Hall(Meeting):
     def errand(self, faults: Faults | None = None) -> Errand:
         """Returns what every worker is sent, and what shall go wrong with it on purpose."""
         assignment = self._assignment
+        workers, has_sockets = assignment.program.workers, assignment.road == SOCKETS
+        asked = faults or Faults()
         return Errand(
             assignment.program.sent(),
             self.address,
             self._key(is_peer=assignment.program.has_peers),
             assignment.term,
             assignment.lost_seconds,
-            (faults or Faults()).checked(assignment.program.workers, is_real=True),
+            asked.checked(workers, is_real=True, has_sockets=has_sockets),
             backend=BACKENDS.get(assignment.road, ""),
         )
 
