@@ -243,13 +243,15 @@ def test_a_host_that_is_cut_off_is_missed_by_its_silence(trained):
 
 
 @pytest.mark.parametrize("kind", ["cut", "slow_link"])
-def test_the_link_of_a_machine_that_is_no_host_of_the_worker_is_left_alone(trained, kind):
+def test_a_machine_that_is_no_host_of_the_worker_is_left_alone_and_no_step_is_made(trained, kind):
     faults = {
-        "cut": Faults().cut(slot=1, step=2, seconds=1.0, host=True),
+        "cut": Faults().cut(slot=1, at_seconds=99.0, seconds=1.0, host=True),
         "slow_link": Faults().slow_link(slot=1, bytes_per_second=1e6, host=True),
     }[kind]
+    run = trained("local", faults)
     with pytest.raises(UsageError, match="namespace of its own; got the machine's network"):
-        trained("local", faults).run()
+        run.run()
+    assert run.of(RoundClosed) == []
 
 
 # -- the driver ------------------------------------------------------------------------------------

@@ -207,6 +207,7 @@ class Errand:
         victim = Victim(planned, harm.happen, harm.later)
 
         def begin() -> Life:
+            harm.check(planned)
             _use_threads(self.program.threads)
             for phase in self.program.phases:
                 phase.stage.inner()  # loads what optimizers need: that takes seconds, no lease yet

@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from photinus.core.errors import LinkLostError, NotReadyError, UsageError
@@ -67,6 +67,19 @@ class Harm:
     def __init__(self, diary: str = "", pace: Pace | None = None, towards: str = "") -> None:
         self.cable, self._diary, self._pace, self._towards = Cable(), diary, pace, towards
         self._slowed, self._pulling = set[Fault](), list[subprocess.Popen[bytes]]()
+
+    def check(self, planned: Iterable[Fault]) -> None:
+        """Looks for what shall suffer, before anything does.
+
+        Raises:
+            UsageError: there is no such executor or host.
+            NotReadyError: the host's network is not to be found.
+        """
+        for fault in planned:
+            if fault.executor:
+                _executor()
+            if fault.host:
+                _interface(self._towards)
 
     def later(self, seconds: float, fault: Fault) -> None:
         """Does it in a while, whatever the worker does then."""

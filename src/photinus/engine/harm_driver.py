@@ -25,6 +25,7 @@ __all__ = ["LOOK_SECONDS", "DriverHarm"]
 _MOST_FILLED_BYTES = 1 << 30
 """No disk with more room than that is filled: a slip must not stop a machine."""
 LOOK_SECONDS = 0.05
+_TRIES = 20
 
 
 class DriverHarm:
@@ -102,18 +103,30 @@ class DriverHarm:
         elif fault.kind == FLIP_BIT:
             self._flip_bit()
         else:
-            # without a name it is gone with the process
-            ballast = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - the stack's
-            file = self._ballast.enter_context(ballast)
-            os.posix_fallocate(file.fileno(), 0, _room(self._folder))
+            self._fill()
             self._empty_at = self._now() + fault.seconds
 
-    def _checkpoints(self) -> list[Path]:
-        return list(self._folder.glob("checkpoints/[!.]*/manifest.json"))
+    def _fill(self) -> None:
+        """Takes all room; a file without a name is gone with the process."""
+        ballast = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - the stack's
+        file, taken = self._ballast.enter_context(ballast), 0
+        for _ in range(_TRIES):
+            if room := _room(self._folder):
+                with contextlib.suppress(OSError):  # somebody else took of it meanwhile
+                    os.posix_fallocate(file.fileno(), taken, room)
+                    taken += room
+
+    def _checkpoints(self) -> list[tuple[int, Path]]:
+        """Returns the whole ones, each with its moment."""
+        found = []
+        for path in self._folder.glob("checkpoints/[!.]*/manifest.json"):
+            with contextlib.suppress(FileNotFoundError):  # an old one, which is removed
+                found.append((path.stat().st_mtime_ns, path.parent))
+        return found
 
     def _flip_bit(self) -> None:
         """In the middle of the newest checkpoint's largest file."""
-        newest = max(self._checkpoints(), key=lambda path: path.stat().st_mtime_ns).parent
+        _, newest = max(self._checkpoints())
         largest = max(newest.glob("*.safetensors"), key=lambda path: path.stat().st_size)
         with largest.open("r+b") as file:
             file.seek(largest.stat().st_size // 2)
