@@ -208,6 +208,13 @@ def test_the_newest_the_pinned_and_the_last_finite_stay(tmp_path):
         store.pin("01")
 
 
+def test_three_stay_unless_somebody_says_otherwise(tmp_path):
+    store = Store(tmp_path / "c")
+    for name in ("01", "02", "03", "04", "05"):
+        store.save(name, {}, arrays())
+    assert store.names() == ("03", "04", "05")
+
+
 def test_a_damaged_one_is_replaced_when_the_run_comes_to_it_again(store):
     store.save("1", META, arrays())
     _cut(store.save("2", META, arrays(2.0)))

@@ -48,7 +48,11 @@ def test_each_method_returns_one_fault_more_and_leaves_the_old_ones():
         (lambda: Faults().slow(slot=1, factor=0.5), "factor of Fault must be a number of at least"),
         (lambda: Faults().lose(1.1), "share of Lot must be a number from 0 to 1"),
         (lambda: Fault(kind="melt", slot=0, step=1), "kind of Fault must be one of"),
-        (lambda: Faults().slow_link(slot=0, bytes_per_second=0.0), "lets something pass; got 0"),
+        (
+            lambda: Faults().slow_link(slot=0, bytes_per_second=9e3),
+            "must be a number of at least 1",
+        ),
+        (lambda: Faults().slow_link(slot=0, bytes_per_second="fast"), "at least .* got 'fast'"),
         (
             lambda: Faults().few_rows(slot=0, rows=1.5),
             "few_rows takes a whole .* got 1.5",

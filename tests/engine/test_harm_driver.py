@@ -63,7 +63,8 @@ def test_without_a_checkpoint_it_waits_for_one_and_so_does_what_follows(harm, tm
         place = checkpoint(tmp_path, "00001", at=100)
         harmed.look()
     assert len((tmp_path / "diary").read_text().splitlines()) == 2
-    assert (place / "large.safetensors").read_bytes() == bytes(100), "flipped, and flipped back"
+    flipped = (place / "large.safetensors").read_bytes()
+    assert sum(byte.bit_count() for byte in flipped) == 2
 
 
 def test_a_run_to_which_nothing_happens_is_left_as_it_is(tiny):

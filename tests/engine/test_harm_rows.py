@@ -48,7 +48,7 @@ def test_a_row_of_bytes_is_bad_by_its_label(tiny):
 
 
 def test_what_no_slot_has_is_refused(tiny):
-    with pytest.raises(UsageError, match="slot 0 has rows from 0 to 44; got 45"):
+    with pytest.raises(UsageError, match="a bad row is one of its slot's; got row 45 of 45"):
         dealt(tiny.data, tiny.program(), Faults().bad_row(slot=0, row=45))
     shared = replace(tiny.program(), is_shared=True)
     with pytest.raises(UsageError, match="few_rows befalls a partition; got rows that all"):
@@ -65,3 +65,5 @@ def test_a_partition_of_batches_is_cut_short_and_its_bad_rows_are_null():
     assert [row["features"] for row in rows] == [[1.0], None, [3.0], [4.0], None]
     assert [row["label"] for row in rows] == [1, 2, 3, 4, 5]
     assert harmed_batches(batches, faults, 1) is batches
+    with pytest.raises(UsageError, match="a bad row is one of its slot's; got row 6 of 5"):
+        list(harmed_batches(batches, faults.bad_row(slot=2, row=6), 2))

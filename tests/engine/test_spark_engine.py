@@ -127,6 +127,8 @@ def test_a_model_that_fails_ends_the_run_once_and_leaves_nothing_running(spark, 
     assert text.startswith("worker ")
     assert "IndexError: index 10 is out of bounds" in text
     assert text.count("Traceback") == 1
+    place = r"\nin phase [\w-]+, partition (\d), in the batch of its examples \d+ to \d+$"
+    assert re.search(place, text.strip())[1] == text.split()[1], "a slot trains on its partition"
     nothing_left()
     assert threading.active_count() == before
 

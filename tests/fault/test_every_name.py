@@ -191,6 +191,17 @@ def test_slots_that_others_hold_are_waited_for_and_told_of(trained, engine):
     assert run.of(RoundClosed)[-1].examples >= 4 * ROWS
 
 
+@pytest.mark.parametrize("engine", SLOW_ENGINES)
+def test_more_faults_than_sparks_retry_budget_end_no_run(trained, engine):
+    """Of a task that Spark was told to try four times."""
+    faults = Faults()
+    for lease in range(1, 8):
+        faults = faults.kill(slot=1, step=15, lease=lease)
+    run = trained(engine, faults).run(model=longer(40.0))
+    assert [e.lease for e in run.of(WorkerJoined) if e.slot == 1] == list(range(1, 9))
+    assert run.of(RoundClosed)[-1].examples >= 40 * ROWS
+
+
 # -- memory and links ------------------------------------------------------------------------------
 
 
@@ -202,7 +213,7 @@ def test_memory_that_runs_out_ends_the_run_with_worker_batch_and_advice(trained,
         run.run()
     said = "\n".join([str(failed.value), *getattr(failed.value, "__notes__", [])])
     assert "memory ran out: use a smaller batch, or fewer workers" in said
-    assert "in the batch of its examples 50 to 59" in said
+    assert "partition 1, in the batch of its examples 50 to 59" in said
     assert "Unable to allocate 1.00 GiB" in said
 
 
@@ -249,7 +260,7 @@ def test_a_machine_that_is_no_host_of_the_worker_is_left_alone_and_no_step_is_ma
         "slow_link": Faults().slow_link(slot=1, bytes_per_second=1e6, host=True),
     }[kind]
     run = trained("local", faults)
-    with pytest.raises(UsageError, match="namespace of its own; got the machine's network"):
+    with pytest.raises(UsageError, match="namespace of its own; got one without a name; use"):
         run.run()
     assert run.of(RoundClosed) == []
 

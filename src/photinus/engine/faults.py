@@ -31,12 +31,15 @@ __all__ = [
     "Fault",
     "Faults",
     "Lot",
+    "faults_of",
 ]
 
 COPY, CUT, FREEZE, KILL = "copy", "cut", "freeze", "kill"
 NAN, NO_MEMORY, SLOW, SLOW_LINK = "nan", "no_memory", "slow", "slow_link"
 BAD_ROW, FEW_ROWS, TAKE_SLOTS = "bad_row", "few_rows", "take_slots"
 FILL_DISK, FLIP_BIT, KILL_DRIVER = "fill_disk", "flip_bit", "kill_driver"
+_LEAST_BYTES_PER_SECOND = 1e4
+"""Below that not even signs of life come through in time."""
 _OF_WORKERS = (COPY, CUT, FREEZE, KILL, NAN, NO_MEMORY, SLOW, SLOW_LINK)
 _OF_ROWS = (BAD_ROW, FEW_ROWS)
 _OF_DRIVERS = (FILL_DISK, FLIP_BIT, KILL_DRIVER)
@@ -80,7 +83,7 @@ class Fault:
 
     def __post_init__(self) -> None:
         if self.kind in (*_OF_ROWS, TAKE_SLOTS) and not whole(0).holds(self.amount):
-            raise UsageError(f"{self.kind} takes {whole(0).text}", got=self.amount)
+            raise UsageError(f"{self.kind} takes {whole(0).text}", got=repr(self.amount))
         validate(self)
         if (self.step is None) == (self.at_seconds is None):
             got = f"step={self.step}, at_seconds={self.at_seconds}"
@@ -216,8 +219,10 @@ class Faults:
 
         With `host` the kernel (`tc`) holds all back that its host sends, likewise.
         """
-        if bytes_per_second <= 0:
-            raise UsageError("a slow link lets something pass", got=f"{bytes_per_second} bytes/s")
+        least = at_least(_LEAST_BYTES_PER_SECOND)
+        if not least.holds(bytes_per_second):
+            wrong = f"bytes_per_second of a slow link must be {least.text}"
+            raise UsageError(wrong, got=repr(bytes_per_second))
         fault = Fault(kind=SLOW_LINK, slot=slot, step=step, lease=lease, host=host)
         return self._and(replace(fault, amount=bytes_per_second))
 
@@ -350,3 +355,15 @@ class Faults:
 
     def _and(self, fault: Fault) -> Faults:
         return replace(self, planned=(*self.planned, fault))
+
+
+def faults_of(faults: object) -> Faults:
+    """Returns what an engine is given; none without any.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    if not isinstance(faults, Faults | None):
+        do = "e.g. Faults().kill(slot=1, step=40)"
+        raise UsageError("faults must be photinus.Faults", got=type(faults).__name__, do=do)
+    return faults or Faults()

@@ -95,6 +95,9 @@ class Harm:
             step_seconds: how long its last step took.
         """
         if fault.kind == SLOW:
+            if fault not in self._slowed:
+                self._slowed.add(fault)
+                note(self._diary, fault)
             threading.Event().wait((fault.factor - 1) * step_seconds)
             return
         if fault.kind == SLOW_LINK:
@@ -165,7 +168,7 @@ def _interface(towards: str) -> str:
     host = towards.rpartition(":")[0].rpartition("/")[2].strip("[]")
     if not _ip("netns", "identify", str(os.getpid())):
         wrong = "a host's link suffers in a network namespace of its own"
-        raise UsageError(wrong, got="the machine's network", do="use `ip netns exec NAME`")
+        raise UsageError(wrong, got="one without a name", do="use `ip netns exec NAME`")
     words = _ip("-o", "route", "get", host)
     return words[words.index("dev") + 1]
 

@@ -55,6 +55,7 @@ class DriverHarm:
         """What to run instead, so that rounds are counted."""
         self._now, self._began = now or time.monotonic, 0.0
         self._is_real, self._rounds = now is None, 0
+        self._flipped = 0
         self._ballast, self._empty_at = contextlib.ExitStack(), math.inf
         self._lock, self._is_over = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._live, name="photinus-harm", daemon=True)
@@ -128,8 +129,9 @@ class DriverHarm:
         """In the middle of the newest checkpoint's largest file."""
         _, newest = max(self._checkpoints())
         largest = max(newest.glob("*.safetensors"), key=lambda path: path.stat().st_size)
+        self._flipped += 1  # the next one flips another
         with largest.open("r+b") as file:
-            file.seek(largest.stat().st_size // 2)
+            file.seek(largest.stat().st_size // 2 + self._flipped)
             [byte] = file.read(1)
             file.seek(-1, os.SEEK_CUR)
             file.write(bytes([byte ^ 1]))

@@ -43,10 +43,8 @@ def _spoiled(data: ArrayData, program: Program, faults: Faults) -> ArrayData:
     features, labels = data.features, data.labels
     for slot in range(program.workers):
         for row in faults.bad_rows(slot):
-            numbers = data.numbers(program, slot)
-            if row >= len(numbers):
-                wrong = f"slot {slot} has rows from 0 to {len(numbers) - 1}"
-                raise UsageError(f"a bad row is one of its slot's; {wrong}", got=row)
+            numbers = data.numbers(program, slot)[: faults.rows_left(slot)]
+            _check(row, len(numbers))
             if features.dtype.kind == "f":
                 features = features.copy()
                 features[numbers[row]] = np.nan
@@ -81,3 +79,10 @@ def _harmed(
             rows = rows.set_column(0, field, pa.concat_arrays(parts))
         first += batch.num_rows
         yield rows
+    for row in bad:
+        _check(row, first if most is None else min(first, most))
+
+
+def _check(row: int, rows: int) -> None:
+    if row >= rows:
+        raise UsageError("a bad row is one of its slot's", got=f"row {row} of {rows}")

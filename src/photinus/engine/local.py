@@ -21,7 +21,7 @@ from photinus.core.events import Warned
 from photinus.engine.base import MEMORY_RAN_OUT, ArrayData, Assignment, Engine
 from photinus.engine.child import UNREADABLE, Order
 from photinus.engine.errand import Errand
-from photinus.engine.faults import Faults
+from photinus.engine.faults import Faults, faults_of
 from photinus.engine.hall import Hall
 from photinus.engine.harm_driver import DriverHarm
 from photinus.engine.harm_rows import dealt
@@ -57,7 +57,7 @@ class LocalEngine(Engine):
         host: str = "127.0.0.1",
         before: Callable[[int], Sequence[str]] = lambda slot: (),  # noqa: ARG005
     ) -> None:
-        self._faults, self._host, self._before = faults or Faults(), host, before
+        self._faults, self._host, self._before = faults_of(faults), host, before
 
     def run(self, assignment: Assignment) -> Result:
         """See `Engine.run`."""

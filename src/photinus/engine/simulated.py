@@ -25,6 +25,9 @@ class SimulatedEngine(Engine):
     name = "simulate"
 
     def __init__(self, world: World | None = None) -> None:
+        if not isinstance(world, World | None):
+            got, do = type(world).__name__, "e.g. World(faults=Faults().kill(slot=1, step=40))"
+            raise UsageError("a simulated world must be photinus.World", got=got, do=do)
         self.world = world or World()
         self._simulation: Simulation | None = None
 

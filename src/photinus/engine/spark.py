@@ -21,7 +21,7 @@ from photinus.core.events import Warned
 from photinus.engine.afar import Afar
 from photinus.engine.base import ArrayData, Assignment, Engine, part_of
 from photinus.engine.errand import Errand
-from photinus.engine.faults import Faults
+from photinus.engine.faults import Faults, faults_of
 from photinus.engine.hall import Hall
 from photinus.engine.harm_driver import DriverHarm
 from photinus.engine.harm_rows import harmed_batches
@@ -91,7 +91,7 @@ class SparkEngine(Engine):
     name = "spark"
 
     def __init__(self, spark: SparkSession | None = None, faults: Faults | None = None) -> None:
-        self._spark, self._faults = spark, faults or Faults()
+        self._spark, self._faults = spark, faults_of(faults)
 
     def run(self, assignment: Assignment) -> Result:
         """See `Engine.run`."""

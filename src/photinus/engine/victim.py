@@ -23,6 +23,7 @@ from photinus.nodes.program import Program
 
 __all__ = ["Victim"]
 
+_IN_A_STEP = (NAN, NO_MEMORY)
 _SPARE_BYTES, _ASKED_BYTES = 16 << 20, 1 << 30
 """What other threads may still get, and what is refused."""
 
@@ -46,16 +47,19 @@ class Victim:
 
     def life(self, program: Program, slot: int, part: Part) -> Life:
         """Returns the life of `nodes.life.live`, in which the faults happen."""
-        if any(fault.kind in (NAN, NO_MEMORY) for fault in self.planned):
+        if any(fault.kind in _IN_A_STEP for fault in self.planned):
             phases = (replace(p, stage=_SpoiledStage(p.stage, self)) for p in program.phases)
             program = replace(program, phases=tuple(phases))
         life = live(program, slot, part)
         return self._followed(life) if self.planned else life
 
     def suffers(self, kind: str) -> bool:
-        """Tells whether a fault of that kind is planned for the step under way."""
+        """Lets a fault of that kind happen in the step under way; tells whether one is planned."""
         now = (self.lease, self.steps + 1)
-        return any(f.kind == kind and (f.lease, f.step) == now for f in self.planned)
+        mine = [f for f in self.planned if f.kind == kind and (f.lease, f.step) == now]
+        for fault in mine:
+            self.happen(fault, 0.0)
+        return bool(mine)
 
     def _followed(self, life: Life) -> Life:
         began = time.perf_counter()
@@ -89,6 +93,8 @@ class Victim:
         self.steps += 1
         now = (self.lease, self.steps)
         for fault in self.planned:
+            if fault.kind in _IN_A_STEP:
+                continue
             at = (fault.lease, fault.step or 0)
             if (now >= at) if fault.kind in (SLOW, SLOW_LINK) else (now == at):
                 self.happen(fault, seconds)
@@ -120,8 +126,8 @@ class _SpoiledModel(Model):
     def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         if self._victim.suffers(NO_MEMORY):
             _allocate_in_vain()
-        gradient, metrics = self._model.learn(batch, seed)
         is_spoiled = self._victim.suffers(NAN)
+        gradient, metrics = self._model.learn(batch, seed)
         return np.full_like(gradient, np.nan) if is_spoiled else gradient, metrics
 
     def measure(self, batch: Batch) -> Mapping[str, float]:
