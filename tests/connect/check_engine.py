@@ -28,6 +28,16 @@ def test_every_recipe_gives_the_bits_of_the_simulator(connected, assignment, tin
     assert list(tmp_path.glob("run/connect-*")) == []
 
 
+@pytest.mark.parametrize("said", ["", ";token=another"])
+def test_a_client_without_the_servers_token_is_turned_away(server, said):
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    address = server.partition(";")[0] + said
+    with pytest.raises((PySparkException, OSError), match=r"(?i)token|unauthenticated"):
+        SparkSession.builder.remote(address).create().range(1).count()
+
+
 def test_slot_0_is_killed_and_the_coordinator_comes_back_from_its_checkpoint(
     connected, assignment, tiny, tmp_path
 ):

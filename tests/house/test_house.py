@@ -98,6 +98,10 @@ def test_only_one_reader_and_the_local_engines_own_pipe_unpickle(path):
             loaded.add(node.module.partition(".")[0])
         if isinstance(node, ast.Attribute) and ast.unparse(node) == "torch.load":
             loaded.add("torch.load")
+        if isinstance(node, ast.ImportFrom) and node.module == "torch":
+            loaded.update("torch.load" for alias in node.names if alias.name == "load")
+        if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+            loaded.add("pickle")
     pickles = loaded & {"pickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve"}
     pickles |= loaded & {"torch.load"}
     assert pickles == ({"pickle"} if path.relative_to(SOURCE).as_posix() in UNPICKLES else set())

@@ -1,11 +1,14 @@
 """Hosts with addresses of their own: an executor that Spark's driver cannot reach, and we can."""
 
 import contextlib
+import json
 import shutil
 import subprocess
 import time
 
 import pytest
+
+from photinus.engine.faults import Faults
 
 pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(800)]
 
@@ -234,3 +237,39 @@ def test_executors_of_a_submitted_run_whose_drivers_host_is_cut_off_end_by_thems
         seconds = run.ends_without_its_driver()
     record_property("seconds until the executors of a driver without a cable ended", seconds)
     assert 10 < seconds < 30
+
+
+class Named(Hosts):
+    """Hosts that know the names of their network namespaces, as those of `ip netns exec` do."""
+
+    def before(self, name):
+        if not name.startswith("worker"):
+            return super().before(name)
+        there = f"/proc/{self.process.pid}/ns"
+        enter = ("nsenter", f"--mount={there}/mnt", f"--net={there}/net")
+        return (*enter, "ip", "netns", "exec", f"h{name[6:]}")
+
+
+def test_a_host_is_cut_off_and_another_slowed_by_name(clusters, applications, long_job, tmp_path):
+    hosts, diary = Named(), tmp_path / "diary"
+    patient = {
+        "spark.network.timeout": "120s",
+        "spark.storage.blockManagerHeartbeatTimeoutMs": "120000",
+    }
+    faults = Faults().slow_link(slot=0, bytes_per_second=2e6, step=30, host=True)
+    faults = faults.cut(slot=1, step=60, seconds=8.0, host=True).noted_in(str(diary))
+    for slot in range(4):
+        faults = faults.slow(slot, 15.0)
+    try:
+        driver = applications(clusters(SETTINGS | patient, workers=2, installed=True, hosts=hosts))
+        driver.start("by name", *long_job(1500, 4), faults=faults)
+        driver.result("by name", seconds=200)
+    finally:
+        hosts.close()
+    notes = [json.loads(line) for line in diary.read_text().splitlines()]
+    assert {"slow_link", "cut"} <= {note["kind"] for note in notes if note.get("host")}
+    lost = driver.of("WorkerLost", "by name")
+    assert 1 in {line["slot"] for line in lost}
+    assert {line["reason"] for line in lost} == {"no sign of life from it for 5 s"}
+    joined = driver.of("WorkerJoined", "by name")
+    assert max(line["lease"] for line in joined if line["slot"] == 1) == 2
