@@ -4,6 +4,8 @@ import time
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -115,6 +117,21 @@ def test_a_wrong_row_is_named_by_partition_row_and_column(spark, tiny, wrong):
         "label": "column label: label 10 outside 0..2; mend the row, or leave it out",
     }
     assert re.fullmatch(rf"partition \d row \d+ {re.escape(of_what[wrong])}", text), text
+
+
+def test_a_damaged_file_is_named_by_sparks_own_error(spark, nothing_left, tiny, tmp_path):
+    path = tmp_path / "rows.parquet"
+    rows = {"features": tiny.features.tolist(), "label": tiny.labels}
+    pq.write_table(pa.table(rows), path)
+    damaged = bytearray(path.read_bytes())
+    damaged[4:60] = bytes(56)  # the first page's head
+    path.write_bytes(damaged)
+    data = FrameData(frame=spark.read.parquet(str(path)), features="features", label="label")
+    with pytest.raises(DataError, match="the rows cannot be read; got ") as failed:
+        SparkEngine(spark).run(tiny.assignment(data=data))
+    assert str(path) in str(failed.value)
+    assert str(failed.value).endswith("; look at how the DataFrame is made")
+    nothing_left()
 
 
 def test_a_model_that_fails_ends_the_run_once_and_leaves_nothing_running(spark, nothing_left, tiny):
