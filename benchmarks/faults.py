@@ -1,6 +1,6 @@
 """What a fault costs: seconds to the next agreement, until the seat is taken again, work redone.
 
-    python benchmarks/faults.py [local | spark] [repeats]
+    python benchmarks/faults.py [local | spark] [repeats] [faults ...]
 
 Each row is a run of its own in which worker 1 suffers once, at its 200th step, and one in which
 nobody does. Times are from just before the fault, which the worker notes itself.
@@ -37,6 +37,9 @@ FAULTS = {
     "freeze, 8 s": Faults().freeze(slot=VICTIM, step=AT, seconds=8.0),
     "cut, 3 s": Faults().cut(slot=VICTIM, step=AT, seconds=3.0),
     "cut, 0.3 s": Faults().cut(slot=VICTIM, step=AT, seconds=0.3),
+    "NaN, which is dropped": Faults().nan(slot=VICTIM, step=AT),
+    "20 times as slow": Faults().slow(slot=VICTIM, factor=20.0, step=AT),
+    "link of 200 kB/s": Faults().slow_link(slot=VICTIM, bytes_per_second=200e3, step=AT),
 }
 
 
@@ -140,12 +143,14 @@ def engines(name: str) -> Callable[[Faults], Engine]:
     return LocalEngine
 
 
-def main(name: str, repeats: int) -> None:
+def main(name: str, repeats: int, kinds: list[str]) -> None:
     make = engines(name)
     print(f"{name}: {WORKERS} workers, averaging every 10 steps of {BATCH}, {repeats} runs each")
     print("| fault | longest gap s | share counts again s | redone | lost | doubled | run s |")
     print("|---|---|---|---|---|---|---|", flush=True)
     for fault, faults in {"none": Faults(), **FAULTS}.items():
+        if kinds and fault not in kinds:
+            continue
         costs = []
         for _ in range(repeats):
             with tempfile.TemporaryDirectory() as folder:
@@ -160,4 +165,5 @@ def main(name: str, repeats: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "local", int(sys.argv[2]) if sys.argv[2:] else 3)
+    words = sys.argv[1:]
+    main(words[0] if words else "local", int(words[1]) if words[1:] else 3, words[2:])

@@ -190,8 +190,12 @@ class Submitted:
 
         self.cluster.until(closed, "rounds close")
 
-    def is_seated_again(self):
-        return {event.slot for event in self.of(WorkerJoined) if event.lease > 1} == {0, 1}
+    def is_seated_apart_from(self, executors):
+        """Tells whether workers that live hold both seats, none in one of these executors."""
+        try:
+            return executors.isdisjoint(self.executors()[0])
+        except AssertionError:  # one of those that were there last is gone
+            return False
 
     def executors(self):
         """Processes of its executors: (Java's, Python's)."""
