@@ -38,7 +38,6 @@ FAULTS = {
     "cut, 3 s": Faults().cut(slot=VICTIM, step=AT, seconds=3.0),
     "cut, 0.3 s": Faults().cut(slot=VICTIM, step=AT, seconds=0.3),
     "NaN, which is dropped": Faults().nan(slot=VICTIM, step=AT),
-    "20 times as slow": Faults().slow(slot=VICTIM, factor=20.0, step=AT),
     "link of 200 kB/s": Faults().slow_link(slot=VICTIM, bytes_per_second=200e3, step=AT),
 }
 

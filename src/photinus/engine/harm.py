@@ -95,9 +95,6 @@ class Harm:
             step_seconds: how long its last step took.
         """
         if fault.kind == SLOW:
-            if fault not in self._slowed:
-                self._slowed.add(fault)
-                note(self._diary, fault)
             threading.Event().wait((fault.factor - 1) * step_seconds)
             return
         if fault.kind == SLOW_LINK:
