@@ -38,7 +38,7 @@ FAULTS = {
     "cut, 3 s": Faults().cut(slot=VICTIM, step=AT, seconds=3.0),
     "cut, 0.3 s": Faults().cut(slot=VICTIM, step=AT, seconds=0.3),
     "NaN, which is dropped": Faults().nan(slot=VICTIM, step=AT),
-    "link of 200 kB/s": Faults().slow_link(slot=VICTIM, bytes_per_second=200e3, step=AT),
+    "link of 1 MB/s": Faults().slow_link(slot=VICTIM, bytes_per_second=1e6, step=AT),
 }
 
 
