@@ -1,6 +1,7 @@
 """`photinus submit` to a standalone cluster whose Python has neither photinus nor torch."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -95,7 +96,18 @@ def test_a_job_trains_from_what_travelled_and_goes_on_when_its_driver_was_killed
         maps = Path(f"/proc/{pid}/maps").read_text()
         assert "/environment/site/torch/" in maps, "its libraries have travelled"
         assert os.path.realpath(f"/proc/{pid}/exe") == os.path.realpath(python)
-    first.kill()
+    driver = [first.pid, *cluster.below(first.pid)]
+    java = {pid for executors in cluster.executors().values() for pid in executors}
+    assert len(java) == 2
+    began = time.time()
+    for pid in driver:
+        os.kill(pid, signal.SIGSTOP)
+    cluster.until(lambda: cluster.are_over(java), "the executors of a frozen driver end", 60)
+    seconds = round(time.time() - began, 1)
+    record_property("seconds until the executors of a frozen driver ended", seconds)
+    assert 10 < seconds < 30
+    for pid in driver:
+        os.kill(pid, signal.SIGKILL)
     first.wait()
 
     second = submit("--resume", "run", "--python", python)

@@ -169,6 +169,14 @@ def test_on_a_cluster_executors_end_soon_after_their_driver_unless_the_user_says
     assert [own[name] for name in names] == ["2s", "60"]
 
 
+def test_a_driver_that_sends_an_environment_asks_for_no_quick_heartbeats():
+    """Its answers would wait behind 350 MB: a worker that lost the driver ends its executor."""
+    run = Submission(master="spark://a:7077", environment="e.tar.gz", python="/usr/bin/python3")
+    said = run.all_settings()
+    assert not [name for name in said if "heartbeat" in name]
+    assert said["spark.executorEnv.PHOTINUS_ENDS_EXECUTOR"] == "1"
+
+
 def test_where_driver_and_executor_are_one_process_heartbeats_are_sparks_own():
     assert not [name for name in Submission(master="local").all_settings() if "heartbeat" in name]
 

@@ -17,7 +17,7 @@ from photinus.engine.faults import CUT, FREEZE, KILL, SLOW, SLOW_LINK, Fault
 from photinus.transport.link import Link
 from photinus.transport.pace import Pace
 
-__all__ = ["Cable", "Harm", "note"]
+__all__ = ["ENDS_EXECUTOR", "Cable", "Harm", "end_executor", "note"]
 
 _WAKE = 'sleep "$1"; kill -CONT "$2"'
 _PULL = 'ip link set "$1" down && sleep "$2" && ip link set "$1" up'
@@ -25,6 +25,7 @@ _SHAPE = 'tc qdisc replace dev "$1" root tbf rate "$2"bps burst "$3"b latency 50
 _LEAST_BURST_BYTES, _BURST_SECONDS = 4096, 0.01
 """A kernel's token bucket must hold a packet; in a large one a whole push fits, as if unshaped."""
 _EXECUTOR = b"CoarseGrainedExecutorBackend"
+ENDS_EXECUTOR = "PHOTINUS_ENDS_EXECUTOR"
 
 
 class Cable:
@@ -153,6 +154,15 @@ def _executor() -> int:
         pid = int((process / "stat").read_text().rpartition(")")[2].split()[1])
     do = "use a cluster, or local-cluster[executors,cores,memory]"
     raise UsageError("a fault befalls an executor of Spark's", got="a worker without one", do=do)
+
+
+def end_executor() -> None:
+    """Ends the Java process of this worker's executor, if its environment says so.
+
+    Where the driver is lost it would wait for that one for ten minutes.
+    """
+    if os.environ.get(ENDS_EXECUTOR):
+        os.kill(_executor(), signal.SIGKILL)
 
 
 def _interface(towards: str) -> str:

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from photinus.core.errors import NotReadyError, UsageError, message
+from photinus.core.errors import LinkLostError, NotReadyError, UsageError, message
 from photinus.core.events import Warned
 from photinus.engine.afar import Afar
 from photinus.engine.base import ArrayData, Assignment, Engine, part_of
 from photinus.engine.errand import Errand
 from photinus.engine.faults import Faults, faults_of
 from photinus.engine.hall import Hall
+from photinus.engine.harm import end_executor
 from photinus.engine.harm_driver import DriverHarm
 from photinus.engine.harm_rows import harmed_batches
 from photinus.engine.hosted import Hosted
@@ -271,7 +272,11 @@ def _task(reads: _Reads) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Rec
             said.update(rows=part.rows, streams=streams)
             return part
 
-        reads.errand.run(slot, str(task.taskAttemptId()), open_part)
+        try:
+            reads.errand.run(slot, str(task.taskAttemptId()), open_part)
+        except LinkLostError:
+            end_executor()
+            raise
         yield pa.RecordBatch.from_arrays(
             [
                 pa.array([slot], pa.int32()),

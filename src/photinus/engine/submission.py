@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 
 from photinus.core.addresses import is_address
 from photinus.core.errors import NotReadyError, UsageError
+from photinus.engine.harm import ENDS_EXECUTOR
 from photinus.engine.travel import LAUNCHER
 from photinus.transport.places import check_reached
 
@@ -121,7 +122,10 @@ class Submission:
             "spark.executor.memoryOverhead": _MIB,
             "spark.executor.maxNumFailures": str(_EXECUTORS_LOST),
         }
-        chosen |= HEARTBEATS
+        if self.master == "yarn" or not self.environment:
+            chosen |= HEARTBEATS
+        else:  # a driver that sends an environment to executors answers no heartbeat meanwhile
+            chosen[f"spark.executorEnv.{ENDS_EXECUTOR}"] = "1"
         return chosen | self._of_python("spark.executorEnv")
 
     def _of_python(self, place: str) -> dict[str, str]:
