@@ -16,7 +16,7 @@ test: setup-dev
 	$(BIN)/python -m pytest -q -m "not slow"
 
 test-all: setup-dev
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -rs --durations=30
 
 lint: setup-dev
 	$(BIN)/ruff check .

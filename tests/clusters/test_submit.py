@@ -78,6 +78,16 @@ def of(folder, kind):
     return [s for s in (read(journal) if journal.exists() else []) if isinstance(s.event, kind)]
 
 
+def trains(cluster, process, place):
+    """Waits until four rounds are closed."""
+
+    def closed():
+        assert process.poll() is None, (place / "said").read_text()
+        return len(of(place / "run", RoundClosed)) >= 4
+
+    cluster.until(closed, "four rounds", 500)
+
+
 def test_a_job_trains_from_what_travelled_and_goes_on_when_its_driver_was_killed(
     cluster, submit, python, tmp_path, record_property
 ):
@@ -85,29 +95,14 @@ def test_a_job_trains_from_what_travelled_and_goes_on_when_its_driver_was_killed
     began = time.time()
     first = submit("job.toml", "--python", python, "--folder", "run")
 
-    def trains():
-        assert first.poll() is None, said.read_text()
-        return len(of(folder, RoundClosed)) >= 4
-
-    cluster.until(trains, "four rounds", 500)
+    trains(cluster, first, tmp_path)
     joined = of(folder, WorkerJoined)
     record_property("seconds to the first worker", round(joined[0].wall - began, 1))
     for pid in {stamped.event.pid for stamped in joined}:
         maps = Path(f"/proc/{pid}/maps").read_text()
         assert "/environment/site/torch/" in maps, "its libraries have travelled"
         assert os.path.realpath(f"/proc/{pid}/exe") == os.path.realpath(python)
-    driver = [first.pid, *cluster.below(first.pid)]
-    java = {pid for executors in cluster.executors().values() for pid in executors}
-    assert len(java) == 2
-    began = time.time()
-    for pid in driver:
-        os.kill(pid, signal.SIGSTOP)
-    cluster.until(lambda: cluster.are_over(java), "the executors of a frozen driver end", 60)
-    seconds = round(time.time() - began, 1)
-    record_property("seconds until the executors of a frozen driver ended", seconds)
-    assert 10 < seconds < 30
-    for pid in driver:
-        os.kill(pid, signal.SIGKILL)
+    first.kill()
     first.wait()
 
     second = submit("--resume", "run", "--python", python)
@@ -119,6 +114,27 @@ def test_a_job_trains_from_what_travelled_and_goes_on_when_its_driver_was_killed
     found = audit(folder / "ledger.jsonl")
     assert found.is_exact, found.offences
     assert "there already" in said.read_text()
+
+
+def test_executors_to_which_an_environment_travelled_end_when_their_driver_stands_still(
+    cluster, submit, python, tmp_path, record_property
+):
+    first = submit("job.toml", "--python", python, "--folder", "run")
+    trains(cluster, first, tmp_path)
+    driver = [first.pid, *cluster.below(first.pid)]
+    java = {pid for executors in cluster.executors().values() for pid in executors}
+    assert len(java) == 2
+    began = time.time()
+    for pid in driver:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        cluster.until(lambda: cluster.are_over(java), "the executors of a frozen driver end", 60)
+        seconds = round(time.time() - began, 1)
+    finally:
+        for pid in driver:
+            os.kill(pid, signal.SIGKILL)
+    record_property("seconds until the executors of a frozen driver ended", seconds)
+    assert 10 < seconds < 30
 
 
 def test_a_driver_on_a_node_is_refused_before_anything_starts(submit, tmp_path):

@@ -1,12 +1,15 @@
-"""A real HDFS and YARN of separate processes, and what runs in its containers."""
+"""A real HDFS and YARN of separate processes, and what runs in its containers; a small disk."""
 
 import os
 import re
+import shutil
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
+
+DISK_BYTES = 16 << 20
 
 
 class Hadoop:
@@ -115,3 +118,18 @@ def hadoop(hadoop_script, tmp_path_factory):
         yield cluster
     finally:
         cluster.stop()
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A small disk of its own."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if shutil.which("mount") is None:
+        pytest.skip("needs mount")
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "photinus", place]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"no disk can be mounted: {done.stderr.strip()[-80:]}")
+    yield place
+    subprocess.run(["umount", place], check=True)

@@ -1,8 +1,6 @@
 """The disk of a run is full for a while: training goes on, and so do checkpoints later."""
 
 import os
-import shutil
-import subprocess
 from io import StringIO
 
 import numpy as np
@@ -25,24 +23,9 @@ from photinus.strategies.recipes import averaging
 
 pytestmark = [pytest.mark.fault, pytest.mark.processes]
 
-DISK_BYTES, FEATURES, ROWS = 16 << 20, 20_000, 64
+FEATURES, ROWS = 20_000, 64
 LINES_FIT = 512 << 10
 """Less than a checkpoint, which takes 0.8 MB, and more than all lines of the run."""
-
-
-@pytest.fixture
-def disk(tmp_path):
-    """A small disk of its own."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    if shutil.which("mount") is None:
-        pytest.skip("needs mount")
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "photinus", place]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"no disk can be mounted: {done.stderr.strip()[-80:]}")
-    yield place
-    subprocess.run(["umount", place], check=True)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -43,7 +42,7 @@ SLOW_ENGINES = [
     pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow]),
 ]
 WORKERS, ROWS, FEATURES, WIDE = 3, 300, 6, 6000
-EPOCHS, DISK_BYTES = 500.0, 16 << 20
+EPOCHS = 500.0
 PATIENT_SECONDS = 120.0
 """On a machine that has much else to do nobody is lost or late: that would change the bits."""
 
@@ -300,21 +299,6 @@ def test_a_killed_driver_resumes_past_a_flipped_bit_to_the_same_bits(
         Job.from_dict(asked.to_dict() | {"engine": "simulate"}), data, folder=tmp_path / "w"
     )
     assert np.array_equal(outcome.vector, whole.vector)
-
-
-@pytest.fixture
-def disk(tmp_path):
-    """A small disk of its own."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    if shutil.which("mount") is None:
-        pytest.skip("needs mount")
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "photinus", place]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"no disk can be mounted: {done.stderr.strip()[-80:]}")
-    yield place
-    subprocess.run(["umount", place], check=True)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -10,22 +10,20 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from photinus.core.errors import LinkLostError, NotReadyError, UsageError
+from photinus.engine.executor import executor_of_worker
 from photinus.engine.faults import CUT, FREEZE, KILL, SLOW, SLOW_LINK, Fault
 from photinus.transport.link import Link
 from photinus.transport.pace import Pace
 
-__all__ = ["ENDS_EXECUTOR", "Cable", "Harm", "end_executor", "note"]
+__all__ = ["Cable", "Harm", "note"]
 
 _WAKE = 'sleep "$1"; kill -CONT "$2"'
 _PULL = 'ip link set "$1" down && sleep "$2" && ip link set "$1" up'
 _SHAPE = 'tc qdisc replace dev "$1" root tbf rate "$2"bps burst "$3"b latency 500ms'
 _LEAST_BURST_BYTES, _BURST_SECONDS = 4096, 0.01
 """A kernel's token bucket must hold a packet; in a large one a whole push fits, as if unshaped."""
-_EXECUTOR = b"CoarseGrainedExecutorBackend"
-ENDS_EXECUTOR = "PHOTINUS_ENDS_EXECUTOR"
 
 
 class Cable:
@@ -141,28 +139,16 @@ def note(diary: str, fault: Fault) -> None:
 
 
 def _executor() -> int:
-    """Returns the Java process of the executor that this process is a worker of.
+    """Returns the Java process of this worker's executor.
 
     Raises:
         UsageError: there is none: where all of Spark is one process the driver would die.
     """
-    pid = os.getppid()
-    while pid > 1:
-        process = Path("/proc", str(pid))
-        if _EXECUTOR in (process / "cmdline").read_bytes():
-            return pid
-        pid = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-    do = "use a cluster, or local-cluster[executors,cores,memory]"
-    raise UsageError("a fault befalls an executor of Spark's", got="a worker without one", do=do)
-
-
-def end_executor() -> None:
-    """Ends the Java process of this worker's executor, if its environment says so.
-
-    Where the driver is lost it would wait for that one for ten minutes.
-    """
-    if os.environ.get(ENDS_EXECUTOR):
-        os.kill(_executor(), signal.SIGKILL)
+    if (pid := executor_of_worker()) is None:
+        do = "use a cluster, or local-cluster[executors,cores,memory]"
+        wrong, got = "a fault befalls an executor of Spark's", "a worker without one"
+        raise UsageError(wrong, got=got, do=do)
+    return pid
 
 
 def _interface(towards: str) -> str:

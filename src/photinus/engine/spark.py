@@ -21,9 +21,9 @@ from photinus.core.events import Warned
 from photinus.engine.afar import Afar
 from photinus.engine.base import ArrayData, Assignment, Engine, part_of
 from photinus.engine.errand import Errand
+from photinus.engine.executor import end_executor
 from photinus.engine.faults import Faults, faults_of
 from photinus.engine.hall import Hall
-from photinus.engine.harm import end_executor
 from photinus.engine.harm_driver import DriverHarm
 from photinus.engine.harm_rows import harmed_batches
 from photinus.engine.hosted import Hosted

@@ -81,7 +81,7 @@ def taken_slots(context: SparkContext, count: int, seconds: float) -> Iterator[N
 
     def hold(slots: Iterable[int]) -> Iterable[int]:
         for slot in slots:
-            time.sleep(seconds)
+            time.sleep(seconds)  # a slot is taken by a task that does nothing
             yield slot
 
     slots = context.parallelize(range(count), count)

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 from photinus.core.addresses import is_address
 from photinus.core.errors import NotReadyError, UsageError
-from photinus.engine.harm import ENDS_EXECUTOR
+from photinus.engine.executor import ENDS_EXECUTOR
 from photinus.engine.travel import LAUNCHER
 from photinus.transport.places import check_reached
 

@@ -1,0 +1,33 @@
+"""The executor that a worker of Spark's lives in: a Java process above its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+__all__ = ["ENDS_EXECUTOR", "end_executor", "executor_of_worker"]
+
+ENDS_EXECUTOR = "PHOTINUS_ENDS_EXECUTOR"
+"""In the environment of workers whose executor shall not outlive their coordinator."""
+_EXECUTOR = b"CoarseGrainedExecutorBackend"
+
+
+def executor_of_worker() -> int | None:
+    """Returns the Java process above this one; None where all of Spark is one process."""
+    pid = os.getppid()
+    while pid > 1:
+        process = Path("/proc", str(pid))
+        if _EXECUTOR in (process / "cmdline").read_bytes():
+            return pid
+        pid = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+    return None
+
+
+def end_executor() -> None:
+    """Ends this worker's executor, if its environment says so.
+
+    By itself it would wait ten minutes for a driver that says nothing.
+    """
+    if os.environ.get(ENDS_EXECUTOR) and (pid := executor_of_worker()) is not None:
+        os.kill(pid, signal.SIGKILL)
