@@ -32,6 +32,8 @@ from photinus.strategies.recipes import averaging
 
 ROWS, FEATURES, CLASSES, BATCH, WORKERS, EPOCHS = 8_000, 784, 10, 20, 4, 60
 VICTIM, AT = 1, 200
+HEAD = """| fault | longest gap s | share counts again s | redone | lost | doubled | run s |
+|---|---|---|---|---|---|---|"""
 FAULTS = {
     "kill": Faults().kill(slot=VICTIM, step=AT),
     "freeze, 8 s": Faults().freeze(slot=VICTIM, step=AT, seconds=8.0),
@@ -142,11 +144,20 @@ def engines(name: str) -> Callable[[Faults], Engine]:
     return LocalEngine
 
 
+def row(fault: str, costs: list[Cost]) -> str:
+    """Returns a line of the table: medians, and the sums of what was lost and doubled."""
+    gap, again, redone, total = (
+        statistics.median(getattr(c, n) for c in costs) for n in ("gap", "again", "redone", "total")
+    )
+    lost, doubled = (sum(getattr(c, n) for c in costs) for n in ("lost", "doubled"))
+    line = f"{gap:.2f} | {again:.2f} | {redone:.0f} | {lost} | {doubled} | {total:.1f}"
+    return f"| {fault} | {line} |"
+
+
 def main(name: str, repeats: int, kinds: list[str]) -> None:
     make = engines(name)
     print(f"{name}: {WORKERS} workers, averaging every 10 steps of {BATCH}, {repeats} runs each")
-    print("| fault | longest gap s | share counts again s | redone | lost | doubled | run s |")
-    print("|---|---|---|---|---|---|---|", flush=True)
+    print(HEAD, flush=True)
     for fault, faults in {"none": Faults(), **FAULTS}.items():
         if kinds and fault not in kinds:
             continue
@@ -154,13 +165,7 @@ def main(name: str, repeats: int, kinds: list[str]) -> None:
         for _ in range(repeats):
             with tempfile.TemporaryDirectory() as folder:
                 costs.append(cost(make, faults, Path(folder)))
-        gap, again, redone, total = (
-            statistics.median(getattr(c, n) for c in costs)
-            for n in ("gap", "again", "redone", "total")
-        )
-        lost, doubled = (sum(getattr(c, n) for c in costs) for n in ("lost", "doubled"))
-        line = f"{gap:.2f} | {again:.2f} | {redone:.0f} | {lost} | {doubled} | {total:.1f}"
-        print(f"| {fault} | {line} |", flush=True)
+        print(row(fault, costs), flush=True)
 
 
 if __name__ == "__main__":

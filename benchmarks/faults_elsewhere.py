@@ -1,6 +1,6 @@
 """The faults of `faults.py` under other ways to train on Spark: what becomes of the run.
 
-    python benchmarks/faults_elsewhere.py [--peer PEER] [--python PATH] [none|kill|freeze|hang]...
+    python benchmarks/faults_elsewhere.py [--peer PEER] [--python PATH] [FAULT]...
 
 PEER is PySpark's own TorchDistributor (`torch`, if nothing is said), or elephas with a parameter
 server that takes an update after every step (`elephas`) or with a mean after every epoch
@@ -9,16 +9,18 @@ than photinus: `pip install elephas==7.3.0`.
 
 Softmax regression 784-10, 4 workers in the tasks of a local Spark that forgives 20 failures, 600
 steps of 20 examples: DistributedDataParallel over gloo in barrier tasks, or Keras. Worker 1
-suffers once, after its 200th step: killed, frozen for 8 s, or frozen for good. Nothing is saved
-in between: none of them saves anything by itself. A run that stands, as DistributedDataParallel
-lets its processes wait for each other for half an hour, is ended two minutes after the fault, and
-that is what is told.
+suffers once, after its 200th step: killed (`kill`), frozen for 8 s (`freeze`) or for good (`hang`),
+or its connections are closed and it can make none for 3 s (`cut`); or the driver is killed in that
+moment (`driver`). Nothing is saved in between: none of them saves anything by itself. A run that
+stands, as DistributedDataParallel lets its processes wait for each other for half an hour, is ended
+two minutes after the fault, and that is what is told.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -31,7 +33,8 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
-WORKERS, EPOCHS, STEPS, BATCH, VICTIM, AT, FREEZE_SECONDS = 4, 6, 600, 20, 1, 200, 8
+WORKERS, EPOCHS, STEPS, BATCH, VICTIM, AT = 4, 6, 600, 20, 1, 200
+FREEZE_SECONDS, CUT_SECONDS = 8, 3
 START_SECONDS, STAND_SECONDS = 300.0, 120.0
 """So long a job may take to its fault, and from there to its end."""
 ROWS, FEATURES, CLASSES, RATE = 2_000, 784, 10, 0.05
@@ -45,7 +48,7 @@ class Diary:
 
     def __init__(self, fault: str, folder: str) -> None:
         self.fault, self.place = fault, Path(folder)
-        self.made = -1
+        self.made, self.driver = -1, os.getpid()
 
     def step(self, rank: int) -> None:
         """Notes that a step was made; the victim may not come back from here."""
@@ -60,7 +63,11 @@ class Diary:
             self.suffer()
 
     def suffer(self) -> None:
-        """Kills or stops this very process."""
+        """Kills, stops or cuts off this very process, or kills the driver."""
+        if self.fault == "driver":
+            os.kill(self.driver, signal.SIGKILL)
+        if self.fault == "cut":
+            cut()
         if self.fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.fault == "freeze":
@@ -68,6 +75,27 @@ class Diary:
             subprocess.Popen(["/bin/sh", "-c", wake], start_new_session=True)
         if self.fault in ("freeze", "hang"):
             os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def cut() -> None:
+    """Closes this process's connections; for a while it can make none.
+
+    A task of elephas's holds none between its calls but Spark's own, which stay.
+    """
+    from pyspark import TaskContext
+
+    for name in os.listdir("/proc/self/fd") if TaskContext.get() is None else ():
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as held:
+            if held.family in (socket.AF_INET, socket.AF_INET6):
+                held.shutdown(socket.SHUT_RDWR)
+    whole_at, connect = time.monotonic() + CUT_SECONDS, socket.socket.connect
+
+    def refused(of: socket.socket, address: object) -> None:
+        if time.monotonic() < whole_at:
+            raise OSError(errno.ENETUNREACH, os.strerror(errno.ENETUNREACH))
+        connect(of, address)
+
+    socket.socket.connect = refused
 
 
 def train(diary: Diary) -> None:
@@ -231,8 +259,8 @@ def suffered(peer: str, python: str, fault: str) -> dict[str, object]:
             end(process)
             sys.exit((place / "said").read_text()[-4000:])
         until(lambda: process.poll() is not None, STAND_SECONDS)
-        over, stood = time.time(), "not ended: it still stood"
-        is_standing = process.poll() is None
+        over, is_standing = time.time(), process.poll() is None
+        stood = "not ended: it still stood" if is_standing else "its driver is gone"
         end(process)
         moment, _, told = ended.read_text().partition(" ") if ended.exists() else (over, "", stood)
         began, at = (float((place / name).read_text()) for name in ("began", "fault"))
@@ -286,7 +314,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--peer", choices=PEERS, default="torch")
     parser.add_argument("--python", default=sys.executable)
-    faults = ["none", "kill", "freeze", "hang"]
+    faults = ["none", "kill", "freeze", "hang", "cut", "driver"]
     parser.add_argument("faults", nargs="*", metavar="FAULT", help=", ".join(faults))
     asked = parser.parse_args()
     for fault in asked.faults or faults:
