@@ -67,7 +67,8 @@ def long_job():
 class Run:
     """A long run on a cluster, and what a fault cost it.
 
-    Steps are slowed, so that a run outlasts the start of an executor on any machine.
+    Steps are slowed, so that a run outlasts the start of an executor; on a quick machine each takes
+    3 ms: where Spark's patience is waited for they must be so many that they outlast that, too.
     """
 
     def __init__(self, cluster, driver, name, steps, workers):

@@ -148,7 +148,7 @@ def test_an_executor_that_sparks_driver_cannot_reach_trains_on_until_spark_ends_
     runs, hosts, record_property
 ):
     """Its host still hears Spark's master, which has it ended, and starts others in vain."""
-    run = runs(steps=4_000)
+    run = runs(steps=8_000)
     place, executor = run.executor_of(1)
     slots = run.slots_on((place, executor))
     run.at = time.time()
@@ -170,7 +170,7 @@ def test_a_second_attempt_waits_beside_an_executor_that_spark_gave_up_and_cannot
     runs, hosts, record_property
 ):
     """Neither driver nor master reach it; it ends itself when its heartbeats fail for long."""
-    run = runs(steps=20_000)
+    run = runs(steps=40_000)
     place, executor = run.executor_of(1)
     slots = run.slots_on((place, executor))
     run.at = time.time()
@@ -206,7 +206,7 @@ def test_workers_of_a_host_that_is_cut_off_from_everything_end_by_themselves(
     runs, hosts, record_property
 ):
     """Their executor lives on; nobody can tell them anything, and no connection is closed."""
-    run = runs(steps=6_000)
+    run = runs(steps=12_000)
     place, executor = run.executor_of(1)
     slots = run.slots_on((place, executor))
     pids = {run.pid(slot) for slot in slots}

@@ -66,7 +66,7 @@ def test_an_executor_is_frozen_and_killed_by_name(field, long_job, tmp_path):
 
 def test_a_frozen_executor_whose_python_lives_is_a_zombie_that_counts_once(runs, record_property):
     """Spark replaces it, and 10 s later ends it; until then its workers sit, and count."""
-    run = runs(steps=6_000)
+    run = runs(steps=8_000)
     zombie = run.executor_of(1)
     slots = run.slots_on(zombie)
     run.hit(signal.SIGSTOP, zombie[1])
@@ -86,7 +86,7 @@ def test_a_frozen_executor_whose_python_lives_is_a_zombie_that_counts_once(runs,
 
 def test_more_lost_executors_than_spark_forgives_end_no_run(runs):
     """Its second failure ends Spark's job; ours is submitted again, within the same term."""
-    run = runs(steps=7_000)
+    run = runs(steps=10_000)
     for lease in (2, 3, 4):
         executor = run.executor_of(1)[1]
         run.hit(signal.SIGKILL, executor)
