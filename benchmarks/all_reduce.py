@@ -25,11 +25,12 @@ from dataclasses import dataclass
 from time import monotonic
 
 import numpy as np
+from machine import begin
 
 from photinus.core.clock import Steps
 from photinus.core.events import Event, RoundClosed
 from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
-from photinus.engine.base import SOCKETS, TORCH, ArrayData, Assignment
+from photinus.engine.base import SOCKETS, ArrayData, Assignment
 from photinus.engine.local import LocalEngine
 from photinus.models.base import Batch, Model, Stage
 from photinus.models.inner import Inner, TorchInner
@@ -71,9 +72,8 @@ class StillStage(Stage):
         """Returns the model."""
         return Still(self.numbers)
 
-    def inner(self) -> Inner:
+    def inner(self, layout: Layout) -> Inner:
         """Returns plain descent."""
-        layout = Layout.of([(LAYOUT, (self.numbers,), TRAINED)])
         return TorchInner(layout, "sgd", lr=Schedule.constant(0.1))
 
 
@@ -162,7 +162,9 @@ def main() -> None:
         agreement = make(owners=owners)
         ways[name] = functools.partial(ours, a.numbers, a.rounds, security, agreement)
     if not a.deltas:
-        through = functools.partial(ours, a.numbers, a.rounds, "none", make(owners=WORKERS), TORCH)
+        through = functools.partial(
+            ours, a.numbers, a.rounds, "none", make(owners=WORKERS), "torch"
+        )
         ways |= {f"all_reduce(owners={WORKERS}), road torch": through}
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for _ in range(a.tries):
@@ -179,4 +181,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    begin("--numbers", "100000", "--rounds", "4", "--tries", "1")
     main()

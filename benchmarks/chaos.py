@@ -31,6 +31,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from machine import begin
 from scaling import CGROUP, shares
 
 from photinus.core.clock import Steps
@@ -169,13 +170,14 @@ def planned(seconds: float) -> Faults:
 def work(way: str, *, is_real: bool) -> tuple[Program, ArrayData]:
     """Returns what is trained, and rows."""
     if is_real:
-        images, tuning = mnist.load(), FineTuning(epochs=ENDLESS, batch_size=100)
+        images, tuning = mnist.load(), FineTuning(epochs=ENDLESS, batch_size=100 * WORKERS)
         model = DBN(pretraining=Pretraining(epochs=0.0), fine_tuning=tuning)
         job = Job(model=model, workers=WORKERS, strategy=WAYS[way]).resolved()
-        program, _ = job.program(len(images.train_images))
-        return program, ArrayData(images.train_images, images.train_labels, 1 / 255)
+        return job.program(), ArrayData(images.train_images, images.train_labels, 1 / 255)
     chance, rows = np.random.default_rng(0), 8_000
-    stage = WaitingStage(features=20, classes=10, epochs=ENDLESS, batch_size=BATCH, lr=0.05)
+    stage = WaitingStage(
+        features=20, classes=10, epochs=ENDLESS, batch_size=BATCH * WORKERS, lr=0.05
+    )
     features = chance.random((rows, 20), dtype=np.float32)
     program = Program(phases=(Phase(stage=stage, agreement=WAYS[way]),), workers=WORKERS)
     return program, ArrayData(features, chance.integers(0, 10, rows))
@@ -255,6 +257,7 @@ def main(engine: str, way: str, seconds: float, *, is_harmed: bool, share: float
 
 
 if __name__ == "__main__":
+    begin("averaging", "31")
     import chaos  # the workers must find its classes in a module of their own
 
     usual = ("averaging", "600", "1", "0", "local")

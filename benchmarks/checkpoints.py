@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from machine import begin
 
 from photinus.checkpoint.background import Saver
 from photinus.checkpoint.store import Store
@@ -63,7 +64,9 @@ def speed(checkpoint_seconds: float) -> tuple[float, int]:
         chance.random((ROWS, FEATURES), dtype=np.float32), chance.integers(0, CLASSES, ROWS)
     )
     job = Job(
-        model=LogisticStage(features=FEATURES, classes=CLASSES, epochs=EPOCHS, batch_size=BATCH),
+        model=LogisticStage(
+            features=FEATURES, classes=CLASSES, epochs=EPOCHS, batch_size=2 * BATCH
+        ),
         data=Source(name="given"),
         strategy=averaging(every=Steps(8), codec="fp32"),
         workers=2,
@@ -92,5 +95,6 @@ def rounds(repeats: int) -> None:
 
 
 if __name__ == "__main__":
+    begin("copy", "1")
     kind, repeats = (*sys.argv[1:3], *("copy", "9")[len(sys.argv[1:3]) :])
     {"copy": copy, "rounds": rounds}[kind](int(repeats))

@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from machine import begin
 from pictures import curves
 
 from photinus.core.events import RoundClosed
@@ -45,7 +46,7 @@ def curve(settings, strategy, workers, data, test):
         job.model,
         arguments={"dtype": settings.dtype},
         epochs=settings.iterations * BATCH / len(data.features),
-        batch_size=BATCH // workers,
+        batch_size=BATCH,
         precision=settings.precision,
         memory="channels_last",
     )
@@ -64,6 +65,14 @@ def curve(settings, strategy, workers, data, test):
     return np.array(losses), outcome.metrics
 
 
+def pictures(places, part="train"):
+    """Returns images [n, 3072] and labels of CIFAR-10, or noise where no folder is named."""
+    if places:
+        return cifar.load(places[0], part)
+    chance = np.random.default_rng(0)
+    return chance.integers(0, 256, (1200, 3072)).astype(np.uint8), chance.integers(0, 10, 1200)
+
+
 def draw(target, files):
     """Draws the curves that were kept, those of all files together."""
     kept = [one for file in files for one in json.loads(Path(file).read_text())]
@@ -78,7 +87,9 @@ def draw(target, files):
 
 def asked():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("places", nargs="+", help="a folder with CIFAR-10; kept curves to draw")
+    parser.add_argument(
+        "places", nargs="*", help="a folder with CIFAR-10, else noise; kept curves to draw"
+    )
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 3, 4])
     parser.add_argument("--iterations", type=int, default=20)
     parser.add_argument("--strategies", nargs="+", default=["all_reduce"])
@@ -96,8 +107,8 @@ def main():
     if settings.draw:
         draw(settings.draw, settings.places)
         return
-    data = ArrayData(*cifar.load(settings.places[0]))
-    images, labels = cifar.load(settings.places[0], "test")
+    data = ArrayData(*pictures(settings.places))
+    images, labels = pictures(settings.places, "test")
     test = TestRows(images, labels.astype(np.int64))
     print(f"{settings.iterations} iterations of {BATCH}, {settings.dtype}, {settings.precision}")
     print(f"{'':>12} {'workers':>8} {'first':>9} {'last':>9} {'apart':>9} {'test error':>11}")
@@ -124,4 +135,5 @@ def main():
 
 
 if __name__ == "__main__":
+    begin("--iterations", "2", "--workers", "1", "2")
     main()

@@ -19,6 +19,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
+from machine import begin
 from torch import nn
 
 from photinus.feed import cifar
@@ -81,7 +82,8 @@ class Ours:
 
     def __init__(self, feed, stage):
         self.feed, self.stage = iter(feed), stage
-        self.model, self.inner = stage.build((), 0), stage.inner()
+        self.model = stage.build((), 0)
+        self.inner = stage.inner(self.model.parameters.layout)
         self.waited = 0.0
         read = self.model._read
 
@@ -161,4 +163,5 @@ def take_turns(ways, settings):
 
 
 if __name__ == "__main__":
+    begin("--batch", "8", "--steps", "1", "--repeats", "1")
     main()

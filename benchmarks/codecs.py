@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from machine import begin
 
 from photinus.strategies.codecs import CODECS, decode, encode, size_bytes
 
@@ -50,4 +51,5 @@ def main(millions: float = 4.0, runs: int = 15) -> None:
 
 
 if __name__ == "__main__":
+    begin("0.1", "2")
     main(*(float(a) for a in sys.argv[1:2]), *(int(a) for a in sys.argv[2:3]))

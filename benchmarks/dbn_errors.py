@@ -21,6 +21,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from machine import begin
+
 from photinus.core.events import Event, PhaseStarted, RoundClosed
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "dbn_errors.json"
@@ -42,8 +44,10 @@ class Bytes:
             self.sent += event.bytes_up + event.bytes_down
 
 
-def one(preset_name: str, workers: int, seed: int, hidden: str) -> None:
-    """Trains once, and adds the result to the file."""
+def one(preset_name: str, workers: int, seed: int, hidden: str, limit: int | None = None) -> None:
+    """Trains once, and adds the result to the file; on so many rows only, nothing is added."""
+    from photinus.engine.base import ArrayData
+    from photinus.feed import mnist
     from photinus.run.presets import preset
     from photinus.run.train import train
 
@@ -52,9 +56,16 @@ def one(preset_name: str, workers: int, seed: int, hidden: str) -> None:
     rates = (*job.model.fine_tuning.dropout_hidden[: len(sizes) - 1], 0.3)
     tuned = replace(job.model.fine_tuning, dropout_hidden=rates)
     job = replace(job, model=replace(job.model, hidden=sizes, fine_tuning=tuned))
+    data = None
+    if limit is not None:
+        images = mnist.load()
+        data = ArrayData(images.train_images[:limit], images.train_labels[:limit], 1 / 255)
     began, counted = time.process_time(), Bytes(workers)
     with tempfile.TemporaryDirectory() as folder:
-        outcome = train(job, folder=Path(folder) / "run", sinks=(counted,))
+        outcome = train(job, data, folder=Path(folder) / "run", sinks=(counted,))
+    if limit is not None:
+        print(f"{limit} rows, {time.process_time() - began:.0f} CPU seconds", flush=True)
+        return
     row = {
         "preset": preset_name,
         "workers": workers,
@@ -111,10 +122,11 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--one", action="store_true", help="run the first of each, here")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--rows", type=int, help="with --one: of the first so many rows")
     a = parser.parse_args()
     hidden = a.hidden or [SIZES]
     if a.one:
-        return one(a.preset, a.workers[0], a.seeds[0], hidden[0])
+        return one(a.preset, a.workers[0], a.seeds[0], hidden[0], a.rows)
     done = {(r["preset"], r["workers"], r["seed"], hidden_of(r)) for r in known()}
     asked = [(w, s, h) for h in hidden for w in a.workers for s in a.seeds]
     todo = [] if a.table else [case for case in asked if (a.preset, *case) not in done]
@@ -131,4 +143,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    begin("--one", "--workers", "2", "--hidden", "20,10", "--rows", "1000")
     main()

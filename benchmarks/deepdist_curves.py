@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from machine import begin
 from pictures import curves
 
 from photinus.core.events import RoundClosed
@@ -120,4 +121,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    begin("--epochs", "1")
     main()

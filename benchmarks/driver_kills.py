@@ -24,6 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from machine import begin
 
 from photinus.checkpoint.export import load_model
 from photinus.checkpoint.store import Store
@@ -108,7 +109,7 @@ def job(name: str) -> Job:
         module="torch.nn:Linear",
         arguments={"in_features": 6, "out_features": 3},
         epochs=EPOCHS[name],
-        batch_size=8,
+        batch_size=8 * WORKERS,
         optimizer="adam",
         lr=Schedule.constant(0.01),
     )
@@ -274,5 +275,6 @@ def main(name: str, kills: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
+    begin("local", "1", "1")
     kind, count, seed = (*sys.argv[1:4], *("local", "20", "0")[len(sys.argv[1:4]) :])
     main(kind, int(count), int(seed))

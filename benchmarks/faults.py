@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from machine import begin
 
 from photinus.core.clock import Steps
 from photinus.core.events import Event, RoundClosed, WorkerJoined
@@ -75,7 +76,7 @@ class Cost:
 
 def program() -> Program:
     stage = LogisticStage(
-        features=FEATURES, classes=CLASSES, epochs=EPOCHS, batch_size=BATCH, lr=0.05
+        features=FEATURES, classes=CLASSES, epochs=EPOCHS, batch_size=BATCH * WORKERS, lr=0.05
     )
     agreement = averaging(every=Steps(10), codec="fp32")
     return Program(phases=(Phase(stage=stage, agreement=agreement),), workers=WORKERS)
@@ -169,5 +170,6 @@ def main(name: str, repeats: int, kinds: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    begin("local", "1", "cut, 0.3 s")
     words = sys.argv[1:]
     main(words[0] if words else "local", int(words[1]) if words[1:] else 3, words[2:])

@@ -33,6 +33,8 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
+from machine import begin
+
 WORKERS, EPOCHS, STEPS, BATCH, VICTIM, AT = 4, 6, 600, 20, 1, 200
 FREEZE_SECONDS, CUT_SECONDS = 8, 3
 START_SECONDS, STAND_SECONDS = 300.0, 120.0
@@ -322,4 +324,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    begin("none")
     main()

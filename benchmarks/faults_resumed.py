@@ -20,6 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from faults import AT, HEAD, VICTIM, Cost, data, engines, program, read, row
+from machine import begin
 
 from photinus.core.events import Event, RoundClosed
 from photinus.engine.faults import Faults
@@ -123,6 +124,7 @@ def main(engine: str, repeats: int, kinds: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    begin("local", "1", "driver killed")
     words = sys.argv[1:]
     if words[:1] == ["--life"]:
         live(Path(words[1]), *words[2:])

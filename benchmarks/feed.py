@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pyarrow as pa
+from machine import begin
 
 from photinus.feed.arrays import FeedOrder, PartitionFeed
 from photinus.feed.arrow import ColumnSpec
@@ -74,4 +75,5 @@ def main():
 
 
 if __name__ == "__main__":
+    begin("--rows", "1000")
     main()

@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from machine import begin, cannot
 
 from photinus.core.clock import Steps
 from photinus.core.events import (
@@ -67,9 +68,12 @@ def isolated() -> None:
         return
     missing = [tool for tool in ("unshare", "ip", "tc") if shutil.which(tool) is None]
     if missing:
-        sys.exit(f"hosts need Linux with unshare, ip and tc; got no {', '.join(missing)}")
+        cannot(f"shaped links need Linux with unshare, ip and tc; got no {', '.join(missing)}")
     os.environ["PHOTINUS_HOSTS"] = "inside"
-    command = ["unshare", "--net", "--mount", sys.executable, *sys.argv]
+    apart = ["unshare", "--net", "--mount"]
+    if subprocess.run([*apart, "true"], check=False, capture_output=True).returncode:
+        cannot("shaped links need root; try --small")
+    command = [*apart, sys.executable, *sys.argv]
     sys.exit(subprocess.run(command, check=False).returncode)
 
 
@@ -99,7 +103,8 @@ def program(way: Agreement, *, features: int, rows: int, steps: int) -> tuple[Pr
         chance.random((rows, features), dtype=np.float32), chance.integers(0, 10, rows)
     )
     epochs = steps * 20 * HOSTS / rows
-    stage = LogisticStage(features=features, classes=10, epochs=epochs, batch_size=20, lr=0.01)
+    batch = 20 * HOSTS
+    stage = LogisticStage(features=features, classes=10, epochs=epochs, batch_size=batch, lr=0.01)
     return Program(phases=(Phase(stage=stage, agreement=way),), workers=HOSTS), data
 
 
@@ -202,6 +207,7 @@ def slow(names: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+    begin("slow", "averaging every 20 steps, int8")
     isolated()
     built()
     {"rates": rates, "cut": cut, "slow": slow}[sys.argv[1]](sys.argv[2:])

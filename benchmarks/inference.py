@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import torch
+from machine import begin
 from pyspark.ml.functions import predict_batch_udf
 from pyspark.sql.functions import sum as total
 from pyspark.sql.types import ArrayType, FloatType
@@ -90,4 +91,5 @@ def main():
 
 
 if __name__ == "__main__":
+    begin("2048")
     main()

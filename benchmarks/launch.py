@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass, field
 
 import numpy as np
+from machine import begin
 
 from photinus.core.clock import Steps
 from photinus.core.events import Event, PhaseStarted, RoundClosed
@@ -55,7 +56,7 @@ def main(workers: int) -> None:
     print(f"session   {watch}", flush=True)
     chance = np.random.default_rng(0)
     pixels = chance.integers(0, 256, (ROWS, FEATURES)).astype(np.uint8)
-    stage = LogisticStage(features=FEATURES, classes=CLASSES, batch_size=100)
+    stage = LogisticStage(features=FEATURES, classes=CLASSES, batch_size=100 * workers)
     agreement = averaging(every=Steps(5), codec="fp32")
     program = Program(phases=(Phase(stage=stage, agreement=agreement),), workers=workers)
     data = ArrayData(pixels, chance.integers(0, CLASSES, ROWS))
@@ -73,4 +74,5 @@ def main(workers: int) -> None:
 
 
 if __name__ == "__main__":
+    begin("2")
     main(int(sys.argv[1]) if len(sys.argv) > 1 else 4)

@@ -9,15 +9,18 @@ worker with its feed, its strategy and its link (in memory, a round every 1,000 
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 import torch
+from machine import begin
 from torch import nn
 
 from photinus.core.clock import Steps
+from photinus.core.threads import use_threads
 from photinus.feed.arrays import PartitionFeed
 from photinus.feed.rows import Rows
 from photinus.models.module import ModuleStage
@@ -98,9 +101,9 @@ def per_step(run: Callable[[int], float], steps: int) -> float:
     return (run(3 * steps) - run(steps)) / (2 * steps)
 
 
-def main() -> None:
+def main(tries: int = 5) -> None:
     """Prints a line for each size."""
-    torch.set_num_threads(1)
+    use_threads(1)
     chance = np.random.default_rng(0)
     features = chance.random((ROWS, FEATURES), np.float32)
     labels = chance.integers(0, CLASSES, ROWS)
@@ -112,7 +115,7 @@ def main() -> None:
     for hidden, batch, steps in ((128, 100, 200), (256, 1000, 40), (1000, 100, 40)):
         size = (hidden, batch)
         plain_run, our_run = partial(bare, size, x, y), partial(ours, size, rows)
-        pairs = [(per_step(plain_run, steps), per_step(our_run, steps)) for _ in range(5)]
+        pairs = [(per_step(plain_run, steps), per_step(our_run, steps)) for _ in range(tries)]
         plain, with_us = (statistics.median(side) for side in zip(*pairs, strict=True))
         added = statistics.median(b / a - 1 for a, b in pairs)
         print(
@@ -121,4 +124,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    begin("1")
+    main(*(int(word) for word in sys.argv[1:]))

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from machine import begin
 from torch import nn
 
 WORKERS, STEPS, BATCH, LR, MOMENTUM = 2, 480, 32, 0.05, 0.9
@@ -118,7 +119,7 @@ def ours(recipe: str) -> list[dict[str, float]]:
         optimizer="sgd",
         settings={"momentum": MOMENTUM},
         lr=Schedule.constant(LR),
-        batch_size=BATCH,
+        batch_size=BATCH * WORKERS,
         epochs=STEPS * BATCH * WORKERS / len(y),
     )
     job = ph.Job(model=model, workers=WORKERS, strategy=RECIPES[recipe].build())
@@ -188,4 +189,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    begin("--turns", "1")
     main()

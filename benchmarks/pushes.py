@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from machine import begin
 
 from photinus.core.clock import Seconds, Steps
 from photinus.core.events import Event, PeersMet
@@ -176,7 +177,11 @@ def planned(chance: np.random.Generator, steps: int, *, is_real: bool) -> Faults
 
 def program(way: Agreement, epochs: float) -> Program:
     stage = LogisticStage(
-        features=FEATURES, classes=CLASSES, epochs=epochs, batch_size=BATCH, dtype="float64"
+        features=FEATURES,
+        classes=CLASSES,
+        epochs=epochs,
+        batch_size=BATCH * WORKERS,
+        dtype="float64",
     )
     return Program(phases=(Phase(stage=stage, agreement=way),), workers=WORKERS)
 
@@ -266,5 +271,6 @@ def main(kind: str, pushes: int, seed: int, names: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    begin("sim", "50", "0", "averaging", "publish")
     kind, pushes, seed = (*sys.argv[1:4], *("sim", "5000", "0")[len(sys.argv[1:4]) :])
     main(kind, int(pushes), int(seed), sys.argv[4:])

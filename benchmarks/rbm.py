@@ -18,6 +18,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
+from machine import begin
 from sklearn.neural_network import BernoulliRBM
 
 from photinus.core.seeds import derive
@@ -112,4 +113,5 @@ def main():
 
 
 if __name__ == "__main__":
+    begin("--images", "2000", "--repeats", "1")
     main()

@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from machine import begin
 
 from photinus.checkpoint.store import Store
 from photinus.core.clock import Steps
@@ -43,7 +44,12 @@ WAYS = {
 
 def stage() -> LogisticStage:
     return LogisticStage(
-        features=FEATURES, classes=CLASSES, epochs=EPOCHS, batch_size=10, lr=0.05, dtype="float64"
+        features=FEATURES,
+        classes=CLASSES,
+        epochs=EPOCHS,
+        batch_size=10 * WORKERS,
+        lr=0.05,
+        dtype="float64",
     )
 
 
@@ -123,4 +129,5 @@ def main(seeds: int) -> None:
 
 
 if __name__ == "__main__":
+    begin("2")
     main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)

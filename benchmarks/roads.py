@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+from machine import begin
 
 from photinus.transport.credentials import Credentials
 from photinus.transport.folder import FolderLink, FolderListener
@@ -80,4 +81,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    begin()
     main()

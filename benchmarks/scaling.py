@@ -33,6 +33,7 @@ from time import monotonic
 from typing import Any
 
 import numpy as np
+from machine import begin
 
 from photinus.core.events import Event, RoundClosed, WorkerJoined
 from photinus.engine.base import ArrayData, Assignment
@@ -109,20 +110,22 @@ class Bench:
     spark: Any = None
     frames: dict[tuple[int, int, int], Any] = field(default_factory=dict)
 
-    def model(self, epochs: float) -> Any:
-        """Returns the job's model for so many epochs."""
-        if isinstance(self.job.model, DBN):
-            tuning = replace(self.job.model.fine_tuning, epochs=epochs)
-            return replace(self.job.model, fine_tuning=tuning)
-        return replace(self.job.model, epochs=epochs)
+    def model(self, epochs: float, workers: int) -> Any:
+        """Returns the job's model for so many epochs; its batch is that of each worker."""
+        model = self.job.model
+        if isinstance(model, DBN):
+            batch = model.fine_tuning.batch_size * workers
+            tuning = replace(model.fine_tuning, epochs=epochs, batch_size=batch)
+            return replace(model, fine_tuning=tuning)
+        return replace(model, epochs=epochs, batch_size=model.batch_size * workers)
 
     def start(self, data: ArrayData, workers: int, recipe: str, speed: Speed, **where: Any) -> None:
         """Trains, with `speed` listening; `where`: security, epochs."""
-        model = self.model(where.get("epochs", self.epochs))
+        model = self.model(where.get("epochs", self.epochs), workers)
         name, _, owners = recipe.partition(", ")
         agreement = RECIPES[name].build(**{"owners": workers} if owners else {})
         job = replace(self.job, model=model, workers=workers, strategy=agreement)
-        program, _ = job.program(len(data.features))
+        program = job.program()
         given = Assignment(
             program=program,
             data=data,
@@ -328,4 +331,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    begin("--pairs", "1", "--epochs", "0.4")
     main()

@@ -16,6 +16,8 @@ import subprocess
 import sys
 from time import monotonic
 
+from machine import begin, cannot
+
 from photinus.core.events import Event, PhaseStarted, RoundClosed
 from photinus.engine.base import ArrayData, Assignment
 from photinus.engine.local import LocalEngine
@@ -54,11 +56,11 @@ def run(recipe: str, epochs: float) -> dict[str, float]:
     model = DBN(
         hidden=(100,),
         pretraining=Pretraining(epochs=0.0),
-        fine_tuning=FineTuning(epochs=epochs, batch_size=50, dropout_hidden=(0.0,)),
+        fine_tuning=FineTuning(epochs=epochs, batch_size=50 * WORKERS, dropout_hidden=(0.0,)),
         precision="mkl",
     )
     job = Job(model=model, workers=WORKERS, strategy=RECIPES[recipe].build())
-    program, _ = job.program(len(data.features))
+    program = job.program()
     watch = Watch()
     LocalEngine().run(
         Assignment(program=program, data=data, run=secrets.token_bytes(16), emit=watch)
@@ -81,7 +83,7 @@ def shaped(rate: str, recipe: str, epochs: float) -> dict[str, float]:
     command = ["unshare", "-n", "bash", "-c", script, "shaped", rate, *again]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        sys.exit(f"a shaped link needs Linux, root and tc; got {done.stderr.strip()[-300:]}")
+        cannot(f"a shaped link needs Linux, root and tc; got {done.stderr.strip()[-300:]}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -96,7 +98,7 @@ def main() -> None:
         print(json.dumps(run(a.one, a.epochs)))
         return
     if not all(shutil.which(tool) for tool in ("unshare", "tc", "ip")):
-        sys.exit("a shaped link needs Linux with unshare, ip and tc")
+        cannot("a shaped link needs Linux with unshare, ip and tc")
     print(f"link | strategy | seconds to a loss of {TARGET} | seconds in all | MB | last loss")
     print("--- | --- | --- | --- | --- | ---")
     for rate in a.rates:
@@ -107,4 +109,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    begin("--rates", "100mbit", "--epochs", "0.02")
     main()

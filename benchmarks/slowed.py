@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 
+from machine import begin, cannot
 from pyspark.sql import SparkSession
 
 from photinus.core.clock import Seconds, Steps
@@ -104,6 +105,8 @@ class Watch:
         """Returns examples a second, from the end of the warm-up on for so many seconds."""
         began = self.rounds[0][0] + WARM_SECONDS
         seen = [r for r in self.rounds if began <= r[0] <= began + seconds]
+        if len(seen) < 2:
+            sys.exit(f"too few rounds within {seconds:g} s: give --seconds more")
         (first, before), (last, after) = seen[0], seen[-1]
         return (after - before) / (last - first)
 
@@ -123,11 +126,11 @@ class Bench:
             hidden=(500, 500),
             pretraining=Pretraining(epochs=0.0),
             fine_tuning=FineTuning(
-                epochs=examples / ROWS, batch_size=100, dropout_hidden=(0.0, 0.0)
+                epochs=examples / ROWS, batch_size=100 * workers, dropout_hidden=(0.0, 0.0)
             ),
         )
-        job = Job(model=model, workers=workers, strategy=agreement).resolved()
-        program, _ = job.program(ROWS)
+        job = Job(model=model, workers=workers, strategy=agreement, share="fastest").resolved()
+        program = job.program()
         frame = frame_of(self.spark, [data.part(program, slot) for slot in range(workers)])
         rows = FrameData(frame=frame, features="features", label="label", scale=1 / 255)
         watch = Watch(self.shares, slots.start)
@@ -145,7 +148,7 @@ def main() -> None:
     parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=list(WAYS))
     a = parser.parse_args()
     if not (GROUPS / "cpu.cfs_quota_us").parent.exists() or not (GROUPS / "cgroup.procs").exists():
-        sys.exit(f"no cpu controller of cgroups v1 at {GROUPS}")
+        cannot(f"no cpu controller of cgroups v1 at {GROUPS}")
     if a.cores / SLOWED * PERIOD_MICROSECONDS < 1000:
         sys.exit("a group gets at least a millisecond of each period: give --cores more")
     spark = spark_session(WORKERS, name="slowed")
@@ -172,4 +175,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    begin("--seconds", "10", "--ways", "downpour")
     main()

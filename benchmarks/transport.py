@@ -11,6 +11,7 @@ import sys
 import time
 
 import numpy as np
+from machine import begin
 
 from photinus.transport.credentials import Credentials
 from photinus.transport.frames import Frame
@@ -80,4 +81,5 @@ def main():
 
 
 if __name__ == "__main__":
+    begin("8", "1")
     main()

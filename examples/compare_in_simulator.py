@@ -40,7 +40,9 @@ def main(rows=16_000, epochs=5.0):
     data, table = problem(rows), {}
     print(f"{'recipe':<18}{'seconds':>9}{'MB':>9}{'loss':>9}")
     for name, recipe in RECIPES.items():
-        stage = ph.LogisticStage(features=FEATURES, classes=CLASSES, epochs=epochs)
+        stage = ph.LogisticStage(
+            features=FEATURES, classes=CLASSES, epochs=epochs, batch_size=32 * WORKERS
+        )
         phase = Phase(stage=stage, agreement=recipe.build())
         program = Program(phases=(phase,), workers=WORKERS)
         dealt = [Rows.of(*data.part(program, slot)) for slot in range(WORKERS)]

@@ -8,8 +8,8 @@ def main(engine="spark", epochs=1.0, hidden=(500, 500, 2000)):
     job = ph.Job(
         model=ph.DBN(
             hidden=hidden,
-            pretraining=ph.Pretraining(epochs=3 * epochs, batch_size=50),
-            fine_tuning=ph.FineTuning(epochs=8 * epochs, batch_size=100, dropout_hidden=dropout),
+            pretraining=ph.Pretraining(epochs=3 * epochs, batch_size=200),
+            fine_tuning=ph.FineTuning(epochs=8 * epochs, batch_size=400, dropout_hidden=dropout),
         ),
         workers=4,
         engine=engine,

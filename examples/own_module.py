@@ -36,7 +36,9 @@ def main(spark, rows=20_000, epochs=10.0, folder=""):
     spark.sparkContext.addPyFile(__file__)
     job = ph.Job(
         name="rings",
-        model=ph.ModuleStage(module="own_module:Net", arguments={"hidden": 32}, epochs=epochs),
+        model=ph.ModuleStage(
+            module="own_module:Net", arguments={"hidden": 32}, epochs=epochs, batch_size=64
+        ),
         strategy=ph.averaging(every=ph.Steps(20)),
         workers=2,
     )

@@ -37,11 +37,13 @@ def main(folder, spark=None, workers=2, epochs=2.0):
         optimizer="sgd",
         optimizerArgs={"momentum": 0.9, "weight_decay": 0.004},
         learningRate=0.001,
-        batchSize=100,
+        batchSize=100 * workers,
         epochs=epochs,
         numWorkers=workers,
         numClasses=10,
-        strategy=ph.averaging(every=ph.Steps(10) | ph.Seconds(5), outer=Sgd(), merge="uniform"),
+        strategy=ph.averaging(
+            every=ph.Steps(10) | ph.Seconds(5), outer=Sgd(), merge="uniform", gradients_until=0
+        ),
     )
     trained = sparknet.fit(cifar_frame(spark, folder).repartition(workers).cache())
     test = cifar_frame(spark, folder, "test")

@@ -45,6 +45,15 @@ def pytest_collection_modifyitems(items):
             item.add_marker(PYSPARK_IS_FORGIVEN)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_key(tmp_path_factory):
+    """Runs are signed with a key of these tests, not with that of whoever runs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.delenv("PHOTINUS_TRUST_CODE", raising=False)
+        yield
+
+
 @pytest.fixture(scope="session")
 def spark():
     """A local Spark of 4 task slots in which a failed task is tried 4 times."""
@@ -119,7 +128,7 @@ class Tiny:
                     classes=3,
                     name=f"{n}-{recipe.recipe}",
                     epochs=epochs,
-                    batch_size=8,
+                    batch_size=8 * workers,
                     dtype="float64",
                 ),
                 agreement=recipe,

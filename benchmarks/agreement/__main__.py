@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+from machine import begin
+
 from agreement.experiments import EXPERIMENTS
 from agreement.sparknet import sparknet
 from agreement.trial import SHORT, Scale
@@ -60,4 +62,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    begin("--short", "E1")
     sys.exit(main())

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from photinus.core.parameters import Vector
+from photinus.core.parameters import Layout, Vector
 from photinus.models.inner import Inner
 from photinus.models.module import ModuleStage
 from photinus.strategies.base import Message, Policy, Reply, Strategy
@@ -135,7 +135,7 @@ class ForgetfulStage(ModuleStage):
 
     forgets_every: int = 0
 
-    def inner(self) -> Inner:
+    def inner(self, layout: Layout) -> Inner:
         """Returns the optimizer."""
-        inner = super().inner()
+        inner = super().inner(layout)
         return Forgets(inner, self.forgets_every) if self.forgets_every else inner

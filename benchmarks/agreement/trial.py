@@ -83,6 +83,7 @@ class Trial:
         return ForgetfulStage(
             module="agreement.trial:network",
             epochs=epochs,
+            batch_size=32 * self.workers,
             optimizer=self.optimizer,
             settings=settings,
             lr=Schedule.cosine(self.lr, floor=floor),
@@ -165,7 +166,7 @@ def simulation(trial: Trial, rows: int, epochs: float, seed: int, tape: Tape) ->
     """Returns a trial that is ready to run."""
     torch.set_num_threads(1)
     phase = Phase(stage=trial.stage(epochs), agreement=trial.agreement)
-    program = Program(phases=(phase,), workers=trial.workers, seed=seed)
+    program = Program(phases=(phase,), workers=trial.workers, seed=seed, share="fastest")
     parts = [part_of(part, program) for part in dealt(trial, rows, seed)]
     made = Simulation(
         program,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from photinus.cli.launch import launch
-from photinus.core.errors import RunFailedError
+from photinus.core.errors import RunFailedError, UsageError
 from photinus.core.events import RoundClosed
 from photinus.engine.simulated import SimulatedEngine
 from photinus.report.journal import read
@@ -94,6 +94,43 @@ def test_an_attempt_goes_on_from_the_lost_ones_checkpoint_and_says_so(
     assert second.resumed_from
     assert any("attempt 2 of application_17_0001" in getattr(e, "text", "") for e in events)
     assert np.array_equal(*(e.workers for e in (first, second)))
+
+
+WAY = """
+import photinus
+
+
+class Way:
+    strategy = staticmethod(lambda: photinus.averaging(every=photinus.Steps(2)).strategy())
+    policy = staticmethod(lambda: photinus.averaging(every=photinus.Steps(2)).policy())
+"""
+
+
+def test_a_later_attempt_calls_only_the_code_that_its_job_names(
+    attempt, lost, address, tmp_path, monkeypatch
+):
+    """Another node has another key: what the submitted job names is the user's word."""
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages" / "node_way.py").write_text(WAY)
+    text = (tmp_path / "job.toml").read_text()
+    text = text.replace('"all_reduce"', '"node_way:Way"')
+    (tmp_path / "job.toml").write_text("checkpoint_seconds = 0.0\n" + text)
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+    lost(2)
+    with pytest.raises(LostError):
+        attempt(1)
+    monkeypatch.undo()
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another node"))
+    with pytest.raises(UsageError, match=r"names code, and no run of yours .*node_way:Way"):
+        launch(address)
+    with pytest.raises(UsageError, match=r"names code, and no run of yours .*node_way:Way"):
+        launch(address, "other_way:Way")
+    launch(address, "node_way:Way")
+    with fetched(address, "ledger.jsonl", "model") as found:
+        assert audit(found / "ledger.jsonl").is_exact
+        assert (found / "model" / "model.safetensors").is_file()
 
 
 def test_a_run_that_fails_on_a_node_says_how_to_go_on_there(attempt, address, monkeypatch):

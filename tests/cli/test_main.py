@@ -2,6 +2,8 @@
 
 import importlib
 import json
+import re
+import signal
 import socket
 import subprocess
 import sys
@@ -31,7 +33,7 @@ OPTIONS = {
     ],
     "demo": ["--workers", "--engine", "--folder", "--set"],
     "doctor": ["--workers", "--no-spark"],
-    "evaluate": ["run", "--data"],
+    "evaluate": ["run", "--data", "--trust-code"],
     "report": ["run", "-o --output"],
     "submit": [
         "job",
@@ -48,6 +50,7 @@ OPTIONS = {
         "--environment",
         "--python",
         "--resume",
+        "--trust-code",
         "--dry-run",
     ],
     "train": [
@@ -61,6 +64,7 @@ OPTIONS = {
         "--folder",
         "--set",
         "--resume",
+        "--trust-code",
         "--print-config",
     ],
 }
@@ -111,7 +115,9 @@ def test_a_job_is_trained_measured_reported_and_audited(call, job, tmp_path):
     assert "400 rows" in call("evaluate", "run", "--data", "train.parquet")[1]
 
     assert call("report", "run", "-o", "page.html")[:2] == (0, "page.html\n")
-    assert "each exactly once" in call("audit", "run")[1]
+    audited = call("audit", "run")[1]
+    assert "each exactly once" in audited
+    assert re.search(r"^(\d+) applied, 0 undone: the model holds \1$", audited, re.MULTILINE)
     code, _, err = call("train", "--resume", "run")
     assert code == EXIT_CODES["usage"]
     assert "run is done: there is nothing to resume" in err
@@ -240,6 +246,15 @@ def test_every_error_has_its_exit_code_and_no_traceback(call, job, monkeypatch, 
     assert "Traceback" in call("train", job)[2]
 
 
+def test_sigterm_outside_of_a_run_ends_the_command_as_ctrl_c_does(capsys):
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended:
+        main(run=lambda: signal.raise_signal(signal.SIGTERM))
+    assert ended.value.code == EXIT_CODES["interrupted"]
+    assert capsys.readouterr().err == "photinus: stopped\n"
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_a_run_folder_with_other_files_is_left_as_it_was(call, job, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
@@ -249,9 +264,10 @@ def test_a_run_folder_with_other_files_is_left_as_it_was(call, job, tmp_path):
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["letter.txt"]
 
 
-def test_a_stopped_run_says_how_to_go_on(call, job, monkeypatch):
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_run_says_how_to_go_on(call, job, monkeypatch, sign):
     def stop(*_, **__):
-        raise KeyboardInterrupt
+        signal.raise_signal(sign)
 
     monkeypatch.setattr("photinus.engine.simulated.SimulatedEngine.run", stop)
     code, _, err = call("train", job, "--folder", "run")

@@ -1,6 +1,8 @@
 """`photinus submit`, without a cluster; on real YARN see tests/fault/test_yarn.py."""
 
 import shlex
+import signal
+import subprocess
 import zipfile
 from importlib import metadata
 
@@ -167,3 +169,13 @@ def test_without_a_clusters_settings_the_environment_is_not_ready(call, job, mon
 def test_a_page_that_is_told_again_is_said_once():
     told = ["\t tracking URL: http://host:8088/proxy/a/", "\t tracking URL: N/A"] * 2
     assert list(submitting.states(told)) == ["  http://host:8088/proxy/a/"]
+
+
+@pytest.mark.processes
+def test_who_stops_looking_at_a_run_on_a_node_ends_what_looks_and_not_the_run(capsys):
+    """SIGTERM reaches this process alone, as Ctrl-C does not."""
+    with subprocess.Popen(["sleep", "600"], text=True) as process:
+        with pytest.raises(KeyboardInterrupt), submitting._going_on("hdfs://h:1/runs/a", process):
+            raise KeyboardInterrupt("SIGTERM")
+        assert process.wait() == -signal.SIGTERM
+    assert "the run goes on without this command" in capsys.readouterr().out

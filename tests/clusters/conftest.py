@@ -30,8 +30,10 @@ from photinus.report.ledger import audit
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 CLASSES = "org.apache.spark.deploy"
 PATIENT_SECONDS = 240.0
+HOMES = f"{Path(photinus.__file__).parents[1]}:{Path(__file__).parents[1] / 'counting'}"
+"""Where drivers and executors find photinus and the counting model."""
 INSTALLED = {
-    "spark.executorEnv.PYTHONPATH": str(Path(photinus.__file__).parents[1]),
+    "spark.executorEnv.PYTHONPATH": HOMES,
     "spark.python.daemon.module": "photinus.engine.spark_daemon",
 }
 """As where photinus is installed on the executors."""
@@ -353,9 +355,8 @@ def applications(tmp_path_factory, archive):
     with contextlib.ExitStack() as stack:
 
         def start(cluster):
-            home = str(Path(photinus.__file__).parents[1])
             folder = tmp_path_factory.mktemp("driver") / "it"
-            environment = cluster.environment(PYTHONPATH=home)
+            environment = cluster.environment(PYTHONPATH=HOMES)
             made = Driver(folder, archive, environment, cluster.before("driver"))
             stack.callback(made.close)
             made.wait("Ready")

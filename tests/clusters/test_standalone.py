@@ -12,14 +12,14 @@ from photinus.strategies.recipes import all_reduce, averaging, gossip, iterative
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
-def dbn_program(rows):
+def dbn_program():
     """A small deep belief network as it was published: the plain average after every epoch."""
     dbn = DBN(
         inputs=6,
         hidden=(8, 5),
         classes=3,
-        pretraining=Pretraining(epochs=2.0, batch_size=5),
-        fine_tuning=FineTuning(epochs=4.0, batch_size=5),
+        pretraining=Pretraining(epochs=2.0, batch_size=20),
+        fine_tuning=FineTuning(epochs=4.0, batch_size=20),
         precision="mkl",
     )
     job = Job(
@@ -29,7 +29,7 @@ def dbn_program(rows):
         strategies={"pretraining": iterative_reduce(every=Epochs(1))},
         workers=4,
     )
-    return job.program(rows)[0]
+    return job.program()
 
 
 def assert_same_bits(vectors, program, data, tiny):
@@ -42,7 +42,7 @@ def test_two_executors_train_a_dbn_to_the_bits_of_the_simulator(clusters, applic
     """Four workers on a cluster that authenticates and encrypts; photinus comes as an archive."""
     cluster = clusters()
     driver = applications(cluster)
-    program = dbn_program(len(tiny.features))
+    program = dbn_program()
     vectors = driver.train("dbn", program, tiny.data)
     assert_same_bits(vectors, program, tiny.data, tiny)
     pids = {line["pid"] for line in driver.of("WorkerJoined")}
@@ -77,7 +77,7 @@ def test_every_way_of_agreeing_works_between_executors(clusters, applications, t
 def test_a_cluster_that_the_application_starts_gives_the_same_bits(clusters, applications, tiny):
     cluster = clusters(master="local-cluster[2,2,1024]")
     driver = applications(cluster)
-    program = dbn_program(len(tiny.features))
+    program = dbn_program()
     assert_same_bits(driver.train("dbn", program, tiny.data), program, tiny.data, tiny)
     driver.say("homes")
     assert len({executor for _, executor in driver.wait("Homes")["rows"]}) == 2

@@ -1,11 +1,16 @@
 """Names of the user's own code, and what is said of wrong ones."""
 
+import functools
 import math
+import re
+import subprocess
+import sys
+from pathlib import Path  # noqa: F401 - a name in this module
 
 import pytest
 
 from photinus.core.errors import UsageError
-from photinus.core.factories import imported
+from photinus.core.factories import code_named, code_names, imported
 
 
 def test_a_name_becomes_the_object_that_it_names():
@@ -34,3 +39,83 @@ def test_what_is_no_name_of_a_callable_is_one_clear_sentence(path, said):
     with pytest.raises(UsageError) as raised:
         imported(path, "loss")
     assert str(raised.value).startswith(said)
+
+
+class Base:
+    def __call__(self):
+        return self
+
+
+class Made(Base):
+    pass
+
+
+def own():
+    return Base()
+
+
+OWN = __name__
+bound = functools.partial(own)
+foreign = functools.partial(subprocess.getoutput, "true")
+made = Made()
+getoutput = subprocess.getoutput
+
+
+@pytest.mark.parametrize("name", ["own", "bound", "Made", "made"])
+def test_ones_own_function_a_subclass_and_an_instance_may_be_named(name):
+    assert code_named(f"{OWN}:{name}", "module", Base) is globals()[name]
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("subprocess:getoutput", "'subprocess:getoutput' of Python's library"),
+        ("os.path:join", "of Python's library"),
+        (f"{OWN}:getoutput", "getoutput' of Python's library"),
+        (f"{OWN}:foreign", "foreign' of Python's library"),
+        (f"{OWN}:Path", "is a class of another kind; got Path; name a subclass of Base"),
+        ("numpy:save", "'numpy:save' of numpy"),
+        ("torch.hub:load", "'torch.hub:load' of torch"),
+        ("photinus.run.train:train", "of photinus"),
+        ("photinus.cli.main:main", "of photinus"),
+        ("pip:main", "of pip"),
+        ("a/b:c", "is named package.module:name"),
+        ("a:b.c", "is named package.module:name"),
+    ],
+)
+def test_what_is_not_the_users_own_is_refused_and_not_called(path, said):
+    with pytest.raises(UsageError, match=re.escape(said)):
+        code_named(path, "module", Base)
+
+
+def test_nothing_of_pythons_library_is_even_imported():
+    """`antigravity` opens a browser when it is imported."""
+    assert "antigravity" not in sys.modules
+    with pytest.raises(UsageError):
+        code_named("antigravity:fly", "module")
+    assert "antigravity" not in sys.modules
+
+
+def test_functions_of_arrays_may_be_a_loss():
+    assert code_named("torch.nn.functional:smooth_l1_loss", "loss").__name__ == "smooth_l1_loss"
+
+
+def test_names_of_code_are_found_wherever_they_stand():
+    plain = {
+        "model": {"module": "mine:net", "arguments": {"made_by": ["other.place:f"]}},
+        "strategy": '{"outer": {"function": "mine:descent"}}',
+        "strategies": {"train": "mine:Way"},
+        "reads": "photinus.models.images:centred",
+        "path": "hdfs://host:8020/rows",
+        "text": "not: a name",
+        "numbers": [1, 2.5, None],
+    }
+    assert code_names(plain) == ["mine:Way", "mine:descent", "mine:net", "other.place:f"]
+
+
+def test_every_name_that_may_be_called_is_found():
+    """What `code_names` does not see, `code_named` takes no name of."""
+    for path in ("a b:c", "a:b c", " a:b", "a:b ", "a..b:c", ".a:b", "a.:b", "a:b:c", "1a:b"):
+        assert code_names([path]) == []
+        with pytest.raises(UsageError, match=r"is named package\.module:name"):
+            code_named(path, "module")

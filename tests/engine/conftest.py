@@ -1,5 +1,6 @@
 """A small field to play on: softmax regression over some rows, in virtual time."""
 
+import dataclasses
 from collections import defaultdict
 from dataclasses import dataclass, field
 
@@ -16,7 +17,7 @@ from photinus.models.logistic import LogisticStage
 from photinus.nodes.coordinator import Coordinator
 from photinus.nodes.desk import Desk
 from photinus.nodes.life import Part
-from photinus.nodes.program import Phase, Program
+from photinus.nodes.program import Phase, Program, split
 from photinus.strategies import peers as strategies
 from photinus.strategies.outer import Nesterov
 from photinus.strategies.recipes import (
@@ -179,10 +180,16 @@ class Field:
         usual = {"epochs": 2, "batch_size": BATCH, "lr": LR, "dtype": "float64"}
         return LogisticStage(features=WIDTH, classes=CLASSES, name=name, **usual | fields)
 
-    def program(self, agreement, workers=4, stages=None, **fields):
-        stages = stages or [self.stage(**fields)]
-        phases = tuple(Phase(stage=s, agreement=agreement) for s in stages)
-        return Program(phases=phases, workers=workers)
+    def program(self, agreement, workers=4, stages=None, *, share="rows", is_split=False, **fields):
+        """A phase a stage, or as in a job its start and rest; the batch is that of one worker."""
+        stages = [
+            dataclasses.replace(stage, batch_size=stage.batch_size * workers)
+            for stage in stages or [self.stage(**fields)]
+        ]
+        phases = [Phase(stage=s, agreement=agreement) for s in stages]
+        if is_split:
+            phases = [part for stage in stages for part in split(stage, agreement, workers)]
+        return Program(phases=tuple(phases), workers=workers, share=share)
 
     def play(
         self,
@@ -208,7 +215,8 @@ class Field:
     def plain(self, epochs=2, batch_size=BATCH, dtype="float64"):
         """Training without workers: the oracle of all identities."""
         stage = self.stage(epochs=epochs, batch_size=batch_size, dtype=dtype)
-        model, inner = stage.build((), 0), stage.inner()
+        model = stage.build((), 0)
+        inner = stage.inner(model.parameters.layout)
         order = FeedOrder(batch_size=batch_size, epochs=epochs, phase="logistic")
         for batch in PartitionFeed(self.rows(dtype=dtype), order):
             inner.step(model.parameters.trained, model.learn(batch, 0)[0], 0.0)

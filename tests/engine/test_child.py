@@ -1,11 +1,13 @@
 import io
+import signal
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
+from photinus.core.errors import NotReadyError
 from photinus.engine import child
-from photinus.engine.child import LOST, UNREADABLE, Order
+from photinus.engine.child import LOST, NO_FILES, UNREADABLE, Order
+from photinus.engine.handed import HandedRows
 
 
 @pytest.fixture
@@ -18,13 +20,31 @@ def fed(monkeypatch):
     return feed
 
 
-def test_a_slots_rows_are_read_from_its_files(tmp_path, tiny):
-    names = [str(tmp_path / name) for name in ("x.npy", "y.npy")]
-    np.save(names[0], tiny.features)
-    np.save(names[1], tiny.labels)
+def test_a_slots_rows_are_read_from_the_file_that_was_handed_over(tiny):
     errand = SimpleNamespace(program=tiny.program())
-    assert Order(errand, 0, "a", *names, None).part().rows == 90
-    assert Order(errand, 0, "a", names[0], "", None).part().rows == 90
+    with HandedRows() as rows:
+        features, labels = rows.add(tiny.features), rows.add(tiny.labels)
+        for given in (labels, None):
+            order = Order(errand, 0, "a", features, given, None, rows.descriptor, -1)
+            assert order.part().rows == 90
+
+
+@pytest.fixture(autouse=True)
+def handler():
+    """The handler of SIGTERM as it was, and is again after the test."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_a_child_that_may_open_too_few_files_says_so_by_the_exit_code(fed, capsys, monkeypatch):
+    def refuse(files, who):
+        raise NotReadyError(f"{who} may not open {files}")
+
+    monkeypatch.setattr(child, "allow_descriptors", refuse)
+    fed(b"")
+    assert child.main() == NO_FILES
+    assert capsys.readouterr().err == "a worker may not open 16\n"
 
 
 def test_an_errand_that_cannot_be_imported_is_told_by_the_exit_code(fed, capsys):
@@ -36,3 +56,5 @@ def test_an_errand_that_cannot_be_imported_is_told_by_the_exit_code(fed, capsys)
 def test_a_parent_that_went_before_it_spoke_is_lost(fed):
     fed(b"")
     assert child.main() == LOST
+    fed(b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00]")
+    assert child.main() == LOST, "or before it had said all"

@@ -46,8 +46,7 @@ def heavy(field):
     from photinus.models.schedules import Schedule
 
     class Heavy(type(field.stage())):
-        def inner(self):
-            layout = self.build((), 0).parameters.layout
+        def inner(self, layout):
             lr = Schedule.constant(0.1)
             return torch_inner.TorchInner(layout, "sgd", {"momentum": 0.9}, lr)
 
@@ -118,8 +117,7 @@ def test_healing_carries_the_momentum_of_a_survivor(field):
     from photinus.models.schedules import Schedule
 
     class Heavy(type(field.stage())):
-        def inner(self):
-            layout = self.build((), 0).parameters.layout
+        def inner(self, layout):
             return TorchInner(layout, "sgd", {"momentum": 0.9}, Schedule.constant(0.1))
 
     stage = Heavy(features=6, classes=3, epochs=6, batch_size=8, dtype="float64")

@@ -167,3 +167,17 @@ def test_only_errors_of_ours_are_made_from_a_name():
     assert type(told_error("a", "DataError")) is DataError
     for name in ("", "SystemExit", "message", "Exception"):
         assert type(told_error("a", name)) is RunFailedError
+
+
+def test_a_worker_gives_its_driver_up_soon_enough_to_be_gone_in_time(tiny, monkeypatch):
+    """Its process takes time to end, too: 30 s are for both."""
+    patience = []
+
+    class Link:
+        def __init__(self, address, key, *, patience_seconds, limits):
+            patience.append(patience_seconds)
+
+    monkeypatch.setattr(errand, "TcpLink", Link)
+    with Hall(tiny.assignment()) as hall:
+        hall.call()._link()
+    assert patience == [27.0]

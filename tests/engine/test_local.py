@@ -29,6 +29,7 @@ def same_bits(ours, theirs):
     return all(np.array_equal(a, b) for a, b in zip(ours.vectors, theirs.vectors, strict=True))
 
 
+@pytest.mark.numerics
 def test_every_recipe_gives_the_bits_of_the_simulator(tiny):
     events = []
     job = tiny.assignment(emit=events.append)
@@ -43,7 +44,8 @@ def test_one_worker_in_clear_is_the_plain_loop(tiny):
     program = tiny.program(workers=1, recipes=(recipe,))
     result = LocalEngine().run(tiny.assignment(program, security="none"))
     stage = program.phases[0].stage
-    model, inner = stage.build((), 0), stage.inner()
+    model = stage.build((), 0)
+    inner = stage.inner(model.parameters.layout)
     features, labels = tiny.data.part(program, 0)
     order = FeedOrder(batch_size=8, epochs=stage.epochs, phase=stage.name)
     for batch in PartitionFeed(Rows.of(features, labels), order):

@@ -36,10 +36,9 @@ def trained(agreement, workers, speeds=0.01):
         lr=Schedule.cosine(0.05),
         settings={"momentum": 0.9},
         epochs=EPOCHS,
-        batch_size=BATCH,
+        batch_size=BATCH * workers,
     )
-    setting = Setting(workers=workers, every=agreement.every, is_adaptive=False, rounds=100)
-    agreement, _ = agreement.guarded(setting)
+    agreement, _ = agreement.settled(Setting(workers=workers, steps=TRAIN * EPOCHS // BATCH))
     program = Program(phases=(Phase(stage=stage, agreement=agreement),), workers=workers)
     data = ArrayData(features[:TRAIN], labels[:TRAIN])
     parts = [part_of(Rows.of(*data.part(program, s)), program) for s in range(workers)]

@@ -12,6 +12,8 @@ from photinus.strategies.base import GRADIENT, Strategy
 from photinus.strategies.outer import Nesterov
 from photinus.strategies.recipes import all_reduce, averaging
 
+pytestmark = pytest.mark.numerics
+
 RECIPES = {
     "averaging": averaging(every=Steps(2), outer=Nesterov(0.7, 0.5)),
     "all_reduce": all_reduce(codec="fp32"),

@@ -133,7 +133,9 @@ def assert_promises(field, name, world, cuts):
     assert played.result is not None, "the run ends"
     assert all(np.isfinite(v).all() for v in played.result.vectors)
     applied = played.tape.assert_exact()
-    told = [w for w in played.tape.warnings() if "all workers were lost" not in w]
+    expected = ["all workers were lost", "holds 56% of the rows"]
+    expected += ["examples of worker"] if name == "downpour dropped" else []
+    told = [w for w in played.tape.warnings() if not any(words in w for words in expected)]
     assert not told
     if played.simulation.program.phases[0].agreement.is_deterministic:
         examples = [

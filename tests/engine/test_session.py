@@ -164,9 +164,20 @@ def test_speculation_and_the_progress_bar_are_warned_of():
             spark__master="local[2,20]",
             spark__speculation="true",
             spark__ui__showConsoleProgress="true",
-        )
+        ),
+        has_view=True,
     )
     assert ["spark.speculation" in warnings[0], "showConsoleProgress" in warnings[1]] == [True] * 2
+
+
+def test_sparks_progress_bar_is_nobodys_trouble_where_no_view_is_drawn(monkeypatch):
+    """A script or a notebook shows nothing else; the command line sends it to a file."""
+    shown = {"spark__master": "local[2,20]", "spark__ui__showConsoleProgress": "true"}
+    assert session.session_warnings(conf(**shown)) == []
+    for is_screen in (True, False):
+        monkeypatch.setattr("os.isatty", lambda file, answer=is_screen: answer)
+        setting = session._settings(2)["spark.ui.showConsoleProgress"]
+        assert setting == ("true" if is_screen else "false")
 
 
 @pytest.mark.spark

@@ -1,5 +1,7 @@
 """A Spark job is seen through to its end; why it failed, in one line."""
 
+import os
+import signal
 from types import SimpleNamespace
 
 import pytest
@@ -7,10 +9,12 @@ import pytest
 from photinus.core.errors import DataError, NotReadyError, RunFailedError, UsageError
 from photinus.engine.spark_job import (
     MAX_CLOSURE_BYTES,
+    Failures,
     SparkJob,
     cause_of,
     check_size,
     cure_of,
+    is_lost,
     queried,
     see_through,
     told_by_a_task,
@@ -21,8 +25,9 @@ from photinus.engine.spark_slots import Starving
 class Job:
     """A job that ends at once, as its turn in the script says."""
 
-    def __init__(self, script, error=None, failed=0, lives=False, stranded=False):
-        self.script, self.error, self.failed, self.lives = script, error, failed, lives
+    def __init__(self, script, error=None, failed=0, lives=False, stranded=False, lost=0):
+        self.script, self.error, self.lives = script, error, lives
+        self.own, self.lost = failed, lost
         self.stranded = stranded
         self.why = "ModuleNotFoundError: No module named 'torch'"
 
@@ -30,7 +35,7 @@ class Job:
         self.script.append("start")
 
     def again(self):
-        return Job(self.script, self.error, self.failed)
+        return Job(self.script, self.error, self.own)
 
     def is_alive(self):
         return self.lives
@@ -38,11 +43,8 @@ class Job:
     def is_stranded(self):
         return self.stranded
 
-    def failures(self):
-        return self.failed
-
-    def reason(self):
-        return self.why
+    def failed(self):
+        return Failures(self.own, self.own, self.lost, self.why)
 
     def cure(self, reason):
         return cure_of(reason, "spark://one:7077")
@@ -111,10 +113,12 @@ def test_a_process_that_is_killed_again_and_again_ends_the_run_with_the_setting_
         "if nobody killed it, memory ran out: raise spark.executor.memoryOverhead, "
         "use a smaller batch, or fewer workers"
     )
-    job = Job([], failed=7, lives=True)
+    see_through(Place([], looks=9), Job([], lost=12, lives=True), lambda event: None)
+    job = Job([], lost=13, lives=True)
     job.why = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
     with pytest.raises(
-        NotReadyError, match=r"say hello.*raise spark\.executor\.memoryOverhead, use"
+        NotReadyError,
+        match=r"are lost before their workers say.*raise spark\.executor\.memoryOverhead, use",
     ):
         see_through(Place([], looks=9), job, lambda event: None)
 
@@ -188,6 +192,96 @@ def test_a_query_whose_tasks_fail_again_and_again_is_ended(monkeypatch):
     assert script == ["start", "cancel"]
 
 
+@pytest.mark.parametrize(
+    ("said", "lost"),
+    [
+        ("org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)", True),
+        ("ExecutorLostFailure (executor 1 exited unrelated to the running tasks)", True),
+        ("java.net.SocketException: Broken pipe", True),
+        ("java.io.IOException: Connection reset by peer", True),
+        ("java.io.EOFException\n\tat o.a.s.api.python.PythonWorkerFactory.createSimple", True),
+        ("java.io.EOFException\n\tat org.apache.parquet.Reader", False),
+        ("Error from python worker: No module\nEOFException\nat PythonWorkerFactory", False),
+        ("ModuleNotFoundError: No module named 'torch'", False),
+        ("photinus.core.errors.DataError: row 3", False),
+    ],
+)
+def test_a_lost_process_is_told_from_a_failure_of_its_own(said, lost):
+    assert is_lost(said) is lost
+
+
+class Task(SimpleNamespace):
+    """An attempt as Spark's store has it."""
+
+    def __init__(self, number, task, text=None):
+        known = SimpleNamespace(isDefined=lambda: text is not None, get=lambda: text)
+        super().__init__(
+            taskId=lambda: number,
+            index=lambda: task,
+            status=lambda: "RUNNING" if text is None else "FAILED",
+            errorMessage=lambda: known,
+        )
+
+
+def test_failures_are_counted_by_task_and_by_what_failed():
+    died = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
+    tasks = [Task(0, 0, died), Task(1, 1, died), Task(2, 0, died), Task(3, 1, "ValueError: no")]
+    tasks += [Task(4, 1), Task(5, 1, "ValueError: no, too"), Task(6, 2, "KeyError: x")]
+    rows = SimpleNamespace(size=lambda: len(tasks), apply=lambda i: tasks[i])
+    info = SimpleNamespace(numFailedTasks=6)
+    tracker = SimpleNamespace(
+        getJobIdsForGroup=lambda group: [0],
+        getJobInfo=lambda job: SimpleNamespace(stageIds=[7]),
+        getStageInfo=lambda stage: info,
+    )
+    store = SimpleNamespace(taskList=lambda stage, attempt, most: rows)
+    scala = SimpleNamespace(sc=lambda: SimpleNamespace(statusStore=lambda: store))
+    of = SimpleNamespace(setJobGroup=None, statusTracker=lambda: tracker, _jsc=scala)
+    job = SparkJob(of, list, "group")
+    assert job.failed() == Failures(3, 2, 2, "KeyError: x")
+    assert job.failed() == job.failed(), "an attempt counts once"
+    assert job.reason() == "KeyError: x"
+
+
+@pytest.fixture
+def dying(tmp_path):
+    """Rows of which every task's process is killed while it reads, so often as is said."""
+
+    def batches_of(times):
+        def read(batches):
+            from pyspark import TaskContext
+
+            task = TaskContext.get().partitionId()
+            for batch in batches:
+                for number in range(times):
+                    file = tmp_path / f"{task}-{number}"
+                    if not file.exists():
+                        file.touch()
+                        os.kill(os.getpid(), signal.SIGKILL)
+                yield batch
+
+        return read
+
+    return batches_of
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("times", [3, 5])
+def test_processes_that_are_killed_while_they_read_rows_cost_retries_and_no_blame(
+    spark, dying, nothing_left, times
+):
+    """Three of each of four tasks: Spark's retries; five: more than Spark gives, so once more."""
+    rows = spark.range(4000, numPartitions=4).mapInArrow(dying(times), "id long")
+    assert queried(spark, rows.count) == 4000
+
+
+@pytest.mark.spark
+def test_processes_that_are_killed_for_ever_end_a_query_with_what_to_do(spark, dying):
+    rows = spark.range(100, numPartitions=1).mapInArrow(dying(1000), "id long")
+    with pytest.raises(NotReadyError, match=r"were lost again and again; .*memory ran out"):
+        queried(spark, rows.count)
+
+
 def test_a_query_of_connect_is_just_asked():
     assert queried(SimpleNamespace(), lambda: 3) == 3
 
@@ -211,9 +305,9 @@ def test_after_ctrl_c_the_workers_are_still_there_when_it_is_told():
             Interrupted(script, looks=9),
             Job(script, lives=True),
             lambda event: None,
-            stopped=lambda: script.append("stopped"),
+            stopped=script.append,
         )
-    assert script == ["start", "stopped", "stop: the driver ended the run", "cancel"]
+    assert script == ["start", "stopped by Ctrl-C", "stop: the driver ended the run", "cancel"]
 
 
 def test_a_task_that_spark_would_write_to_a_file_is_refused():

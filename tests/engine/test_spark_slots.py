@@ -1,10 +1,11 @@
 """Runs of one application take their slots together, or wait for each other."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
-from photinus.engine.spark_slots import held_slots
+from photinus.engine.spark_slots import Absent, held_slots
 
 
 def run_of(workers, slots, events, begun, may_end, application="one"):
@@ -66,3 +67,32 @@ def test_a_run_that_failed_holds_nothing():
         raise ValueError("lost")
     with held_slots("two", 4, lambda: 4, pytest.fail):
         pass
+
+
+@pytest.mark.parametrize(
+    ("ours", "all_tasks", "slots", "said"),
+    [
+        (3, 3, 3, "wait: every worker has its task, and is starting or reads its rows"),
+        (3, 9, None, "wait: every worker has its task, and is starting or reads its rows"),
+        (1, 4, 4, "other jobs hold 3 of 4 slots: end them, or ask for fewer workers"),
+        (0, 1, 3, "other jobs hold 1 of 3 slots: end them, or ask for fewer workers"),
+        (0, 0, 3, "wait: slots are free, and Spark is still starting the tasks"),
+        (1, 2, 8, "wait: slots are free, and Spark is still starting the tasks"),
+        (2, 2, 2, "there are 2 slots: free slots, or ask for fewer workers"),
+        (0, 5, None, "wait: slots are free, and Spark is still starting the tasks"),
+    ],
+)
+def test_what_to_do_about_missing_workers_is_what_sparks_tasks_say(ours, all_tasks, slots, said):
+    stages = {1: SimpleNamespace(numActiveTasks=all_tasks), 2: None}
+    tracker = SimpleNamespace(getActiveStageIds=lambda: list(stages), getStageInfo=stages.get)
+    context = SimpleNamespace(statusTracker=lambda: tracker)
+    absent = Absent(context, 3, lambda: slots)
+    absent.look(SimpleNamespace(running=lambda: ours))
+    assert absent.advice() == said
+
+
+def test_where_spark_is_gone_there_is_still_something_to_do():
+    def gone():
+        raise ConnectionError
+
+    assert Absent(SimpleNamespace(statusTracker=gone), 3, gone).advice().startswith("wait")

@@ -51,10 +51,12 @@ def truth(monkeypatch):
 def test_after_every_exact_agreement_all_hold_the_same_bits(field, agreed, name, world):
     played = field.play(WAYS[name], world=world, epochs=4).run(until=200)
     assert len(agreed) > 3
-    for held in agreed.values():
-        assert len(held) == 4
-        assert len(set(held)) == 1
-    assert fingerprint(played.vector) == held[0]
+    met = {event.version: len(event.slots) for event in played.tape.of("RoundClosed")}
+    assert {version: len(held) for version, held in agreed.items()} == met
+    assert [met[n] for n in (1, 2, 3)] == [4, 4, 4], "until the first is done with its rows"
+    assert all(len(set(held)) == 1 for held in agreed.values())
+    assert fingerprint(played.vector) == agreed[max(agreed)][0]
+    assert played.tape.of("PhaseEnded")[0].examples == 4 * len(field.labels)
     assert played.tape.warnings() == []
     played.tape.assert_exact()
 
@@ -62,7 +64,7 @@ def test_after_every_exact_agreement_all_hold_the_same_bits(field, agreed, name,
 @pytest.mark.parametrize("name", WAYS)
 def test_every_publication_is_taken_once_or_counted_as_missing(field, truth, name):
     loses = {"faults": Faults().lose(0.2), "resend_seconds": 0.1}
-    played = field.play(WAYS[name], world=loses, epochs=4).run(until=200)
+    played = field.play(WAYS[name], world=loses, epochs=4, share="fastest").run(until=200)
     met = played.tape.of("PeersMet")
     missing = sum(e.missing for e in met)
     gone = played.simulation.lost_among_workers
@@ -149,7 +151,8 @@ def test_a_slow_worker_holds_nobody_up(field, name):
     speed = sum(1 / s for s in steps)
 
     def share(agreement):
-        played = field.play(agreement, epochs=20, world={"step_seconds": steps}).run(until=200)
+        world = {"step_seconds": steps}
+        played = field.play(agreement, epochs=20, world=world, share="fastest").run(until=200)
         done = played.tape.of("PhaseEnded")[0]
         return done.examples / 8 / done.seconds / speed
 
@@ -167,7 +170,7 @@ def test_no_parameters_pass_through_the_coordinator_while_all_are_well(field, na
 
     monkeypatch.setattr(Coordinator, "hear", hearing)
     field.play(WAYS[name], epochs=4).run(until=200)
-    assert set(sizes) == {"hello", "publish", "push", "ready", "close"}
+    assert set(sizes) == {"hello", "beat", "publish", "push", "ready", "close"}
     assert all(sizes[kind] == 0 for kind in set(sizes) - {"close"})
 
 

@@ -65,7 +65,7 @@ class BagStage(Stage):
     def build(self, history, seed):
         return Bag()
 
-    def inner(self):
+    def inner(self, layout):
         return Descent(0.5)
 
 

@@ -29,6 +29,9 @@ OTHERS = {
     "preTrainStrategy": "all_reduce",
     "fineTuneStrategy": "iterative_reduce",
     "numWorkers": 3,
+    "shuffle": False,
+    "share": "fastest",
+    "learningRateScale": "sqrt",
     "numThreads": 2,
     "bandwidth": 2e6,
     "seed": 5,
@@ -101,6 +104,7 @@ def test_every_setting_of_a_job_takes_the_params_value(cls, rows):
 def test_the_defaults_are_those_of_a_job(cls, rows):
     found = defaults(rows, MODELS[cls])
     left = {row.name: found[row.name] for row in rows if row.place and row.name in found}
+    assert left.pop("numWorkers") == 0  # the free slots
     plain = plain_job(rows, left)
     if cls is DBNClassifier:
         plain["model"]["kind"] = "dbn"
@@ -126,7 +130,7 @@ def test_a_copy_has_its_own_values():
         (DBNClassifier(hiddenSizes=[]), "hiddenSizes must be one or more whole numbers"),
         (DBNClassifier(numWorkers=2, hiddenSizes=[8, 0]), "hiddenSizes must be one or more"),
         (DBNClassifier(batchSize=0), "batchSize must be a whole number of at least 1; got 0"),
-        (DBNClassifier(numWorkers=0), "numWorkers must be a whole number of at least 1; got 0"),
+        (DBNClassifier(numWorkers=-1), "numWorkers must be a whole number of at least 1; got -1"),
         (DBNClassifier(preTrainBatchSize=0), "preTrainBatchSize must be a whole number"),
         (DBNClassifier(visibleUnits="poisson"), "visibleUnits must be one of"),
         (TorchClassifier(module="torch.nn:Linear", loss="entropy"), "loss: unknown loss; got"),

@@ -2,6 +2,7 @@
 
 import os
 import re
+import select
 import shutil
 import subprocess
 import time
@@ -133,3 +134,23 @@ def disk(tmp_path):
         pytest.skip(f"no disk can be mounted: {done.stderr.strip()[-80:]}")
     yield place
     subprocess.run(["umount", place], check=True)
+
+
+@pytest.fixture
+def assert_ended():
+    """Waits for the ends of processes that are not our children."""
+
+    def wait(pids, most_seconds):
+        deadline = time.monotonic() + most_seconds
+        for pid in pids:
+            try:
+                end = os.pidfd_open(pid)
+            except ProcessLookupError:
+                continue
+            try:
+                left = max(0.0, deadline - time.monotonic())
+                assert select.select([end], [], [], left)[0], f"{pid} lives after {most_seconds} s"
+            finally:
+                os.close(end)
+
+    return wait

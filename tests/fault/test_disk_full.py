@@ -1,6 +1,8 @@
 """The disk of a run is full for a while: training goes on, and so do checkpoints later."""
 
+import contextlib
 import os
+import threading
 from io import StringIO
 
 import numpy as np
@@ -13,6 +15,7 @@ from photinus.core.events import CheckpointFailed, CheckpointSaved, RoundClosed,
 from photinus.engine.base import ArrayData
 from photinus.models.logistic import LogisticStage
 from photinus.nodes import fence
+from photinus.nodes.vault import Vault
 from photinus.report.journal import read
 from photinus.report.ledger import audit
 from photinus.report.terminal import Terminal
@@ -35,28 +38,62 @@ def patience(monkeypatch):
     monkeypatch.setattr(fence, "RETURN_SECONDS", 120.0)
 
 
+def room(disk):
+    found = os.statvfs(disk)
+    return found.f_bavail * found.f_frsize
+
+
 def fill(disk, left):
-    """Takes all room but so many bytes; returns the file that takes it."""
-    room = os.statvfs(disk)
+    """Takes all room but so many bytes, whoever else writes; returns the file that takes it."""
     path = disk / "filler"
     with path.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, room.f_bavail * room.f_frsize - left)
+        taken = 0
+        while (free := room(disk) - left) > 0:
+            with contextlib.suppress(OSError):  # somebody took of it meanwhile
+                os.posix_fallocate(file.fileno(), taken, free)
+                taken += free
     return path
 
 
 class Filled:
-    """Fills a disk after the third checkpoint, and makes room after the third failure."""
+    """Fills a disk after the third checkpoint; makes room after some failures and rounds.
 
-    def __init__(self, disk, left):
+    Rounds wait for the checkpoint under way, so that no machine is too quick for the disk: each
+    checkpoint that is made is written, or fails, before the next one.
+    """
+
+    FAILURES, ROUNDS = 3, 20
+    """In so many rounds more lines are written than fit where files have begun a block."""
+
+    def __init__(self, disk, left, monkeypatch):
         self.disk, self.left, self.filler = disk, left, None
-        self.events = []
+        self.events, self.changed, self.under_way, self.rounds = [], threading.Condition(), 0, 0
+        save = Vault.save
+
+        def counted(vault, *arguments, **settings):
+            self.under_way += 1
+            save(vault, *arguments, **settings)
+
+        monkeypatch.setattr(Vault, "save", counted)
 
     def __call__(self, event):
         self.events.append(event)
-        if self.of(CheckpointSaved)[2:] and self.filler is None:
-            self.filler = fill(self.disk, self.left)
-        if self.of(CheckpointFailed)[2:] and self.filler.exists():
-            self.filler.unlink()
+        if isinstance(event, RoundClosed):
+            with self.changed:
+                assert self.changed.wait_for(lambda: not self.under_way, 60.0)
+            self.rounds += self.filler is not None
+        if isinstance(event, CheckpointSaved | CheckpointFailed):
+            self.fill_or_empty()
+            with self.changed:
+                self.under_way -= 1
+                self.changed.notify()
+
+    def fill_or_empty(self):
+        if self.filler is None:
+            if len(self.of(CheckpointSaved)) == 3:
+                self.filler = fill(self.disk, self.left)
+        elif len(self.of(CheckpointFailed)) >= self.FAILURES and self.rounds >= self.ROUNDS:
+            self.filler.unlink(missing_ok=True)
 
     def of(self, kind):
         return [event for event in self.events if isinstance(event, kind)]
@@ -64,32 +101,32 @@ class Filled:
 
 @pytest.mark.usefixtures("patience")
 @pytest.mark.parametrize("left", [LINES_FIT, 0], ids=["for lines there is room", "for nothing"])
-def test_a_full_disk_costs_checkpoints_for_a_while_and_no_bit(disk, left, tmp_path):
+def test_a_full_disk_costs_checkpoints_for_a_while_and_no_bit(disk, left, tmp_path, monkeypatch):
     """Both ways the run ends whole; a ledger that could not be written is told of."""
     chance = np.random.default_rng(0)
     features = chance.random((ROWS, FEATURES), dtype=np.float32)
     data = ArrayData(features, chance.integers(0, 10, ROWS))
     job = Job(
-        model=LogisticStage(features=FEATURES, classes=10, epochs=100.0, batch_size=8),
+        model=LogisticStage(features=FEATURES, classes=10, epochs=50.0, batch_size=8),
         data=Source(name="given"),
         strategy=averaging(every=Steps(4), codec="fp32"),
         workers=2,
         engine="local",
         checkpoint_seconds=0.0,
     )
-    filled, shown = Filled(disk, left), StringIO()
+    filled, shown = Filled(disk, left, monkeypatch), StringIO()
     terminal = Terminal(Console(file=shown, width=200))
     outcome = train(job, data, folder=disk / "run", sinks=(filled, terminal.write))
     terminal.close()
 
     failed, saved = filled.of(CheckpointFailed), filled.of(CheckpointSaved)
-    assert len(failed) >= 3
+    assert len(failed) >= filled.FAILURES
     name = failed[0].name
     assert (
         f"checkpoint {name} failed: checkpoint {name} could not be written; got No space left on "
         "device; older checkpoints stand; free some space or mend the permissions; training goes on"
     ) in shown.getvalue()
-    at = [filled.events.index(event) for event in (saved[2], failed[0], failed[2], saved[3])]
+    at = [filled.events.index(event) for event in (saved[2], failed[0], failed[-1], saved[3])]
     assert at == sorted(at), "saved, then full, then saved again"
     assert any(isinstance(e, RoundClosed) for e in filled.events[at[1] : at[2]]), "it trains on"
 

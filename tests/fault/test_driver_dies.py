@@ -2,11 +2,9 @@
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -91,22 +89,6 @@ def job(**fields):
     return Job(**usual | fields)
 
 
-def ended_within(pids, seconds):
-    """Waits for the ends of processes that are not our children; tells whether all came."""
-    deadline = time.monotonic() + seconds
-    for pid in pids:
-        try:
-            end = os.pidfd_open(pid)
-        except ProcessLookupError:
-            continue
-        try:
-            if not select.select([end], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                return False
-        finally:
-            os.close(end)
-    return True
-
-
 @pytest.fixture
 def driver(tiny, tmp_path):
     """Starts a driver of its own, and gives it a signal at its n-th round."""
@@ -143,12 +125,14 @@ def patience(monkeypatch):
 
 
 @pytest.mark.usefixtures("patience")
-def test_a_killed_driver_leaves_no_worker_and_resumes_to_the_same_bits(driver, tiny, tmp_path):
+def test_a_killed_driver_leaves_no_worker_and_resumes_to_the_same_bits(
+    driver, tiny, tmp_path, assert_ended
+):
     folder, code, _ = driver(8, signal.SIGKILL)
     assert code == -signal.SIGKILL
     pids = {e.pid for e in events(folder, "WorkerJoined")}
     assert len(pids) == 2
-    assert ended_within(pids, 15), "workers that lost their driver end by themselves"
+    assert_ended(pids, 15)
     data = ArrayData(tiny.features, tiny.labels)
     outcome = resume(folder, data)
     assert not events(folder, "WorkerLost"), "the bits are promised where nobody is lost"
@@ -163,11 +147,11 @@ def test_a_killed_driver_leaves_no_worker_and_resumes_to_the_same_bits(driver, t
     assert [e.state for e in events(folder, "RunEnded")] == ["done"]
 
 
-def test_ctrl_c_ends_driver_and_workers_and_is_journaled(driver):
+def test_ctrl_c_ends_driver_and_workers_and_is_journaled(driver, assert_ended):
     folder, code, errors = driver(5, signal.SIGINT)
     assert code == 130, errors
     assert "Traceback" not in errors
-    assert ended_within({e.pid for e in events(folder, "WorkerJoined")}, 5)
+    assert_ended({e.pid for e in events(folder, "WorkerJoined")}, 5)
     [ended] = events(folder, "RunEnded")
     assert ended.state == "stopped"
     assert audit(folder / "ledger.jsonl").is_exact
@@ -178,7 +162,7 @@ def test_ctrl_c_makes_a_last_checkpoint(driver, tiny, tmp_path):
     """Which the run goes on from, bit for bit."""
     folder, code, errors = driver(5, signal.SIGINT, checkpoint_seconds=3600.0)
     assert code == 130, errors
-    assert "a last checkpoint is made" in events(folder, "Warned")[0].text
+    assert any("a last checkpoint is made" in e.text for e in events(folder, "Warned"))
     [saved] = events(folder, "CheckpointSaved")
     assert saved.version >= 6, "of the round that was under way, or later"
     data = ArrayData(tiny.features, tiny.labels)
@@ -192,7 +176,7 @@ def test_ctrl_c_makes_a_last_checkpoint(driver, tiny, tmp_path):
 
 @pytest.mark.spark
 @pytest.mark.parametrize("at", [0, 5])
-def test_ctrl_c_on_spark_ends_as_it_does_elsewhere(driver, at):
+def test_ctrl_c_on_spark_ends_as_it_does_elsewhere(driver, at, assert_ended):
     """At 0 no worker has come: Java is starting."""
     folder, code, errors = driver(at, signal.SIGINT, engine="spark", checkpoint_seconds=3600.0)
     assert code == 130, errors
@@ -200,4 +184,4 @@ def test_ctrl_c_on_spark_ends_as_it_does_elsewhere(driver, at):
     [ended] = events(folder, "RunEnded")
     assert ended.state == "stopped"
     assert len(events(folder, "CheckpointSaved")) == (1 if at else 0)
-    assert ended_within({e.pid for e in events(folder, "WorkerJoined")}, 15)
+    assert_ended({e.pid for e in events(folder, "WorkerJoined")}, 15)

@@ -126,9 +126,9 @@ class Trained:
 
 def job(**fields):
     usual = {
-        "model": LogisticStage(features=FEATURES, classes=3, epochs=4.0, batch_size=10),
+        "model": LogisticStage(features=FEATURES, classes=3, epochs=4.0, batch_size=10 * WORKERS),
         "data": Source(name="given"),
-        "strategy": averaging(every=Steps(5), codec="fp32"),
+        "strategy": averaging(every=Steps(5), codec="fp32", gradients_until=0.0),
         "workers": WORKERS,
         "checkpoint_seconds": 0.0,
     }
@@ -136,7 +136,7 @@ def job(**fields):
 
 
 def longer(epochs, features=FEATURES):
-    return LogisticStage(features=features, classes=3, epochs=epochs, batch_size=10)
+    return LogisticStage(features=features, classes=3, epochs=epochs, batch_size=10 * WORKERS)
 
 
 @pytest.fixture
@@ -185,8 +185,12 @@ def test_slots_that_others_hold_are_waited_for_and_told_of(trained, engine):
     if engine == "spark":  # of its four
         run = trained(engine, Faults().take_slots(3, seconds=45.0))
     run.run()
-    told = "1 of 3 workers came within 30 s; free slots, or ask for fewer workers"
-    assert told in run.warnings
+    do = {
+        "spark": "other jobs hold 3 of 4 slots: end them, or ask for fewer workers",
+        "local": "wait: their processes are starting on this machine, which is busy or slow",
+    }
+    told = do.get(engine, "wait, or look at the logs of those that are missing")
+    assert f"1 of 3 workers came within 30 s; {told}" in run.warnings
     assert run.of(RoundClosed)[-1].examples >= 4 * ROWS
 
 

@@ -102,8 +102,9 @@ def test_a_process_that_is_cut_off_for_a_moment_keeps_its_seat(tiny, tmp_path):
 def test_a_process_whose_gradient_is_no_number_heals(tiny, tmp_path):
     faults = Faults().nan(slot=1, step=107)
     watch = Watch(tiny, tmp_path, epochs=300.0).trained(LocalEngine, faults, dropped=20 * 8)
-    [told] = watch.warnings
+    told, unused = watch.warnings
     assert told.startswith("worker 1 pushed numbers that are not finite")
+    assert "examples of worker 1 were not used" in unused
     assert len(watch.pids(1)) == 1
 
 
@@ -136,17 +137,19 @@ def test_a_frozen_process_is_left_out_fenced_and_comes_back(tiny, tmp_path):
 @pytest.mark.processes
 @pytest.mark.parametrize("kind", ["kill", "freeze"])
 def test_a_worker_lost_on_a_folders_road_takes_its_seat_again(tiny, tmp_path, kind):
-    """Silence alone tells there, as a folder closes no connection."""
+    """A folder closes no connection: of a dead process its engine tells, of others silence."""
     faults = {
         "kill": Faults().kill(slot=1, step=107),
         "freeze": Faults().freeze(slot=1, step=107, seconds=9.0),
     }
     with TemporaryDirectory(dir="/dev/shm") as road:
-        watch = Watch(tiny, tmp_path, lease_seconds=4.0, road=road)
+        lease_seconds = {"kill": 60.0, "freeze": 4.0}[kind]
+        watch = Watch(tiny, tmp_path, lease_seconds=lease_seconds, road=road)
         watch.trained(LocalEngine, faults[kind])
         assert list(Path(road).iterdir()) == []
     assert_went_on(watch)
-    assert [e.reason for e in watch.of(WorkerLost)] == ["no sign of life from it for 4 s"]
+    reason = {"kill": "its process ended", "freeze": "no sign of life from it for 4 s"}[kind]
+    assert [e.reason for e in watch.of(WorkerLost)] == [reason]
     assert any(e.slots == (0,) for e in watch.of(RoundClosed)), "rounds closed without it"
     assert len(watch.pids(1)) == (2 if kind == "kill" else 1)
 
@@ -161,6 +164,18 @@ def test_a_killed_worker_of_spark_takes_its_seat_again(spark, tiny, tmp_path):
     watch = Watch(tiny, tmp_path).trained(engine, Faults().kill(slot=1, step=107))
     assert watch.happened == [("kill", 1, 107, 1)]
     assert_went_on(watch)
+
+
+@pytest.mark.spark
+def test_a_killed_worker_of_spark_loses_its_lease_at_once_on_a_folders_road(spark, tiny, tmp_path):
+    """Spark knows of its end; signs of life would be waited for for a minute."""
+    from photinus.engine.spark import SparkEngine
+
+    with TemporaryDirectory() as road:
+        watch = Watch(tiny, tmp_path, epochs=300.0, lease_seconds=60.0, road=road)
+        watch.trained(lambda faults: SparkEngine(spark, faults), Faults().kill(slot=1, step=107))
+    assert_went_on(watch)
+    assert [e.reason for e in watch.of(WorkerLost)] == ["its process ended"]
 
 
 @pytest.mark.spark
@@ -185,7 +200,7 @@ def test_every_fault_that_has_a_name_happens_to_a_worker_of_spark(spark, tiny, t
     assert [e.reason for e in watch.of(WorkerLost)] == [
         "its connection closed and did not come back",
         "no sign of life from it for 5 s",
-        "its connection closed and did not come back",
+        "its process ended",
     ]
     told = "worker 1 pushed numbers that are not finite; got dropped (1 of 3); "
     told += "look at its rows, or lower the learning rate"

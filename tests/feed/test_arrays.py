@@ -53,19 +53,17 @@ def test_every_purpose_has_an_order_of_its_own(changed):
     assert seen(numbers(40, **order)) != seen(numbers(40, **order | changed))
 
 
-def test_a_ragged_batch_is_dropped_on_request():
-    feed = numbers(10, batch_size=4, drop_ragged=True)
-    assert [len(batch) for batch in seen(feed, 4)] == [4, 4, 4, 4]
-    assert feed.position == 16
-
-
-def test_the_only_batch_is_kept_even_when_ragged():
-    assert [len(b) for b in seen(numbers(3, batch_size=4, drop_ragged=True), 2)] == [3, 3]
-
-
-def test_the_share_of_whole_batches_ends_at_a_batch():
-    feed = numbers(10, batch_size=4, drop_ragged=True, epochs=1.5)
-    assert [len(batch) for batch in seen(feed)] == [4, 4, 4]
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=5), st.integers(1, 40))
+def test_slots_of_any_size_need_the_same_steps_for_their_rows(sizes, batch_size):
+    """No slot takes more than its share of a batch, rounded up; all end within a step."""
+    total = sum(sizes)
+    for slot, size in enumerate(sizes):
+        share = {"share": (size, total), "slot": slot, "workers": len(sizes), "epochs": 1.0}
+        batches = [len(b) for b in seen(numbers(size, batch_size=batch_size, **share))]
+        assert sum(batches) == size
+        if size:
+            assert max(batches) <= -(-batch_size * size // total)
+            assert len(batches) == min(size, -(-total // batch_size))
 
 
 @given(st.integers(1, 30), st.integers(1, 9), st.integers(0, 70))

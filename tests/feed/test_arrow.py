@@ -114,9 +114,26 @@ def test_a_bad_list_is_named(values, said):
         taken(batch(pa.array(values, pa.list_(pa.float32()))), kind="list", shape=(2,))
 
 
+def test_ragged_sequences_are_to_be_padded_and_not_mended():
+    ragged = batch(pa.array([[1, 2], [1]], pa.list_(pa.float32())))
+    do = "; pad the sequences to one length, cut them to a fixed length, or leave the row out$"
+    with pytest.raises(DataError, match=do):
+        taken(ragged, kind="list", shape=(2,))
+    with pytest.raises(DataError, match="null; mend the row, or leave it out"):
+        taken(batch(pa.array([None, [1, 2]], pa.list_(pa.float32()))), kind="list", shape=(2,))
+
+
 def test_bytes_of_another_length_are_named():
     with pytest.raises(DataError, match="row 1 column x: length 3 bytes, expected 4 bytes"):
         taken(batch(pa.array([b"1234", b"123"])), kind="binary", dtype="float32", shape=(1,))
+
+
+def test_a_number_that_float32_cannot_hold_is_a_wrong_row_and_no_warning():
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([[1.0, 2.0], [3.0, 1e300]], pa.list_(pa.float64()))], names=["features"]
+    )
+    with pytest.raises(DataError, match="row 1 column features: inf at 1"):
+        arrays(batch, ColumnSpec(features=("features",), shape=(2,)), Sieve(RowChecks()))
 
 
 def test_a_null_label_is_named():

@@ -41,6 +41,21 @@ def test_a_label_outside_the_classes_is_named(label, said):
         checked(np.ones((2, 1)), np.array([0, label]), classes=10)
 
 
+@pytest.mark.parametrize(
+    ("label", "cure"),
+    [
+        (10, "set classes to 11, or mend the row"),
+        (2.5, "number the classes 0, 1, 2, ... (StringIndexer does), or mend the row"),
+        (-1, "number the classes 0, 1, 2, ... (StringIndexer does), or mend the row"),
+    ],
+)
+def test_what_to_do_about_a_label_depends_on_it(label, cure):
+    labels = np.array([0, label])
+    with pytest.raises(DataError) as caught:
+        checked(np.ones((2, 1)), labels, classes=10, more_classes="set classes to {}")
+    assert str(caught.value).partition("; ")[2] == cure
+
+
 def test_a_label_that_is_no_number_is_outside_too():
     with pytest.raises(DataError, match="label nan outside"):
         checked(np.ones((2, 1)), np.array([0, np.nan]), classes=10, finite=False)
@@ -100,6 +115,53 @@ def test_a_row_number_survives_rows_that_were_left_out():
     sieve.checked(features, None)
     sieve.open(1)
     assert sieve.seen == 301
+
+
+def in_float32():
+    return "float32"
+
+
+@pytest.mark.parametrize("value", [1e300, -1e300, 3.5e38])
+def test_a_number_that_is_infinite_in_what_is_trained_on_is_named(value):
+    features = np.ones((4, 3))
+    features[2, 1] = value
+    sieve = Sieve(RowChecks(), 5, in_float32)
+    sieve.open(4)
+    with pytest.raises(DataError) as found:
+        sieve.checked(features, None)
+    assert str(found.value) == (
+        f"partition 5 row 2 column features: {value:g} at 1 is infinite in float32, "
+        "in which it is trained on; mend the row, or leave it out"
+    )
+
+
+def test_a_number_that_its_scale_makes_infinite_is_named():
+    features = np.ones((4, 3), np.float32)
+    features[1, 0] = 1e30
+    sieve = Sieve(RowChecks(on_bad="skip", most_skipped=0.5))
+    sieve.open(4)
+    kept, _ = sieve.checked(features, None, scale=1e10)
+    assert len(kept) == 3
+    assert sieve.skipped == {"features: too large": 1}
+
+
+def test_a_target_that_is_infinite_in_what_is_trained_on_is_named():
+    sieve = Sieve(RowChecks(), 0, in_float32)
+    sieve.open(2)
+    with pytest.raises(DataError, match=r"row 1 column label: 1e\+40 is infinite in float32"):
+        sieve.checked(np.ones((2, 3)), np.array([0.5, 1e40]))
+
+
+def test_what_is_trained_on_is_asked_for_only_where_it_matters():
+    def asked():
+        raise AssertionError
+
+    sieve = Sieve(RowChecks(), 0, asked)
+    sieve.open(3)
+    sieve.checked(np.full((3, 2), 1e38), np.array([1.0, -1e30, 0.0]))
+    wide = Sieve(RowChecks(), 0, lambda: "float64")
+    wide.open(1)
+    wide.checked(np.full((1, 2), 1e300), None)
 
 
 def test_limits_are_checked():

@@ -151,6 +151,17 @@ def test_a_picture_of_another_size_is_refused(tmp_path):
         cifar.load(tmp_path)
 
 
+def test_a_picture_of_a_rarer_format_is_not_even_opened(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    file = io.BytesIO()
+    image.new("RGB", (32, 32)).save(file, "bmp")
+    rare = np.frombuffer(file.getvalue(), np.uint8)
+    one = {"labels": np.zeros(1, np.uint8), "is_train": np.ones(1, bool)}
+    archive(tmp_path, jpeg=rare, offsets=np.array([0, len(rare)]), **one)
+    with pytest.raises(DataError, match="record 0 is no image; got UnidentifiedImageError"):
+        cifar.load(tmp_path)
+
+
 def test_without_pillow_it_says_what_to_install(tmp_path, monkeypatch):
     archive(tmp_path)
     monkeypatch.setitem(sys.modules, "PIL", None)

@@ -1,4 +1,5 @@
 import errno
+import mmap
 import os
 import signal
 import subprocess
@@ -22,6 +23,8 @@ from photinus.feed.stream import Stream, StreamFeed
 VALUES = np.random.default_rng(1).random((100, 4), np.float32)
 SPEC = ColumnSpec(features=("x",), label="y", shape=(4,))
 ROWS_BYTES = 100 * (4 * 4 + 8)
+INDEX_BYTES = 100 * 32
+IN_MEMORY = ROWS_BYTES + INDEX_BYTES
 
 
 def batches(size=13):
@@ -46,8 +49,8 @@ def epochs_of(rows):
 
 
 def test_memory_and_spool_feed_the_same_batches(tmp_path):
-    memory = gathered(ROWS_BYTES)
-    spooled = gathered(ROWS_BYTES - 1, ROWS_BYTES, tmp_path)
+    memory = gathered(IN_MEMORY)
+    spooled = gathered(IN_MEMORY - 1, ROWS_BYTES, tmp_path)
     assert isinstance(memory, Rows)
     assert isinstance(spooled, Rows)
     assert np.array_equal(spooled.features, VALUES)
@@ -135,15 +138,98 @@ def test_room_given_up_is_room_again(tmp_path):
 
 def test_rows_are_mapped_where_there_is_room_left(tmp_path):
     for memory, disk, is_kept in (
-        (ROWS_BYTES + 1600, 0, True),
-        (ROWS_BYTES, 1600, True),
+        (IN_MEMORY + 1600, 0, True),
+        (IN_MEMORY, 1600, True),
         (0, ROWS_BYTES + 1600, True),
-        (ROWS_BYTES, 0, False),
+        (IN_MEMORY, 0, False),
     ):
         rows = gathered(memory, disk, tmp_path)
         mapped = PartitionFeed(rows, FeedOrder(batch_size=8, epochs=1.0)).mapped(np.negative)
         assert isinstance(mapped, PartitionFeed if is_kept else MappedFeed)
         assert sum(b.features.sum(dtype=float) for b in mapped) == pytest.approx(-VALUES.sum())
+
+
+def test_without_mremap_rows_grow_by_a_copy(monkeypatch):
+    class Fixed(mmap.mmap):
+        def resize(self, size):
+            raise SystemError("mmap: resizing not available--no mremap()")
+
+    monkeypatch.setattr(spool.mmap, "mmap", Fixed)
+    monkeypatch.setattr(spool, "_FIRST_BYTES", 1)
+    rows = gathered(IN_MEMORY)
+    assert np.array_equal(rows.features, VALUES)
+    assert rows.labels.tolist() == list(range(100))
+
+
+def test_where_untouched_memory_counts_rows_grow_by_what_they_need(monkeypatch):
+    usual, asked = spool._mapping, []
+
+    def scarce(size):
+        asked.append(size)
+        if size > IN_MEMORY:
+            raise MemoryError
+        return usual(size)
+
+    class Fixed(mmap.mmap):
+        def resize(self, size):
+            raise SystemError("mmap: resizing not available--no mremap()")
+
+    monkeypatch.setattr(spool.mmap, "mmap", Fixed)
+    monkeypatch.setattr(spool, "_FIRST_BYTES", ROWS_BYTES // 2)
+    monkeypatch.setattr(spool, "_mapping", scarce)
+    pages = spool._Pages()
+    pages.reserve(10)
+    pages.array((10,), np.dtype(np.uint8))[:] = 7
+    monkeypatch.setattr(spool, "_FIRST_BYTES", 1)
+    pages.reserve(IN_MEMORY - 8)
+    assert pages.array((10,), np.dtype(np.uint8)).tolist() == [7] * 10
+    pages.reserve(IN_MEMORY)
+    assert asked[-2:] == [2 * (IN_MEMORY - 8), IN_MEMORY]
+
+
+def test_what_grew_takes_no_more_than_its_rows(monkeypatch):
+    made = []
+
+    class Watched(mmap.mmap):
+        def __new__(cls, *args, **kwargs):
+            made.append(super().__new__(cls, *args, **kwargs))
+            return made[-1]
+
+    monkeypatch.setattr(spool.mmap, "mmap", Watched)
+    rows = gathered(IN_MEMORY)
+    assert [len(pages) for pages in made] == [rows.features.nbytes, rows.labels.nbytes]
+
+
+@pytest.mark.processes
+def test_gathering_rows_takes_little_more_than_the_rows():
+    """In a process of its own: what a column's blocks, their copies and freed memory come to."""
+    code = (
+        "import numpy as np, pyarrow as pa\n"
+        "from photinus.engine.memory import keep_freed_memory\n"
+        "from photinus.feed.arrow import ColumnSpec\n"
+        "from photinus.feed.checks import RowChecks, Sieve\n"
+        "from photinus.feed.spool import Budget, gather\n"
+        "keep_freed_memory()\n"
+        "def peak():\n"
+        "    lines = open('/proc/self/status').read().splitlines()\n"
+        "    return next(int(l.split()[1]) << 10 for l in lines if l.startswith('VmHWM'))\n"
+        "def batches(count):\n"
+        "    for number in range(count):\n"
+        "        x = np.full(10_000 * 100, number, np.float32)\n"
+        "        offsets = pa.array(np.arange(10_001, dtype=np.int32) * 100)\n"
+        "        lists = pa.ListArray.from_arrays(offsets, pa.array(x))\n"
+        "        labels = pa.array(np.arange(10_000) % 2)\n"
+        "        yield pa.RecordBatch.from_arrays([lists, labels], ['x', 'y'])\n"
+        "spec = ColumnSpec(features=('x',), label='y', shape=(100,))\n"
+        "gather(batches(1), spec, Sieve(RowChecks()), Budget())\n"
+        "before = peak()\n"
+        "rows = gather(batches(50), spec, Sieve(RowChecks(classes=2)), Budget())\n"
+        "print((peak() - before) / (rows.features.nbytes + rows.labels.nbytes))\n"
+    )
+    if not os.path.exists("/proc/self/status"):
+        pytest.skip("this system does not tell a process's peak")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(done.stdout) <= 1.3
 
 
 def test_an_empty_partition_has_no_rows():

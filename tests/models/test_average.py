@@ -8,6 +8,8 @@ from torch import nn
 from photinus.models.base import check_model
 from photinus.models.module import Learning, ModuleModel
 
+pytestmark = pytest.mark.numerics
+
 
 def model(decay=0.9, dtype=torch.float32):
     torch.manual_seed(0)

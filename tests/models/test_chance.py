@@ -4,6 +4,8 @@ import torch
 
 from photinus.models.chance import Bits
 
+pytestmark = pytest.mark.numerics
+
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_units_are_drawn_with_their_probability(dtype):

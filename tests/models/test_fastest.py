@@ -1,9 +1,14 @@
+from collections import Counter
+
 import pytest
 import torch
 from torch import nn
 
 from photinus.models import fastest as measuring
 from photinus.models.fastest import fastest, laid_out
+from photinus.models.products import resolve
+
+pytestmark = pytest.mark.numerics
 
 
 @pytest.fixture
@@ -11,7 +16,7 @@ def costs(monkeypatch):
     """Has each combination take as long as a test says."""
 
     def of(table):
-        def seconds(module, x, precision):
+        def seconds(module, x, precision, least):
             is_last = x.is_contiguous(memory_format=torch.channels_last)
             return table[precision, "channels_last" if is_last else "contiguous"]
 
@@ -54,6 +59,29 @@ def test_it_really_runs_and_leaves_chance_alone():
     assert precision in measuring.PRECISIONS
     assert memory in measuring.MEMORIES
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_what_is_many_times_slower_is_tried_no_longer_than_it_takes_to_see_that(monkeypatch):
+    seconds, steps = [0.0], Counter()
+
+    class Slow(nn.Linear):
+        def forward(self, x):
+            is_low = torch.is_autocast_enabled("cpu")
+            seconds[0] += 100.0 if is_low else 1.0
+            steps["bfloat16" if is_low else "float32"] += 1
+            return super().forward(x)
+
+    monkeypatch.setattr(measuring.time, "thread_time", lambda: seconds[0])
+    assert fastest(lambda: Slow(3, 2), (4, 3)) == ("float32", "contiguous")
+    assert steps == {"float32": 2 * 4, "bfloat16": 2 * 2}
+
+
+def test_bfloat16_is_not_taken_without_instructions_for_it():
+    """Held to AVX2 it is a hundred times slower here: no busy machine hides that."""
+    has_them = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    image, _ = fastest(lambda: nn.Conv2d(16, 32, 5), (32, 16, 16, 16))
+    product = resolve("auto", [(100, 784, 500)])
+    assert {image, product} <= {"float32", "mkl", "onednn", *(["bfloat16"] * has_them)}
 
 
 def test_only_images_have_their_channels_last():

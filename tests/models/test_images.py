@@ -4,6 +4,8 @@ import pytest
 from photinus.core.errors import DataError
 from photinus.models.images import centred, crops, uniform
 
+pytestmark = pytest.mark.numerics
+
 
 def pictures(count=40, seed=0):
     return np.random.default_rng(seed).integers(0, 256, (count, 3072)).astype(np.uint8)

@@ -7,6 +7,8 @@ from photinus.core.parameters import FLOATS, TRAINED, Layout
 from photinus.models.inner import OPTIMIZERS, Momentum, TorchInner
 from photinus.models.schedules import Schedule
 
+pytestmark = pytest.mark.numerics
+
 LAYOUT = Layout.of(
     [("w", (7, 5), TRAINED), ("b", (5,), TRAINED), ("m", (3,), FLOATS), ("v", (5, 2), TRAINED)]
 )
@@ -168,7 +170,7 @@ def test_momentum_resumes_bit_for_bit_while_the_rate_falls():
         ("admw", {}, "did you mean 'adamw'"),
         ("adam", {"momentum": 0.9}, "does not take these settings"),
         ("adam", {"betas": (2.0, 0.9)}, "Invalid beta"),
-        ("torch.nn:Linear", {}, "does not take these settings"),
+        ("torch.nn:Linear", {}, "is a class of another kind; got Linear; name a subclass of Opt"),
         ("torch.nosuch:Adam", {}, "cannot be imported"),
     ],
 )

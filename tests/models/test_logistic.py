@@ -8,6 +8,8 @@ import pytest
 from photinus.core.errors import DataError
 from photinus.models.logistic import LogisticModel
 
+pytestmark = pytest.mark.numerics
+
 MODEL = LogisticModel(features=6, classes=3)
 
 

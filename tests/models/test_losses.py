@@ -5,6 +5,8 @@ import torch
 from photinus.core.errors import DataError, UsageError
 from photinus.models.losses import LOSSES, count_errors, loss_named, target_for
 
+pytestmark = pytest.mark.numerics
+
 
 def example(name):
     torch.manual_seed(0)

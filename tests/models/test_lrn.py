@@ -5,6 +5,8 @@ from torch import nn
 
 from photinus.models.lrn import LRN
 
+pytestmark = pytest.mark.numerics
+
 
 def images(dtype=torch.float32, channels=16, seed=0):
     torch.manual_seed(seed)

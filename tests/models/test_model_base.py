@@ -11,6 +11,8 @@ from photinus.models.mlp import MLP, Dense
 from photinus.models.module import ModuleModel, ModuleStage
 from photinus.models.rbm import RBM, Divergence, first_parameters
 
+pytestmark = pytest.mark.numerics
+
 
 def batch(rows=12, width=6, classes=3):
     chance = np.random.default_rng(0)

@@ -6,6 +6,8 @@ from photinus.core.errors import UsageError
 from photinus.core.settings import from_dict, to_dict
 from photinus.models.schedules import Schedule
 
+pytestmark = pytest.mark.numerics
+
 
 def test_a_constant_never_changes():
     assert {Schedule.constant(0.3).at(p / 10) for p in range(11)} == {0.3}

@@ -4,6 +4,8 @@ import pytest
 from photinus.core.errors import DataError
 from photinus.models.tensors import rows_of, tensor_of
 
+pytestmark = pytest.mark.numerics
+
 
 def test_writable_arrays_are_shared():
     array = np.zeros(3)

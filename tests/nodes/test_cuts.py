@@ -89,5 +89,11 @@ def test_a_cut_that_is_not_whole_gives_way_to_the_next():
 def test_names_sort_by_the_order_of_saving():
     later = dataclasses.replace(HERE, version=10)
     assert HERE.name < later.name < dataclasses.replace(HERE, phase=2, version=0).name
-    assert dataclasses.replace(HERE, version=0).is_phase_start
+
+
+def test_a_phase_starts_where_nobody_has_used_a_row_yet():
+    """The rest of a stage goes on in the rows: as many workers as before must hold them."""
+    rest = dataclasses.replace(HERE, version=0)
+    assert not rest.is_phase_start
     assert not HERE.is_phase_start
+    assert dataclasses.replace(rest, positions={0: 0, 1: 0}).is_phase_start

@@ -79,3 +79,56 @@ def test_a_slot_is_starved_while_a_copy_waits_beside_another_one(fence):
     assert fence.starved == {1}
     fence.seats[1].asking = hello(1)
     assert not fence.starved
+
+
+def test_the_lease_of_a_process_that_has_ended_ends_at_once(fence):
+    fence.lease_seconds = 60.0
+    fence.died(0, "a", 1.0)
+    fence.heard(push(0, 1, 5), 1.05)  # what it had sent before is no sign of life
+    assert [seat.slot for seat in fence.ended(1.1)] == [0]
+    assert fence.reason(fence.seats[0]) == "its process ended"
+    fence.grant(fence.seats[0], hello(0, "b"), 2.0)
+    assert [seat.slot for seat in fence.ended(60.0)] == [1], "the next one has a whole lease"
+
+
+def test_an_attempt_that_ended_without_the_seat_ends_no_lease(fence):
+    fence.died(0, "another", 1.0)
+    fence.died(7, "a", 1.0)
+    assert not fence.ended(1.1)
+
+
+def beat(slot, lease, attempt="a"):
+    return Seat(bytes(16), slot=slot, lease=lease).frame("beat", note={"attempt": attempt})
+
+
+def test_a_lease_holds_while_its_grant_is_on_its_way_to_a_worker_that_lives():
+    """Its worker cannot name the lease yet: it names its attempt."""
+    fence = Fence(1)
+    fence.grant(fence.seats[0], hello(0, "a"), 0.0)
+    for second in range(1, 100):
+        fence.heard(beat(0, 0), float(second))
+        assert fence.ended(float(second)) == []
+    assert [s.slot for s in fence.ended(99.0 + LEASE_SECONDS)] == [0]
+
+
+def test_a_sign_of_life_of_another_attempt_holds_no_lease(fence):
+    fence.heard(beat(0, 0, "b"), 4.0)
+    assert [s.slot for s in fence.ended(LEASE_SECONDS)] == [0, 1]
+
+
+def test_a_grant_whose_connection_closed_is_on_its_way_no_more(fence):
+    fence.gone(0, 1, 2.0)
+    fence.heard(beat(0, 0), 2.5)
+    assert [s.slot for s in fence.ended(2.0 + RETURN_SECONDS)] == [0]
+
+
+def test_who_asks_again_for_a_grant_that_a_closed_connection_lost_keeps_its_seat(fence):
+    fence.gone(0, 1, 2.0)
+    fence.heard(hello(0), 2.5)
+    assert [s.slot for s in fence.ended(LEASE_SECONDS)] == [1]
+
+
+def test_bytes_are_signs_of_life_of_the_lease_under_which_they_came(fence):
+    fence.sent_bytes(0, 1, 4.0)
+    fence.sent_bytes(1, 9, 4.0)
+    assert [s.slot for s in fence.ended(LEASE_SECONDS)] == [1]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from photinus.core.clock import Clock
+from photinus.nodes import peers as room
 from photinus.nodes.mail import Seat
 from photinus.nodes.peers import COORDINATOR, Peers
 from photinus.strategies.base import Message
@@ -224,3 +225,25 @@ def test_a_grant_starts_the_numbers_anew():
     assert (again.lease, again.sequence) == (2, 1)
     reader.hear(again)
     assert len(reader.news()) == 1
+
+
+def test_a_piece_that_still_comes_in_is_not_missing():
+    """It is not asked for again, and the coordinator hears that its sender is near."""
+    workers = come((0, 1, 2))
+    call = meet(workers[0], (0, 1, 2))
+    workers[0].told(call)
+    workers[0].nears({1})
+    asked = workers[0].told(call)
+    assert sorted(lost(asked)) == [("missing", COORDINATOR), ("missing", 2)]
+    assert asked[-1].frame.note["near"] == [1]
+    assert asked[-1].frame.note["parts"] == [1, 2]
+
+
+def test_publications_that_wait_are_bounded_by_their_bytes(monkeypatch):
+    writer, reader = peers(1), peers(0)
+    monkeypatch.setattr(room, "_MOST_WAITING_BYTES", 3 * 24)
+    for value in range(5):
+        first, *_ = publication(writer, 0, value=value)
+        reader.hear(first.frame)
+    assert [m.vector[0] for m in reader.news()] == [2.0, 3.0, 4.0]
+    assert reader.counts["overrun"] == 2

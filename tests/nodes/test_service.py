@@ -254,6 +254,25 @@ def test_a_standby_that_leaves_is_not_granted_the_seat(scene):
     assert third.kinds()[-1] == "grant"
 
 
+def test_a_dead_process_loses_its_seat_at_once_and_takes_none_by_what_it_had_said(scene):
+    """Its connection need not close: on the road of a folder none does."""
+    here = scene()
+    first, _ = here.seated()
+    standby = Player(here, 0, attempt="second")
+    standby.hello()
+    here.service.died(0, "second")
+    here.service.died(0, "first-0")
+    here.passes(0.1)
+    assert [(e.slot, e.reason) for e in here.of("WorkerLost")] == [(0, "its process ended")]
+    first.hello()
+    assert first.kinds() == [], "it was read late"
+    third = Player(here, 0, attempt="third")
+    third.hello()
+    assert third.kinds()[-1] == "grant"
+    assert third.link is not standby.link
+    assert standby.kinds() == ["busy"]
+
+
 @pytest.mark.parametrize("size", [1, SIZE - 1, SIZE + 1])
 def test_a_vector_of_a_wrong_size_ends_the_run_in_words(scene, size):
     here = scene()
@@ -339,3 +358,64 @@ def test_workers_are_reported_about_once_a_second(scene):
     assert first.bytes_sent > 3 * 4 * SIZE
     here.passes(5.0)
     assert len(here.of("WorkerReport")) == 2, "nothing new, nothing told"
+
+
+def test_bytes_of_a_push_that_is_not_whole_yet_keep_a_lease_and_a_place_in_the_round(scene):
+    """The beats' link is broken; the push takes longer than a lease and than a round's patience."""
+    here = scene()
+    first, second = here.seated()
+    here.coordinator.owner._durations = [0.1] * 3  # so that 5 s are late
+    second.push()
+    first.link.peer.arriving = first.voice.seat.frame("push")
+    beats = here.service.listener.link()
+    for _ in range(40):
+        first.link.peer.bytes_received += 1000
+        beats.exchange(second.voice.seat.frame("beat"), 0)
+        here.passes(1.0)
+    assert here.of("WorkerLost") == []
+    assert second.kinds() == [], "the round waits for what is on its way"
+    first.link.peer.arriving = None
+    first.push()
+    assert first.understands().kind == "agreed"
+    assert second.understands().kind == "agreed"
+
+
+def test_a_push_that_stands_still_keeps_neither(scene):
+    here = scene()
+    first, second = here.seated()
+    beats = here.service.listener.link()
+    first.link.peer.arriving = first.voice.seat.frame("push")
+    first.link.peer.bytes_received += 1000
+    here.passes(1.0)
+    for _ in range(5):
+        beats.exchange(second.voice.seat.frame("beat"), 0)
+        here.passes(1.0)
+    assert [e.slot for e in here.of("WorkerLost")] == [0]
+
+
+def test_signs_of_life_that_waited_while_the_coordinator_was_busy_count(scene):
+    """Nobody takes the lock while a large round is merged; what came meanwhile came."""
+    here = scene()
+    first, second = here.seated()
+    beats = [here.service.listener.link() for _ in range(2)]
+    for link, player in zip(beats, (first, second), strict=True):
+        link.exchange(player.voice.seat.frame("beat"), 0)
+    beats[0].peer.bytes_received += 60  # a beat that no thread could hand on yet
+    here.passes(60.0)
+    assert [e.slot for e in here.of("WorkerLost")] == [1]
+
+
+def test_a_grant_that_waits_to_be_sent_is_not_sent_again(scene):
+    here = scene(workers=1)
+    player = Player(here, 0)
+    player.hello()
+    [grant] = player.heard()
+    copies = []
+    for is_waiting in (True, False):
+        player.link.peer.waiting = (
+            {here.coordinator.fence.seats[0].answered} if is_waiting else set()
+        )
+        player.say(player.said)
+        copies.append(player.kinds())
+    assert grant.kind == "grant"
+    assert copies == [[], ["grant"]]

@@ -363,3 +363,18 @@ def test_a_life_without_an_owner_ends(scene):
     play.service.close()
     with pytest.raises(LinkLostError):
         lived(play, 0, lambda parcel: parcel)
+
+
+def test_a_unit_whose_state_takes_longer_than_a_lease_to_travel_keeps_its_seat(scene):
+    here = scene(count=1)
+    player, beats = here.player(0), here.service.listener.link()
+    player.hello()
+    beat = Seat(bytes(16), 1, 0, 0).frame("beat", note={"attempt": "first"})
+    for _ in range(60):
+        here.passes(LEASE_SECONDS - 1)
+        beats.exchange(beat, 0)
+    assert player.takes() == [0.0, 0.0]
+    player.push(1.0, 2.0)
+    assert player.kinds() == ["agreed"]
+    assert here.owner.fence.seats[0].lease == 1
+    assert here.rule.total.tolist() == [1.0, 2.0]

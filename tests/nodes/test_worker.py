@@ -9,6 +9,7 @@ from photinus.core.errors import LinkLostError, RunFailedError
 from photinus.feed.arrays import PartitionFeed
 from photinus.feed.rows import Rows
 from photinus.models.logistic import LogisticStage
+from photinus.nodes import worker as room
 from photinus.nodes.coordinator import Coordinator
 from photinus.nodes.desk import Desk
 from photinus.nodes.life import Part, live
@@ -17,7 +18,7 @@ from photinus.nodes.program import Phase, Program
 from photinus.nodes.service import Service
 from photinus.nodes.worker import Worker
 from photinus.strategies.recipes import averaging, downpour
-from photinus.transport.memory import Hub
+from photinus.transport.memory import Hub, MemoryLink
 
 WORKERS = 2
 
@@ -194,3 +195,57 @@ def test_log_lines_ride_along():
     team.notes.append({"level": "WARNING", "text": "a slow disk"})
     team.run()
     assert [e.text for e in team.of("Log")] == ["a slow disk"]
+
+
+class Trickle(MemoryLink):
+    """A link on which bytes of a frame come in for a while, before it is whole."""
+
+    def exchange(self, frame, seconds):
+        if frame is not None and frame.kind == "hello":
+            self.hellos = getattr(self, "hellos", 0) + 1
+        self.bytes_received += 1 if getattr(self, "trickles", False) else 0
+        return super().exchange(frame, seconds)
+
+
+def test_what_comes_in_is_not_asked_for_again(monkeypatch):
+    """A hello is said again only while nothing moves."""
+    now, hellos = [0.0], {}
+    for trickles in (True, False):
+        hub = Hub(lambda peer, frame: None, lambda peer: None)
+        link = Trickle(hub, "trickle")
+        link.trickles = trickles
+        monkeypatch.setattr(room.time, "monotonic", lambda: now[0])
+        worker = Worker(
+            live(program(averaging()), 0, part(0)),
+            lambda link=link: link,
+            Seat(bytes(16), 1, 0, 0),
+            about={"attempt": "only", "host": "here"},
+        )
+        looks = itertools.count()
+
+        def heard(*_, link=link, worker=worker, looks=looks):
+            now[0] += 1.0
+            if next(looks) == 60:
+                raise RunFailedError("enough")
+            return link.exchange(None, 0.0)
+
+        monkeypatch.setattr(worker, "_heard", heard)
+        with pytest.raises(RunFailedError, match="enough"):
+            worker.run()
+        hellos[trickles] = link.hellos
+    assert hellos[True] == 1
+    assert hellos[False] > 2
+
+
+def test_a_coordinator_whose_long_frame_comes_in_is_not_silent(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(room.time, "monotonic", lambda: now[0])
+    hub = Hub(lambda peer, frame: None, lambda peer: None)
+    link = hub.link()
+    worker = Worker(iter(()), lambda: link, Seat(bytes(16)), about={})
+    now[0] = 100.0
+    assert worker.silent_for(28.0) == 28.0
+    link.bytes_received += 1
+    assert worker.silent_for(28.0) == 0.0
+    now[0] = 110.0
+    assert worker.silent_for(28.0) == 10.0

@@ -83,3 +83,8 @@ def test_the_unit_of_time_fits_the_length():
 def test_values_that_are_nearly_one_are_drawn(apart):
     points = [(0.1, 2.3025850929), (0.2, 2.3025850929 + apart)]
     assert "<svg" in chart(Chart(title="t", x_label="s", series=[Series("a", points)]))
+
+
+@pytest.mark.parametrize("loss", [0.0, 5e-324, 1e-15])
+def test_a_loss_that_vanishes_is_drawn(loss):
+    assert "<polyline" in drawn([(0.0, loss), (1.0, loss / 2), (2.0, 0.0)])

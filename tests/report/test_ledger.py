@@ -90,6 +90,64 @@ def test_what_was_given_up_is_counted(tmp_path):
     )
 
 
+def resumed(version, position, **fields) -> Entry:
+    return entry("hello", term=2, version=version, position=position, **fields)
+
+
+TWENTY = [e for n in range(20) for e in counted(n, 8 * n + 8)]
+ONE_TERM = [entry("hello", version=0, position=0), *TWENTY]
+
+
+def test_what_lay_behind_the_checkpoint_of_a_resume_is_undone(tmp_path):
+    again = [e for n in range(5) for e in counted(n, 120 + 8 * n, term=2, version=15 + n)]
+    found = audited(tmp_path, [*ONE_TERM, resumed(14, 112), *again])
+    assert found.offences == []
+    assert (found.applied, found.undone, found.held) == (25, 6, 19)
+    assert ", 6 undone: each exactly once" in str(found)
+
+
+def test_a_term_that_names_no_version_is_known_by_its_first_push(tmp_path):
+    hello = entry("hello", term=2, sequence=0, position=112)
+    found = audited(tmp_path, [*ONE_TERM, hello, *counted(0, 120, term=2, version=15)])
+    assert found.offences == []
+    assert (found.applied, found.undone, found.held) == (21, 6, 15)
+
+
+@pytest.mark.parametrize("names_version", [True, False])
+def test_rows_behind_the_version_of_a_resume_are_in_no_model(tmp_path, names_version):
+    """Version 6 holds the rows up to 48; a term that goes on from 96 leaves 48 of them out."""
+    hello = resumed(6, 96)
+    if not names_version:
+        hello[1].pop("version")
+    found = audited(tmp_path, [*ONE_TERM, hello, *counted(0, 104, term=2, version=7)])
+    assert "rows left out: slot 0 goes on from 96" in found.offences[0]
+    assert found.offences[0].startswith("line 62:")
+
+
+def test_rows_before_the_version_of_a_resume_are_in_the_model_already(tmp_path):
+    found = audited(tmp_path, [*ONE_TERM, resumed(6, 40)])
+    assert found.offences == ["line 62: rows twice: slot 0 goes on from 40, done are 48"]
+
+
+def test_a_resume_in_an_earlier_phase_undoes_all_of_the_later_one(tmp_path):
+    later = [e for n in range(3) for e in counted(n, 8 * n + 8, phase=1)]
+    found = audited(tmp_path, [*ONE_TERM, *later, resumed(18, 144)])
+    assert found.offences == []
+    assert (found.applied, found.undone) == (23, 5)
+
+
+def test_what_a_replaced_coordinator_still_applies_is_in_no_model(tmp_path):
+    found = audited(tmp_path, [*ONE_TERM, resumed(20, 160), *counted(20, 168)])
+    assert found.offences == []
+    assert (found.applied, found.undone) == (21, 1)
+
+
+def test_rows_that_were_given_up_with_all_who_knew_them_are_not_done(tmp_path):
+    lost = [entry("back", version=6), entry("hello", lease=2, sequence=20, version=6, position=96)]
+    found = audited(tmp_path, [*ONE_TERM, *lost])
+    assert found.offences == ["line 63: rows left out: slot 0 goes on from 96, done are 48"]
+
+
 BAD = {
     "doubled": ([*GOOD, entry("apply", sequence=1)], "line 8: applied 2 times: term 1, phase 0"),
     "lost": (
@@ -103,7 +161,7 @@ BAD = {
     ),
     "lease given twice": ([entry("hello"), entry("hello")], "lease 1 of slot 0 is not above"),
     "gap": ([*GOOD, *pushed(3)], "slot 0: sequence 3 after 1"),
-    "gap after a grant": ([entry("hello", sequence=0), *pushed(1)], "sequence 1 after -1"),
+    "gap after a grant": ([entry("hello"), *pushed(1)], "sequence 1 after -1"),
     "version falls": ([*GOOD, *pushed(2, version=1)], "version 1 after 2"),
     "rows left out": ([*counted(0, 8), *counted(1, 24)], "rows left out: slot 0, from 8 to 16"),
     "rows of a late push left out": (

@@ -17,7 +17,7 @@ LINES = [
         e.PhaseStarted(
             phase=0, name="rbm", budget=60000, parameters=9, strategy="mean", batch_size=100
         ),
-        "rbm: 60,000 examples, 100 a step and worker, 9 parameters, mean",
+        "rbm: 60,000 examples, 100 a step, 9 parameters, mean",
     ),
     (
         e.PhaseEnded(phase=0, name="rbm", examples=600, seconds=2.0, metrics={"loss": 0.5}),

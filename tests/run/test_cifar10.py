@@ -34,7 +34,7 @@ def line(folder, workers, dtype, steps, batch):
         job.model,
         arguments={"dtype": dtype},
         epochs=1.0,
-        batch_size=batch // workers,
+        batch_size=batch,
         precision="float32",
         memory="channels_last",
     )
@@ -91,7 +91,7 @@ def test_a_job_trains_from_a_folder_and_measures_its_test_images(folder, name, h
 def test_the_published_schedule_is_the_tutorials():
     job = preset("cifar10-published", 4)
     model = job.model
-    assert model.epochs * 50_000 / (model.batch_size * job.workers) == 1_000_000
+    assert model.epochs * 50_000 / model.batch_size == 1_000_000
     for epoch, rate in ((349, 0.1), (351, 0.01), (701, 0.001)):
         assert model.lr.at(epoch / model.epochs) == pytest.approx(rate)
     assert (model.average, dict(model.l2)) == (0.9999, {"local[34].weight": 0.004})

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
 from photinus.engine.world import World
 from photinus.run.compare import compare
@@ -40,7 +41,7 @@ def test_every_recipe_has_a_line_with_what_it_reached_and_cost(job, tmp_path):
 def test_slow_links_cost_whoever_agrees_at_every_step_more(job, tmp_path):
     rows = compare(
         job,
-        [all_reduce(), averaging()],
+        [all_reduce(), averaging(gradients_until=0.0, every=Steps(20))],
         folder=tmp_path,
         world=World(latency_seconds=0.05),
     )
@@ -54,7 +55,7 @@ def test_a_strategy_that_fails_is_told_and_the_others_go_on(job, tmp_path, monke
     def broken(*_):
         raise UsageError("this one cannot")
 
-    monkeypatch.setattr("photinus.run.job.Agreement.guarded", broken)
+    monkeypatch.setattr("photinus.run.job.Agreement.settled", broken)
     rows = compare(job, [averaging()], folder=tmp_path, told=told.append)
     assert [row.failure for row in rows] == ["this one cannot"]
     assert told == rows

@@ -1,5 +1,7 @@
 import json
 import os
+import signal
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -7,19 +9,38 @@ import pytest
 
 from photinus.checkpoint.store import Store
 from photinus.core.clock import Steps
-from photinus.core.errors import CheckpointError, DataError, PhotinusError, UsageError
-from photinus.core.events import Log
+from photinus.core.errors import (
+    CheckpointError,
+    DataError,
+    PhotinusError,
+    RunFailedError,
+    UsageError,
+)
+from photinus.core.events import Log, RoundClosed
 from photinus.engine.base import ArrayData
+from photinus.engine.faults import Faults
+from photinus.engine.simulated import SimulatedEngine
+from photinus.engine.world import World
 from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.models.logistic import LogisticStage
+from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule
 from photinus.report.ledger import audit
 from photinus.run.data import TestRows
 from photinus.run.evaluate import load_trained, measure
 from photinus.run.job import Job
 from photinus.run.train import resume, train
-from photinus.strategies.outer import Descent, Sgd
-from photinus.strategies.recipes import all_reduce, averaging, downpour
+from photinus.strategies.outer import DelayedNesterov, Descent, Sgd
+from photinus.strategies.recipes import (
+    all_reduce,
+    averaging,
+    downpour,
+    elastic,
+    gossip,
+    iterative_reduce,
+    publish,
+    streaming,
+)
 
 
 def test_a_run_leaves_journal_ledger_model_and_report(small, tmp_path, events):
@@ -85,6 +106,51 @@ def test_a_wrong_row_ends_the_run_before_the_first_step(small, tmp_path, events)
     assert ended.state == "failed"
     assert "row 7" in ended.reason
     assert not events(tmp_path / "run", "RoundClosed")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_number_that_what_is_trained_on_cannot_hold_is_a_wrong_row(small, tmp_path, dtype):
+    features = small.features.astype(np.float64)
+    features[7, 2] = 1e300
+    model = LogisticStage(features=6, classes=3, epochs=1, batch_size=8, lr=1e-9, dtype=dtype)
+    job = small.job(model=model)
+    if dtype == "float32":
+        with pytest.raises(DataError, match=r"row 7 column features: 1e\+300 at 2 is infinite"):
+            train(job, small.data(features), folder=tmp_path / "run")
+        return
+    features[7, 2] = 1e39
+    assert train(job, small.data(features), folder=tmp_path / "run").vector.dtype == np.float64
+
+
+@pytest.mark.parametrize("order", [">", "<"])
+def test_arrays_in_another_order_of_bytes_give_the_same_bits(small, tmp_path, order):
+    stage = ModuleStage(
+        module="torch.nn:Linear", arguments={"in_features": 6, "out_features": 3}, epochs=1
+    )
+    job, vectors = small.job(model=stage), []
+    for name in (order, "="):
+        rows = small.data(small.features.astype(f"{name}f4"), small.labels.astype(f"{name}i8"))
+        test = TestRows(small.test.features.astype(f"{name}f4"), small.test.labels)
+        made = train(job, rows, test=test, folder=tmp_path / f"run{len(vectors)}")
+        vectors.append((made.vector, made.metrics))
+    assert np.array_equal(vectors[0][0], vectors[1][0])
+    assert vectors[0][1] == vectors[1][1]
+
+
+def test_a_run_whose_every_push_was_refused_has_failed(small, tmp_path, events):
+    """Each worker pushes once: too seldom to be left out for good."""
+    faults = Faults()
+    for slot in range(3):
+        faults = faults.nan(slot=slot, step=1)
+    model = LogisticStage(features=6, classes=3, epochs=1, batch_size=40, dtype="float64")
+    job = small.job(model=model, strategy=iterative_reduce())
+    engine = SimulatedEngine(World(faults=faults))
+    with pytest.raises(RunFailedError, match=r"nothing was learnt in .*: no push was applied"):
+        train(job, small.data(), folder=tmp_path / "run", engine=engine)
+    [ended] = events(tmp_path / "run", "RunEnded")
+    assert (ended.state, ended.counts["applied"]) == ("failed", 0)
+    assert ended.counts["refused"] > 0
+    assert not (tmp_path / "run" / "model").exists()
 
 
 def test_a_label_out_of_range_is_named(small, tmp_path):
@@ -200,6 +266,55 @@ def test_a_resumed_run_ends_in_the_same_bits(small, tmp_path, events, breaking, 
     assert bool(second.resumed_from) == (version > 1)
 
 
+WAYS = {
+    "averaging": averaging(every=Steps(3)),
+    "averaging at once": averaging(every=Steps(3), release="immediate", outer=DelayedNesterov()),
+    "all_reduce": all_reduce(),
+    "all_reduce by owners": all_reduce(owners=3),
+    "downpour": downpour(every=Steps(3)),
+    "downpour dropped": downpour(every=Steps(2), fetch=Steps(9), staleness=4),
+    "elastic": elastic(every=Steps(3)),
+    "gossip": gossip(every=Steps(3), exact_every=3),
+    "publish": publish(every=Steps(3), exact_every=3),
+    "streaming": streaming(every=Steps(12)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_audit_counts_what_a_resume_gave_up(small, tmp_path, breaking, way):
+    """The rounds that were told, which know no ledger, say how many pushes the model holds."""
+    seconds = 0.0 if way in ("gossip", "publish") else 0.04  # those meet seldom
+    job, closed = small.job(strategy=WAYS[way], checkpoint_seconds=seconds), [[], []]
+    folder = tmp_path / "run"
+
+    def noted(term):
+        def note(event):
+            if isinstance(event, RoundClosed):
+                closed[term].append((event.version, len(event.slots)))
+
+        return (note,)
+
+    last = {
+        "averaging at once": 23,
+        "downpour": 23,
+        "elastic": 23,
+        "downpour dropped": 33,
+        "gossip": 3,
+        "publish": 3,
+    }
+    with pytest.raises(KeyboardInterrupt):
+        train(job, small.data(), folder=folder, engine=breaking(last.get(way, 9)), sinks=noted(0))
+    names = sorted(p.name for p in (folder / "checkpoints").iterdir() if p.is_dir())
+    saved = int(names[-1].rpartition("version")[2]) if names else 0
+    resume(folder, small.data(), sinks=noted(1))
+    found = audit(folder / "ledger.jsonl")
+    assert found.offences == []
+    held = sum(pushes for version, pushes in closed[0] if version <= saved)
+    assert found.held == held + sum(pushes for _, pushes in closed[1])
+    assert (found.undone > 0) == (saved < closed[0][-1][0])
+    assert saved > 0
+
+
 def test_a_run_without_a_checkpoint_begins_anew(small, tmp_path, breaking):
     with pytest.raises(KeyboardInterrupt):
         train(small.job(), small.data(), folder=tmp_path / "run", engine=breaking(2))
@@ -258,6 +373,36 @@ def test_where_it_runs_may_change_at_a_resume(small, tmp_path, breaking):
     saved["job"] |= {"checkpoint_seconds": 60.0, "security": "none"}
     path.write_text(json.dumps(saved))
     resume(tmp_path / "run", small.data())
+
+
+def test_a_second_signal_while_the_last_checkpoint_is_written_is_journaled_too(
+    small, tmp_path, events, breaking, monkeypatch
+):
+    def interrupted(self):
+        raise KeyboardInterrupt("SIGTERM")
+
+    monkeypatch.setattr("photinus.run.train.Vault.close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(small.job(), small.data(), folder=tmp_path / "run", engine=breaking(9))
+    [ended] = events(tmp_path / "run", "RunEnded")
+    assert (ended.state, ended.reason) == ("stopped", "Ctrl-C")
+
+
+def test_training_in_another_thread_takes_no_signal(small, tmp_path):
+    before, seen = signal.getsignal(signal.SIGTERM), []
+
+    def look(event):
+        seen.append(signal.getsignal(signal.SIGTERM))
+
+    fields = {"folder": tmp_path / "run", "sinks": (look,)}
+    thread = threading.Thread(target=train, args=(small.job(), small.data()), kwargs=fields)
+    thread.start()
+    thread.join()
+    assert set(seen) == {before}
+    seen.clear()
+    train(small.job(), small.data(), folder=tmp_path / "main", sinks=(look,))
+    assert before not in seen
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_other_rows_at_a_resume_are_told(small, tmp_path, events, breaking):
@@ -379,7 +524,11 @@ def test_wrong_arguments_are_told(small, tmp_path, call, said):
     ("fields", "wrong", "said"),
     [
         ({"fine_tuning": FineTuning(loss="photinus:none")}, {}, "photinus has no 'none'"),
-        ({"fine_tuning": FineTuning(optimizer="photinus:none")}, {}, "photinus has no 'none'"),
+        (
+            {"fine_tuning": FineTuning(optimizer="photinus:none", lr=Schedule.constant(0.1))},
+            {},
+            "photinus has no 'none'",
+        ),
         ({}, {"labels": None}, "the rows have no labels"),
     ],
 )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from photinus.core.clock import Steps
+from photinus.core.clock import Seconds, Steps
 from photinus.core.errors import UsageError
 from photinus.strategies import recipes
 from photinus.strategies.guard import Setting
@@ -16,11 +16,9 @@ def test_an_agreement_says_what_it_is():
     flowing = recipes.streaming(codec_down="int8")
     assert str(flowing) == (
         "streaming every 100 steps in 4 fragments, nesterov(lr=0.4, momentum=0.9), "
-        "merge uniform, int4 up, int8 down"
+        "merge nova, int4 up, int8 down"
     )
-    assert str(recipes.post_local()).startswith(
-        "post_local every step until 50%, then every 16 steps, sgd(lr=1)"
-    )
+    assert str(recipes.post_local()) == "post_local every 16 steps, sgd(lr=1), merge nova, fp32"
     late = downpour(fetch=Steps(20), outer=Descent(max))
     assert str(late) == (
         "downpour every 10 steps, fetch every 20 steps, descent(function=max), "
@@ -33,7 +31,8 @@ def test_an_agreement_says_what_it_is():
     ("agreement", "same"),
     [
         (averaging(every=Steps(5)), True),
-        (averaging(), False),
+        (averaging(), True),
+        (averaging(every=Steps(50) | Seconds(2.0)), False),
         (averaging(every=Steps(5), quorum=0.5), False),
         (recipes.all_reduce(), True),
         (recipes.full_gradient(), True),
@@ -47,28 +46,32 @@ def test_bits_repeat_with_a_barrier_and_triggers_that_count_work(agreement, same
     assert agreement.is_deterministic is same
 
 
+EIGHT = Setting(workers=8, steps=1000)
+
+
+def every_ten(recipe, **parts):
+    """A recipe with a trigger of its own, which no length of a run changes."""
+    return recipe(every=Steps(10), **parts)
+
+
 def test_the_guard_clamps_what_carries_too_far():
-    setting = Setting(workers=8, every=Steps(10), is_adaptive=False, rounds=100)
-    wild = averaging(outer=Nesterov(0.7, 0.9))
-    tamed, warning = wild.guarded(setting)
+    tamed, (warning,) = every_ten(averaging, outer=Nesterov(0.7, 0.9)).settled(EIGHT)
+    assert tamed == every_ten(averaging, outer=Nesterov(0.7, 0.65))
     assert tamed.outer.gain == pytest.approx(2.0)
-    assert warning
-    unsafe = averaging(outer=Nesterov(0.7, 0.9), gain="unsafe")
-    assert unsafe.guarded(setting) == (unsafe, "")
-
-
-EIGHT = Setting(workers=8, every=Steps(10), is_adaptive=False, rounds=100)
+    assert "the outer gain lr/(1-momentum) is above 2, " in warning
+    unsafe = every_ten(averaging, outer=Nesterov(0.7, 0.9), gain="unsafe")
+    assert unsafe.settled(EIGHT) == (unsafe, [])
 
 
 def test_the_guard_watches_what_is_released_at_once():
-    tamed, warning = downpour(outer=Sgd(2.0)).guarded(EIGHT)
+    tamed, (warning,) = downpour(outer=Sgd(2.0)).settled(EIGHT)
     assert tamed.outer == Sgd(1.0)
     assert "the outer gain lr/(1-momentum) is above 1/K for each push" in warning
-    naive, warning = diloco(release="immediate").guarded(EIGHT)
+    naive, (warning,) = every_ten(diloco, release="immediate").settled(EIGHT)
     assert naive.outer.gain == pytest.approx(1.0)
-    assert warning
+    assert "above 1/K for each push" in warning
     unsafe = downpour(outer=Sgd(2.0), gain="unsafe")
-    assert unsafe.guarded(EIGHT) == (unsafe, "")
+    assert unsafe.settled(EIGHT) == (unsafe, [])
 
 
 @pytest.mark.parametrize(
@@ -83,13 +86,13 @@ def test_the_guard_watches_what_is_released_at_once():
     ids=str,
 )
 def test_the_guard_leaves_learning_rates_and_the_users_functions_alone(agreement):
-    assert agreement.guarded(EIGHT) == (agreement, "")
+    assert agreement.settled(EIGHT) == (agreement, [])
 
 
 def test_a_delayed_momentum_waits_for_as_many_pushes_as_there_are_workers():
-    asked = diloco(release="immediate", outer=DelayedNesterov())
-    tamed, warning = asked.guarded(EIGHT)
-    assert (tamed.outer.pushes, warning) == (8, "")
+    asked = every_ten(diloco, release="immediate", outer=DelayedNesterov())
+    tamed, warnings = asked.settled(EIGHT)
+    assert (tamed.outer.pushes, warnings) == (8, [])
 
 
 @pytest.mark.parametrize("gain", ["safe", "unsafe"])
@@ -97,7 +100,7 @@ def test_a_quorum_that_can_never_come_together_is_refused(gain):
     with pytest.raises(UsageError, match="a quorum of 9 can never come together; got 8 workers"):
         averaging(quorum=9, gain=gain).check_workers(8)
     averaging(quorum=8, gain=gain).check_workers(8)
-    assert averaging(quorum=8).guarded(EIGHT) == (averaging(quorum=8), "")
+    assert averaging(quorum=8).settled(EIGHT) == (averaging(quorum=8), [])
 
 
 def test_a_grace_needs_a_quorum():
@@ -110,11 +113,62 @@ def test_a_quorum_and_its_grace_are_shown():
 
 
 def test_alone_or_on_gradients_there_is_nothing_to_guard():
-    alone = Setting(workers=1, every=Steps(10), is_adaptive=False, rounds=100)
+    alone = Setting(workers=1, steps=100)
     wild = averaging(outer=Nesterov(0.7, 0.9))
-    assert wild.guarded(alone) == (wild, "")
-    many = Setting(workers=8, every=Steps(1), is_adaptive=False, rounds=100)
-    assert recipes.all_reduce().guarded(many) == (recipes.all_reduce(), "")
+    assert wild.settled(alone) == (wild, [])
+    assert recipes.all_reduce().settled(EIGHT) == (recipes.all_reduce(), [])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "steps", "every"),
+    [
+        (averaging, 500, 50),
+        (averaging, 400, 40),
+        (diloco, 600, 60),
+        (recipes.streaming, 900, 90),
+        (downpour, 60, 6),
+        (recipes.post_local, 5, 1),
+    ],
+)
+def test_a_usual_trigger_leaves_room_for_ten_rounds(recipe, steps, every):
+    settled, _ = recipe().settled(Setting(workers=4, steps=steps))
+    assert settled.every == Steps(every)
+    assert Setting(workers=4, steps=steps).rounds(settled.every) >= min(10, steps)
+
+
+def test_rounds_of_less_than_half_their_usual_length_are_told():
+    _, warnings = diloco().settled(Setting(workers=4, steps=600))
+    assert warnings[0] == (
+        "diloco: 600 steps leave no room for 10 rounds of 500 steps; got rounds of 60 steps; "
+        "train longer, or set every=500 steps to keep it"
+    )
+    assert averaging().settled(Setting(workers=4, steps=400))[1] == []
+
+
+def test_a_trigger_that_was_asked_for_is_kept():
+    few = Setting(workers=4, steps=60)
+    for asked in (averaging(every=Steps(50)), recipes.post_local(every=Steps(16))):
+        settled, warnings = asked.settled(few)
+        assert settled.every == asked.every
+        assert warnings == []
+
+
+def test_a_start_by_gradients_is_all_reduce_over_the_same_owners():
+    assert averaging().start(4).strategy() == recipes.all_reduce().strategy()
+    assert averaging().start(4).policy() == recipes.all_reduce().policy()
+    assert averaging(owners=4).start(4).owners == 4
+    assert recipes.gossip().start(3).owners == 3
+    assert averaging(quorum=0.75, grace_seconds=2.0).start(4).quorum == 0.75
+    for recipe in ("averaging", "diloco", "streaming", "downpour", "elastic", "publish", "gossip"):
+        assert RECIPES[recipe].build().gradients_until == "auto"
+    assert recipes.post_local().gradients_until == 0.5
+    assert recipes.iterative_reduce().gradients_until == 0.0
+
+
+@pytest.mark.parametrize("until", [-0.1, 1.1, "half"])
+def test_a_start_is_a_share_or_auto(until):
+    with pytest.raises(UsageError, match="gradients_until of Agreement must be a number from 0"):
+        averaging(gradients_until=until)
 
 
 @pytest.mark.parametrize(

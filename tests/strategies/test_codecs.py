@@ -18,6 +18,8 @@ from photinus.strategies.codecs import (
     size_bytes,
 )
 
+pytestmark = pytest.mark.numerics
+
 FLOATS = arrays(np.float32, st.integers(0, 40), elements=st.floats(width=32, allow_nan=False))
 FINITE = arrays(
     np.float32,

@@ -1,50 +1,76 @@
-"""The guard's table: which gain is taken as asked."""
+"""What a phase's length decides: its start by gradients, its rounds, and which gain is taken."""
 
 import pytest
 
 from photinus.core.clock import Epochs, Seconds, Steps
-from photinus.strategies.guard import Setting, clamp, limit
+from photinus.strategies.guard import Setting, clamp, gradient_share, limit, shortened
 from photinus.strategies.outer import Adam, DelayedNesterov, Nesterov, Sgd, SlowMo
 
 TABLE = [
-    # workers, every, adaptive, rounds, limit
-    (8, Steps(10), False, 100, 2.0),
-    (8, Steps(4), False, 100, 1.5),
-    (8, Steps(4), True, 100, 1.5),
-    (8, Steps(5), True, 100, 7.0),
-    (4, Steps(50), True, 30, 7.0),
-    (3, Steps(50), True, 100, 2.0),
-    (8, Steps(50), True, 29, 2.0),
-    (8, Seconds(2), False, 100, 2.0),
-    (8, Epochs(1), True, 50, 7.0),
-    (8, Steps(2) | Seconds(9), False, 100, 1.5),
+    # workers, every, adaptive, steps, limit
+    (8, Steps(10), False, 1000, 2.0),
+    (8, Steps(4), False, 400, 1.5),
+    (8, Steps(4), True, 400, 1.5),
+    (8, Steps(5), True, 500, 7.0),
+    (4, Steps(50), True, 1500, 7.0),
+    (3, Steps(50), True, 5000, 2.0),
+    (8, Steps(50), True, 1499, 2.0),
+    (8, Seconds(2), False, 5000, 2.0),
+    (8, Epochs(1), True, 5000, 7.0),
+    (8, Steps(2) | Seconds(9), False, 200, 1.5),
 ]
 
 
-@pytest.mark.parametrize(("workers", "every", "adaptive", "rounds", "most"), TABLE)
-def test_the_limit_follows_the_table(workers, every, adaptive, rounds, most):
-    setting = Setting(workers=workers, every=every, is_adaptive=adaptive, rounds=rounds)
-    assert limit(setting) == most
-    tamed, warning = clamp(SlowMo(lr=1.0, momentum=0.95), setting)
-    assert tamed.gain == pytest.approx(most)
-    assert tamed.momentum == 0.95
+@pytest.mark.parametrize(("workers", "every", "adaptive", "steps", "most"), TABLE)
+def test_the_limit_follows_the_table(workers, every, adaptive, steps, most):
+    setting = Setting(workers=workers, steps=steps, epochs=50.0, is_adaptive=adaptive)
+    assert limit(every, setting, is_immediate=False) == most
+    tamed, warning = clamp(SlowMo(lr=1.0, momentum=0.95), every, setting)
+    assert tamed.gain == pytest.approx(most, abs=1e-5)
+    assert tamed.lr == 1.0
     assert "gain lr/(1-momentum)" in warning
     assert 'gain="unsafe"' in warning
 
 
 def test_what_is_applied_as_it_comes_may_carry_no_further_than_its_share():
-    setting = Setting(workers=8, every=Steps(50), is_adaptive=True, rounds=100, is_immediate=True)
-    assert limit(setting) == 1.0
-    assert clamp(DelayedNesterov(), setting) == (DelayedNesterov(), "")
-    assert clamp(Nesterov(), setting)[0] == Nesterov(lr=0.5, momentum=0.5)
+    setting = Setting(workers=8, steps=5000, is_adaptive=True)
+    assert limit(Steps(50), setting, is_immediate=True) == 1.0
+    one = DelayedNesterov()
+    assert clamp(one, Steps(50), setting, is_immediate=True) == (one, "")
+    tamed, _ = clamp(Nesterov(), Steps(50), setting, is_immediate=True)
+    assert tamed == Nesterov(lr=0.7, momentum=0.3)
 
 
 @pytest.mark.parametrize("outer", [Sgd(), Nesterov(), Nesterov(0.2, 0.9), Adam(), Sgd(2.0)])
 def test_what_is_within_the_limit_is_taken_as_asked(outer):
-    setting = Setting(workers=8, every=Steps(50), is_adaptive=False, rounds=100)
-    assert clamp(outer, setting) == (outer, "")
+    assert clamp(outer, Steps(50), Setting(workers=8, steps=5000)) == (outer, "")
 
 
-def test_an_outer_optimizer_without_momentum_is_clamped_too():
-    setting = Setting(workers=8, every=Steps(50), is_adaptive=False, rounds=100)
-    assert clamp(Sgd(lr=3.0), setting)[0] == Sgd(lr=2.0)
+def test_a_rate_above_the_limit_is_lowered_once_no_momentum_is_left():
+    setting = Setting(workers=8, steps=5000)
+    assert clamp(Sgd(lr=3.0), Steps(50), setting)[0] == Sgd(lr=2.0)
+    tamed, warning = clamp(Nesterov(lr=3.0, momentum=0.5), Steps(50), setting)
+    assert tamed == Nesterov(lr=2.0, momentum=0.0)
+    assert "got 6; nesterov lowered to lr 2, momentum 0" in warning
+
+
+def test_a_short_phase_is_by_gradients_and_a_long_one_at_its_start():
+    shares = [gradient_share("auto", steps) for steps in (1, 399, 400, 10_000, 100_000)]
+    assert shares == [1.0, 1.0, 0.75, 0.75, 0.075]
+    assert [gradient_share(asked, 100) for asked in (0.0, 0.5, 1)] == [0.0, 0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("every", "workers", "steps", "shorter"),
+    [
+        (Steps(50), 4, 500, Steps(50)),
+        (Steps(50), 4, 499, Steps(49)),
+        (Steps(50), 4, 3, Steps(1)),
+        (Steps(50), 1, 3, Steps(50)),
+        (Steps(50) | Seconds(2), 4, 100, Steps(10) | Seconds(2)),
+        (Seconds(2), 4, 3, Seconds(2)),
+        (Epochs(1), 4, 3, Epochs(1)),
+    ],
+)
+def test_rounds_follow_the_length_of_the_phase(every, workers, steps, shorter):
+    assert shortened(every, Setting(workers=workers, steps=steps))[0] == shorter

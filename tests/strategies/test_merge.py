@@ -6,7 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from photinus.core.clock import Clock
-from photinus.strategies.merge import MERGES, coefficients, combine, spread
+from photinus.core.errors import FrameError
+from photinus.strategies.codecs import CODECS, decode, encode
+from photinus.strategies.merge import MERGES, coefficients, combine, combine_sent, spread
+
+pytestmark = pytest.mark.numerics
 
 WORKS = st.lists(
     st.builds(Clock, steps=st.integers(0, 50), examples=st.integers(0, 999)), min_size=1, max_size=9
@@ -82,3 +86,22 @@ def test_a_sum_by_blocks_has_the_bits_of_the_plain_sum():
         plain += vector * np.float32(weight)
     assert np.array_equal(combine(vectors, weights), plain)
     assert not combine(vectors, [0.0] * 3).any()
+
+
+@pytest.mark.parametrize("count", [1, 1023, 1024, 1025, 65_536, 65_537, 150_000])
+@pytest.mark.parametrize("name", CODECS)
+def test_a_merge_of_what_travels_has_the_bits_of_the_plain_one(name, count):
+    chance, weights = np.random.default_rng(count), [0.5, 0.25, 0.25]
+    sent = [encode(name, chance.normal(size=count).astype("f4")) for _ in weights]
+    for dtype in ("f4", "f8"):
+        plain = [decode(name, vector).astype(dtype) for vector in sent]
+        out = np.empty(count, dtype)
+        apart = combine_sent([(name, v) for v in sent], weights, out, is_apart=True)
+        assert out.tobytes() == combine(plain, weights).tobytes()
+        assert apart == pytest.approx(spread(plain), rel=1e-3)
+
+
+def test_a_push_of_another_length_is_refused():
+    out = np.empty(3, np.float32)
+    with pytest.raises(FrameError, match="a push must hold 3 numbers"):
+        combine_sent([("fp32", np.ones(1, np.float32))], [1.0], out, is_apart=False)

@@ -161,5 +161,4 @@ def test_there_are_as_many_owners_as_workers_or_one():
         from_plain({"recipe": "all_reduce", "owners": 5}).check_workers(4)
     four = from_plain({"recipe": "all_reduce", "owners": 4})
     four.check_workers(4)
-    setting = Setting(workers=4, every=Steps(1), is_adaptive=False, rounds=9)
-    assert four.guarded(setting)[1] == ""
+    assert four.settled(Setting(workers=4, steps=9)) == (four, [])

@@ -32,16 +32,26 @@ def test_what_is_plain_stays_as_it_is():
     }
 
 
+def downhill(vector, delta):
+    return vector - delta
+
+
 def test_a_function_is_named_by_its_module():
-    plain = plain_of(Descent(max))
-    assert plain == {"name": "descent", "function": "builtins:max"}
-    assert shown(Descent(max)) == "descent(function=max)"
-    assert parts_of("downpour", {"outer": plain}) == {"outer": Descent(max)}
+    plain = plain_of(Descent(downhill))
+    assert plain == {"name": "descent", "function": f"{__name__}:downhill"}
+    assert shown(Descent(downhill)) == "descent(function=downhill)"
+    assert parts_of("downpour", {"outer": plain}) == {"outer": Descent(downhill)}
+
+
+@pytest.mark.parametrize("name", ["builtins:exec", "subprocess:getoutput", "torch.hub:load"])
+def test_a_function_of_a_library_is_no_descent(name):
+    with pytest.raises(UsageError, match="a descent must be the user's own code"):
+        parts_of("downpour", {"outer": {"name": "descent", "function": name}})
 
 
 def test_a_function_without_a_place_in_a_module_is_refused():
     plain = plain_of(Descent(lambda vector, delta: vector - delta))
-    with pytest.raises(UsageError, match=r"has no 'test_a_function_without.*<lambda>'"):
+    with pytest.raises(UsageError, match=r"is named package.module:name; got .*<lambda>'"):
         parts_of("downpour", {"outer": plain})
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from photinus.core.clock import Epochs, Seconds, Steps
+from photinus.core.clock import Epochs, Seconds, Steps, Trigger
 from photinus.core.errors import UsageError
 from photinus.strategies import recipes
 from photinus.strategies.outer import Adagrad, DelayedNesterov, Sgd
@@ -59,8 +59,7 @@ def test_without_a_name_it_is_the_default():
 
 
 def test_whichever_limit_comes_first():
-    every = averaging().every
-    assert every == Steps(50) | Seconds(2.0)
+    assert averaging(every=Steps(50) | Seconds(2.0)).every == Trigger(steps=50, seconds=2.0)
     assert from_plain({"every": {"steps": 7, "seconds": 1}}).every == Steps(7) | Seconds(1.0)
 
 
@@ -89,12 +88,12 @@ WRONG = [
     ({"codec": "int3"}, "codec of Agreement must be one of 'fp32', 'bf16'"),
     ({"fetch": {"steps": 5}}, "fetch and staleness are parts of what is released at once; got"),
     ({"staleness": "inverse"}, "fetch and staleness are parts of what is released at once; got"),
-    ({"per_step_until": 0.5, "release": "immediate"}, "per_step_until is a part of rounds of"),
-    ({"recipe": "all_reduce", "per_step_until": 0.5}, "unknown part of all_reduce; got 'per_step"),
+    ({"per_step_until": 0.5}, "unknown part of averaging; got 'per_step_until'"),
+    ({"recipe": "all_reduce", "gradients_until": 1}, "unknown part of all_reduce; got 'gradients"),
     ({"recipe": "full_gradient", "outer": "adam"}, "unknown part of full_gradient; got 'outer'"),
     ({"merge": "nova", "release": "immediate"}, "merge is a part of rounds; got release='imm"),
     ({"every": {}}, "a trigger needs a limit; got none; name one, as Steps(10)"),
-    ({"per_step_until": 2}, "per_step_until of Agreement must be a number from 0 to 1; got 2"),
+    ({"gradients_until": 2}, "gradients_until of Agreement must be a number from 0 to 1, or"),
     ({"quorum": 2, "release": "immediate"}, "quorum and fragments are parts of rounds"),
     ({"recipe": "downpour", "fetch": 5}, "fetch of downpour must be a table; got 5"),
     ({"recipe": "downpour", "merge": "nova"}, "unknown part of downpour; got 'merge'"),

@@ -1,9 +1,12 @@
 import copy
+import ssl
 import tempfile
+from datetime import datetime, timedelta
 
 import pytest
 
 from photinus.core.errors import AuthenticationError, UsageError
+from photinus.transport import credentials as room
 from photinus.transport.credentials import Credentials, WorkerKey
 
 
@@ -25,12 +28,42 @@ def test_each_worker_has_a_key_of_its_own():
     assert credentials.worker().secret != credentials.worker().secret
 
 
-def test_no_file_is_left_and_the_key_lies_on_disk_only_locked(monkeypatch, tmp_path):
+@pytest.mark.parametrize("system", ["linux", "another"])
+def test_no_file_is_left_and_the_key_lies_on_disk_only_locked(monkeypatch, tmp_path, system):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     key = Credentials.make(b"r" * 16).worker()
+    monkeypatch.setattr(room.sys, "platform", system)
     assert key.client_context() is not None
     assert list(tmp_path.iterdir()) == []
     assert b"ENCRYPTED" in key.secret
+
+
+def shake_hands(server, client):
+    """Both sides of TLS in memory, until the worker's certificate is taken."""
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = [server.wrap_bio(there, back, server_side=True), client.wrap_bio(back, there)]
+    for side in (*sides, *sides, *sides):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+    return sides[0].getpeercert(binary_form=True)
+
+
+@pytest.mark.parametrize("days", [-400, 0, 400])
+def test_a_key_holds_whatever_the_time_of_day_is(monkeypatch, days):
+    """A clock may be set while a run goes on, or be wrong on the machine of a worker."""
+
+    class Off(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) + timedelta(days=days)
+
+    monkeypatch.setattr(room, "datetime", Off)
+    ours, theirs = Credentials.make(b"r" * 16), Credentials.make(b"r" * 16)
+    assert shake_hands(ours.server_context(), ours.worker().client_context())
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake_hands(ours.server_context(), theirs.worker().client_context())
 
 
 def test_without_security_there_are_no_keys():

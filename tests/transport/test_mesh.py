@@ -3,6 +3,7 @@
 import dataclasses
 import threading
 
+import numpy as np
 import pytest
 
 from photinus.core.errors import AuthenticationError, LinkLostError
@@ -75,10 +76,10 @@ def test_what_cannot_be_sent_is_lost_and_told_once(net):
     a.close()
 
 
-def test_publications_to_a_slow_line_push_the_oldest_out_and_pieces_never(net):
+def held_up(net):
+    """Two meshes whose line waits, with a first publication under way, until the event is set."""
     gate, started = threading.Event(), threading.Event()
-    b = net.mesh("b")
-    direct = net.connect
+    b, direct = net.mesh("b"), net.connect
 
     def slow(name):
         started.set()
@@ -89,6 +90,11 @@ def test_publications_to_a_slow_line_push_the_oldest_out_and_pieces_never(net):
     a = net.mesh("a")
     a.send("b", Frame("publish", sequence=0))
     assert started.wait(10)
+    return a, b, gate
+
+
+def test_publications_to_a_slow_line_push_the_oldest_out_and_pieces_never(net):
+    a, b, gate = held_up(net)
     for n in range(1, 30):
         a.send("b", Frame("publish", sequence=n))
     a.send("b", Frame("part"))
@@ -190,3 +196,36 @@ def test_a_worker_whose_key_was_not_made_to_listen_is_no_listener():
     with pytest.raises(AuthenticationError):
         TcpLink(mesh.address, credentials.worker(is_peer=True), patience_seconds=2.0)
     mesh.close()
+
+
+def test_a_frame_that_comes_in_is_told_while_it_gets_on(net, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(room.time, "monotonic", lambda: now[0])
+    a, b = net.mesh("a"), net.mesh("b")
+    b.send("a", Frame("publish", slot=1))
+    taken(a, 1)
+    assert a.arriving() == set()
+    [peer] = net.hubs["a"].peers()
+    peer.arriving = Frame("part", slot=1)
+    peer.bytes_received += 10
+    assert a.arriving() == {1}
+    now[0] = 4.0
+    assert a.arriving() == {1}, "its bytes moved less than five seconds ago"
+    now[0] = 6.0
+    assert a.arriving() == set(), "it stands still"
+    peer.bytes_received += 10
+    assert a.arriving() == {1}
+    a.close()
+    b.close()
+
+
+def test_publications_to_a_slow_line_are_bounded_by_their_bytes(net, monkeypatch):
+    monkeypatch.setattr(room, "_MOST_WAITING_BYTES", 100)
+    a, b, gate = held_up(net)
+    for n in range(1, 6):
+        a.send("b", Frame("publish", sequence=n, arrays=(np.zeros(10),)))
+    gate.set()
+    assert [f.sequence for f in taken(b, 3)] == [0, 4, 5]
+    assert a.lost == 3
+    a.close()
+    b.close()

@@ -15,7 +15,8 @@ from photinus.core.errors import (
     UsageError,
 )
 from photinus.transport.credentials import Credentials, WorkerKey
-from photinus.transport.frames import Frame
+from photinus.transport.frames import Frame, encode
+from photinus.transport.pace import Pace
 from photinus.transport.serve import TcpListener
 from photinus.transport.tcp import TcpLink, local_host, parse_address
 from photinus.transport.wire import Limits
@@ -43,8 +44,9 @@ def listen(ear):
         assert listener.connections == 0
 
 
-def dial(listener):
-    return socket.create_connection(parse_address(listener.address), 10)
+def dial(listener, source=""):
+    where = parse_address(listener.address)
+    return socket.create_connection(where, 10, (source, 0) if source else None)
 
 
 def until_dropped(sock):
@@ -57,6 +59,14 @@ def until_dropped(sock):
         pass
     sock.close()
     return said
+
+
+def until(holds):
+    """Looks again and again: what a thread of the listener counts is told to nobody."""
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.001)
 
 
 def assert_still_serves(listener, credentials=TLS):
@@ -192,9 +202,40 @@ def test_at_most_so_many_connect_at_once(listen, ear):
 def test_strangers_cannot_take_all_threads(listen, ear):
     listener = listen(CLEAR, max_strangers=1)
     first = dial(listener)
-    assert until_dropped(dial(listener)) == b""
+    second = dial(listener)
+    assert until_dropped(first) == b"", "the oldest gives its place"
     ear.until(lambda: listener.refused == {"full": 1})
-    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["silent", "begun"])
+def test_a_worker_gets_in_while_strangers_hold_every_place(listen, ear, said):
+    """Its places are all held by who has only begun, and more come while it greets."""
+    listener = listen(TLS, max_strangers=128)
+    strangers = [dial(listener) for _ in range(128)]
+    for sock in strangers:
+        sock.sendall(said)
+    began = time.monotonic()
+    assert_still_serves(listener)
+    assert time.monotonic() - began < 4.5, "before the strangers' five seconds were over"
+    for sock in strangers:
+        sock.close()
+
+
+def test_who_was_let_in_before_gives_its_place_last(listen, ear):
+    """A host that strangers do not share is safe even while it greets."""
+    listener = listen(CLEAR, max_strangers=2)
+    TcpLink(listener.address, CLEAR.worker()).close()
+    ear.until(lambda: ear.lost)
+    other = [dial(listener, source="127.0.0.2") for _ in range(2)]
+    worker = dial(listener)  # in the place of one of them
+    ear.until(lambda: listener.refused == {"full": 1})
+    more = [dial(listener, source="127.0.0.2") for _ in range(3)]
+    ear.until(lambda: listener.refused == {"full": 4})
+    worker.sendall(b"PHOT\x01" + RUN)
+    assert worker.recv(6) == b"PHOT\x01\x00"
+    for sock in (*other, *more, worker):
+        sock.close()
 
 
 @pytest.mark.parametrize("credentials", [TLS, CLEAR], ids=["tls", "none"])
@@ -349,10 +390,10 @@ def test_refusals_are_told_at_most_once_a_minute(ear):
     listener = TcpListener(
         "127.0.0.1", CLEAR, ear.hear, ear.gone, Limits(max_strangers=1), ear.refuse
     )
-    first = dial(listener)
-    for _ in range(3):
-        assert until_dropped(dial(listener)) == b""
-    first.close()
+    strangers = [dial(listener) for _ in range(4)]
+    for sock in strangers[:3]:
+        assert until_dropped(sock) == b""
+    strangers[3].close()
     listener.close()
     assert ear.reports == [{"full": 1}]
     assert listener.refused["full"] == 3
@@ -379,3 +420,59 @@ def test_this_machine_is_seen_by_itself_on_the_loopback_and_no_way_is_an_error()
     assert local_host("127.0.0.1") == "127.0.0.1"
     with pytest.raises(LinkLostError, match="there is no way from here to"):
         local_host("no such host.invalid")
+
+
+def test_how_far_a_frame_has_come_is_seen_before_it_is_whole(listen, ear):
+    """Of both sides: its head, and the bytes that moved."""
+    listener = listen(CLEAR)
+    sock = dial(listener)
+    sock.sendall(b"PHOT\x01" + RUN)
+    assert sock.recv(6) == b"PHOT\x01\x00"
+    data = b"".join(encode(Frame("push", RUN, slot=7, arrays=(np.zeros(50_000),))))
+    sock.sendall(data[:200_000])
+    until(lambda: [p for p in listener.peers() if p.bytes_received >= 200_000])
+    [peer] = listener.peers()
+    until(lambda: peer.arriving is not None)
+    assert (peer.arriving.kind, peer.arriving.slot) == ("push", 7)
+    assert ear.heard == []
+    sock.sendall(data[200_000:])
+    ear.until(lambda: ear.heard)
+    until(lambda: peer.arriving is None)
+    sock.close()
+
+
+def test_a_frame_waits_until_the_system_has_taken_it(listen, ear):
+    """The other side takes nothing: what is sent is seen as waiting, and its bytes as moved."""
+    listener = listen(CLEAR)
+    link = TcpLink(listener.address, CLEAR.worker())
+    link.exchange(Frame("push", RUN), 0)
+    ear.until(lambda: ear.heard)
+    peer, large = ear.heard[0][0], Frame("grant", RUN, arrays=(np.zeros(8 << 20),))
+    before = peer.bytes_sent
+    peer.send(large)
+    assert large in peer.waiting
+    until(lambda: peer.bytes_sent > before)
+    assert large in peer.waiting
+    received = link.bytes_received
+    frames = []
+    while not frames:
+        frames = link.exchange(None, 1.0)
+    assert link.bytes_received - received > 64 << 20
+    until(lambda: large not in peer.waiting)
+    link.close()
+
+
+def test_a_worker_sees_that_a_long_frame_comes_in(listen, ear):
+    """Whoever watches its link sees the bytes move before the frame is whole."""
+    pace = Pace(2e6)
+    listener = listen(CLEAR, pace=pace)
+    link = TcpLink(listener.address, CLEAR.worker())
+    link.exchange(Frame("push", RUN), 0)
+    ear.until(lambda: ear.heard)
+    ear.heard[0][0].send(Frame("grant", RUN, arrays=(np.zeros(100_000),)))
+    counts, frames = set(), []
+    while not frames:
+        frames = link.exchange(None, 0.02)
+        counts.add(link.bytes_received)
+    assert len(counts) > 5
+    link.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from photinus.checkpoint.files import Seal, Tensors, decode, encode
+from photinus.checkpoint.origin import Trust, check_code, is_signed, signature_of
 from photinus.core.errors import CheckpointError, UsageError
 
 __all__ = [
@@ -23,7 +25,7 @@ __all__ = [
 ]
 
 _SEAL = Seal(file="model.json", format="photinus-model", is_private=False)
-_TENSORS = "model.safetensors"
+_TENSORS, _KIND = "model.safetensors", "model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +34,26 @@ class SavedModel:
 
     tensors: dict[str, NDArray[Any]]
     meta: Mapping[str, Any] = field(default_factory=dict)
+    is_own: bool = False
+    """True when a run of this user saved it: signed with the user's own key."""
+
+    def check_code(self, what: str, trust_code: Trust = False) -> None:
+        """Refuses a model from elsewhere that names code, unless the user trusts it.
+
+        Args:
+            what: it is, for people.
+            trust_code: what the user said.
+
+        Raises:
+            UsageError: it names code that the user does not trust.
+        """
+        if not self.is_own:
+            check_code(self.meta, what, trust_code)
 
 
-def save_model(path: Path | str, tensors: Tensors, meta: Mapping[str, Any]) -> Path:
+def save_model(
+    path: Path | str, tensors: Tensors, meta: Mapping[str, Any], *, is_own: bool = False
+) -> Path:
     """Saves a model as a folder of `model.safetensors` and `model.json`.
 
     A model that is there is replaced; any other folder is left alone.
@@ -43,6 +62,7 @@ def save_model(path: Path | str, tensors: Tensors, meta: Mapping[str, Any]) -> P
         path: the folder; its parent must exist.
         tensors: arrays [any shape] by name, as in a `state_dict`.
         meta: plain JSON values.
+        is_own: sign it as what a run of this user made: whatever code it names may be called.
 
     Raises:
         UsageError: something else is at that path, or meta is no JSON.
@@ -59,8 +79,11 @@ def save_model(path: Path | str, tensors: Tensors, meta: Mapping[str, Any]) -> P
         raise UsageError(
             f"{target} is there already and is no saved model", do="name another folder"
         )
+    data, body = encode(tensors), dict[str, Any](meta=meta)
+    if is_own:
+        body["signature"] = signature_of(_KIND, _signed(meta, hashlib.sha256(data).hexdigest()))
     try:
-        _SEAL.write(target, {"meta": meta}, {_TENSORS: encode(tensors)}, lambda _: None)
+        _SEAL.write(target, body, {_TENSORS: data}, lambda _: None)
     except OSError as error:
         raise CheckpointError(
             f"the model could not be saved in {target}",
@@ -83,7 +106,9 @@ def load_model(path: Path | str) -> SavedModel:
             body, files = _SEAL.read(source)
         except CheckpointError as error:
             raise CheckpointError(f"model {source}: {error}") from error
-        return SavedModel(files[_TENSORS], body["meta"])
+        signed = _signed(body["meta"], body["files"][_TENSORS]["sha256"])
+        is_own = is_signed(_KIND, signed, body.get("signature"))
+        return SavedModel(files[_TENSORS], body["meta"], is_own)
     if not source.is_file():
         do = "name a run's folder, a saved model's, or a safetensors file"
         raise UsageError("no model at that path", got=str(source), do=do)
@@ -98,6 +123,10 @@ def load_model(path: Path | str) -> SavedModel:
     except OSError as error:
         raise UsageError(f"{source} cannot be read", got=error.strerror) from error
     return SavedModel(_decode(data, source.name))
+
+
+def _signed(meta: Mapping[str, Any], digest: str) -> dict[str, Any]:
+    return {"meta": meta, "tensors": digest}
 
 
 def _decode(data: bytes, name: str) -> dict[str, NDArray[Any]]:

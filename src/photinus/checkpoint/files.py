@@ -27,7 +27,17 @@ from safetensors import SafetensorError
 
 from photinus.core.errors import CheckpointError, UsageError
 
-__all__ = ["Seal", "Step", "Tensors", "checked_name", "decode", "encode", "remove", "sync_folder"]
+__all__ = [
+    "Seal",
+    "Step",
+    "Tensors",
+    "checked_name",
+    "decode",
+    "encode",
+    "is_plain",
+    "remove",
+    "sync_folder",
+]
 
 Tensors = Mapping[str, NDArray[Any]]
 """Arrays by name: what one safetensors file holds."""
@@ -39,13 +49,18 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _DIGEST = "sha256"
 
 
+def is_plain(name: object) -> bool:
+    """Tells whether something is a plain file name."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
 def checked_name(name: str, what: str) -> str:
     """Returns `name` when it is a plain file name: letters, digits, `.`, `_`, `-`.
 
     Raises:
         UsageError: it could lead out of the folder, hide, or is too long.
     """
-    if not _NAME.fullmatch(name):
+    if not is_plain(name):
         raise UsageError(
             f"the name of a {what} must be 1 to 100 letters, digits, '.', '_' or '-', "
             "and start with a letter or a digit",

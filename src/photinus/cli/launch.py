@@ -18,6 +18,7 @@ import click
 from photinus.cli.main import main
 from photinus.cli.training import begin, go_on, job_of
 from photinus.core.errors import RunFailedError
+from photinus.core.factories import code_names
 
 __all__ = ["attempt_of", "end_with", "launch"]
 
@@ -55,18 +56,20 @@ def end_with(parent: int) -> None:
     threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
-def launch(address: str, job: str = "") -> None:
+def launch(address: str, *said: str) -> None:
     """Trains, or goes on with what an earlier attempt left.
 
     Args:
         address: of the run folder.
-        job: a TOML file; "" where the run is there already.
+        said: a TOML file; or, where the run is there already, the names of code that it may call,
+            as whoever submitted it has found them there.
 
     Raises:
         RunFailedError: the earlier attempt was not lost: it ended by itself.
     """
     from photinus.run.away import how_it_ended, mirrored
 
+    job = next((word for word in said if word.endswith(".toml")), "")
     application, attempt = attempt_of(os.environ.get("CONTAINER_ID", ""))
     mirror = mirrored(address, Path.cwd())
     if not mirror.holds_run() and job:
@@ -81,7 +84,9 @@ def launch(address: str, job: str = "") -> None:
         wrong = f"attempt {attempt - 1} of {application} ended by itself; it is not tried again"
         raise RunFailedError(wrong, got=reason)
     note = f"attempt {attempt} of {application}: the driver before it was lost; the run goes on"
-    go_on(mirror, note if attempt > 1 else "", _COMMAND)
+    # another node signed what is there
+    names = code_names(job_of(job).to_dict()) if job else said
+    go_on(mirror, note if attempt > 1 else "", _COMMAND, trust_code=frozenset(names))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from photinus.cli.training import TRUST
 from photinus.core.errors import RunFailedError, UsageError
 
 if TYPE_CHECKING:
@@ -18,9 +19,11 @@ __all__ = ["audit", "evaluate", "report"]
 @click.command()
 @click.argument("run", type=click.Path(), metavar="RUN|MODEL")
 @click.option("--data", type=click.Path(), metavar="PATH", help="Other rows to measure on.")
-def evaluate(run: str, data: str | None) -> None:
+@TRUST
+def evaluate(run: str, data: str | None, *, trust_code: bool) -> None:
     """Measure a saved model on rows that it was not trained on."""
     from photinus.cli.watching import error_text
+    from photinus.core.threads import threads_held
     from photinus.run.away import fetched
     from photinus.run.evaluate import load_trained, measure
 
@@ -30,9 +33,10 @@ def evaluate(run: str, data: str | None) -> None:
             raise UsageError(f"{run} holds no model yet", do=f"photinus train --resume {run}")
         if model.is_dir() and not any(model.glob("model.*")):
             raise UsageError(f"{run} holds no model", do="name the folder of a run or of a model")
-        trained, meta = load_trained(model)
+        trained, meta = load_trained(model, trust_code=trust_code)
     rows = _rows(meta.get("data", {}), data)
-    metrics, extra = measure(trained, rows)
+    with threads_held(meta.get("threads", 1)):
+        metrics, extra = measure(trained, rows)
     click.echo(f"{len(rows.features):,} rows")
     for name, value in metrics.items():
         alone = {name: value}
@@ -87,7 +91,10 @@ def report(run: str, output: str | None) -> None:
 @click.command()
 @click.argument("run", type=click.Path())
 def audit(run: str) -> None:
-    """Check in a run's ledger that every push was applied exactly once."""
+    """Check in a run's ledger that every push was applied exactly once.
+
+    A resumed run goes on from a checkpoint: what was applied after it is counted as undone.
+    """
     from photinus.report.ledger import audit as checked
     from photinus.run.away import fetched
 
@@ -96,5 +103,6 @@ def audit(run: str) -> None:
             raise UsageError(f"{run} holds no run", do="name the folder of a run")
         found = checked(folder / "ledger.jsonl")
     click.echo(found)
+    click.echo(f"{found.applied} applied, {found.undone} undone: the model holds {found.held}")
     if not found.is_exact:
         raise RunFailedError("the ledger breaks its rules: " + "; ".join(found.offences[:5]))

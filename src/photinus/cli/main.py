@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -17,6 +18,7 @@ from photinus.cli.submitting import submit
 from photinus.cli.training import demo, train
 from photinus.cli.watching import StoppedError, is_debugging
 from photinus.core.errors import NotReadyError, PhotinusError, UsageError
+from photinus.core.signals import interruptible
 
 __all__ = ["EXIT_CODES", "commands", "main"]
 
@@ -59,7 +61,8 @@ def main(arguments: Sequence[str] | None = None, *, run: Callable[[], None] | No
 def _run(act: Callable[[], object]) -> str:
     """Returns how it ended: a key of `EXIT_CODES`."""
     try:
-        act()
+        with interruptible(signal.SIGTERM):
+            act()
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return "usage"

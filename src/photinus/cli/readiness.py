@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -63,9 +64,19 @@ def _here() -> Iterator[Finding]:
     is_new = pandas.found.split(".")[0].isdecimal() and int(pandas.found.split(".")[0]) > 2
     yield Finding("pandas", pandas.found, "pip install 'pandas<3'") if is_new else pandas
     yield _java()
+    yield from _waits()
     yield port_finding()
     if {"HADOOP_CONF_DIR", "YARN_CONF_DIR"} & set(os.environ):
         yield _cluster()
+
+
+def _waits() -> Iterator[Finding]:
+    """Yields nothing where a wait knows no time of day, as Python's do with a C library of 2020."""
+    from photinus.engine.spark_probe import Finding
+
+    if sys.platform == "linux" and not sysconfig.get_config_var("HAVE_SEM_CLOCKWAIT"):
+        found = "stand still where the clock is set back"
+        yield Finding("Python's waits", found, "a Python made for glibc 2.30 or newer")
 
 
 def _package(name: str, extra: str) -> Finding:

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from photinus.cli.training import TRUST
 from photinus.core.addresses import is_address
 from photinus.core.errors import RunFailedError, UsageError
+from photinus.core.factories import code_names
 
 if TYPE_CHECKING:
     from photinus.engine.submission import Submission
@@ -55,6 +57,7 @@ _PAGE = re.compile(r"tracking URL: (\S+)")
 )
 @click.option("--python", default="", metavar="PATH", help="The nodes' Python [on their PATH].")
 @click.option("--resume", default="", metavar="RUN", help="Go on with a run.")
+@TRUST
 @click.option("--dry-run", is_flag=True, help="Print what would be started; send nothing.")
 def submit(job: str | None, settings: tuple[str, ...], **said: Any) -> None:  # noqa: ANN401
     """Train a job on a cluster: YARN, or a standalone Spark.
@@ -149,7 +152,8 @@ class _Run:
 
     def _way(self) -> str:
         if self.said["resume"]:
-            return f"photinus train --resume {shlex.quote(self.folder)}"
+            trust = " --trust-code" if self.said["trust_code"] else ""
+            return f"photinus train --resume {shlex.quote(self.folder)}{trust}"
         return f"photinus train job.toml --folder {shlex.quote(self.folder)}"
 
     def _submission(self, environment: str, jars: str) -> Submission:
@@ -177,12 +181,13 @@ class _Run:
         if self.job is None:
             from photinus.run.away import job_in
 
-            self.job = job_in(self.folder)
+            self.job = job_in(self.folder, self.said["trust_code"])
         return self.job
 
     def _program(self) -> list[str]:
-        job = () if self.said["resume"] else ("job.toml",)
-        return [str(Path(__file__).with_name("launch.py")), self.folder, *job]
+        """What a node runs: this user's key is not there, so the code that it trusts is named."""
+        names = code_names(self._known().to_dict()) if self.said["resume"] else ["job.toml"]
+        return [str(Path(__file__).with_name("launch.py")), self.folder, *names]
 
     def _shell(self, run: Submission) -> str:
         return shlex.join([*run.arguments(), "pyspark-shell"])
@@ -220,7 +225,7 @@ class _Run:
         os.environ["PYSPARK_PYTHON"] = sys.executable if is_local else run.worker_python
         command = f"submit --master {self.said['master']}"
         if self.said["resume"]:
-            go_on(self.folder, command=command)
+            go_on(self.folder, command=command, trust_code=self.said["trust_code"])
         else:
             begin(self._known(), self.folder, command)
 
@@ -246,7 +251,8 @@ class _Run:
         left |= {"JAVA_HOME": ensure_java(), "SPARK_HOME": str(Path(command[0]).parents[1])}
         click.echo(f"run folder: {self.folder}")
         self._see_through(command, left)
-        for name in ("evaluate", "report", "audit"):
+        trust = " --trust-code" if code_names(job.to_dict()) else ""  # signed with the node's key
+        for name in (f"evaluate{trust}", "report", "audit"):
             click.echo(f"  photinus {name} {shlex.quote(self.folder)}")
 
     def _see_through(self, command: list[str], environment: dict[str, str]) -> None:
@@ -255,7 +261,7 @@ class _Run:
             command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
         ) as process:
             assert process.stderr is not None
-            with _going_on(self.folder):
+            with _going_on(self.folder, process):
                 for line in states(_kept_lines(process.stderr, said)):
                     click.echo(line)
         if process.returncode:
@@ -265,11 +271,12 @@ class _Run:
 
 
 @contextlib.contextmanager
-def _going_on(folder: str) -> Iterator[None]:
+def _going_on(folder: str, process: subprocess.Popen[str]) -> Iterator[None]:
     """A run on a node does not end with the one who looks at it."""
     try:
         yield
     except KeyboardInterrupt:
+        process.terminate()  # Ctrl-C of a terminal reaches it by itself, SIGTERM does not
         click.echo(f"the run goes on without this command: photinus report {shlex.quote(folder)}")
         raise
 

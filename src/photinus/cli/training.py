@@ -15,12 +15,13 @@ from photinus.core.errors import UsageError
 
 if TYPE_CHECKING:
     from photinus.checkpoint.mirror import Mirror
+    from photinus.checkpoint.origin import Trust
     from photinus.run.job import Job
     from photinus.run.train import Outcome
     from photinus.strategies.agreement import Agreement
     from photinus.strategies.own import Own
 
-__all__ = ["ENGINE", "agreement_of", "begin", "demo", "go_on", "job_of", "train"]
+__all__ = ["ENGINE", "TRUST", "agreement_of", "begin", "demo", "go_on", "job_of", "train"]
 
 ENGINE = click.Choice(("spark", "local", "simulate"))
 
@@ -28,6 +29,9 @@ _WORKERS = click.option("--workers", type=int, metavar="N", help="How many train
 _ENGINE = click.option("--engine", type=ENGINE, help="Where the workers live.")
 _FOLDER = click.option(
     "--folder", type=click.Path(), default="", help="Where the run is kept [runs/NAME-TIME]."
+)
+TRUST = click.option(
+    "--trust-code", is_flag=True, help="Run the code that a folder from elsewhere names."
 )
 _SET = click.option(
     "--set",
@@ -61,6 +65,7 @@ def demo(workers: int | None, engine: str | None, folder: str, settings: tuple[s
 @_FOLDER
 @_SET
 @click.option("--resume", type=click.Path(), metavar="RUN", help="Go on with a run.")
+@TRUST
 @click.option("--print-config", is_flag=True, help="Print the job as TOML and train nothing.")
 def train(
     job: str | None,
@@ -68,16 +73,17 @@ def train(
     folder: str,
     settings: tuple[str, ...],
     resume: str | None,
-    **options: Any,  # noqa: ANN401 - workers, engine, seed, threads, road, print_config
+    **options: Any,  # noqa: ANN401 - workers, engine, seed, threads, road, trust_code, ...
 ) -> None:
     """Train a job by its name, or from a TOML file.
 
     Known by name: mnist-dbn, mnist-dbn-demo, mnist-dbn-published, cifar10, cifar10-published,
     cifar10-quick.
     """
-    is_printed = options.pop("print_config")
+    is_printed, trust_code = options.pop("print_config"), options.pop("trust_code")
     if resume is not None:
-        _resume(resume, (job, strategy, folder, is_printed, *settings, *options.values()))
+        others = (job, strategy, folder, is_printed, *settings, *options.values())
+        _resume(resume, others, trust_code=trust_code)
         return
     if job is None:
         raise UsageError("no job is named", do="photinus train mnist-dbn, or a TOML file")
@@ -184,29 +190,32 @@ def _read(text: str) -> Any:  # noqa: ANN401 - any plain value
         return text
 
 
-def _resume(folder: str, others: tuple[Any, ...]) -> None:
+def _resume(folder: str, others: tuple[Any, ...], *, trust_code: bool) -> None:
     if any(others):
         raise UsageError(
             "a resumed run keeps its settings", do=f"photinus train --resume {shlex.quote(folder)}"
         )
-    go_on(folder)
+    go_on(folder, trust_code=trust_code)
 
 
-def go_on(folder: str | Mirror, note: str = "", command: str = "train") -> None:
+def go_on(
+    folder: str | Mirror, note: str = "", command: str = "train", *, trust_code: Trust = False
+) -> None:
     """Goes on with a run, shows it, and says what came out.
 
     Args:
         folder: of the run.
         note: a sentence for the journal, why there is something to go on with.
         command: of photinus, which can do so again.
+        trust_code: run the code that the folder names, though no run of this user made it.
     """
     from photinus.cli.watching import watched
     from photinus.run.away import placed
-    from photinus.run.train import resume
+    from photinus.run.train import continued
 
     path, mirror = placed(folder)
     with watched(path, mirror.address if mirror else "", command) as sinks:
-        outcome = resume(mirror or path, sinks=sinks, note=note)
+        outcome = continued(mirror or path, sinks=sinks, note=note, trust_code=trust_code)
     _told(outcome)
 
 

@@ -70,7 +70,7 @@ class PhaseStarted(Event):
     strategy: str
     """The recipe in words."""
     batch_size: int = 0
-    """Per worker and step."""
+    """Examples of one step of all workers together."""
     epochs: float = 0.0
 
 
@@ -174,6 +174,8 @@ class PhaseEnded(Event):
     examples: int
     seconds: float
     metrics: Mapping[str, float] = field(default_factory=dict)
+    passes: Mapping[str, float] = field(default_factory=dict)
+    """Slot -> how often its rows were trained on, in all parts of this stage so far."""
     fingerprint: str = ""
 
 

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
-from collections.abc import Callable
+import inspect
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from photinus.core.errors import UsageError
 
-__all__ = ["imported"]
+__all__ = ["code_named", "code_names", "imported"]
+
+_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+_LIBRARIES = frozenset(
+    """
+    _pytest botocore boto3 click cloudpickle cryptography fsspec functorch hdfs_native IPython
+    jinja2 numpy pandas PIL pip pkg_resources py4j pyarrow pygments pyspark pytest requests rich
+    s3fs safetensors scipy setuptools sklearn sympy torch torchgen triton urllib3 wheel
+    """.split()  # noqa: SIM905 - a list, one a line, is a page
+)
+"""Packages that are nobody's own: photinus' requirements, theirs, and Python's installers."""
+_OURS = ("photinus.models.", "photinus.strategies.")
+_PLAIN_MODULES = ("torch.nn.functional",)
+"""Functions of arrays and nothing else."""
 
 
 def imported(path: str, kind: str) -> Callable[..., Any]:
-    """Returns the callable that "package.module:name" names.
+    """Returns the callable that "package.module:name" names, whatever it is.
 
     Args:
         path: what to import; the same on every worker.
@@ -43,3 +61,88 @@ def imported(path: str, kind: str) -> Callable[..., Any]:
         raise UsageError(f"the {kind} {path!r} is not callable", got=type(factory).__name__)
     result: Callable[..., Any] = factory
     return result
+
+
+def code_named(path: str, kind: str, *bases: type) -> Callable[..., Any]:
+    """Returns what a name stands for if it is what a job may call; nothing is called to find out.
+
+    That is a subclass of `bases`, one of their instances, or a function of the user's own package:
+    not one of Python's library or of the packages that photinus is built on.
+
+    Args:
+        path: "package.module:name".
+        kind: as of `imported`.
+        bases: classes whose subclasses are taken from any package.
+
+    Raises:
+        UsageError: as `imported` does; or it is something else, such as `subprocess:getoutput`.
+
+    Example:
+        >>> code_named("subprocess:getoutput", "module")
+        Traceback (most recent call last):
+        photinus.core.errors.UsageError: a module must be the user's own code; got \
+'subprocess:getoutput' of Python's library; name a function of your own package
+    """
+    if not _NAME.fullmatch(path):
+        raise UsageError(f"a {kind} is named package.module:name", got=repr(path))
+    if path.partition(":")[0].partition(".")[0] in sys.stdlib_module_names:  # not even imported
+        raise _refused(path, kind, "Python's library")
+    found = imported(path, kind)
+    if bases and isinstance(found, type):
+        if not issubclass(found, bases):
+            wanted = " or ".join(base.__name__ for base in bases)
+            do = f"name a subclass of {wanted}, or a function that makes one"
+            raise UsageError(
+                f"the {kind} {path!r} is a class of another kind", got=found.__name__, do=do
+            )
+        return found
+    if bases and isinstance(found, bases):
+        return found
+    home = _home(found)
+    root = home.partition(".")[0]
+    if root in sys.stdlib_module_names or not root:
+        raise _refused(path, kind, "Python's library")
+    is_ours = root == "photinus" and not f"{home}.".startswith(_OURS)
+    if is_ours or (root in _LIBRARIES and home not in _PLAIN_MODULES):
+        raise _refused(path, kind, root)
+    return found
+
+
+def _refused(path: str, kind: str, owner: str) -> UsageError:
+    do = "name a function of your own package"
+    return UsageError(f"a {kind} must be the user's own code", got=f"{path!r} of {owner}", do=do)
+
+
+def _home(found: Any) -> str:  # noqa: ANN401 - any callable
+    """Returns the module in which a callable was made, whatever name leads to it."""
+    while isinstance(found, functools.partial):
+        found = found.func
+    return str(getattr(inspect.unwrap(found), "__module__", None) or "")
+
+
+def code_names(plain: object) -> list[str]:
+    """Returns every name of code in plain values, but for photinus' own, sorted.
+
+    Example:
+        >>> code_names({"module": "mine:net", "every": {"steps": 3}, "strategy": '{"a": "b.c:d"}'})
+        ['b.c:d', 'mine:net']
+    """
+    return sorted({name for name in _texts(plain) if not name.startswith("photinus.")})
+
+
+def _texts(plain: object) -> Iterator[str]:
+    if isinstance(plain, str):
+        yield from _texts(_json(plain))
+        if _NAME.fullmatch(plain):
+            yield plain
+    elif isinstance(plain, (Mapping, list, tuple)):
+        for value in plain.values() if isinstance(plain, Mapping) else plain:
+            yield from _texts(value)
+
+
+def _json(text: str) -> object:
+    """Returns what JSON within JSON says, as a strategy may be; None of any other text."""
+    try:
+        return json.loads(text) if text.lstrip()[:1] in ("{", "[") else None
+    except ValueError:
+        return None

@@ -15,7 +15,7 @@ from photinus.engine.base import SOCKETS, Assignment
 from photinus.engine.corner import Corner
 from photinus.engine.errand import told_error
 from photinus.engine.faults import Faults
-from photinus.engine.hall import LAST_SECONDS, STOPPED
+from photinus.engine.hall import LAST_SECONDS
 from photinus.engine.hosted import Hosted
 from photinus.nodes.coordinator import Result
 from photinus.transport.credentials import Credentials
@@ -91,9 +91,9 @@ class Afar:
         """Ends the run without a result."""
         self._corner.stop(reason)
 
-    def stopped(self) -> None:
-        """Ctrl-C: as of `Hall.stopped`."""
-        self._corner.stop(STOPPED, saves=True)
+    def stopped(self, wrong: str) -> None:
+        """Ctrl-C or SIGTERM: as of `Hall.stopped`."""
+        self._corner.stop(wrong, saves=True)
         deadline = time.monotonic() + LAST_SECONDS + 2.0
         while not self.wait(0.1) and time.monotonic() < deadline:
             continue

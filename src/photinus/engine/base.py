@@ -22,7 +22,7 @@ from photinus.feed.shared import SharedFeed
 from photinus.feed.skew import label_counts
 from photinus.nodes.coordinator import Result
 from photinus.nodes.cuts import Cut
-from photinus.nodes.desk import Desk
+from photinus.nodes.desk import Desk, wait_for_them
 from photinus.nodes.life import Part
 from photinus.nodes.program import Program
 from photinus.transport.frames import Frame
@@ -35,7 +35,9 @@ __all__ = [
     "Assignment",
     "Engine",
     "check_arrays",
+    "native",
     "part_of",
+    "trained_in",
 ]
 
 
@@ -67,6 +69,9 @@ class ArrayData:
 
     def __post_init__(self) -> None:
         check_arrays(self.features, self.labels)
+        object.__setattr__(self, "features", native(self.features))
+        if self.labels is not None:
+            object.__setattr__(self, "labels", native(self.labels))
         validate(self)
 
     def part(self, program: Program, slot: int) -> tuple[Array, Array | None]:
@@ -84,15 +89,15 @@ class ArrayData:
         order = generator(program.seed, "deal").permutation(len(self.features))
         return np.sort(np.array_split(order, program.workers)[slot])
 
-    def checked(self) -> ArrayData:
+    def checked(self, program: Program) -> ArrayData:
         """Returns the rows that pass their checks.
 
         Raises:
             DataError: a row is wrong, by its number in `features`.
         """
-        sieve = Sieve(self.checks)
+        sieve = Sieve(self.checks, trained_in=lambda: trained_in(program))
         sieve.open(len(self.features))
-        features, labels = sieve.checked(self.features, self.labels)
+        features, labels = sieve.checked(self.features, self.labels, scale=self.scale)
         sieve.end()
         return ArrayData(features, labels, self.scale, self.checks)
 
@@ -103,24 +108,41 @@ def check_arrays(features: Any, labels: Any) -> None:  # noqa: ANN401 - what a u
     Raises:
         UsageError: they are no arrays of numbers, there are none, or not equally many.
     """
-    do = {"features": "make them numbers", "labels": "number the classes 0, 1, 2, ..."}
-    for name, rows in (("features", features), ("labels", labels)):
-        if rows is None and name == "labels":
-            continue
-        if not isinstance(rows, np.ndarray):
-            got = type(rows).__name__
-            raise UsageError(
-                f"{name} must be a NumPy array", got=got, do="np.asarray(...) makes one"
-            )
-        if rows.dtype.kind not in "fiub":
-            raise UsageError(f"{name} must hold numbers", got=rows.dtype, do=do[name])
-        if rows.ndim == 0:
-            raise UsageError(f"{name} must have a row for each example", got="a single number")
+    _check_kind("features", features, "make them numbers")
+    if labels is not None:
+        _check_kind("labels", labels, "number the classes 0, 1, 2, ...")
     if len(features) == 0:
         raise UsageError("there are no rows", do="look at where the data is read")
     if labels is not None and len(labels) != len(features):
         got = f"{len(features)} and {len(labels)}"
         raise UsageError("features and labels must be equally many", got=got)
+
+
+def _check_kind(name: str, rows: Any, do: str) -> None:  # noqa: ANN401 - what a user may give
+    if not isinstance(rows, np.ndarray):
+        got = type(rows).__name__
+        raise UsageError(f"{name} must be a NumPy array", got=got, do="np.asarray(...) makes one")
+    if rows.dtype == object and _is_ragged(rows):
+        ragged = "pad the sequences to one length, or cut them to a fixed length"
+        raise UsageError(f"{name} must be rows of one length", got="a ragged array", do=ragged)
+    if rows.dtype.kind not in "fiub":
+        raise UsageError(f"{name} must hold numbers", got=rows.dtype, do=do)
+    if rows.ndim == 0:
+        raise UsageError(f"{name} must have a row for each example", got="a single number")
+
+
+def _is_ragged(rows: Array) -> bool:
+    return len({len(row) for row in rows.flat if isinstance(row, (list, tuple, np.ndarray))}) > 1
+
+
+def native(rows: Array) -> Array:
+    """Returns rows in this machine's order of bytes, which is what models read."""
+    return rows.astype(rows.dtype.newbyteorder("="), copy=False)
+
+
+def trained_in(program: Program) -> str:
+    """Returns the type of the numbers that a program trains on: float32 or float64."""
+    return program.build(0, ()).parameters.layout.dtype
 
 
 def _of_one_kind(labels: Array) -> Array:
@@ -160,6 +182,12 @@ class Assignment:
     save: Callable[[Cut], None] = _nothing
     best: Callable[[Cut], None] = _nothing
     """Keeps the best cut so far."""
+    can_shuffle: bool = False
+    """The rows lie in partitions that the engine can deal out anew."""
+    advice: Callable[[], str] = wait_for_them
+    """What to do about workers that have not come."""
+    has_view: bool = False
+    """A live view of the run is drawn on a screen."""
     checkpoint_seconds: float | None = None
     security: str = "tls"
     """none: frames in clear, for a network that is trusted as a whole."""
@@ -198,6 +226,7 @@ class Assignment:
             enter=_nothing,
             save=_nothing,
             best=_nothing,
+            advice=wait_for_them,
         )
 
     def desk(self) -> Desk:
@@ -209,6 +238,8 @@ class Assignment:
             enter=self.enter,
             save=self.save,
             best=self.best,
+            can_shuffle=self.can_shuffle,
+            advice=self.advice,
             checkpoint_seconds=self.checkpoint_seconds,
             patience_seconds=self.patience_seconds,
         )

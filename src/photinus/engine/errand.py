@@ -13,11 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from photinus.core import errors
+from photinus.core.descriptors import allow_descriptors
 from photinus.core.errors import LinkError, LinkLostError, PhotinusError, RunFailedError
+from photinus.core.threads import threads_held
 from photinus.engine.faults import SLOW_LINK, Faults
 from photinus.engine.harm import Cable, Harm
 from photinus.engine.lines import LogLines
-from photinus.engine.memory import keep_freed_memory
+from photinus.engine.memory import keep_freed_memory, release_freed_memory
 from photinus.engine.victim import Victim
 from photinus.nodes.life import Life, Part
 from photinus.nodes.mail import Seat
@@ -26,6 +28,7 @@ from photinus.nodes.worker import Worker
 from photinus.transport.beat import Beater
 from photinus.transport.credentials import WorkerKey
 from photinus.transport.folder import SCHEME, FolderLink, FolderListener
+from photinus.transport.frames import Frame
 from photinus.transport.link import Gone, Hear, Link, Listener
 from photinus.transport.mesh import Mesh
 from photinus.transport.pace import Pace
@@ -35,12 +38,14 @@ from photinus.transport.serve import TcpListener
 from photinus.transport.tcp import TcpLink
 from photinus.transport.wire import Limits
 
-__all__ = ["BEAT_SECONDS", "Call", "Errand", "told_error"]
+__all__ = ["BEAT_SECONDS", "SPARE_DESCRIPTORS", "Call", "Errand", "told_error"]
 
 BEAT_SECONDS = 1.0
 _SILENT, _FEWEST_BEATS = 0.9, 5
 """The part of its patience after which a worker leaves a coordinator that says nothing: to leave
 takes time, too."""
+SPARE_DESCRIPTORS = 16
+"""What a worker opens besides its connections to other workers."""
 _STOP_SECONDS = 5.0
 """So long a worker that failed waits for the coordinator to take that in."""
 
@@ -62,6 +67,8 @@ class Call:
     """What of torch.distributed makes each mean in one sum of all; empty: nothing of it."""
     limits: Limits = field(default_factory=Limits)
     """Of its links, but for the one that its heartbeats have."""
+    threads: int = 1
+    """With which its libraries compute while it lives."""
 
     def live(self, slot: int, attempt: str, begin: Callable[[], Life]) -> None:
         """Lives one life in a slot until all is over; an error of its own is told.
@@ -73,12 +80,14 @@ class Call:
 
         Raises:
             LinkLostError: the coordinator is not to be found any more.
+            NotReadyError: this process may not open enough files.
             Exception: the worker's own, where another attempt shall follow.
         """
         keep_freed_memory()
-        seat = Seat(self.key.run, self.term, 0, slot)
-        beater = Beater(self._quick_link, seat.frame("beat"), BEAT_SECONDS)
-        with beater, LogLines() as lines:
+        allow_descriptors(SPARE_DESCRIPTORS, f"worker {slot}")
+        seat, attempt = Seat(self.key.run, self.term, 0, slot), attempt or uuid.uuid4().hex
+        beater = Beater(self._quick_link, _beat(seat, attempt), BEAT_SECONDS)
+        with threads_held(self.threads), beater, LogLines() as lines:
             try:
                 self._pump(beater, seat, attempt, begin, lines)
             except RunFailedError:
@@ -98,13 +107,13 @@ class Call:
         lines: LogLines,
     ) -> None:
         def seated(now: Seat) -> None:
-            beater.frame = now.frame("beat")
+            beater.frame = _beat(now, attempt)
 
         worker = Worker(
             begin(),
             self._link,
             seat,
-            about={"attempt": attempt or uuid.uuid4().hex, "host": _host(), "pid": os.getpid()},
+            about={"attempt": attempt, "host": _host(), "pid": os.getpid()},
             seated=seated,
             notes=lines.take,
         )
@@ -121,11 +130,13 @@ class Call:
 
     def _judge(self, worker: Worker, silent_seconds: float) -> None:
         """A driver that stands still, or whose host is cut off, closes no connection."""
-        if silent_seconds > max(_FEWEST_BEATS * BEAT_SECONDS, _SILENT * self.lost_seconds):
+        if worker.silent_for(silent_seconds) > max(
+            _FEWEST_BEATS * BEAT_SECONDS, _SILENT * self.lost_seconds
+        ):
             worker.leave()
 
     def _link(self) -> Link:
-        return self._linked_to(self.address, self.lost_seconds, self.limits)
+        return self._linked_to(self.address, _SILENT * self.lost_seconds, self.limits)
 
     def _quick_link(self) -> Link:
         return self._linked_to(self.address, 2 * BEAT_SECONDS, Limits())
@@ -208,10 +219,11 @@ class Errand:
 
         def begin() -> Life:
             harm.check(planned)
-            _use_threads(self.program.threads)
             for phase in self.program.phases:
-                phase.stage.inner()  # loads what optimizers need: that takes seconds, no lease yet
-            return victim.life(self.program, slot, open_part())
+                phase.stage.preload()  # that may take seconds, and there is no lease yet
+            part = open_part()
+            release_freed_memory()
+            return victim.life(self.program, slot, part)
 
         call = Call(
             self.address,
@@ -222,6 +234,7 @@ class Errand:
             harm.cable if victim.planned else None,
             self.backend,
             Limits(pace=pace),
+            self.program.threads,
         )
         call.live(slot, attempt, begin)
 
@@ -231,6 +244,11 @@ def told_error(text: str, kind: str) -> PhotinusError:
     cls = getattr(errors, kind, RunFailedError) if kind in errors.__all__ else RunFailedError
     is_ours = isinstance(cls, type) and issubclass(cls, PhotinusError)
     return cls(text) if is_ours else RunFailedError(text)
+
+
+def _beat(seat: Seat, attempt: str) -> Frame:
+    """Names the attempt: a worker does not know its lease before it has read its grant."""
+    return seat.frame("beat", note={"attempt": attempt})
 
 
 def _place(error: Exception) -> str:
@@ -251,10 +269,3 @@ def _ring(link: Link, backend: str, slot: int) -> Ring:
 
 def _host() -> str:
     return platform.node()
-
-
-def _use_threads(threads: int) -> None:
-    """A fixed count of threads is part of "same seed, same bits"."""
-    import torch
-
-    torch.set_num_threads(threads)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Self
 
+from photinus.core.descriptors import allow_descriptors
 from photinus.core.errors import RunFailedError
 from photinus.core.events import Warned
 from photinus.engine.base import BACKENDS, SOCKETS, Assignment
@@ -19,11 +20,12 @@ from photinus.transport.link import Gone, Hear, Listener
 from photinus.transport.refusals import refused
 from photinus.transport.serve import TcpListener
 
-__all__ = ["LAST_SECONDS", "STOPPED", "Hall", "Meeting"]
+__all__ = ["LAST_SECONDS", "Hall", "Meeting"]
 
-STOPPED = "stopped by Ctrl-C"
-LAST_SECONDS = 10.0
-"""So long Ctrl-C waits for the end of a round."""
+_EACH, _SPARE = 2, 24
+"""Descriptors: a worker's connections, and what keys, checkpoints, logs and strangers open."""
+LAST_SECONDS = 6.0
+"""So long Ctrl-C waits for the end of a round: 10 s later no worker may be left."""
 
 
 class Meeting:
@@ -35,6 +37,9 @@ class Meeting:
         security: tls, or none.
         road: sockets, torch, nccl, or a folder.
         key: to listen with, where whoever made the keys lives elsewhere; else they are made here.
+
+    Raises:
+        NotReadyError: this process may not open as many connections.
     """
 
     def __init__(
@@ -45,6 +50,7 @@ class Meeting:
         road: str = SOCKETS,
         key: WorkerKey | None = None,
     ) -> None:
+        allow_descriptors(_SPARE + _EACH * speaks.fence.workers, "the driver")
         make = Credentials.make if security == "tls" else Credentials.none
         self._host, self._speaks, self._road = host, speaks, road
         self._keys = key or make(speaks.desk.run)
@@ -67,9 +73,10 @@ class Meeting:
     def _refused(self, counts: Mapping[str, int]) -> None:
         self._speaks.desk.emit(Warned(text=refused(counts)))
 
-    def call(self, lost_seconds: float = 30.0) -> Call:
+    def call(self, lost_seconds: float = 30.0, threads: int = 1) -> Call:
         """Returns what every worker must know, with a key of its own."""
-        return Call(self.address, self._key(), self._speaks.desk.term, lost_seconds)
+        term = self._speaks.desk.term
+        return Call(self.address, self._key(), term, lost_seconds, threads=threads)
 
     def _key(self, *, is_peer: bool = False) -> WorkerKey:
         keys = self._keys
@@ -87,6 +94,10 @@ class Meeting:
     def starved(self) -> frozenset[int]:
         """Returns the slots that wait for a task whose place a copy of another one takes."""
         return self._service.starved()
+
+    def died(self, slot: int, attempt: str) -> None:
+        """An attempt's process has ended: its lease ends at once, on every road."""
+        self._service.died(slot, attempt)
 
     def retire(self, slot: int, attempt: str) -> None:
         """Has an attempt give its seat up after its next push."""
@@ -148,21 +159,26 @@ class Hall(Meeting):
         """True when the next pass over rows that stream is waited for."""
         return self._service.is_between_passes
 
+    @property
+    def wants_shuffle(self) -> bool:
+        """True while the rows are to be dealt out anew, before any of them is trained on."""
+        return self._coordinator.wants_shuffle
+
     def next_pass(self) -> None:
         """Every worker comes again, with another pass over its rows."""
         self._service.next_pass()
 
-    def stopped(self, wrong: str = STOPPED) -> None:
-        """Ctrl-C: the round under way is saved, if it ends soon, and then the run ends.
+    def stopped(self, wrong: str) -> None:
+        """Ctrl-C or SIGTERM: the round under way is saved, if it ends soon; then the run ends.
 
-        Workers are still there, and go on until they are told; a second Ctrl-C waits for nothing.
+        Workers are still there, and go on until they are told; a second signal waits for nothing.
 
         Args:
             wrong: why, in words.
         """
         most = f"{LAST_SECONDS:.0f} s"
         does = f"a last checkpoint is made at the end of this round, within {most}"
-        does += "; Ctrl-C again ends at once" if wrong == STOPPED else ""
+        does += "; a second signal ends at once" if wrong.startswith("stopped by") else ""
         self._assignment.emit(Warned(text=f"{wrong}; {does}"))
         if self._service.cut(LAST_SECONDS) is False:
             late = f"no round ended within {most}: the last checkpoint is an older one"

@@ -27,7 +27,7 @@ def dealt(data: ArrayData, program: Program, faults: Faults) -> list[tuple[Array
         DataError: a row is wrong, by its number in `features`.
         UsageError: rows that all share shall be fewer for one; a row's bytes cannot be wrong.
     """
-    whole = _spoiled(data, program, faults).checked()
+    whole = _spoiled(data, program, faults).checked(program)
     slots = range(1 if program.is_shared else program.workers)
     parts = [whole.part(program, slot) for slot in slots]
     left = [faults.rows_left(slot) for slot in range(program.workers)]

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from photinus.core.errors import LinkLostError, PhotinusError, message
 from photinus.core.events import Event, Warned, event_to_dict
+from photinus.core.threads import threads_held
 from photinus.engine.base import BACKENDS, Assignment
 from photinus.engine.corner import Corner
 from photinus.engine.errand import Errand
@@ -161,7 +162,8 @@ class _Task:
         if term > sent.term:
             got = f"back as term {term}, from {vault.found or 'the beginning'}"
             words.emit(Warned(text=message("the coordinator was lost", got=got)))
-        with Hall(assignment, local_host(self.hosted.towards), key) as hall:
+        threads = threads_held(assignment.program.threads)
+        with threads, Hall(assignment, local_host(self.hosted.towards), key) as hall:
             if not corner.announce(term, hall.address):
                 return
             with _Watch(hall, corner, assignment) as watch:

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pickle  # noqa: TID251 - into a child's private pipe, never to a socket or a file
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
-import numpy as np
-
-from photinus.core.errors import RunFailedError, UsageError, message
+from photinus.core.errors import NotReadyError, RunFailedError, UsageError, message
 from photinus.core.events import Warned
+from photinus.core.signals import stopped_by
+from photinus.core.threads import environment, threads_held
 from photinus.engine.base import MEMORY_RAN_OUT, ArrayData, Assignment, Engine
-from photinus.engine.child import UNREADABLE, Order
+from photinus.engine.child import CUT_OFF, NO_FILES, UNREADABLE, Order
 from photinus.engine.errand import Errand
 from photinus.engine.faults import Faults, faults_of
 from photinus.engine.hall import Hall
+from photinus.engine.handed import HandedRows, Stored
 from photinus.engine.harm_driver import DriverHarm
 from photinus.engine.harm_rows import dealt
 from photinus.feed.base import Array
@@ -33,6 +34,8 @@ __all__ = ["LocalEngine"]
 _LOOK_SECONDS = 0.1
 _LEAVE_SECONDS = 10.0
 """So long a child may take to end once the run is over."""
+_HURRY_SECONDS = 2.0
+"""Likewise, after Ctrl-C."""
 _OUT_OF_MEMORY = f"{MEMORY_RAN_OUT}: use a smaller batch, or fewer workers"
 
 
@@ -65,37 +68,57 @@ class LocalEngine(Engine):
         if not isinstance(data, ArrayData):
             got = type(data).__name__
             raise UsageError("the local engine reads arrays", got=got, do="use the Spark engine")
+        assignment = dataclasses.replace(assignment, advice=_advice)
         harm = DriverHarm(self._faults, assignment)
         assignment = harm.assignment
+        parts = dealt(data, assignment.program, self._faults)
         with (
-            tempfile.TemporaryDirectory(prefix="photinus-") as folder,
+            threads_held(assignment.program.threads),
+            _handed(parts) as handed,
             Hall(assignment, self._host) as hall,
             harm,
         ):
             errand = hall.errand(self._faults)
-            files = _written(dealt(data, assignment.program, self._faults), Path(folder))
-            family = _Family(assignment, hall, errand, files, self._before)
+            family = _Family(assignment, hall, errand, handed, self._before)
+            patience = _LEAVE_SECONDS
             try:
                 family.watch()
-            except KeyboardInterrupt:
-                hall.stopped()
+            except KeyboardInterrupt as error:
+                patience = _HURRY_SECONDS
+                hall.stopped(stopped_by(error))
                 raise
             finally:
-                family.end()
+                family.end(patience)
         return hall.result()
 
 
-def _written(parts: list[tuple[Array, Array | None]], folder: Path) -> list[tuple[str, str]]:
-    """Writes each slot's rows to files that its process maps into memory."""
-    files = []
-    for slot, (features, labels) in enumerate(parts):
-        names = [str(folder / f"features-{slot}.npy"), ""]
-        np.save(names[0], features)
-        if labels is not None:
-            names[1] = str(folder / f"labels-{slot}.npy")
-            np.save(names[1], labels)
-        files.append((names[0], names[1]))
-    return files
+def _advice() -> str:
+    return "wait: their processes are starting on this machine, which is busy or slow"
+
+
+@dataclass(frozen=True, slots=True)
+class _Handed:
+    """What every child inherits."""
+
+    arrays: list[tuple[Stored, Stored | None]]
+    """The features and labels of each slot."""
+    rows: int
+    """The descriptor of the file that holds them."""
+    parent: int
+    """The descriptor of a pipe that ends with this process."""
+
+
+@contextmanager
+def _handed(parts: list[tuple[Array, Array | None]]) -> Iterator[_Handed]:
+    """Holds each slot's rows in a file that its process maps into memory."""
+    with HandedRows() as rows:
+        arrays = [(rows.add(x), None if y is None else rows.add(y)) for x, y in parts]
+        parent, ours = os.pipe()
+        try:
+            yield _Handed(arrays, rows.descriptor, parent)
+        finally:
+            os.close(ours)
+            os.close(parent)
 
 
 class _Family:
@@ -106,15 +129,16 @@ class _Family:
         assignment: Assignment,
         hall: Hall,
         errand: Errand,
-        files: list[tuple[str, str]],
+        handed: _Handed,
         before: Callable[[int], Sequence[str]],
     ) -> None:
-        self._assignment, self._hall, self._files = assignment, hall, files
+        self._assignment, self._hall, self._handed = assignment, hall, handed
         self._errand, self._before = errand, before
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._workers = assignment.program.workers
         self._births, self._early = 0, Counter[int]()
         self._leases: dict[int, int] = {}
+        self._attempts: dict[int, str] = {}
 
     def watch(self) -> None:
         """Waits for the end of the run; a child that died is born again."""
@@ -125,6 +149,7 @@ class _Family:
             for slot, child in self._children.items():
                 # one that ended well may have told why, and that is still to be heard
                 if child.poll() is not None and (child.returncode or not self._hall.wait(1.0)):
+                    self._hall.died(slot, self._attempts[slot])
                     self._again(slot, child.returncode)
 
     def _bear(self, seconds: float) -> None:
@@ -139,6 +164,12 @@ class _Family:
                 "what the program names cannot be imported by a worker process",
                 do="define classes and functions in a module of their own, not in __main__",
             )
+        if code == CUT_OFF:
+            wrong = "what stands before a worker's command closes files that it must inherit"
+            raise UsageError(wrong, got=" ".join(self._before(slot)), do="leave sudo out")
+        if code == NO_FILES:
+            wrong = f"worker {slot} may not open enough files and connections"
+            raise NotReadyError(wrong, do="raise its limit: ulimit -n 64, or more")
         self._early[slot] += 1
         if self._hall.lease(slot) > self._leases[slot]:
             self._early[slot] = 0
@@ -151,15 +182,17 @@ class _Family:
         self._children[slot] = self._born(slot)
 
     def _born(self, slot: int) -> subprocess.Popen[bytes]:
-        threads = str(self._assignment.program.threads)
-        features, labels = self._files[slot % len(self._files)]
-        attempt, scale = f"{slot}-{self._births}", self._assignment.data.scale
-        sent = _pickled(Order(self._errand, slot, attempt, features, labels, scale))
+        handed, scale = self._handed, self._assignment.data.scale
+        arrays = handed.arrays[slot % len(handed.arrays)]
+        self._attempts[slot] = attempt = f"{slot}-{self._births}"
+        order = Order(self._errand, slot, attempt, *arrays, scale, handed.rows, handed.parent)
+        sent = _pickled(order)
         self._births, self._leases[slot] = self._births + 1, self._hall.lease(slot)
         child = subprocess.Popen(  # noqa: S603 - what stands before is the caller's own word
             [*self._before(slot), sys.executable, "-m", "photinus.engine.child"],
             stdin=subprocess.PIPE,
-            env={**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
+            env={**os.environ, **environment(self._assignment.program.threads)},
+            pass_fds=(handed.rows, handed.parent),
             process_group=0,  # Ctrl-C reaches the driver alone, and that tells the children
         )
         assert child.stdin is not None
@@ -167,14 +200,17 @@ class _Family:
             pipe.write(sent)
         return child
 
-    def end(self) -> None:
-        """Lets the children leave; those that do not are killed."""
-        deadline = time.monotonic() + _LEAVE_SECONDS
-        for child in self._children.values():
-            try:
-                child.wait(max(0.0, deadline - time.monotonic()) if self._hall.is_over else 0.0)
-            except subprocess.TimeoutExpired:
+    def end(self, seconds: float) -> None:
+        """Lets the children leave; those that do not within so long are killed."""
+        deadline = time.monotonic() + seconds
+        try:
+            for child in self._children.values():
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(max(0.0, deadline - time.monotonic()) if self._hall.is_over else 0.0)
+        finally:  # also after a signal that waits for nothing
+            for child in self._children.values():
                 child.kill()
+            for child in self._children.values():
                 child.wait()
 
 

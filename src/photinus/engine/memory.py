@@ -1,12 +1,13 @@
-"""How a worker's process keeps the memory that a step frees, for the next step."""
+"""What becomes of freed memory: a step's is kept for the next, that of reading is given back."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from functools import cache
 
-__all__ = ["keep_freed_memory"]
+__all__ = ["keep_freed_memory", "release_freed_memory"]
 
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
 _LARGEST_BYTES = (256 << 20, 32 << 20)
@@ -31,3 +32,17 @@ def keep_freed_memory() -> bool:
         return False
     is_large = any(mallopt(_MMAP_THRESHOLD, size) for size in _LARGEST_BYTES)
     return is_large and bool(mallopt(_TRIM_THRESHOLD, _KEPT_BYTES))
+
+
+def release_freed_memory() -> None:
+    """Gives back to the system what reading the rows has left: no step will need it.
+
+    Arrow keeps what its batches took, and the C library what is kept for a step.
+    """
+    if "pyarrow" in sys.modules:
+        import pyarrow as pa
+
+        pa.default_memory_pool().release_unused()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

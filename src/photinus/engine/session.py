@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import re
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +16,7 @@ from photinus.engine.java import ensure_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["interruptible", "is_connect", "session_warnings", "spark_session"]
+__all__ = ["is_connect", "session_warnings", "spark_session"]
 
 _RETRIES: Final = 20  # far more, and one bad row in a query of the user's is tried for minutes
 _OF_OTHERS: Final = ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_REMOTE")
@@ -29,34 +26,6 @@ _THEIRS: Final = (
     "spark.authenticate.secret, in spark-defaults.conf of the folder SPARK_CONF_DIR"
 )
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt, and nothing else.
-
-    Spark's own handler first asks Java to cancel all jobs: workers would be gone before their
-    last checkpoint, and where Java is not ready the question fails with another error.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    was_hit = False
-
-    def hit(*_: object) -> None:
-        nonlocal was_hit
-        was_hit = True
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, hit)
-    try:
-        yield
-    except Exception as error:
-        if was_hit:  # what a call that was cut short fails with
-            raise KeyboardInterrupt from error
-        raise
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def spark_session(
@@ -118,11 +87,12 @@ def is_connect(spark: SparkSession) -> bool:
     return not hasattr(spark, "_jsparkSession")
 
 
-def session_warnings(spark: SparkSession) -> list[str]:
+def session_warnings(spark: SparkSession, *, has_view: bool = False) -> list[str]:
     """Returns what in a session of the user's own may hurt a long run, a sentence each.
 
     Args:
         spark: Any session, classic or Connect.
+        has_view: A live view of the run is drawn, which Spark's progress bar would write over.
     """
 
     def setting(key: str, default: str) -> str:
@@ -142,7 +112,7 @@ def session_warnings(spark: SparkSession) -> list[str]:
             "spark.speculation starts copies of slow workers, which are only turned away; "
             "start the application with spark.speculation=false"
         )
-    if setting("spark.ui.showConsoleProgress", "false") == "true":
+    if has_view and setting("spark.ui.showConsoleProgress", "false") == "true":
         warnings.append(
             "Spark's progress bar writes over the live view; "
             "start the application with spark.ui.showConsoleProgress=false"
@@ -168,13 +138,19 @@ def _failures(master: str, setting: str) -> int:
     return int(setting)
 
 
+def _is_screen() -> bool:
+    """Tells whether what Java writes to standard error is seen by somebody."""
+    return os.isatty(2)
+
+
 def _settings(workers: int) -> dict[str, str]:
     return {
         "spark.master": f"local[{workers},{_RETRIES}]",
         "spark.task.maxFailures": str(_RETRIES),
         "spark.speculation": "false",
         "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
+        # the command line, which draws a view of its own, sends standard error to a file
+        "spark.ui.showConsoleProgress": str(_is_screen()).lower(),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "2g",

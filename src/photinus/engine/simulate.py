@@ -13,6 +13,7 @@ from typing import Any
 
 from photinus.core.errors import FencedError, RunFailedError, UsageError
 from photinus.core.seeds import backoff
+from photinus.core.threads import threads_held
 from photinus.engine.faults import COPY, CUT, FREEZE, KILL, SLOW, SLOW_LINK, Fault
 from photinus.engine.victim import Victim
 from photinus.engine.world import World
@@ -21,10 +22,11 @@ from photinus.nodes.desk import Desk
 from photinus.nodes.life import Ask, Close, Hello, Life, Part
 from photinus.nodes.loop import Exchange, Measured, News, Snapshot, Stepped
 from photinus.nodes.mail import Seat
-from photinus.nodes.peers import COORDINATOR, Addressed
+from photinus.nodes.peers import COORDINATOR, OTHERS, PEERS, Addressed
 from photinus.nodes.program import Program
 from photinus.nodes.voice import Voice
 from photinus.transport.frames import Frame
+from photinus.transport.mesh import is_same
 
 __all__ = ["HEAD_BYTES", "TICK_SECONDS", "Simulation"]
 
@@ -33,11 +35,36 @@ HEAD_BYTES = 256
 """What a frame weighs beside its arrays."""
 
 
+@dataclass(slots=True)
+class _Road:
+    """One direction of a worker's link to the network, with a line to each whom it speaks to.
+
+    Parameters pass one after the other. Other frames do not wait for those of other lines: packets
+    of all lines take turns.
+    """
+
+    free_at: float = 0.0
+    """When all parameters have passed."""
+    lines: dict[int, float] = field(default_factory=dict)
+    """With whom -> when the last frame of that line had passed: a line keeps its order."""
+
+    def passed(self, line: int, frame: Frame, rate: float, now: float) -> float:
+        """Returns when a frame will have passed."""
+        seconds = (HEAD_BYTES + sum(a.nbytes for a in frame.arrays)) / rate
+        begins = max(now, self.lines.get(line, 0.0))
+        if frame.arrays and frame.kind != "meet":  # which holds a weight for each member
+            begins = max(begins, self.free_at)
+            self.free_at = begins + seconds
+        self.lines[line] = begins + seconds
+        return begins + seconds
+
+
 @dataclass(eq=False)
 class _Node:
     """A worker in one life: its generator, and what it waits for."""
 
     slot: int
+    attempt: str
     life: Life
     voice: Voice
     ask: Ask | None = None
@@ -51,8 +78,10 @@ class _Node:
     """What it said while it was cut off."""
     slowed: float = 1.0
     up_rate: float = 0.0
-    up_free_at: float = 0.0
-    down_free_at: float = 0.0
+    up: _Road = field(default_factory=_Road)
+    down: _Road = field(default_factory=_Road)
+    coming: list[Frame] = field(default_factory=list)
+    """What others and the coordinator said that is on its way to it."""
 
 
 class Simulation:
@@ -119,7 +148,7 @@ class Simulation:
         )
         life = victim.life(self.program, slot, self.parts[slot])
         seat = Seat(desk.run, desk.term, 0, slot)
-        node = _Node(slot, life, Voice(seat, about), up_rate=self.up_rate)
+        node = _Node(slot, attempt, life, Voice(seat, about), up_rate=self.up_rate)
         self.nodes[slot] = self._by_address[attempt] = node
         self.at(0, self._pump, node, None)
 
@@ -172,7 +201,8 @@ class Simulation:
 
     def _hang_up(self, node: _Node) -> None:
         """Its connection closes, behind all that was said on it."""
-        last = max(0.0, node.up_free_at - self.now) + self.world.latency_seconds
+        passed = node.up.lines.get(COORDINATOR, 0.0)
+        last = max(0.0, passed - self.now) + self.world.latency_seconds
         lease = node.voice.seat.lease
         self.at(last, lambda: self.coordinator.gone(node.slot, lease, self.now))
 
@@ -203,11 +233,12 @@ class Simulation:
         Raises:
             RunFailedError: the run ended without a result.
         """
-        while self._queue and self._queue[0][0] <= until and not self.coordinator.is_over:
-            self.now, _, call, arguments = heapq.heappop(self._queue)
-            call(*arguments)
-            if self.coordinator.is_between_passes:
-                self._next_pass()
+        with threads_held(self.program.threads):
+            while self._queue and self._queue[0][0] <= until and not self.coordinator.is_over:
+                self.now, _, call, arguments = heapq.heappop(self._queue)
+                call(*arguments)
+                if self.coordinator.is_between_passes:
+                    self._next_pass()
         if self.coordinator.failure:
             raise RunFailedError(self.coordinator.failure)
         return self.coordinator.result
@@ -224,10 +255,22 @@ class Simulation:
     def _tick(self) -> None:
         for node in [*self.nodes.values(), *self.standbys]:
             if not (node.is_dead or node.is_frozen or node.is_cut):
-                seat = node.voice.seat
-                self.coordinator.fence.heard(seat.frame("beat"), self.now)
+                beat = node.voice.seat.frame("beat", note={"attempt": node.attempt})
+                self.at(self.world.latency_seconds, self._hear, beat)
+                self._look_at_bytes(node)
         self._carry(self.coordinator.tick(self.now))
         self.at(TICK_SECONDS, self._tick)
+
+    def _look_at_bytes(self, node: _Node) -> None:
+        """As the service of real links does: bytes of frames that are on their way."""
+        fence, seat = self.coordinator.fence, node.voice.seat
+        is_up, is_down = node.up.free_at > self.now, node.down.free_at > self.now
+        if self.nodes[node.slot] is not node:
+            return
+        if is_up:
+            fence.sent_bytes(node.slot, seat.lease, self.now)
+        if is_up or is_down:
+            fence.moved(node.slot, self.now)
 
     def _pump(self, node: _Node, answer: Any, lost: FencedError | None = None) -> None:  # noqa: ANN401
         """Lets a life go on until it has to wait."""
@@ -244,7 +287,8 @@ class Simulation:
                 self.steps[node.slot] += 1
                 node.voice.stepped(ask)
                 batch = self.program.phases[node.voice.seat.phase].stage.batch_size
-                seconds = self.world.step(node.slot) * max(1.0, ask.examples / batch)
+                share = ask.examples * self.program.workers / batch
+                seconds = self.world.step(node.slot) * max(1.0, share)
                 return self.at(seconds * node.slowed, self._stepped, node)
             frame = self._said(node, ask)
             is_told = isinstance(ask, (Snapshot, Measured))
@@ -276,13 +320,20 @@ class Simulation:
             if to == COORDINATOR:
                 self._send(node, frame)
                 continue
-            node.up_free_at = self._passed(node.up_free_at, frame, node.up_rate)
+            address = node.voice.peers.addresses.get(to, "")
+            other = self._by_address.get(address)
+            coming = [f for f in other.coming if f.slot == node.slot] if other else []
+            if any(is_same(frame, f) for f in coming):
+                continue  # as a line of a mesh does
+            passed = self._passed(node, to, frame)
             if self._is_lost() or node.is_cut or {node.slot, to} in self._cut:
                 self.lost_among_workers += frame.kind == "publish"
                 continue
             for _ in range(self._copies()):
-                arrives = node.up_free_at + self.world.latency_seconds - self.now
-                self.at(arrives, self._drop_in, node.voice.peers.addresses.get(to, ""), frame)
+                arrives = passed + self.world.latency_seconds - self.now
+                self.at(arrives, self._drop_in, address, frame)
+                if other is not None:
+                    other.coming.append(frame)
 
     def _drop_in(self, address: str, frame: Frame) -> None:
         """A frame of another worker arrives where it was sent to."""
@@ -290,14 +341,16 @@ class Simulation:
         if node is None or node.is_dead:
             return
         if node.is_cut:
+            node.coming.remove(frame)
             self.lost_among_workers += frame.kind == "publish"
             return
         if node.is_frozen:
             return self.at(TICK_SECONDS, self._drop_in, address, frame)
-        node.down_free_at = self._passed(node.down_free_at, frame, self.down_rate, is_new=False)
-        self.at(node.down_free_at - self.now, self._read, node, frame)
+        read_at = node.down.passed(frame.slot, frame, self.down_rate, self.now)
+        self.at(read_at - self.now, self._read, node, frame)
 
     def _read(self, node: _Node, frame: Frame) -> None:
+        node.coming.remove(frame)
         if not node.is_dead:
             self._post(node, node.voice.peers.hear(frame))
 
@@ -307,31 +360,36 @@ class Simulation:
         is_open = node.said is frame or under_way is frame
         if node.is_dead or not (is_open or frame.kind == "state"):
             return
-        if not node.is_frozen:
+        # what is on its way, or whose answer is, is not said once more
+        is_moving = tries and max(node.up.free_at, node.down.free_at) > self.now
+        if not (node.is_frozen or is_moving):
             self._send(node, frame)
         if is_open and (self.faults.lost.is_some or isinstance(node.ask, Hello)):
             again = self.world.resend_seconds * backoff(tries, node.slot)
-            self.at(again, self._say, node, frame, tries + 1)
+            sent = max(0.0, node.up.free_at - self.now)
+            self.at(sent + again, self._say, node, frame, tries + 1)
 
     def _send(self, node: _Node, frame: Frame) -> None:
         if node.is_cut:
             node.held += [frame] if all(frame is not other for other in node.held) else []
             return
         # one line each way: what is said first arrives first
-        node.up_free_at = self._passed(node.up_free_at, frame, node.up_rate)
+        passed = self._passed(node, COORDINATOR, frame)
         if self._is_lost():
             return
         for _ in range(self._copies()):
-            self.at(node.up_free_at + self.world.latency_seconds - self.now, self._hear, frame)
+            self.at(passed + self.world.latency_seconds - self.now, self._hear, frame)
 
     def _copies(self) -> int:
         return 1 + self.faults.doubled.falls_on(self.messages, "doubled")
 
-    def _passed(self, free_at: float, frame: Frame, rate: float, *, is_new: bool = True) -> float:
-        """Returns when a line that is free at a time has let a frame through."""
-        size = HEAD_BYTES + sum(a.nbytes for a in frame.arrays)
-        self.bytes += size if is_new else 0
-        return max(free_at, self.now) + size / rate
+    def _passed(self, node: _Node, to: int, frame: Frame) -> float:
+        """Returns when a frame of a worker's has left it."""
+        self._weigh(frame)
+        return node.up.passed(to, frame, node.up_rate, self.now)
+
+    def _weigh(self, frame: Frame) -> None:
+        self.bytes += HEAD_BYTES + sum(a.nbytes for a in frame.arrays)
 
     def _is_lost(self) -> bool:
         self.messages += 1
@@ -347,16 +405,24 @@ class Simulation:
                     self._deliver(node, frame)
 
     def _deliver(self, node: _Node, frame: Frame) -> None:
-        node.down_free_at = self._passed(node.down_free_at, frame, self.down_rate)
+        if any(frame is other for other in node.coming):
+            return  # asked for once more while it is on its way
+        self._weigh(frame)
+        passed = node.down.passed(COORDINATOR, frame, self.down_rate, self.now)
         if not self._is_lost():
-            arrives = node.down_free_at + self.world.latency_seconds - self.now
+            arrives = passed + self.world.latency_seconds - self.now
+            node.coming.append(frame)
             self.at(arrives, self._answer, node, frame)
 
     def _answer(self, node: _Node, frame: Frame) -> None:
+        if node.is_frozen and not (node.is_dead or node.is_cut):
+            return self.at(TICK_SECONDS, self._answer, node, frame)
+        node.coming.remove(frame)
         if node.is_dead or node.is_cut:
             return
-        if node.is_frozen:
-            return self.at(TICK_SECONDS, self._answer, node, frame)
+        if frame.kind in OTHERS:
+            arriving = [f.slot for f in node.coming if f.kind in PEERS]
+            node.voice.peers.nears(arriving)
         self._post(node, node.voice.peers.told(frame))
         try:
             if not node.voice.answers(node.ask, node.said, frame):

@@ -55,9 +55,6 @@ class SimulatedEngine(Engine):
         if not isinstance(data, ArrayData):
             got = type(data).__name__
             raise UsageError("the simulator reads arrays", got=got, do="use the Spark engine")
-        import torch
-
-        torch.set_num_threads(program.threads)
         faults = self.world.faults
         rows = [Rows.of(*part, scale=data.scale) for part in dealt(data, program, faults)]
         parts = [part_of(rows[s % len(rows)], program) for s in range(program.workers)]

@@ -6,10 +6,12 @@ alone, takes its slot with a higher lease, and goes on; the others never stop.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,8 +20,10 @@ import numpy as np
 
 from photinus.core.errors import LinkLostError, NotReadyError, UsageError, message
 from photinus.core.events import Warned
+from photinus.core.signals import interruptible
+from photinus.core.threads import threads_held
 from photinus.engine.afar import Afar
-from photinus.engine.base import ArrayData, Assignment, Engine, part_of
+from photinus.engine.base import ArrayData, Assignment, Engine, part_of, trained_in
 from photinus.engine.errand import Errand
 from photinus.engine.executor import end_executor
 from photinus.engine.faults import Faults, faults_of
@@ -27,7 +31,8 @@ from photinus.engine.hall import Hall
 from photinus.engine.harm_driver import DriverHarm
 from photinus.engine.harm_rows import harmed_batches
 from photinus.engine.hosted import Hosted
-from photinus.engine.session import interruptible, is_connect, session_warnings, spark_session
+from photinus.engine.session import is_connect, session_warnings, spark_session
+from photinus.engine.spark_deaths import Deaths
 from photinus.engine.spark_job import (
     SparkJob,
     check_size,
@@ -36,12 +41,20 @@ from photinus.engine.spark_job import (
     told_by_a_task,
 )
 from photinus.engine.spark_moves import Departures, Moves
-from photinus.engine.spark_slots import Starving, held_slots, taken_slots
+from photinus.engine.spark_slots import Absent, Starving, held_now, held_slots, taken_slots
 from photinus.feed.arrow import ColumnSpec
 from photinus.feed.base import Array
 from photinus.feed.checks import RowChecks, Sieve
 from photinus.feed.rows import Rows, span_of
-from photinus.feed.spark import ONE_PROCESS, columns, kept, partitioned
+from photinus.feed.spark import (
+    ONE_PROCESS,
+    Keeper,
+    once,
+    partitioned,
+    selected,
+    shape_of,
+    shuffled,
+)
 from photinus.feed.spool import Budget, gather
 from photinus.feed.stream import StreamFeed
 from photinus.nodes.coordinator import Result
@@ -52,7 +65,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["FrameData", "SparkEngine", "check_slots", "frame_of", "slots_of"]
+__all__ = ["FrameData", "SparkEngine", "check_slots", "frame_of", "free_slots", "slots_of"]
 
 _SCHEMA = "slot int, rows long, streams boolean"
 _SLOT = ("executor.cores", "task.cpus")
@@ -71,6 +84,7 @@ class FrameData:
         scale: features are handed out as float32(features) · scale; None as they are.
         checks: what every row must be.
         budget: of memory and disk, for each worker.
+        shape: of one row's features, where it is known: else the first row is asked for.
     """
 
     frame: DataFrame
@@ -79,6 +93,7 @@ class FrameData:
     scale: float | None = None
     checks: RowChecks = field(default_factory=RowChecks)
     budget: Budget = field(default_factory=Budget)
+    shape: tuple[int, ...] = ()
 
 
 class SparkEngine(Engine):
@@ -109,47 +124,74 @@ class SparkEngine(Engine):
         harm = DriverHarm(self._faults, assignment)
         assignment = harm.assignment
         check_slots(spark, workers)
-        data = _framed(spark, assignment.data, assignment.program)
-        frame, spec = queried(spark, lambda: columns(data.frame, data.features, data.label))
-        spec = replace(spec, scale=data.scale)
-        for text in session_warnings(spark):
+        for text in session_warnings(spark, has_view=assignment.has_view):
             assignment.emit(Warned(text=text))
+        data = _framed(spark, assignment.data, assignment.program)
+        frame, spec = selected(data.frame, data.features, data.label)
+        is_own = isinstance(assignment.data, ArrayData)  # then to run it again costs little
+        with nullcontext(frame) if is_own else once(frame) as rows:
+            shape = data.shape or queried(spark, lambda: shape_of(rows, spec))
+            spec = replace(spec, scale=data.scale, shape=shape)
+            return self._over(spark, assignment, harm, replace(data, frame=rows), spec)
+
+    def _over(
+        self,
+        spark: SparkSession,
+        assignment: Assignment,
+        harm: DriverHarm,
+        data: FrameData,
+        spec: ColumnSpec,
+    ) -> Result:
+        """Trains over rows that are selected, `data.frame`, and are what `spec` says."""
+        workers, frame = assignment.program.workers, data.frame
         host = str(spark.conf.get("spark.driver.host", "127.0.0.1"))
         of = spark if is_connect(spark) else spark.sparkContext
 
-        def job(errand: Errand | Hosted, counted: Mapping[int, int] | None = None) -> SparkJob:
+        def job(
+            rows: DataFrame, errand: Errand | Hosted, counted: Mapping[int, int] | None = None
+        ) -> SparkJob:
             task = _task(_Reads(errand, spec, data.checks, data.budget, counted))
             check_size(task)
 
             def act() -> list[Any]:  # a plan that failed gives the same error again, and no job
-                return frame.mapInArrow(task, _SCHEMA).collect()
+                return rows.mapInArrow(task, _SCHEMA).collect()
 
             return SparkJob(of, act, assignment.run.hex())
 
         if is_connect(spark):
             if not isinstance(assignment.data, ArrayData):  # arrays were dealt out already
-                frame = partitioned(frame, workers)
+                frame = partitioned(frame, workers)  # by a shuffle: no skew is left
             with Afar(assignment) as afar, harm:
-                first = job(afar.hosted(self._faults, host))
+                first = job(frame, afar.hosted(self._faults, host))
                 emit, stopped = assignment.emit, afar.stopped
                 see_through(afar, first, emit, follow=told_by_a_task, stopped=stopped)
                 return afar.result()
         application, slots = spark.sparkContext.applicationId, partial(slots_of, spark)
+        absent = Absent(spark.sparkContext, workers, slots)
+        assignment = replace(assignment, advice=absent.advice)
         held = held_slots(application, workers, slots, assignment.emit)
-        rows = kept(partitioned(frame, workers))
         others = taken_slots(spark.sparkContext, *self._faults.taken())
-        with held, rows as frame, Hall(assignment, host) as hall, others, harm:
-            passes = _Passes(hall, lambda c: job(hall.errand(self._faults), c), assignment)
+        assignment = replace(assignment, can_shuffle=isinstance(assignment.data, FrameData))
+        threads = threads_held(assignment.program.threads)
+        with held, threads, Keeper() as rows, Hall(assignment, host) as hall, others, harm:
+            rows.keep(partitioned(frame, workers))
+
+            def make(counted: Mapping[int, int] | None) -> SparkJob:
+                return job(rows.frame, hall.errand(self._faults), counted)
+
+            passes = _Passes(hall, make, assignment, lambda: rows.keep(shuffled(frame, workers)))
             moves = Moves(Departures(spark.sparkContext), hall, assignment.emit)
-            starving = Starving(hall.starved, assignment.emit)
+            starving, deaths = Starving(hall.starved, assignment.emit), Deaths(hall)
 
             def beside(job: SparkJob) -> None:
+                absent.look(job)
+                deaths.look(job)
                 moves.look(job.stages)
                 starving.look(job)
 
             see_through(
                 hall,
-                job(hall.errand(self._faults)),
+                make(None),
                 assignment.emit,
                 follow=passes.next,
                 stopped=hall.stopped,
@@ -168,6 +210,7 @@ def _framed(spark: SparkSession, data: Any, program: Program) -> FrameData:  # n
             label=None if data.labels is None else "label",
             scale=data.scale,
             checks=replace(data.checks, shape=None),
+            shape=(math.prod(data.features.shape[1:]),) if data.features.ndim > 1 else (),
         )
     raise UsageError("the Spark engine reads DataFrames and arrays", got=type(data).__name__)
 
@@ -234,7 +277,9 @@ class _Reads:
         nothing = replace(self.budget, memory_bytes=0, disk_bytes=0)
         budget = nothing if slot in counted else self.budget
         batches = harmed_batches(batches, self.errand.faults, slot)
-        rows = gather(batches, self.spec, Sieve(self.checks, slot), budget)
+        program = self.errand.program
+        sieve = Sieve(self.checks, slot, lambda: trained_in(program))
+        rows = gather(batches, self.spec, sieve, budget)
         if isinstance(rows, Rows):
             part = part_of(rows, self.errand.program)
             return (part if self.counted is None else replace(part, passes=1)), False
@@ -290,22 +335,30 @@ def _task(reads: _Reads) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Rec
 
 
 class _Passes:
-    """Where rows stream, every pass over them is a job of its own.
+    """Where rows stream, every pass over them is a job of its own; so is training after a shuffle.
 
     All are jobs of one term: the coordinator lives here and lost nothing, and leases fence what an
     older job left behind.
     """
 
     def __init__(
-        self, hall: Hall, make: Callable[[Mapping[int, int] | None], SparkJob], of: Assignment
+        self,
+        hall: Hall,
+        make: Callable[[Mapping[int, int] | None], SparkJob],
+        of: Assignment,
+        shuffle: Callable[[], None],
     ) -> None:
-        self._hall, self._make, self._of = hall, make, of
+        self._hall, self._make, self._of, self._shuffle = hall, make, of, shuffle
         self._counted: Mapping[int, int] = {}
 
     def next(self, job: SparkJob) -> SparkJob | None:
         """Returns the job of the next pass; None where the last one is not over."""
         if not self._hall.is_between_passes or job.error is not None:
             return None
+        if self._hall.wants_shuffle:
+            self._shuffle()
+            self._hall.next_pass()
+            return self._make(None)
         streams = {row["slot"]: row["rows"] for row in job.rows if row["streams"]}
         if streams != self._counted:
             _check_passes(streams, self._of)
@@ -345,6 +398,20 @@ def check_slots(spark: SparkSession, workers: int) -> None:
             got=f"{slots} slots",
             do=f"use workers={slots} or fewer, or give the application more cores",
         )
+
+
+def free_slots(spark: SparkSession, most: int) -> int:
+    """Returns how many tasks can start now, from 1 to `most`; `most` where that has no bound.
+
+    Args:
+        spark: the session.
+        most: how many are wanted.
+    """
+    slots = slots_of(spark)
+    if slots is None:
+        return most
+    taken = 0 if is_connect(spark) else held_now(spark.sparkContext.applicationId)
+    return max(1, min(most, slots - taken))
 
 
 def slots_of(spark: SparkSession) -> int | None:

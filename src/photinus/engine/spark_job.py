@@ -6,12 +6,14 @@ import contextlib
 import re
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from photinus.core.errors import DataError, NotReadyError, RunFailedError, UsageError, message
 from photinus.core.events import Event, Warned
+from photinus.core.signals import stopped_by
 from photinus.engine.base import MEMORY_RAN_OUT
 from photinus.engine.errand import told_error
 from photinus.engine.session import is_connect
@@ -26,10 +28,12 @@ _T = TypeVar("_T")
 __all__ = [
     "MAX_CLOSURE_BYTES",
     "Awaited",
+    "Failures",
     "SparkJob",
     "cause_of",
     "check_size",
     "cure_of",
+    "is_lost",
     "queried",
     "see_through",
     "told_by_a_task",
@@ -45,12 +49,33 @@ _FAILURES = 3
 """So often every task may fail before the first worker has come."""
 _FIRST_SLOTS = 32
 """Where there are more, so many are looked at: Spark begins with the first."""
-_LOOKED_AT = 100
+_LOOKED_AT, _MOST_TASKS = 100, 10_000
+_UNSEEN = re.compile("ExecutorLostFailure|TaskKilled")
 _POOL = "spark.scheduler.pool"
 _REFUSED = re.compile(r"photinus\.core\.errors\.(\w+): (.*)")
 _ERROR = re.compile(r"[\w.]+(Error|Exception)(:|$)")
 _CRASHED = re.compile(r"Lost task (\d+)\..*Python worker exited unexpectedly \(crashed\)(?!:)")
-_KILLED = re.compile(r"Python worker exited|was killed, or crashed|ExecutorLostFailure")
+_KILLED = re.compile(
+    "Python worker exited|was killed, or crashed|ExecutorLostFailure"
+    # as Spark meets it where it hands rows to the process that is gone
+    "|Broken pipe|Connection reset"
+)
+_MOST_LOST = 12
+"""So often one task may lose its process before any worker has come; Spark's own limits are lower
+in a session that nobody made for training, and a job that it gives up is submitted again."""
+
+
+class Failures(NamedTuple):
+    """Attempts at a job's tasks that have failed, by what failed."""
+
+    own: int
+    """What the task ran, in all."""
+    most: int
+    """Likewise, of the one task that failed most often."""
+    lost: int
+    """The process or its executor, of the one task that lost it most often."""
+    reason: str
+    """In one line, of the last that was the task's own, else of the last."""
 
 
 class Awaited(Protocol):
@@ -91,6 +116,8 @@ class SparkJob(threading.Thread):
         self._session: Any = of if self._context is None else None
         asked_by = getattr(of, "getLocalProperty", lambda _: None)
         self._pool = asked_by(_POOL)  # of the thread that asks for the job
+        self._said: dict[int, tuple[tuple[int, int], str]] = {}
+        """Attempt that failed -> its stage and task, and what Spark says of it."""
 
     def again(self) -> SparkJob:
         """Returns the same job, not yet started."""
@@ -126,8 +153,37 @@ class SparkJob(threading.Thread):
             return True
 
     def failures(self) -> int:
-        """Returns how many tasks have failed so far; Spark starts each again without a word."""
+        """Returns how many attempts have failed so far; Spark makes another without a word."""
         return sum(info.numFailedTasks for info in self._stages().values())
+
+    def failed(self) -> Failures:
+        """Returns by what its tasks have failed: a process that is lost says nothing of a task."""
+        stages = {stage: info.numFailedTasks for stage, info in self._stages().items()}
+        if sum(stages.values()) > len(self._said):
+            for stage in (stage for stage, count in stages.items() if count):
+                self._look(stage)
+        own = [(task, text) for task, text in self._said.values() if not is_lost(text)]
+        lost = [task for task, text in self._said.values() if is_lost(text)]
+        said = [text for _, text in own] or [text for _, text in self._said.values()]
+        return Failures(
+            # where Spark does not say what failed, all counts
+            len(own) if self._said else sum(stages.values()),
+            max(Counter(task for task, _ in own).values(), default=0),
+            max(Counter(lost).values(), default=0),
+            cause_of(said[-1]) if said else "",
+        )
+
+    def _look(self, stage: int) -> None:
+        """Notes what Spark says of a stage's attempts."""
+        # the store is Spark's own and may change: without it nothing is said of them
+        with contextlib.suppress(Exception):
+            tasks = self._context._jsc.sc().statusStore().taskList(stage, 0, _LOOKED_AT)
+            for task in (tasks.apply(i) for i in range(tasks.size())):
+                if task.taskId() in self._said or str(task.status()) != "FAILED":
+                    continue
+                text = task.errorMessage()
+                place = stage, int(task.index())
+                self._said[task.taskId()] = place, str(text.get()) if text.isDefined() else ""
 
     def running(self) -> int:
         """Returns how many tasks run now; of Connect that is not known."""
@@ -135,18 +191,22 @@ class SparkJob(threading.Thread):
 
     def reason(self) -> str:
         """Returns why a task failed, in one line; nothing where Spark does not say."""
-        for stage, info in self._stages().items():
-            # the store is Spark's own and may change: without it the reason is left out
+        return self.failed().reason
+
+    def ended(self) -> list[tuple[int, str]]:
+        """Returns the partition and the attempt of each task that failed in its Python process.
+
+        Without those of executors that Spark has lost sight of: their processes may live.
+        """
+        found = []
+        for stage in self._stages():
+            # as of `reason`
             with contextlib.suppress(Exception):
-                tasks = self._context._jsc.sc().statusStore().taskList(stage, 0, _LOOKED_AT)
-                said = [
-                    tasks.apply(i).errorMessage()
-                    for i in range(tasks.size() if info.numFailedTasks else 0)
-                ]
-                found = [text.get() for text in said if text.isDefined()]
-                if found:
-                    return cause_of(found[-1])
-        return ""
+                tasks = self._context._jsc.sc().statusStore().taskList(stage, 0, _MOST_TASKS)
+                for task in (tasks.apply(i) for i in range(tasks.size())):
+                    if task.status() == "FAILED" and not _UNSEEN.search(_said(task)):
+                        found.append((int(task.partitionId()), str(task.taskId())))
+        return found
 
     def cure(self, reason: object) -> str:
         """Returns what to do about a failure of its processes; nothing where that is not known."""
@@ -167,6 +227,12 @@ class SparkJob(threading.Thread):
         return {stage: info for stage, info in found.items() if info is not None}
 
 
+def _said(task: Any) -> str:  # noqa: ANN401 - Spark's TaskData
+    """Returns what a task failed with; nothing where it did not."""
+    text = task.errorMessage()
+    return str(text.get()) if text.isDefined() else ""
+
+
 def cause_of(error: object) -> str:
     """Returns the line of Spark's long error that names the cause.
 
@@ -184,6 +250,19 @@ def cause_of(error: object) -> str:
     python = [line for line in lines if _ERROR.match(line)]
     named = [line for line in lines if "Error" in line or "Exception" in line]
     return (python or named or lines or [type(error).__name__])[-1][:300]
+
+
+def is_lost(error: object) -> bool:
+    """Tells whether a task's process or executor was lost, so that its rows are not to blame.
+
+    Example:
+        >>> is_lost("org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)")
+        True
+    """
+    text = str(error)
+    # a daemon that was killed closes the connection over which it was asked for a process
+    is_daemon = "EOFException" in text and "PythonWorkerFactory" in text
+    return bool(_KILLED.search(text)) or (is_daemon and "Error from python worker" not in text)
 
 
 def cure_of(reason: object, master: str) -> str:
@@ -219,7 +298,8 @@ def told_by_a_task(job: SparkJob) -> None:
 def queried(spark: SparkSession, ask: Callable[[], _T]) -> _T:
     """Returns what a query of the user's rows gives; ends one whose tasks fail again and again.
 
-    In a session that is made for training Spark would try each a thousand times.
+    In a session that is made for training Spark would try each a thousand times. A query that Spark
+    gave up since processes were lost is asked again: that says nothing of the rows.
 
     Args:
         spark: the session; of Spark Connect it is just asked.
@@ -227,41 +307,52 @@ def queried(spark: SparkSession, ask: Callable[[], _T]) -> _T:
 
     Raises:
         DataError: the rows are refused where they are read, or cannot be read.
+        NotReadyError: the processes that read them are lost again and again.
     """
     if is_connect(spark):
         return ask()
-    job = SparkJob(spark.sparkContext, lambda: [ask()], f"photinus-{secrets.token_hex(8)}")
+    for _ in range(1 + _AGAIN):
+        job = SparkJob(spark.sparkContext, lambda: [ask()], f"photinus-{secrets.token_hex(8)}")
+        _seen_through(job)
+        if job.error is None:
+            found: _T = job.rows[0]
+            return found
+        if not is_lost(job.error):
+            raise job.error
+        if job.failed().lost > _MOST_LOST:
+            break
+    wrong = "the processes that read the rows were lost again and again"
+    raise NotReadyError(wrong, got=cause_of(job.error), do=job.cure(job.error)) from job.error
+
+
+def _seen_through(job: SparkJob) -> None:
+    """Waits for the end of a query; ends it where a task fails again and again by itself."""
     job.start()
     try:
         while job.is_alive():
             job.join(0.2)
-            failures, reason = _failed(job)
-            if failures > _FAILURES and _ERROR.match(reason):  # a lost executor is no such error
+            failed = _failed(job)
+            if failed.most > _FAILURES and _ERROR.match(failed.reason):
                 do = "look at how the DataFrame is made"
-                raise DataError("the rows cannot be read", got=reason, do=do)
+                raise DataError("the rows cannot be read", got=failed.reason, do=do)
     finally:
         if job.is_alive():
             job.cancel()
             job.join(_LEAVE_SECONDS)
     told_by_a_task(job)
-    if job.error is not None:
-        raise job.error
-    found: _T = job.rows[0]
-    return found
 
 
-def _failed(job: SparkJob) -> tuple[int, str]:
-    """Returns how many tasks have failed, and why.
+def _failed(job: SparkJob) -> Failures:
+    """Returns by what tasks have failed.
 
     Raises:
         DataError: a row was refused where it is read, as it will be at every retry.
     """
-    failures = job.failures()
-    reason = job.reason() if failures else ""
-    found = _REFUSED.search(reason)
+    failed = job.failed()
+    found = _REFUSED.search(failed.reason)
     if found and found[1] == DataError.__name__:
         raise DataError(found[2])
-    return failures, reason
+    return failed
 
 
 def check_size(task: object) -> None:
@@ -288,7 +379,7 @@ def see_through(
     emit: Callable[[Event], None],
     *,
     follow: Callable[[SparkJob], SparkJob | None] = lambda job: None,  # noqa: ARG005
-    stopped: Callable[[], None] = lambda: None,
+    stopped: Callable[[str], None] = lambda wrong: None,  # noqa: ARG005
     beside: Callable[[SparkJob], None] = lambda job: None,  # noqa: ARG005
 ) -> None:
     """Waits for the end of the run; a job that Spark gave up is submitted again.
@@ -298,7 +389,7 @@ def see_through(
         job: not yet started.
         emit: is told of what is submitted again.
         follow: returns the job that comes after one that ended, if that is no failure.
-        stopped: is called after Ctrl-C, while the workers are still there.
+        stopped: is called after Ctrl-C or SIGTERM with what it was, while workers are still there.
         beside: is called some times a second with the job that runs.
 
     Raises:
@@ -322,8 +413,8 @@ def see_through(
             job = after
             job.start()
         job.join(_LEAVE_SECONDS)
-    except KeyboardInterrupt:
-        stopped()
+    except KeyboardInterrupt as error:
+        stopped(stopped_by(error))
         raise
     finally:
         if job.is_alive():
@@ -356,8 +447,14 @@ def _have_come(meeting: Awaited, job: SparkJob) -> bool:
     leases = [meeting.lease(slot) for slot in range(slots)]
     if all(leases):
         return True
-    failures, reason = _failed(job)
-    if failures > _FAILURES * slots and not any(leases):
+    failed = _failed(job)
+    if any(leases):
+        return False
+    cure = job.cure(failed.reason)
+    if failed.own > _FAILURES * slots:
         wrong = "the tasks of Spark fail before their workers say hello"
-        raise NotReadyError(wrong, got=reason or None, do=job.cure(reason) or "photinus doctor")
+        raise NotReadyError(wrong, got=failed.reason or None, do=cure or "photinus doctor")
+    if failed.lost > _MOST_LOST:
+        wrong = "the processes of Spark's tasks are lost before their workers say hello"
+        raise NotReadyError(wrong, got=failed.reason, do=cure)
     return False

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 from photinus.core.errors import message
 from photinus.core.events import Event, Warned
 from photinus.engine.spark_job import SparkJob
+from photinus.nodes.desk import wait_for_them
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-__all__ = ["Starving", "held_slots", "taken_slots"]
+__all__ = ["Absent", "Starving", "held_now", "held_slots", "taken_slots"]
 
 _NEWS = threading.Condition()
 _HELD: Counter[str] = Counter()
@@ -28,6 +29,12 @@ _HELD: Counter[str] = Counter()
 _LOOK_SECONDS = 0.5
 _STARVED_SECONDS = 120.0
 """So long a worker without a task waits for one; a lost executor may take a minute to replace."""
+
+
+def held_now(application: str) -> int:
+    """Returns how many slots the runs of an application hold."""
+    with _NEWS:
+        return _HELD[application]
 
 
 @contextmanager
@@ -94,6 +101,47 @@ def taken_slots(context: SparkContext, count: int, seconds: float) -> Iterator[N
     finally:
         others.cancel()
         others.join()
+
+
+class Absent:
+    """Knows why workers have not come: by how many tasks of theirs, and of others, run.
+
+    Args:
+        context: the application's.
+        workers: how many there shall be.
+        slots: returns how many there are; None where that has no bound.
+    """
+
+    def __init__(
+        self, context: SparkContext, workers: int, slots: Callable[[], int | None]
+    ) -> None:
+        self._context, self._workers, self._slots = context, workers, slots
+        self._job: SparkJob | None = None
+
+    def look(self, job: SparkJob) -> None:
+        """Notes the job whose tasks the workers are."""
+        self._job = job
+
+    def advice(self) -> str:
+        """Returns what to do about them."""
+        try:
+            ours, all_tasks = (0 if self._job is None else self._job.running()), self._running()
+            slots = self._slots()
+        except Exception:  # Java, or the application, is gone: the run ends with better words
+            return wait_for_them()
+        if ours >= self._workers:
+            return "wait: every worker has its task, and is starting or reads its rows"
+        others = all_tasks - ours
+        if others > 0 and slots is not None and slots - others < self._workers:
+            return f"other jobs hold {others} of {slots} slots: end them, or ask for fewer workers"
+        if slots is not None and slots < self._workers:
+            return f"there are {slots} slots: free slots, or ask for fewer workers"
+        return "wait: slots are free, and Spark is still starting the tasks"
+
+    def _running(self) -> int:
+        tracker = self._context.statusTracker()
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        return sum(stage.numActiveTasks for stage in stages if stage is not None)
 
 
 class Starving:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from photinus.core.errors import NotReadyError, UsageError
 from photinus.core.events import Event, Warned
 from photinus.core.parameters import Vector
+from photinus.core.signals import interruptible
+from photinus.core.threads import threads_held
 from photinus.engine.errand import told_error
 from photinus.engine.hall import Meeting
-from photinus.engine.session import interruptible, is_connect
+from photinus.engine.session import is_connect
 from photinus.engine.spark_job import SparkJob, check_size, see_through
 from photinus.nodes.units import UnitOwner, unit_life
 
@@ -110,8 +112,10 @@ def run_units(parts: Parts, owner: UnitOwner, work: Work, *, security: str, agai
     if not parts.count:
         raise UsageError("there are no partitions", do="look at where the data is read")
     host = parts.context.getConf().get("spark.driver.host", "127.0.0.1")
-    with interruptible(), Meeting(owner, str(host), security) as meeting:
-        call = meeting.call()
+    threads = int(parts.context.getConf().get("spark.task.cpus", "1"))
+    held = threads_held(threads)
+    with interruptible(), held, Meeting(owner, str(host), security) as meeting:
+        call = meeting.call(threads=threads)
 
         def task(unit: int, rows: Iterator[Any]) -> Iterator[Any]:
             from pyspark import TaskContext

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from photinus.core.errors import FencedError
-from photinus.core.parameters import Vector
+from photinus.core.parameters import Layout, Vector
 from photinus.engine.faults import NAN, NO_MEMORY, SLOW, SLOW_LINK, Fault
 from photinus.feed.base import Array
 from photinus.models.base import Batch, Model, Stage
@@ -113,8 +113,15 @@ class _SpoiledStage(Stage):
     def prepare(self, features: Array, history: tuple[Vector, ...]) -> Array:
         return self._stage.prepare(features, history)
 
-    def inner(self) -> Inner:
-        return self._stage.inner()
+    @property
+    def prepares(self) -> bool:
+        return self._stage.prepares
+
+    def preload(self) -> None:
+        self._stage.preload()
+
+    def inner(self, layout: Layout) -> Inner:
+        return self._stage.inner(layout)
 
 
 class _SpoiledModel(Model):

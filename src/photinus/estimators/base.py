@@ -10,6 +10,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,38 +19,35 @@ from pyspark.ml.classification import ClassificationModel, Classifier
 from pyspark.ml.functions import array_to_vector, predict_batch_udf
 from pyspark.ml.linalg import DenseVector
 from pyspark.ml.param.shared import HasProbabilityCol, HasSeed
-from pyspark.ml.util import (
-    DefaultParamsReadable,
-    DefaultParamsWritable,
-    MLReadable,
-    MLWritable,
-)
+from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
 from photinus.core.errors import DataError, UsageError
 from photinus.core.settings import unknown_name
 from photinus.engine.session import is_connect
-from photinus.engine.spark import FrameData, SparkEngine, check_slots
+from photinus.engine.spark import FrameData, SparkEngine, check_slots, free_slots
 from photinus.engine.spark_job import queried
 from photinus.estimators.network import Network, layer_reader, predictor
 from photinus.estimators.params import defaults, plain_job, with_params
-from photinus.estimators.persist import NetworkReader, NetworkWriter
+from photinus.estimators.persist import NetworkReader, NetworkWriter, ParamsReader, ParamsWriter
 from photinus.estimators.rows import MODEL_ROWS, Row
 from photinus.estimators.scoring import scorer
 from photinus.estimators.summary import Evaluation, TrainingSummary
 from photinus.feed.checks import RowChecks
-from photinus.feed.spark import columns, one_column
+from photinus.feed.spark import classes_in, columns, once, one_column, selected, shape_of
+from photinus.models.dbn import DBN
 from photinus.report.interval import error_interval
 from photinus.report.journal import read
 from photinus.run.job import MODELS, Job
-from photinus.run.train import train
+from photinus.run.train import train_draft
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from torch import nn
 
     from photinus.feed.arrow import ColumnSpec
+    from photinus.run.evaluate import Draft
 
 __all__ = ["NetworkClassificationModel", "NetworkClassifier"]
 
@@ -92,63 +90,113 @@ class NetworkClassifier(
     Classifier[Any],
     HasProbabilityCol,
     HasSeed,
-    DefaultParamsWritable,
-    DefaultParamsReadable[Any],
+    MLWritable,
+    MLReadable[Any],
 ):
     """Trains on the tasks of the DataFrame's own session; a subclass says what."""
 
     _usual: ClassVar[Any]
     """The model's settings if nothing is set."""
     _model: ClassVar[type[NetworkClassificationModel]]
+    _counts_outputs: ClassVar[bool]
+    """Whether the model says how many classes there are, if nobody else does."""
+    _more_classes: ClassVar[str]
+    """What to do where a label is too large."""
 
     def __init__(self, **params: Any) -> None:  # noqa: ANN401 - any Params' values
         super().__init__()
         self._start(params, self._usual)
 
+    def write(self) -> ParamsWriter:
+        """Returns the writer: `estimator.write().overwrite().save(path)`."""
+        return ParamsWriter(self)
+
+    @classmethod
+    def read(cls) -> ParamsReader[Any]:
+        """Returns the reader."""
+        return ParamsReader(cls)
+
+    @classmethod
+    def load(cls, path: str, *, trust_code: bool = False) -> Any:  # noqa: ANN401 - as Spark's own
+        """Returns a saved estimator.
+
+        Args:
+            path: where it was saved.
+            trust_code: let `fit` run the code that it names, though this user did not save it here.
+
+        Raises:
+            UsageError: somebody else saved it, and it names code.
+        """
+        return ParamsReader(cls, trust_code=trust_code).load(path)
+
     def _fit(self, dataset: DataFrame) -> NetworkClassificationModel:
         features, label = self.getOrDefault("featuresCol"), self.getOrDefault("labelCol")
-        job = self._job({})  # the Params alone, before any row is looked at
         if not hasattr(dataset, "sparkSession"):
             got = f"{type(dataset).__module__.partition('.')[0]}'s {type(dataset).__name__}"
             do = "spark.createDataFrame(...) makes one"
             raise UsageError("fit takes a DataFrame of Spark", got=got, do=do)
-        spark = dataset.sparkSession
-        check_slots(spark, job.workers)
-        frame, spec = queried(spark, lambda: columns(dataset, features, label))
+        spark, workers = dataset.sparkSession, self.getOrDefault("numWorkers")
+        job = self._job({}, workers)  # the Params alone, before any row is looked at
+        if workers:
+            check_slots(spark, workers)
+        else:
+            workers = free_slots(spark, _batch_size(job.model))
+        frame, spec = selected(dataset, features, label)
         asked = self.getOrDefault("numClasses") if self.isSet("numClasses") else None
-        classes = _classes(frame, str(spec.label), asked)
-        job = self._job(self._sizes(spec.shape, classes))
-        classes = self._outputs(job, spec, classes)
-        data = FrameData(
-            frame=dataset,
-            features=features,
-            label=label,
-            scale=job.data.scale,
-            checks=RowChecks(classes=classes),
-        )
-        with self._folder() as folder:
-            engine = SparkEngine(spark)
-            outcome = train(job, data, folder=folder, engine=engine)
-            kept = outcome.folder if self.getOrDefault("runDir") else None
-            summary = TrainingSummary.of(read(outcome.folder / "events.jsonl"), kept)
-            network = Network.saved(
-                outcome.folder / "model",
-                shape=spec.shape,
-                classes=classes,
+        known = asked or classes_in(dataset, label)
+        with once(frame, always=known is None and not self._counts_outputs) as rows:
+            spec = replace(spec, shape=queried(spark, lambda: shape_of(rows, spec)))
+            if known is None and not self._counts_outputs:
+                known = _classes(rows, str(spec.label))
+            classes = None if known is None else max(2, known)
+            job = self._job(self._sizes(spec.shape, classes or 2), workers)
+            outputs, draft = self._outputs(job, spec, classes)
+            more = "set numClasses to {} or more" if asked else self._more_classes
+            data = FrameData(
+                frame=rows,
+                features=spec.features[0] if len(spec.features) == 1 else list(spec.features),
+                label=spec.label,
                 scale=job.data.scale,
-                seed=job.seed,
+                checks=RowChecks(classes=asked or outputs, more_classes=more),
+                shape=spec.shape,
             )
+            network, summary = self._trained(draft, data, outputs)
         made = self._copyValues(self._model(network))
         made.summary = summary
         return made
 
-    def _job(self, sizes: Mapping[str, Any]) -> Job:
-        """Returns the job that the Params ask for; `sizes` are the model's settings from data.
+    def _trained(
+        self, draft: Draft, data: FrameData, outputs: int
+    ) -> tuple[Network, TrainingSummary]:
+        """Trains on the session's tasks."""
+        job = draft.job
+        with self._folder() as folder:
+            engine = SparkEngine(data.frame.sparkSession)
+            outcome = train_draft(draft, data, folder=folder, engine=engine)
+            kept = outcome.folder if self.getOrDefault("runDir") else None
+            summary = TrainingSummary.of(read(outcome.folder / "events.jsonl"), kept)
+            network = Network.saved(
+                outcome.folder / "model",
+                shape=data.shape,
+                classes=outputs,
+                scale=job.data.scale,
+                seed=job.seed,
+            )
+        return network, summary
+
+    def _job(self, sizes: Mapping[str, Any], workers: int = 0) -> Job:
+        """Returns the job that the Params ask for.
+
+        Args:
+            sizes: the model's settings from data.
+            workers: how many; 0 while that is not known.
 
         Raises:
             UsageError: names the Param that is wrong.
         """
         values = {p.name: self.getOrDefault(p) for p in self.params if self.isSet(p)}
+        workers = workers or values.pop("numWorkers", 0)
+        values |= {"numWorkers": workers} if workers else {}
         try:
             return self._made(values, sizes)
         except UsageError as error:
@@ -193,8 +241,14 @@ class NetworkClassifier(
         """Returns the model's settings that the rows decide."""
 
     @abstractmethod
-    def _outputs(self, job: Job, spec: ColumnSpec, classes: int) -> int:
-        """Returns how many outputs the job's model has for rows of this kind."""
+    def _outputs(self, job: Job, spec: ColumnSpec, classes: int | None) -> tuple[int, Draft]:
+        """Returns how many outputs the job's model has for rows of this kind, and the model.
+
+        Args:
+            job: what is trained.
+            spec: what the rows are.
+            classes: so many are known to be needed; None where the model says it.
+        """
 
     @contextmanager
     def _folder(self) -> Iterator[Path]:
@@ -352,9 +406,32 @@ class NetworkClassificationModel(
         """Returns the reader."""
         return NetworkReader(cls)
 
+    @classmethod
+    def load(cls, path: str, *, trust_code: bool = False) -> Any:  # noqa: ANN401 - as Spark's own
+        """Returns a saved model.
 
-def _classes(frame: DataFrame, label: str, asked: int | None) -> int:
-    """Returns how many classes there are, by one pass over the labels."""
+        Args:
+            path: where it was saved.
+            trust_code: run the code that it names, though this user did not save it here.
+
+        Raises:
+            UsageError: somebody else saved it, and it names code.
+        """
+        return NetworkReader(cls, trust_code=trust_code).load(path)
+
+
+def _batch_size(model: Any) -> int:  # noqa: ANN401 - one of MODELS
+    """Returns the examples of a model's smallest step: more workers have nothing to do in it."""
+    stages = (model.pretraining, model.fine_tuning) if isinstance(model, DBN) else (model,)
+    return min(int(stage.batch_size) for stage in stages)
+
+
+def _classes(frame: DataFrame, label: str) -> int:
+    """Returns how many classes there are, by one pass over the labels.
+
+    Raises:
+        DataError: a label is null, negative or a fraction.
+    """
     y = F.col(f"`{label}`")
     is_bad = y.isNull() | (y < 0) | (y != F.floor(y))
     asking = frame.agg(
@@ -370,11 +447,4 @@ def _classes(frame: DataFrame, label: str, asked: int | None) -> int:
             got=f"{'null' if example is None else example} and {bad - 1} more such",
             do="turn them into indices first, e.g. with StringIndexer",
         )
-    classes = asked or max(2, int(most) + 1)
-    if most >= classes:
-        raise DataError(
-            f"column {label}: labels must be 0..{classes - 1} with numClasses={classes}",
-            got=f"{most:g}",
-            do=f"set numClasses to {int(most) + 1} or more",
-        )
-    return classes
+    return int(most) + 1

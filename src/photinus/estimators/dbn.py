@@ -10,6 +10,7 @@ from photinus.estimators.params import with_params
 from photinus.estimators.rows import DBN_ROWS
 from photinus.feed.arrow import ColumnSpec
 from photinus.models.dbn import DBN
+from photinus.run.evaluate import Draft
 from photinus.run.job import Job
 
 __all__ = ["DBNClassificationModel", "DBNClassifier"]
@@ -36,9 +37,12 @@ class DBNClassifier(NetworkClassifier):
     _usual = DBN()
     _rows = DBN_ROWS
     _model = DBNClassificationModel
+    _counts_outputs = False
+    _more_classes = "set numClasses to {} or more"
 
     def _sizes(self, shape: tuple[int, ...], classes: int) -> dict[str, Any]:
         return {"inputs": math.prod(shape), "classes": classes}
 
-    def _outputs(self, job: Job, spec: ColumnSpec, classes: int) -> int:  # noqa: ARG002
-        return classes
+    def _outputs(self, job: Job, spec: ColumnSpec, classes: int | None) -> tuple[int, Draft]:  # noqa: ARG002
+        assert classes is not None
+        return classes, Draft(job.resolved())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 
 from photinus.core.errors import UsageError
 from photinus.estimators.base import NetworkClassificationModel, NetworkClassifier
@@ -12,6 +13,7 @@ from photinus.estimators.params import with_params
 from photinus.estimators.rows import MODULE_ROWS
 from photinus.feed.arrow import ColumnSpec
 from photinus.models.module import ModuleStage
+from photinus.run.evaluate import Draft
 from photinus.run.job import Job
 
 __all__ = ["TorchClassificationModel", "TorchClassifier"]
@@ -37,13 +39,16 @@ class TorchClassifier(NetworkClassifier):
     _usual = ModuleStage(module="")
     _rows = MODULE_ROWS
     _model = TorchClassificationModel
+    _counts_outputs = True
+    _more_classes = "give the module {} outputs or more"
 
     def _sizes(self, shape: tuple[int, ...], classes: int) -> dict[str, Any]:  # noqa: ARG002
         return {}
 
-    def _outputs(self, job: Job, spec: ColumnSpec, classes: int) -> int:
+    def _outputs(self, job: Job, spec: ColumnSpec, classes: int | None) -> tuple[int, Draft]:
         """Puts two rows of zeros through the module, so that a wrong one is found before all."""
-        module = job.model.build((), job.seed).module.eval()
+        draft = Draft(job.resolved())
+        module: nn.Module = draft.model().module.eval()  # type: ignore[attr-defined]
         is_byte = spec.dtype == "uint8" and job.data.scale is None
         kind = torch.uint8 if is_byte else next(module.parameters()).dtype
         try:
@@ -54,9 +59,9 @@ class TorchClassifier(NetworkClassifier):
                 f"the module {job.model.module} does not take rows of shape {spec.shape}",
                 got=str(error).partition("\n")[0],
             ) from error
-        if len(got) != 2 or got[1] < classes:
+        if len(got) != 2 or got[1] < (classes or 2):
             raise UsageError(
-                f"the module must return one number for each of {classes} classes",
+                f"the module must return one number for each of {classes or 2} classes",
                 got=f"outputs of shape {got[1:]}",
             )
-        return got[1]
+        return got[1], draft

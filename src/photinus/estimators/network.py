@@ -17,6 +17,7 @@ from photinus.checkpoint.files import Tensors, decode, encode
 from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
 from photinus.core.settings import from_dict
+from photinus.core.threads import use_threads
 from photinus.feed.base import Array
 from photinus.feed.rows import scaled
 from photinus.models.dbn import DBN
@@ -128,10 +129,10 @@ def layer_reader(
 
     Args:
         load: returns `meta` and `weights`.
-        threads: of torch, for one task.
+        threads: with which one task computes.
         layer: the submodule's name.
     """
-    torch.set_num_threads(threads)
+    use_threads(threads)
     outputs = Network.of(*load()).outputs(layer)
 
     def read(features: Array) -> Vector:
@@ -148,10 +149,10 @@ def predictor(
 
     Args:
         load: returns `meta` and `weights`.
-        threads: of torch, for one task.
+        threads: with which one task computes.
         names: what is wanted of "raw", "probability" and "prediction".
     """
-    torch.set_num_threads(threads)
+    use_threads(threads)
     network = Network.of(*load())
     outputs = network.outputs()
 

@@ -5,25 +5,28 @@ Everything goes through Spark, so that a model lies wherever Spark can write.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWriter
 
+from photinus.checkpoint.origin import check_code, is_signed, signature_of
 from photinus.core.errors import CheckpointError
 from photinus.estimators.network import Network
 
-__all__ = ["NetworkReader", "NetworkWriter"]
+__all__ = ["NetworkReader", "NetworkWriter", "ParamsReader", "ParamsWriter"]
 
 M = TypeVar("M", bound=MLReadable[Any])
 
 _PART_BYTES = 8 << 20
 """Of a row: Spark moves rows of some megabytes well, and much larger ones badly."""
 _SCHEMA = "part int, bytes binary"
+_MODEL, _PARAMS, _SIGNATURE = "network", "params", "signature"
 
 
 class NetworkWriter(MLWriter):
-    """Writes a model's `metadata` and `data`."""
+    """Writes a model's `metadata` and `data`, signed by this user."""
 
     def __init__(self, model: Any) -> None:  # noqa: ANN401 - any of our models
         super().__init__()
@@ -36,45 +39,109 @@ class NetworkWriter(MLWriter):
             Exception: Spark's own; without `overwrite()`, where something is there already.
         """
         spark, network = self.sparkSession, self._model.network
-        extra = {"network": network.meta()}
-        metadata = DefaultParamsWriter._get_metadata_to_save(self._model, spark, extra)
-        rows = [(i, bytearray(part)) for i, part in enumerate(_parts(network.weights()))]
+        meta, weights = network.meta(), network.weights()
+        extra = {"network": meta, _SIGNATURE: signature_of(_MODEL, _signed(meta, weights))}
         mode = "overwrite" if self.shouldOverwrite else "error"
-        head = spark.createDataFrame([(metadata,)], "value string")
-        head.coalesce(1).write.mode(mode).text(f"{path}/metadata")
+        _write_head(self._model, spark, path, mode, extra)
+        rows = [(i, bytearray(part)) for i, part in enumerate(_parts(weights))]
         data = spark.createDataFrame(rows, _SCHEMA)
         data.coalesce(1).write.mode(mode).parquet(f"{path}/data")
 
 
-class NetworkReader(MLReader[M]):
-    """Reads what `NetworkWriter` wrote.
+class _Reader(MLReader[M]):
+    """Reads what this user has signed, and of others what names no code.
 
     Args:
-        cls: the model's class.
+        cls: the class of what is read.
+        trust_code: run the code that a folder names, though this user did not save it.
     """
 
-    def __init__(self, cls: type[M]) -> None:
+    def __init__(self, cls: type[M], *, trust_code: bool = False) -> None:
         super().__init__()
-        self._cls = cls
+        self._cls, self._trust_code = cls, trust_code
+
+    def _head(self, path: str) -> dict[str, Any]:
+        head: Any = self.sparkSession.read.text(f"{path}/metadata").first()
+        return dict(DefaultParamsReader._parseMetaData(head["value"]))
+
+    def _filled(self, made: Any, metadata: dict[str, Any]) -> M:  # noqa: ANN401
+        made._resetUid(metadata["uid"])
+        DefaultParamsReader.getAndSetParams(made, metadata)
+        filled: M = made
+        return filled
+
+
+class NetworkReader(_Reader[M]):
+    """Reads what `NetworkWriter` wrote."""
 
     def load(self, path: str) -> M:
         """Returns the model.
 
         Raises:
             CheckpointError: another kind of model is there, or its weights are damaged.
+            UsageError: somebody else saved it, and it names code.
         """
-        spark = self.sparkSession
-        head: Any = spark.read.text(f"{path}/metadata").first()
-        metadata = DefaultParamsReader._parseMetaData(head["value"])
+        metadata = self._head(path)
         if "network" not in metadata:
             raise CheckpointError(f"{path} holds no {self._cls.__name__}", got=metadata["class"])
-        parts = spark.read.parquet(f"{path}/data").orderBy("part").collect()
+        parts = self.sparkSession.read.parquet(f"{path}/data").orderBy("part").collect()
         weights = b"".join(bytes(row["bytes"]) for row in parts)
-        model: Any = self._cls(Network.of(metadata["network"], weights))  # type: ignore[call-arg]
-        model._resetUid(metadata["uid"])
-        DefaultParamsReader.getAndSetParams(model, metadata)
-        loaded: M = model
-        return loaded
+        signed = _signed(metadata["network"], weights)
+        if not is_signed(_MODEL, signed, metadata.get(_SIGNATURE)):
+            check_code(metadata["network"], f"the model in {path}", self._trust_code)
+        made = self._cls(Network.of(metadata["network"], weights))  # type: ignore[call-arg]
+        return self._filled(made, metadata)
+
+
+class ParamsWriter(MLWriter):
+    """Writes an estimator's Params, signed by this user: they may name code that `fit` calls."""
+
+    def __init__(self, instance: Any) -> None:  # noqa: ANN401 - any of our estimators
+        super().__init__()
+        self._instance = instance
+
+    def save(self, path: str) -> None:
+        """Writes them below `path`.
+
+        Raises:
+            Exception: Spark's own; without `overwrite()`, where something is there already.
+        """
+        me = self._instance
+        given = {p.name: me.getOrDefault(p) for p in me.params if me.isSet(p)}
+        extra = {_SIGNATURE: signature_of(_PARAMS, given)}
+        mode = "overwrite" if self.shouldOverwrite else "error"
+        _write_head(me, self.sparkSession, path, mode, extra)
+
+
+class ParamsReader(_Reader[M]):
+    """Reads what `ParamsWriter` wrote."""
+
+    def load(self, path: str) -> M:
+        """Returns the estimator.
+
+        Raises:
+            UsageError: somebody else saved it, and it names code.
+        """
+        metadata = self._head(path)
+        if not is_signed(_PARAMS, metadata["paramMap"], metadata.get(_SIGNATURE)):
+            check_code(metadata["paramMap"], f"the estimator in {path}", self._trust_code)
+        return self._filled(self._cls(), metadata)
+
+
+def _signed(meta: dict[str, Any], weights: bytes) -> dict[str, Any]:
+    return {"meta": meta, "tensors": hashlib.sha256(weights).hexdigest()}
+
+
+def _write_head(
+    instance: Any,  # noqa: ANN401 - with Params
+    spark: Any,  # noqa: ANN401 - classic or Connect
+    path: str,
+    mode: str,
+    extra: dict[str, Any],
+) -> None:
+    metadata = DefaultParamsWriter._get_metadata_to_save(instance, spark, extra)
+    head = spark.createDataFrame([(metadata,)], "value string")
+    head.coalesce(1).write.mode(mode).text(f"{path}/metadata")
 
 
 def _parts(data: bytes) -> Iterator[bytes]:

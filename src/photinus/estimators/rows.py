@@ -81,6 +81,11 @@ def _to_json(value: Any) -> dict[str, Any]:  # noqa: ANN401 - what a user may gi
     return plain
 
 
+def _to_shuffle(value: Any) -> str | bool:  # noqa: ANN401 - what a user may give
+    """Returns "auto" or False, also of their text."""
+    return False if str(value).lower() == "false" else str(value)
+
+
 def _falling(peak: float) -> dict[str, Any]:
     return to_dict(Schedule(((0.0, peak), (0.7, peak), (1.0, peak / 20))))
 
@@ -135,7 +140,7 @@ _COMMON_ROWS = (
     *MODEL_ROWS,
     Row(
         name="numClasses",
-        meaning="how many classes there are; left out, the largest label + 1",
+        meaning="how many classes there are; left out, as column, module or labels say",
         convert=_Whole,
     ),
     Row(
@@ -153,9 +158,24 @@ _COMMON_ROWS = (
     ),
     Row(
         name="numWorkers",
-        meaning="tasks of Spark that train at the same time",
+        meaning="tasks of Spark that train at the same time; 0: as many as slots are free, at most "
+        "one for each row of a batch",
         convert=_Whole,
         place="workers",
+        default=0,
+        shape=int,
+    ),
+    Row(
+        name="shuffle",
+        meaning="auto: uneven or sorted partitions are redistributed once; False: left as they are",
+        convert=_to_shuffle,
+        place="shuffle",
+    ),
+    Row(
+        name="share",
+        meaning="rows: all rows are used equally often; fastest: whoever is faster does more",
+        convert=_Text,
+        place="share",
     ),
     Row(
         name="numThreads",
@@ -212,7 +232,7 @@ DBN_ROWS = (
     ),
     Row(
         name="preTrainBatchSize",
-        meaning="rows of one step of each worker in the pre-training",
+        meaning="rows of one step of all workers together in the pre-training",
         convert=_Whole,
         place="model.pretraining.batch_size",
     ),
@@ -237,7 +257,7 @@ DBN_ROWS = (
     ),
     Row(
         name="batchSize",
-        meaning="rows of one step of each worker in the fine-tuning",
+        meaning="rows of one step of all workers together in the fine-tuning",
         convert=_Whole,
         place="model.fine_tuning.batch_size",
     ),
@@ -249,7 +269,8 @@ DBN_ROWS = (
     ),
     Row(
         name="learningRate",
-        meaning="the fine-tuning's highest rate, from which it falls by a cosine; left out, 0.001",
+        meaning="the fine-tuning's highest rate, from which it falls by a cosine; left out, the "
+        "optimizer's usual",
         convert=_Number,
         place="model.fine_tuning.lr",
         shape=_cosine,
@@ -341,14 +362,20 @@ MODULE_ROWS = (
     ),
     Row(
         name="learningRate",
-        meaning="the highest rate, from which it falls by a cosine; left out, 0.001",
+        meaning="the highest rate, from which it falls by a cosine; left out, the optimizer's own",
         convert=_Number,
         place="model.lr",
         shape=_cosine,
     ),
     Row(
+        name="learningRateScale",
+        meaning="none; linear: the rate times batchSize/32; sqrt: times its root; with a warm-up",
+        convert=_Text,
+        place="model.lr_scale",
+    ),
+    Row(
         name="batchSize",
-        meaning="rows of one step of each worker",
+        meaning="rows of one step of all workers together",
         convert=_Whole,
         place="model.batch_size",
     ),

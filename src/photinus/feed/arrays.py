@@ -24,15 +24,18 @@ class FeedOrder:
     """Which rows come when: all that a feed's order depends on, beside the rows."""
 
     batch_size: int = 32
-    """Examples of one step of this worker."""
+    """Examples of one step of all workers together."""
+    share: tuple[int, int] = (1, 1)
+    """This slot's rows, and those of all slots: a step takes so much of the batch from here."""
     epochs: float | None = None
-    """The share: the feed ends after epochs · rows examples; None is endless."""
+    """The feed ends after epochs · rows examples; None is endless."""
+    whole_steps: bool = False
+    """The feed ends at the border of a batch that is nearest to its epochs: after the same step as
+    all others'."""
     seed: int = 0
     phase: int | str = 0
     slot: int = 0
     workers: int = 1
-    drop_ragged: bool = False
-    """Leaves out an epoch's last batch when it is short (unless it is the only one)."""
 
     LIMITS = {  # noqa: RUF012 - dataclass slots: a plain class attribute, never written
         "batch_size": whole(1),
@@ -48,6 +51,25 @@ class FeedOrder:
             wrong = f"slot of FeedOrder must be below workers, {self.workers}"
             raise UsageError(wrong, got=self.slot)
 
+    def border(self, done: int) -> int:
+        """Returns where the batch ends that begins after `done` examples of an epoch.
+
+        Step s ends at ⌊s·B·r/N⌋ with B the batch size, r the rows here and N those of all: all
+        slots need the same number of steps for their rows, however many each of them holds.
+
+        Example:
+            >>> order = FeedOrder(batch_size=10, share=(25, 100))
+            >>> order.border(0), order.border(2), order.border(5)
+            (2, 5, 7)
+        """
+        rows, total = self.share
+        return self.after(-(-(done + 1) * total // (self.batch_size * rows)))
+
+    def after(self, steps: int) -> int:
+        """Returns how many examples of an epoch so many steps take from here."""
+        rows, total = self.share
+        return steps * self.batch_size * rows // total
+
 
 def draws_seed(order: FeedOrder, epoch: int) -> int:
     """Returns what tells an epoch's draws from all others; the slot has no part in it."""
@@ -58,22 +80,27 @@ class Walk:
     """Goes through the rows batch by batch and epoch by epoch, and knows how far it is.
 
     Args:
-        order: batch size and share.
+        order: the epochs, and the seed of their draws.
         rows: handed out in an epoch.
         epoch_rows: returns the rows of one epoch in their order, [rows] or more.
+        border: returns where the batch ends that begins at an offset of the epoch.
+        end: after so many examples; None is endless.
     """
 
     def __init__(
-        self, order: FeedOrder, rows: int, epoch_rows: Callable[[int], NDArray[np.int64]]
+        self,
+        order: FeedOrder,
+        rows: int,
+        epoch_rows: Callable[[int], NDArray[np.int64]],
+        border: Callable[[int], int],
+        end: int | None,
     ) -> None:
         self.rows = rows
         self.position = 0
         self._order = order
-        self._batch_size = min(order.batch_size, rows) if order.drop_ragged else order.batch_size
+        self._border = border
         self._epoch_rows = epoch_rows
-        self._end = None if order.epochs is None else round(order.epochs * rows)
-        if self._end is not None and order.drop_ragged and rows:
-            self._end -= self._end % self._batch_size
+        self._end = end
 
     def __iter__(self) -> Iterator[tuple[NDArray[np.int64], int]]:
         """Yields the rows of each batch, and the seed of its epoch's draws."""
@@ -84,7 +111,7 @@ class Walk:
                 epoch, index = now, self._epoch_rows(now)[: self.rows]
                 seed = draws_seed(self._order, epoch)
             # up to the next border of a batch: after a seek into a batch the later ones are equal
-            stop = min((offset // self._batch_size + 1) * self._batch_size, self.rows)
+            stop = min(self._border(offset), self.rows)
             if self._end is not None:
                 stop = min(stop, offset + self._end - self.position)
             self.position += stop - offset
@@ -113,7 +140,7 @@ class RowsFeed(Feed):
     def __init__(self, rows: Rows, order: FeedOrder, held: int) -> None:
         self._rows = rows
         self._order = order
-        self._walk = Walk(order, held, self._epoch_rows)
+        self._walk = Walk(order, held, self._epoch_rows, self._border, self._end(held))
 
     @property
     def rows(self) -> int:
@@ -147,6 +174,21 @@ class RowsFeed(Feed):
     def _epoch_rows(self, epoch: int) -> NDArray[np.int64]:
         """Returns what this slot reads in an epoch, in its order."""
 
+    def _border(self, done: int) -> int:
+        """Returns where the batch ends that begins after `done` examples of an epoch."""
+        return self._order.border(done)
+
+    def _after(self, part: float) -> int:
+        """Returns how many examples this slot has after the steps of a part of an epoch."""
+        return self._order.after(round(part * self._order.share[1] / self._order.batch_size))
+
+    def _end(self, held: int) -> int | None:
+        order = self._order
+        if order.epochs is None or not order.whole_steps:
+            return None if order.epochs is None else round(order.epochs * held)
+        whole, part = divmod(order.epochs + 1e-9, 1.0)
+        return int(whole) * held + min(held, self._after(part))
+
 
 class PartitionFeed(RowsFeed):
     """Feeds a slot from the rows of its own partition.
@@ -162,10 +204,7 @@ class PartitionFeed(RowsFeed):
     """
 
     def __init__(self, rows: Rows, order: FeedOrder) -> None:
-        held = len(rows)
-        if order.drop_ragged:
-            held = held // order.batch_size * order.batch_size or held
-        super().__init__(rows, order, held)
+        super().__init__(rows, order, len(rows))
 
     def _over(self, rows: Rows) -> Feed:
         return PartitionFeed(rows, self._order)

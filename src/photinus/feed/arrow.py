@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["BINARY", "IMAGE", "LIST", "NUMERIC", "ColumnSpec", "arrays"]
 
+_SAME_LENGTH = "pad the sequences to one length, cut them to a fixed length, or leave the row out"
+_SAME_SIZE = "scale or cut the images to one size, or leave the row out"
+
 BINARY, LIST, NUMERIC, IMAGE = "binary", "list", "numeric", "image"
 
 
@@ -80,9 +83,11 @@ def arrays(batch: pa.RecordBatch, spec: ColumnSpec, sieve: Sieve) -> tuple[Array
         import pyarrow as pa
 
         batch = batch.filter(pa.array(keep))
-    features = _features(batch, spec)
+    with np.errstate(over="ignore"):  # a number that becomes infinite is found below, by its place
+        features = _features(batch, spec)
     labels = None if spec.label is None else _labels(batch.column(spec.label), spec.label)
-    return sieve.checked(features, labels, (", ".join(spec.features), spec.label or "label"))
+    names = (", ".join(spec.features), spec.label or "label")
+    return sieve.checked(features, labels, names, spec.scale)
 
 
 def _findings(batch: pa.RecordBatch, spec: ColumnSpec) -> Iterator[Finding]:
@@ -109,7 +114,11 @@ def _unequal(column: pa.Array, name: str, spec: ColumnSpec) -> Iterator[Finding]
     widths = np.diff(_offsets(column, name, spec.kind))
     bad = widths != expected
     yield Finding(
-        name, "length", bad, lambda row: f"length {widths[row]}{unit}, expected {expected}{unit}"
+        name,
+        "length",
+        bad,
+        lambda row: f"length {widths[row]}{unit}, expected {expected}{unit}",
+        lambda _: _SAME_LENGTH,
     )
 
 
@@ -139,7 +148,7 @@ def _image(column: pa.Array, name: str, spec: ColumnSpec) -> tuple[pa.Array, Fin
         got, expected = ("x".join(map(str, size)) for size in (sizes[row], spec.shape))
         return f"size {got}, expected {expected}"
 
-    return column.field("data"), Finding(name, "size", bad, describe)
+    return column.field("data"), Finding(name, "size", bad, describe, lambda _: _SAME_SIZE)
 
 
 def _type_is(column: pa.Array, *kinds: str) -> bool:

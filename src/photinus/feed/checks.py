@@ -17,11 +17,20 @@ from photinus.feed.base import Array
 
 __all__ = ["Columns", "Finding", "RowChecks", "Sieve"]
 
+_FLOAT32 = float(np.finfo(np.float32).max)
+
 Columns = tuple[str, str]
 """The names of the feature and the label column."""
 
 _EARLY_ROWS = 10_000
 """Skipped rows are held against at least so many, until the partition has ended."""
+
+
+_MEND = "mend the row, or leave it out"
+
+
+def _mend(_: int) -> str:
+    return _MEND
 
 
 class Finding(NamedTuple):
@@ -34,6 +43,8 @@ class Finding(NamedTuple):
     """[n]: which rows have it."""
     describe: Callable[[int], str]
     """Says what is wrong with row i of the block."""
+    cure: Callable[[int], str] = _mend
+    """Says what to do about it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +66,8 @@ mend the row, or leave it out
     """Refuses NaN and infinity."""
     classes: int | None = None
     """Labels must be whole numbers of 0..classes-1; None takes any number."""
+    more_classes: str = ""
+    """What to do where a label is too large for `classes`; {} stands for how many it needs."""
     on_bad: str = "fail"
     """fail names the first bad row; skip leaves bad rows out and counts them."""
     most_skipped: float = 0.01
@@ -83,9 +96,17 @@ mend the row, or leave it out
             bad = np.logical_not(good)
 
             def describe(row: int) -> str:
-                return f"label {given[row]:g} outside 0..{top}"
+                why = "" if given[row] == np.floor(given[row]) else " (no whole number)"
+                return f"label {given[row]:g} outside 0..{top}{why}"
 
-            yield Finding(columns[1], "label", bad, describe)
+            def cure(row: int) -> str:
+                label = given[row]
+                if label > top and label == np.floor(label):
+                    more = self.more_classes.format(int(label) + 1)
+                    return f"{more}, or mend the row" if more else _MEND
+                return "number the classes 0, 1, 2, ... (StringIndexer does), or mend the row"
+
+            yield Finding(columns[1], "label", bad, describe, cure)
 
 
 def _not_finite(column: str, values: Array) -> Iterator[Finding]:
@@ -101,17 +122,53 @@ def _not_finite(column: str, values: Array) -> Iterator[Finding]:
     yield Finding(column, "not finite", np.asarray(~good.all(axis=1)), describe)
 
 
+def _too_large(
+    column: str, values: Array, factor: float, trained_in: Callable[[], str]
+) -> Iterator[Finding]:
+    """Numbers that are finite, and no longer so in what is trained on."""
+    is_narrow = values.dtype.itemsize <= np.dtype(np.float32).itemsize
+    if values.dtype.kind != "f" or not values.size or (is_narrow and factor == 1):
+        return
+    # `max` of both signs, and no copy of the rows: only a wrong row costs more
+    most = max(abs(float(values.min())), abs(float(values.max())))
+    if most <= _FLOAT32 and most * factor <= _FLOAT32:
+        return
+    kind = np.dtype(trained_in() if factor == 1 else np.float32)
+    rows = values.reshape(len(values), -1)  # [n, width]
+    with np.errstate(over="ignore", invalid="ignore"):
+        lost = np.isfinite(rows) & ~np.isfinite(rows.astype(kind) * kind.type(factor))
+
+    def describe(row: int) -> str:
+        at = int(np.argmax(lost[row]))
+        place = f" at {at}" if rows.shape[1] > 1 else ""
+        scaled = f" times {factor:g}" if factor != 1 else ""
+        return f"{rows[row, at]:g}{place}{scaled} is infinite in {kind}, in which it is trained on"
+
+    yield Finding(column, "too large", np.asarray(lost.any(axis=1)), describe)
+
+
+def _in_float64() -> str:
+    return "float64"
+
+
 class Sieve:
     """Takes a partition's rows block by block, lets the good ones through and counts the rest.
 
     Args:
         checks: what a row must be.
         partition: its number, for messages.
+        trained_in: returns the type of number that is trained on; asked only where it matters.
     """
 
-    def __init__(self, checks: RowChecks, partition: int = 0) -> None:
+    def __init__(
+        self,
+        checks: RowChecks,
+        partition: int = 0,
+        trained_in: Callable[[], str] = _in_float64,
+    ) -> None:
         self.checks = checks
         self.partition = partition
+        self._trained_in = trained_in
         self.seen = 0
         self.skipped: Counter[str] = Counter()
         """How many rows were left out, by column and kind of fault."""
@@ -143,7 +200,11 @@ class Sieve:
         return keep
 
     def checked(
-        self, features: Array, labels: Array | None, columns: Columns = ("features", "label")
+        self,
+        features: Array,
+        labels: Array | None,
+        columns: Columns = ("features", "label"),
+        scale: float | None = None,
     ) -> tuple[Array, Array | None]:
         """Lets the good rows of the block through; class labels come out as int64.
 
@@ -151,17 +212,29 @@ class Sieve:
             features: [n, ...].
             labels: [n, ...] or None.
             columns: the names of both, for messages.
+            scale: features are trained on as float32(features) · scale.
 
         Raises:
             DataError: as `sift`; or the shape or the type of a column is wrong.
         """
         self._check_kinds(features, labels, columns)
-        keep = self.sift(self.checks.findings(features, labels, columns))
+        keep = self.sift(self._findings(features, labels, columns, scale))
         if keep is not None:
             features, labels = features[keep], None if labels is None else labels[keep]
         if labels is not None and self.checks.classes is not None:
             labels = labels.astype(np.int64, copy=False)
         return features, labels
+
+    def _findings(
+        self, features: Array, labels: Array | None, columns: Columns, scale: float | None
+    ) -> Iterator[Finding]:
+        yield from self.checks.findings(features, labels, columns)
+        if not self.checks.finite:
+            return
+        factor = 1.0 if scale is None else float(scale)
+        for column, values, by in zip(columns, (features, labels), (factor, 1.0), strict=True):
+            if values is not None:
+                yield from _too_large(column, values, by, self._trained_in)
 
     def end(self) -> None:
         """Ends the partition.
@@ -184,7 +257,7 @@ class Sieve:
     def _error(self, finding: Finding, row: int) -> DataError:
         where = f"partition {self.partition} row {self._rows[row]} column {finding.column}"
         wrong = f"{where}: {finding.describe(row)}"
-        return DataError(wrong, do="mend the row, or leave it out")
+        return DataError(wrong, do=finding.cure(row))
 
     def _cap(self, rows: int) -> None:
         skipped, most = self.skipped.total(), self.checks.most_skipped

@@ -209,7 +209,9 @@ def _decoded(jpeg: bytes, name: str) -> NDArray[np.uint8]:
     except ImportError:
         raise NotReadyError("Pillow is not installed", do="pip install photinus[jpeg]") from None
     try:
-        pixels = np.asarray(Image.open(io.BytesIO(jpeg)).convert("RGB"))
+        # Pillow's readers of rarer formats are where its weaknesses are found
+        image = Image.open(io.BytesIO(jpeg), formats=("JPEG", "PNG"))
+        pixels = np.asarray(image.convert("RGB"))
     except Exception as error:  # whatever a damaged file makes Pillow raise
         raise DataError(f"{name} is no image", got=f"{type(error).__name__}: {error}") from error
     if pixels.shape != (32, 32, 3):

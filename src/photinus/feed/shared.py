@@ -16,28 +16,28 @@ __all__ = ["SharedFeed"]
 class SharedFeed(RowsFeed):
     """Feeds a slot its share of one global permutation an epoch, drawn for (seed, phase, epoch).
 
-    With K workers and batches of B, step s takes the global batch s of K·B rows, and slot k its
-    k-th slice: the slices of all slots, one behind the other, are the batch of one machine with
-    batches of K·B. An epoch's last, short batch is split evenly; where it holds fewer rows than
-    there are workers, some slots have no share in it and go on with the next epoch
-    (`drop_ragged` leaves it out for all).
+    Step s of one machine takes the s-th batch of B rows of the permutation, and each slot a slice
+    of it: the slices of all slots are the whole batch, and differ by at most one row. With more
+    workers than B, a step takes a row of each worker.
 
     Example:
         >>> rows = Rows.of(np.arange(12)[:, None])
-        >>> def first(slot, workers, batch_size):
-        ...     order = FeedOrder(slot=slot, workers=workers, batch_size=batch_size)
+        >>> def first(slot, workers):
+        ...     order = FeedOrder(slot=slot, workers=workers, batch_size=6)
         ...     return next(iter(SharedFeed(rows, order))).features[:, 0].tolist()
-        >>> first(0, 2, 3) + first(1, 2, 3) == first(0, 1, 6)
+        >>> first(0, 2) + first(1, 2) == first(0, 1)
         True
     """
 
     def __init__(self, rows: Rows, order: FeedOrder) -> None:
-        self._full, ragged = divmod(len(rows), order.workers * order.batch_size)
-        start, stop = (ragged * slot // order.workers for slot in (order.slot, order.slot + 1))
-        self._slice = slice(start, stop)
-        whole = self._full * order.batch_size
-        held = whole if order.drop_ragged and whole else whole + stop - start
-        super().__init__(rows, order, held)
+        batch = max(order.batch_size, order.workers)
+        self._slices = [
+            _slice(start, min(batch, len(rows) - start), order)
+            for start in range(0, len(rows), batch)
+        ]
+        sizes = [piece.stop - piece.start for piece in self._slices]
+        self._borders = np.cumsum(sizes, dtype=np.int64)
+        super().__init__(rows, order, sum(sizes))
 
     def _over(self, rows: Rows) -> Feed:
         return SharedFeed(rows, self._order)
@@ -47,6 +47,20 @@ class SharedFeed(RowsFeed):
         order = self._order
         drawn = generator(order.seed, "shared order", order.phase, epoch)
         permuted = self._rows.order[drawn.permutation(len(self._rows))]
-        border = self._full * order.workers * order.batch_size
-        steps = permuted[:border].reshape(self._full, order.workers, order.batch_size)  # [F, K, B]
-        return np.concatenate((steps[:, order.slot].ravel(), permuted[border:][self._slice]))
+        return np.concatenate([permuted[piece] for piece in self._slices])
+
+    def _border(self, done: int) -> int:
+        return int(self._borders[np.searchsorted(self._borders, done, side="right")])
+
+    def _after(self, part: float) -> int:
+        batch = max(self._order.batch_size, self._order.workers)
+        steps = min(round(part * len(self._rows) / batch), len(self._borders))
+        return int(self._borders[steps - 1]) if steps else 0
+
+
+def _slice(start: int, size: int, order: FeedOrder) -> slice:
+    """Returns which rows of a batch are this slot's; unequal slices go from slot to slot."""
+    turn = 0 if size % order.workers == 0 else start // size
+    place = (order.slot + turn) % order.workers
+    first, last = (size * n // order.workers for n in (place, place + 1))
+    return slice(start + first, start + last)

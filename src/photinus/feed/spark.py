@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
@@ -19,9 +20,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
+    from pyspark import StorageLevel
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["ONE_PROCESS", "cifar_frame", "columns", "kept", "one_column", "partitioned"]
+__all__ = [
+    "ONE_PROCESS",
+    "Keeper",
+    "cifar_frame",
+    "classes_in",
+    "columns",
+    "once",
+    "one_column",
+    "partitioned",
+    "selected",
+    "shape_of",
+    "shuffled",
+]
 
 ONE_PROCESS = r"local(\[|$)"
 """A master that is this very process; local-cluster has executors."""
@@ -49,6 +63,19 @@ def columns(
         >>> columns(df, "pixels", "digit")[1].shape  # doctest: +SKIP
         (784,)
     """
+    frame, spec = selected(df, features, label)
+    return frame, replace(spec, shape=shape_of(frame, spec))
+
+
+def selected(
+    df: DataFrame, features: str | list[str], label: str | None = None
+) -> tuple[DataFrame, ColumnSpec]:
+    """Selects as `columns` does, but asks for no row: one column of features has no shape yet.
+
+    Raises:
+        UsageError: as `columns`.
+        DataError: a column has a type that a model cannot learn from.
+    """
     names = [features] if isinstance(features, str) else list(features)
     _check_names(df, names, label)
     labels, named = ([], None) if label is None else ([_label(df, label)], _plain(label))
@@ -60,11 +87,83 @@ def columns(
         )
         return df.select(*numbers, *labels), spec
     name = names[0]
-    column, kind, size = _feature(df, name)
-    shape = _first_shape(df, name, size)
+    column, kind, _ = _feature(df, name)
     dtype = "uint8" if kind in (BINARY, IMAGE) else "float32"
-    spec = ColumnSpec(features=(_plain(name),), label=named, kind=kind, dtype=dtype, shape=shape)
+    spec = ColumnSpec(features=(_plain(name),), label=named, kind=kind, dtype=dtype)
     return df.select(column.alias(_plain(name)), *labels), spec
+
+
+def shape_of(frame: DataFrame, spec: ColumnSpec) -> tuple[int, ...]:
+    """Returns the shape of one row's features; asks for the first row, where that must be.
+
+    Args:
+        frame: as `selected` returned it.
+        spec: likewise.
+
+    Raises:
+        DataError: there are no rows.
+    """
+    if spec.shape:
+        return spec.shape
+    name = spec.features[0]
+    return _first_shape(frame, name, _feature(frame, name)[2])
+
+
+def classes_in(df: DataFrame, label: str) -> int | None:
+    """Returns how many classes a label column's ML attribute names, as StringIndexer leaves it."""
+    attribute = df.schema[label].metadata.get("ml_attr", {})
+    named = attribute.get("vals")
+    count = len(named) if named else attribute.get("num_vals")
+    return None if count is None else int(count)
+
+
+@contextlib.contextmanager
+def once(frame: DataFrame, *, always: bool = False) -> Iterator[DataFrame]:
+    """Has the plan behind some rows run once, however often they are read meanwhile.
+
+    Where it moves rows between tasks, even to ask how many partitions there are runs a part of it.
+    Its rows are then kept on the executors' disks when they first come by; on a cluster on those of
+    two executors.
+
+    Args:
+        frame: what the workers need, and no more.
+        always: keeps the rows of a plan that moves none, too: they will be read several times.
+    """
+    if not always and not _moves_rows(frame):
+        yield frame
+        return
+    from pyspark import StorageLevel
+
+    is_local = re.match(ONE_PROCESS, str(frame.sparkSession.conf.get("spark.master", "local")))
+    with _persisted(
+        frame, StorageLevel.DISK_ONLY if is_local else StorageLevel.DISK_ONLY_2
+    ) as rows:
+        yield rows
+
+
+@contextlib.contextmanager
+def _persisted(frame: DataFrame, level: StorageLevel) -> Iterator[DataFrame]:
+    rows = frame.persist(level)
+    try:
+        yield rows
+    finally:
+        with contextlib.suppress(Exception):  # an application that has ended keeps none
+            rows.unpersist()
+
+
+def _moves_rows(frame: DataFrame) -> bool:
+    """Tells whether a plan has an exchange that runs anew with it; of Connect that is not known."""
+    plan = getattr(frame, "_jdf", None)
+    return plan is not None and _has_exchange(plan.queryExecution().executedPlan())
+
+
+def _has_exchange(plan: Any) -> bool:  # noqa: ANN401 - one of Java's
+    name = str(plan.nodeName())
+    if name.startswith("AdaptiveSparkPlan"):  # what it will be is known when it runs
+        return _has_exchange(plan.initialPlan())
+    children = plan.children()  # rows that are kept already have none
+    below = (children.apply(number) for number in range(children.size()))
+    return "Exchange" in name or any(map(_has_exchange, below))
 
 
 def one_column(df: DataFrame, features: str, shape: tuple[int, ...]) -> Column:
@@ -113,31 +212,47 @@ def partitioned(df: DataFrame, workers: int) -> DataFrame:
     return df.repartition(workers)
 
 
-@contextlib.contextmanager
-def kept(df: DataFrame) -> Iterator[DataFrame]:
+def shuffled(df: DataFrame, workers: int) -> DataFrame:
+    """Returns the rows in `workers` partitions by the hash of their content: a retry sees the same.
+
+    Raises:
+        UsageError: `workers` is below 1.
+    """
+    if workers < 1:
+        raise UsageError("workers must be at least 1", got=workers)
+    return df.repartition(workers, F.xxhash64(*(_quoted(name) for name in df.columns)))
+
+
+class Keeper:
     """Keeps rows that had to be dealt out anew on the disks of two executors, for a while.
 
     Where one is lost, whoever takes its place finds its rows. Else Spark would deal all rows anew,
     and start a second task for every worker that is well: these would take the place of the one
     that is missed. On one machine there is nothing to lose; of Connect the plan is not known.
     """
-    plan = getattr(df, "_jdf", None)
-    is_local = re.match(ONE_PROCESS, str(df.sparkSession.conf.get("spark.master", "local")))
-    if (
-        plan is None
-        or is_local
-        or "Exchange" not in plan.queryExecution().executedPlan().toString()
-    ):
-        yield df
-        return
-    from pyspark import StorageLevel
 
-    rows = df.persist(StorageLevel.DISK_ONLY_2)
-    try:
-        yield rows
-    finally:
-        with contextlib.suppress(Exception):  # an application that has ended keeps none
-            rows.unpersist()
+    frame: DataFrame
+
+    def __enter__(self) -> Self:
+        self._kept: list[DataFrame] = []
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        for rows in self._kept:
+            with contextlib.suppress(Exception):  # an application that has ended keeps none
+                rows.unpersist()
+
+    def keep(self, df: DataFrame) -> None:
+        """Takes rows; those before them are needed no more."""
+        self.__exit__(None, None, None)
+        self._kept, self.frame = [], df
+        is_local = re.match(ONE_PROCESS, str(df.sparkSession.conf.get("spark.master", "local")))
+        if is_local or not _moves_rows(df):
+            return
+        from pyspark import StorageLevel
+
+        self.frame = df.persist(StorageLevel.DISK_ONLY_2)
+        self._kept = [self.frame]
 
 
 def cifar_frame(spark: SparkSession, folder: str, split: str = "train") -> DataFrame:

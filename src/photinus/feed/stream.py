@@ -133,8 +133,8 @@ class StreamFeed(Feed):
 
     def _take(self) -> Block | None:
         """Returns the next batch's rows: to the border of a batch, the share or the pass."""
-        batch_size = self._order.batch_size
-        want = batch_size - (self._position - self._begin) % batch_size
+        done = self._position - self._begin
+        want = self._order.border(done) - done
         if self._order.epochs is not None and self._known:
             want = min(want, round(self._order.epochs * self._known) - self._position)
         parts: list[Block] = []
@@ -145,8 +145,7 @@ class StreamFeed(Feed):
             left -= len(parts[-1][0])
         if left:
             self._is_over = True
-            is_only = self._position == self._begin
-            if not parts or (self._order.drop_ragged and not is_only):
+            if not parts:
                 return None
         return parts[0] if len(parts) == 1 else _joined(parts)
 

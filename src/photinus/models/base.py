@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from photinus.core.errors import UsageError
-from photinus.core.parameters import FLOATS, INTEGERS, TRAINED, Parameters, Vector, is_finite
+from photinus.core.parameters import (
+    FLOATS,
+    INTEGERS,
+    TRAINED,
+    Layout,
+    Parameters,
+    Vector,
+    is_finite,
+)
 
 if TYPE_CHECKING:
     from photinus.models.inner import Inner
@@ -91,7 +99,7 @@ class Stage(ABC):
     name: str
     epochs: float
     batch_size: int
-    """Examples a worker and step."""
+    """Examples of one step of all workers together."""
 
     @abstractmethod
     def build(self, history: tuple[Vector, ...], seed: int) -> Model:
@@ -103,8 +111,22 @@ class Stage(ABC):
         """
 
     def prepare(self, features: Vector, history: tuple[Vector, ...]) -> Vector:  # noqa: ARG002
-        """Returns what this phase's model reads, [B, ...], for the job's features [B, ...]."""
+        """Returns what this phase's model reads, [B, ...], for the job's features [B, ...].
+
+        Rows are prepared once a phase and kept beside the job's own, where there is room.
+        """
         return features
+
+    @property
+    def prepares(self) -> bool:
+        """Whether `prepare` changes the features; where not, the rows are read as they are."""
+        return type(self).prepare is not Stage.prepare
+
+    def preload(self) -> None:  # noqa: B027 - to have nothing to load is usual
+        """Imports what `build` and `inner` will need, before a lease runs: it may take seconds.
+
+        Nothing of the user's is called.
+        """
 
     @property
     def reads_probabilities(self) -> bool:
@@ -112,8 +134,12 @@ class Stage(ABC):
         return False
 
     @abstractmethod
-    def inner(self) -> Inner:
-        """Returns a fresh inner optimizer."""
+    def inner(self, layout: Layout) -> Inner:
+        """Returns a fresh inner optimizer.
+
+        Args:
+            layout: of the parameters of the model that `build` returned.
+        """
 
 
 def check_model(make_model: Callable[[], Model], batch: Batch, *, is_gradient: bool = True) -> None:

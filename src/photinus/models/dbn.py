@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from photinus.core.errors import UsageError
-from photinus.core.parameters import Parameters, Vector
+from photinus.core.parameters import Layout, Parameters, Vector
 from photinus.core.seeds import derive
 from photinus.core.settings import (
     Limit,
@@ -30,9 +30,9 @@ from photinus.core.settings import (
     whole,
 )
 from photinus.models.base import Stage
-from photinus.models.inner import OPTIMIZERS, Inner, Momentum, TorchInner
+from photinus.models.inner import OPTIMIZERS, Inner, Momentum, TorchInner, preload, usual_rate
 from photinus.models.losses import CLASSES, LOSSES
-from photinus.models.mlp import MLP, Dense, mlp_layout
+from photinus.models.mlp import MLP, Dense
 from photinus.models.products import PRECISIONS, PRODUCTS, resolve
 from photinus.models.rbm import RBM, Divergence, first_parameters, rbm_layout
 from photinus.models.schedules import SCHEDULE, Schedule
@@ -42,7 +42,6 @@ __all__ = ["DBN", "FineTuneStage", "FineTuning", "Pretraining", "RBMStage"]
 _FALLING = Schedule(((0.0, 0.1), (0.7, 0.1), (1.0, 0.005)))
 _RISING = Schedule(((0.0, 0.5), (0.25, 0.5), (0.25, 0.9)))
 _SHARE = Limit("a number from 0 to below 1", lambda v: 0 <= v < 1)
-_COSINE = Schedule.cosine(1e-3, warm_up=0.01)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +63,7 @@ class Pretraining:
     epochs: float = 20.0
     """A layer; 0 leaves pre-training out."""
     batch_size: int = 100
+    """Examples of one step of all workers together."""
     lr: Schedule = _FALLING
     momentum: Schedule = _RISING
     weight_decay: float = 2e-4
@@ -87,7 +87,7 @@ class FineTuning:
     LIMITS: ClassVar[Mapping[str, Limit]] = {
         "epochs": above(0),
         "batch_size": whole(1),
-        "lr": SCHEDULE,
+        "lr": Limit.optional(SCHEDULE),
         "weight_decay": at_least(0),
         "dropout_input": _SHARE,
         "dropout_hidden": Limit(
@@ -99,9 +99,11 @@ class FineTuning:
 
     epochs: float = 60.0
     batch_size: int = 250
+    """Examples of one step of all workers together."""
     optimizer: str = "adam"
     """One of torch's by name in lower case, or "package.module:Class"."""
-    lr: Schedule = _COSINE
+    lr: Schedule | None = None
+    """Left out: the optimizer's usual rate, after a rise of 1 % falling to 0 by a cosine."""
     weight_decay: float = 0.0
     dropout_input: float = 0.2
     dropout_hidden: tuple[float, ...] = (0.2, 0.2, 0.3)
@@ -118,6 +120,11 @@ class FineTuning:
             raise unknown_name("loss", self.loss, LOSSES)
         if ":" not in self.optimizer and self.optimizer.lower() not in OPTIMIZERS:
             raise unknown_name("optimizer", self.optimizer, OPTIMIZERS)
+        self.rate()
+
+    def rate(self) -> Schedule:
+        """Returns the learning rate over progress."""
+        return self.lr or Schedule.cosine(usual_rate(self.optimizer, {}), warm_up=0.01)
 
     @property
     def is_of_classes(self) -> bool:
@@ -166,11 +173,15 @@ class RBMStage(Stage):
             features = machine.up(features)
         return features
 
-    def inner(self) -> Momentum:
+    @property
+    def prepares(self) -> bool:
+        """The first layer reads the rows as they are."""
+        return len(self.sizes) > 2
+
+    def inner(self, layout: Layout) -> Momentum:
         """Returns descent with momentum."""
-        *_, visible, hidden = self.sizes
         s = self.settings
-        return Momentum(rbm_layout(visible, hidden), s.lr, s.momentum, s.weight_decay)
+        return Momentum(layout, s.lr, s.momentum, s.weight_decay)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,12 +212,15 @@ class FineTuneStage(Stage):
             model.randomize(derive(seed, self.name), first_layer=len(history))
         return model
 
-    def inner(self) -> Inner:
+    def inner(self, layout: Layout) -> Inner:
         """Returns the optimizer on the flat buffer."""
         s = self.settings
         settings = {"weight_decay": s.weight_decay} if s.weight_decay else {}
-        layout = mlp_layout(self.network.sizes)
-        return TorchInner(layout, s.optimizer, settings, s.lr, decays="weights")
+        return TorchInner(layout, s.optimizer, settings, s.rate(), decays="weights")
+
+    def preload(self) -> None:
+        """Loads the optimizer."""
+        preload(self.settings.optimizer)
 
 
 @dataclass(frozen=True, kw_only=True)

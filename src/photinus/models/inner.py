@@ -17,13 +17,13 @@ import torch
 from torch.optim.sgd import sgd
 
 from photinus.core.errors import CheckpointError, UsageError
-from photinus.core.factories import imported
+from photinus.core.factories import code_named
 from photinus.core.parameters import TRAINED, Layout, Vector
 from photinus.core.settings import unknown_name
 from photinus.models.schedules import Schedule
 from photinus.models.tensors import tensor_of
 
-__all__ = ["OPTIMIZERS", "Inner", "Momentum", "TorchInner"]
+__all__ = ["OPTIMIZERS", "RATES", "Inner", "Momentum", "TorchInner", "preload", "usual_rate"]
 
 OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = {
     name.lower(): cls
@@ -34,10 +34,46 @@ OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = {
 }
 """torch's optimizers by name."""
 
+RATES: Mapping[str, float] = {
+    "adadelta": 1.0,
+    "adafactor": 0.01,
+    "adagrad": 0.01,
+    "adam": 0.001,
+    "adamax": 0.002,
+    "adamw": 0.001,
+    "asgd": 0.01,
+    "nadam": 0.001,
+    "radam": 0.001,
+    "rmsprop": 0.001,
+    "rprop": 0.01,
+    "sgd": 0.1,
+}
+"""The highest learning rate of an optimizer where the user gives none; the others need one."""
+_MOMENTUM_SHARE = 0.5
+"""Of sgd's rate, with momentum."""
+
 _LEAST = 1e-9
 """Of lr and momentum: torch drops the velocity at 0, and it is kept as velocity / lr."""
 
 _FUSED = ("adam", "adamw", "sgd", "adagrad")
+
+
+def usual_rate(optimizer: str, settings: Mapping[str, Any]) -> float:
+    """Returns the highest learning rate of an optimizer where the user gives none.
+
+    Example:
+        >>> usual_rate("adamw", {}), usual_rate("sgd", {"momentum": 0.9})
+        (0.001, 0.05)
+
+    Raises:
+        UsageError: this optimizer has no usual rate.
+    """
+    name = optimizer.lower()
+    if name not in RATES:
+        do = "set lr, such as Schedule.cosine(0.01); learningRate in an estimator"
+        raise UsageError(f"the optimizer {optimizer} needs a learning rate", do=do)
+    has_momentum = name == "sgd" and float(settings.get("momentum", 0)) > 0
+    return RATES[name] * (_MOMENTUM_SHARE if has_momentum else 1.0)
 
 
 class Inner(ABC):
@@ -139,9 +175,7 @@ class TorchInner(Inner):
         self._bound: Vector | None = None
 
     def _make(self, name: str, settings: dict[str, Any]) -> torch.optim.Optimizer:
-        cls = imported(name, "optimizer") if ":" in name else OPTIMIZERS.get(name.lower())
-        if cls is None:
-            raise unknown_name("optimizer", name, OPTIMIZERS)
+        cls = _class_of(name)
         if name.lower() in _FUSED:
             settings.setdefault("fused", True)
         pairs = list(zip(self._pieces, self._tensors, strict=True))
@@ -225,6 +259,28 @@ class TorchInner(Inner):
             part = whole[start : start + kept[name].numel()]
             kept[name].copy_(part.view(kept[name].shape))
             start += kept[name].numel()
+
+
+def preload(optimizer: str) -> None:
+    """Imports an optimizer, and what torch loads when the first one is made: some seconds.
+
+    Args:
+        optimizer: as of `TorchInner`.
+
+    Raises:
+        UsageError: it is unknown, or cannot be imported.
+    """
+    _class_of(optimizer)
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
+
+
+def _class_of(name: str) -> Any:  # noqa: ANN401 - whatever a name leads to
+    cls: Any = OPTIMIZERS.get(name.lower())
+    if ":" in name:
+        cls = code_named(name, "optimizer", torch.optim.Optimizer)
+    if cls is None:
+        raise unknown_name("optimizer", name, OPTIMIZERS)
+    return cls
 
 
 def _joined(values: list[Any]) -> Vector:

@@ -120,6 +120,6 @@ class LogisticStage(Stage):
         """All zeros: the loss is convex."""
         return LogisticModel(self.features, self.classes, self.dtype)
 
-    def inner(self) -> Descent:
+    def inner(self, layout: Layout) -> Descent:  # noqa: ARG002
         """Plain gradient descent."""
         return Descent(self.lr)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from photinus.core.errors import DataError, UsageError
-from photinus.core.factories import imported
+from photinus.core.factories import code_named
 from photinus.core.parameters import Vector
 from photinus.core.settings import unknown_name
 from photinus.models.tensors import tensor_of
@@ -50,7 +50,7 @@ def loss_named(name: str, label_smoothing: float = 0.0) -> Loss:
         UsageError: there is no such loss.
     """
     if ":" in name:
-        return _own(name, imported(name, "loss"))
+        return _own(name, code_named(name, "loss", nn.Module))
     if name not in LOSSES:
         raise unknown_name("loss", name, LOSSES)
     how = {"label_smoothing": label_smoothing} if name == "cross_entropy" else {}

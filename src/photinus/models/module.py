@@ -13,19 +13,20 @@ import torch
 from torch import Tensor, nn
 
 from photinus.core.errors import DataError, UsageError
-from photinus.core.factories import imported
+from photinus.core.factories import code_named
 from photinus.core.parameters import FLOATS, INTEGERS, TRAINED, Layout, Parameters, Vector
 from photinus.core.settings import Limit, above, between, one_of, unknown_name, validate, whole
 from photinus.models.average import Average, average_layout
 from photinus.models.base import Batch, Model, Stage
 from photinus.models.fastest import MEMORIES, PRECISIONS, fastest, laid_out
-from photinus.models.inner import OPTIMIZERS, Inner, TorchInner
+from photinus.models.inner import OPTIMIZERS, Inner, TorchInner, preload, usual_rate
 from photinus.models.losses import LOSSES, count_errors, loss_named, target_for
-from photinus.models.schedules import SCHEDULE, Schedule
+from photinus.models.schedules import LR_SCALES, SCHEDULE, Schedule, follow_batch
 from photinus.models.tensors import tensor_of
 
-__all__ = ["Learning", "ModuleModel", "ModuleStage"]
+__all__ = ["USUAL_BATCH", "Learning", "ModuleModel", "ModuleStage"]
 
+USUAL_BATCH = 32
 _CHUNK_ROWS = 1000
 _TRIED_ROWS = 32
 
@@ -69,7 +70,7 @@ class ModuleModel(Model):
         """
         self.module, self._how = module, how or Learning()
         self._name, self._loss = loss, loss_named(loss, self._how.label_smoothing)
-        self._reads = imported(self._how.reads, "function") if self._how.reads else None
+        self._reads = code_named(self._how.reads, "function") if self._how.reads else None
         trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
         dtype = _common_type(trained)
         kept = {n: b for n, b in module.named_buffers() if b.dtype in _SECTIONS}
@@ -269,7 +270,8 @@ class ModuleStage(Stage):
         "module": Limit('the name "package.module:factory"', lambda v: isinstance(v, str)),
         "epochs": above(0),
         "batch_size": whole(1),
-        "lr": SCHEDULE,
+        "lr": Limit.optional(SCHEDULE),
+        "lr_scale": one_of(*LR_SCALES),
         "decays": one_of("all", "weights"),
         "label_smoothing": between(0, 1),
         "precision": one_of(*PRECISIONS, "auto"),
@@ -283,7 +285,8 @@ class ModuleStage(Stage):
     """The factory's keyword arguments, plain values."""
     name: str = "train"
     epochs: float = 1.0
-    batch_size: int = 32
+    batch_size: int = USUAL_BATCH
+    """Examples of one step of all workers together."""
     loss: str = "cross_entropy"
     """One of `LOSSES`, or "package.module:function"."""
     label_smoothing: float = 0.0
@@ -307,7 +310,10 @@ class ModuleStage(Stage):
     """One of torch's by name in lower case, or "package.module:Class"."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The optimizer's keyword arguments, plain values."""
-    lr: Schedule = field(default_factory=lambda: Schedule.cosine(1e-3))
+    lr: Schedule | None = None
+    """Left out: the optimizer's usual rate, falling to 0 by a cosine."""
+    lr_scale: str = "none"
+    """Where batch_size is not 32: "linear" multiplies lr by batch_size/32, "sqrt" by its root."""
     decays: str = "weights"
     """What weight decay acts on: "weights" (of two dimensions and more), or "all"."""
     per_tensor: bool = False
@@ -319,6 +325,15 @@ class ModuleStage(Stage):
             raise unknown_name("loss", self.loss, LOSSES)
         if ":" not in self.optimizer and self.optimizer.lower() not in OPTIMIZERS:
             raise unknown_name("optimizer", self.optimizer, OPTIMIZERS)
+        self.rate()
+
+    def rate(self) -> Schedule:
+        """Returns the learning rate over progress."""
+        lr = self.lr
+        if lr is None and "lr" in self.settings:
+            lr = Schedule.constant(float(self.settings["lr"]))
+        lr = lr or Schedule.cosine(usual_rate(self.optimizer, self.settings))
+        return follow_batch(lr, self.lr_scale, self.batch_size, USUAL_BATCH)
 
     def build(self, history: tuple[Vector, ...], seed: int) -> ModuleModel:  # noqa: ARG002
         """Calls the factory under the seed.
@@ -331,7 +346,7 @@ class ModuleStage(Stage):
         return ModuleModel(self._made(seed), self.loss, Learning(**shared))
 
     def _made(self, seed: int) -> nn.Module:
-        factory = imported(self.module, "module")
+        factory = code_named(self.module, "module", nn.Module)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             try:
@@ -369,14 +384,18 @@ class ModuleStage(Stage):
             ) from error
         return replace(self, precision=chosen, memory=memory)
 
-    def inner(self) -> Inner:
-        """Returns the optimizer on the layout that `build` gives."""
-        layout = self.build((), 0).parameters.layout
+    def preload(self) -> None:
+        """Imports the factory and what it is trained with; the factory is not called."""
+        code_named(self.module, "module", nn.Module)
+        preload(self.optimizer)
+
+    def inner(self, layout: Layout) -> Inner:
+        """Returns the optimizer."""
         return TorchInner(
             layout,
             self.optimizer,
             self.settings,
-            self.lr,
+            self.rate(),
             decays=self.decays,
             per_tensor=self.per_tensor,
         )

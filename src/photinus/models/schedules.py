@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from photinus.core.errors import UsageError
 from photinus.core.settings import Limit, unknown_name
 
-__all__ = ["SCHEDULE", "Schedule"]
+__all__ = ["LR_SCALES", "SCHEDULE", "Schedule", "follow_batch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,18 @@ class Schedule:
             points += [(place, held), (place, held * factor)]
         return cls(tuple(points))
 
+    def scaled(self, factor: float, warm_up: float = 0.0) -> Schedule:
+        """Returns the schedule times a factor, reached by a straight rise from the plain value.
+
+        Example:
+            >>> grown = Schedule.constant(0.1).scaled(4.0, warm_up=0.2)
+            >>> [round(grown.at(progress), 3) for progress in (0.0, 0.1, 0.2, 1.0)]
+            [0.1, 0.25, 0.4, 0.4]
+        """
+        later = [(place, factor * value) for place, value in self.points if place > warm_up]
+        rise = [(0.0, self.at(0.0))] if warm_up > 0 else []
+        return Schedule((*rise, (warm_up, factor * self.at(warm_up)), *later), self.falls)
+
     def at(self, progress: float) -> float:
         """Returns the value at a progress 0..1."""
         before = [p for p in self.points if p[0] <= progress]
@@ -79,6 +91,27 @@ class Schedule:
         if self.falls == "cosine" and right < left:
             share = (1 - math.cos(math.pi * share)) / 2
         return left + (right - left) * share
+
+
+LR_SCALES = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}
+"""Rule -> the power of the batch size that the learning rate follows."""
+_WARM_UP = 0.05
+
+
+def follow_batch(lr: Schedule, rule: str, batch_size: int, usual: int) -> Schedule:
+    """Returns a rate made for batches of `usual` examples as the rule has it for `batch_size`.
+
+    lr · (B/B₀)^p, with p = 0 (none), ½ (sqrt) or 1 (linear: Goyal et al., 2017), after a warm-up of
+    5 % where it grows.
+
+    Example:
+        >>> follow_batch(Schedule.constant(0.1), "linear", 128, 32).at(0.5)
+        0.4
+    """
+    factor = (batch_size / usual) ** LR_SCALES[rule]
+    if factor == 1.0:
+        return lr
+    return lr.scaled(factor, _WARM_UP if factor > 1.0 else 0.0)
 
 
 SCHEDULE = Limit(

@@ -29,11 +29,13 @@ class Rooms:
 
 
 def tensor_of(array: Vector) -> Tensor:
-    """Returns the array as a tensor, sharing its memory unless that is read-only or reversed.
+    """Returns the array as a tensor; shares its memory unless it is read-only, reversed or foreign.
 
     Raises:
         DataError: torch has no such type.
     """
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()
     try:

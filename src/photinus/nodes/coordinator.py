@@ -110,6 +110,11 @@ class Coordinator:
         """True when all have left, and the next pass over rows that stream is waited for."""
         return self._course.is_between_passes
 
+    @property
+    def wants_shuffle(self) -> bool:
+        """True while the rows are to be dealt out anew, before any of them is trained on."""
+        return self._course.wants_shuffle
+
     def next_pass(self, now: float) -> None:
         """Every worker comes again, with another pass over its rows."""
         self._course.next_pass(now)
@@ -258,6 +263,7 @@ class Coordinator:
     def _refused(self, seat: SeatState, frame: Frame, now: float) -> list[Frame]:
         """Not finite: it never reaches the model; the worker heals and goes on behind it."""
         seat.strikes += 1
+        seat.lost += frame.position - seat.position
         seat.position = frame.position
         seat.is_quarantined = seat.strikes >= STRIKES
         wrong = f"worker {seat.slot} pushed numbers that are not finite"
@@ -340,6 +346,7 @@ class Coordinator:
 
     def _finish(self, now: float) -> list[Frame]:
         course, owner, point = self._course, self.owner, self._final()
+        course.warn_of_unused_rows()
         assert point.vector is not None
         assert point.floats is not None
         assert point.integers is not None
@@ -350,22 +357,19 @@ class Coordinator:
                 examples=owner.applied,
                 seconds=now - course.entered,
                 metrics=owner.metrics,
+                passes=course.passes(),
                 fingerprint=fingerprint(point.vector),
             )
         )
-        course.history = (*course.history, point.vector)
-        if owner.phase + 1 == len(course.program.phases):
+        if not course.finish(point, now):
             self.result = Result(course.history, point.floats, point.integers)
             return self._farewell("done")
-        course.enter(owner.phase + 1, now)
-        course.begin(now)
-        self.desk.save(course.here())
-        return self._seating.regrant()
+        return self._seating.regrant(course.keep)
 
     def _final(self) -> Message:
         """The exact average at a phase's end: the owner's point, or the mean of the workers'."""
         point, trials = self.owner.point, self._course.trials
-        if self._course.program.patience and trials.best is not None:
+        if self._course.is_stage_over and self._course.program.patience and trials.best is not None:
             return trials.best.point
         seats = self.fence.seats.values()
         closed = [s.closed for s in seats if s.closed is not None and s.closed.arrays]
@@ -374,7 +378,7 @@ class Coordinator:
         newest = max(frame.version for frame in closed)
         held = [named(frame) for frame in closed if frame.version == newest]
         share = [1.0 / len(held)] * len(held)
-        vector = held[0]["vector"]
+        vector = held[0]["vector"].copy()  # its worker may train on in the same memory
         if len({fingerprint(h["vector"]) for h in held}) > 1:
             self._course.warn("the workers ended with different bits; took their mean")
             vector = combine([h["vector"] for h in held], share)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,15 +16,16 @@ from photinus.nodes.desk import Desk
 from photinus.nodes.fence import Fence
 from photinus.nodes.mail import Seat, inner_of, named
 from photinus.nodes.owner import Owner
-from photinus.nodes.program import Phase, Program
+from photinus.nodes.program import START, Phase, Program
 from photinus.nodes.trials import Trials
 from photinus.strategies.base import GRADIENT, Message
 from photinus.transport.frames import Frame
 
 __all__ = ["Course"]
 
-_LARGE = 2
-"""A worker with so many times its share of the rows is told of."""
+_LARGE = 1.5
+"""A worker with more than so many times its share of the rows lets the others wait."""
+_SHUFFLES = "all rows are redistributed by their hash, once; shuffle=False leaves them"
 
 
 class Course:
@@ -47,8 +49,10 @@ class Course:
         self.program, self.desk = program, desk
         self.fence = Fence(program.workers, program.lease_seconds)
         self.history: tuple[Vector, ...] = cut.history if cut else ()
+        self.span, self.keep = (0.0, 1.0), frozenset[int]()
         self.cuts, self.has_begun, self.is_between_passes = Cuts(cut), False, False
-        self._passes, self._is_cut_asked = 0, False
+        self._begun, self._is_cut_asked, self._is_shuffled = -1, False, False
+        self.wants_shuffle = False
         self.enter(cut.phase if cut else 0, now)
 
     @property
@@ -57,10 +61,25 @@ class Course:
         return self.program.phases[self.owner.phase]
 
     @property
+    def rows(self) -> int:
+        """Of all workers."""
+        return sum(max(0, seat.rows) for seat in self.fence.seats.values())
+
+    @property
+    def progress(self) -> float:
+        """Of the stage, 0 to 1."""
+        return self.span[0] + (self.span[1] - self.span[0]) * self.owner.progress
+
+    @property
+    def is_stage_over(self) -> bool:
+        """True where no rest follows the present phase."""
+        return self.phase.part != START or self.trials.is_stopped or self.span[1] == 1.0
+
+    @property
     def is_spent(self) -> bool:
         """True when the budget is used up and shares were not fixed in advance."""
         is_done = self.owner.applied >= self.owner.budget
-        return self.trials.is_stopped or (is_done and not self.phase.agreement.is_deterministic)
+        return self.trials.is_stopped or (is_done and not self.program.is_fixed(self.owner.phase))
 
     def frame(self, kind: str, slot: int, lease: int, **fields: Any) -> Frame:  # noqa: ANN401
         """Returns a frame to a slot's worker."""
@@ -73,37 +92,60 @@ class Course:
 
     # -- phases ----------------------------------------------------------------------------------
 
-    def enter(self, phase: int, now: float) -> None:
-        """Sets a phase up: its first parameters, its policy, every seat at its start."""
+    def enter(self, phase: int, now: float, point: Message | None = None) -> None:
+        """Sets a phase up: its first parameters, its policy, every seat at its start.
+
+        Args:
+            phase: its index.
+            now: the time.
+            point: of a rest, where its start ended: every seat goes on where it was.
+        """
         self.entered = self.saved = now
         self.cuts.drop()
         self.fence.reopen()
-        for seat in self.fence.seats.values():
-            seat.position = 0
-        policy, stage = (
-            self.program.phases[phase].agreement.policy(),
-            self.program.phases[phase].stage,
-        )
-        epochs = stage.epochs if self.program.validation else 0.0
-        self.trials = Trials(epochs, self.program.patience)
+        if point is None:
+            for seat in self.fence.seats.values():
+                seat.position = seat.lost = 0
+            epochs = self.program.phases[phase].stage.epochs if self.program.validation else 0.0
+            self.trials = Trials(epochs, self.program.patience)
         cut = self.cuts.last
         is_here = cut is not None and cut.phase == phase
-        point = cut.point if cut is not None and is_here else self._start(phase)
-        self.owner = Owner(phase, policy, point, self.fence, self.desk)
+        if point is None:
+            point = cut.point if cut is not None and is_here else self._start(phase)
+        self._make_owner(
+            phase, point._replace(version=cut.version if cut is not None and is_here else 0)
+        )
         if cut is not None and is_here:
             self._restore(cut)
 
+    def _make_owner(self, phase: int, point: Message) -> None:
+        """Makes the owner of a phase at a point, for the rows that are counted by now."""
+        self.agreement, self._settled_warnings = self.program.phases[phase].settled(
+            self.rows, self.program.workers, self.span
+        )
+        self.owner = Owner(phase, self.agreement.policy(), point, self.fence, self.desk)
+
     def begin(self, now: float) -> None:
         """The phase begins: all rows are counted; or another pass over them."""
-        if not self.has_begun and self.owner.phase == 0:
-            self._warn_of_skew()
         self.has_begun = True
-        if self._passes:
+        if self._begun == self.owner.phase:
             return
+        self.span = self._spans(self.owner.phase)
+        if self.span[0] == self.span[1]:
+            self.enter(self.owner.phase + 1, now)
+            self.span = self._spans(self.owner.phase)
+        self._begun = self.owner.phase
+        owner = self.owner
+        point, applied = owner.point._replace(version=owner.version), owner.applied
+        self._make_owner(owner.phase, point)
+        self.owner.restore(point, applied)
+        for warning in self._settled_warnings:
+            self.warn(f"{self.phase.name}: {warning}")
         self._warn_of_span()
         self.entered = self.saved = now
         stage, rows = self.phase.stage, {s.slot: s.rows for s in self.fence.seats.values()}
-        self.owner.budget = max(1, round(stage.epochs * sum(rows.values())))
+        start, end = (round(share * stage.epochs * self.rows) for share in self.span)
+        self.owner.budget = max(1, end - start)
         cut = self.cuts.at(self.owner.phase, self.owner.version)
         if cut is not None and not cut.is_phase_start and rows != cut.rows:
             wrong = "the workers hold other rows than at the checkpoint: some count twice, or never"
@@ -115,33 +157,101 @@ class Course:
                 name=self.phase.name,
                 budget=self.owner.budget,
                 parameters=0 if vector is None else vector.size,
-                strategy=str(self.phase.agreement),
+                strategy=str(self.agreement),
                 batch_size=stage.batch_size,
-                epochs=stage.epochs,
+                epochs=(self.span[1] - self.span[0]) * stage.epochs,
             )
         )
 
-    def _warn_of_skew(self) -> None:
-        """Workers that train alone between agreements drift apart when their rows are not alike."""
-        self._warn_of_shares([seat.rows for seat in self.fence.seats.values()])
-        far = skewed({s.slot: s.labels for s in self.fence.seats.values()})
-        if far and any(p.agreement.strategy().site != GRADIENT for p in self.program.phases):
-            slots = ", ".join(str(slot) for slot in far)
-            self.warn(
-                f"the rows of workers {slots} have other labels than those of all workers",
-                got=f"up to {max(far.values()):.0%} of a worker's rows",
-                do="shuffle the rows before training, or agree after every step",
-            )
+    def _spans(self, phase: int) -> tuple[float, float]:
+        is_stream = any(seat.streams for seat in self.fence.seats.values())
+        return self.program.phases[phase].span(self.rows, is_stream=is_stream)
 
-    def _warn_of_shares(self, rows: list[int]) -> None:
-        """A round of fixed shares waits for the largest one."""
+    def finish(self, point: Message, now: float) -> bool:
+        """Enters the phase after the present one, from where this one ended; False after the last.
+
+        A rest goes on from its start's point, rows and inner optimizers.
+        """
+        following, goes_on = self.owner.phase + 1, not self.is_stage_over
+        if self.phase.part == START and not goes_on:
+            following += 1
+        if not goes_on:
+            assert point.vector is not None
+            self.history = (*self.history, point.vector)
+        if following == len(self.program.phases):
+            return False
+        closed = {s.slot: s.closed for s in self.fence.seats.values() if s.closed is not None}
+        newest = max((frame.version for frame in closed.values()), default=-1)
+        closed = {slot: f for slot, f in closed.items() if goes_on and f.version == newest}
+        self.keep = frozenset(closed)
+        self.enter(following, now, point if goes_on else None)
+        self.begin(now)
+        cut = self.here()
+        if goes_on:
+            inner = {slot: inner_of(named(frame)) for slot, frame in closed.items()}
+            cut = replace(cut, inner={slot: held for slot, held in inner.items() if held})
+            self.cuts.last = cut
+        self.desk.save(cut)
+        return True
+
+    def passes(self) -> dict[str, float]:
+        """Returns how often each worker's rows were trained on in this stage."""
+        seats = [seat for seat in self.fence.seats.values() if seat.rows > 0]
+        return {str(s.slot): (s.position - s.lost) / s.rows for s in seats}
+
+    def warn_of_unused_rows(self) -> None:
+        """Names the workers whose rows were trained on less often than the others'."""
+        if self.trials.is_stopped or not self.program.is_fixed(self.owner.phase):
+            return
+        wanted, rows, stage = self.span[1] * self.phase.stage.epochs, self.rows, self.phase.stage
+        for slot, passes in self.passes().items():
+            seat = self.fence.seats[int(slot)]
+            missing = (wanted - passes) * seat.rows
+            share = 1.0 if self.program.is_shared else seat.rows / rows
+            if missing > math.ceil(stage.batch_size * share):
+                self.warn(
+                    f"{self.phase.name}: {missing:.0f} examples of worker {slot} were not used",
+                    got=f"{passes:.2f} passes over its {seat.rows} rows, not {wanted:.2f}",
+                )
+
+    def look_for_skew(self) -> bool:
+        """Looks at rows and labels once all workers came; tells if rows are to be dealt out anew.
+
+        Workers that train alone between agreements drift apart when their rows are not alike, and
+        who holds most rows works while the others wait.
+        """
+        wrong = [*self._uneven_rows(), *self._other_labels()]
+        if not wrong or self._begun >= 0:
+            return False
+        can_shuffle = self.desk.can_shuffle and not self._is_shuffled
+        self.wants_shuffle = self.program.shuffle and can_shuffle
+        for text, got, do in wrong:
+            self.warn(text, got=got or None, do=_SHUFFLES if self.wants_shuffle else do)
+        return self.wants_shuffle
+
+    def _other_labels(self) -> list[tuple[str, str, str]]:
+        far = skewed({s.slot: s.labels for s in self.fence.seats.values()})
+        local = [
+            number
+            for number, phase in enumerate(self.program.phases)
+            if phase.agreement.strategy().site != GRADIENT and self._spans(number)[0] < 1.0
+        ]
+        if not far or not local:  # a mean gradient is of all labels
+            return []
+        slots = ", ".join(str(slot) for slot in far)
+        wrong = f"the rows of workers {slots} have other labels than those of all workers"
+        do = "shuffle the rows before training, or agree after every step"
+        return [(wrong, f"up to {max(far.values()):.0%} of a worker's rows", do)]
+
+    def _uneven_rows(self) -> list[tuple[str, str, str]]:
+        rows = [max(0, seat.rows) for seat in self.fence.seats.values()]
         empty, most, total = rows.count(0), max(rows), sum(rows)
         do = "repartition the data, or use fewer workers"
-        if empty:
-            self.warn(f"{empty} of {len(rows)} partitions are empty", do=do)
-        elif most * len(rows) > _LARGE * total:
+        found = [(f"{empty} of {len(rows)} partitions are empty", "", do)] if empty else []
+        if most * len(rows) > _LARGE * total and total:
             wrong = f"worker {rows.index(most)} holds {most / total:.0%} of the rows"
-            self.warn(wrong, got=f"{len(rows)} workers", do=do)
+            found.append((wrong, f"{len(rows)} workers", do))
+        return found
 
     def _warn_of_span(self) -> None:
         """Means of units lie in 0..1: other inputs are trained on without an error, to no end."""
@@ -155,13 +265,8 @@ class Course:
             )
 
     def _start(self, phase: int) -> Message:
-        parameters = self.program.build(phase, self.history).parameters
-        return Message(
-            "heal",
-            parameters.trained.copy(),
-            floats=parameters.floats.copy(),
-            integers=parameters.integers.copy(),
-        )
+        trained, floats, integers = self.program.first(phase, self.history)
+        return Message("heal", trained, floats=floats, integers=integers)
 
     # -- passes, where rows stream ---------------------------------------------------------------
 
@@ -178,7 +283,8 @@ class Course:
 
     def next_pass(self, now: float) -> None:
         """All come again, each with a pass over its rows."""
-        self.is_between_passes, self.has_begun, self._passes = False, False, self._passes + 1
+        self.is_between_passes, self.has_begun = False, False
+        self._is_shuffled, self.wants_shuffle = self._is_shuffled or self.wants_shuffle, False
         self.cuts.drop()
         self.fence.empty(now)
 
@@ -231,7 +337,7 @@ class Course:
         owner, seats = self.owner, self.fence.seats.values()
         is_all = bool(members) and not any(seat.closed for seat in seats)
         is_all = is_all and (members == self.fence.members or not owner.policy.waits)
-        is_trial = is_all and self.trials.begin(owner.progress, owner.version, self.fence.members)
+        is_trial = is_all and self.trials.begin(self.progress, owner.version, self.fence.members)
         if not is_trial and not self.is_cut_due(now):
             return False
         # where nobody waits, no two workers are at the same point: each starts fresh

@@ -38,7 +38,7 @@ class Cut:
     @property
     def is_phase_start(self) -> bool:
         """True between phases: nobody holds anything alone."""
-        return self.version == 0
+        return self.version == 0 and not any(self.positions.values())
 
     @property
     def name(self) -> str:

@@ -11,11 +11,16 @@ from photinus.core.settings import Limit, above, at_least, validate, whole
 from photinus.nodes.cuts import Cut
 from photinus.transport.frames import Frame
 
-__all__ = ["Desk"]
+__all__ = ["Desk", "wait_for_them"]
 
 
 def _nothing(*_: object) -> None:
     pass
+
+
+def wait_for_them() -> str:
+    """Returns what to do about workers that have not come, where an engine knows no better."""
+    return "wait, or look at the logs of those that are missing"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +36,10 @@ class Desk:
     save: Callable[[Cut], None] = _nothing
     best: Callable[[Cut], None] = _nothing
     """Keeps the best cut so far."""
+    can_shuffle: bool = False
+    """The engine can deal the rows out anew, before any is trained on."""
+    advice: Callable[[], str] = wait_for_them
+    """What to do about workers that have not come: the engine knows why."""
     checkpoint_seconds: float | None = None
     """How often a cut is made within a phase; None: only between phases."""
     patience_seconds: float = 600.0

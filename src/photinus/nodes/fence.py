@@ -6,14 +6,17 @@ fenced. Apply, count, cursor and version move together, in `Coordinator`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from photinus.transport.frames import Frame
 
-__all__ = ["LEASE_SECONDS", "RETURN_SECONDS", "Fence", "SeatState"]
+__all__ = ["LEASE_SECONDS", "MOVED_SECONDS", "RETURN_SECONDS", "Fence", "SeatState"]
 
 LEASE_SECONDS = 5.0
 """A lease ends so long after the last sign of life, where nothing else is said."""
+MOVED_SECONDS = 5.0
+"""A transfer of which no byte moved for so long stands still."""
 RETURN_SECONDS = 1.0
 """A lease ends so long after its connection closed and did not come back."""
 _MOST_DOUBLINGS = 6
@@ -42,6 +45,8 @@ class SeatState:
     """-1 until it said hello for the first time."""
     labels: dict[str, int] = field(default_factory=dict)
     """How often each label is in its rows; empty where that is not known."""
+    streams: bool = False
+    """It has as many passes over its rows as there are jobs, and no more."""
     span: tuple[float, ...] = ()
     """The lowest and the highest number of its first rows; empty where nobody asks."""
     has: int = 0
@@ -50,10 +55,16 @@ class SeatState:
     """When the lease ends, unless a sign of life comes."""
     is_gone: bool = False
     """Its connection closed, and nothing was heard since."""
+    is_dead: bool = False
+    """Its process has ended: what is still read from it is no sign of life."""
+    moved_at: float = -math.inf
+    """When bytes of a frame to or from its worker moved last, before that frame was whole."""
     sequence: int = 0
     """The number that its next push must have."""
     position: int = 0
     """How far its rows are in the agreed parameters."""
+    lost: int = 0
+    """Examples up to there that are not in the agreed parameters, and never will be."""
     waiting: Frame | None = None
     """Its push that is accepted and not yet answered."""
     answered: Frame | None = None
@@ -125,7 +136,8 @@ class Fence:
         seat.attempt, seat.hello = str(hello.note["attempt"]), int(hello.note["hello"])
         seat.host, seat.has = str(hello.note.get("host", "")), int(hello.note["has"])
         seat.address = str(hello.note.get("address", ""))
-        seat.ends_at, seat.is_gone = now + self.lease_seconds, False
+        seat.ends_at, seat.is_gone, seat.is_dead = now + self.lease_seconds, False, False
+        seat.moved_at = -math.inf
         self._members = None
 
     def vacate(self, seat: SeatState) -> None:
@@ -165,9 +177,44 @@ class Fence:
             seat.asking = None
 
     def heard(self, frame: Frame, now: float) -> None:
-        """A sign of life."""
-        if self.holds(frame):
-            seat = self.seats[frame.slot]
+        """A sign of life: of who holds the lease, or to whom its grant is still on its way.
+
+        Until its worker has read the grant, however long that takes, it cannot name the lease: it
+        names its attempt.
+        """
+        seat = self.seats.get(frame.slot)
+        if seat is None or not seat.is_live:
+            return
+        is_back = frame.kind == "hello" and seat.is_again(frame)
+        is_waiting = self.is_granted_to(frame) and not seat.is_gone
+        if frame.lease == seat.lease or is_back or is_waiting:
+            self._lives(seat, now)
+
+    def is_granted_to(self, frame: Frame) -> bool:
+        """Tells whether a sign of life comes from who was granted the seat, and may not know it."""
+        seat = self.seats.get(frame.slot)
+        is_older = seat is not None and seat.is_live and frame.lease < seat.lease
+        return is_older and seat is not None and seat.is_again(frame)
+
+    def sent_bytes(self, slot: int, lease: int, now: float) -> None:
+        """Bytes came from the worker that holds a lease: a sign of life, before a frame is whole.
+
+        Of a connection that closed none come: what did is older than its end.
+        """
+        seat = self.seats[slot]
+        if seat.is_live and seat.lease == lease and not seat.is_gone:
+            self._lives(seat, now)
+
+    def moved(self, slot: int, now: float) -> None:
+        """Bytes of a frame to or from a worker moved, before it is whole."""
+        self.seats[slot].moved_at = now
+
+    def is_moving(self, slot: int, now: float) -> bool:
+        """Tells whether a frame to or from a slot's worker is under way, and gets on."""
+        return now - self.seats[slot].moved_at < MOVED_SECONDS
+
+    def _lives(self, seat: SeatState, now: float) -> None:
+        if not seat.is_dead:
             seat.ends_at, seat.is_gone = now + self.lease_seconds, False
 
     def gone(self, slot: int, lease: int, now: float) -> None:
@@ -176,8 +223,16 @@ class Fence:
         if seat is not None and seat.is_live and seat.lease == lease:
             seat.ends_at, seat.is_gone = min(seat.ends_at, now + RETURN_SECONDS), True
 
+    def died(self, slot: int, attempt: str, now: float) -> None:
+        """An attempt's process has ended: if it holds the seat, its lease ends now."""
+        seat = self.seats.get(slot)
+        if seat is not None and seat.is_live and seat.attempt == attempt:
+            seat.ends_at, seat.is_dead = now, True
+
     def reason(self, seat: SeatState) -> str:
         """Returns why a lease has ended."""
+        if seat.is_dead:
+            return "its process ended"
         if seat.is_gone:
             return "its connection closed and did not come back"
         return f"no sign of life from it for {self.lease_seconds:g} s"

@@ -17,10 +17,11 @@ from photinus.feed.arrays import FeedOrder
 from photinus.feed.base import Array, Batch, Feed, Transform
 from photinus.feed.rows import Rows
 from photinus.models.base import Model
+from photinus.models.inner import Inner
 from photinus.nodes.keeping import position_of, split
 from photinus.nodes.loop import Bench, Exchange, Measured, Pace, Snapshot, Stepped, work
 from photinus.nodes.mail import Grant
-from photinus.nodes.program import Phase, Program
+from photinus.nodes.program import REST, START, Program
 from photinus.strategies.base import GRADIENT_SUM, is_held_by_workers
 
 __all__ = ["CHUNK_ROWS", "Ask", "Close", "Hello", "Life", "Part", "live"]
@@ -97,6 +98,13 @@ Ask = Hello | Close | Stepped | Exchange | Snapshot | Measured
 Life = Generator[Ask, Any, None]
 
 
+class _Before(NamedTuple):
+    """What a phase leaves to the rest of its stage."""
+
+    model: Model
+    inner: Inner
+
+
 def live(program: Program, slot: int, part: Part) -> Life:
     """Yields what a worker wants to say until the program is over.
 
@@ -105,6 +113,7 @@ def live(program: Program, slot: int, part: Part) -> Life:
     worker says hello again.
     """
     history: list[Vector] = []
+    before: _Before | None = None
     is_used = part.passes == 0
     grant: Grant | None = yield Hello(part.rows, 0, part.passes, part.labels, part.span)
     while grant is not None:
@@ -114,48 +123,77 @@ def live(program: Program, slot: int, part: Part) -> Life:
                 grant = yield Close(grant.position, rests=not grant.is_idle)
                 continue
             is_used = part.passes is not None
-            bench = _bench(program, slot, part, grant, tuple(history))
-            last = None if grant.is_idle else (yield from work(bench))
-            grant = yield _closing(program.phases[grant.phase], part, bench, last)
+            given, grant = [grant], None  # its vectors are let go once they are used
+            close, before = yield from _share(program, slot, part, given, tuple(history), before)
+            grant = yield close
         except FencedError:
+            before = None
             grant = yield Hello(part.rows, len(history), part.passes)
 
 
-def _closing(phase: Phase, part: Part, bench: Bench, last: Snapshot | None) -> Close:
+def _share(
+    program: Program,
+    slot: int,
+    part: Part,
+    given: list[Grant],
+    history: tuple[Vector, ...],
+    before: _Before | None,
+) -> Generator[Ask, Any, tuple[Close, _Before]]:
+    """Trains until the share is done; its prepared rows make room for those of the next one."""
+    grant = given.pop()
+    bench = _bench(program, slot, part, grant, history, before)
+    grant = grant.used()
+    last = None if grant.is_idle else (yield from work(bench))
+    close = _closing(program, grant, part, bench, last)
+    return close, _Before(bench.model, bench.inner)
+
+
+def _closing(
+    program: Program, grant: Grant, part: Part, bench: Bench, last: Snapshot | None
+) -> Close:
     """The share is done, or, where rows stream, at least the pass."""
     at = bench.feed.position
     held = bench.model.parameters if is_held_by_workers(bench.strategy) else None
+    phase = program.phases[grant.phase]
+    # after a start all hold the same state: one of them tells it, for joiners and checkpoints
+    inner = last.inner if last and phase.part == START and grant.tells else {}
     if part.passes is None or last is None:
-        return Close(at, held)
+        return Close(at, held, inner=inner)
     is_border = part.rows > 0 and at % part.rows == 0
-    is_done = phase.agreement.is_deterministic and at >= round(phase.stage.epochs * part.rows)
-    return Close(at, held, is_border and not is_done, last.inner)
+    end = round(grant.span[1] * phase.stage.epochs * part.rows)
+    is_done = program.is_fixed(grant.phase) and at >= end
+    return Close(at, held, is_border and not is_done, inner if is_done else last.inner)
 
 
 def _bench(
-    program: Program, slot: int, part: Part, grant: Grant, history: tuple[Vector, ...]
+    program: Program,
+    slot: int,
+    part: Part,
+    grant: Grant,
+    history: tuple[Vector, ...],
+    before: _Before | None,
 ) -> Bench:
     phase = program.phases[grant.phase]
-    stage, strategy = phase.stage, phase.agreement.strategy()
-    model: Model = stage.build(history, program.seed)
+    agreement, _ = phase.settled(grant.rows, program.workers, grant.span)
+    stage, strategy = phase.stage, agreement.strategy()
+    goes_on = before is not None and phase.part == REST and grant.is_fresh and not grant.inner
+    model = before.model if before and goes_on else stage.build(history, program.seed)
     heal = grant.heal
     assert heal.vector is not None
     model.load(heal.vector, heal.floats, heal.integers)
-    inner, (held, kept) = stage.inner(), split(grant.inner)
+    layout, (held, kept) = model.parameters.layout, split(grant.inner)
+    inner = before.inner if before and goes_on else stage.inner(layout)
     if held:
         inner.load(held)
     is_whole = bool(getattr(strategy, "whole_part", False))
-    is_fixed = phase.agreement.is_deterministic or program.workers == 1
-    epochs = stage.epochs if is_fixed else None
-    if part.passes is not None and part.rows:
-        this = grant.position // part.rows + 1.0
-        epochs = this if epochs is None else min(epochs, this)
     trained = model.parameters.trained
     order = FeedOrder(
         batch_size=max(1, part.rows) if is_whole else stage.batch_size,
-        epochs=epochs,
+        share=(1, 1) if is_whole or not part.rows else (part.rows, max(part.rows, grant.rows)),
+        epochs=_epochs(program, part, grant),
+        whole_steps=phase.part == START and grant.span[1] < 1.0,
         seed=program.seed,
-        phase=phase.name,
+        phase=stage.name,
         slot=slot,
         workers=program.workers,
     )
@@ -164,21 +202,34 @@ def _bench(
     def prepare(features: Array) -> Array:
         return stage.prepare(features, history)
 
-    feed = part.open(order).mapped(prepare)
+    feed = part.open(order)
+    if stage.prepares:
+        feed = feed.mapped(prepare)
     feed.seek(position_of(kept, grant.position))
+    per_example = grant.rows / max(1, part.rows) / max(1, grant.budget)
     return Bench(
         model=_WholePart(model) if is_whole else model,
         inner=inner,
         feed=feed,
         strategy=strategy,
-        pace=Pace(grant.progress, 0, program.workers / max(1, grant.budget)),
-        seed=lambda position: derive(program.seed, phase.name, slot, position),
-        heal=None if grant.is_fresh else heal,
+        pace=Pace(grant.progress, 0, per_example, grant.span),
+        seed=lambda position: derive(program.seed, stage.name, slot, position),
+        heal=[] if grant.is_fresh else [heal],
         kept=kept,
         sums=np.zeros_like(trained) if strategy.site == GRADIENT_SUM else None,
         measure=lambda: part.measured(model, shared, prepare),
         where=f"phase {phase.name}, partition {slot}",
     )
+
+
+def _epochs(program: Program, part: Part, grant: Grant) -> float | None:
+    """Returns after how many passes over the worker's rows the feed ends; None for endless."""
+    end = grant.span[1] * program.phases[grant.phase].stage.epochs
+    epochs = end if program.is_fixed(grant.phase) else None
+    if part.passes is None or not part.rows:
+        return epochs
+    this = grant.position // part.rows + 1.0
+    return this if epochs is None else min(epochs, this)
 
 
 class _WholePart(Model):

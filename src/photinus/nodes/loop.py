@@ -55,11 +55,14 @@ class Pace(NamedTuple):
     examples: int
     """One's own examples at the last agreement."""
     per_example: float
-    """Progress by one example of one's own: workers / budget."""
+    """Progress by one example of one's own: all rows / own rows / budget."""
+    span: tuple[float, float] = (0.0, 1.0)
+    """From which share of its stage to which the phase goes."""
 
     def progress(self, clock: Clock) -> float:
-        """Returns the phase's progress as learning-rate schedules see it."""
-        return min(1.0, self.agreed + (clock.examples - self.examples) * self.per_example)
+        """Returns the stage's progress as learning-rate schedules see it."""
+        here = min(1.0, self.agreed + (clock.examples - self.examples) * self.per_example)
+        return self.span[0] + (self.span[1] - self.span[0]) * here
 
     def after(self, clock: Clock, *told: News) -> Pace:
         """Returns the pace with the newest progress that was told of."""
@@ -78,8 +81,8 @@ class Bench:
     pace: Pace
     seed: Callable[[int], int]
     """Feed position -> the seed of that step."""
-    heal: Message | None = None
-    """The agreed point that a joiner starts from."""
+    heal: list[Message] = field(default_factory=list)
+    """The agreed point that a joiner starts from, until it has."""
     arrived: list[News] = field(default_factory=list)
     """Answers that wait for their `take`."""
     measure: Callable[[], Mapping[str, float]] = dict
@@ -150,8 +153,8 @@ def work(bench: Bench) -> Generator[Stepped | Exchange | Snapshot | Measured, Ne
     trained = model.parameters.trained
     state, pace, first = strategy.init(trained), bench.pace, feed.epochs
     clock = Clock(progress=pace.agreed)
-    if bench.heal is not None:
-        state = take_up(trained, strategy.accept(trained, bench.heal, state), bench.kept)
+    if bench.heal:
+        state = take_up(trained, strategy.accept(trained, bench.heal.pop(), state), bench.kept)
     for batch in feed:
         at = pace.progress(clock)
         gradient, metrics = _learnt(bench, batch)
@@ -167,7 +170,9 @@ def work(bench: Bench) -> Generator[Stepped | Exchange | Snapshot | Measured, Ne
         pace = pace.after(clock, told, news)
         clock = clock._replace(progress=pace.agreed)
         yield from tell(bench, news, clock, state)
-        if told.stop or news.stop:
+        is_over = told.stop or news.stop
+        del told, news  # of a large model each answer counts
+        if is_over:
             break
     state, news = yield from drain(bench, clock._replace(closing=True), state)
     yield from tell(bench, news, clock, state)

@@ -72,11 +72,21 @@ class Grant:
     heal: Message
     is_fresh: bool
     """True at the very start of a phase: every worker begins with fresh inner state."""
+    rows: int = 0
+    """Of all workers."""
+    span: tuple[float, float] = (0.0, 1.0)
+    """From which share of its stage to which the phase goes."""
+    tells: bool = False
+    """It makes the most steps, and tells its inner state when a start ends."""
     inner: Mapping[str, Vector] = field(default_factory=dict)
     history: tuple[Vector, ...] = ()
     """What phases before this one agreed on, as far as the worker lacks it."""
     is_idle: bool = False
     """Nothing is left to do in this phase: the budget is used up, or the rows are quarantined."""
+
+    def used(self) -> Grant:
+        """Returns it without its vectors: once they are loaded nobody shall hold them."""
+        return replace(self, heal=Message("heal"), inner={}, history=())
 
 
 def pack(
@@ -169,6 +179,9 @@ def grant_to(frame: Frame, grant: Grant) -> Frame:
         grant.heal,
         budget=grant.budget,
         progress=grant.progress,
+        rows=grant.rows,
+        span=list(grant.span),
+        tells=grant.tells,
         is_fresh=grant.is_fresh,
         is_idle=grant.is_idle,
         history=[v.size for v in grant.history],
@@ -198,6 +211,9 @@ def grant_of(frame: Frame) -> Grant:
         position=frame.position,
         budget=int(note["budget"]),
         progress=float(note["progress"]),
+        rows=int(note["rows"]),
+        span=(float(note["span"][0]), float(note["span"][1])),
+        tells=bool(note["tells"]),
         heal=message_of(frame, "heal"),
         is_fresh=bool(note["is_fresh"]),
         inner=inner,

@@ -20,16 +20,12 @@ from photinus.nodes.fence import Fence, SeatState
 from photinus.nodes.mail import message_of
 from photinus.nodes.reach import FIRST_SECONDS, Lacks, Reach, patience
 from photinus.strategies.base import Message, Policy, Reply, part
-from photinus.strategies.codecs import decode
-from photinus.strategies.merge import spread
-from photinus.strategies.rounds import decoded
+from photinus.strategies.codecs import is_sound, numbers_in
+from photinus.strategies.rounds import APART_EVERY
 from photinus.strategies.rows import numbers_of
 from photinus.transport.frames import Frame
 
 __all__ = ["Answer", "Owner"]
-
-_APART_EVERY = 8
-"""Rounds: how far the workers are apart takes as long to find out as to merge what they say."""
 
 
 class Answer(NamedTuple):
@@ -147,7 +143,9 @@ class Owner:
                 return self.close(now, late)
         seconds = patience(self._durations)
         is_late = seconds is not None and now - self._opened >= seconds
-        return self.close(now, late) if is_late else []
+        # whose push, state or answer is under way is not late: it would be sent once more
+        late = frozenset(s for s in late if is_late and not self._fence.is_moving(s, now))
+        return self.close(now, late) if late else []
 
     def missing(self, frame: Frame, now: float) -> None:
         """A member of the open meeting tells what did not come to it."""
@@ -202,6 +200,7 @@ class Owner:
         if is_missed:
             is_dropped = not self.policy.waits  # for good: its rows are not done again
             if is_dropped:
+                seat.lost += push.position - seat.position
                 seat.position = push.position
             self._desk.enter("miss", push, {"dropped": is_dropped})
             return
@@ -280,23 +279,23 @@ class Owner:
         held = self.point.vector
         if not self.policy.keeps or held is None or len(agreed) < 2:
             return {}
-        if self.version % _APART_EVERY and "consistency" in self.metrics:
+        if self.version % APART_EVERY and "consistency" in self.metrics:
             return {"consistency": self.metrics["consistency"]}
-        deltas = [decoded(message_of(a.push), held.dtype) for a in agreed]
+        apart = float(getattr(self._state, "apart", math.nan))  # seen while all was merged
         length = float(np.linalg.norm(part(held, agreed[0].push.fragment)))
-        return {"consistency": spread(deltas) / length} if length > 0 else {}
+        return {"consistency": apart / length} if length > 0 and math.isfinite(apart) else {}
 
 
 def _is_finite(message: Message, point: Message, width: int) -> bool:
     """Tells whether all numbers are finite, and checks how many there are; rows are so wide."""
     if message.vector is not None and point.vector is not None:
-        vector, (start, stop) = decode(message.codec, message.vector), message.fragment
+        count, (start, stop) = numbers_in(message.codec, message.vector), message.fragment
         wanted = stop - start or point.vector.size
         if message.rows is not None:
             wanted = numbers_of(message.rows, width, wanted).size
-        if vector.size != wanted:  # one number alone would be spread over all, in silence
-            raise FrameError(f"a push must hold {wanted} numbers", got=vector.size)
-        if not is_finite(vector):
+        if count != wanted:  # one number alone would be spread over all, in silence
+            raise FrameError(f"a push must hold {wanted} numbers", got=count)
+        if not is_sound(message.codec, message.vector):
             return False
     return message.floats is None or is_finite(message.floats)
 

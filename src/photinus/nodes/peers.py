@@ -7,7 +7,7 @@ both stand on; what is lost on the way the next meeting makes up for.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from photinus.core.parameters import Vector, is_finite
@@ -15,7 +15,7 @@ from photinus.core.seeds import reordered
 from photinus.nodes.mail import Seat, message_of, message_to, named, pack
 from photinus.nodes.meeting import Meeting, Piece
 from photinus.strategies.base import Message
-from photinus.strategies.codecs import decode
+from photinus.strategies.codecs import is_sound
 from photinus.transport.frames import Frame
 from photinus.transport.ring import Ringers
 
@@ -27,8 +27,9 @@ PEERS = ("publish", "part", "whole", "missing")
 """What workers say to each other."""
 OTHERS = ("here", "meet")
 """What the coordinator says of the others."""
-_MOST_WAITING = 64
-"""So many publications wait to be taken in; a later one pushes the oldest out."""
+_MOST_WAITING, _MOST_WAITING_BYTES = 64, 1 << 30
+"""So many publications, and bytes of several, wait to be taken in; a later one pushes the oldest
+out."""
 
 
 class Addressed(NamedTuple):
@@ -65,6 +66,8 @@ class Peers:
         self._asks = 0
         self._near: set[int] = set()
         """From whom anything came since this worker told last what it lacks."""
+        self._arriving: frozenset[int] = frozenset()
+        """From whom a frame comes in now: what it holds is not missing."""
 
     def seated(self, seat: Seat, version: int, note: Mapping[str, Any]) -> None:
         """Starts anew under a grant: its numbers begin again with the lease."""
@@ -146,7 +149,7 @@ class Peers:
     ) -> tuple[Message, dict[str, Any]]:
         """Keeps the vector of a push for the meeting; returns what the coordinator is told."""
         assert message.vector is not None
-        sound = is_finite(decode(message.codec, message.vector))
+        sound = is_sound(message.codec, message.vector)
         sound = sound and (message.floats is None or is_finite(message.floats))
         self._brought, self._stands, self._meeting = message, stands, None
         told = message._replace(vector=None, floats=None, integers=None)
@@ -155,6 +158,10 @@ class Peers:
     def _told_of(self) -> dict[str, Any]:
         doubled = self.counts["doubled"]
         return {"sent": dict(self._sent), "taken": dict(self._taken), "doubled": doubled}
+
+    def nears(self, slots: Iterable[int]) -> None:
+        """Takes in from whom a frame comes in now, and is not whole yet."""
+        self._arriving = frozenset(slots)
 
     def hear(self, frame: Frame) -> list[Addressed]:
         """Takes a frame of another worker in; returns what to send."""
@@ -178,7 +185,10 @@ class Peers:
             return
         self._heard[line] = frame.sequence
         self._inbox.append(frame)
-        if len(self._inbox) > _MOST_WAITING:
+        while len(self._inbox) > _MOST_WAITING or (
+            len(self._inbox) > 1
+            and sum(a.nbytes for f in self._inbox for a in f.arrays) > _MOST_WAITING_BYTES
+        ):
             self._inbox.pop(0)
             self.counts["overrun"] += 1
 
@@ -194,9 +204,7 @@ class Peers:
         for frame in self._inbox:
             if frame.version == self._version:
                 message = message_of(frame)
-                sound = message.vector is not None and is_finite(
-                    decode(message.codec, message.vector)
-                )
+                sound = message.vector is not None and is_sound(message.codec, message.vector)
                 self.counts["taken" if sound else "refused"] += 1
                 self._taken[f"{frame.slot} {frame.lease}"] += sound
                 news += [message] if sound else []
@@ -247,12 +255,14 @@ class Peers:
         if meeting is None or meeting.is_whole:
             return self._ready()
         lacks = meeting.lacks
-        note = {"slots": list(meeting.slots), "near": sorted(self._near), **lacks}
+        near = sorted(self._near | self._arriving)
+        note = {"slots": list(meeting.slots), "near": near, **lacks}
         self._near = set()
         frame = self._seat.frame("missing", version=self._version, note=note)
         self._asks += 1
-        owing = reordered({*lacks["parts"], *lacks["wholes"]}, self._asks)
-        return [*(Addressed(slot, frame) for slot in owing), Addressed(COORDINATOR, frame)]
+        owing = {*lacks["parts"], *lacks["wholes"]} - self._arriving
+        to = reordered(owing, self._asks)
+        return [*(Addressed(slot, frame) for slot in to), Addressed(COORDINATOR, frame)]
 
     def again(self, slot: int, lacks: Mapping[str, Any] | None = None) -> list[Addressed]:
         """Returns what a member lacks, or may have missed when the line to it broke."""

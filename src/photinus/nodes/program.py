@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -10,9 +11,15 @@ from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
 from photinus.models.base import Model, Stage
 from photinus.nodes.fence import LEASE_SECONDS
+from photinus.strategies.agreement import Agreement
 from photinus.strategies.base import Policy, Strategy
+from photinus.strategies.guard import Setting, gradient_share
 
-__all__ = ["Agrees", "Phase", "Program"]
+__all__ = ["FASTEST", "REST", "ROWS", "START", "WHOLE", "Agrees", "Phase", "Program", "split"]
+
+WHOLE, START, REST = "whole", "start", "rest"
+ROWS, FASTEST = "rows", "fastest"
+_ADAPTIVE = ("adam", "adamw", "nadam", "radam", "adamax", "adagrad", "rmsprop", "adadelta")
 
 
 class Agrees(Protocol):
@@ -20,7 +27,7 @@ class Agrees(Protocol):
 
     @property
     def is_deterministic(self) -> bool:
-        """True when the same seed gives the same bits: shares are then fixed in advance."""
+        """True when the same seed gives the same bits."""
 
     def strategy(self) -> Strategy:
         """Returns the worker's half."""
@@ -31,15 +38,75 @@ class Agrees(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Phase:
-    """A part of a job with a model of its own, and how its workers agree."""
+    """What is trained with one way of agreeing: a stage, or one of the two parts of a stage.
+
+    A recipe whose workers train alone between rounds may have a start in which all agree on
+    gradients. Start and rest are then phases of one stage: parameters, inner optimizers, rows and
+    schedules go on from one to the other.
+    """
 
     stage: Stage
     agreement: Agrees
+    part: str = WHOLE
+    until: float | str = 0.0
+    """Of start and rest: the share of the stage at which the one ends and the other begins, or
+    "auto"."""
+    optimizer: str | None = None
+    """The inner optimizer's name: a recipe's rounds and gain then follow from it and from the
+    length of the phase; None: they are taken as they are."""
 
     @property
     def name(self) -> str:
-        """The stage's name."""
-        return self.stage.name
+        """The stage's name, and which part of it this is."""
+        return f"{self.stage.name}, by gradients" if self.part == START else self.stage.name
+
+    def steps(self, rows: int) -> int:
+        """Returns how many steps each worker needs for the whole stage, of all workers' rows."""
+        return max(1, math.ceil(self.stage.epochs * rows / max(1, self.stage.batch_size)))
+
+    def span(self, rows: int, *, is_stream: bool = False) -> tuple[float, float]:
+        """Returns from which share of the stage to which this phase goes.
+
+        Args:
+            rows: of all workers.
+            is_stream: a part then ends with a pass over the rows, else with a step.
+        """
+        if self.part == WHOLE:
+            return 0.0, 1.0
+        border, epochs = gradient_share(self.until, self.steps(rows)), self.stage.epochs
+        if border < 1.0 and epochs:
+            # of an epoch; streamed rows are read from their first to their last
+            step = 1.0 if is_stream else self.stage.batch_size / max(1, rows)
+            whole, part = divmod(border * epochs, 1.0)
+            border = min(1.0, (whole + min(1.0, round(part / step) * step)) / epochs)
+        return (0.0, border) if self.part == START else (border, 1.0)
+
+    def settled(
+        self, rows: int, workers: int, span: tuple[float, float]
+    ) -> tuple[Agrees, list[str]]:
+        """Returns how the workers agree now that the rows are counted, and warnings."""
+        if self.optimizer is None or not isinstance(self.agreement, Agreement):
+            return self.agreement, []
+        share = span[1] - span[0]
+        setting = Setting(
+            workers=workers,
+            steps=max(1, math.ceil(share * self.steps(rows))),
+            epochs=share * self.stage.epochs,
+            is_adaptive=self.optimizer in _ADAPTIVE,
+        )
+        return self.agreement.settled(setting)
+
+
+def split(stage: Stage, agreement: Agrees, workers: int) -> tuple[Phase, ...]:
+    """Returns a stage as one phase, or as a start by gradients and the rest."""
+    inside = getattr(getattr(stage, "settings", None), "optimizer", "sgd")
+    optimizer = str(getattr(stage, "optimizer", "") or inside).lower()
+    whole = Phase(stage=stage, agreement=agreement, optimizer=optimizer)
+    if workers == 1 or not isinstance(agreement, Agreement) or not agreement.gradients_until:
+        return (whole,)
+    until = agreement.gradients_until
+    start = replace(whole, agreement=agreement.start(workers), part=START, until=until)
+    return start, replace(whole, part=REST, until=until)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +128,12 @@ class Program:
     """The share of the rows that is set aside to measure on."""
     patience: int = 0
     """So many measurements without a better one end a phase, at its best point; 0 for never."""
+    shuffle: bool = False
+    """Where workers' rows differ in their labels or are far from equally many, the engine deals
+    them out anew before training, if it can."""
+    share: str = ROWS
+    """rows: every worker trains on its own rows, all equally often; fastest: whoever is faster
+    does more, until the examples of the phase are used up (where the bits need not repeat)."""
     start: Mapping[str, tuple[Vector, ...]] = field(default_factory=dict)
     """Phase name -> trained [n], and where there are any floats and integers, to start from; only
     the driver reads it."""
@@ -77,13 +150,30 @@ class Program:
         return any(getattr(p.agreement.policy(), "meets", False) for p in self.phases)
 
     def build(self, phase: int, history: tuple[Vector, ...]) -> Model:
-        """Returns a phase's model with its first parameters."""
+        """Returns the model of a phase's stage with its first parameters."""
         stage = self.phases[phase].stage
         model = stage.build(history, self.seed)
         start = self.start.get(stage.name)
         if start is not None:
             model.load(*start)
         return model
+
+    def is_fixed(self, phase: int) -> bool:
+        """True when each worker's part of a phase is fixed in advance, by its rows."""
+        is_free = self.share == FASTEST and not self.phases[phase].agreement.is_deterministic
+        return self.workers == 1 or not is_free
+
+    def first(self, phase: int, history: tuple[Vector, ...]) -> tuple[Vector, Vector, Vector]:
+        """Returns a phase's first trained [n], floats [m] and integers [c], in arrays of their own.
+
+        A model is built only where they are not given in `start`.
+        """
+        start = self.start.get(self.phases[phase].stage.name, ())
+        if len(start) < 3:
+            p = self.build(phase, history).parameters
+            start = (p.trained, p.floats, p.integers)
+        trained, floats, integers = (section.copy() for section in start)
+        return trained, floats, integers
 
     def sent(self) -> Program:
         """Returns what travels to the workers: the same without the parameters to start from."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from photinus.core.events import WorkerJoined
 from photinus.core.parameters import Vector
@@ -51,6 +52,7 @@ class Seating:
             course.desk.enter("hello", frame, {})
         seat.rows, seat.asking = int(frame.note["rows"]), frame
         seat.labels = dict(frame.note.get("labels", seat.labels))
+        seat.streams = "passes" in frame.note
         seat.span = tuple(frame.note.get("span", seat.span))
         if seat.is_live or seat.waiting is not None or self._is_cut_off(seat, now):
             return [course.frame("busy", seat.slot, 0)]
@@ -96,16 +98,23 @@ class Seating:
         joiners = [s for s in joiners if not self._is_cut_off(s, now)]
         return [self._granted(seat, now, point, state.inner) for seat in joiners]
 
-    def regrant(self) -> list[Frame]:
-        """Tells every worker that sits where to go on: another phase, or another point of it."""
+    def regrant(self, keep: frozenset[int] = frozenset()) -> list[Frame]:
+        """Tells every worker that sits where to go on: another phase, or another point of it.
+
+        Args:
+            keep: whose inner state is the agreed one, at the border of a start and its rest.
+        """
         cut = self._course.cuts.at(self._course.owner.phase, self._course.owner.version)
         live = [s for s in self._course.fence.seats.values() if s.is_live]
-        return [self._grant(s, self._point(cut), self._inner(cut, s.slot)) for s in live]
+        inner = {s.slot: {} if s.slot in keep else self._inner(cut, s.slot) for s in live}
+        return [self._grant(s, self._point(cut), inner[s.slot]) for s in live]
 
     def _begin_when_all_came(self, now: float) -> list[Frame]:
         seats = self._course.fence.seats.values()
         if any(s.rows < 0 for s in seats):
             return []
+        if self._course.look_for_skew():
+            return self._course.rest()
         self._course.begin(now)
         here = [s for s in seats if s.asking is not None]
         if any(s.asking.note.get("passes") == 0 for s in here if s.asking is not None):
@@ -140,7 +149,8 @@ class Seating:
         """An inner state to go on with: its own, or where all are the same anybody's."""
         if cut is None or not cut.inner:
             return {}
-        anybody = {} if self._course.owner.policy.keeps else cut.inner[min(cut.inner)]
+        is_own = self._course.owner.policy.keeps and cut.version > 0
+        anybody = {} if is_own else cut.inner[min(cut.inner)]
         return cut.inner.get(slot, anybody)
 
     def warn_if_few_came(self, now: float) -> None:
@@ -151,7 +161,7 @@ class Seating:
         seats = self._course.fence.seats.values()
         came = sum(1 for s in seats if s.rows >= 0)
         wrong = f"{came} of {len(seats)} workers came within {FEW_CAME_SECONDS:.0f} s"
-        self._course.warn(wrong, do="free slots, or ask for fewer workers")
+        self._course.warn(wrong, do=self._course.desk.advice())
 
     def _granted(self, seat: SeatState, now: float, point: Message, inner: Inner) -> Frame:
         course, hello = self._course, seat.asking
@@ -168,7 +178,8 @@ class Seating:
             )
         )
         granted = {"granted": seat.lease, "next": seat.sequence, "cursor": seat.position}
-        granted["phase"] = course.owner.phase  # who says hello does not know it yet
+        # who says hello does not know its phase yet; a new term tells what it resumed from
+        granted |= {"phase": course.owner.phase, "version": course.owner.version}
         course.desk.enter("grant", hello, granted)
         return self._grant(seat, point, inner)
 
@@ -181,12 +192,17 @@ class Seating:
             position=seat.position,
             budget=course.owner.budget,
             progress=course.owner.progress,
+            rows=course.rows,
+            span=course.span,
+            tells=seat is max(course.fence.seats.values(), key=lambda s: s.rows),
             heal=point,
             is_fresh=course.owner.version == 0,
             inner=inner,
             history=course.history[seat.has :],
             is_idle=seat.is_quarantined or course.is_spent,
         )
+        if grant.is_fresh:  # whoever begins makes the outer state for itself
+            grant = replace(grant, heal=point._replace(outer=()))
         note = {"attempt": seat.attempt, "hello": seat.hello}
         if course.owner.policy.meets:
             note["here"] = self._company.here()

@@ -94,6 +94,12 @@ class Service:
         """Slot -> who holds the seat."""
         self._asking: dict[int, tuple[Peer, Frame]] = {}
         """Slot -> who asks for the seat, and its hello."""
+        self._dead: set[tuple[int, str]] = set()
+        """Slots and attempts whose processes have ended."""
+        self._beats: dict[int, tuple[Peer, int]] = {}
+        """Slot -> over which connection signs of life come, and of which lease."""
+        self._seen: dict[Peer, tuple[int, int]] = {}
+        """How many bytes had come from a peer, and gone to it, when it was looked at last."""
         self.listener = listen(self._hear, self._gone)
         self._ticker = threading.Thread(target=self._ticks, name="photinus-ticks", daemon=True)
         self._ticker.start()
@@ -111,6 +117,19 @@ class Service:
         """Returns the slots that wait for a task whose place a copy of another one takes."""
         with self._lock:
             return self._coordinator.fence.starved
+
+    def died(self, slot: int, attempt: str) -> None:
+        """An attempt's process has ended, as whoever started it knows.
+
+        Its lease ends at once. A folder shows no end of a connection: without this word the others
+        wait for a minute. What it said and is not yet read gets no seat.
+        """
+        with self._lock:
+            self._dead.add((slot, attempt))
+            asking = self._asking.get(slot)
+            if asking is not None and asking[1].note.get("attempt") == attempt:
+                self._coordinator.withdraw(self._asking.pop(slot)[1])
+            self._coordinator.fence.died(slot, attempt, self._now())
 
     def retire(self, slot: int, attempt: str) -> None:
         """Has an attempt give its seat up after its next push."""
@@ -163,16 +182,44 @@ class Service:
 
     def _tick(self) -> None:
         now = self._now()
+        self._look_at_bytes(now)
         self._carry(self._coordinator.tick(now))
         for report in self._gauges.due(now):
             self._coordinator.desk.emit(report)
 
+    def _look_at_bytes(self, now: float) -> None:
+        """Bytes that came since are signs of life: of a long frame, or of one that waits here.
+
+        Nobody takes this lock while the coordinator merges a large round, and what came meanwhile
+        came nevertheless.
+        """
+        fence = self._coordinator.fence
+        for slot, peer in self._lines.items():
+            received, sent = self._moved(peer)
+            if received:
+                fence.sent_bytes(slot, fence.seats[slot].lease, now)
+            if (received and peer.arriving is not None) or (sent and peer.waiting):
+                fence.moved(slot, now)
+        for slot, (peer, lease) in self._beats.items():
+            if self._moved(peer)[0]:
+                fence.sent_bytes(slot, lease, now)
+
+    def _moved(self, peer: Peer) -> tuple[int, int]:
+        """Returns how many bytes came from a peer, and went to it, since this was asked last."""
+        now = peer.bytes_received, peer.bytes_sent
+        received, sent = self._seen.get(peer, now)
+        self._seen[peer] = now
+        return now[0] - received, now[1] - sent
+
     def _hear(self, peer: Peer, frame: Frame) -> None:
         with self._lock:
+            self._seen[peer] = peer.bytes_received, peer.bytes_sent
             what = f"a {frame.kind} of worker {frame.slot}"
             self._guarded(what, lambda: self._take_in(peer, frame))
 
     def _take_in(self, peer: Peer, frame: Frame) -> None:
+        if frame.kind == "hello" and (frame.slot, frame.note.get("attempt")) in self._dead:
+            return
         fence, now = self._coordinator.fence, self._now()
         is_held = frame.term == self._coordinator.desk.term and fence.holds(frame)
         self._place(peer, frame, is_held=is_held)
@@ -190,6 +237,9 @@ class Service:
         elif frame.kind == "note":
             self._log(frame)
         elif frame.kind == "beat":
+            fence = self._coordinator.fence
+            if is_held or fence.is_granted_to(frame):
+                self._beats[frame.slot] = peer, fence.seats[frame.slot].lease
             if not peer.is_signed:
                 peer.send(frame)
         elif is_held:
@@ -213,6 +263,8 @@ class Service:
 
     def _gone(self, peer: Peer) -> None:
         with self._lock:
+            self._seen.pop(peer, None)
+            self._beats = {slot: held for slot, held in self._beats.items() if held[0] is not peer}
             for slot, (asks, hello) in list(self._asking.items()):
                 if asks is peer:
                     del self._asking[slot]
@@ -225,7 +277,8 @@ class Service:
     def _carry(self, out: list[Frame], peer: Peer | None = None, said: Frame | None = None) -> None:
         for frame in out:
             for line in self._listeners(frame, peer, said):
-                line.send(frame)
+                if frame not in line.waiting:  # asked for again before it was sent
+                    line.send(frame)
         if not self._coordinator.is_cut_asked or self._coordinator.is_over:
             self._cut.set()
         if self._coordinator.is_over:

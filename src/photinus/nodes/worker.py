@@ -57,7 +57,9 @@ class Worker:
         self._mesh: Mesh | None = None
         self._ring: Ring | None = None
         self._inbox: list[Frame] = []
-        self._listened = time.monotonic()
+        self._listened = self._moved_at = time.monotonic()
+        self._received = 0
+        """Bytes from the coordinator, when that was looked at last."""
         self._is_left = False
 
     def join(self, mesh: Callable[[Link], Mesh]) -> None:
@@ -101,6 +103,21 @@ class Worker:
         """Ends the run from here, from any thread: the coordinator says nothing any more."""
         self._is_left = True
         self._link.close()  # which wakes whoever sends, or waits
+
+    def silent_for(self, seconds: float) -> float:
+        """Returns for how long nothing has come from the coordinator, however long its frames.
+
+        Args:
+            seconds: for how long no sign of life came, on a link of its own; from any thread.
+        """
+        return min(seconds, time.monotonic() - self._last_moved())
+
+    def _last_moved(self) -> float:
+        """Returns when it was noticed last that bytes had come, of a whole frame or not."""
+        received = self._link.bytes_received
+        if received != self._received:
+            self._received, self._moved_at = received, time.monotonic()
+        return self._moved_at
 
     def close(self) -> None:
         """Ends all links."""
@@ -165,6 +182,8 @@ class Worker:
         """Takes in what the coordinator says of the others; tells whether it was that."""
         if heard.kind not in OTHERS:
             return False
+        if self._mesh is not None:
+            self._voice.peers.nears(self._mesh.arriving())
         self._post(self._voice.peers.told(heard))
         if self._mesh is not None:
             self._mesh.keep(self._voice.peers.addresses.values())
@@ -213,7 +232,8 @@ class Worker:
                 if not self._is_of_peers(heard) and self._voice.answers(ask, said, heard):
                     self._inbox = came[place + 1 :] + self._inbox
                     return heard
-            silent = time.monotonic() - spoke
+            # what is on its way is not asked for once more
+            silent = time.monotonic() - max(spoke, self._last_moved())
             if isinstance(ask, Hello) and silent > _AGAIN_SECONDS * backoff(tries, slot):
                 spoke, tries = time.monotonic(), tries + 1
                 assert said is not None

@@ -20,6 +20,7 @@ _MOST_POINTS = 240
 _WIDTH, _HEIGHT = 360.0, 176.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44.0, 10.0, 8.0, 30.0
 _LANE = 24.0
+_LEAST_SPAN = 1e-11
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +110,12 @@ class _Plane:
 
 
 def _widened(low: float, high: float) -> tuple[float, float]:
-    if high - low > 1e-9 * max(abs(low), abs(high)):  # below that no ticks are apart
+    # below that no ticks are apart: they are rounded
+    if high - low > max(1e-9 * max(abs(low), abs(high)), _LEAST_SPAN):
         return low, high
-    return low - (abs(low) or 1.0) / 2, high + (abs(high) or 1.0) / 2
+    size = max(abs(low), abs(high))
+    wide = size / 2 if size > _LEAST_SPAN else 0.5
+    return low - wide, high + wide
 
 
 def chart(given: Chart) -> Markup:

@@ -25,6 +25,7 @@ NOTES = (
 
 _NAMES = (
     "strategy", "#error", "#loss", "#seconds", "#sent", "#rounds", "#staleness", "#spread",
+    "#examples", "#passes",
 )  # fmt: skip
 
 
@@ -50,6 +51,10 @@ class Compared:
     """The mean number of versions that a push was behind."""
     spread: float = math.nan
     """The workers' RMS distance from their mean, as a share of its length, when last taken."""
+    examples: int = 0
+    """Trained on, in all phases and by all workers."""
+    passes: tuple[float, float] = (math.nan, math.nan)
+    """Over a worker's rows in the last stage: of whom had the fewest, and the most."""
     curve: tuple[Point, ...] = ()
     """Seconds and training loss, in the last phase."""
     failure: str = ""
@@ -76,6 +81,8 @@ def _line(row: Compared) -> tuple[str, ...]:
         count_text(row.rounds),
         _known(row.staleness, f"{row.staleness:.1f}"),
         _known(row.spread, number_text(row.spread)),
+        count_text(row.examples),
+        _known(row.passes[0], "–".join(sorted({f"{passes:.2f}" for passes in row.passes}))),
     )
 
 

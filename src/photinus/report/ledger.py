@@ -17,7 +17,8 @@ OPERATIONS = ("hello", "push", "fetch", "apply", "miss", "ack", "back", "checkpo
 one arrived, perhaps not for the first time; apply: it is in the agreed point of `version`; miss: it
 will never be, since its round was over or its numbers were not finite; fetch: a number that only
 asks for the agreed point; ack: the worker was answered that it is applied; back: all who knew the
-agreed point were lost, and the phase went on from an older `version`."""
+agreed point were lost, and the phase went on from an older `version`. The first hello of a term
+names the `version` that the term resumed from: newer ones of older terms are undone."""
 
 _Line = dict[str, Any]
 _Key = tuple[Any, ...]
@@ -70,14 +71,19 @@ class AuditResult:
     fenced: int = 0
     """Pushes that arrived under a lease that had ended."""
     undone: int = 0
-    """Pushes whose effect was given up, and whose rows were done again, when all workers that knew
-    the agreed point were lost."""
+    """Pushes whose effect was given up, and whose rows were done again: a new term resumed from an
+    older checkpoint, or all workers that knew the agreed point were lost."""
     leases: int = 0
     offences: list[str] = field(default_factory=list)
 
     @property
+    def held(self) -> int:
+        """Pushes that the model holds: what was applied and not undone."""
+        return self.applied - self.undone
+
+    @property
     def is_exact(self) -> bool:
-        """True when every acknowledged push was applied exactly once, and nothing else was."""
+        """True when every acknowledged push was applied exactly once or counted as undone."""
         return not self.offences
 
     def __str__(self) -> str:
@@ -88,6 +94,48 @@ class AuditResult:
         counted += f", {self.undone} undone" if self.undone else ""
         verdict = "each exactly once" if self.is_exact else f"{len(self.offences)} offences"
         return f"{counted}: {verdict}"
+
+
+class _Progress:
+    """What one phase of a run holds, over all terms: it can be rolled back to a version."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._done: list[tuple[int, int, int, bool]] = []
+        """(version, slot, position, whether it was applied or dropped), in order."""
+        self._applied: dict[int, int] = {}
+        self._furthest: dict[int, int] = {}
+
+    def add(self, version: int, slot: int, position: int, *, is_applied: bool) -> None:
+        """A push was applied in this version, or dropped while it was the newest."""
+        self._done.append((version, slot, position, is_applied))
+        self.version = version
+        self._reach(slot, position, is_applied=is_applied)
+
+    def _reach(self, slot: int, position: int, *, is_applied: bool) -> None:
+        self._furthest[slot] = max(position, self._furthest.get(slot, 0))
+        if is_applied:
+            self._applied[slot] = max(position, self._applied.get(slot, 0))
+
+    def applied(self, slot: int) -> int:
+        """Returns how far a slot's rows are in the model."""
+        return self._applied.get(slot, 0)
+
+    def furthest(self, slot: int, version: int | None = None) -> int:
+        """Returns how far a slot's rows are applied or dropped, up to a version."""
+        if version is None:
+            return self._furthest.get(slot, 0)
+        return max((p for v, s, p, _ in self._done if s == slot and v <= version), default=0)
+
+    def roll_back(self, version: int) -> int:
+        """Forgets what is newer than a version; returns how many pushes are undone by it."""
+        kept = [done for done in self._done if done[0] <= version]
+        undone = sum(done[3] for done in self._done) - sum(done[3] for done in kept)
+        self._done, self.version = kept, version
+        self._applied, self._furthest = {}, {}
+        for _, slot, position, is_applied in kept:
+            self._reach(slot, position, is_applied=is_applied)
+        return undone
 
 
 class _Auditor:
@@ -103,14 +151,17 @@ class _Auditor:
         self._lease: dict[_Key, int] = {}
         self._version: dict[_Key, int] = {}
         self._position: dict[_Key, int] = {}
-        self._versions: dict[_Key, list[int]] = {}
-        """(run, term, phase) -> the version that each push is in."""
         self._reached: dict[_Key, int] = {}
         """How far a seat's rows are applied."""
         self._dropped: dict[_Key, set[int]] = {}
         """How far rows reached that were dropped since then: those are not done again."""
-        self._furthest: dict[_Key, int] = {}
-        """(run, phase, slot) -> how far rows were ever applied or dropped, in any term."""
+        self._progress: dict[_Key, dict[int, _Progress]] = {}
+        """(run,) -> phase -> what it holds."""
+        self._term: dict[_Key, int] = {}
+        """(run,) -> the newest term that is known to have begun."""
+        self._begins: dict[_Key, dict[int, tuple[int, int]]] = {}
+        """(run, term, phase) -> slot -> where its rows go on, and the line that says so: of terms
+        that do not name the version they resumed from."""
 
     def read(self, entry: _Line | None) -> None:
         self._number += 1
@@ -149,18 +200,53 @@ class _Auditor:
         if "sequence" in entry:
             line = _key(entry, "run", "term", "phase", "slot")
             self._next.setdefault(line, entry["sequence"])
+        is_first = entry.get("term", 0) > self._term.get(_key(entry, "run"), -1)
+        if is_first and "version" in entry:
+            self._resume(entry, entry["version"])
         if "position" in entry:
-            self._goes_on(entry)
+            self._goes_on(entry, is_first=is_first)
 
-    def _goes_on(self, entry: _Line) -> None:
+    def _goes_on(self, entry: _Line, *, is_first: bool) -> None:
         """Rows of a seat go on where they were left, in an earlier term, too; none is passed by."""
-        begins, seat = entry["position"], _key(entry, "run", "phase", "slot")
-        done = self._furthest.get(seat, 0)
-        if begins > done:
-            slot = entry.get("slot")
+        begins, slot = entry["position"], entry.get("slot", 0)
+        progress, line = self._phase(entry), _key(entry, "run", "term", "phase", "slot")
+        if begins > (done := progress.furthest(slot)):
             self._offence(f"rows left out: slot {slot} goes on from {begins}, done are {done}")
-        line = _key(entry, "run", "term", "phase", "slot")
+        elif "version" not in entry:
+            if is_first:
+                self._begins.setdefault(line[:3], {}).setdefault(slot, (begins, self._number))
+        elif line not in self._reached and begins < (done := progress.applied(slot)):
+            self._offence(f"rows twice: slot {slot} goes on from {begins}, done are {done}")
         self._reached.setdefault(line, begins)
+
+    def _phase(self, entry: _Line) -> _Progress:
+        phases = self._progress.setdefault(_key(entry, "run"), {})
+        return phases.setdefault(entry.get("phase", 0), _Progress())
+
+    def _resume(self, entry: _Line, version: int) -> None:
+        """A term begins at a version: what older terms have beyond it is in no model."""
+        run, phase = _key(entry, "run"), entry.get("phase", 0)
+        self._term[run] = entry.get("term", 0)
+        for number, progress in self._progress.get(run, {}).items():
+            if number >= phase:
+                self.result.undone += progress.roll_back(version if number == phase else 0)
+
+    def _infer(self, entry: _Line) -> None:
+        """The first push of a term that names no version tells it: it is the next one.
+
+        Units of work have neither examples nor a version to resume from.
+        """
+        run, term = _key(entry, "run"), entry.get("term", 0)
+        if term <= self._term.get(run, -1) or not entry.get("examples"):
+            return
+        progress, version = self._phase(entry), entry.get("version", 0)
+        begins = self._begins.pop(_key(entry, "run", "term", "phase"), {})
+        for slot, (begin, number) in begins.items():
+            done = progress.furthest(slot, version)
+            if begin > done:
+                text = f"rows left out: slot {slot} goes on from {begin}, done are {done}"
+                self.result.offences.append(f"line {number}: {text}")
+        self._resume(entry, version - 1)
 
     def _push(self, entry: _Line) -> None:
         key, lease = _identity(entry), entry.get("lease", 0)
@@ -192,7 +278,7 @@ class _Auditor:
             self._offence(f"slot {entry.get('slot')}: sequence {sequence} after {wanted - 1}")
         self._next[line] = sequence + 1
         phase = _key(entry, "run", "term", "phase")
-        self._versions.setdefault(phase, []).append(entry.get("version", 0))
+        self._infer(entry)
         for last, key, name in (
             (self._version, phase, "version"),
             (self._position, line, "position"),
@@ -201,12 +287,15 @@ class _Auditor:
             if value < last.get(key, 0):
                 self._offence(f"{name} {value} after {last[key]}")
             last[key] = value
-        self._reaches(entry)
+        self._hold(entry)
         self._count(line, entry)
 
-    def _reaches(self, entry: _Line) -> None:
-        seat, position = _key(entry, "run", "phase", "slot"), entry.get("position", 0)
-        self._furthest[seat] = max(position, self._furthest.get(seat, 0))
+    def _hold(self, entry: _Line) -> None:
+        if entry.get("term", 0) < self._term.get(_key(entry, "run"), 0):
+            self.result.undone += 1  # by a coordinator that a newer one has replaced
+            return
+        version, position = entry.get("version", 0), entry.get("position", 0)
+        self._phase(entry).add(version, entry.get("slot", 0), position, is_applied=True)
 
     def _count(self, line: _Key, entry: _Line) -> None:
         """A push says how many rows it holds, and how far they reach: they follow each other.
@@ -230,7 +319,8 @@ class _Auditor:
         self._fetch(entry)
         line = _key(entry, "run", "term", "phase", "slot")
         if entry.get("dropped"):
-            self._reaches(entry)
+            progress, position = self._phase(entry), entry.get("position", 0)
+            progress.add(progress.version, entry.get("slot", 0), position, is_applied=False)
             self._dropped.setdefault(line, set()).add(entry.get("position", 0))
         self.result.missed += 1
 
@@ -241,9 +331,7 @@ class _Auditor:
     def _back(self, entry: _Line) -> None:
         """Versions and positions fall, once, to what is still known."""
         phase, version = _key(entry, "run", "term", "phase"), entry.get("version", 0)
-        held = self._versions.get(phase, [])
-        self._versions[phase] = [v for v in held if v <= version]
-        self.result.undone += len(held) - len(self._versions[phase])
+        self.result.undone += self._phase(entry).roll_back(version)
         self._version[phase] = version
         self._position = {k: v for k, v in self._position.items() if k[:3] != phase}
         self._reached = {k: v for k, v in self._reached.items() if k[:3] != phase}
@@ -273,7 +361,8 @@ def audit(path: Path | str) -> AuditResult:
     - sequences have no gap; versions and positions never fall, but where the ledger says so:
       when all workers that knew the agreed point were lost
     - rows follow each other from push to push of a slot: none counts twice, none is left out
-    A new term starts again from a checkpoint: it may do rows again, and may pass none by.
+    - a new term starts again from a checkpoint: what older terms applied after it is undone, and
+      the rows go on where the checkpoint left them, none further
 
     Raises:
         DataError: the file cannot be read.

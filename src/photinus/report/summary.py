@@ -77,6 +77,8 @@ class WorkerState:
     wait_seconds: float = 0.0
     bytes_sent: int = 0
     bytes_received: int = 0
+    passes: float = 0.0
+    """How often its rows were trained on, in the stage that ended last."""
 
     @property
     def wait_share(self) -> float:
@@ -187,6 +189,8 @@ def _phase_ended(s: Summary, at: float, event: e.PhaseEnded) -> None:
     phase = s._phase(event.phase, at)
     phase.ended, phase.examples, phase.progress = at, event.examples, 1.0
     phase.metrics.update(event.metrics)
+    for slot, passes in event.passes.items():
+        s._worker(int(slot)).passes = passes
 
 
 def _round_closed(s: Summary, at: float, event: e.RoundClosed) -> None:

@@ -68,6 +68,11 @@ class Terminal:
             self._live = Live(console=self._console, auto_refresh=False, transient=False)
             self._live.start()
 
+    @property
+    def is_live(self) -> bool:
+        """True while a view is drawn on a screen."""
+        return self._live is not None
+
     def write(self, event: e.Event) -> None:
         """Takes in one event; where nothing can be shown any more, it is silent."""
         with self._lock:

@@ -41,7 +41,7 @@ def _run_started(event: e.RunStarted) -> str:
 
 
 def _phase_started(event: e.PhaseStarted) -> str:
-    batch = f", {event.batch_size} a step and worker" if event.batch_size else ""
+    batch = f", {event.batch_size} a step" if event.batch_size else ""
     return (
         f"{event.name}: {count_text(event.budget)} examples{batch}, "
         f"{count_text(event.parameters)} parameters, {event.strategy}"

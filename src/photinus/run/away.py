@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from photinus.checkpoint.mirror import Mirror
+from photinus.checkpoint.origin import Trust, check_code, is_signed, signature_of
 from photinus.core.addresses import is_address
 from photinus.core.errors import CheckpointError, FencedError, RunFailedError, UsageError
 from photinus.core.events import RunEnded, RunStarted
@@ -24,10 +25,12 @@ __all__ = [
     "job_in",
     "mirrored",
     "placed",
+    "save_job",
     "saved_job",
     "send_all",
 ]
 
+_KIND = "job"
 _AGAIN_SECONDS = (1.0, 5.0, 20.0)
 """Between two tries to send a result away."""
 
@@ -113,21 +116,39 @@ def send_all(mirror: Mirror, *, is_failed: bool) -> None:
             return
 
 
-def job_in(folder: Path | str) -> Job:
+def job_in(folder: Path | str, trust_code: Trust = False) -> Job:
     """Returns the job of a run.
 
+    Args:
+        folder: of the run.
+        trust_code: as of `saved_job`.
+
     Raises:
-        UsageError: the folder holds none.
+        UsageError: the folder holds none, or names code that nobody trusts.
     """
     with fetched(folder, "job.json") as found:
-        return saved_job(found, str(folder))[0]
+        return saved_job(found, str(folder), trust_code)[0]
 
 
-def saved_job(path: Path, name: str) -> tuple[Job, bytes]:
+def save_job(path: Path, job: Job, run: bytes) -> None:
+    """Writes a job into its run folder, signed by this user."""
+    body = {"run": run.hex(), "job": job.to_dict()}
+    signed = {**body, "signature": signature_of(_KIND, body)}
+    noted = path / "job.json"
+    noted.touch(mode=0o600)
+    noted.write_text(json.dumps(signed, indent=1) + "\n")
+
+
+def saved_job(path: Path, name: str, trust_code: Trust = False) -> tuple[Job, bytes]:
     """Returns the job in a run folder of this machine, and the run's 16 bytes.
 
+    Args:
+        path: of the run folder.
+        name: what a user calls it.
+        trust_code: run the code that the job names, though no run of this user made the folder.
+
     Raises:
-        UsageError: the folder holds none.
+        UsageError: the folder holds none, or names code that nobody trusts.
     """
     try:
         saved = json.loads((path / "job.json").read_text())
@@ -135,4 +156,7 @@ def saved_job(path: Path, name: str) -> tuple[Job, bytes]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         wrong = f"{name} holds no run to resume"
         raise UsageError(wrong, got=str(error), do="name the folder of a run") from error
+    body = {"run": saved["run"], "job": plain}
+    if not is_signed(_KIND, body, saved.get("signature")):  # a name is called as a job is made
+        check_code(plain, f"the run {name}", trust_code)
     return Job.from_dict(plain), run

@@ -42,16 +42,19 @@ class Book:
 
     def __init__(self, path: Path, run: bytes) -> None:
         self._ledger, self._run, self._said = Ledger(path), run.hex()[:8], Counter[str]()
+        self._by_phase: dict[int, Counter[str]] = {}
 
     def enter(self, op: str, frame: Frame, extra: Mapping[str, Any]) -> None:
         """Enters one thing."""
         if op not in _ENTRIES:
             return
         self._said[op] += 1
+        phase = extra.get("phase", frame.phase)
+        self._by_phase.setdefault(phase, Counter())[op] += 1
         fields: dict[str, Any] = {
             "run": self._run,
             "term": frame.term,
-            "phase": extra.get("phase", frame.phase),
+            "phase": phase,
             "slot": frame.slot,
             "lease": extra.get("granted", frame.lease),
             "sequence": extra.get("next", frame.sequence),
@@ -60,6 +63,7 @@ class Book:
             fields["version"] = frame.version
         elif op == "grant":
             fields["position"] = extra["cursor"]
+            fields |= {"version": extra["version"]} if "version" in extra else {}
         elif op != "ack":
             fields |= {name: getattr(frame, name) for name in ("steps", "examples", "position")}
         if op == "refuse" or extra.get("dropped"):
@@ -75,6 +79,11 @@ class Book:
         """What became of the pushes: applied, missed, refused, duplicate, gap, fenced."""
         named = ("apply", "miss", "refuse", "duplicate", "gap", "fenced")
         return {_COUNTED.get(op, op): self._said[op] for op in named}
+
+    def refused(self, phase: int) -> int:
+        """Returns how many pushes of a phase were refused or dropped, if none was applied."""
+        said = self._by_phase.get(phase, Counter())
+        return 0 if said["apply"] else said["refuse"] + said["miss"]
 
     @property
     def lost(self) -> int:

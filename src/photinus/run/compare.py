@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from photinus.core.errors import PhotinusError, UsageError
-from photinus.core.events import Event, PhaseStarted, RoundClosed
+from photinus.core.events import Event, PhaseEnded, PhaseStarted, RoundClosed
 from photinus.engine.base import Engine
 from photinus.engine.simulated import SimulatedEngine
 from photinus.engine.world import World
@@ -37,14 +37,17 @@ class _Tally:
     wall_ended: float = math.nan
     rounds: int = 0
     bytes: int = 0
-    phase: int = 0
+    stage: str = ""
+    examples: int = 0
+    passes: tuple[float, float] = (math.nan, math.nan)
     stale: list[float] = field(default_factory=list)
     spread: float = math.nan
     curve: list[tuple[float, float]] = field(default_factory=list)
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, PhaseStarted):
-            self.phase, self.curve = event.phase, []
+            stage = event.name.partition(", ")[0]  # both parts of a stage are one curve
+            self.stage, self.curve = stage, self.curve if stage == self.stage else []
             if math.isnan(self.began):
                 self.began, self.wall_began = self.now(), time.monotonic()
         if isinstance(event, RoundClosed):
@@ -55,6 +58,10 @@ class _Tally:
                 self.curve.append((self.ended - self.began, event.metrics["loss"]))
             self.stale += [v for k, v in event.metrics.items() if k == "staleness"]
             self.spread = event.metrics.get("consistency", self.spread)
+        if isinstance(event, PhaseEnded):
+            self.examples += event.examples
+            if event.passes:
+                self.passes = min(event.passes.values()), max(event.passes.values())
 
 
 def compare(
@@ -115,6 +122,8 @@ def _one(job: Job, engine: Engine, folder: Path, rows: tuple[Any, TestRows | Non
         loss=outcome.metrics.get("loss", tally.curve[-1][1] if tally.curve else math.nan),
         staleness=sum(tally.stale) / len(tally.stale) if tally.stale else math.nan,
         spread=tally.spread,
+        examples=tally.examples,
+        passes=tally.passes,
         curve=tuple(tally.curve),
     )
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from photinus.core.addresses import filesystem, is_address, on_disk
 from photinus.core.errors import DataError, NotReadyError, UsageError
-from photinus.engine.base import ArrayData, check_arrays
+from photinus.engine.base import ArrayData, check_arrays, native
 from photinus.feed import cifar, mnist
 from photinus.feed.base import Array
 from photinus.feed.checks import RowChecks, Sieve
@@ -33,6 +33,11 @@ class TestRows:
 
     features: Array
     labels: Array
+
+    def __post_init__(self) -> None:
+        for name in ("features", "labels"):  # what is no array is refused where it is used
+            if isinstance(rows := getattr(self, name), np.ndarray):
+                object.__setattr__(self, name, native(rows))
 
 
 def read_train(job: Job) -> Any:  # noqa: ANN401 - ArrayData, or a DataFrame's rows

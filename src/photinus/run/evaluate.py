@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from photinus.checkpoint.export import load_model, save_model, tensors_from_state_dict
+from photinus.checkpoint.origin import Trust
 from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
 from photinus.core.settings import to_dict
 from photinus.feed.base import Batch
-from photinus.models.base import Model
+from photinus.models.base import Model, Stage
 from photinus.models.dbn import DBN
 from photinus.nodes.coordinator import Result
 from photinus.report.interval import error_interval
@@ -22,11 +23,42 @@ from photinus.report.picture import pack
 from photinus.run.data import TestRows, check_fit, check_test
 from photinus.run.job import MODELS, Job, classes_of
 
-__all__ = ["Trained", "first_parameters", "load_trained", "measure", "measured", "save_trained"]
+__all__ = [
+    "Draft",
+    "Trained",
+    "first_parameters",
+    "load_trained",
+    "measure",
+    "measured",
+    "save_trained",
+]
 
 _CHUNK_ROWS = 1000
 _FILTERS = 100
 """How many units of the first layer the report shows."""
+
+
+class Draft:
+    """The model of a job's last phase, made when it is first needed, and only once.
+
+    Args:
+        job: whose model it is.
+        made: the model with its first parameters, where it exists already.
+    """
+
+    def __init__(self, job: Job, made: Model | None = None) -> None:
+        self.job, self._made = job, made
+
+    def model(self) -> Model:
+        """Returns the model."""
+        if self._made is None:
+            self._made = _stage(self.job.model).build((), self.job.seed)
+        return self._made
+
+    def trained(self, result: Result) -> Trained:
+        """Returns it as a run trained it."""
+        made = None if isinstance(self.job.model, DBN) else self.model()
+        return Trained(self.job.model, result.vectors[-1], result.floats, result.integers, made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +71,13 @@ class Trained:
     """[n]"""
     floats: Vector
     integers: Vector
+    made: Model | None = None
+    """A model of these settings, if there is one: its numbers are then replaced."""
 
     def model(self) -> Model:
         """Returns it as what `measure` can be asked of."""
-        is_dbn = isinstance(self.settings, DBN)
-        stage = self.settings.resolved().stages()[-1] if is_dbn else self.settings
         # the history only decides first parameters, and those are replaced
-        model: Model = stage.build((), 0)
+        model = self.made or _stage(self.settings).build((), 0)
         model.load(self.vector, self.floats, self.integers)
         return model
 
@@ -56,50 +88,84 @@ class Trained:
         return {name: np.array(t) for name, t in self.model().parameters.tensors().items()}
 
 
-def save_trained(job: Job, result: Result, folder: Path) -> Path:
+def _stage(settings: Any) -> Stage:  # noqa: ANN401
+    """Returns the last phase's definition."""
+    is_dbn = isinstance(settings, DBN)
+    stage: Stage = settings.resolved().stages()[-1] if is_dbn else settings
+    return stage
+
+
+def save_trained(draft: Draft, result: Result, folder: Path) -> Path:
     """Writes a run's model as safetensors and JSON: `model.safetensors` is a plain state_dict."""
-    trained = Trained(job.model, result.vectors[-1], result.floats, result.integers)
+    job, trained = draft.job, draft.trained(result)
     kind = next(name for name, cls in MODELS.items() if type(job.model) is cls)
-    meta = {"kind": kind, "settings": to_dict(job.model), "data": to_dict(job.data)}
-    return save_model(folder, trained.tensors(), meta)
+    meta = {
+        "kind": kind,
+        "settings": to_dict(job.model),
+        "data": to_dict(job.data),
+        "threads": job.threads,  # with which a later measurement gives the same bits
+    }
+    return save_model(folder, trained.tensors(), meta, is_own=True)
 
 
-def load_trained(folder: Path | str) -> tuple[Trained, dict[str, Any]]:
+def load_trained(
+    folder: Path | str, *, trust_code: Trust = False
+) -> tuple[Trained, dict[str, Any]]:
     """Returns a saved model, and what was saved beside it.
+
+    Args:
+        folder: of the model.
+        trust_code: run the code that the folder names, though no run of this user made it.
 
     Raises:
         CheckpointError: the folder holds no whole model.
+        UsageError: it comes from elsewhere and names code, or names what is no model.
     """
     from photinus.core.settings import from_dict
 
     saved = load_model(folder)
+    saved.check_code(f"the model in {folder}", trust_code)
     kind = str(saved.meta.get("kind", ""))
     if kind not in MODELS:
         raise UsageError(f"{folder} holds no model of photinus", got=repr(kind))
     settings: Any = from_dict(MODELS[kind], saved.meta["settings"])
-    return Trained(settings, *_vectors(settings, saved.tensors)), dict(saved.meta)
+    made = None if isinstance(settings, DBN) else settings.build((), 0)
+    vectors = _vectors(settings, saved.tensors, made)
+    return Trained(settings, *vectors, made), dict(saved.meta)
 
 
-def first_parameters(job: Job) -> dict[str, tuple[Vector, ...]]:
-    """Returns what the last phase of a job starts from, if it names a saved model.
+def first_parameters(draft: Draft) -> dict[str, tuple[Vector, ...]]:
+    """Returns what the last phase of a job starts from, where that is known before the others.
+
+    It is of a saved model, if the job names one, or of the model as it is made.
 
     Raises:
         UsageError: there is none, or it is of another shape than the job's.
         CheckpointError: it is damaged.
     """
-    if not job.start:
-        return {}
-    is_dbn = isinstance(job.model, DBN)
-    stage = job.model.resolved().stages()[-1] if is_dbn else job.model
-    return {stage.name: _vectors(job.model, load_model(job.start).tensors)}
+    job, is_dbn = draft.job, isinstance(draft.job.model, DBN)
+    if not job.start and is_dbn:
+        return {}  # the layers below decide
+    made = None if is_dbn else draft.model()
+    tensors = load_model(job.start).tensors if job.start else {}
+    return {_stage(job.model).name: _vectors(job.model, tensors, made)}
 
 
-def _vectors(settings: Any, tensors: Mapping[str, Vector]) -> tuple[Vector, Vector, Vector]:  # noqa: ANN401
-    """Returns trained parameters, floats and integers in a model's own order."""
-    if isinstance(settings, DBN):
+def _vectors(
+    settings: Any,  # noqa: ANN401
+    tensors: Mapping[str, Vector],
+    model: Model | None,
+) -> tuple[Vector, Vector, Vector]:
+    """Returns trained parameters, floats and integers in a model's own order.
+
+    Args:
+        settings: of the model.
+        tensors: what to fill it with; without any its own numbers are returned.
+        model: of these settings, whose numbers are replaced; None of a DBN.
+    """
+    if model is None:
         return settings.trained(tensors), np.zeros(0, np.float32), np.zeros(0, np.int64)
-    model: Model = settings.build((), 0)
-    for name, view in model.parameters.tensors().items():
+    for name, view in model.parameters.tensors().items() if tensors else ():
         found = tensors.get(name)
         if found is None or found.shape != view.shape:
             raise UsageError(
@@ -112,12 +178,14 @@ def _vectors(settings: Any, tensors: Mapping[str, Vector]) -> tuple[Vector, Vect
     return p.trained, p.floats, p.integers
 
 
-def measured(job: Job, result: Result, test: TestRows) -> tuple[dict[str, float], dict[str, Any]]:
+def measured(
+    draft: Draft, result: Result, test: TestRows
+) -> tuple[dict[str, float], dict[str, Any]]:
     """Returns the metrics on rows that were not trained on, and what a report shows of them."""
-    trained = Trained(job.model, result.vectors[-1], result.floats, result.integers)
+    trained = draft.trained(result)
     metrics, extra = measure(trained, test)
-    if isinstance(job.model, DBN):
-        extra |= _first_layer(job.model, trained)
+    if isinstance(draft.job.model, DBN):
+        extra |= _first_layer(draft.job.model, trained)
     return metrics, extra
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from photinus.core.errors import UsageError
+from photinus.checkpoint.files import is_plain
+from photinus.core.errors import UsageError, message
 from photinus.core.settings import (
     Limit,
     at_least,
@@ -21,16 +22,17 @@ from photinus.core.settings import (
     validate,
     whole,
 )
+from photinus.core.threads import threads_held
 from photinus.engine.base import BACKENDS, SOCKETS
 from photinus.models.base import Stage
 from photinus.models.dbn import DBN
 from photinus.models.logistic import LogisticStage
 from photinus.models.module import ModuleStage
 from photinus.nodes.fence import LEASE_SECONDS
-from photinus.nodes.program import Phase, Program
+from photinus.nodes.program import FASTEST, ROWS, Program, split
 from photinus.strategies.agreement import Agreement
 from photinus.strategies.base import GRADIENT
-from photinus.strategies.guard import Setting
+from photinus.strategies.guard import AUTO
 from photinus.strategies.own import Own
 from photinus.strategies.recipes import averaging, from_plain, to_plain
 
@@ -45,8 +47,6 @@ _FOLDER_LEASE_SECONDS = 60.0
 
 MIN_BANDWIDTH = 1e4
 """Below that a worker's smallest pushes would take longer than a round may."""
-
-_ADAPTIVE = ("adam", "adamw", "nadam", "radam", "adamax", "adagrad", "rmsprop", "adadelta")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,6 +131,12 @@ class Job:
     messages then pass as files in it, and no port is opened; or "torch", "nccl":
     all_reduce(owners=K) sums up through torch.distributed, by gloo or on GPUs by NCCL, in clear."""
     is_shared: bool = False
+    shuffle: str | bool = AUTO
+    """auto: where a DataFrame's partitions hold other labels each, or are far from equally large,
+    Spark redistributes the rows once before training; False: they stay where they are."""
+    share: str = ROWS
+    """rows: every worker trains on its own rows, and all rows are used equally often; fastest:
+    whoever is faster does more, until the examples of the phase are used up."""
     start: str = ""
     """A saved model's folder, or a safetensors file: only the last phase is trained, from there."""
     LIMITS = {  # noqa: RUF012
@@ -143,6 +149,10 @@ class Job:
             "a strategy for each phase",
             lambda v: isinstance(v, Mapping) and all(map(_is_agreement, v.values())),
         ),
+        "name": Limit(
+            "a plain name: 1 to 100 letters, digits, '.', '_' or '-', first a letter or a digit",
+            is_plain,
+        ),
         "workers": whole(1),
         "engine": one_of(*ENGINES),
         "seed": whole(0),
@@ -152,6 +162,8 @@ class Job:
         "patience": whole(0),
         "checkpoint_seconds": at_least(0),
         "security": one_of("tls", "none"),
+        "shuffle": Limit("'auto' or False", lambda v: v is False or v == AUTO),
+        "share": one_of(ROWS, FASTEST),
         "road": Limit("sockets, torch, nccl, or a folder by its whole path or address", _is_road),
     }
 
@@ -204,7 +216,8 @@ class Job:
 
     def _check_folder(self) -> None:
         for agreement in self._agreements:
-            if agreement.strategy().site == GRADIENT:
+            is_start = getattr(agreement, "gradients_until", 0) not in (0, AUTO)
+            if agreement.strategy().site == GRADIENT or is_start:
                 raise UsageError(
                     f"{agreement.recipe} agrees at every step, too often for a folder",
                     got=f"road {self.road!r}",
@@ -261,7 +274,8 @@ class Job:
         """Returns the job with what is measured on this machine decided: once, by the driver."""
         if not isinstance(self.model, (DBN, ModuleStage)):
             return self
-        return dataclasses.replace(self, model=self.model.resolved())
+        with threads_held(self.threads):  # measured as a worker computes
+            return dataclasses.replace(self, model=self.model.resolved())
 
     def agreement(self, phase: str) -> Agreement | Own:
         """Returns how the workers agree in a phase."""
@@ -270,21 +284,15 @@ class Job:
         is_layer = phase.startswith("rbm")
         return self.strategies.get("pretraining", self.strategy) if is_layer else self.strategy
 
-    def program(self, rows: int) -> tuple[Program, list[str]]:
-        """Returns what the workers run, and the warnings of the gain guard.
-
-        Args:
-            rows: how many there are, for the guard's estimate of the rounds.
-        """
-        phases, warnings = [], []
+    def program(self) -> Program:
+        """Returns what the workers run."""
         stages = self.resolved()._plain_stages()
-        for stage in stages[-1:] if self.start else stages:
-            asked, warning = self.agreement(stage.name), ""
-            if isinstance(asked, Agreement):
-                asked, warning = asked.guarded(self._setting(stage, asked, rows))
-            phases.append(Phase(stage=stage, agreement=asked))
-            warnings += [f"{stage.name}: {warning}"] if warning else []
-        program = Program(
+        phases = [
+            phase
+            for stage in (stages[-1:] if self.start else stages)
+            for phase in split(stage, self._agreement(stage.name), self.workers)
+        ]
+        return Program(
             phases=tuple(phases),
             workers=self.workers,
             seed=self.seed,
@@ -294,21 +302,25 @@ class Job:
             lease_seconds=_FOLDER_LEASE_SECONDS if self._is_folder else LEASE_SECONDS,
             validation=self.validation,
             patience=self.patience,
+            share=self.share,
+            shuffle=bool(self.shuffle),
         )
-        return program, warnings
 
-    def _setting(self, stage: Stage, agreement: Agreement, rows: int) -> Setting:
-        steps = max(1.0, stage.epochs * rows / self.workers / stage.batch_size)
-        per_round = agreement.every.steps or steps / max(1.0, stage.epochs)
-        named = getattr(stage, "optimizer", "")
-        inside = getattr(getattr(stage, "settings", None), "optimizer", "sgd")
-        optimizer = str(named or inside).lower()
-        return Setting(
-            workers=self.workers,
-            every=agreement.every,
-            is_adaptive=optimizer in _ADAPTIVE,
-            rounds=int(steps / per_round),
-        )
+    def _agreement(self, phase: str) -> Agreement | Own:
+        """Returns how the workers agree in a phase, over the road that they have."""
+        asked = self.agreement(phase)
+        if isinstance(asked, Agreement) and self._is_folder and asked.gradients_until == AUTO:
+            return dataclasses.replace(asked, gradients_until=0.0)
+        return asked
+
+    def warnings(self) -> list[str]:
+        """Returns what to tell the user before training."""
+        alone = [a.recipe for a in self._agreements if getattr(a, "gradients_until", 0) == AUTO]
+        if not self._is_folder or not alone or self.workers == 1:
+            return []
+        wrong = f"a folder is too slow for a start by gradients, and {alone[0]} goes without"
+        got = "in a short run the error is higher than one process's"
+        return [message(wrong, got=got, do="use sockets, or train longer")]
 
 
 def _model(values: Mapping[str, Any]) -> Any:  # noqa: ANN401 - one of MODELS

@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from photinus.core.clock import Seconds, Steps
+from photinus.core.clock import Seconds, Steps, Trigger
 from photinus.core.settings import unknown_name
 from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule
 from photinus.run.job import Job, Source
+from photinus.strategies.agreement import Agreement
 from photinus.strategies.outer import Nesterov, Sgd
 from photinus.strategies.recipes import all_reduce, averaging, iterative_reduce
 
@@ -32,15 +33,19 @@ def _mnist_dbn(workers: int) -> Job:
     return Job(
         name="mnist-dbn",
         model=DBN(
-            pretraining=Pretraining(epochs=30, batch_size=20),
-            fine_tuning=FineTuning(epochs=60, batch_size=100),
+            pretraining=Pretraining(epochs=30, batch_size=20 * workers),
+            fine_tuning=FineTuning(epochs=60, batch_size=100 * workers),
         ),
         workers=workers,
         strategies={
-            "pretraining": averaging(every=Steps(15), outer=Nesterov(lr=0.7, momentum=0.5)),
-            "fine-tune": averaging(every=Steps(10), outer=Nesterov(lr=0.7, momentum=0.9)),
+            "pretraining": _averaging(Steps(15), momentum=0.5),
+            "fine-tune": _averaging(Steps(10), momentum=0.9),
         },
     )
+
+
+def _averaging(every: Trigger, momentum: float) -> Agreement:
+    return averaging(every=every, outer=Nesterov(lr=0.7, momentum=momentum), gradients_until=0.0)
 
 
 def _mnist_dbn_demo(workers: int) -> Job:
@@ -48,8 +53,8 @@ def _mnist_dbn_demo(workers: int) -> Job:
     job = _mnist_dbn(max(2, workers))
     model = replace(
         job.model,
-        pretraining=replace(job.model.pretraining, epochs=3.0, batch_size=50),
-        fine_tuning=replace(job.model.fine_tuning, epochs=8.0),
+        pretraining=replace(job.model.pretraining, epochs=3.0, batch_size=50 * workers),
+        fine_tuning=replace(job.model.fine_tuning, epochs=8.0, batch_size=100 * workers),
     )
     return replace(job, name="mnist-dbn-demo", model=model, workers=workers)
 
@@ -60,8 +65,8 @@ def _mnist_dbn_published(workers: int) -> Job:
     How its fine-tuning was distributed is not published: here it agrees in the same way.
     """
     model = DBN(
-        pretraining=Pretraining(epochs=50, batch_size=100),
-        fine_tuning=FineTuning(epochs=60, batch_size=250),
+        pretraining=Pretraining(epochs=50, batch_size=100 * workers),
+        fine_tuning=FineTuning(epochs=60, batch_size=250 * workers),
     )
     return Job(
         name="mnist-dbn-published", model=model, workers=workers, strategy=iterative_reduce()
@@ -78,7 +83,7 @@ def _cifar10(workers: int) -> Job:
         module="photinus.models.cnn:tutorial",
         name="cifar10",
         epochs=30.0,
-        batch_size=max(1, 128 // workers),
+        batch_size=128,
         precision="auto",
         memory="auto",
         example=(3, 24, 24),
@@ -107,11 +112,14 @@ def _cifar10_published(workers: int) -> Job:
 
 def _cifar10_quick(workers: int) -> Job:
     """SparkNet's form: Caffe's quick network, the plain average every 10 steps or 5 seconds."""
+    strategy = averaging(
+        every=Steps(10) | Seconds(5.0), outer=Sgd(), merge="uniform", gradients_until=0.0
+    )
     model = ModuleStage(
         module="photinus.models.cnn:quick",
         name="cifar10-quick",
         epochs=10.0,
-        batch_size=100,
+        batch_size=100 * workers,
         precision="auto",
         memory="auto",
         example=(3, 32, 32),
@@ -125,7 +133,7 @@ def _cifar10_quick(workers: int) -> Job:
         model=model,
         data=Source(name="cifar10"),
         workers=workers,
-        strategy=averaging(every=Steps(10) | Seconds(5.0), outer=Sgd(), merge="uniform"),
+        strategy=strategy,
     )
 
 
@@ -154,4 +162,5 @@ def preset(name: str, workers: int | None = None, **changes: Any) -> Job:  # noq
     if name not in PRESETS:
         raise unknown_name("job", name, PRESETS)
     make, usual = PRESETS[name]
-    return replace(make(usual if workers is None else workers), **changes)
+    asked = usual if workers is None else workers
+    return replace(make(max(1, asked)), **{"workers": asked, **changes})

@@ -6,6 +6,7 @@ import hashlib
 import json
 import platform
 import secrets
+import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,9 +14,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from photinus.checkpoint.files import checked_name
 from photinus.checkpoint.folder import RunFolder
 from photinus.checkpoint.mirror import Mirror
-from photinus.core.errors import PhotinusError, UsageError
+from photinus.checkpoint.origin import Trust
+from photinus.core.errors import PhotinusError, RunFailedError, UsageError
 from photinus.core.events import (
     CheckpointFailed,
     CheckpointSaved,
@@ -27,7 +30,9 @@ from photinus.core.events import (
     Warned,
 )
 from photinus.core.parameters import Vector
-from photinus.engine.base import ArrayData, Assignment, Engine
+from photinus.core.signals import interruptible
+from photinus.core.threads import threads_held
+from photinus.engine.base import Assignment, Engine
 from photinus.nodes.coordinator import Result
 from photinus.nodes.cuts import Cut
 from photinus.nodes.program import Program
@@ -35,13 +40,21 @@ from photinus.nodes.vault import Vault
 from photinus.report import page
 from photinus.report.journal import Journal
 from photinus.report.thinned import Thinned
-from photinus.run.away import folder_name, how_it_ended, placed, saved_job, send_all
+from photinus.run.away import folder_name, how_it_ended, placed, save_job, saved_job, send_all
 from photinus.run.book import Book
 from photinus.run.data import TestRows, check_fit, check_test, limited, read_test, read_train
-from photinus.run.evaluate import first_parameters, measured, save_trained
+from photinus.run.evaluate import Draft, first_parameters, measured, save_trained
 from photinus.run.job import Job, classes_of
 
-__all__ = ["Outcome", "engine_of", "new_folder", "resume", "train"]
+__all__ = [
+    "Outcome",
+    "continued",
+    "engine_of",
+    "new_folder",
+    "resume",
+    "train",
+    "train_draft",
+]
 
 _Sink = Callable[[Event], None]
 
@@ -91,18 +104,38 @@ def train(
     if not isinstance(job, Job):
         do = "make one: Job(model=...), or read_job(path)"
         raise UsageError("what is trained must be a Job", got=type(job).__name__, do=do)
+    return train_draft(Draft(job.resolved()), data, test, folder=folder, sinks=sinks, engine=engine)
+
+
+def train_draft(
+    draft: Draft,
+    data: Any = None,  # noqa: ANN401 - as of `train`
+    test: TestRows | None = None,
+    *,
+    folder: Path | str | Mirror = "",
+    sinks: tuple[_Sink, ...] = (),
+    engine: Engine | None = None,
+) -> Outcome:
+    """Trains a job whose model may exist already; all else is as of `train`.
+
+    Args:
+        draft: the job, and its model.
+        data: the rows.
+        test: rows to measure on.
+        folder: where the run is kept.
+        sinks: called with every event.
+        engine: where to train.
+    """
+    job = draft.job
     path, mirror = placed(folder or new_folder(job.name))
     if mirror is not None and mirror.holds_run():
         wrong, do = f"{mirror.address} holds a run already", "resume it, or name another folder"
         raise UsageError(wrong, do=do)
     place = RunFolder(path)
-    job = job.resolved()
     run = secrets.token_bytes(16)
-    with _Run(job, place, run, sinks, mirror) as running:
-        saved = json.dumps({"run": run.hex(), "job": job.to_dict()}, indent=1)
-        noted = place.path / "job.json"
-        noted.touch(mode=0o600)
-        noted.write_text(saved + "\n")
+    with interruptible(signal.SIGTERM), _Run(job, place, run, sinks, mirror) as running:
+        save_job(place.path, job, run)
+        running.draft = draft
         return running.train(data, test, engine, cut=None)
 
 
@@ -113,7 +146,7 @@ def resume(
     test: TestRows | None = None,
     sinks: tuple[_Sink, ...] = (),
     engine: Engine | None = None,
-    note: str = "",
+    trust_code: Trust = False,
 ) -> Outcome:
     """Goes on with a run from its newest whole checkpoint, or from its beginning without one.
 
@@ -123,31 +156,51 @@ def resume(
         test: rows to measure on, likewise.
         sinks: called with every event.
         engine: where to train, if not as the job says.
-        note: a sentence for the journal, why there is something to go on with.
+        trust_code: run the code that the folder names, though no run of this user made it.
 
     Raises:
-        UsageError: the folder holds no run.
+        UsageError: the folder holds no run, or comes from elsewhere and names code.
         PhotinusError: as `train` does.
+    """
+    return continued(folder, (data, test, engine), sinks=sinks, trust_code=trust_code)
+
+
+def continued(
+    folder: Path | str | Mirror,
+    given: tuple[Any, TestRows | None, Engine | None] = (None, None, None),
+    *,
+    sinks: tuple[_Sink, ...] = (),
+    trust_code: Trust = False,
+    note: str = "",
+) -> Outcome:
+    """Does what `resume` does, and says in the journal why.
+
+    Args:
+        folder: where the run is kept.
+        given: rows to train on, rows to measure on, and the engine.
+        sinks: called with every event.
+        trust_code: as of `resume`.
+        note: a sentence for the journal.
     """
     path, mirror = placed(folder)
     if mirror is not None:
         mirror.fetch()
-    job, run = saved_job(path, folder_name(path, mirror))
+    job, run = saved_job(path, folder_name(path, mirror), trust_code)
     if how_it_ended(path)[0] == "done":
         raise UsageError(
             f"{folder_name(path, mirror)} is done: there is nothing to resume",
             do="train anew; start = 'FOLDER/model' goes on from its parameters",
         )
     place = RunFolder(path, resume=True)
-    with _Run(job, place, run, sinks, mirror) as running:
+    with interruptible(signal.SIGTERM), _Run(job, place, run, sinks, mirror) as running:
         running.note = note
-        return running.train(data, test, engine, cut=running.vault.newest())
+        return running.train(*given, cut=running.vault.newest())
 
 
 def new_folder(name: str) -> Path:
     """Returns where a new run of a job is kept when nobody says."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    return Path("runs") / f"{name}-{stamp}-{secrets.token_hex(2)}"
+    return Path("runs") / f"{checked_name(name, 'job')}-{stamp}-{secrets.token_hex(2)}"
 
 
 def engine_of(name: str) -> Engine:
@@ -194,13 +247,18 @@ class _Run:
             saved=self._saved,
         )
         self._began, self._lost_logs = time.monotonic(), 0
-        self.note = ""
+        self.note, self.draft = "", Draft(job)
 
     def __enter__(self) -> _Run:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.vault.close()
+        try:
+            self.vault.close()
+        finally:  # a second signal cuts the last checkpoint short, and is journaled all the same
+            self._close(error)
+
+    def _close(self, error: BaseException | None) -> None:
         if error is not None:
             is_stop = isinstance(error, KeyboardInterrupt)
             reason = str(error) or ("Ctrl-C" if is_stop else type(error).__name__)
@@ -254,22 +312,34 @@ class _Run:
         if self.mirror is not None:
             self.mirror.push()  # from here on another machine can go on with the run
         data, test = self._checked(data, test)
-        program, warnings = self.job.program(_rows(data))
-        for phase in program.phases[1:]:  # what is misnamed there is met only after the first
-            phase.stage.build((), program.seed)
-            phase.stage.inner()
+        program = self.job.program()
+        for stage in list({id(p.stage): p.stage for p in program.phases}.values())[1:]:
+            # what is misnamed there is met only after the first
+            stage.inner(stage.build((), program.seed).parameters.layout)
         if cut is None:
-            program = replace(program, start=first_parameters(self.job))
-        for text in warnings:
+            program = replace(program, start=first_parameters(self.draft))
+        for text in self.job.warnings():
             self.emit(Warned(text=text))
         result = engine.run(self._assignment(program, data, cut))
-        save_trained(self.job, result, self.place.model)
+        self._check_applied(program, cut)
+        save_trained(self.draft, result, self.place.model)
         metrics, interval = self._measure(result, test)
         self._end("done", metrics)
         self.place.report.touch(mode=0o600)
         page.save(self.place.events, self.place.report)
         address = "" if self.mirror is None else self.mirror.address
         return Outcome(self.place.path, result.vectors[-1], metrics, interval, address)
+
+    def _check_applied(self, program: Program, cut: Cut | None) -> None:
+        """Refuses a result in which a phase has learnt nothing, since nothing was applied."""
+        for number, phase in enumerate(program.phases):
+            is_begun = cut is not None and (cut.phase, bool(cut.applied)) >= (number, True)
+            if (refused := self._book.refused(number)) and not is_begun:
+                raise RunFailedError(
+                    f"nothing was learnt in {phase.name}: no push was applied",
+                    got=f"{refused} pushes refused or dropped",
+                    do="look at the warnings above; lower the learning rate, or look at the rows",
+                )
 
     def _checked(self, data: Any, test: TestRows | None) -> tuple[Any, TestRows | None]:  # noqa: ANN401
         """Returns the rows, which are the job's source's where none were handed over."""
@@ -294,6 +364,9 @@ class _Run:
             enter=self._book.enter,
             save=self.vault.save,
             best=self.vault.save_best,
+            has_view=any(
+                getattr(getattr(s, "__self__", None), "is_live", False) for s in self.sinks
+            ),
             checkpoint_seconds=self.job.checkpoint_seconds,
             security=self.job.security,
             road=self.job.road,
@@ -306,7 +379,8 @@ class _Run:
     ) -> tuple[dict[str, float], tuple[float, float] | None]:
         if test is None:
             return {}, None
-        metrics, extra = measured(self.job, result, test)
+        with threads_held(self.job.threads):
+            metrics, extra = measured(self.draft, result, test)
         phase = len(result.vectors) - 1
         examples = len(test.features)
         self.emit(
@@ -342,14 +416,6 @@ class _Run:
                 counts=self._book.counts,
             )
         )
-
-
-def _rows(data: Any) -> int:  # noqa: ANN401 - as of `train`
-    if isinstance(data, ArrayData):
-        return len(data.features)
-    from photinus.engine.spark_job import queried
-
-    return int(queried(data.frame.sparkSession, data.frame.count))
 
 
 def _fingerprint(job: Job) -> str:

@@ -17,7 +17,7 @@ from photinus.core.settings import (
 )
 from photinus.strategies.base import Policy, Strategy
 from photinus.strategies.codecs import CODECS
-from photinus.strategies.guard import Setting, clamp
+from photinus.strategies.guard import AUTO, Setting, clamp, shortened
 from photinus.strategies.immediate import STALENESS, Downpour, Elastic, Immediate, Spring
 from photinus.strategies.merge import MERGES
 from photinus.strategies.outer import Adagrad, DelayedNesterov, Outer, Sgd
@@ -70,14 +70,17 @@ class Agreement:
     """The vector goes in so many parts, one after the other; 0: whole."""
     delay: int = 0
     """Steps that a fragment is under way while training goes on."""
-    per_step_until: float = 0.0
-    """Of rounds of deltas: all agree after every step until this share of the phase is done."""
+    gradients_until: float | str = 0.0
+    """Until this share of the phase all workers take one step together, by their mean gradient,
+    as `all_reduce` does; "auto": as long as the number of steps asks for (`gradient_share`)."""
     fetch: Trigger | None = None
     """Released at once: when a worker takes what the owner has; None: after every push."""
     staleness: str | int = "none"
     """Released at once, s versions late: none · inverse, times 1/(1+s) · n, dropped above n."""
     rows: int = 0
     """Released at once: only rows of so many numbers that changed travel; 0: all."""
+    usual: frozenset[str] = frozenset()
+    """The parts that the recipe chose, and not the user: they may follow the run."""
     alpha: float = 0.5
     """`streaming`: how much of its own a worker keeps · `elastic`: the spring, times K."""
     graph: str = "exponential"
@@ -100,7 +103,9 @@ class Agreement:
         "gain": one_of("safe", "unsafe"),
         "fragments": whole(0),
         "delay": whole(0),
-        "per_step_until": between(0, 1),
+        "gradients_until": Limit(
+            "a number from 0 to 1, or 'auto'", lambda v: v == AUTO or between(0, 1).holds(v)
+        ),
         "staleness": STALENESS,
         "rows": whole(0),
         "alpha": between(0, 1),
@@ -124,9 +129,8 @@ class Agreement:
         if self.is_immediate and (self.quorum != 1 or self.fragments):
             raise UsageError("quorum and fragments are parts of rounds", got="release='immediate'")
         self._check_grace()
-        is_whole = self.payload == "delta" and not self.fragments
-        if self.per_step_until and (self.is_immediate or not is_whole):
-            raise UsageError("per_step_until is a part of rounds of whole deltas", got=str(self))
+        if self.gradients_until and self.payload == "gradient" and not self.is_immediate:
+            raise UsageError("gradients_until is a part of recipes that do not agree on gradients")
 
     def _check_grace(self) -> None:
         if self.grace_seconds and self.quorum == 1:
@@ -156,8 +160,7 @@ class Agreement:
             exact = f"exact every {self.exact_every} rounds"
             return f"{self.recipe} every {self.every} to {to}, {exact}, {self.codec}"
         is_per_step = self.payload == "gradient" and not self.is_immediate
-        first = f"every step until {self.per_step_until:.0%}, then " if self.per_step_until else ""
-        every = "every step" if is_per_step else f"{first}every {self.every}"
+        every = "every step" if is_per_step else f"every {self.every}"
         if self.payload == "elastic":
             return f"{self.recipe} {every}, alpha {self.alpha:g}/K, {self._codecs}"
         outer = "" if is_per_step else f", {shown(self.outer)}"
@@ -224,7 +227,6 @@ class Agreement:
             every=self.every,
             outer=self.outer,
             codec=self.codec,
-            per_step_until=self.per_step_until,
             meets=self.owners > 1,
         )
 
@@ -271,14 +273,36 @@ class Agreement:
             wrong = f"owners must be 1, or {workers} as there are workers"
             raise UsageError(wrong, got=self.owners)
 
-    def guarded(self, setting: Setting) -> tuple[Agreement, str]:
-        """Returns the same with its gain within the guard's limit, and a warning or ""."""
-        outer = self.outer
+    def start(self, workers: int) -> Agreement:
+        """Returns how the workers agree until `gradients_until`: on the gradient of every step."""
+        is_sharded = self.owners > 1 or self.is_without_owner
+        return Agreement(
+            recipe="all_reduce",
+            payload="gradient",
+            merge="examples",
+            owners=workers if is_sharded else 1,
+            quorum=self.quorum,
+            grace_seconds=self.grace_seconds,
+        )
+
+    def settled(self, setting: Setting) -> tuple[Agreement, list[str]]:
+        """Returns the same for a phase whose length is known, and warnings.
+
+        Where a recipe's usual trigger would leave too few rounds it fires earlier, and an outer
+        gain that was seen to diverge is lowered.
+        """
+        if self.payload == "gradient" and not self.is_immediate:
+            return self, []
+        every, warnings = self.every, []
+        if "every" in self.usual:
+            every, warning = shortened(self.every, setting)
+            warnings += [f"{self.recipe}: {warning}"] if warning else []
+        outer, codec = self.outer, self.codec
+        if setting.workers == 1 and {"outer", "codec"} <= self.usual:  # plain training
+            outer, codec = Sgd(), "fp32"
         if isinstance(outer, DelayedNesterov) and outer.pushes == 0:
             outer = dataclasses.replace(outer, pushes=setting.workers)
-        if self.payload != "delta" or self.gain == "unsafe" or setting.workers == 1:
-            return dataclasses.replace(self, outer=outer), ""
-        every = Steps(1) if self.per_step_until else setting.every
-        here = dataclasses.replace(setting, is_immediate=self.is_immediate, every=every)
-        outer, warning = clamp(outer, here)
-        return dataclasses.replace(self, outer=outer), warning
+        if self.payload == "delta" and self.gain != "unsafe" and setting.workers > 1:
+            outer, warning = clamp(outer, every, setting, is_immediate=self.is_immediate)
+            warnings += [warning] if warning else []
+        return dataclasses.replace(self, every=every, outer=outer, codec=codec), warnings

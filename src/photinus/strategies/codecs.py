@@ -12,15 +12,27 @@ the scale NaN, so that whoever decodes it sees that. Numbers of a block below 2�
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from photinus.core.errors import FrameError, UsageError
-from photinus.core.parameters import Vector
+from photinus.core.parameters import Vector, is_finite
 from photinus.core.settings import unknown_name
 
-__all__ = ["BLOCK", "CODECS", "Codec", "codec", "decode", "encode", "residual", "size_bytes"]
+__all__ = [
+    "BLOCK",
+    "CODECS",
+    "Codec",
+    "Decoded",
+    "codec",
+    "decode",
+    "encode",
+    "is_sound",
+    "numbers_in",
+    "residual",
+    "size_bytes",
+]
 
 BLOCK = 1024
 """How many numbers share a scale."""
@@ -29,6 +41,8 @@ _ROWS = 128
 _TINY = np.float32(2.0**-110)
 _MOST = np.float32(3.402e38)
 """A scale for more would be decoded to infinity."""
+_EXPONENT, _PART = 0x7F80, 1 << 20
+"""Of bf16: of what is not finite every bit of the exponent is set. So many are looked at a time."""
 _PAD = 8
 """The half byte that stands for no number."""
 
@@ -121,6 +135,85 @@ def decode(name: str, sent: Vector) -> Vector:
     return _from_blocks(codec(name), sent)
 
 
+def numbers_in(name: str, sent: Vector) -> int:
+    """Returns how many numbers a vector holds as the codec sends it; nothing is decoded.
+
+    Raises:
+        FrameError: these bytes are no vector of that codec.
+
+    Example:
+        >>> numbers_in("int8", encode("int8", np.zeros(2500, np.float32)))
+        2500
+    """
+    taken = codec(name)
+    if not taken.levels or not sent.size:
+        return sent.size
+    blocks, _, end = _borders(taken, sent)
+    return blocks * BLOCK + _count(taken, sent[None, end:])
+
+
+def is_sound(name: str, sent: Vector) -> bool:
+    """Tells whether all numbers would be finite, were they decoded; they are not.
+
+    Raises:
+        FrameError: these bytes are no vector of that codec.
+
+    Example:
+        >>> [is_sound(name, encode(name, np.array([1.0, np.inf], "f4"))) for name in CODECS]
+        [False, False, False, False]
+    """
+    taken = codec(name)
+    if taken.name == "fp32" or not sent.size:
+        return is_finite(sent)
+    if taken.levels:
+        _, at, _ = _borders(taken, sent)
+        scales = np.ascontiguousarray(sent[:at]).view(np.float32)
+        return bool((np.abs(scales) <= _MOST / np.float32(taken.levels)).all())
+    parts = (sent[start : start + _PART] for start in range(0, sent.size, _PART))
+    return all(int((part & _EXPONENT).max()) < _EXPONENT for part in parts)
+
+
+class Decoded:
+    """A vector as it travels, of which any part is decoded when it is read: it never stands whole.
+
+    Args:
+        name: of the codec.
+        sent: as `encode` made it.
+        dtype: of the numbers that are read.
+
+    Example:
+        >>> sent = encode("bf16", np.arange(4, dtype=np.float32))
+        >>> Decoded("bf16", sent, np.dtype("f4"))[2:4].tolist()
+        [2.0, 3.0]
+    """
+
+    def __init__(self, name: str, sent: Vector, dtype: np.dtype[Any]) -> None:
+        self._codec, self._sent, self.dtype = codec(name), sent, dtype
+        self._size = numbers_in(name, sent)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, where: slice) -> Vector:
+        """Returns numbers [stop − start]; `start` is a multiple of `BLOCK`."""
+        start, stop, _ = where.indices(self._size)
+        taken = self._codec
+        if not taken.levels:
+            return decode(taken.name, self._sent[start:stop]).astype(self.dtype, copy=False)
+        blocks, at, end = _borders(taken, self._sent)
+        first, last = start // BLOCK, min(-(-stop // BLOCK), blocks)
+        scales = np.ascontiguousarray(self._sent[: 4 * (blocks + 1)]).view(np.float32)
+        numbers, width = np.empty(stop - start, np.float32), BLOCK * taken.bits // 8
+        if last > first:
+            body = self._sent[at + first * width : at + last * width].reshape(-1, width)
+            whole = numbers[: (last - first) * BLOCK].reshape(-1, BLOCK)
+            _unpack(taken, body, scales[first:last], whole)
+        if stop > blocks * BLOCK:
+            rest = numbers[None, (last - first) * BLOCK :]
+            _unpack(taken, self._sent[None, end:], scales[-1:], rest)
+        return numbers.astype(self.dtype, copy=False)
+
+
 def residual(name: str, vector: Vector, sent: Vector) -> Vector:
     """Returns what a codec left out: vector − decode(sent) [n]; empty where nothing is kept.
 
@@ -189,11 +282,8 @@ def _pack(taken: Codec, numbers: Vector, scales: Vector, body: Vector, work: Vec
 def _from_blocks(taken: Codec, sent: Vector) -> Vector:
     if not sent.size:
         return np.empty(0, np.float32)
+    blocks, at, end = _borders(taken, sent)
     block_bytes = BLOCK * taken.bits // 8
-    blocks = (sent.size - 1) // (4 + block_bytes)  # before the last one, which may be short
-    at, end = 4 * (blocks + 1), 4 * (blocks + 1) + blocks * block_bytes
-    if sent.dtype != np.uint8 or end >= sent.size:
-        raise FrameError(f"these are no numbers of codec {taken.name}", got=f"{sent.size} bytes")
     last, scales = sent[None, end:], np.ascontiguousarray(sent[:at]).view(np.float32)
     numbers = np.empty(blocks * BLOCK + _count(taken, last), np.float32)
     body = sent[at:end].reshape(blocks, block_bytes)
@@ -203,6 +293,16 @@ def _from_blocks(taken: Codec, sent: Vector) -> Vector:
         _unpack(taken, body[rows], scales[rows], whole[rows])
     _unpack(taken, last, scales[-1:], numbers[None, blocks * BLOCK :])
     return numbers
+
+
+def _borders(taken: Codec, sent: Vector) -> tuple[int, int, int]:
+    """Returns the count of whole blocks, and where the first of them and the last block begin."""
+    block_bytes = BLOCK * taken.bits // 8
+    blocks = (sent.size - 1) // (4 + block_bytes)  # before the last one, which may be short
+    at, end = 4 * (blocks + 1), 4 * (blocks + 1) + blocks * block_bytes
+    if sent.dtype != np.uint8 or end >= sent.size:
+        raise FrameError(f"these are no numbers of codec {taken.name}", got=f"{sent.size} bytes")
+    return blocks, at, end
 
 
 def _count(taken: Codec, last: Vector) -> int:

@@ -1,32 +1,88 @@
-"""The gain guard: an outer optimizer that carries a delta too far is clamped, with a warning."""
+"""What an agreement must know of a phase's length, and what follows: its start, rounds and gain."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 
 from photinus.core.clock import Trigger
 from photinus.core.errors import message
 from photinus.strategies.outer import Outer
 
-__all__ = ["Setting", "clamp", "limit"]
+__all__ = ["AUTO", "Setting", "clamp", "gradient_share", "limit", "shortened"]
+
+AUTO = "auto"
+_FEW_STEPS = 400
+_MOST_SHARE = 0.75
+_ENOUGH_STEPS = 7500
+_FEW_ROUNDS = 10
+_LONG_STEPS = 100
+"""Whoever asks for rounds of so many steps, or more, is told of shorter ones."""
+_USUAL_STEPS = 50
+"""So long a round is taken to be where its trigger counts something else than steps."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
-    """What the guard must know of a phase."""
+    """What is known of a phase, or of a part of it."""
 
     workers: int
-    every: Trigger
-    is_adaptive: bool
+    steps: int
+    """Of each worker."""
+    epochs: float = 1.0
+    is_adaptive: bool = False
     """True with Adam, AdamW and the like inside."""
-    rounds: int
-    """How many rounds the phase is expected to have."""
-    is_immediate: bool = False
-    """True when each push is applied as it comes, divided by the workers."""
+
+    def rounds(self, every: Trigger) -> float:
+        """Returns how many rounds a trigger leaves room for."""
+        if every.steps is None and every.epochs is not None:
+            return self.epochs / every.epochs
+        return self.steps / (every.steps or _USUAL_STEPS)
 
 
-def limit(setting: Setting) -> float:
+def gradient_share(asked: float | str, steps: int) -> float:
+    """Returns until which share of a phase the workers agree on gradients.
+
+    K workers that train alone between rounds learn less from the same examples than one process
+    does while the run is short: on 20,000 digits, 2 epochs of SGD with momentum and K = 16,
+    `averaging` from the start ends 12 points above the plain loop, after three quarters by
+    gradients 0.04. "auto" takes the whole of a phase of fewer than 400 steps, three quarters
+    of one of fewer than 10,000, and 7,500 steps of a longer one.
+
+    Example:
+        >>> [gradient_share("auto", steps) for steps in (100, 1000, 6000, 50_000)]
+        [1.0, 0.75, 0.75, 0.15]
+    """
+    if asked != AUTO:
+        return float(asked)
+    if steps < _FEW_STEPS:
+        return 1.0
+    return min(_MOST_SHARE, _ENOUGH_STEPS / steps)
+
+
+def shortened(every: Trigger, setting: Setting) -> tuple[Trigger, str]:
+    """Returns a trigger in steps that leaves room for ten rounds, and a warning or "".
+
+    With fewer rounds a worker's last parameters weigh more than what was agreed on.
+
+    Example:
+        >>> from photinus.core.clock import Steps
+        >>> str(shortened(Steps(500), Setting(workers=4, steps=600))[0])
+        '60 steps'
+    """
+    if every.steps is None or setting.workers == 1 or setting.rounds(every) >= _FEW_ROUNDS:
+        return every, ""
+    steps = max(1, setting.steps // _FEW_ROUNDS)
+    shorter = dataclasses.replace(every, steps=steps)
+    if every.steps < _LONG_STEPS:
+        return shorter, ""
+    wrong = f"{setting.steps} steps leave no room for {_FEW_ROUNDS} rounds of {every}"
+    do = f"train longer, or set every={every.steps} steps to keep it"
+    return shorter, message(wrong, got=f"rounds of {shorter}", do=do)
+
+
+def limit(every: Trigger, setting: Setting, *, is_immediate: bool) -> float:
     """Returns the largest gain lr/(1−momentum) that is taken as asked.
 
     Where each push is applied as it comes: 1, on top of the division by the workers. In rounds: 2
@@ -35,36 +91,44 @@ def limit(setting: Setting) -> float:
     raised the error of 8 workers from 4.6 to 6.6 % at 10 steps a round and to 43.8 % at 2; of 8
     asynchronous workers, a gain of 1/K gave 4.9 %, 2/K 16.5 % and 4/K 79 %.
     """
-    if setting.is_immediate:
+    if is_immediate:
         return 1.0
-    few_steps = setting.every.steps is not None and setting.every.steps < 5
-    if few_steps:
+    if every.steps is not None and every.steps < 5:
         return 1.5
-    if setting.is_adaptive and setting.workers >= 4 and setting.rounds >= 30:
+    if setting.is_adaptive and setting.workers >= 4 and math.floor(setting.rounds(every)) >= 30:
         return 7.0
     return 2.0
 
 
-def clamp(outer: Outer, setting: Setting) -> tuple[Outer, str]:
+def clamp(
+    outer: Outer, every: Trigger, setting: Setting, *, is_immediate: bool = False
+) -> tuple[Outer, str]:
     """Returns the outer optimizer with its gain within the limit, and a warning or "".
+
+    The momentum is lowered, and the rate only where it is above the limit by itself: with a lowered
+    rate the first rounds would hardly move the model.
 
     Example:
         >>> from photinus.core.clock import Steps
         >>> from photinus.strategies.outer import Nesterov
-        >>> s = Setting(workers=8, every=Steps(10), is_adaptive=False, rounds=100)
-        >>> round(clamp(Nesterov(lr=0.7, momentum=0.9), s)[0].gain, 6)
-        2.0
+        >>> s = Setting(workers=8, steps=1000)
+        >>> clamp(Nesterov(lr=0.7, momentum=0.9), Steps(10), s)[0]
+        Nesterov(lr=0.7, momentum=0.65)
     """
-    most = limit(setting)
+    most = limit(every, setting, is_immediate=is_immediate)
     if outer.gain is None or outer.gain <= most * (1 + 1e-9):
         return outer, ""
-    momentum = getattr(outer, "momentum", 0.0)
-    tamed = dataclasses.replace(outer, lr=most * (1 - momentum))  # type: ignore[type-var]
-    of_what = "/K for each push" if setting.is_immediate else ""
+    lr = min(outer.lr, most)  # type: ignore[attr-defined]
+    changes = {"lr": lr}
+    if hasattr(outer, "momentum"):
+        changes["momentum"] = round(max(0.0, 1 - lr / most), 6)
+    tamed = dataclasses.replace(outer, **changes)  # type: ignore[type-var]
+    of_what = "/K for each push" if is_immediate else ""
+    lowered = ", ".join(f"{name} {value:.3g}" for name, value in changes.items())
     warning = message(
         f"the outer gain lr/(1-momentum) is above {most:g}{of_what}, "
         "where training was seen to diverge",
-        got=f"{outer.gain:.3g}; lr of {outer.name} lowered to {most * (1 - momentum):.3g}",
-        do='say gain="unsafe" to take it as asked',
+        got=f"{outer.gain:.3g}; {outer.name} lowered to {lowered}",
+        do='set gain="unsafe" to take it as asked',
     )
     return tamed, warning

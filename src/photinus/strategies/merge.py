@@ -8,9 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from photinus.core.clock import Clock
+from photinus.core.errors import FrameError
 from photinus.core.parameters import Vector
+from photinus.strategies.codecs import Decoded
 
-__all__ = ["MERGES", "coefficients", "combine", "spread"]
+__all__ = ["MERGES", "coefficients", "combine", "combine_sent", "spread"]
 
 MERGES = ("uniform", "examples", "nova")
 
@@ -69,6 +71,46 @@ def combine(
         for vector, factor in others:
             sums += np.multiply(vector[block], factor, out=scratch[: len(sums)])
     return combined
+
+
+def combine_sent(
+    sent: Sequence[tuple[str, Vector]], weights: Sequence[float], out: Vector, *, is_apart: bool
+) -> float | None:
+    """Fills `out` [n] with Σ cᵢ vᵢ of vectors as they travel: each number is decoded once.
+
+    The bits are those of `combine`; no vector stands decoded in memory.
+
+    Args:
+        sent: codec and vector of each push.
+        weights: as of `combine`.
+        out: in whose precision all is summed.
+        is_apart: whether to find out how far apart the vectors are.
+
+    Returns:
+        As of `spread`, or None where it was not asked for.
+
+    Raises:
+        FrameError: a vector holds another count of numbers than `out`.
+
+    Example:
+        >>> out = np.empty(2, np.float32)
+        >>> pushes = [("fp32", np.array(v, np.float32)) for v in ([1, 0], [-1, 0])]
+        >>> combine_sent(pushes, [0.75, 0.25], out, is_apart=True), out.tolist()
+        (1.0, [0.5, 0.0])
+    """
+    vectors = [Decoded(codec, vector, out.dtype) for codec, vector in sent]
+    if any(len(vector) != len(out) for vector in vectors):
+        raise FrameError(f"a push must hold {len(out)} numbers", got=[len(v) for v in vectors])
+    share, squares, mean_squares = 1 / len(vectors), 0.0, 0.0
+    for start in range(0, len(out), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        parts = [vector[block] for vector in vectors]
+        combine(parts, weights, out[block])
+        if is_apart:
+            mean = combine(parts, [share] * len(parts))
+            squares += share * sum(float(np.dot(part, part)) for part in parts)
+            mean_squares += float(np.dot(mean, mean))
+    return math.sqrt(max(0.0, squares - mean_squares)) if is_apart else None
 
 
 def spread(deltas: Sequence[Vector]) -> float:

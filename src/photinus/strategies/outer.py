@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from photinus.core.factories import imported
+from photinus.core.factories import code_named
 from photinus.core.parameters import Vector
 from photinus.core.settings import (
     Limit,
@@ -85,7 +85,8 @@ class Sgd(Outer):
 
     def update(self, vector: Vector, delta: Vector, state: State) -> tuple[Vector, State]:
         """θ ← θ − lr·Δ."""
-        return vector - _scaled(self.lr, delta), state
+        step = delta if self.lr == 1 else _scaled(self.lr, delta)
+        return vector - step, state
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +288,7 @@ def outer_from_dict(values: Mapping[str, Any]) -> Outer:
     options = dict(values)
     name = str(options.pop("name", ""))
     if name == Descent.name:
-        return Descent(imported(str(options.get("function", "")), "descent"))
+        return Descent(code_named(str(options.get("function", "")), "descent"))
     if name not in OUTERS:
         raise unknown_name("outer optimizer", name, OUTERS)
     return from_dict(OUTERS[name], options)

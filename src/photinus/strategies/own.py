@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from photinus.core.errors import UsageError
-from photinus.core.factories import imported
+from photinus.core.factories import code_named
 from photinus.strategies.base import Policy, Strategy
 
 __all__ = ["Own"]
@@ -56,7 +56,7 @@ class Own:
 
 @functools.cache
 def _made(name: str) -> Any:  # noqa: ANN401 - an object of the user's
-    made = imported(name, "strategy")()
+    made = code_named(name, "strategy")()
     missing = [half for half in ("strategy", "policy") if not callable(getattr(made, half, None))]
     if missing:
         wrong, got = f"the strategy {name!r} needs strategy() and policy()", type(made).__name__

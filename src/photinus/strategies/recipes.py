@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from photinus.core.clock import Epochs, Seconds, Steps
+from photinus.core.clock import Epochs, Steps
 from photinus.core.errors import UsageError
 from photinus.core.settings import (
     unknown_name,
 )
 from photinus.strategies.agreement import Agreement
+from photinus.strategies.guard import AUTO
 from photinus.strategies.outer import Nesterov
 from photinus.strategies.own import Own
 from photinus.strategies.plain import parts_of, plain_of
@@ -57,13 +58,14 @@ ELASTIC_HALF = "one worker: elastic(alpha .5) = averaging with sgd(.5)"
 
 
 def averaging(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
-    """SparkNet's way: average every 50 steps or 2 seconds, whichever comes first.
+    """SparkNet's way: average every 50 steps.
 
     An outer nesterov(.7, .5) was better than the plain mean in eight of ten settings measured;
-    `outer=Sgd()` is the published form. Source: Moritz et al., 2015.
+    `outer=Sgd()` is the published form; `every=Steps(50) | Seconds(2.0)` its time limit, with
+    which no run repeats another's bits. Source: Moritz et al., 2015.
     """
-    usual = {"every": Steps(50) | Seconds(2.0), "outer": Nesterov(), "merge": "nova"}
-    return _made("averaging", usual | {"codec": "bf16"}, parts)
+    usual = {"every": Steps(50), "outer": Nesterov(), "merge": "nova", "codec": "bf16"}
+    return _made("averaging", usual | _START, parts)
 
 
 def iterative_reduce(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
@@ -74,12 +76,16 @@ def iterative_reduce(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of
 def diloco(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
     """Hundreds of steps (of AdamW) between rounds, Nesterov outside (Douillard et al., 2023)."""
     usual = {"every": Steps(500), "outer": Nesterov(lr=0.7, momentum=0.9), "codec": "int8"}
-    return _made("diloco", usual, parts)
+    return _made("diloco", usual | _START | {"merge": "nova"}, parts)
 
 
 def post_local(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
-    """After every step in the first half of a phase, then averaging (Lin et al., 2020)."""
-    return _made("post_local", {"every": Steps(16), "per_step_until": 0.5}, parts)
+    """One step of all workers together in the first half of a phase, then averaging.
+
+    Source: Lin et al., 2020.
+    """
+    usual = {"every": Steps(16), "gradients_until": 0.5, "merge": "nova"}
+    return _made("post_local", usual, parts)
 
 
 def streaming(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
@@ -90,19 +96,21 @@ def streaming(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreem
         "codec": "int4",
         "fragments": 4,
         "delay": 1,
+        "merge": "nova",
     }
-    return _made("streaming", usual, parts)
+    return _made("streaming", usual | _START, parts)
 
 
 def downpour(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
     """The asynchronous server: push, now and then fetch; nobody waits (Dean et al., 2012)."""
-    return _made("downpour", {"release": "immediate", "every": Steps(10), "codec": "bf16"}, parts)
+    usual = {"release": "immediate", "every": Steps(10), "codec": "bf16"}
+    return _made("downpour", usual | _START, parts)
 
 
 def elastic(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
     """A spring of strength alpha/K between each worker and a centre (EASGD: Zhang et al., 2015)."""
     usual = {"release": "immediate", "payload": "elastic", "every": Steps(10), "alpha": 0.9}
-    return _made("elastic", usual | {"codec_down": "bf16"}, parts)
+    return _made("elastic", usual | _START | {"codec_down": "bf16"}, parts)
 
 
 def all_reduce(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
@@ -122,28 +130,31 @@ def publish(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreemen
     The impetus scheme (deep belief networks on Spark), with deltas of gain 1/K.
     """
     usual = {"payload": "published", "every": Steps(10), "codec": "int8"}
-    return _made("publish", usual, parts)
+    return _made("publish", usual | _START, parts)
 
 
 def gossip(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
     """No owner: every worker passes its parameters to one other, which mixes them in by half."""
     usual = {"payload": "parameters", "every": Steps(10), "codec": "bf16"}
-    return _made("gossip", usual, parts)
+    return _made("gossip", usual | _START, parts)
 
 
+_START = {"gradients_until": AUTO}
 _OF_PEERS = {"graph", "exact_every"}
+_OF_LOCAL = {"gradients_until", "every", "codec"}
+_INNER = {"recipe", "usual", "whole_part"}
 _OF_ROUNDS = {"merge", "quorum", "grace_seconds"}
 _OF_GRADIENTS = {"merge", "codec", "codec_down", "quorum", "grace_seconds", "owners"}
 _ALL = {f.name for f in dataclasses.fields(Agreement)}
-_NOT_USUAL = {"recipe", "payload", "whole_part", "alpha", "rows", *_OF_PEERS}
+_NOT_USUAL = {*_INNER, "payload", "alpha", "rows", *_OF_PEERS}
 _NOT_OF = {
     "all_reduce": _ALL - _OF_GRADIENTS,
     "full_gradient": _ALL - _OF_GRADIENTS,
-    "downpour": {"recipe", "release", "whole_part", "alpha", *_OF_ROUNDS, *_OF_PEERS},
-    "streaming": {"recipe", "payload", "whole_part", "rows", *_OF_PEERS},
-    "elastic": _ALL - {"every", "alpha", "codec_down"},
-    "publish": _ALL - {"every", "codec", "quorum", "grace_seconds", "exact_every"},
-    "gossip": _ALL - {"every", "codec", "quorum", "grace_seconds", *_OF_PEERS},
+    "downpour": {*_INNER, "release", "alpha", *_OF_ROUNDS, *_OF_PEERS},
+    "streaming": {*_INNER, "payload", "rows", *_OF_PEERS},
+    "elastic": _ALL - {"gradients_until", "every", "alpha", "codec_down"},
+    "publish": _ALL - {*_OF_LOCAL, "quorum", "grace_seconds", "exact_every"},
+    "gossip": _ALL - {*_OF_LOCAL, "quorum", "grace_seconds", *_OF_PEERS},
 }
 """Recipe -> fields of Agreement that are no parts of it."""
 
@@ -156,7 +167,8 @@ def _made(recipe: str, usual: Mapping[str, Any], parts: Mapping[str, Any]) -> Ag
     if "merge" in parts and {**usual, **parts}.get("release") == "immediate":
         wrong, got = "merge is a part of rounds", "release='immediate'"
         raise UsageError(wrong, got=got, do="leave it out")
-    return Agreement(recipe=recipe, **{**usual, **parts})
+    chosen = frozenset({"every", "outer", "codec", *usual} - parts.keys())
+    return Agreement(recipe=recipe, usual=chosen & known, **{**usual, **parts})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -263,6 +275,8 @@ def to_plain(agreement: Agreement | Own) -> dict[str, Any]:
     usual = RECIPES[agreement.recipe].build()
     for f in dataclasses.fields(agreement):
         value = getattr(agreement, f.name)
-        if f.name != "recipe" and value != getattr(usual, f.name):
+        is_said = f.name in usual.usual - agreement.usual
+        is_other = f.name not in _INNER and value != getattr(usual, f.name)
+        if is_said or is_other:
             plain[f.name] = plain_of(value)
     return plain

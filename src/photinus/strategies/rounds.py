@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,11 +26,23 @@ from photinus.strategies.base import (
     part,
 )
 from photinus.strategies.codecs import CODECS, codec, decode, encode, residual
-from photinus.strategies.merge import MERGES, coefficients, combine
+from photinus.strategies.merge import MERGES, coefficients, combine, combine_sent
 from photinus.strategies.outer import Outer, Sgd
 
-__all__ = ["QUORUM", "Agreed", "AllReduce", "Averaging", "Round", "Rounds", "decoded", "stepped"]
+__all__ = [
+    "APART_EVERY",
+    "QUORUM",
+    "Agreed",
+    "AllReduce",
+    "Averaging",
+    "Round",
+    "Rounds",
+    "decoded",
+    "stepped",
+]
 
+APART_EVERY = 8
+"""Rounds, after which the owner looks how far apart the workers are."""
 QUORUM = Limit(
     "a share from 0.01 to 1, or a whole number of workers",
     lambda v: between(0.01, 1).holds(v) or whole(1).holds(v),
@@ -68,12 +81,10 @@ class Averaging(Strategy):
     every: Trigger = field(default_factory=lambda: Steps(50))
     outer: Outer = field(default_factory=Sgd)
     codec: str = "fp32"
-    per_step_until: float = 0.0
-    """Until this share of the phase is done all agree after every step (post-local SGD)."""
     meets: bool = False
     """Every worker owns a shard: the mean is made among them, with the bits of one owner."""
     site = PARAMETERS
-    LIMITS = {"codec": one_of(*CODECS), "per_step_until": between(0, 1)}  # noqa: RUF012
+    LIMITS = {"codec": one_of(*CODECS)}  # noqa: RUF012
 
     def __post_init__(self) -> None:
         validate(self)
@@ -91,8 +102,7 @@ class Averaging(Strategy):
     def due(self, clock: Clock, state: Round) -> tuple[Turn, ...]:
         """A swap when the trigger fires; at the end of the phase, when anything is unsent."""
         unsent = clock.closing and clock.steps > state.counted.steps
-        every = Steps(1) if clock.progress < self.per_step_until else self.every
-        is_time = unsent or every.fires(clock, state.sent)
+        is_time = unsent or self.every.fires(clock, state.sent)
         return (Turn("meet" if self.meets else "swap"),) if is_time else ()
 
     def offer(
@@ -196,6 +206,8 @@ class Agreed(NamedTuple):
     """fragment -> slot -> its push."""
     left: Vector
     """What the codec left out of the means so far [n]; empty where nothing is kept."""
+    apart: float = math.nan
+    """How far apart the pushes were of the last round in which that was looked at."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -270,17 +282,21 @@ class Rounds(Policy):
             return replies, state
         weights = coefficients(self.merge, [m.since for m in pushed.values()])
         real = state.vector.dtype
-        deltas = [decoded(m, real) for m in pushed.values()]
-        combined = combine(deltas, weights)
+        combined = np.empty(part(state.vector, fragment).size, real)
+        sent_ = [(m.codec, m.vector) for m in pushed.values() if m.vector is not None]
+        is_apart = len(sent_) > 1 and self.keeps and _is_time(state)
+        apart = combine_sent(sent_, weights, combined, is_apart=is_apart)
+        state = state if apart is None else state._replace(apart=apart)
         if state.left.size:
             combined += part(state.left, fragment)
         sent = encode(self.codec, combined)
         mean = decode(self.codec, sent).astype(real, copy=False)  # as every worker reads it
-        state = self._moved(fragment, mean, state)
         if state.left.size:
             left = state.left.copy()
             part(left, fragment)[:] = combined - mean
             state = state._replace(left=left)
+        del combined  # of a large model each vector counts
+        state = self._moved(fragment, mean, state)
         floats, integers = _buffers(pushed)
         state = state._replace(version=state.version + 1)
         if floats is not None and integers is not None:
@@ -352,6 +368,11 @@ def decoded(message: Message, real: np.dtype[Any]) -> Vector:
     """Returns a message's vector in the precision of the parameters: all step in the same."""
     assert message.vector is not None
     return decode(message.codec, message.vector).astype(real, copy=False)
+
+
+def _is_time(state: Agreed) -> bool:
+    """In the first round, and each eighth: the sums for it take as long as those of the merge."""
+    return math.isnan(state.apart) or (state.version + 1) % APART_EVERY == 0
 
 
 def _buffers(pushed: Mapping[int, Message]) -> tuple[Vector | None, Vector | None]:

@@ -10,6 +10,7 @@ can be forged, changed or moved), and is removed by whoever has read it. An empt
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import threading
@@ -42,6 +43,10 @@ _DEAD_SIGNS: dict[str, str] = {}
 """Place -> the sign after which none came: a driver that died leaves it there for ever."""
 
 
+def _nothing() -> None:
+    pass
+
+
 class _Seal:
     """Seals and opens files: AES-256-GCM, bound to the run and the file's name."""
 
@@ -72,6 +77,8 @@ class _Line:
         self._place, self._seal, self._prefix = place, seal, prefix
         self._next = 0
         self.bytes = 0
+        self.moved = _nothing
+        """Called whenever bytes moved, also within a frame."""
 
     def put(self, frame: Frame | None) -> None:
         """Writes a frame as one file or several; None ends the line."""
@@ -91,6 +98,7 @@ class _Line:
         self._place.put(name, self._seal.close(name, data))
         self._next += 1
         self.bytes += len(data)
+        self.moved()
 
     def take(self) -> bytes | None:
         """Returns the next file's bytes and removes it; None when it is not there (yet).
@@ -106,6 +114,7 @@ class _Line:
         self._place.remove(name)
         self._next += 1
         self.bytes += len(data)
+        self.moved()
         return data
 
     def unread(self, names: list[str]) -> int:
@@ -134,6 +143,7 @@ class FolderLink(Link):
         self._await_sign(patience_seconds)
         self._out = _Line(self._place, self._seal, f"up/{self._name}-")
         self._in = _Line(self._place, self._seal, f"{self._name}/")
+        self._out.moved = self._in.moved = self._count
         self._decoder = Decoder()
         self._lock, self._closing = threading.Lock(), threading.Event()
         self._is_lost = False
@@ -165,13 +175,13 @@ class FolderLink(Link):
         with self._lock:
             if self._is_lost:
                 raise LinkLostError("this link is over", do="make a new link")
-            try:
-                if frame is not None:
-                    self._await_room()
-                    self._out.put(frame)
-                return self._listen(seconds)
-            finally:
-                self.bytes_sent, self.bytes_received = self._out.bytes, self._in.bytes
+            if frame is not None:
+                self._await_room()
+                self._out.put(frame)
+            return self._listen(seconds)
+
+    def _count(self) -> None:
+        self.bytes_sent, self.bytes_received = self._out.bytes, self._in.bytes
 
     def _await_room(self) -> None:
         """Lets the listener read first: the number of files stays bounded."""
@@ -225,9 +235,11 @@ class FolderPeer(Peer):
     is_signed = True
 
     def __init__(self, name: str, seal: _Seal, place: Place, queue_: _Queue) -> None:
+        super().__init__()
         self.name = f"folder-{name}"
         self.incoming = _Line(place, seal, f"up/{name}-")
         self.outgoing = _Line(place, seal, f"{name}/")
+        self.incoming.moved = self.outgoing.moved = self._count
         self.decoder = Decoder()
         self.is_closed = False
         """Nothing more is heard."""
@@ -236,8 +248,13 @@ class FolderPeer(Peer):
     def send(self, frame: Frame) -> None:
         """See `Peer.send`."""
         if not self.is_closed:
-            encode(frame)  # a frame out of its limits is told to who sends it
+            encode(frame, checksums=False)  # a frame out of its limits is told to who sends it
+            self.waiting.add(frame)
             self._queue.put((self, frame))
+
+    def _count(self) -> None:
+        """Also within a frame, which may be many files."""
+        self.bytes_sent, self.bytes_received = self.outgoing.bytes, self.incoming.bytes
 
     def close(self) -> None:
         """Ends the link after what was sent before."""
@@ -293,6 +310,10 @@ class FolderListener(Listener):
         for thread in self._threads:
             thread.start()
 
+    def peers(self) -> list[Peer]:
+        """See `Listener.peers`."""
+        return list(self._peers.values())
+
     def _sign(self) -> None:
         name = f"signs/{self._life}-{self._signs:012d}"
         self._place.put(name, self._seal.close(name, b""))
@@ -313,13 +334,17 @@ class FolderListener(Listener):
         while not is_last:
             is_last = self._closing.wait(wait)  # and one more look, at who has gone before
             try:
-                has_heard = self._look()
+                has_heard = self._look(math.inf if is_last else _FILE_BYTES)
             except LinkError:
                 has_heard = False
             wait = pause if has_heard else min(2 * wait, longest)
 
-    def _look(self) -> bool:
-        """Reads what has come; returns whether anything has."""
+    def _look(self, most_bytes: float) -> bool:
+        """Reads what has come; returns whether anything has.
+
+        Args:
+            most_bytes: of one link; then it is the others' turn, whose signs of life wait.
+        """
         names = self._place.names("up") or []
         links = dict.fromkeys(name.partition("-")[0] for name in names)
         heard = False
@@ -329,15 +354,15 @@ class FolderListener(Listener):
                 continue
             if peer is None:
                 peer = FolderPeer(link, self._seal, self._place, self._queue)
-            heard |= self._read(link, peer)
+            heard |= self._read(link, peer, most_bytes)
         for link, peer in list(self._peers.items()):
             if peer.is_closed:
                 self._drop(link)
         return heard
 
-    def _read(self, link: str, peer: FolderPeer) -> bool:
-        heard = False
-        while not peer.is_closed:
+    def _read(self, link: str, peer: FolderPeer, most_bytes: float) -> bool:
+        heard, most = False, peer.incoming.bytes + most_bytes
+        while not peer.is_closed and peer.incoming.bytes < most:
             try:
                 data = peer.incoming.take()
                 frames = peer.decoder.feed(data) if data else []
@@ -352,7 +377,7 @@ class FolderListener(Listener):
                 return heard
             heard = True
             self._peers.setdefault(link, peer)
-            peer.bytes_received = peer.incoming.bytes
+            peer.arriving = peer.decoder.arriving
             for frame in frames:
                 self._hear(peer, frame)
             if not data:
@@ -374,12 +399,16 @@ class FolderListener(Listener):
 
     def _write_always(self) -> None:
         while (item := self._queue.get()) is not None:
-            peer, frame = item
-            try:
-                peer.outgoing.put(frame)
-                peer.bytes_sent = peer.outgoing.bytes
-            except LinkError:
-                peer.is_closed = True
+            self._write_one(*item)
+            item = None  # nobody holds its arrays until the next one comes
+
+    def _write_one(self, peer: FolderPeer, frame: Frame | None) -> None:
+        try:
+            peer.outgoing.put(frame)
+        except LinkError:
+            peer.is_closed = True
+        if frame is not None:
+            peer.waiting.discard(frame)
 
     def close(self) -> None:
         """Ends all links, after what was sent before, and removes the run's folder."""

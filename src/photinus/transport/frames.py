@@ -268,6 +268,11 @@ class Decoder:
         """Tells whether bad bytes came: then `feed` raises."""
         return bool(self._broken)
 
+    @property
+    def arriving(self) -> Frame | None:
+        """The head of the frame whose arrays come in now; they are not to be read yet."""
+        return self._frame
+
     def wanted(self) -> memoryview | None:
         """Returns the part of an array that the next bytes belong to, or None outside of one."""
         return self._target if self._in_payload else None

@@ -49,8 +49,14 @@ class Peer(ABC):
     bytes_received: int = 0
     bytes_per_second: float = 0.0
     """Within the vectors that came in so far; 0 while that is not known."""
+    arriving: Frame | None = None
+    """The head of a frame whose arrays are still coming in; they must not be read yet."""
     is_signed: bool = False
     """The road itself shows whether the listener lives: no sign of life need be answered."""
+
+    def __init__(self) -> None:
+        self.waiting: set[Frame] = set()
+        """Frames that were sent, and that the system has not taken yet."""
 
     @abstractmethod
     def send(self, frame: Frame) -> None:
@@ -76,6 +82,10 @@ class Listener(ABC):
 
     address: str = ""
     """What a worker needs to find it."""
+
+    @abstractmethod
+    def peers(self) -> list[Peer]:
+        """Returns those whose links are open, whether a whole frame of theirs came or not."""
 
     @abstractmethod
     def close(self) -> None:

@@ -61,6 +61,11 @@ class Hub(Listener):
             self._links.append(link)
         return link
 
+    def peers(self) -> list[Peer]:
+        """See `Listener.peers`."""
+        with self._lock:
+            return [link.peer for link in self._links if not link.is_parted]
+
     def close(self) -> None:
         """Ends all links."""
         with self._lock:
@@ -74,6 +79,7 @@ class MemoryPeer(Peer):
     """The hub's side of a link in memory."""
 
     def __init__(self, link: MemoryLink, name: str) -> None:
+        super().__init__()
         self._link = link
         self.name = name
 
@@ -99,7 +105,7 @@ class MemoryLink(Link):
         self.inbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._up, self._down = Decoder(), Decoder()
         self._lock = threading.Lock()
-        self._is_parted = False
+        self.is_parted = False
         self._is_over = False
 
     def exchange(self, frame: Frame | None, seconds: float) -> list[Frame]:
@@ -125,7 +131,7 @@ class MemoryLink(Link):
     def _send(self, frame: Frame) -> None:
         data = b"".join(encode(frame))
         for _ in range(self.hub.up(frame)):
-            if self._is_parted:
+            if self.is_parted:
                 return
             self.bytes_sent += len(data)
             self.peer.bytes_received += len(data)
@@ -145,6 +151,6 @@ class MemoryLink(Link):
     def part(self) -> None:
         """Tells the hub, once, that this link ended."""
         with self._lock:
-            is_first, self._is_parted = not self._is_parted, True
+            is_first, self.is_parted = not self.is_parted, True
         if is_first:
             self.hub.gone(self.peer)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -17,10 +18,12 @@ from photinus.core.seeds import backoff
 from photinus.transport.frames import Frame
 from photinus.transport.link import Gone, Hear, Link, Listener, Peer
 
-__all__ = ["Mesh"]
+__all__ = ["Mesh", "is_same"]
 
-_MOST_WAITING = 16
-"""So many publications wait for one slow line."""
+_MOST_WAITING, _MOST_WAITING_BYTES = 16, 256 << 20
+"""So many publications wait for one slow line, and so many bytes of them beside the newest."""
+_MOVED_SECONDS = 5.0
+"""A frame of which no byte came for so long stands still."""
 _AGAIN_SECONDS = 0.1
 """How long a line that broke rests first."""
 _LOOK_SECONDS = 0.5
@@ -53,6 +56,8 @@ class Mesh:
         self._inbox: queue.SimpleQueue[Frame] = queue.SimpleQueue()
         self._connect = connect
         self._lines: dict[str, _Line] = {}
+        self._moved: dict[Peer, tuple[int, float]] = {}
+        """How many bytes had come from a peer, and when that was noticed."""
         self._listener = listen(self._hear, _forget)
 
     @property
@@ -90,6 +95,18 @@ class Mesh:
         """Returns to whom lines broke since this was asked last: what they carried may be lost."""
         return [address for address, line in self._lines.items() if line.was_broken()]
 
+    def arriving(self) -> set[int]:
+        """Returns the slots of which a frame comes in now: it is not whole, and gets on."""
+        now = time.monotonic()
+        moved = {p: (p.bytes_received, now) for p in self._listener.peers()}
+        for peer, (received, _) in moved.items():
+            last = self._moved.get(peer)
+            if last is not None and last[0] == received:
+                moved[peer] = last
+        self._moved = moved
+        heads = {p.arriving for p, (_, at) in moved.items() if now - at < _MOVED_SECONDS}
+        return {head.slot for head in heads if head is not None}
+
     def close(self) -> None:
         """Ends all lines and stops listening."""
         self.keep(())
@@ -120,14 +137,22 @@ class _Line:
 
     def say(self, frame: Frame) -> None:
         with self._changed:
-            if any(_is_same(frame, waiting) for waiting in (*self._queue, self._saying)):
+            if any(is_same(frame, waiting) for waiting in (*self._queue, self._saying)):
                 return
-            publications = [f for f in self._queue if f.kind == "publish"]
-            if frame.kind == "publish" and len(publications) >= _MOST_WAITING:
-                self._queue.remove(publications[0])
-                self.lost += 1
+            if frame.kind == "publish":
+                self._make_room()
             self._queue.append(frame)
             self._changed.notify()
+
+    def _make_room(self) -> None:
+        """Pushes the oldest publications out, by number and by bytes."""
+        waiting = [f for f in self._queue if f.kind == "publish"]
+        held = sum(a.nbytes for f in waiting for a in f.arrays)
+        while waiting and (len(waiting) >= _MOST_WAITING or held > _MOST_WAITING_BYTES):
+            oldest = waiting.pop(0)
+            self._queue.remove(oldest)
+            held -= sum(a.nbytes for a in oldest.arrays)
+            self.lost += 1
 
     def was_broken(self) -> bool:
         was, self._was_broken = self._was_broken, False
@@ -176,8 +201,13 @@ class _Line:
                 link.close()
 
 
-def _is_same(one: Frame, other: Frame | None) -> bool:
-    """Tells whether a piece of a meeting, or what asks for it, is on its way already."""
+def is_same(one: Frame, other: Frame | None) -> bool:
+    """Tells whether a piece of a meeting, or what asks for it, is on its way already.
+
+    Example:
+        >>> is_same(Frame("part", version=3), Frame("part", version=3))
+        True
+    """
     if other is None or one.kind == "publish":
         return False
     first, second = (

@@ -7,7 +7,9 @@ import queue
 import select
 import socket
 import threading
+from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from time import monotonic
 
 from photinus.core.errors import AuthenticationError, FrameError, LinkError, NotReadyError
@@ -24,14 +26,36 @@ _SETTLE_SECONDS = 0.05
 _LINGER_SECONDS = 0.5
 
 
+@dataclass(slots=True, eq=False)
+class _Stranger:
+    """A connection whose handshake is not done."""
+
+    sock: socket.socket
+    host: str
+    number: int
+    """How many came before it."""
+    wire: Wire | None = None
+    is_dropped: bool = False
+    """Another one got its place; its thread is about to end."""
+
+    def drop(self) -> None:
+        """Ends it, from any thread."""
+        self.is_dropped = True
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+
+
 class TcpPeer(Peer):
     """The listener's side of one connection; `send` queues, a thread of its own writes."""
 
     def __init__(self, wire: Wire, name: str, limits: Limits) -> None:
+        super().__init__()
         self.name = name
         self._wire = wire
         self._limits = limits
-        self._queue: queue.SimpleQueue[list[bytes | memoryview] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Frame, list[bytes | memoryview]] | None] = (
+            queue.SimpleQueue()
+        )
         self._lock = threading.Lock()
         self._queued_bytes = 0
         self._settle_seconds = _FLUSH_SECONDS
@@ -49,9 +73,14 @@ class TcpPeer(Peer):
                 return
             self._queued_bytes += sum(map(len, pieces))
             is_stuck = self._queued_bytes > self._limits.max_queued_bytes
-            self._queue.put(None if is_stuck else pieces)
+            self._queue.put(None if is_stuck else (frame, pieces))
+            self.waiting.add(frame)
         if is_stuck:
             self._wire.cut()
+
+    def count(self) -> None:
+        """Notes how many bytes have moved, also within a frame."""
+        self.bytes_sent, self.bytes_received = self._wire.bytes_sent, self._wire.bytes_received
 
     def close(self, settle_seconds: float = _FLUSH_SECONDS) -> None:
         """Ends the connection after what was sent before; nothing more is heard.
@@ -67,14 +96,18 @@ class TcpPeer(Peer):
     def _write(self) -> None:
         # a send that fails is told by the reader, which sees the same connection end
         with contextlib.suppress(LinkError):
-            while (pieces := self._queue.get()) is not None:
-                self._wire.send(pieces, self._limits.stall_seconds, self._limits.pace)
-                self.bytes_sent = self._wire.bytes_sent
-                with self._lock:
-                    self._queued_bytes -= sum(map(len, pieces))
+            while (item := self._queue.get()) is not None:
+                self._write_one(*item)
+                item = None  # nobody holds its arrays until the next one comes
             self._wire.finish()
             self.ended.wait(self._settle_seconds)
         self._wire.cut()
+
+    def _write_one(self, frame: Frame, pieces: list[bytes | memoryview]) -> None:
+        self._wire.send(pieces, self._limits.stall_seconds, self._limits.pace)
+        with self._lock:
+            self._queued_bytes -= sum(map(len, pieces))
+            self.waiting.discard(frame)
 
 
 class TcpListener(Listener):
@@ -109,6 +142,10 @@ class TcpListener(Listener):
         self._lock = threading.Lock()
         self._peers: dict[threading.Thread, TcpPeer | None] = {}
         self._wires: dict[threading.Thread, Wire] = {}
+        self._strangers: dict[threading.Thread, _Stranger] = {}
+        self._known: Counter[str] = Counter()
+        """How often each host was let in."""
+        self._came = 0
         self._is_closed = False
         self._socket = _bind(host)
         bound = self._socket.getsockname()
@@ -124,6 +161,11 @@ class TcpListener(Listener):
         """How many connections are open, strangers included."""
         return len(self._peers)
 
+    def peers(self) -> list[Peer]:
+        """See `Listener.peers`."""
+        with self._lock:
+            return [peer for peer in self._peers.values() if peer is not None]
+
     def _accept(self) -> None:
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
@@ -137,28 +179,54 @@ class TcpListener(Listener):
             except OSError:
                 # out of descriptors: let those that are open end first
                 self._refusals.add("full")
-                select.select([self._wake], [], [], 0.1)
+                self._pause(0.1)
                 continue
-            self._open(sock, f"{origin[0]}:{origin[1]}")
+            self._open(sock, str(origin[0]), f"{origin[0]}:{origin[1]}")
         self._socket.close()
 
-    def _open(self, sock: socket.socket, name: str) -> None:
+    def _pause(self, seconds: float) -> None:
+        """Waits, or until it is closed; `select.select` knows no descriptor above 1023."""
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        poll.poll(seconds * 1000)
+
+    def _open(self, sock: socket.socket, host: str, name: str) -> None:
         thread = threading.Thread(
             target=self._serve, args=(sock, name), name=f"read {name}", daemon=True
         )
         with self._lock:
-            strangers = sum(peer is None for peer in self._peers.values())
-            is_full = (
-                len(self._peers) >= self._limits.max_connections
-                or strangers >= self._limits.max_strangers
-            )
+            self._came += 1
+            is_full = len(self._peers) >= self._limits.max_connections
+            dropped = None if is_full else self._makes_room(host)
             if not is_full:
                 self._peers[thread] = None
+                self._strangers[thread] = _Stranger(sock, host, self._came)
+        if is_full or dropped is not None:
+            self._refusals.add("full")
         if is_full:
             sock.close()
-            self._refusals.add("full")
         else:
             thread.start()
+
+    def _makes_room(self, host: str) -> _Stranger | None:
+        """Drops a stranger where all places are held: who comes may be a worker that must be back.
+
+        First who has said nothing (a worker speaks at once), from a host that was never let in,
+        which holds the most places; the oldest of them.
+        """
+        here = [s for s in self._strangers.values() if not s.is_dropped]
+        if len(here) < self._limits.max_strangers:
+            return None
+        held = Counter(s.host for s in here)
+        held[host] += 1
+
+        def goes_first(one: _Stranger) -> tuple[bool, bool, int, int]:
+            has_spoken = one.wire is not None and one.wire.bytes_received > 0
+            return has_spoken, self._known[one.host] > 0, -held[one.host], one.number
+
+        dropped = min(here, key=goes_first)
+        dropped.drop()
+        return dropped
 
     def _serve(self, sock: socket.socket, name: str) -> None:
         me = threading.current_thread()
@@ -175,12 +243,13 @@ class TcpListener(Listener):
             with self._lock:
                 self._peers.pop(me)
                 self._wires.pop(me, None)
+                self._strangers.pop(me, None)
             if wire is not None:
                 wire.close()
 
     def _is_admitted(self, me: threading.Thread, wire: Wire) -> bool:
         with self._lock:
-            self._wires[me] = wire
+            self._wires[me] = self._strangers[me].wire = wire
             if self._is_closed:
                 return False
         try:
@@ -190,7 +259,11 @@ class TcpListener(Listener):
             reason = "foreign"
         except LinkError:
             reason = "silent"
-        if reason:
+        with self._lock:
+            stranger = self._strangers[me] if reason else self._strangers.pop(me)
+            if not reason:
+                self._known[stranger.host] += 1
+        if reason and not stranger.is_dropped:  # else it was counted when its place was taken
             self._refusals.add(reason)
             wire.linger(_LINGER_SECONDS)
         return not reason
@@ -211,24 +284,26 @@ class TcpListener(Listener):
             self._gone(peer)
 
     def _listen(self, peer: TcpPeer, wire: Wire) -> None:
-        inlet = Inlet(wire, self._limits)
+        inlet, wire.moved = Inlet(wire, self._limits), peer.count
         try:
             while True:
-                frames = inlet.take(None)
-                peer.bytes_received = wire.bytes_received
-                peer.bytes_per_second = inlet.bytes_per_second
-                for frame in frames or ():
-                    if peer.is_closing:
-                        continue
-                    if frame.run == self._credentials.run:
-                        self._hear(peer, frame)
-                    else:
-                        self._refusals.add("run")
+                # no name for what was taken: a push would be held until the next one comes
+                self._pass_on(peer, inlet.take(None) or [], inlet)
         except FrameError:
             self._refusals.add("frame")
             wire.cut()
         except LinkError:
             wire.cut()
+
+    def _pass_on(self, peer: TcpPeer, frames: list[Frame], inlet: Inlet) -> None:
+        peer.arriving, peer.bytes_per_second = inlet.arriving, inlet.bytes_per_second
+        for frame in frames:
+            if peer.is_closing:
+                continue
+            if frame.run == self._credentials.run:
+                self._hear(peer, frame)
+            else:
+                self._refusals.add("run")
 
     def close(self) -> None:
         """Ends all links, after what was sent before, and stops listening."""

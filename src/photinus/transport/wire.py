@@ -26,6 +26,10 @@ __all__ = ["Inlet", "Limits", "Wire", "admit", "greet"]
 _RECORD_BYTES = 16 << 10
 _BATCH_BYTES = 256 << 10
 _STRANGER_BYTES = 16 << 10
+_UNSENT_BYTES = 128 << 10
+"""So much the system holds that it has not sent: what a process that stopped still "says" after
+that is no sign of its life, and ends soon."""
+_UNSENT_OPTION: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 _GREETING = b"PHOT\x01"
 _WELCOME, _OTHER_RUN = b"\x00", b"\x01"
 
@@ -81,6 +85,10 @@ class Wire:
     ) -> None:
         sock.settimeout(0)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if _UNSENT_OPTION is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, _UNSENT_OPTION, _UNSENT_BYTES)
+        self.moved = _nothing
+        """Called whenever bytes moved, before the counts are looked at by whoever watches."""
         self.bytes_sent = 0
         self.bytes_received = 0
         self.is_secure = context is not None
@@ -186,6 +194,7 @@ class Wire:
                 raise _lost(error) from error
             else:
                 self.bytes_received += n
+                self.moved()
                 return n
 
     def send(
@@ -241,6 +250,7 @@ class Wire:
             except OSError as error:
                 raise _lost(error) from error
             self.bytes_sent += n
+            self.moved()
             if pace is not None:
                 pace.spend(n)
             while n:
@@ -283,6 +293,10 @@ class Wire:
         """Frees the socket; no other thread may use it any more."""
         self.cut()
         self._sock.close()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _lost(error: Exception) -> LinkLostError:
@@ -377,6 +391,11 @@ class Inlet:
         self._payload_bytes += n
         self._payload_seconds += monotonic() - began
         return self._decoder.filled(n)
+
+    @property
+    def arriving(self) -> Frame | None:
+        """The head of the frame whose arrays come in now."""
+        return self._decoder.arriving
 
     @property
     def bytes_per_second(self) -> float:

@@ -1,0 +1,151 @@
+"""How many uses of rows faults lose or double, by a count that asks neither ledger nor audit.
+
+    python benchmarks/counting.py [--small] [simulator | processes | spark ...] [recipes ...]
+
+The model has one weight a row, and a step adds 1 to the weight of each of its rows; so the trained
+parameters say how often each row is in them (`tests/counting/counted.py`). A cell is what is lost
+and what is doubled, of all uses that the epochs ask for. With --small three recipes run in the
+simulator alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+HOME = Path(__file__).resolve().parents[1] / "tests" / "counting"
+sys.path.insert(0, str(HOME))
+
+import cases  # noqa: E402 - lies there, where every worker finds it, too
+from cases import REAL, RECIPES, SIMULATED, Trial, Verdict  # noqa: E402
+
+from photinus.engine.faults import Faults  # noqa: E402
+from photinus.engine.local import LocalEngine  # noqa: E402
+
+ENGINES = {"simulator", "processes", "spark"}
+FEW = ("averaging", "all_reduce", "downpour")
+SEEDS = 20
+ROAD = ("averaging", "iterative_reduce", "downpour")
+"""Of those that need no link between workers, and no round a step."""
+
+Column = tuple[str, Callable[[str, Path], Iterator[Verdict]]]
+
+
+def epochs_of(recipe: str) -> int:
+    """So many that a fault at the fifth step happens."""
+    return 8 if recipe == "full_gradient" else 3
+
+
+def plain(recipe: str, folder: Path) -> Iterator[Verdict]:
+    """One to seven workers to whom nothing happens."""
+    for workers in range(1, 8):
+        yield Trial(recipe, folder / f"{workers}", workers).train(cases.simulated())
+
+
+def harmed(name: str) -> Callable[[str, Path], Iterator[Verdict]]:
+    """Three simulated workers, and one fault by name."""
+
+    def run(recipe: str, folder: Path) -> Iterator[Verdict]:
+        engine = cases.simulated(SIMULATED[name])
+        yield Trial(recipe, folder, epochs=epochs_of(recipe)).train(engine)
+
+    return run
+
+
+def by_chance(recipe: str, folder: Path) -> Iterator[Verdict]:
+    """Schedules of faults by chance, for one to seven workers."""
+    for seed in range(SEEDS):
+        workers = 1 + seed % 7
+        trial = Trial(recipe, folder / f"{seed}", workers, epochs=epochs_of(recipe))
+        yield trial.train(cases.simulated(cases.chances(seed, workers)))
+
+
+def resumed(recipe: str, folder: Path) -> Iterator[Verdict]:
+    """The driver is lost, and its run is resumed from a checkpoint some rounds older."""
+    trial = Trial(recipe, folder, epochs=8)
+    cases.stopped(trial, cases.simulated())
+    yield trial.resumed(cases.simulated())
+
+
+def processes(recipe: str, folder: Path) -> Iterator[Verdict]:
+    """Real processes: one is killed twice, one freezes, one is cut off."""
+    faults = REAL.cut(0, 6, seconds=2.0)
+    yield Trial(recipe, folder, epochs=epochs_of(recipe)).train(LocalEngine(faults))
+
+
+def road(recipe: str, folder: Path) -> Iterator[Verdict]:
+    """The same over a folder: silence alone tells there."""
+    if recipe in ROAD:
+        with tempfile.TemporaryDirectory() as place:
+            trial = Trial(recipe, folder, epochs=3, lease_seconds=4.0, fields={"road": place})
+            yield trial.train(LocalEngine(Faults().kill(1, 5).freeze(2, 4, seconds=6.0)))
+
+
+def driver(recipe: str, folder: Path) -> Iterator[Verdict]:
+    """The driver's process is killed, and the run is resumed by another."""
+    yield cases.killed_driver(recipe, folder).resumed(LocalEngine())
+
+
+def spark() -> Callable[[str, Path], Iterator[Verdict]]:
+    """Tasks of a local Spark: one is killed twice, one freezes."""
+    from photinus.engine.session import spark_session
+    from photinus.engine.spark import SparkEngine
+
+    session = spark_session(4, name="counting")
+    for name in ("counted.py", "cases.py"):
+        session.sparkContext.addPyFile(str(HOME / name))
+
+    def run(recipe: str, folder: Path) -> Iterator[Verdict]:
+        engine = SparkEngine(session, REAL)
+        yield Trial(recipe, folder, epochs=epochs_of(recipe)).train(engine)
+
+    return run
+
+
+def columns(engines: set[str]) -> list[Column]:
+    """What is run, engine by engine."""
+    found: list[Column] = []
+    if "simulator" in engines:
+        found += [("1 to 7 workers, no fault", plain)]
+        found += [(name, harmed(name)) for name in SIMULATED]
+        found += [(f"{SEEDS} schedules by chance", by_chance), ("driver lost, resumed", resumed)]
+    if "processes" in engines:
+        found += [("processes: killed twice, frozen, cut off", processes)]
+        found += [("on a folder's road", road), ("driver killed, resumed", driver)]
+    if "spark" in engines:
+        found += [("Spark: killed twice, frozen", spark())]
+    return found
+
+
+def cell(runs: Iterator[Verdict]) -> tuple[str, int]:
+    """Returns lost / doubled, and how many uses were asked for."""
+    lost = doubled = wanted = 0
+    for verdict in runs:
+        lost, doubled = lost + verdict.lost, doubled + verdict.doubled
+        wanted += int(verdict.count.times.sum()) + verdict.lost - verdict.doubled
+    return (f"{lost} / {doubled}" if wanted else ""), wanted
+
+
+def main(words: list[str]) -> None:
+    """Prints the table."""
+    is_small = "--small" in words
+    engines = {"simulator"} if is_small else ENGINES & set(words) or ENGINES
+    named = [recipe for recipe in RECIPES if recipe in words]
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(HOME), os.environ.get("PYTHONPATH", "")])
+    made = columns(engines)
+    print(f"| recipe | uses of rows | {' | '.join(name for name, _ in made)} |")
+    print(f"|---|---|{'---|' * len(made)}")
+    for recipe in named or (FEW if is_small else RECIPES):
+        cells, uses = list[str](), 0
+        for _, run in made:
+            with tempfile.TemporaryDirectory() as folder:
+                text, wanted = cell(run(recipe, Path(folder)))
+            cells, uses = [*cells, text], uses + wanted
+        print(f"| {recipe} | {uses:,} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,220 @@
+"""Test error with nothing set but the model and the workers: every recipe beside one plain loop.
+
+Usage: python benchmarks/defaults.py [--small] [--workers 3,7,16] [--seeds 5]
+    [--data mnist,images,table] [--recipes averaging,diloco] [--jobs 2] [--out FILE.json]
+
+Plain is a loop of torch alone: the same module, loss, optimizer, rate, schedule, batch and epochs.
+All others are `photinus.Job`s in the simulator, with nothing set but model, workers and recipe; the
+first row names no recipe either. "averaging alone" is the recipe without its start by gradients. A
+difference is paired by the seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from machine import begin
+
+from photinus.engine.base import ArrayData
+from photinus.feed import mnist
+from photinus.models.module import ModuleStage
+from photinus.run.data import TestRows
+from photinus.run.job import Job, Source
+from photinus.run.train import train
+from photinus.strategies.recipes import RECIPES
+
+DEFAULT = "(none named)"
+STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 10: 2.262}
+"""Seeds -> Student's 97.5 % quantile with one degree of freedom fewer."""
+AS_PUBLISHED = ("full_gradient", "iterative_reduce")
+
+
+@dataclass(frozen=True)
+class Task:
+    """Rows to train and to test on, and what is trained on them."""
+
+    train: tuple[np.ndarray, np.ndarray]
+    test: tuple[np.ndarray, np.ndarray]
+    sizes: list[int]
+    optimizer: str = "adamw"
+    settings: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def model(self) -> ModuleStage:
+        """The model with nothing set but its optimizer and two passes."""
+        arguments, settings = {"sizes": self.sizes}, dict(self.settings)
+        return ModuleStage(
+            module="defaults:network",
+            arguments=arguments,
+            epochs=2.0,
+            optimizer=self.optimizer,
+            settings=settings,
+        )
+
+
+def network(sizes: list[int]) -> torch.nn.Module:
+    """Returns a plain network of these widths."""
+    layers: list[torch.nn.Module] = []
+    for inputs, outputs in pairwise(sizes):
+        layers += [torch.nn.Linear(inputs, outputs), torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers[:-1])
+
+
+def images(rows: int, tested: int) -> Task:
+    """14x14 images under noise."""
+    digits, chance = mnist.load(), np.random.default_rng(0)
+
+    def made(pixels: np.ndarray) -> np.ndarray:
+        small = pixels.reshape(-1, 14, 2, 14, 2).mean((2, 4)).reshape(-1, 196) / 255
+        return (small + 0.5 * chance.standard_normal(small.shape)).astype(np.float32)
+
+    return Task(
+        (made(digits.train_images[:rows]), digits.train_labels[:rows].astype(np.int64)),
+        (made(digits.test_images[:tested]), digits.test_labels[:tested].astype(np.int64)),
+        [196, 64, 10],
+    )
+
+
+def digits(rows: int, tested: int) -> Task:
+    """MNIST as it is, with momentum instead of Adam."""
+    found = mnist.load()
+    return Task(
+        (found.train_images[:rows] / np.float32(255), found.train_labels[:rows].astype(np.int64)),
+        (found.test_images[:tested] / np.float32(255), found.test_labels[:tested].astype(np.int64)),
+        [784, 128, 10],
+        "sgd",
+        (("momentum", 0.9),),
+    )
+
+
+def table(rows: int, tested: int) -> Task:
+    """40 numbers in six classes, which a network with noise tells apart."""
+    chance = np.random.default_rng(7)
+    first = chance.standard_normal((40, 60)) / 40**0.5
+    second = chance.standard_normal((60, 6))
+
+    def made(count: int) -> tuple[np.ndarray, np.ndarray]:
+        features = chance.standard_normal((count, 40)).astype(np.float32)
+        scores = np.tanh(2 * features @ first) @ second
+        return features, (scores + 0.3 * chance.gumbel(size=scores.shape)).argmax(1)
+
+    return Task(made(rows), made(tested), [40, 64, 6])
+
+
+TASKS = {"images": (images, 30_000), "mnist": (digits, 20_000), "table": (table, 24_000)}
+TASKS["small"] = (table, 2_000)
+
+
+def plain(task: Task, seed: int) -> float:
+    """Returns the test error (%) of a loop of torch alone."""
+    stage = task.model
+    model = stage.build((), seed)
+    inner = stage.inner(model.parameters.layout)
+    features, labels = map(torch.from_numpy, task.train)
+    module, chance, done = model.module, np.random.default_rng(seed), 0
+    optimizer = inner._optimizer.__class__(module.parameters(), lr=0.1, **stage.settings)
+    schedule, total = inner._lr, stage.epochs * len(features)
+    assert schedule is not None
+    for _ in range(int(stage.epochs)):
+        for index in torch.from_numpy(chance.permutation(len(features))).split(stage.batch_size):
+            for group in optimizer.param_groups:
+                group["lr"] = schedule.at(done / total)
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(module(features[index]), labels[index]).backward()
+            optimizer.step()
+            done += len(index)
+    with torch.no_grad():
+        found = module(torch.from_numpy(task.test[0])).argmax(1).numpy()
+    return 100 * float(np.mean(found != task.test[1]))
+
+
+def trained(task: Task, recipe: str, workers: int, seed: int) -> float:
+    """Returns the test error (%) of a job."""
+    name = recipe.removesuffix(" alone")
+    parts = {"gradients_until": 0.0} if recipe.endswith(" alone") else {}
+    named = {} if recipe == DEFAULT else {"strategy": RECIPES[name].build(**parts)}
+    job = Job(
+        model=task.model,
+        data=Source(name="given"),
+        workers=workers,
+        seed=seed,
+        engine="simulate",
+        **named,  # type: ignore[arg-type]
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        rows = TestRows(*task.test)
+        outcome = train(job, ArrayData(*task.train), test=rows, folder=f"{folder}/run")
+    return 100 * outcome.metrics["error"]
+
+
+def measured(of: tuple[str, str, int, int]) -> tuple[tuple[str, str, int, int], float]:
+    """Measures one cell of the table with one seed, in a process of its own."""
+    name, recipe, workers, seed = of
+    torch.set_num_threads(1)
+    make, rows = TASKS[name]
+    task = make(rows, 10_000)
+    return of, plain(task, seed) if recipe == "plain" else trained(task, recipe, workers, seed)
+
+
+def show(cells: dict[tuple[str, str, int, int], float], seeds: int) -> None:
+    """Prints the medians, and the paired differences from the plain loop with their interval."""
+    names = sorted({name for name, *_ in cells})
+    for name in names:
+        alone = [cells[name, "plain", 1, seed] for seed in range(seeds)]
+        print(f"\n{name}: plain loop {statistics.median(alone):.2f} %, by seed {alone}")
+        print(f"| {'recipe':16} | workers | error % | difference (95 %) |")
+        shown = {(r, k) for n, r, k, _ in cells if n == name and r != "plain"}
+        for recipe, workers in sorted(shown):
+            errors = [cells[name, recipe, workers, seed] for seed in range(seeds)]
+            apart = np.subtract(errors, alone)
+            quantile = STUDENT.get(seeds, float("nan"))
+            wide = quantile * apart.std(ddof=1) / seeds**0.5 if seeds > 1 else float("nan")
+            middle = float(np.median(apart))
+            print(
+                f"| {recipe:16} | {workers:7} | {statistics.median(errors):7.2f} "
+                f"| {middle:+.2f} ({apart.mean() - wide:+.2f} to {apart.mean() + wide:+.2f}) |"
+            )
+
+
+def main() -> None:
+    """Measures and prints the table."""
+    begin("--workers", "3", "--seeds", "1", "--data", "small", "--recipes", "averaging")
+    reader = argparse.ArgumentParser(description=__doc__)
+    reader.add_argument("--workers", default="1,3,7,16")
+    reader.add_argument("--seeds", type=int, default=5)
+    reader.add_argument("--data", default="images,mnist,table")
+    reader.add_argument("--recipes", default=",".join([DEFAULT, *RECIPES]))
+    reader.add_argument("--jobs", type=int, default=2)
+    reader.add_argument("--out", type=Path)
+    asked: Any = reader.parse_args()
+    todo = [
+        (name, recipe, int(workers), seed)
+        for seed in range(asked.seeds)
+        for name in asked.data.split(",")
+        for recipe in asked.recipes.split(",")
+        for workers in asked.workers.split(",")
+        if recipe not in AS_PUBLISHED
+    ]
+    todo += [(n, "plain", 1, seed) for n, seed in {(n, s) for n, _, _, s in todo}]
+    cells = {}
+    with ProcessPoolExecutor(asked.jobs) as pool:
+        for cell, error in pool.map(measured, todo):
+            cells[cell] = error
+            if asked.out:
+                listed = [[*key, value] for key, value in cells.items()]
+                asked.out.write_text(json.dumps(listed))
+    show(cells, asked.seeds)
+
+
+if __name__ == "__main__":
+    main()

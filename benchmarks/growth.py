@@ -1,0 +1,176 @@
+"""What a driver and its workers grow by: memory, descriptors and threads over ten minutes.
+
+    python benchmarks/growth.py [seconds] [plain | faults] [--small]
+
+Two worker processes train softmax regression in short rounds, hundreds a second; with `faults` one
+of them is killed, frozen or cut off every 20 s, and comes back. The run is ended by SIGTERM. All
+/proc knows of the driver and its workers is looked at every few seconds; what is there in the last
+fifth of the time is compared with the second fifth, as the first still fills caches. A worker that
+was killed begins anew: only the one that lives all the time is compared, and the driver.
+With --small: 20 s, which say only that it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from photinus.core.clock import Steps
+from photinus.core.events import Event, RoundClosed, WorkerJoined
+from photinus.engine.base import ArrayData
+from photinus.engine.faults import Faults
+from photinus.engine.local import LocalEngine
+from photinus.models.logistic import LogisticStage
+from photinus.report.ledger import audit
+from photinus.run.job import Job, Source
+from photinus.run.train import train
+from photinus.strategies.recipes import averaging
+
+SECONDS, SMALL_SECONDS, LOOK_SECONDS, FAULT_SECONDS = 600.0, 20.0, 2.0, 20.0
+ENDLESS = 1e7
+"""Epochs: the run is ended when its time is over."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """One process at one moment."""
+
+    at: float
+    megabytes: float
+    descriptors: int
+    threads: int
+
+
+def look(pid: int, at: float) -> Look:
+    """Returns what a process holds; /proc is Linux's."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    fields = dict(line.split(":", 1) for line in status.splitlines())
+    return Look(
+        at,
+        int(fields["RssAnon"].split()[0]) / 1024,
+        len(os.listdir(f"/proc/{pid}/fd")),
+        int(fields["Threads"]),
+    )
+
+
+@dataclass
+class Watch:
+    """Looks at the driver and its workers from the first round on, and ends the run."""
+
+    seconds: float
+    rounds: int = 0
+    pids: dict[int, int] = field(default_factory=dict)
+    """Slot -> its process."""
+    looks: dict[str, list[Look]] = field(default_factory=lambda: defaultdict(list))
+    begun: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def emit(self, event: Event) -> None:
+        """Takes one event in."""
+        if isinstance(event, WorkerJoined):
+            self.pids[event.slot] = event.pid
+        if isinstance(event, RoundClosed):
+            self.rounds += 1
+            self.begun.set()
+
+    def run(self) -> None:
+        """Looks until the time is over."""
+        self.begun.wait()
+        began = time.monotonic()
+        while (at := time.monotonic() - began) < self.seconds and not self.over.is_set():
+            self.looks["driver"].append(look(os.getpid(), at))
+            for slot, pid in list(self.pids.items()):
+                with suppress(OSError, KeyError):  # it was killed just now
+                    self.looks[f"worker {slot}"].append(look(pid, at))
+            self.over.wait(LOOK_SECONDS)
+        if not self.over.is_set():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def faults_of(seconds: float) -> Faults:
+    """Worker 1 is killed, frozen and cut off in turn, as long as the run lasts."""
+    faults = Faults()
+    for lease in range(1, int(seconds / FAULT_SECONDS) + 1):
+        at = {"slot": 1, "lease": lease, "at_seconds": FAULT_SECONDS}
+        kind = lease % 3
+        if kind == 1:
+            faults = faults.kill(**at)
+        elif kind == 2:
+            faults = faults.freeze(**at, seconds=7.0)
+        else:
+            faults = faults.cut(**at, seconds=3.0)
+    return faults
+
+
+def job() -> Job:
+    """Rounds of two steps."""
+    model = LogisticStage(features=64, classes=10, epochs=ENDLESS, batch_size=16, lr=1e-4)
+    return Job(
+        model=model,
+        data=Source(name="given"),
+        strategy=averaging(every=Steps(2)),
+        workers=2,
+        engine="local",
+        checkpoint_seconds=10.0,
+    )
+
+
+def grown(looks: list[Look], of: str) -> tuple[float, float]:
+    """Returns the medians of the second and of the last fifth of the time."""
+    last = looks[-1].at
+    parts = [(0.2, 0.4), (0.8, 1.0)]
+    seen = [[getattr(k, of) for k in looks if a * last <= k.at <= b * last] for a, b in parts]
+    return statistics.median(seen[0]), statistics.median(seen[1])
+
+
+def lines(watch: Watch, seconds: float, *, is_plain: bool) -> Iterator[str]:
+    """Yields the table."""
+    yield f"{watch.rounds} rounds in {seconds:.0f} s"
+    yield "| process | anonymous memory, MB | descriptors | threads |"
+    yield "|---|---|---|---|"
+    for name in ("driver", "worker 0", *(("worker 1",) if is_plain else ())):
+        looks = watch.looks[name]
+        cells = [grown(looks, of) for of in ("megabytes", "descriptors", "threads")]
+        memory, *counts = cells
+        shown = [f"{memory[0]:.1f} → {memory[1]:.1f}", *(f"{a:g} → {b:g}" for a, b in counts)]
+        yield f"| {name} | {' | '.join(shown)} |"
+
+
+def main() -> None:
+    """Trains, looks, prints."""
+    words = [word for word in sys.argv[1:] if word != "--small"]
+    seconds = SMALL_SECONDS if "--small" in sys.argv else SECONDS
+    seconds = float(words[0]) if words else seconds
+    is_plain = words[1:] != ["faults"]
+    chance = np.random.default_rng(0)
+    data = ArrayData(chance.random((2_000, 64), dtype=np.float32), chance.integers(0, 10, 2_000))
+    watch = Watch(seconds)
+    engine = LocalEngine(None if is_plain else faults_of(seconds))
+    thread = threading.Thread(target=watch.run, daemon=True)
+    thread.start()
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        try:
+            train(job(), data, folder=run, sinks=(watch.emit,), engine=engine)
+        except KeyboardInterrupt:
+            print(*lines(watch, seconds, is_plain=is_plain), sep="\n")
+        finally:
+            watch.over.set()
+        exact = audit(run / "ledger.jsonl").is_exact
+        print("audit:", "each exactly once" if exact else "offences")
+
+
+if __name__ == "__main__":
+    main()

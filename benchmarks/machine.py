@@ -1,0 +1,54 @@
+"""What every script here does first: it names the processor, and takes `--small`.
+
+A figure without its processor says little: bfloat16 is a hundred times slower without instructions
+for it. `--small` runs a script at its smallest size, to show that it runs; where this machine
+lacks what a script needs, it ends with code 3.
+"""
+
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+CANNOT = 3
+WIDTHS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "asimd")
+"""Instructions of matrix products, the widest first, by their names in /proc/cpuinfo."""
+HELD = ("ONEDNN_MAX_CPU_ISA", "OPENBLAS_CORETYPE", "ATEN_CPU_CAPABILITY")
+_SAID = "PHOTINUS_PROCESSOR_SAID"
+
+
+def begin(*small: str) -> None:
+    """Prints the processor, once for a script and its children; puts words for `--small`.
+
+    Args:
+        small: what is given to the script at its smallest size.
+    """
+    if not os.environ.get(_SAID):
+        print(processor(), flush=True)
+        os.environ[_SAID] = "1"
+    if "--small" in sys.argv:
+        sys.argv.remove("--small")
+        sys.argv[1:1] = small
+
+
+def processor() -> str:
+    """Returns the processor's name, its widest instructions, cores and load in one line."""
+    said: dict[str, str] = {}
+    cpuinfo = Path("/proc/cpuinfo")
+    for line in cpuinfo.read_text().splitlines() if cpuinfo.exists() else ():
+        name, _, value = line.partition(":")
+        said.setdefault(name.strip(), value.strip())
+    flags = (said.get("flags") or said.get("Features") or "").split()
+    widest = next((width for width in WIDTHS if width in flags), "instructions unknown")
+    held = [f"{name}={os.environ[name]}" for name in HELD if name in os.environ]
+    words = [said.get("model name") or platform.processor() or platform.machine(), widest]
+    words += ["held to " + " ".join(held)] if held else []
+    words += [f"{os.cpu_count()} cores", f"load {os.getloadavg()[0]:.1f}"]
+    return "processor: " + ", ".join(words)
+
+
+def cannot(why: str) -> NoReturn:
+    """Ends the script: this machine lacks what it needs."""
+    print(why, file=sys.stderr)
+    sys.exit(CANNOT)

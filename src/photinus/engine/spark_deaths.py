@@ -1,0 +1,49 @@
+"""Tasks whose Python processes have ended, as Spark's scheduler knows before anybody else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+__all__ = ["Deaths"]
+
+
+class _Seats(Protocol):
+    def died(self, slot: int, attempt: str) -> None:
+        """An attempt's process has ended."""
+
+
+class _Tasks(Protocol):
+    def failures(self) -> int:
+        """Returns how many tasks have failed so far."""
+
+    def ended(self) -> list[tuple[int, str]]:
+        """Returns the partition and the attempt of each that failed in its Python process."""
+
+
+@dataclass
+class Deaths:
+    """Tells the coordinator of them: on the road of a folder no connection closes.
+
+    Args:
+        seats: who sits where.
+    """
+
+    seats: _Seats
+    _counted: int = 0
+    _told: set[tuple[int, str]] = field(default_factory=set)
+
+    def look(self, job: _Tasks) -> None:
+        """Called some times a second.
+
+        Args:
+            job: that runs now.
+        """
+        failures = job.failures()
+        if failures == self._counted:
+            return
+        self._counted = failures
+        for slot, attempt in job.ended():
+            if (slot, attempt) not in self._told:
+                self._told.add((slot, attempt))
+                self.seats.died(slot, attempt)

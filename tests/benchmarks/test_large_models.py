@@ -1,0 +1,28 @@
+"""The benchmark of large models, at a size that takes seconds."""
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.mark.processes
+def test_the_small_case_runs_without_links_of_a_rate_and_loses_no_lease():
+    command = [sys.executable, str(BENCHMARKS / "large_models.py"), "--small"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    told = json.loads(said.splitlines()[-1])
+    assert (told["leases lost"], len(told["worker GB"])) == (0, 2)
+    assert len(told["rounds s"]) == 2
+
+
+def test_its_model_is_one(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    module = importlib.import_module("large_models")
+    work, data = module.program(module.SMALL)
+    assert work.phases[0].stage.build((), 0).parameters.trained.size == module.SMALL.numbers
+    assert len(data.features) == 32

@@ -1,0 +1,107 @@
+"""Each row is in the model as often as it was asked for, whatever dies on a cluster.
+
+The ledger is not asked: see `tests/counting`.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from photinus.core.clock import Steps
+from photinus.engine.faults import Faults
+from photinus.run.book import Book
+from photinus.strategies.outer import Sgd
+from photinus.strategies.recipes import averaging, downpour
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "counting"))
+
+from cases import Trial
+
+pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow]
+SETTINGS = {
+    "spark.cores.max": "6",
+    "spark.speculation": "true",
+    "spark.speculation.interval": "500ms",
+    "spark.speculation.task.duration.threshold": "3s",
+}
+"""Of two tasks, which one executor could hold, Spark makes copies on another host."""
+RECIPES = {
+    "averaging": averaging(every=Steps(20), outer=Sgd(), merge="uniform", codec="fp32"),
+    "downpour": downpour(every=Steps(20), outer=Sgd(), codec="fp32"),
+}
+EPOCHS = 300
+
+
+@pytest.fixture(scope="module")
+def field(clusters, applications):
+    cluster = clusters(SETTINGS, workers=3, installed=True)
+    return cluster, applications(cluster)
+
+
+class Counting:
+    """A run of the counting model on the cluster, slowed so that it outlasts what dies."""
+
+    def __init__(self, field, recipe, name, folder):
+        self.cluster, self.driver = field
+        self.name = f"{name}-{recipe}"
+        self.trial = Trial(RECIPES[recipe], folder, workers=2, epochs=EPOCHS)
+        book = Book(folder / "unused.jsonl", self.trial.run)
+        assignment = self.trial.assignment(book)
+        book.close()
+        faults = Faults().slow(0, 15.0).slow(1, 15.0)
+        self.driver.start(self.name, assignment.program, assignment.data, faults=faults)
+        self.driver.wait("RoundClosed", self.name, version=20)
+
+    def pid(self, slot=1):
+        joined = self.driver.of("WorkerJoined", self.name)
+        return [line["pid"] for line in joined if line["slot"] == slot][-1]
+
+    def back(self, slot=1):
+        return self.driver.wait("WorkerJoined", self.name, slot=slot, lease=2)
+
+    def assert_whole(self):
+        [model] = self.driver.result(self.name, seconds=400)
+        self.trial.ledger = self.driver.folder / self.name / "ledger.jsonl"
+        verdict = self.trial.judged(model)
+        assert verdict.count.times.tolist() == [EPOCHS] * 120
+        assert verdict.audited.is_exact
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_killed_executor_loses_no_row_and_doubles_none(field, recipe, tmp_path):
+    run = Counting(field, recipe, "executor", tmp_path)
+    os.kill(run.cluster.executor_of(run.pid())[1], signal.SIGKILL)
+    run.back()
+    run.assert_whole()
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_killed_python_daemon_loses_no_row_and_doubles_none(field, recipe, tmp_path):
+    """Its worker outlives it, and is killed too, so that another daemon has to come."""
+    run = Counting(field, recipe, "daemon", tmp_path)
+    worker = run.pid()
+    _, executor = run.cluster.executor_of(worker)
+    daemons = [pid for pid in run.cluster.below(executor) if worker in run.cluster.below(pid)]
+    assert daemons, "a worker is forked from a daemon"
+    for pid in (*daemons, worker):
+        os.kill(pid, signal.SIGKILL)
+    run.back()
+    run.assert_whole()
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_copies_that_spark_makes_lose_no_row_and_double_none(field, recipe, tmp_path):
+    """Two copies stand by; one takes over when its worker dies."""
+    run = Counting(field, recipe, "copies", tmp_path)
+
+    def are_copied():
+        executors = [pid for pids in run.cluster.executors().values() for pid in pids]
+        return sum(run.cluster.python_workers(pid, run.pid(0)) for pid in executors) >= 4
+
+    run.cluster.until(are_copied, "two copies wait beside two workers")
+    os.kill(run.pid(), signal.SIGKILL)
+    run.back()
+    run.assert_whole()

@@ -1,0 +1,88 @@
+import signal
+import threading
+
+import pytest
+
+from photinus.core.signals import interruptible, stopped_by
+
+TERM = signal.SIGTERM
+
+
+@pytest.fixture
+def kept():
+    """The handler of SIGTERM as it was, and is again after the test."""
+    before = signal.getsignal(TERM)
+    yield
+    signal.signal(TERM, before)
+
+
+@pytest.mark.parametrize(
+    ("sign", "words"),
+    [(signal.SIGINT, "stopped by Ctrl-C"), (TERM, "stopped by SIGTERM")],
+)
+def test_a_signal_interrupts_and_says_which_it_was(sign, words):
+    with pytest.raises(KeyboardInterrupt) as stopped, interruptible():
+        signal.raise_signal(sign)
+    assert stopped_by(stopped.value) == words
+
+
+def test_the_handlers_before_are_back_afterwards(kept):
+    heard = []
+    signal.signal(TERM, lambda number, frame: heard.append(number))
+    with pytest.raises(KeyboardInterrupt), interruptible(TERM):
+        signal.raise_signal(TERM)
+    signal.raise_signal(TERM)
+    assert heard == [TERM]
+
+
+def test_only_the_signals_that_are_named_are_taken():
+    before = signal.getsignal(signal.SIGINT)
+    with interruptible(TERM):
+        assert signal.getsignal(signal.SIGINT) is before
+        assert signal.getsignal(TERM) is not signal.SIG_DFL
+
+
+def test_a_signal_that_is_ignored_stays_ignored(kept):
+    signal.signal(TERM, signal.SIG_IGN)
+    with interruptible():
+        signal.raise_signal(TERM)
+    assert signal.getsignal(TERM) is signal.SIG_IGN
+
+
+def test_outside_of_the_main_thread_no_handler_is_installed():
+    before, seen = signal.getsignal(TERM), []
+
+    def look():
+        with interruptible():
+            seen.append(signal.getsignal(TERM))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert seen == [before]
+
+
+@interruptible()
+def cut_short():
+    try:
+        signal.raise_signal(TERM)
+    except KeyboardInterrupt:
+        raise ConnectionError("Java said nothing") from None
+
+
+def test_what_a_call_that_was_cut_short_raises_is_the_interrupt():
+    with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
+        cut_short()
+
+
+@interruptible()
+def told():
+    try:
+        signal.raise_signal(TERM)
+    except KeyboardInterrupt as error:
+        raise ValueError("go on with") from error
+
+
+def test_an_error_that_was_made_of_the_interrupt_is_kept():
+    with pytest.raises(ValueError, match="go on with"):
+        told()

@@ -1,0 +1,279 @@
+"""Recipes and faults under the counting model, on any engine: for the tests and the benchmark."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import counted
+import numpy as np
+
+from photinus.core.clock import Epochs, Steps
+from photinus.core.seeds import derive
+from photinus.engine.base import Assignment, Engine
+from photinus.engine.faults import Faults
+from photinus.engine.local import LocalEngine
+from photinus.engine.simulated import SimulatedEngine
+from photinus.engine.world import World
+from photinus.nodes.vault import Vault
+from photinus.report.ledger import AuditResult, audit
+from photinus.run.book import Book
+from photinus.strategies import recipes
+from photinus.strategies.agreement import Agreement
+from photinus.strategies.outer import Sgd
+
+__all__ = [
+    "REAL",
+    "RECIPES",
+    "SIMULATED",
+    "Trial",
+    "Verdict",
+    "chances",
+    "end_driver",
+    "killed_driver",
+    "simulated",
+    "stopped",
+]
+
+_EXACT: dict[str, Any] = {"outer": Sgd(), "merge": "uniform", "codec": "fp32"}
+RECIPES: dict[str, Callable[[int], Agreement]] = {
+    "averaging": lambda k: recipes.averaging(every=Steps(3), **_EXACT),
+    "averaging, owners": lambda k: recipes.averaging(every=Steps(3), owners=k, **_EXACT),
+    "iterative_reduce": lambda k: recipes.iterative_reduce(every=Epochs(1), **_EXACT),
+    "post_local": lambda k: recipes.post_local(every=Steps(4), gradients_until=0.0, **_EXACT),
+    "diloco": lambda k: recipes.diloco(every=Steps(4), merge="uniform", codec="fp32"),
+    "streaming": lambda k: recipes.streaming(
+        every=Steps(4), fragments=4, delay=0, merge="uniform", codec="fp32"
+    ),
+    "all_reduce": lambda k: recipes.all_reduce(merge="examples", codec="fp32"),
+    "all_reduce, owners": lambda k: recipes.all_reduce(merge="examples", codec="fp32", owners=k),
+    "full_gradient": lambda k: recipes.full_gradient(merge="examples", codec="fp32"),
+    "downpour": lambda k: recipes.downpour(every=Steps(2), outer=Sgd(), codec="fp32"),
+    "downpour, gradients": lambda k: recipes.downpour(
+        every=Steps(2), outer=Sgd(), codec="fp32", payload="gradient"
+    ),
+    "elastic": lambda k: recipes.elastic(every=Steps(2), alpha=0.9, codec_down="fp32"),
+    "publish": lambda k: recipes.publish(every=Steps(2), codec="fp32", exact_every=2),
+    "gossip": lambda k: recipes.gossip(every=Steps(2), codec="fp32", exact_every=2),
+}
+"""Recipe -> its agreement for K workers. Every part that would be chosen is named; codecs and
+merges are exact. `diloco` and `streaming` keep their own outer optimizer."""
+
+
+SIMULATED: dict[str, Faults] = {
+    "killed": Faults().kill(slot=2, step=5).kill(slot=0, step=3),
+    "killed again and again": Faults().kill(1, 4).kill(1, 2, lease=2).kill(1, 1, lease=3),
+    "frozen": Faults().freeze(slot=1, step=4, seconds=8.0),
+    "cut off": Faults().cut(slot=1, step=4, seconds=3.0),
+    "copied, and the first one dies": Faults().copy(slot=1, step=2).kill(slot=1, step=5),
+    "copied, and the first one freezes": Faults().copy(1, 2).freeze(1, step=5, seconds=8.0),
+    "messages lost and doubled": Faults().lose(0.1).double(0.2),
+}
+"""What happens to three simulated workers."""
+REAL = Faults().kill(1, 5).kill(1, 2, lease=2).freeze(2, 4, seconds=7.0)
+"""And to three real ones: one is killed twice, another one freezes for longer than a lease."""
+
+
+def chances(seed: int, workers: int) -> Faults:
+    """Returns faults of every kind, drawn by the seed."""
+
+    def draw(what: str, below: int) -> int:
+        return derive(seed, what) % below
+
+    faults = Faults().lose(0.02 * draw("lose", 3)).double(0.1 * draw("double", 3))
+    for n in range(3):
+        slot, step = draw(f"slot {n}", workers), 1 + draw(f"step {n}", 9)
+        lease, kind = 1 + draw(f"lease {n}", 2), draw(f"kind {n}", 4)
+        faults = (
+            faults.kill(slot, step, lease=lease),
+            faults.freeze(slot, step, seconds=2.0 + draw(f"seconds {n}", 9), lease=lease),
+            faults.cut(slot, step, seconds=0.5 + draw(f"seconds {n}", 4), lease=lease),
+            faults.copy(slot, step, lease=lease),
+        )[kind]
+    return faults
+
+
+def simulated(faults: Faults | None = None, **fields: Any) -> SimulatedEngine:
+    """Returns a simulator in which these things happen."""
+    return SimulatedEngine(World(faults=faults or Faults(), resend_seconds=0.1, **fields))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the model, the ledger and the events say of one run."""
+
+    count: counted.Count
+    lost: int
+    """Uses of rows that are not in the model, of all that the epochs ask for."""
+    doubled: int
+    audited: AuditResult
+    events: list[Any]
+    model: np.ndarray
+
+    def of(self, kind: str) -> list[Any]:
+        """Returns the events of a kind."""
+        return [event for event in self.events if type(event).__name__ == kind]
+
+
+@dataclass
+class Trial:
+    """One run of the counting model, and of a term that goes on from its last checkpoint.
+
+    Args:
+        recipe: one of `RECIPES`, or an agreement.
+        folder: of what is written; nothing else may be in it.
+        workers: how many.
+        rows: how many.
+        epochs: how often each row is wanted.
+        fixed: False where whoever is faster does more.
+        fields: of the assignment.
+    """
+
+    recipe: str | Agreement
+    folder: Path
+    workers: int = 3
+    rows: int = 120
+    epochs: int = 2
+    fixed: bool = True
+    lease_seconds: float = 5.0
+    fields: dict[str, Any] = field(default_factory=dict)
+    data: Any = None
+    """Other than the numbers of the rows in memory."""
+    resumed_from: int = 0
+    """The version of the checkpoint that a second term went on from."""
+
+    def __post_init__(self) -> None:
+        self.run, self.events = os.urandom(16), list[Any]()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.path, self.ledger = self.folder / "agreements.jsonl", self.folder / "ledger.jsonl"
+
+    @property
+    def agreement(self) -> Agreement:
+        """How the workers agree."""
+        named = self.recipe
+        return RECIPES[named](self.workers) if isinstance(named, str) else named
+
+    def data_of(self, slot: int) -> np.ndarray:
+        """Returns the numbers of the rows that a slot is dealt."""
+        witness = counted.Witness(self.agreement, "")
+        program = counted.program(witness, self.rows, self.workers)
+        return counted.row_numbers(self.rows).numbers(program, slot)
+
+    def assignment(self, book: Book, **fields: Any) -> Assignment:
+        """Returns what an engine runs."""
+        witness = counted.Witness(self.agreement, str(self.path))
+        program = counted.program(
+            witness,
+            self.rows,
+            self.workers,
+            epochs=self.epochs,
+            lease_seconds=self.lease_seconds,
+            share="rows" if self.fixed else "fastest",
+        )
+        usual = {"data": self.data or counted.row_numbers(self.rows), "run": self.run}
+        usual |= {"emit": self.events.append, "enter": book.enter}
+        return Assignment(program=program, **usual | self.fields | fields)
+
+    def train(self, engine: Engine, **fields: Any) -> Verdict:
+        """Runs to the end, and counts."""
+        book = Book(self.ledger, self.run)
+        try:
+            result = engine.run(self.assignment(book, **fields))
+        finally:
+            book.close()
+        return self.judged(result.vectors[-1])
+
+    def judged(self, model: np.ndarray) -> Verdict:
+        """Counts how often each row is in a model."""
+        agreement = self.agreement
+        if agreement.payload == "elastic":
+            count = counted.pulled(self.path, model, agreement.alpha)
+        else:
+            count = counted.counted(self.path, model, agreement.outer)
+        wanted = self.epochs
+        return Verdict(
+            count,
+            count.lost(wanted),
+            count.doubled(wanted),
+            audit(self.ledger),
+            self.events,
+            model,
+        )
+
+    def vault(self, saved: Callable[[Any], None] = lambda _: None) -> Vault:
+        """Returns the checkpoints of a run, of whichever process."""
+        return Vault(
+            self.folder / "checkpoints",
+            "counting",
+            self.events.append,
+            step=lambda _: None,
+            saved=saved,
+        )
+
+    def resumed(self, engine: Engine) -> Verdict:
+        """Goes on from the newest checkpoint in the folder, as the next term."""
+        vault = self.vault()
+        try:
+            cut = vault.newest()
+            assert cut is not None, "the folder holds no checkpoint"
+            self.resumed_from = cut.version
+            return self.train(engine, term=2, cut=cut)
+        finally:
+            vault.close()
+
+
+class Stopped(BaseException):
+    """The simulated driver is gone."""
+
+
+def stopped(trial: Trial, engine: SimulatedEngine, seconds: float = 0.6) -> int:
+    """Trains until the simulated driver is gone, with checkpoints; returns the version reached."""
+    vault, told = trial.vault(), trial.events.append
+
+    def emit(event: Any) -> None:
+        told(event)
+        if type(event).__name__ == "RoundClosed" and engine.seconds > seconds:
+            raise Stopped
+
+    with suppress(Stopped):
+        trial.train(engine, emit=emit, save=vault.save, checkpoint_seconds=0.2)
+        raise AssertionError("the run ended before its driver")
+    vault.close()
+    return int(trial.events[-1].version)
+
+
+def end_driver(folder: str, recipe: str, rounds: int, run: str, epochs: int) -> None:
+    """Trains in this process, and kills it once there is a checkpoint, after so many rounds."""
+    trial, saved = Trial(recipe, Path(folder), epochs=epochs), threading.Event()
+    trial.run, vault = bytes.fromhex(run), trial.vault(lambda _: saved.set())
+
+    def emit(event: Any) -> None:
+        is_time = type(event).__name__ == "RoundClosed" and event.version >= rounds
+        if is_time and saved.wait(0.5):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    fields = {"emit": emit, "save": vault.save, "checkpoint_seconds": 0.0, "lost_seconds": 2.0}
+    book = Book(trial.ledger, trial.run)
+    LocalEngine().run(trial.assignment(book, **fields))
+
+
+def killed_driver(recipe: str, folder: Path) -> Trial:
+    """Returns a trial on processes whose driver has been killed; it can be resumed."""
+    rounds = {"iterative_reduce": 2, "full_gradient": 2, "publish": 2, "gossip": 2}.get(recipe, 6)
+    trial = Trial(recipe, folder, epochs=4)
+    words = f"{str(folder)!r}, {recipe!r}, {rounds}, {trial.run.hex()!r}, {trial.epochs}"
+    ended = subprocess.run(
+        [sys.executable, "-c", f"import cases; cases.end_driver({words})"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    return trial

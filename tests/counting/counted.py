@@ -1,0 +1,368 @@
+"""The counting model: one weight a row, so that the trained model says how often it holds each row.
+
+The loss is −Σ w[ids]: a step adds 1 to the weight of each of its rows, with plain SGD at rate 1.
+A round of K members then moves the weight of a row by 1/K for each time that a member used it, so
+the move times K is that number. Neither the ledger nor the audit is asked: what each agreement did
+to the parameters is taken from the policy's own answers, and how many were in it from who was
+answered. What all agreements add up to must be the model that the run returns.
+
+With agreement on gradients the loss is the mean instead of the sum: each row of a round then moves
+its weight by 1/N, with N the examples of all members.
+"""
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from photinus.core.parameters import Vector
+from photinus.engine.base import ArrayData
+from photinus.models.module import ModuleStage
+from photinus.models.schedules import Schedule
+from photinus.nodes.program import Phase, Program
+from photinus.strategies.agreement import Agreement
+from photinus.strategies.base import GRADIENT
+from photinus.strategies.codecs import decode
+from photinus.strategies.outer import Outer, Sgd
+from photinus.strategies.rounds import stepped
+
+__all__ = [
+    "BATCH",
+    "Books",
+    "Count",
+    "Weights",
+    "Witness",
+    "counted",
+    "mean",
+    "program",
+    "pulled",
+    "row_numbers",
+    "total",
+]
+
+BATCH = 4
+"""Rows of a step of one worker; a stage's `batch_size` counts those of all."""
+_WHOLE = 1e-6
+"""A third of 1, times 3, is not 1 to the last bit."""
+
+
+class Weights(nn.Module):
+    """One float64 weight a row, all 0 at the start."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.used = nn.Parameter(torch.zeros(rows, dtype=torch.float64))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Returns the weights [B] of the rows whose numbers are the features [B, 1]."""
+        return self.used[ids[:, 0].long()]
+
+
+def total(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The loss where the agreement is on parameters: the gradient is −1 at each row."""
+    return -outputs.sum()
+
+
+def mean(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The loss where the agreement is on gradients, which are merged by their examples."""
+    return -outputs.mean()
+
+
+def row_numbers(rows: int) -> ArrayData:
+    """Returns the data: each row holds its own number."""
+    return ArrayData(np.arange(rows, dtype=np.float64)[:, None])
+
+
+def program(
+    witness: "Witness", rows: int, workers: int, *, epochs: int = 2, **more: Any
+) -> Program:
+    """Returns a program that trains the counting model."""
+    is_gradient = witness.inside.strategy().site == GRADIENT
+    stage = ModuleStage(
+        module="counted:Weights",
+        arguments={"rows": rows},
+        loss="counted:mean" if is_gradient else "counted:total",
+        optimizer="sgd",
+        lr=Schedule.constant(1.0),
+        epochs=float(epochs),
+        batch_size=BATCH * workers,
+    )
+    phase = Phase(stage=stage, agreement=witness)
+    return Program(phases=(phase,), workers=workers, **more)
+
+
+# -- what each agreement did ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Witness:
+    """A recipe that writes down what each of its agreements does."""
+
+    inside: Agreement
+    path: str
+
+    @property
+    def is_deterministic(self) -> bool:
+        """As of the recipe."""
+        return self.inside.is_deterministic
+
+    def strategy(self) -> Any:
+        """Returns the worker's half; where the workers hold the parameters, it is a witness."""
+        strategy = self.inside.strategy()
+        return _Member(strategy, self.path) if strategy.meets else strategy
+
+    def policy(self) -> Any:
+        """Returns the owner's half, which is a witness."""
+        return _Owner(self.inside, self.path)
+
+    def __str__(self) -> str:
+        return str(self.inside)
+
+
+def _note(path: str, **said: Any) -> None:
+    """Appends one line, whole, whoever else writes."""
+    arrays = {name: v.tolist() for name, v in said.items() if isinstance(v, np.ndarray)}
+    line = json.dumps({**said, **arrays}) + "\n"
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(handle, line.encode())
+    finally:
+        os.close(handle)
+
+
+class _Member:
+    """A worker's half that notes where it stands after each agreement."""
+
+    def __init__(self, inside: Any, path: str) -> None:
+        self._inside, self._path = inside, path
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inside, name)
+
+    def accept(self, vector: Vector, incoming: Any, state: Any) -> Any:
+        state = self._inside.accept(vector, incoming, state)
+        if incoming.kind == "agreed":
+            what = "gradient" if self._inside.site == GRADIENT else "stands"
+            _note(self._path, **{"met": incoming.version, what: vector})
+        return state
+
+
+class _Owner:
+    """An owner's half that notes by how much each agreement moved, and how many were in it."""
+
+    def __init__(self, agreement: Agreement, path: str) -> None:
+        self._inside, self._path = agreement.policy(), path
+        self._is_sum = agreement.is_immediate and agreement.payload == "gradient"
+        self._is_gradient = not agreement.is_immediate and agreement.payload == "gradient"
+        self._is_spring = agreement.payload == "elastic"
+        self._work: dict[int, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inside, name)
+
+    def init(self, point: Any) -> Any:
+        _note(self._path, starts=point.version, vector=point.vector)
+        return self._inside.init(point)
+
+    def receive(self, slot: int, message: Any, members: frozenset[int], state: Any) -> Any:
+        if message.kind == "push":
+            self._work[slot] = message.since
+        replies, after = self._inside.receive(slot, message, members, state)
+        if message.kind != "fetch":
+            if self._inside.waits:
+                self._rounds(replies)
+            elif replies[0].message.kind != "heal":
+                self._applied(slot, message, len(members | {slot}), (state, after))
+        return replies, after
+
+    def close(self, members: frozenset[int], state: Any) -> Any:
+        replies, after = self._inside.close(members, state)
+        self._rounds(replies)
+        return replies, after
+
+    def _rounds(self, replies: Any) -> None:
+        agreed = [reply for reply in replies if reply.message.kind == "agreed"]
+        for version in sorted({reply.message.version for reply in agreed}):
+            mine = [reply for reply in agreed if reply.message.version == version]
+            work = [self._work[reply.slot] for reply in mine]
+            of = (
+                sum(w.examples for w in work)
+                if self._is_gradient
+                else sum(w.steps > 0 for w in work)
+            )
+            told = mine[0].message
+            said = {"at": version, "of": of, "slots": [reply.slot for reply in mine]}
+            if told.vector is not None:
+                moved = decode(told.codec, told.vector)
+                said |= {"fragment": list(told.fragment), "delta": moved}
+            _note(self._path, **said)
+
+    def _applied(self, slot: int, message: Any, of: int, states: Any) -> None:
+        before, after = states
+        said = {"at": after.version, "of": 1 if self._is_sum else of, "slots": [slot]}
+        if self._is_spring:
+            pushed = decode(message.codec, message.vector)
+            said |= {"from": message.version, "pushed": pushed, "centre": after.vector}
+        else:
+            said |= {"fragment": [0, 0], "delta": before.vector - after.vector}
+        _note(self._path, **said)
+
+
+# -- how often each row was applied --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Count:
+    """How often each row is in the model."""
+
+    times: Vector
+    """Of each row, [rows]."""
+    agreements: int
+    members: tuple[int, ...]
+    """How many were in each agreement; of gradients, how many examples."""
+
+    def lost(self, wanted: Vector | int) -> int:
+        """Returns how many uses of rows are missing."""
+        return int(np.maximum(wanted - self.times, 0).sum())
+
+    def doubled(self, wanted: Vector | int) -> int:
+        """Returns how many uses of rows are too many."""
+        return int(np.maximum(self.times - wanted, 0).sum())
+
+
+@dataclass
+class Books:
+    """What a file of agreements adds up to; a resume goes back to where it starts."""
+
+    outer: Outer
+    rounds: dict[int, dict[str, Any]] = field(default_factory=dict)
+    stands: dict[int, Vector] = field(default_factory=dict)
+    """Version -> the parameters, where the workers hold them."""
+    start: Vector = field(default_factory=lambda: np.zeros(0))
+
+    def read(self, path: Path | str) -> "Books":
+        for line in Path(path).read_text().splitlines():
+            said = json.loads(line)
+            said |= {n: np.array(v) for n, v in said.items() if isinstance(v, list)}
+            if "starts" in said:
+                self._starts(said["starts"], said["vector"])
+            elif "met" in said:
+                self._met(said)
+            else:
+                assert said["at"] not in self.rounds, f"version {said['at']} was agreed on twice"
+                self.rounds[said["at"]] = said
+        return self
+
+    def _starts(self, version: int, vector: Vector) -> None:
+        """A term begins, or all go back: later agreements are given up."""
+        self.rounds = {v: r for v, r in self.rounds.items() if v <= version}
+        self.stands = {v: s for v, s in self.stands.items() if v < version}
+        if not self.start.size:
+            assert version == 0, "the file begins in the middle of a run"
+            self.start = vector
+        self.stands[version] = vector
+        assert sorted(self.rounds) == list(range(1, version + 1)), "agreements are missing"
+        assert_same(self.model(), vector, "the run went on from what was not agreed on")
+
+    def _met(self, said: dict[str, Any]) -> None:
+        version = said["met"]
+        if "gradient" in said:
+            said["stands"] = self.stands[version - 1] - said["gradient"]
+        known = self.stands.setdefault(version, said["stands"])
+        assert_same(known, said["stands"], f"members stand apart after version {version}", 0.0)
+
+    def moves(self) -> list[tuple[int, Vector]]:
+        """Returns (members, by how much the agreed delta moves the weights [rows]), in order."""
+        found = []
+        for version, said in sorted(self.rounds.items()):
+            if "delta" in said:
+                start, stop = said["fragment"]
+                moved = np.zeros_like(self.start)
+                moved[slice(start, stop) if stop else slice(None)] = -said["delta"]
+            else:
+                moved = self.stands[version] - self.stands[version - 1]
+            found.append((said["of"], moved))
+        return found
+
+    def model(self) -> Vector:
+        """Returns what the outer optimizer makes of all that was agreed on."""
+        vector, state = self.start, self.outer.init(self.start)
+        for said, (_, moved) in zip(
+            (r for _, r in sorted(self.rounds.items())), self.moves(), strict=True
+        ):
+            start, stop = said.get("fragment", (0, 0))
+            mine = moved[start:stop] if stop else moved
+            vector, state = stepped(self.outer, (start, stop), -mine, vector, state)
+        return vector
+
+
+def assert_same(one: Vector, other: Vector, text: str, within: float = 1e-9) -> None:
+    assert np.allclose(one, other, rtol=0, atol=within), text
+
+
+def counted(path: Path | str, model: Vector, outer: Outer | None = None) -> Count:
+    """Returns how often each row is in a model.
+
+    Args:
+        path: the file that the run's `Witness` wrote.
+        model: what the run returned [rows].
+        outer: the recipe's outer optimizer; None for sgd(1).
+
+    Raises:
+        AssertionError: the agreements do not add up to the model, or one used a part of a row.
+    """
+    books = Books(outer or Sgd()).read(path)
+    assert_same(books.model(), model, "the model is not what was agreed on")
+    times = np.zeros(len(model), np.int64)
+    for version, (of, moved) in enumerate(books.moves(), 1):
+        used = np.rint(moved * of)
+        parts = f"version {version}: a row moved by no whole number of times"
+        assert_same(used, moved * of, parts, _WHOLE)
+        assert used.min() >= 0, f"version {version} took a row back"
+        times += used.astype(np.int64)
+    return Count(times, len(books.rounds), tuple(of for of, _ in books.moves()))
+
+
+def pulled(path: Path | str, model: Vector, alpha: float) -> Count:
+    """Returns how often each row was in what workers showed to an elastic centre.
+
+    A worker's parameters, less what it had when it was answered last, are its rows since. And each
+    push moves the centre by min(α/K, ½) of the way to its worker, once: else this raises.
+    """
+    centres: dict[int, Vector] = {}
+    held: dict[int, tuple[int, Vector]] = {}
+    shown: dict[int, tuple[int, Vector]] = {}
+    for line in Path(path).read_text().splitlines():
+        said = json.loads(line)
+        if "starts" in said:
+            begins, held, centre = said["starts"], {}, np.array(said["vector"])
+            centres = {v: c for v, c in centres.items() if v < begins} | {begins: centre}
+            shown = {v: s for v, s in shown.items() if v <= begins}
+            continue
+        [slot], pushed, after = said["slots"], np.array(said["pushed"]), np.array(said["centre"])
+        pull, share = after - centre, min(alpha / said["of"], 0.5)
+        assert_same(pull, share * (pushed - centre), f"version {said['at']} pulls otherwise")
+        shown[said["at"]] = said["of"], _shown(pushed, said["from"], held.get(slot), centres)
+        held[slot] = said["at"], pushed - pull
+        centre = centres[said["at"]] = after
+    assert_same(centre, model, "the model is not the centre")
+    times = sum((used for _, used in shown.values()), np.zeros(len(model), np.int64))
+    return Count(times, len(shown), tuple(of for of, _ in shown.values()))
+
+
+def _shown(
+    pushed: Vector, since: int, held: tuple[int, Vector] | None, centres: dict[int, Vector]
+) -> Vector:
+    """Returns a push's rows: since its worker's last answer, or since it took the centre."""
+    bases = [held[1]] if held is not None and held[0] == since else []
+    bases += [centres[since]] if since in centres else []
+    for base in bases:
+        used = np.rint(pushed - base)
+        if np.allclose(used, pushed - base, rtol=0, atol=_WHOLE) and used.min() >= 0:
+            return used.astype(np.int64)
+    raise AssertionError(f"a push from version {since} holds a part of a row")

@@ -1,0 +1,122 @@
+"""Each row is in the model as often as it was asked for: tasks of a local Spark."""
+
+import os
+import signal
+from pathlib import Path
+
+import cases
+import counted
+import numpy as np
+import pytest
+from cases import REAL, RECIPES, Trial
+
+from photinus.engine.faults import Faults
+from photinus.estimators.deepdist import DeepDist
+from photinus.estimators.iterate import iterate
+from photinus.report.ledger import audit
+
+pytestmark = [pytest.mark.spark, pytest.mark.fault]
+SLOW = [r for r in RECIPES if r not in ("averaging", "full_gradient", "streaming")]
+ROWS, PARTITIONS = 60, 5
+
+
+@pytest.fixture(scope="module")
+def session(spark):
+    """Its tasks import the model by its name."""
+    for module in (counted, cases):
+        spark.sparkContext.addPyFile(str(Path(module.__file__)))
+    return spark
+
+
+@pytest.fixture
+def by_value(session):
+    """Sends the functions of this file by value."""
+    from pyspark import cloudpickle
+
+    module = __import__("sys").modules[__name__]
+    cloudpickle.register_pickle_by_value(module)
+    yield
+    cloudpickle.unregister_pickle_by_value(module)
+
+
+@pytest.mark.parametrize(
+    "recipe", ["averaging", *(pytest.param(r, marks=pytest.mark.slow) for r in SLOW)]
+)
+def test_killed_and_frozen_tasks_lose_no_row_and_double_none(session, recipe, tmp_path):
+    from photinus.engine.spark import SparkEngine
+
+    diary = tmp_path / "diary"
+    trial = Trial(recipe, tmp_path / "run", epochs=3)
+    verdict = trial.train(SparkEngine(session, REAL.noted_in(str(diary))))
+    assert (verdict.lost, verdict.doubled) == (0, 0)
+    assert verdict.audited.is_exact, verdict.audited.offences
+    assert {event.slot for event in verdict.of("WorkerLost")} >= {1, 2}
+
+
+@pytest.mark.slow
+def test_on_a_folders_road_tasks_lose_no_row_and_double_none(session, tmp_path):
+    from photinus.engine.spark import SparkEngine
+
+    (tmp_path / "road").mkdir()
+    fields = {"road": str(tmp_path / "road")}
+    trial = Trial("averaging", tmp_path / "run", epochs=3, lease_seconds=4.0, fields=fields)
+    verdict = trial.train(SparkEngine(session, Faults().kill(slot=1, step=5)))
+    assert (verdict.lost, verdict.doubled) == (0, 0)
+
+
+def died_once():
+    """The first attempt at a partition's work is killed, for every other partition."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context.partitionId() % 2 and context.attemptNumber() == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def gradient(model, rows):
+    used = np.bincount([int(row) for row in rows], minlength=ROWS)
+    died_once()
+    return used.astype(float)
+
+
+def descent(model, used):
+    model["used"] += used
+
+
+def test_deepdist_applies_each_row_once_an_epoch_though_tasks_are_killed(
+    session, by_value, tmp_path
+):
+    model = {"used": np.zeros(ROWS)}
+    rows = session.sparkContext.parallelize(range(ROWS), PARTITIONS)
+    with DeepDist(model, folder=tmp_path) as trained:
+        trained.train(rows, gradient, descent, epochs=2)
+    assert model["used"].tolist() == [2.0] * ROWS
+    assert audit(tmp_path / "ledger.jsonl").is_exact
+
+
+def part(state, rows):
+    if state["round"] == 2:
+        died_once()
+    return np.bincount(rows.features[:, 0].astype(int), minlength=ROWS).astype(float)
+
+
+def update(state, used):
+    later = {"used": state["used"] + used, "round": state["round"] + 1}
+    return later, later["round"] == 5
+
+
+def test_iterate_applies_each_row_once_a_round_though_a_task_is_killed(session, by_value, tmp_path):
+    frame = session.createDataFrame([(float(n),) for n in range(ROWS)], "id double")
+    found = iterate(
+        frame,
+        part,
+        sum,
+        update,
+        start={"used": np.zeros(ROWS), "round": 0},
+        features=["id"],
+        workers=3,
+        folder=tmp_path,
+    )
+    assert found.rounds == 5
+    assert found.state["used"].tolist() == [5.0] * ROWS
+    assert audit(tmp_path / "ledger.jsonl").is_exact

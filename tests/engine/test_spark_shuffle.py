@@ -1,0 +1,59 @@
+"""Sorted tables on a real Spark: rows that lie by their labels are dealt out anew, once."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from photinus.core.clock import Steps
+from photinus.core.events import PhaseEnded, Warned, WorkerJoined
+from photinus.engine.spark import FrameData, SparkEngine, frame_of
+from photinus.strategies.recipes import all_reduce, averaging
+
+pytestmark = pytest.mark.spark
+
+LOCAL = averaging(every=Steps(4), codec="fp32")
+
+
+@pytest.fixture
+def by_label(spark, tiny):
+    order = np.argsort(tiny.labels, kind="stable")
+    parts = [(tiny.features[n], tiny.labels[n]) for n in np.array_split(order, 3)]
+    return FrameData(frame=frame_of(spark, parts), features="features", label="label")
+
+
+def trained(spark, tiny, data, recipe=LOCAL, *, shuffle=True):
+    events, program = [], replace(tiny.program(workers=3, recipes=(recipe,)), shuffle=shuffle)
+    result = SparkEngine(spark).run(tiny.assignment(program, data=data, emit=events.append))
+    return result.vectors[-1], events
+
+
+def told(events):
+    return [e.text for e in events if isinstance(e, Warned) and "have other labels" in e.text]
+
+
+def test_rows_sorted_by_label_are_redistributed_once_and_each_is_used_as_often(
+    spark, tiny, by_label
+):
+    vector, events = trained(spark, tiny, by_label)
+    [text] = told(events)
+    assert "redistributed by their hash, once; shuffle=False leaves them" in text
+    assert sorted(e.slot for e in events if isinstance(e, WorkerJoined)) == [0, 1, 2]
+    [ended] = [e for e in events if isinstance(e, PhaseEnded)]
+    assert ended.examples == 3 * len(tiny.labels)
+    assert set(ended.passes.values()) == {3.0}
+    again, _ = trained(spark, tiny, by_label)
+    assert np.array_equal(vector, again), "the same rows go to the same workers"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "shuffle", "warnings"), [(LOCAL, False, 1), (all_reduce(), True, 0)]
+)
+def test_rows_stay_where_the_user_says_so_or_where_every_step_is_shared(
+    spark, tiny, by_label, recipe, shuffle, warnings
+):
+    _, events = trained(spark, tiny, by_label, recipe, shuffle=shuffle)
+    assert len(told(events)) == warnings
+    assert not any("redistributed" in text for text in told(events))
+    rows = [e.examples for e in events if isinstance(e, WorkerJoined)]
+    assert rows == [30, 30, 30]

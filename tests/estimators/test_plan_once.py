@@ -1,0 +1,96 @@
+"""What `fit` reads of the user's DataFrame: how often each partition of its plan runs."""
+
+from collections import Counter
+
+import pytest
+from pyspark.ml.feature import StringIndexer, VectorAssembler
+
+from photinus.estimators.dbn import DBNClassifier
+from photinus.estimators.module import TorchClassifier
+from photinus.feed.spark import classes_in
+
+pytestmark = pytest.mark.spark
+
+PARTITIONS, ROWS = 3, 30
+TORCH = {
+    "module": "torch.nn:Linear",
+    "moduleArgs": {"in_features": 2, "out_features": 2},
+    "batchSize": 10,
+    "numWorkers": 2,
+}
+DBN = {
+    "hiddenSizes": [4],
+    "preTrainEpochs": 1,
+    "fineTuneEpochs": 1,
+    "precision": "float32",
+    "numWorkers": 2,
+}
+
+
+@pytest.fixture
+def counted(spark, tmp_path):
+    """Rows whose plan notes in a file each time that it computes a partition."""
+    notes = tmp_path / "notes"
+    notes.touch()
+    path = str(notes)
+
+    def note(frames):
+        for frame in frames:
+            with open(path, "a") as file:
+                file.writelines(f"{part}\n" for part in sorted(set(frame["id"] // ROWS)))
+            yield frame
+
+    columns = ("id", "id % 7 / 7 a", "id % 5 / 5 b", "id % 2 label")
+    plain = spark.range(0, ROWS * PARTITIONS, 1, PARTITIONS).selectExpr(*columns)
+    frame = plain.mapInPandas(note, plain.schema)
+    assembled = VectorAssembler(inputCols=["a", "b"], outputCol="features").transform(frame)
+    return assembled, lambda: Counter(int(line) for line in notes.read_text().split())
+
+
+def kept_by(spark):
+    return set(spark.sparkContext._jsc.getPersistentRDDs())
+
+
+def each(times):
+    return dict.fromkeys(range(PARTITIONS), times)
+
+
+def test_the_module_says_the_classes_and_the_plan_runs_once_after_its_first_row(counted):
+    frame, ran = counted
+    TorchClassifier(**TORCH).fit(frame)
+    assert ran() == each(1) | {0: 2}, "partition 0 holds the first row"
+
+
+def test_with_numclasses_a_deep_belief_network_runs_the_plan_once_after_its_first_row(counted):
+    frame, ran = counted
+    DBNClassifier(numClasses=2, **DBN).fit(frame)
+    assert ran() == each(1) | {0: 2}
+
+
+def test_without_it_the_labels_are_looked_at_and_the_plan_runs_once(counted, nothing_left, spark):
+    frame, ran = counted
+    before = kept_by(spark)
+    model = DBNClassifier(**DBN).fit(frame)
+    assert model.numClasses == 2
+    assert ran() == each(1)
+    assert kept_by(spark) == before, "its rows are given up again"
+
+
+def test_a_plan_that_moves_rows_behind_the_users_functions_runs_once(counted, nothing_left, spark):
+    frame, ran = counted
+    before = kept_by(spark)
+    TorchClassifier(**TORCH).fit(frame.repartition(4))
+    assert ran() == each(1)
+    assert kept_by(spark) == before, "its rows are given up again"
+
+
+def test_an_indexers_column_says_how_many_classes_there_are(counted):
+    frame, ran = counted
+    text = frame.withColumn("text", frame.label.cast("string"))
+    indexed = StringIndexer(inputCol="text", outputCol="index").fit(text).transform(text)
+    assert classes_in(indexed, "index") == 2
+    assert classes_in(frame, "label") is None
+    before = ran()
+    model = DBNClassifier(labelCol="index", **DBN).fit(indexed)
+    assert model.numClasses == 2
+    assert ran() - before == each(1) | {0: 2}
