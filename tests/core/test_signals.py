@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from photinus.core.signals import interruptible, stopped_by
+from photinus.core.signals import deferred, interruptible, stopped_by
 
 TERM = signal.SIGTERM
 
@@ -24,6 +24,49 @@ def test_a_signal_interrupts_and_says_which_it_was(sign, words):
     with pytest.raises(KeyboardInterrupt) as stopped, interruptible():
         signal.raise_signal(sign)
     assert stopped_by(stopped.value) == words
+
+
+def test_deferred_signals_interrupt_at_the_end_of_the_outermost_block():
+    done = []
+
+    def work():
+        with deferred():
+            with deferred():
+                signal.raise_signal(TERM)
+                done.append("inside")
+            done.append("outside")
+            signal.raise_signal(signal.SIGINT)
+            done.append("all of it")
+
+    with pytest.raises(KeyboardInterrupt, match="SIGTERM"), interruptible():
+        work()
+    assert done == ["inside", "outside", "all of it"]
+
+
+def test_an_error_in_a_deferred_block_is_still_told_as_a_stop():
+    def work():
+        with deferred():
+            signal.raise_signal(TERM)
+            raise OSError("cut short")
+
+    with pytest.raises(KeyboardInterrupt) as stopped, interruptible(TERM):
+        work()
+    assert isinstance(stopped.value.__cause__, OSError)
+
+
+def test_outside_of_the_main_thread_a_deferred_block_holds_nothing_back():
+    done = []
+
+    def work():
+        with deferred():
+            done.append(True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    with pytest.raises(KeyboardInterrupt), interruptible(TERM):
+        signal.raise_signal(TERM)
+    assert done == [True]
 
 
 def test_the_handlers_before_are_back_afterwards(kept):

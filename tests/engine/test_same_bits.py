@@ -21,12 +21,13 @@ RECIPES = {
 
 
 class Flipping(Strategy):
-    """A bit of what its worker holds as agreed flips, once, at a version."""
+    """A bit of what the third worker that begins holds as agreed flips, once, at a version."""
 
-    def __init__(self, inside, version):
-        self.site, self._inside, self._version = inside.site, inside, version
+    def __init__(self, inside, version, begun):
+        self.site, self._inside, self._version, self._begun = inside.site, inside, version, begun
 
     def init(self, vector):
+        self._version = self._version if next(self._begun) == 2 else -1
         return self._inside.init(vector)
 
     def due(self, clock, state):
@@ -50,7 +51,7 @@ class Flips:
 
     inside: object
     version: int
-    made: object = field(default_factory=count)
+    begun: object = field(default_factory=count)
 
     @property
     def is_deterministic(self):
@@ -60,8 +61,7 @@ class Flips:
         return self.inside.policy()
 
     def strategy(self):
-        strategy = self.inside.strategy()
-        return Flipping(strategy, self.version) if next(self.made) == 2 else strategy
+        return Flipping(self.inside.strategy(), self.version, self.begun)
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -37,11 +37,14 @@ from photinus.engine.local import LocalEngine
 from photinus.run.job import Job
 from photinus.run.train import train
 
+def say(word):
+    os.write(1, f"{word}\\n".encode())  # whole lines: two threads tell
+
 def tell(event):
     if isinstance(event, (RunStarted, RoundClosed)):
-        print(getattr(event, "version", 0), flush=True)
+        say(getattr(event, "version", 0))
     if isinstance(event, Warned) and "a last checkpoint is made" in event.text:
-        print("stopping", flush=True)
+        say("stopping")
 
 def kills(slot):
     if slot == 1:
@@ -79,6 +82,17 @@ def job(**fields):
         "checkpoint_seconds": 3600.0,
     }
     return Job(**usual | fields)
+
+
+ENDLESS = {
+    "strategy": averaging(every=Steps(10**8), gradients_until=0),
+    "epochs": 1e9,
+}
+"""A job whose first round ends long after the test."""
+
+
+ENDLESS = {"strategy": averaging(every=Steps(10**8), gradients_until=0), "epochs": 1e9}
+"""A job whose first round ends long after the test."""
 
 
 class Driver:
@@ -166,8 +180,7 @@ def test_sigterm_to_all_processes_of_the_run_at_once_saves_it_too(driver):
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_ends_at_once_and_is_journaled(driver, second, assert_ended):
-    """Rounds of so many steps end long after the test."""
-    driver.start(strategy=averaging(every=Steps(10**8)), epochs=1e9).until("0")
+    driver.start(**ENDLESS).until("0")
     wait_for_workers(driver)
     driver.process.terminate()
     driver.until("stopping")
@@ -188,7 +201,7 @@ def wait_for_workers(driver):
 
 
 def test_workers_in_an_endless_round_are_gone_within_ten_seconds_of_sigterm(driver, assert_ended):
-    driver.start(strategy=averaging(every=Steps(10**8)), epochs=1e9).until("0")
+    driver.start(**ENDLESS).until("0")
     wait_for_workers(driver)
     began = time.monotonic()
     driver.process.terminate()

@@ -8,9 +8,11 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-__all__ = ["interruptible", "stopped_by"]
+__all__ = ["deferred", "interruptible", "stopped_by"]
 
 _BOTH = (signal.SIGINT, signal.SIGTERM)
+_deferred: list[list[tuple[str, ...]]] = []
+"""What came in each block of `deferred` that the main thread is in."""
 
 
 @contextlib.contextmanager
@@ -41,7 +43,10 @@ def interruptible(*signals: signal.Signals) -> Iterator[None]:
 
     def interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - as Python calls
         came.append(() if number == signal.SIGINT else (signal.Signals(number).name,))
-        raise KeyboardInterrupt(*came[-1])
+        if _deferred:
+            _deferred[-1].append(came[-1])
+        else:
+            raise KeyboardInterrupt(*came[-1])
 
     handlers = {sign: signal.getsignal(sign) for sign in signals or _BOTH}
     # None: of another language's, which Python can neither call nor restore
@@ -57,6 +62,40 @@ def interruptible(*signals: signal.Signals) -> Iterator[None]:
     finally:
         for sign, old in handlers.items():
             signal.signal(sign, old)
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[None]:
+    """Holds back what `interruptible` raises until the end of the outermost block.
+
+    For short calls that log an error of their own, or leave something half done, where an exception
+    of another kind cuts through them; as those of Spark's Python client do.
+
+    Raises:
+        KeyboardInterrupt: at that end, if a signal came before it.
+
+    Example:
+        >>> done = []
+        >>> with contextlib.suppress(KeyboardInterrupt), interruptible(signal.SIGTERM):
+        ...     with deferred():
+        ...         signal.raise_signal(signal.SIGTERM)
+        ...         done.append("all of it")
+        >>> done
+        ['all of it']
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[tuple[str, ...]] = []
+    _deferred.append(held)
+    try:
+        yield
+    finally:
+        _deferred.remove(held)
+    if held and _deferred:
+        _deferred[-1] += held
+    elif held:
+        raise KeyboardInterrupt(*held[0])
 
 
 def stopped_by(error: KeyboardInterrupt) -> str:

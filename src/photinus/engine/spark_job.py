@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from photinus.core.errors import DataError, NotReadyError, RunFailedError, UsageError, message
 from photinus.core.events import Event, Warned
-from photinus.core.signals import stopped_by
+from photinus.core.signals import deferred, stopped_by
 from photinus.engine.base import MEMORY_RAN_OUT
 from photinus.engine.errand import told_error
 from photinus.engine.session import is_connect
@@ -331,7 +331,8 @@ def _seen_through(job: SparkJob) -> None:
     try:
         while job.is_alive():
             job.join(0.2)
-            failed = _failed(job)
+            with deferred():
+                failed = _failed(job)
             if failed.most > _FAILURES and _ERROR.match(failed.reason):
                 do = "look at how the DataFrame is made"
                 raise DataError("the rows cannot be read", got=failed.reason, do=do)
@@ -401,8 +402,9 @@ def see_through(
     try:
         while not meeting.wait(0.2):
             if job.is_alive():
-                came = came or _have_come(meeting, job)
-                beside(job)
+                with deferred():  # Spark's client prints a traceback where a call is cut short
+                    came = came or _have_come(meeting, job)
+                    beside(job)
                 continue
             if meeting.wait(0.0):  # the end came between the two looks
                 break
