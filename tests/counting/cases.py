@@ -131,6 +131,7 @@ class Trial:
         workers: how many.
         rows: how many.
         epochs: how often each row is wanted.
+        copies: how many weights a row has.
         fixed: False where whoever is faster does more.
         fields: of the assignment.
     """
@@ -140,6 +141,7 @@ class Trial:
     workers: int = 3
     rows: int = 120
     epochs: int = 2
+    copies: int = 1
     fixed: bool = True
     lease_seconds: float = 5.0
     fields: dict[str, Any] = field(default_factory=dict)
@@ -173,6 +175,7 @@ class Trial:
             self.rows,
             self.workers,
             epochs=self.epochs,
+            copies=self.copies,
             lease_seconds=self.lease_seconds,
             share="rows" if self.fixed else "fastest",
         )

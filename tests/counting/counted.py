@@ -52,15 +52,16 @@ _WHOLE = 1e-6
 
 
 class Weights(nn.Module):
-    """One float64 weight a row, all 0 at the start."""
+    """One float64 weight a row, or one in each of several copies; all 0 at the start."""
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, copies: int = 1) -> None:
         super().__init__()
-        self.used = nn.Parameter(torch.zeros(rows, dtype=torch.float64))
+        self.used = nn.Parameter(torch.zeros(copies * rows, dtype=torch.float64))
+        self.rows = rows
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Returns the weights [B] of the rows whose numbers are the features [B, 1]."""
-        return self.used[ids[:, 0].long()]
+        return self.used.view(-1, self.rows)[:, ids[:, 0].long()].sum(0)
 
 
 def total(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -79,13 +80,13 @@ def row_numbers(rows: int) -> ArrayData:
 
 
 def program(
-    witness: "Witness", rows: int, workers: int, *, epochs: int = 2, **more: Any
+    witness: "Witness", rows: int, workers: int, *, epochs: int = 2, copies: int = 1, **more: Any
 ) -> Program:
-    """Returns a program that trains the counting model."""
+    """Returns a program that trains the counting model with so many weights for each row."""
     is_gradient = witness.inside.strategy().site == GRADIENT
     stage = ModuleStage(
         module="counted:Weights",
-        arguments={"rows": rows},
+        arguments={"rows": rows, "copies": copies},
         loss="counted:mean" if is_gradient else "counted:total",
         optimizer="sgd",
         lr=Schedule.constant(1.0),

@@ -146,18 +146,40 @@ def test_who_never_comes_back_costs_the_rest_of_its_own_rows(tmp_path):
     assert any(told in event.text for event in verdict.of("Warned"))
 
 
-@pytest.mark.parametrize("fault", ["killed", "frozen"])
-def test_with_fragments_a_lost_worker_costs_at_most_its_rows_of_one_turn(fault, tmp_path):
-    """What its last rows changed in fragments whose turn had not come is in no model."""
-    trial = Trial("streaming", tmp_path, epochs=4)
-    verdict = trial.train(simulated(SIMULATED[fault]))
-    lost = np.maximum(4 - verdict.count.times, 0)
-    slots = {event.slot for event in verdict.of("WorkerLost")}
-    faulty = np.concatenate([trial.data_of(slot) for slot in slots])
+@pytest.mark.parametrize("fault", [*SIMULATED, "drawn"])
+def test_with_fragments_the_rows_that_only_some_of_them_hold_are_told(fault, tmp_path):
+    """Of what a lost worker did, fragments whose turn had not come hold nothing.
+
+    Each row has a weight in each of the four fragments: a use that one of them lacks is a fourth.
+    """
+    faults = SIMULATED.get(fault) or chances(5, 3)
+    trial = Trial("streaming", tmp_path, epochs=4, copies=4)
+    verdict = trial.train(simulated(faults))
+    times, leases = verdict.count.times.reshape(4, 120), len(verdict.of("WorkerLost"))
+    missing = [(4 - times[:, trial.data_of(slot)]).sum() / 4 for slot in range(3)]
+    [ended] = verdict.of("PhaseEnded")
+    told = [round(40 * (4 - ended.passes[str(slot)]), 6) for slot in range(3)]
     assert verdict.doubled == 0
-    assert lost.sum() == lost[faulty].sum() > 0
-    turn = 4 * 4  # of four steps, of four rows each
-    assert lost.sum() <= len(verdict.of("WorkerLost")) * turn
+    assert sum(missing) > 0 or not leases
+    assert np.all(np.subtract(told, missing) >= 0), "each loss is told in whole examples"
+    assert np.all(np.subtract(told, missing) <= leases)
+    assert sum(told) == pytest.approx(verdict.audited.partly)
+    assert verdict.audited.is_exact
+
+
+def test_a_resumed_run_knows_what_its_fragments_lacked_before(tmp_path):
+    trial = Trial("streaming", tmp_path, epochs=8, copies=4)
+    stopped(trial, simulated(Faults().kill(slot=1, step=6, back_seconds=0.0)), seconds=1.6)
+    verdict = trial.resumed(simulated(Faults().kill(slot=0, step=5)))
+    times = verdict.count.times.reshape(4, 120)
+    missing = [(8 - times[:, trial.data_of(slot)]).sum() / 4 for slot in range(3)]
+    passes = verdict.of("PhaseEnded")[-1].passes
+    told = [round(40 * (8 - passes[str(slot)]), 6) for slot in range(3)]
+    assert verdict.doubled == 0
+    assert missing[0] > 0
+    assert missing[1] > 0
+    assert np.all(np.subtract(told, missing) >= 0)
+    assert np.all(np.subtract(told, missing) <= 1)
 
 
 # -- as shipped ----------------------------------------------------------------------------------

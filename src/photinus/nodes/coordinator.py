@@ -263,8 +263,7 @@ class Coordinator:
     def _refused(self, seat: SeatState, frame: Frame, now: float) -> list[Frame]:
         """Not finite: it never reaches the model; the worker heals and goes on behind it."""
         seat.strikes += 1
-        seat.lost += frame.position - seat.position
-        seat.position = frame.position
+        seat.loses(frame.position, self.owner.numbers)
         seat.is_quarantined = seat.strikes >= STRIKES
         wrong = f"worker {seat.slot} pushed numbers that are not finite"
         done = "its rows are left out from now on" if seat.is_quarantined else "dropped"

@@ -105,7 +105,7 @@ class Course:
         self.fence.reopen()
         if point is None:
             for seat in self.fence.seats.values():
-                seat.position = seat.lost = 0
+                seat.position, seat.reached, seat.lost = 0, {}, 0
             epochs = self.program.phases[phase].stage.epochs if self.program.validation else 0.0
             self.trials = Trials(epochs, self.program.patience)
         cut = self.cuts.last
@@ -197,7 +197,8 @@ class Course:
     def passes(self) -> dict[str, float]:
         """Returns how often each worker's rows were trained on in this stage."""
         seats = [seat for seat in self.fence.seats.values() if seat.rows > 0]
-        return {str(s.slot): (s.position - s.lost) / s.rows for s in seats}
+        numbers = self.owner.numbers
+        return {str(s.slot): (s.position - s.lost - s.behind(numbers)) / s.rows for s in seats}
 
     def warn_of_unused_rows(self) -> None:
         """Names the workers whose rows were trained on less often than the others'."""
@@ -318,6 +319,8 @@ class Course:
             budget=owner.budget,
             point=owner.point._replace(version=owner.version),
             positions={s.slot: s.position for s in seats},
+            reached={s.slot: dict(s.reached) for s in seats if s.reached},
+            lost={s.slot: s.lost for s in seats if s.lost},
             rows={s.slot: s.rows for s in seats},
             history=self.history,
         )
@@ -429,6 +432,8 @@ class Course:
         self.owner.restore(cut.point, cut.applied)
         for seat in self.fence.seats.values():
             seat.position = cut.positions.get(seat.slot, 0)
+            seat.reached = dict(cut.reached.get(seat.slot, {}))
+            seat.lost = cut.lost.get(seat.slot, 0)
 
 
 def _check(cut: Cut, program: Program) -> None:

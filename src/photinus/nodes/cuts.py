@@ -30,6 +30,10 @@ class Cut:
     """Slot -> how far its rows are in the agreed parameters."""
     rows: Mapping[int, int]
     """Slot -> how many rows it holds."""
+    reached: Mapping[int, Mapping[tuple[int, int], int]] = field(default_factory=dict)
+    """Slot -> how far its rows are in each fragment; a slot whose pushes are whole is left out."""
+    lost: Mapping[int, int] = field(default_factory=dict)
+    """Slot -> examples that are in no parameters, and never will be."""
     inner: Mapping[int, Mapping[str, Vector]] = field(default_factory=dict)
     """Slot -> its inner optimizer's state; a slot without one starts fresh."""
     history: tuple[Vector, ...] = ()

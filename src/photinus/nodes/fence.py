@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from photinus.strategies.base import ALL
 from photinus.transport.frames import Frame
 
 __all__ = ["LEASE_SECONDS", "MOVED_SECONDS", "RETURN_SECONDS", "Fence", "SeatState"]
@@ -20,6 +21,8 @@ MOVED_SECONDS = 5.0
 RETURN_SECONDS = 1.0
 """A lease ends so long after its connection closed and did not come back."""
 _MOST_DOUBLINGS = 6
+
+_Fragment = tuple[int, int]
 
 
 @dataclass(slots=True)
@@ -63,8 +66,11 @@ class SeatState:
     """The number that its next push must have."""
     position: int = 0
     """How far its rows are in the agreed parameters."""
+    reached: dict[_Fragment, int] = field(default_factory=dict)
+    """How far its rows are in each fragment that it has pushed alone under its lease; those of ALL
+    are the numbers of which it has pushed none yet. Empty where its pushes hold all numbers."""
     lost: int = 0
-    """Examples up to there that are not in the agreed parameters, and never will be."""
+    """Examples up to `position` that are not in the agreed parameters, and never will be."""
     waiting: Frame | None = None
     """Its push that is accepted and not yet answered."""
     answered: Frame | None = None
@@ -87,6 +93,28 @@ class SeatState:
     def is_leaving(self) -> bool:
         """True while whoever sits here is about to give the seat up."""
         return self.is_live and bool(self.leaver) and self.attempt == self.leaver
+
+    def reaches(self, fragment: _Fragment, position: int) -> None:
+        """Its rows up to `position` are in the agreed parameters, or in a fragment of them."""
+        if fragment == ALL:
+            self.reached = {}
+        else:
+            self.reached.setdefault(ALL, self.position)
+            self.reached[fragment] = position
+        self.position = position
+
+    def behind(self, numbers: int) -> int:
+        """Returns how many examples its fragments, of so many numbers in all, lack on average."""
+        parts = {f: position for f, position in self.reached.items() if f != ALL}
+        rest = numbers - sum(stop - start for start, stop in parts)
+        lacks = rest * (self.position - self.reached.get(ALL, self.position))
+        lacks += sum((f[1] - f[0]) * (self.position - reached) for f, reached in parts.items())
+        return -(-lacks // numbers) if numbers else 0
+
+    def loses(self, position: int, numbers: int) -> None:
+        """What it has not pushed of its rows up to `position` is lost, in every fragment."""
+        self.lost += self.behind(numbers) + position - self.position
+        self.position, self.reached = position, {}
 
     def is_again(self, hello: Frame) -> bool:
         """Tells whether the attempt that sits here (or sat last) says hello once more."""

@@ -14,7 +14,7 @@ from photinus.core.clock import Clock
 from photinus.core.parameters import Vector
 from photinus.strategies.base import OWN_PARAMETERS, Strategy
 
-__all__ = ["keep", "position_of", "split", "take_up"]
+__all__ = ["is_kept", "keep", "position_of", "split", "take_up"]
 
 _PREFIX = "agreement."
 _POSITION = "position"
@@ -59,6 +59,11 @@ def split(held: Mapping[str, Vector]) -> tuple[dict[str, Vector], dict[str, Vect
     """Parts what a cut holds of a worker: the inner optimizer's, and the strategy's."""
     inner = {name: value for name, value in held.items() if not name.startswith(_PREFIX)}
     return inner, {n.removeprefix(_PREFIX): v for n, v in held.items() if n not in inner}
+
+
+def is_kept(held: Mapping[str, Vector]) -> bool:
+    """Tells whether a strategy's own is in what a cut holds of a worker."""
+    return any(name.startswith(_PREFIX) for name in held)
 
 
 def position_of(kept: Mapping[str, Vector], position: int) -> int:

@@ -80,6 +80,11 @@ class Owner:
         return self.policy.agreed(self._state)
 
     @property
+    def numbers(self) -> int:
+        """How many numbers the parameters have; 0 where the workers alone hold them."""
+        return 0 if self.point.vector is None else self.point.vector.size
+
+    @property
     def progress(self) -> float:
         """Examples applied / budget, at most 1."""
         return min(1.0, self.applied / self.budget)
@@ -200,13 +205,12 @@ class Owner:
         if is_missed:
             is_dropped = not self.policy.waits  # for good: its rows are not done again
             if is_dropped:
-                seat.lost += push.position - seat.position
-                seat.position = push.position
+                seat.loses(push.position, self.numbers)
             self._desk.enter("miss", push, {"dropped": is_dropped})
             return
         # not its examples: with fragments the same ones are in several pushes
         self.applied += push.position - seat.position
-        seat.position = push.position
+        seat.reaches(push.fragment, push.position)
         self._desk.enter("apply", push, {"applied_in": answer.version})
 
     def _tell_of_publications(self, agreed: Sequence[Answer]) -> None:

@@ -11,6 +11,7 @@ from photinus.nodes.company import Company
 from photinus.nodes.course import Course
 from photinus.nodes.cuts import Cut
 from photinus.nodes.fence import SeatState
+from photinus.nodes.keeping import is_kept
 from photinus.nodes.mail import Grant, grant_to, snapshot_of
 from photinus.strategies.base import Message
 from photinus.transport.frames import Frame
@@ -167,6 +168,9 @@ class Seating:
         course, hello = self._course, seat.asking
         assert hello is not None
         course.fence.grant(seat, hello, now)
+        before = seat.lost
+        if not is_kept(inner):  # what it had done since its fragments' last turns is gone
+            seat.loses(seat.position, course.owner.numbers)
         course.desk.emit(
             WorkerJoined(
                 slot=seat.slot,
@@ -180,6 +184,7 @@ class Seating:
         granted = {"granted": seat.lease, "next": seat.sequence, "cursor": seat.position}
         # who says hello does not know its phase yet; a new term tells what it resumed from
         granted |= {"phase": course.owner.phase, "version": course.owner.version}
+        granted |= {"lost": seat.lost - before} if seat.lost > before else {}
         course.desk.enter("grant", hello, granted)
         return self._grant(seat, point, inner)
 

@@ -105,6 +105,8 @@ def meta_of(cut: Cut, fingerprint: str) -> dict[str, Any]:
         "budget": cut.budget,
         "positions": {str(slot): position for slot, position in cut.positions.items()},
         "rows": {str(slot): rows for slot, rows in cut.rows.items()},
+        "reached": {str(s): [[*f, n] for f, n in own.items()] for s, own in cut.reached.items()},
+        "lost": {str(slot): lost for slot, lost in cut.lost.items()},
         "slots": sorted(cut.inner),
     }
 
@@ -141,6 +143,12 @@ def cut_from(checkpoint: Checkpoint, fingerprint: str) -> Cut:
         ),
         positions={int(slot): int(position) for slot, position in meta["positions"].items()},
         rows={int(slot): int(rows) for slot, rows in meta["rows"].items()},
+        # older checkpoints hold neither
+        reached={
+            int(slot): {(start, stop): n for start, stop, n in own}
+            for slot, own in meta.get("reached", {}).items()
+        },
+        lost={int(slot): int(lost) for slot, lost in meta.get("lost", {}).items()},
         inner={int(slot): files.get(f"slot-{int(slot):03d}", {}) for slot in meta["slots"]},
         history=tuple(history[name] for name in sorted(history)),
     )

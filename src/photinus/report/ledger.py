@@ -18,7 +18,8 @@ one arrived, perhaps not for the first time; apply: it is in the agreed point of
 will never be, since its round was over or its numbers were not finite; fetch: a number that only
 asks for the agreed point; ack: the worker was answered that it is applied; back: all who knew the
 agreed point were lost, and the phase went on from an older `version`. The first hello of a term
-names the `version` that the term resumed from: newer ones of older terms are undone."""
+names the `version` that the term resumed from: newer ones of older terms are undone. A hello's
+`lost` examples of the worker before it are in some fragments of the parameters only."""
 
 _Line = dict[str, Any]
 _Key = tuple[Any, ...]
@@ -73,6 +74,8 @@ class AuditResult:
     undone: int = 0
     """Pushes whose effect was given up, and whose rows were done again: a new term resumed from an
     older checkpoint, or all workers that knew the agreed point were lost."""
+    partly: int = 0
+    """Examples of lost workers that are in some fragments of the parameters, and not in others."""
     leases: int = 0
     offences: list[str] = field(default_factory=list)
 
@@ -92,6 +95,7 @@ class AuditResult:
             f"{self.duplicates} duplicates, {self.fenced} fenced, {self.leases} leases"
         )
         counted += f", {self.undone} undone" if self.undone else ""
+        counted += f", {self.partly} examples in some fragments only" if self.partly else ""
         verdict = "each exactly once" if self.is_exact else f"{len(self.offences)} offences"
         return f"{counted}: {verdict}"
 
@@ -194,6 +198,7 @@ class _Auditor:
     def _hello(self, entry: _Line) -> None:
         seat, lease = _key(entry, "run", "term", "slot"), entry.get("lease", 0)
         self.result.leases += 1
+        self.result.partly += entry.get("lost", 0)
         if lease <= self._lease.get(seat, -1):
             self._offence(f"lease {lease} of slot {entry.get('slot')} is not above the one before")
         self._lease[seat] = max(lease, self._lease.get(seat, -1))

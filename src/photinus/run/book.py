@@ -63,7 +63,7 @@ class Book:
             fields["version"] = frame.version
         elif op == "grant":
             fields["position"] = extra["cursor"]
-            fields |= {"version": extra["version"]} if "version" in extra else {}
+            fields |= {name: extra[name] for name in ("version", "lost") if name in extra}
         elif op != "ack":
             fields |= {name: getattr(frame, name) for name in ("steps", "examples", "position")}
         if op == "refuse" or extra.get("dropped"):
