@@ -48,11 +48,13 @@ class Task:
     sizes: list[int]
     optimizer: str = "adamw"
     settings: tuple[tuple[str, float], ...] = ()
+    norm: bool = False
+    """With BatchNorm before each ReLU."""
 
     @property
     def model(self) -> ModuleStage:
         """The model with nothing set but its optimizer and two passes."""
-        arguments, settings = {"sizes": self.sizes}, dict(self.settings)
+        arguments, settings = {"sizes": self.sizes, "norm": self.norm}, dict(self.settings)
         return ModuleStage(
             module="defaults:network",
             arguments=arguments,
@@ -62,12 +64,13 @@ class Task:
         )
 
 
-def network(sizes: list[int]) -> torch.nn.Module:
+def network(sizes: list[int], *, norm: bool = False) -> torch.nn.Module:
     """Returns a plain network of these widths."""
     layers: list[torch.nn.Module] = []
-    for inputs, outputs in pairwise(sizes):
-        layers += [torch.nn.Linear(inputs, outputs), torch.nn.ReLU()]
-    return torch.nn.Sequential(*layers[:-1])
+    for inputs, outputs in pairwise(sizes[:-1]):
+        norms = [torch.nn.BatchNorm1d(outputs)] if norm else []
+        layers += [torch.nn.Linear(inputs, outputs), *norms, torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers, torch.nn.Linear(*sizes[-2:]))
 
 
 def images(rows: int, tested: int) -> Task:
@@ -111,7 +114,14 @@ def table(rows: int, tested: int) -> Task:
     return Task(made(rows), made(tested), [40, 64, 6])
 
 
+def norms(rows: int, tested: int) -> Task:
+    """The same table, and a larger network with BatchNorm."""
+    same = table(rows, tested)
+    return Task(same.train, same.test, [40, 128, 128, 6], norm=True)
+
+
 TASKS = {"images": (images, 30_000), "mnist": (digits, 20_000), "table": (table, 24_000)}
+TASKS["norms"] = (norms, 24_000)
 TASKS["small"] = (table, 2_000)
 
 
@@ -125,6 +135,7 @@ def plain(task: Task, seed: int) -> float:
     optimizer = inner._optimizer.__class__(module.parameters(), lr=0.1, **stage.settings)
     schedule, total = inner._lr, stage.epochs * len(features)
     assert schedule is not None
+    module.train()
     for _ in range(int(stage.epochs)):
         for index in torch.from_numpy(chance.permutation(len(features))).split(stage.batch_size):
             for group in optimizer.param_groups:
@@ -134,7 +145,7 @@ def plain(task: Task, seed: int) -> float:
             optimizer.step()
             done += len(index)
     with torch.no_grad():
-        found = module(torch.from_numpy(task.test[0])).argmax(1).numpy()
+        found = module.eval()(torch.from_numpy(task.test[0])).argmax(1).numpy()
     return 100 * float(np.mean(found != task.test[1]))
 
 
@@ -195,7 +206,7 @@ def main() -> None:
     reader.add_argument("--data", default="images,mnist,table")
     reader.add_argument("--recipes", default=",".join([DEFAULT, *RECIPES]))
     reader.add_argument("--jobs", type=int, default=2)
-    reader.add_argument("--out", type=Path)
+    reader.add_argument("--out", type=Path, help="cells in this file are not measured again")
     asked: Any = reader.parse_args()
     todo = [
         (name, recipe, int(workers), seed)
@@ -207,8 +218,10 @@ def main() -> None:
     ]
     todo += [(n, "plain", 1, seed) for n, seed in {(n, s) for n, _, _, s in todo}]
     cells = {}
+    if asked.out and asked.out.exists():
+        cells = {tuple(key): value for *key, value in json.loads(asked.out.read_text())}
     with ProcessPoolExecutor(asked.jobs) as pool:
-        for cell, error in pool.map(measured, todo):
+        for cell, error in pool.map(measured, [cell for cell in todo if cell not in cells]):
             cells[cell] = error
             if asked.out:
                 listed = [[*key, value] for key, value in cells.items()]

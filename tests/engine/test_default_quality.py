@@ -22,11 +22,17 @@ def network():
     return torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
 
 
-def error(folder, workers, **named):
+def with_norms():
+    return torch.nn.Sequential(
+        torch.nn.Linear(64, 32), torch.nn.BatchNorm1d(32), torch.nn.ReLU(), torch.nn.Linear(32, 10)
+    )
+
+
+def error(folder, workers, make="network", **named):
     features, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(labels))
     features, labels = (features[order] / 16).astype(np.float32), labels[order]
-    model = ModuleStage(module=f"{__name__}:network", epochs=EPOCHS)
+    model = ModuleStage(module=f"{__name__}:{make}", epochs=EPOCHS)
     job = Job(model=model, data=Source(name="given"), workers=workers, engine="simulate", **named)
     rows = ArrayData(features[:TRAIN], labels[:TRAIN])
     test = TestRows(features[TRAIN:], labels[TRAIN:])
@@ -45,3 +51,9 @@ def test_seven_workers_with_no_recipe_named_are_as_good_as_one(tmp_path, alone):
 @pytest.mark.parametrize("name", sorted(RECIPES.keys() - AS_PUBLISHED))
 def test_so_are_those_of_each_recipe_by_its_name(tmp_path, alone, name):
     assert error(tmp_path / "run", 7, strategy=RECIPES[name].build()) <= alone + POINTS
+
+
+def test_workers_that_normalize_their_own_rows_are_as_good_as_one(tmp_path):
+    """Of 32 rows on 16 workers each would take mean and variance of two."""
+    alone = error(tmp_path / "alone", 1, "with_norms")
+    assert error(tmp_path / "run", 16, "with_norms") <= alone + POINTS

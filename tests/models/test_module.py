@@ -111,6 +111,24 @@ def test_measure_uses_the_running_statistics_and_sums():
     assert model.parameters.integers.tolist() == [0]
 
 
+def test_a_batch_of_one_row_is_normalized_by_the_running_statistics():
+    model, reference = ModuleModel(net(), "cross_entropy"), net().eval()
+    one = batch(rows=1)
+    model.learn(batch(), 1)
+    reference.load_state_dict(model.module.state_dict())
+    means = model.module[1].running_mean.clone()
+    slope, metrics = model.learn(one, 2)
+    logits = reference(torch.from_numpy(one.features))
+    loss = nn.functional.cross_entropy(logits, torch.from_numpy(one.labels))
+    assert metrics["loss"] == pytest.approx(float(loss.detach()), rel=1e-6)
+    loss.backward()
+    wanted = torch.cat([p.grad.ravel() for p in reference.parameters()])
+    np.testing.assert_allclose(slope, wanted.numpy(), rtol=1e-5, atol=1e-6)
+    assert torch.equal(model.module[1].running_mean, means)
+    model.learn(batch(), 3)
+    assert not torch.equal(model.module[1].running_mean, means), "the next batch has statistics"
+
+
 def test_dropout_follows_the_seed_and_leaves_torchs_own_chance_alone():
     torch.manual_seed(1)
     model = ModuleModel(nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 3)), "cross_entropy")

@@ -88,6 +88,7 @@ class ModuleModel(Model):
         for name, buffer in kept.items():
             path, _, last = name.rpartition(".")
             module.get_submodule(path)._buffers[last] = self._moved(name, buffer)
+        self._norms = [m for m in module.modules() if isinstance(m, nn.BatchNorm1d)]
         self._decayed = _decayed(self.parameters, self._gradient, self._how.l2)
         has_average = self._how.average > 0
         self._average = Average(self.parameters, self._how.average) if has_average else None
@@ -99,6 +100,9 @@ class ModuleModel(Model):
     def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the gradient by automatic differentiation, and the loss with its penalty."""
         self.module.train()
+        if len(batch.features) == 1:  # one row has no variance, and torch refuses it
+            for norm in self._norms:
+                norm.eval()
         if self._average is not None:
             self._average.step()
         with torch.random.fork_rng(devices=[]):

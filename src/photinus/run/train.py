@@ -45,6 +45,7 @@ from photinus.run.book import Book
 from photinus.run.data import TestRows, check_fit, check_test, limited, read_test, read_train
 from photinus.run.evaluate import Draft, first_parameters, measured, save_trained
 from photinus.run.job import Job, classes_of
+from photinus.run.norms import with_rows_to_normalize
 
 __all__ = [
     "Outcome",
@@ -126,6 +127,7 @@ def train_draft(
         sinks: called with every event.
         engine: where to train.
     """
+    draft, told = with_rows_to_normalize(draft)
     job = draft.job
     path, mirror = placed(folder or new_folder(job.name))
     if mirror is not None and mirror.holds_run():
@@ -135,7 +137,7 @@ def train_draft(
     run = secrets.token_bytes(16)
     with interruptible(signal.SIGTERM), _Run(job, place, run, sinks, mirror) as running:
         save_job(place.path, job, run)
-        running.draft = draft
+        running.draft, running.note = draft, told
         return running.train(data, test, engine, cut=None)
 
 

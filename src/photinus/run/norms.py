@@ -1,0 +1,48 @@
+"""Normalization over a batch: every worker must have rows enough to estimate a mean from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from photinus.core.errors import message
+from photinus.models.module import ModuleModel, ModuleStage
+from photinus.models.schedules import follow_batch
+from photinus.run.evaluate import Draft
+
+__all__ = ["LEAST_ROWS", "with_rows_to_normalize"]
+
+LEAST_ROWS = 16
+"""Of a step, for each worker; `benchmarks/defaults.py --data norms` shows what fewer cost."""
+
+
+def with_rows_to_normalize(draft: Draft) -> tuple[Draft, str]:
+    """Returns the job with a batch that is large enough for BatchNorm, and what to tell the user.
+
+    Each worker normalizes its own part of a step. Of 32 rows on 16 workers that would be two rows.
+    The rate grows as the batch does (Goyal et al., 2017), where the user has set none.
+
+    Args:
+        draft: the job, and its model.
+    """
+    job, model = draft.job, draft.job.model
+    least = LEAST_ROWS * job.workers
+    if not isinstance(model, ModuleStage) or job.workers == 1 or model.batch_size >= least:
+        return draft, ""
+    made = draft.model()
+    assert isinstance(made, ModuleModel)
+    names = {type(m).__name__ for m in made.module.modules() if isinstance(m, _BatchNorm)}
+    if not names:
+        return draft, ""
+    usual, larger = model.batch_size, replace(model, batch_size=least)
+    chosen = f"batch_size is {least} now"
+    if model.lr is None and "lr" not in model.settings and model.lr_scale == "none":
+        larger = replace(larger, lr=follow_batch(model.rate(), "linear", least, usual))
+        chosen += f", and the learning rate {least / usual:g} times the usual one"
+    text = message(
+        f"{min(names)} needs {LEAST_ROWS} rows of a step on each worker",
+        got=f"batch_size {usual} for {job.workers} workers; {chosen}",
+        do="use fewer workers, or GroupNorm, to keep your batch_size",
+    )
+    return Draft(replace(job, model=larger), made), text

@@ -1,0 +1,94 @@
+"""Workers normalize their own rows of a step: a batch that leaves them too few is made larger."""
+
+import json
+
+import pytest
+from torch import nn
+
+from photinus.models.dbn import DBN
+from photinus.models.module import ModuleStage
+from photinus.models.schedules import Schedule
+from photinus.run.evaluate import Draft
+from photinus.run.job import Job, Source
+from photinus.run.norms import LEAST_ROWS, with_rows_to_normalize
+from photinus.run.train import resume, train
+
+HERE = __name__
+
+
+def normed():
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def job(workers=8, module="normed", **fields):
+    model = ModuleStage(module=f"{HERE}:{module}", **fields)
+    return Job(model=model, data=Source(name="given"), workers=workers, engine="simulate")
+
+
+def settled(made):
+    draft, told = with_rows_to_normalize(Draft(made))
+    return draft.job.model, told
+
+
+def test_the_batch_and_the_usual_rate_grow_together():
+    model, told = settled(job(8))
+    assert model.batch_size == 8 * LEAST_ROWS == 128
+    before, after = job(8).model.rate(), model.rate()
+    assert after.at(0.0) == before.at(0.0), "it warms up"
+    assert after.at(0.05) == pytest.approx(4 * before.at(0.05))
+    assert told == (
+        "BatchNorm1d needs 16 rows of a step on each worker; got batch_size 32 for 8 workers; "
+        "batch_size is 128 now, and the learning rate 4 times the usual one; "
+        "use fewer workers, or GroupNorm, to keep your batch_size"
+    )
+
+
+@pytest.mark.parametrize(
+    "fields", [{"lr": Schedule.constant(0.01)}, {"settings": {"lr": 0.01}}, {"lr_scale": "sqrt"}]
+)
+def test_a_rate_of_ones_own_stays_what_it_says(fields):
+    asked = job(8, **fields).model
+    model, told = settled(job(8, **fields))
+    assert model.batch_size == 128
+    assert (model.lr, model.lr_scale) == (asked.lr, asked.lr_scale)
+    assert "learning rate" not in told
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        job(1),
+        job(2),
+        job(8, batch_size=128),
+        job(8, module="plain"),
+        Job(model=DBN(hidden=(4,)), workers=8),
+    ],
+    ids=["one worker", "rows enough", "a large batch", "no normalization", "DBN"],
+)
+def test_all_else_stays_as_it_is(made):
+    draft = Draft(made)
+    assert with_rows_to_normalize(draft) == (draft, "")
+
+
+def plain():
+    return nn.Sequential(nn.Linear(6, 8), nn.GroupNorm(2, 8), nn.Linear(8, 3))
+
+
+def test_a_run_says_it_once_and_keeps_it_for_a_resume(small, tmp_path):
+    asked = job(4, epochs=3.0)
+    warned = []
+
+    def stop(event):
+        if type(event).__name__ == "Warned" and "BatchNorm1d" in event.text:
+            warned.append(event.text)
+        if type(event).__name__ == "RoundClosed" and event.version == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(asked, small.data(), folder=tmp_path / "run", sinks=(stop,))
+    assert len(warned) == 1
+    saved = Job.from_dict(json.loads((tmp_path / "run/job.json").read_text())["job"])
+    assert saved.model.batch_size == 64
+    outcome = resume(tmp_path / "run", small.data())
+    assert outcome.vector.size == saved.model.build((), 0).parameters.trained.size
+    assert len(warned) == 1
