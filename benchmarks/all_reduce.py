@@ -31,13 +31,13 @@ from photinus.core.clock import Steps
 from photinus.core.events import Event, RoundClosed
 from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
 from photinus.engine.base import SOCKETS, ArrayData, Assignment
-from photinus.engine.local import LocalEngine
+from photinus.engine.local.engine import LocalEngine
 from photinus.models.base import Batch, Model, Stage
-from photinus.models.inner import Inner, TorchInner
+from photinus.models.optimizers import Inner, TorchInner
 from photinus.models.schedules import Schedule
-from photinus.nodes.program import Phase, Program
 from photinus.strategies.agreement import Agreement
 from photinus.strategies.recipes import all_reduce, averaging
+from photinus.training.plan import Phase, TrainingPlan
 
 WORKERS, WARM = 2, 3
 LAYOUT = "w"
@@ -84,7 +84,7 @@ def ours(
     from all_reduce import StillStage as Sent  # by its importable name, as the workers find it
 
     stage = Sent(numbers=numbers, epochs=float(rounds + WARM))
-    program = Program(phases=(Phase(stage=stage, agreement=agreement),), workers=WORKERS)
+    program = TrainingPlan(phases=(Phase(stage=stage, agreement=agreement),), workers=WORKERS)
     at: list[float] = []
     sent: list[int] = []
 

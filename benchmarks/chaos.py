@@ -37,20 +37,20 @@ from scaling import CGROUP, shares
 from photinus.core.clock import Steps
 from photinus.core.events import Event, RoundClosed, WorkerJoined
 from photinus.core.parameters import Vector
+from photinus.data import mnist
 from photinus.engine.base import ArrayData, Assignment
-from photinus.engine.faults import KILL, Fault, Faults
-from photinus.engine.local import LocalEngine
-from photinus.engine.spark import SparkEngine
-from photinus.feed import mnist
+from photinus.engine.faults.plan import KILL, Fault, Faults
+from photinus.engine.local.engine import LocalEngine
+from photinus.engine.spark.engine import SparkEngine
 from photinus.models.base import Batch, Model
 from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.models.logistic import LogisticStage
-from photinus.nodes.program import Phase, Program
 from photinus.report.ledger import audit
-from photinus.run.book import Book
 from photinus.run.job import Job
+from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies.agreement import Agreement
 from photinus.strategies.recipes import averaging, downpour, publish
+from photinus.training.plan import Phase, TrainingPlan
 
 WORKERS, EVERY, BATCH, STEP_SECONDS, WARM_SECONDS = 4, 30.0, 8, 0.1, 15.0
 ENDLESS = 1e5
@@ -167,7 +167,7 @@ def planned(seconds: float) -> Faults:
     return faults
 
 
-def work(way: str, *, is_real: bool) -> tuple[Program, ArrayData]:
+def work(way: str, *, is_real: bool) -> tuple[TrainingPlan, ArrayData]:
     """Returns what is trained, and rows."""
     if is_real:
         images, tuning = mnist.load(), FineTuning(epochs=ENDLESS, batch_size=100 * WORKERS)
@@ -179,7 +179,7 @@ def work(way: str, *, is_real: bool) -> tuple[Program, ArrayData]:
         features=20, classes=10, epochs=ENDLESS, batch_size=BATCH * WORKERS, lr=0.05
     )
     features = chance.random((rows, 20), dtype=np.float32)
-    program = Program(phases=(Phase(stage=stage, agreement=WAYS[way]),), workers=WORKERS)
+    program = TrainingPlan(phases=(Phase(stage=stage, agreement=WAYS[way]),), workers=WORKERS)
     return program, ArrayData(features, chance.integers(0, 10, rows))
 
 
@@ -207,7 +207,7 @@ def trained(
     """Trains for so long, and then stops as after Ctrl-C."""
     program, data = work(way, is_real=share > 0)
     run = secrets.token_bytes(16)
-    book = Book(folder / "ledger.jsonl", run)
+    book = LedgerWriter(folder / "ledger.jsonl", run)
     hunter = None
     if engine == "executors":
         kills = [fault for fault in faults.planned if fault.kind == KILL]

@@ -24,8 +24,8 @@ from machine import begin
 from pictures import curves
 
 from photinus.core.events import RoundClosed
+from photinus.data import cifar
 from photinus.engine.base import ArrayData
-from photinus.feed import cifar
 from photinus.models.schedules import Schedule
 from photinus.report.chart import Chart, Series, thinned
 from photinus.run.data import TestRows

@@ -22,9 +22,9 @@ import torch
 from machine import begin
 from torch import nn
 
-from photinus.feed import cifar
-from photinus.feed.arrays import FeedOrder, PartitionFeed
-from photinus.feed.rows import Rows
+from photinus.data import cifar
+from photinus.data.arrays import FeedOrder, PartitionFeed
+from photinus.data.rows import Rows
 from photinus.models.images import crops
 from photinus.run.presets import preset
 

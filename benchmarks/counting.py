@@ -22,8 +22,8 @@ sys.path.insert(0, str(HOME))
 import cases  # noqa: E402 - lies there, where every worker finds it, too
 from cases import REAL, RECIPES, SIMULATED, Trial, Verdict  # noqa: E402
 
-from photinus.engine.faults import Faults  # noqa: E402
-from photinus.engine.local import LocalEngine  # noqa: E402
+from photinus.engine.faults.plan import Faults  # noqa: E402
+from photinus.engine.local.engine import LocalEngine  # noqa: E402
 
 ENGINES = {"simulator", "processes", "spark"}
 FEW = ("averaging", "all_reduce", "downpour")
@@ -91,8 +91,8 @@ def driver(recipe: str, folder: Path) -> Iterator[Verdict]:
 
 def spark() -> Callable[[str, Path], Iterator[Verdict]]:
     """Tasks of a local Spark: one is killed twice, one freezes."""
-    from photinus.engine.session import spark_session
-    from photinus.engine.spark import SparkEngine
+    from photinus.engine.spark.engine import SparkEngine
+    from photinus.engine.spark.session import spark_session
 
     session = spark_session(4, name="counting")
     for name in ("counted.py", "cases.py"):

@@ -46,8 +46,8 @@ class Bytes:
 
 def one(preset_name: str, workers: int, seed: int, hidden: str, limit: int | None = None) -> None:
     """Trains once, and adds the result to the file; on so many rows only, nothing is added."""
+    from photinus.data import mnist
     from photinus.engine.base import ArrayData
-    from photinus.feed import mnist
     from photinus.run.presets import preset
     from photinus.run.train import train
 

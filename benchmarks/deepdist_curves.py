@@ -22,10 +22,10 @@ from machine import begin
 from pictures import curves
 
 from photinus.core.events import RoundClosed
+from photinus.data import mnist
 from photinus.engine.base import ArrayData
-from photinus.engine.session import spark_session
+from photinus.engine.spark.session import spark_session
 from photinus.estimators.deepdist import AdaGrad, DeepDist
-from photinus.feed import mnist
 from photinus.models.logistic import LogisticStage
 from photinus.report.chart import Chart, Series
 from photinus.run.job import Job

@@ -25,8 +25,8 @@ import numpy as np
 import torch
 from machine import begin
 
+from photinus.data import mnist
 from photinus.engine.base import ArrayData
-from photinus.feed import mnist
 from photinus.models.module import ModuleStage
 from photinus.run.data import TestRows
 from photinus.run.job import Job, Source

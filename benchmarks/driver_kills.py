@@ -28,16 +28,17 @@ from machine import begin
 
 from photinus.checkpoint.export import load_model
 from photinus.checkpoint.store import Store
+from photinus.coordinator import leases, reachability
+from photinus.coordinator.coordinator import Result
 from photinus.core.clock import Steps
 from photinus.core.errors import CheckpointError
 from photinus.core.events import Event, RoundClosed, RunStarted, WorkerJoined
-from photinus.engine import child, local
 from photinus.engine.base import ArrayData, Assignment, Engine
-from photinus.engine.local import LocalEngine
+from photinus.engine.local import engine as local
+from photinus.engine.local import worker_main
+from photinus.engine.local.engine import LocalEngine
 from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule
-from photinus.nodes import fence, reach
-from photinus.nodes.coordinator import Result
 from photinus.report.journal import read
 from photinus.report.ledger import audit
 from photinus.run import job as jobs
@@ -65,7 +66,7 @@ class Forked:
             os.dup2(order, 0)
             sys.stdin = open(0)  # noqa: SIM115 - for as long as the process lives
             try:
-                os._exit(child.main())
+                os._exit(worker_main.main())
             except BaseException:
                 os._exit(1)
         os.close(order)
@@ -266,7 +267,7 @@ def judge(folder: Path, name: str, names: list[str], found: Counter[str]) -> Non
 
 
 def main(name: str, kills: int, seed: int) -> None:
-    jobs.LEASE_SECONDS = fence.RETURN_SECONDS = reach.LATE_SECONDS = PATIENT_SECONDS
+    jobs.LEASE_SECONDS = leases.RETURN_SECONDS = reachability.LATE_SECONDS = PATIENT_SECONDS
     chance, found, done = np.random.default_rng(seed), Counter[str](), 0
     while done < kills:
         here = min(LIVES if name == "local" else 5, kills - done)

@@ -24,12 +24,12 @@ from machine import begin
 from photinus.core.clock import Steps
 from photinus.core.events import Event, RoundClosed, WorkerJoined
 from photinus.engine.base import ArrayData, Assignment, Engine
-from photinus.engine.faults import Faults
+from photinus.engine.faults.plan import Faults
 from photinus.models.logistic import LogisticStage
-from photinus.nodes.program import Phase, Program
 from photinus.report.ledger import audit
-from photinus.run.book import Book
+from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies.recipes import averaging
+from photinus.training.plan import Phase, TrainingPlan
 
 ROWS, FEATURES, CLASSES, BATCH, WORKERS, EPOCHS = 8_000, 784, 10, 20, 4, 60
 VICTIM, AT = 1, 200
@@ -74,12 +74,12 @@ class Cost:
     total: float
 
 
-def program() -> Program:
+def program() -> TrainingPlan:
     stage = LogisticStage(
         features=FEATURES, classes=CLASSES, epochs=EPOCHS, batch_size=BATCH * WORKERS, lr=0.05
     )
     agreement = averaging(every=Steps(10), codec="fp32")
-    return Program(phases=(Phase(stage=stage, agreement=agreement),), workers=WORKERS)
+    return TrainingPlan(phases=(Phase(stage=stage, agreement=agreement),), workers=WORKERS)
 
 
 def data() -> ArrayData:
@@ -91,7 +91,7 @@ def data() -> ArrayData:
 def cost(make: Callable[[Faults], Engine], faults: Faults, folder: Path) -> Cost:
     """Runs once, and reads what happened from events, diary and ledger."""
     watch, run = Watch(), secrets.token_bytes(16)
-    book, diary = Book(folder / "ledger.jsonl", run), folder / "diary.jsonl"
+    book, diary = LedgerWriter(folder / "ledger.jsonl", run), folder / "diary.jsonl"
     assignment = Assignment(
         program=program(), data=data(), run=run, emit=watch.emit, enter=book.enter
     )
@@ -135,12 +135,12 @@ def read(path: Path) -> list[dict]:
 def engines(name: str) -> Callable[[Faults], Engine]:
     """Returns what makes an engine with faults."""
     if name == "spark":
-        from photinus.engine.session import spark_session
-        from photinus.engine.spark import SparkEngine
+        from photinus.engine.spark.engine import SparkEngine
+        from photinus.engine.spark.session import spark_session
 
         spark = spark_session(WORKERS, name="faults")
         return lambda faults: SparkEngine(spark, faults)
-    from photinus.engine.local import LocalEngine
+    from photinus.engine.local.engine import LocalEngine
 
     return LocalEngine
 

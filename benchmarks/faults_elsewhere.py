@@ -124,8 +124,8 @@ def distributor(diary: Diary) -> str:
     """Runs a job of TorchDistributor's; returns how it ended."""
     from pyspark.ml.torch.distributor import TorchDistributor
 
-    from photinus.engine.session import spark_session
-    from photinus.engine.spark_job import cause_of
+    from photinus.engine.spark.job import cause_of
+    from photinus.engine.spark.session import spark_session
 
     extra = {"spark.master": f"local[{WORKERS},20]"}
     spark = spark_session(WORKERS, name="faults elsewhere", extra=extra)

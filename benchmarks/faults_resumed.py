@@ -23,7 +23,7 @@ from faults import AT, HEAD, VICTIM, Cost, data, engines, program, read, row
 from machine import begin
 
 from photinus.core.events import Event, RoundClosed
-from photinus.engine.faults import Faults
+from photinus.engine.faults.plan import Faults
 from photinus.report.ledger import audit
 from photinus.run.job import Job, Source
 from photinus.run.train import resume, train

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 from machine import begin
 
-from photinus.feed.arrays import FeedOrder, PartitionFeed
-from photinus.feed.arrow import ColumnSpec
-from photinus.feed.checks import RowChecks, Sieve
-from photinus.feed.spool import Budget, gather
+from photinus.data.arrays import FeedOrder, PartitionFeed
+from photinus.data.arrow import ColumnSpec
+from photinus.data.checks import RowChecks, Sieve
+from photinus.data.spool import Budget, gather
 
 WIDTH, BATCH_ROWS, BATCH_SIZE = 784, 10_000, 100
 

@@ -30,8 +30,8 @@ import numpy as np
 from photinus.core.clock import Steps
 from photinus.core.events import Event, RoundClosed, WorkerJoined
 from photinus.engine.base import ArrayData
-from photinus.engine.faults import Faults
-from photinus.engine.local import LocalEngine
+from photinus.engine.faults.plan import Faults
+from photinus.engine.local.engine import LocalEngine
 from photinus.models.logistic import LogisticStage
 from photinus.report.ledger import audit
 from photinus.run.job import Job, Source

@@ -38,14 +38,14 @@ from photinus.core.events import (
     WorkerLost,
 )
 from photinus.engine.base import ArrayData, Assignment
-from photinus.engine.faults import Faults
-from photinus.engine.local import LocalEngine
+from photinus.engine.faults.plan import Faults
+from photinus.engine.local.engine import LocalEngine
 from photinus.models.logistic import LogisticStage
-from photinus.nodes.program import Phase, Program
 from photinus.report.ledger import audit
-from photinus.run.book import Book
+from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies.agreement import Agreement
 from photinus.strategies.recipes import all_reduce, averaging, publish
+from photinus.training.plan import Phase, TrainingPlan
 
 HOSTS, RATES = 4, ("1gbit", "100mbit", "10mbit")
 BURSTS = {"1gbit": "1250kb", "100mbit": "125kb", "10mbit": "13kb"}
@@ -97,7 +97,9 @@ def shaped(rate: str) -> None:
         sh(f"tc qdisc replace dev v{host} {shape}")
 
 
-def program(way: Agreement, *, features: int, rows: int, steps: int) -> tuple[Program, ArrayData]:
+def program(
+    way: Agreement, *, features: int, rows: int, steps: int
+) -> tuple[TrainingPlan, ArrayData]:
     chance = np.random.default_rng(0)
     data = ArrayData(
         chance.random((rows, features), dtype=np.float32), chance.integers(0, 10, rows)
@@ -105,7 +107,7 @@ def program(way: Agreement, *, features: int, rows: int, steps: int) -> tuple[Pr
     epochs = steps * 20 * HOSTS / rows
     batch = 20 * HOSTS
     stage = LogisticStage(features=features, classes=10, epochs=epochs, batch_size=batch, lr=0.01)
-    return Program(phases=(Phase(stage=stage, agreement=way),), workers=HOSTS), data
+    return TrainingPlan(phases=(Phase(stage=stage, agreement=way),), workers=HOSTS), data
 
 
 class Watch:
@@ -138,7 +140,7 @@ def trained(
 ) -> dict[str, object]:
     """Runs once on the hosts; returns what to print of it."""
     run = secrets.token_bytes(16)
-    book = Book(folder / "ledger.jsonl", run)
+    book = LedgerWriter(folder / "ledger.jsonl", run)
     work, data = program(way, features=features, rows=800, steps=steps)
     inside = LocalEngine(
         faults, host=DRIVER, before=lambda slot: ("ip", "netns", "exec", f"h{slot}")

@@ -14,8 +14,8 @@ from pyspark.sql.functions import sum as total
 from pyspark.sql.types import ArrayType, FloatType
 
 from photinus.core.settings import to_dict
-from photinus.engine.session import spark_session
-from photinus.engine.spark import frame_of
+from photinus.engine.spark.engine import frame_of
+from photinus.engine.spark.session import spark_session
 from photinus.estimators.dbn import DBNClassificationModel
 from photinus.estimators.network import Network
 from photinus.models.dbn import DBN

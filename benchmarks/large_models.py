@@ -44,12 +44,12 @@ from photinus.core.events import (
 )
 from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
 from photinus.engine.base import ArrayData, Assignment
-from photinus.engine.local import LocalEngine
+from photinus.engine.local.engine import LocalEngine
 from photinus.models.base import Batch, Model, Stage
-from photinus.models.inner import Inner
-from photinus.nodes.program import Phase, Program
+from photinus.models.optimizers import Inner
 from photinus.strategies.outer import Sgd
 from photinus.strategies.recipes import averaging
+from photinus.training.plan import Phase, TrainingPlan
 
 INPUTS = 8
 DRIVER = "10.78.0.1"
@@ -134,13 +134,13 @@ class LargeStage(Stage):
         return Descent()
 
 
-def program(case: Case) -> tuple[Program, ArrayData]:
+def program(case: Case) -> tuple[TrainingPlan, ArrayData]:
     """Returns what is trained: two rounds of two steps."""
     chance, rows = np.random.default_rng(0), case.workers * ROUNDS * 2 * BATCH
     data = ArrayData(chance.random((rows, INPUTS), dtype=np.float32), chance.integers(0, 2, rows))
     stage = LargeStage(numbers=case.numbers, batch_size=case.workers * BATCH)
     way = averaging(every=Steps(2), outer=Sgd())
-    return Program(phases=(Phase(stage=stage, agreement=way),), workers=case.workers), data
+    return TrainingPlan(phases=(Phase(stage=stage, agreement=way),), workers=case.workers), data
 
 
 class Watch:

@@ -19,11 +19,11 @@ from machine import begin
 from photinus.core.clock import Steps
 from photinus.core.events import Event, PhaseStarted, RoundClosed
 from photinus.engine.base import ArrayData, Assignment
-from photinus.engine.session import spark_session
-from photinus.engine.spark import FrameData, SparkEngine, frame_of
+from photinus.engine.spark.engine import FrameData, SparkEngine, frame_of
+from photinus.engine.spark.session import spark_session
 from photinus.models.logistic import LogisticStage
-from photinus.nodes.program import Phase, Program
 from photinus.strategies.recipes import averaging
+from photinus.training.plan import Phase, TrainingPlan
 
 ROWS, FEATURES, CLASSES, RUNS = 4_000, 784, 10, 4
 
@@ -58,7 +58,7 @@ def main(workers: int) -> None:
     pixels = chance.integers(0, 256, (ROWS, FEATURES)).astype(np.uint8)
     stage = LogisticStage(features=FEATURES, classes=CLASSES, batch_size=100 * workers)
     agreement = averaging(every=Steps(5), codec="fp32")
-    program = Program(phases=(Phase(stage=stage, agreement=agreement),), workers=workers)
+    program = TrainingPlan(phases=(Phase(stage=stage, agreement=agreement),), workers=workers)
     data = ArrayData(pixels, chance.integers(0, CLASSES, ROWS))
     frame = frame_of(spark, [data.part(program, slot) for slot in range(workers)]).cache()
     frame.count()

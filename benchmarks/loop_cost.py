@@ -19,18 +19,18 @@ import torch
 from machine import begin
 from torch import nn
 
+from photinus.coordinator.coordinator import Coordinator
+from photinus.coordinator.server import Service
 from photinus.core.clock import Steps
 from photinus.core.threads import use_threads
-from photinus.feed.arrays import PartitionFeed
-from photinus.feed.rows import Rows
+from photinus.data.arrays import PartitionFeed
+from photinus.data.rows import Rows
 from photinus.models.module import ModuleStage
-from photinus.nodes.coordinator import Coordinator
-from photinus.nodes.life import Part, live
-from photinus.nodes.mail import Seat
-from photinus.nodes.program import Phase, Program
-from photinus.nodes.service import Service
-from photinus.nodes.worker import Worker
+from photinus.protocol.messages import Seat
+from photinus.protocol.worker_client import Worker
 from photinus.strategies.recipes import averaging
+from photinus.training.plan import Phase, TrainingPlan
+from photinus.training.worker_loop import Part, live
 from photinus.transport.memory import Hub
 
 ROWS, FEATURES, CLASSES = 20_000, 784, 10
@@ -77,7 +77,7 @@ def ours(size: tuple[int, int], rows: Rows, steps: int) -> float:
         epochs=steps * batch / ROWS,
     )
     phase = Phase(stage=stage, agreement=averaging(every=Steps(1000)))
-    program = Program(phases=(phase,), workers=1)
+    program = TrainingPlan(phases=(phase,), workers=1)
     hub: list[Hub] = []
 
     def listen(hear, gone):

@@ -24,7 +24,7 @@ from photinus.engine.base import ArrayData
 
 WIDTH, PIECE_ROWS, BASE_BYTES = 100, 100_000, 300 << 20
 SMALL_ROWS = 20_000
-WORKERS = {"local": "photinus.engine.child", "spark": "pyspark"}
+WORKERS = {"local": "photinus.engine.local.worker_main", "spark": "pyspark"}
 """What the command of an engine's Python processes says."""
 
 
@@ -137,7 +137,7 @@ def peak(engine, rows, folder):
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
-    from photinus.engine.spark import FrameData, SparkEngine
+    from photinus.engine.spark.engine import FrameData, SparkEngine
 
     spark = (
         SparkSession.builder.master("local[1]")

@@ -87,7 +87,7 @@ def distributor() -> list[dict[str, float]]:
     """TorchDistributor on tasks of Spark, with DDP."""
     from pyspark.ml.torch.distributor import TorchDistributor
 
-    from photinus.engine.session import spark_session
+    from photinus.engine.spark.session import spark_session
 
     spark = spark_session(WORKERS)  # the same settings for both
 
@@ -103,8 +103,8 @@ def ours(recipe: str) -> list[dict[str, float]]:
     """A job on a DataFrame."""
     import photinus as ph
     from photinus.core.events import RoundClosed
-    from photinus.engine.session import spark_session
-    from photinus.engine.spark import frame_of
+    from photinus.engine.spark.engine import frame_of
+    from photinus.engine.spark.session import spark_session
     from photinus.models.schedules import Schedule
     from photinus.strategies.recipes import RECIPES
 

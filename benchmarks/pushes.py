@@ -28,16 +28,14 @@ from machine import begin
 from photinus.core.clock import Seconds, Steps
 from photinus.core.events import Event, PeersMet
 from photinus.engine.base import ArrayData, Assignment, Engine
-from photinus.engine.faults import Faults
-from photinus.engine.local import LocalEngine
-from photinus.engine.simulated import SimulatedEngine
-from photinus.engine.world import World
+from photinus.engine.faults.plan import Faults
+from photinus.engine.local.engine import LocalEngine
+from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.logistic import LogisticStage
-from photinus.nodes.life import Ask
-from photinus.nodes.program import Phase, Program
-from photinus.nodes.voice import Voice
+from photinus.protocol.worker_session import WorkerSession
 from photinus.report.ledger import audit
-from photinus.run.book import Book
+from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies.agreement import Agreement
 from photinus.strategies.outer import Adagrad, DelayedNesterov
 from photinus.strategies.recipes import (
@@ -53,6 +51,8 @@ from photinus.strategies.recipes import (
     publish,
     streaming,
 )
+from photinus.training.plan import Phase, TrainingPlan
+from photinus.training.worker_loop import Ask
 from photinus.transport.frames import Frame
 
 ROWS, FEATURES, CLASSES, BATCH, WORKERS = 480, 6, 3, 8, 4
@@ -107,7 +107,7 @@ class Watch:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path, self.run = folder, folder / "ledger.jsonl", secrets.token_bytes(16)
-        self.book, self.events = Book(self.path, self.run), list[Event]()
+        self.book, self.events = LedgerWriter(self.path, self.run), list[Event]()
         self.told: set[tuple[int, int, int]] = set()
 
     def judge(self, found: Found, *, has_fragments: bool) -> None:
@@ -175,7 +175,7 @@ def planned(chance: np.random.Generator, steps: int, *, is_real: bool) -> Faults
     return faults if is_real else faults.lose(0.1).double(0.2)
 
 
-def program(way: Agreement, epochs: float) -> Program:
+def program(way: Agreement, epochs: float) -> TrainingPlan:
     stage = LogisticStage(
         features=FEATURES,
         classes=CLASSES,
@@ -183,7 +183,7 @@ def program(way: Agreement, epochs: float) -> Program:
         batch_size=BATCH * WORKERS,
         dtype="float64",
     )
-    return Program(phases=(Phase(stage=stage, agreement=way),), workers=WORKERS)
+    return TrainingPlan(phases=(Phase(stage=stage, agreement=way),), workers=WORKERS)
 
 
 def data() -> ArrayData:
@@ -215,9 +215,9 @@ def one(way: Agreement, epochs: float, engine: Engine, found: Found) -> Watch:
 @contextmanager
 def telling(told: set[tuple[int, int, int]]) -> Iterator[None]:
     """Notes which pushes workers of this process are told of as agreed."""
-    plain = Voice.answers
+    plain = WorkerSession.answers
 
-    def answers(self: Voice, ask: Ask | None, said: Frame | None, heard: Frame) -> bool:
+    def answers(self: WorkerSession, ask: Ask | None, said: Frame | None, heard: Frame) -> bool:
         meant = self.under_way.get(heard.sequence, said)
         is_answer = plain(self, ask, said, heard)
         is_push = meant is not None and meant.kind == "push" and meant.sequence == heard.sequence
@@ -225,11 +225,11 @@ def telling(told: set[tuple[int, int, int]]) -> Iterator[None]:
             told.add((heard.phase, heard.slot, heard.sequence))
         return is_answer
 
-    Voice.answers = answers
+    WorkerSession.answers = answers
     try:
         yield
     finally:
-        Voice.answers = plain
+        WorkerSession.answers = plain
 
 
 def many(name: str, wanted: int, chance: np.random.Generator, *, is_real: bool) -> Found:

@@ -22,9 +22,9 @@ from machine import begin
 from sklearn.neural_network import BernoulliRBM
 
 from photinus.core.seeds import derive
-from photinus.feed import mnist
-from photinus.models.inner import Momentum
-from photinus.models.products import choose, gigaflops
+from photinus.data import mnist
+from photinus.models.matmul import choose, gigaflops
+from photinus.models.optimizers import Momentum
 from photinus.models.rbm import RBM, Divergence, first_parameters
 from photinus.models.schedules import Schedule
 

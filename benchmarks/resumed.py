@@ -18,18 +18,18 @@ import numpy as np
 from machine import begin
 
 from photinus.checkpoint.store import Store
+from photinus.coordinator.checkpoints import cut_from, files_of, meta_of
 from photinus.core.clock import Steps
 from photinus.core.parameters import Vector
 from photinus.engine.base import ArrayData, Assignment
-from photinus.engine.simulated import SimulatedEngine
-from photinus.engine.world import World
+from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.logistic import LogisticStage
-from photinus.nodes.cuts import Cut
-from photinus.nodes.program import Phase, Program
-from photinus.nodes.vault import cut_from, files_of, meta_of
 from photinus.strategies.agreement import Agreement
 from photinus.strategies.outer import DelayedNesterov
 from photinus.strategies.recipes import averaging, diloco, downpour, elastic, gossip, publish
+from photinus.training.plan import Phase, TrainingPlan
+from photinus.training.snapshots import Cut
 
 WORKERS, ROWS, FEATURES, CLASSES, EPOCHS, HELD = 4, 2_000, 20, 10, 12, 4_000
 WAYS = {
@@ -75,7 +75,9 @@ def run(way: Agreement, seed: int, cut: Cut | None, term: int) -> tuple[Vector, 
     """Trains from the beginning, or from a cut; returns the end and the cuts on the way."""
     cuts: list[Cut] = []
     features, labels = rows(seed, ROWS)
-    program = Program(phases=(Phase(stage=stage(), agreement=way),), workers=WORKERS, seed=seed)
+    program = TrainingPlan(
+        phases=(Phase(stage=stage(), agreement=way),), workers=WORKERS, seed=seed
+    )
     chance = np.random.default_rng((seed, term))
     speeds = tuple(float(s) for s in chance.uniform(0.01, 0.03, WORKERS))
     assignment = Assignment(

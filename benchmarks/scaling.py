@@ -36,9 +36,9 @@ import numpy as np
 from machine import begin
 
 from photinus.core.events import Event, RoundClosed, WorkerJoined
+from photinus.data import cifar, mnist
 from photinus.engine.base import ArrayData, Assignment
-from photinus.engine.local import LocalEngine
-from photinus.feed import cifar, mnist
+from photinus.engine.local.engine import LocalEngine
 from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.run.job import Job
 from photinus.run.presets import preset
@@ -137,12 +137,12 @@ class Bench:
         if self.spark is None:
             LocalEngine().run(given)
             return
-        from photinus.engine.spark import SparkEngine
+        from photinus.engine.spark.engine import SparkEngine
 
         SparkEngine(self.spark).run(replace(given, data=self._framed(program, data)))
 
     def _framed(self, program: Any, data: ArrayData) -> Any:
-        from photinus.engine.spark import FrameData, frame_of
+        from photinus.engine.spark.engine import FrameData, frame_of
 
         key = program.workers, len(data.features), data.features.ctypes.data
         if key not in self.frames:
@@ -220,7 +220,7 @@ def plain_torch(folder: str) -> tuple[float, float]:
     """Returns the same of plain PyTorch, in a process of its own, without Spark."""
     code = (
         "import sys, time, torch; sys.path.insert(0, sys.argv[1]); import cnn\n"
-        "from photinus.feed.arrays import FeedOrder, PartitionFeed\n"
+        "from photinus.data.arrays import FeedOrder, PartitionFeed\n"
         "torch.set_num_threads(1)\n"
         "way = cnn.Plain(PartitionFeed(cnn.pictures(sys.argv[2]), FeedOrder(batch_size=128)))\n"
         "way.step(); start, cpu = time.monotonic(), time.process_time()\n"
@@ -261,7 +261,7 @@ def bench(a: argparse.Namespace) -> Bench:
     most = 4 if a.share else 2
     spark = None
     if a.engine == "spark":
-        from photinus.engine.session import spark_session
+        from photinus.engine.spark.session import spark_session
 
         spark = spark_session(most, name="scaling")
     if a.cifar10 is None:

@@ -19,9 +19,9 @@ from time import monotonic
 from machine import begin, cannot
 
 from photinus.core.events import Event, PhaseStarted, RoundClosed
+from photinus.data import mnist
 from photinus.engine.base import ArrayData, Assignment
-from photinus.engine.local import LocalEngine
-from photinus.feed import mnist
+from photinus.engine.local.engine import LocalEngine
 from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.run.job import Job
 from photinus.strategies.recipes import RECIPES

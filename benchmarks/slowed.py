@@ -25,10 +25,10 @@ from pyspark.sql import SparkSession
 
 from photinus.core.clock import Seconds, Steps
 from photinus.core.events import Event, RoundClosed, WorkerJoined
+from photinus.data import mnist
 from photinus.engine.base import ArrayData, Assignment
-from photinus.engine.session import spark_session
-from photinus.engine.spark import FrameData, SparkEngine, frame_of
-from photinus.feed import mnist
+from photinus.engine.spark.engine import FrameData, SparkEngine, frame_of
+from photinus.engine.spark.session import spark_session
 from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.run.job import Job
 from photinus.strategies.agreement import Agreement

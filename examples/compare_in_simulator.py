@@ -7,11 +7,11 @@ import numpy as np
 
 import photinus as ph
 from photinus.core.parameters import Vector
+from photinus.data.rows import Rows
 from photinus.engine.base import part_of
-from photinus.engine.simulate import Simulation
-from photinus.feed.rows import Rows
-from photinus.nodes.program import Phase, Program
+from photinus.engine.simulation.simulator import Simulation
 from photinus.strategies.recipes import RECIPES
+from photinus.training.plan import Phase, TrainingPlan
 
 WORKERS, FEATURES, CLASSES = 8, 100, 10
 WORLD = ph.World(step_seconds=(*(0.01,) * 7, 0.04), latency_seconds=0.002, bytes_per_second=10e6)
@@ -44,7 +44,7 @@ def main(rows=16_000, epochs=5.0):
             features=FEATURES, classes=CLASSES, epochs=epochs, batch_size=32 * WORKERS
         )
         phase = Phase(stage=stage, agreement=recipe.build())
-        program = Program(phases=(phase,), workers=WORKERS)
+        program = TrainingPlan(phases=(phase,), workers=WORKERS)
         dealt = [Rows.of(*data.part(program, slot)) for slot in range(WORKERS)]
         simulation = Simulation(program, [part_of(part, program) for part in dealt], WORLD)
         result = simulation.run()

@@ -13,7 +13,7 @@ from pydoc_data.topics import topics
 
 from gensim.models.word2vec import Word2Vec
 
-from photinus.engine.session import spark_session
+from photinus.engine.spark.session import spark_session
 from photinus.estimators.deepdist import AdaGrad, DeepDist
 
 adagrad = AdaGrad(lr=0.025)

@@ -6,7 +6,7 @@ of its rows.
 
 import numpy as np
 
-from photinus.engine.session import spark_session
+from photinus.engine.spark.session import spark_session
 from photinus.estimators.iterate import iterate
 
 

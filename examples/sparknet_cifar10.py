@@ -11,9 +11,9 @@ import sys
 from torch import nn
 
 import photinus as ph
-from photinus.engine.session import spark_session
+from photinus.data.spark import cifar_frame
+from photinus.engine.spark.session import spark_session
 from photinus.estimators.module import TorchClassifier
-from photinus.feed.spark import cifar_frame
 from photinus.models.cnn import quick
 from photinus.strategies.outer import Sgd
 

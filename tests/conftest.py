@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from photinus.core.clock import Epochs, Steps
+from photinus.data.checks import RowChecks
 from photinus.engine.base import ArrayData, Assignment
-from photinus.engine.session import spark_session
-from photinus.feed.checks import RowChecks
+from photinus.engine.spark.session import spark_session
 from photinus.models.logistic import LogisticStage
-from photinus.nodes.program import Phase, Program
 from photinus.strategies.recipes import (
     all_reduce,
     averaging,
@@ -24,6 +23,7 @@ from photinus.strategies.recipes import (
     iterative_reduce,
     streaming,
 )
+from photinus.training.plan import Phase, TrainingPlan
 
 QUICK = "-XX:TieredStopAtLevel=1"
 
@@ -135,7 +135,7 @@ class Tiny:
             )
             for n, recipe in enumerate(recipes)
         ]
-        return Program(phases=tuple(phases), workers=workers, **fields)
+        return TrainingPlan(phases=tuple(phases), workers=workers, **fields)
 
     def assignment(self, program=None, **fields):
         usual = {"program": program or self.program(), "data": self.data, "run": os.urandom(16)}

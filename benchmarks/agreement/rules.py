@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from photinus.core.parameters import Layout, Vector
-from photinus.models.inner import Inner
 from photinus.models.module import ModuleStage
+from photinus.models.optimizers import Inner
 from photinus.strategies.base import Message, Policy, Reply, Strategy
 from photinus.strategies.immediate import Immediate, Served, Spring
 

@@ -19,8 +19,8 @@ import numpy as np
 
 from agreement.claims import WORKERS, rounds
 from agreement.trial import JITTER, STEP_SECONDS, Scale, Tape, Trial, digits, simulation
-from photinus.engine.simulate import HEAD_BYTES
-from photinus.feed.base import Batch
+from photinus.data.base import Batch
+from photinus.engine.simulation.simulator import HEAD_BYTES
 from photinus.models.base import Model
 from photinus.report.markup import Markup, tag
 

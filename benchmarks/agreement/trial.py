@@ -13,18 +13,18 @@ import torch
 from torch import nn
 
 from agreement.rules import ForgetfulStage
+from photinus.coordinator.callbacks import Callbacks
+from photinus.coordinator.coordinator import Coordinator
 from photinus.core.events import Event, RoundClosed, Warned
+from photinus.data import mnist
+from photinus.data.base import Batch
+from photinus.data.rows import Rows
 from photinus.engine.base import part_of
-from photinus.engine.simulate import Simulation
-from photinus.engine.world import World
-from photinus.feed import mnist
-from photinus.feed.base import Batch
-from photinus.feed.rows import Rows
+from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.simulator import Simulation
 from photinus.models.base import Model
 from photinus.models.schedules import Schedule
-from photinus.nodes.coordinator import Coordinator
-from photinus.nodes.desk import Desk
-from photinus.nodes.program import Agrees, Phase, Program
+from photinus.training.plan import Agrees, Phase, TrainingPlan
 
 STEP_SECONDS = 0.01
 JITTER = 1e-3
@@ -166,13 +166,13 @@ def simulation(trial: Trial, rows: int, epochs: float, seed: int, tape: Tape) ->
     """Returns a trial that is ready to run."""
     torch.set_num_threads(1)
     phase = Phase(stage=trial.stage(epochs), agreement=trial.agreement)
-    program = Program(phases=(phase,), workers=trial.workers, seed=seed, share="fastest")
+    program = TrainingPlan(phases=(phase,), workers=trial.workers, seed=seed, share="fastest")
     parts = [part_of(part, program) for part in dealt(trial, rows, seed)]
     made = Simulation(
         program,
         parts,
         trial.world(),
-        coordinator=Coordinator(program, Desk(emit=tape)),
+        coordinator=Coordinator(program, Callbacks(emit=tape)),
     )
     for at, slot, back_after in trial.dies:
         made.at(at, made.kill, slot, back_after)

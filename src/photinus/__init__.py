@@ -24,17 +24,17 @@ if TYPE_CHECKING:
         RunFailedError,
         UsageError,
     )
+    from photinus.data.base import check_feed
     from photinus.engine.base import ArrayData
-    from photinus.engine.faults import Faults
-    from photinus.engine.local import LocalEngine
-    from photinus.engine.simulated import SimulatedEngine
-    from photinus.engine.spark import FrameData, SparkEngine
-    from photinus.engine.world import World
+    from photinus.engine.faults.plan import Faults
+    from photinus.engine.local.engine import LocalEngine
+    from photinus.engine.simulation.cluster import World
+    from photinus.engine.simulation.engine import SimulatedEngine
+    from photinus.engine.spark.engine import FrameData, SparkEngine
     from photinus.estimators.dbn import DBNClassificationModel, DBNClassifier
     from photinus.estimators.deepdist import DeepDist
     from photinus.estimators.iterate import iterate
     from photinus.estimators.module import TorchClassificationModel, TorchClassifier
-    from photinus.feed.base import check_feed
     from photinus.models.base import check_model
     from photinus.models.dbn import DBN, FineTuning, Pretraining
     from photinus.models.logistic import LogisticStage

@@ -11,10 +11,10 @@ import pytest
 from photinus.cli.launch import launch
 from photinus.core.errors import RunFailedError, UsageError
 from photinus.core.events import RoundClosed
-from photinus.engine.simulated import SimulatedEngine
+from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.report.journal import read
 from photinus.report.ledger import audit
-from photinus.run.away import fetched
+from photinus.run.remote_resume import fetched
 
 fsspec = pytest.importorskip("fsspec")
 

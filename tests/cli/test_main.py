@@ -12,7 +12,7 @@ import time
 import pytest
 
 from photinus.cli.main import EXIT_CODES, commands, main
-from photinus.cli.training import ENGINE
+from photinus.cli.train import ENGINE
 from photinus.core import errors
 from photinus.run.job import ENGINES
 from photinus.run.presets import PRESETS
@@ -269,7 +269,7 @@ def test_a_stopped_run_says_how_to_go_on(call, job, monkeypatch, sign):
     def stop(*_, **__):
         signal.raise_signal(sign)
 
-    monkeypatch.setattr("photinus.engine.simulated.SimulatedEngine.run", stop)
+    monkeypatch.setattr("photinus.engine.simulation.engine.SimulatedEngine.run", stop)
     code, _, err = call("train", job, "--folder", "run")
     assert code == EXIT_CODES["interrupted"]
     assert err == "photinus: stopped; go on with: photinus train --resume run\n"
@@ -280,7 +280,7 @@ def test_a_failed_run_says_how_to_go_on(call, job, monkeypatch):
     def fail(*_, **__):
         raise errors.RunFailedError("nobody came")
 
-    monkeypatch.setattr("photinus.engine.simulated.SimulatedEngine.run", fail)
+    monkeypatch.setattr("photinus.engine.simulation.engine.SimulatedEngine.run", fail)
     _, out, err = call("train", job, "--folder", "run")
     assert err == "photinus: nobody came; go on with: photinus train --resume run\n"
     assert "failed after" in out

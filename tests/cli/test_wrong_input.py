@@ -14,7 +14,7 @@ import pytest
 
 import photinus
 from photinus.cli.main import EXIT_CODES
-from photinus.feed.cifar import FILES, RECORD_BYTES
+from photinus.data.cifar import FILES, RECORD_BYTES
 
 pytestmark = [
     pytest.mark.spark,
@@ -27,7 +27,7 @@ ENDING_SECONDS = 30.0
 
 DEEPDIST = """
 import sys
-from photinus.engine.session import spark_session
+from photinus.engine.spark.session import spark_session
 from photinus.estimators.deepdist import DeepDist
 import numpy as np
 

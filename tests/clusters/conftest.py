@@ -23,8 +23,8 @@ from pyspark import __file__ as pyspark_file
 from pyspark import cloudpickle
 
 import photinus
-from photinus.engine.faults import Faults
-from photinus.engine.java import ensure_java
+from photinus.deploy.java import ensure_java
+from photinus.engine.faults.plan import Faults
 from photinus.report.ledger import audit
 
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -34,7 +34,7 @@ HOMES = f"{Path(photinus.__file__).parents[1]}:{Path(__file__).parents[1] / 'cou
 """Where drivers and executors find photinus and the counting model."""
 INSTALLED = {
     "spark.executorEnv.PYTHONPATH": HOMES,
-    "spark.python.daemon.module": "photinus.engine.spark_daemon",
+    "spark.python.daemon.module": "photinus.engine.spark.daemon",
 }
 """As where photinus is installed on the executors."""
 SAFE = {

@@ -15,8 +15,8 @@ from pyspark import InheritableThread, cloudpickle
 from pyspark.sql import SparkSession
 
 from photinus.engine.base import Assignment
-from photinus.engine.spark import SparkEngine
-from photinus.run.book import Book
+from photinus.engine.spark.engine import SparkEngine
+from photinus.run.ledger_writer import LedgerWriter
 
 _LOCK = threading.Lock()
 
@@ -39,7 +39,7 @@ def work(spark, folder):
     name, assignment = folder.name, order["assignment"]
     if order["pool"]:
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", order["pool"])
-    book = Book(folder / "ledger.jsonl", assignment["run"])
+    book = LedgerWriter(folder / "ledger.jsonl", assignment["run"])
     assignment = Assignment(**assignment, emit=told(name), enter=book.enter)
     try:
         result = SparkEngine(spark, order["faults"]).run(assignment)

@@ -12,12 +12,12 @@ import pytest
 
 from photinus.core.clock import Steps
 from photinus.engine.base import ArrayData
-from photinus.engine.simulated import SimulatedEngine
+from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.logistic import LogisticStage
 from photinus.models.module import ModuleStage
-from photinus.nodes.program import Phase, Program
 from photinus.strategies.recipes import averaging
-from photinus.transport.pace import BURST_BYTES
+from photinus.training.plan import Phase, TrainingPlan
+from photinus.transport.rate_limit import BURST_BYTES
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -28,7 +28,7 @@ CHANCE = np.random.default_rng(0)
 
 def program(stage, workers, every=4, **caps):
     phase = Phase(stage=stage, agreement=averaging(every=Steps(every), codec="fp32"))
-    return Program(phases=(phase,), workers=workers, **caps)
+    return TrainingPlan(phases=(phase,), workers=workers, **caps)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from photinus.core.clock import Steps
-from photinus.engine.simulated import SimulatedEngine
+from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.strategies.recipes import averaging
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from photinus.core.clock import Steps
-from photinus.engine.faults import Faults
-from photinus.engine.simulated import SimulatedEngine
+from photinus.engine.faults.plan import Faults
+from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.strategies.recipes import averaging
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from photinus.core.clock import Epochs, Steps
-from photinus.engine.simulated import SimulatedEngine
+from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.run.job import Job, Source
 from photinus.strategies.recipes import all_reduce, averaging, gossip, iterative_reduce, publish

@@ -5,11 +5,11 @@ import pytest
 
 from photinus.core.clock import Steps
 from photinus.core.errors import NotReadyError
-from photinus.engine.spark import FrameData, SparkEngine
+from photinus.data.checks import RowChecks
+from photinus.engine.spark.engine import FrameData, SparkEngine
 from photinus.estimators.dbn import DBNClassificationModel, DBNClassifier
 from photinus.estimators.deepdist import DeepDist
 from photinus.estimators.iterate import iterate
-from photinus.feed.checks import RowChecks
 from photinus.models.logistic import LogisticStage
 from photinus.run.job import Job, Source
 from photinus.run.train import train
@@ -81,7 +81,7 @@ def test_iterate_says_the_same(digits):
 
 
 def test_doctor_says_what_it_can(connected, tmp_path, monkeypatch):
-    from photinus.engine.spark_probe import looked_at
+    from photinus.engine.spark.diagnostics import looked_at
 
     monkeypatch.chdir(tmp_path)
     found = {finding.name: finding for finding in looked_at(connected, 2)}

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from photinus.core.events import CheckpointSaved, Warned, WorkerJoined
-from photinus.engine.simulated import SimulatedEngine
-from photinus.engine.spark import SparkEngine
+from photinus.engine.simulation.engine import SimulatedEngine
+from photinus.engine.spark.engine import SparkEngine
 from photinus.report.ledger import audit
-from photinus.run.book import Book
+from photinus.run.ledger_writer import LedgerWriter
 
 pytestmark = pytest.mark.spark
 
 
 def test_every_recipe_gives_the_bits_of_the_simulator(connected, assignment, tiny, tmp_path):
-    events, book = [], Book(tmp_path / "ledger.jsonl", bytes(16))
+    events, book = [], LedgerWriter(tmp_path / "ledger.jsonl", bytes(16))
     result = SparkEngine(connected).run(assignment(emit=events.append, enter=book.enter))
     book.close()
     assert audit(tmp_path / "ledger.jsonl").is_exact, audit(tmp_path / "ledger.jsonl").offences[:3]
@@ -42,7 +42,7 @@ def test_slot_0_is_killed_and_the_coordinator_comes_back_from_its_checkpoint(
     connected, assignment, tiny, tmp_path
 ):
     events, killed = [], []
-    book = Book(tmp_path / "ledger.jsonl", bytes(16))
+    book = LedgerWriter(tmp_path / "ledger.jsonl", bytes(16))
 
     def emit(event):
         events.append(event)

@@ -9,11 +9,11 @@ import pytest
 
 from photinus.core.errors import NotReadyError, UsageError
 from photinus.core.events import WorkerJoined
-from photinus.engine.afar import Afar
 from photinus.engine.base import ArrayData
-from photinus.engine.spark import SparkEngine
+from photinus.engine.spark.connect.client import Afar
+from photinus.engine.spark.engine import SparkEngine
 from photinus.report.ledger import audit
-from photinus.run.book import Book
+from photinus.run.ledger_writer import LedgerWriter
 
 pytestmark = pytest.mark.spark
 
@@ -48,7 +48,7 @@ def test_a_folder_that_tasks_do_not_see_ends_the_run_with_a_sentence(
 
 def test_a_worker_is_killed_and_its_seat_is_taken_again(connected, assignment, tiny, tmp_path):
     events, killed = [], []
-    book = Book(tmp_path / "ledger.jsonl", bytes(16))
+    book = LedgerWriter(tmp_path / "ledger.jsonl", bytes(16))
 
     def emit(event):
         events.append(event)

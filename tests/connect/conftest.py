@@ -18,7 +18,7 @@ import pyspark
 import pytest
 
 from photinus.checkpoint.folder import RunFolder
-from photinus.engine.java import ensure_java
+from photinus.deploy.java import ensure_java
 
 _START_SECONDS = 90.0
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -45,7 +45,7 @@ def connect_server(folder, master="local[4,8]", **conf):
         "spark.sql.shuffle.partitions": 4,
         "spark.sql.artifact.isolation.enabled": "false",
         "spark.ui.enabled": "false",
-        "spark.python.daemon.module": "photinus.engine.spark_daemon",
+        "spark.python.daemon.module": "photinus.engine.spark.daemon",
         **conf,
     }
     properties = folder / "server.properties"

@@ -14,16 +14,16 @@ from typing import Any
 import counted
 import numpy as np
 
+from photinus.coordinator.checkpoints import Checkpoints
 from photinus.core.clock import Epochs, Steps
 from photinus.core.seeds import derive
 from photinus.engine.base import Assignment, Engine
-from photinus.engine.faults import Faults
-from photinus.engine.local import LocalEngine
-from photinus.engine.simulated import SimulatedEngine
-from photinus.engine.world import World
-from photinus.nodes.vault import Vault
+from photinus.engine.faults.plan import Faults
+from photinus.engine.local.engine import LocalEngine
+from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.report.ledger import AuditResult, audit
-from photinus.run.book import Book
+from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies import recipes
 from photinus.strategies.agreement import Agreement
 from photinus.strategies.outer import Sgd
@@ -167,7 +167,7 @@ class Trial:
         program = counted.program(witness, self.rows, self.workers)
         return counted.row_numbers(self.rows).numbers(program, slot)
 
-    def assignment(self, book: Book, **fields: Any) -> Assignment:
+    def assignment(self, book: LedgerWriter, **fields: Any) -> Assignment:
         """Returns what an engine runs."""
         witness = counted.Witness(self.agreement, str(self.path))
         program = counted.program(
@@ -185,7 +185,7 @@ class Trial:
 
     def train(self, engine: Engine, **fields: Any) -> Verdict:
         """Runs to the end, and counts."""
-        book = Book(self.ledger, self.run)
+        book = LedgerWriter(self.ledger, self.run)
         try:
             result = engine.run(self.assignment(book, **fields))
         finally:
@@ -209,9 +209,9 @@ class Trial:
             model,
         )
 
-    def vault(self, saved: Callable[[Any], None] = lambda _: None) -> Vault:
+    def vault(self, saved: Callable[[Any], None] = lambda _: None) -> Checkpoints:
         """Returns the checkpoints of a run, of whichever process."""
-        return Vault(
+        return Checkpoints(
             self.folder / "checkpoints",
             "counting",
             self.events.append,
@@ -262,7 +262,7 @@ def end_driver(folder: str, recipe: str, rounds: int, run: str, epochs: int) -> 
             os.kill(os.getpid(), signal.SIGKILL)
 
     fields = {"emit": emit, "save": vault.save, "checkpoint_seconds": 0.0, "lost_seconds": 2.0}
-    book = Book(trial.ledger, trial.run)
+    book = LedgerWriter(trial.ledger, trial.run)
     LocalEngine().run(trial.assignment(book, **fields))
 
 

@@ -24,12 +24,12 @@ from photinus.core.parameters import Vector
 from photinus.engine.base import ArrayData
 from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule
-from photinus.nodes.program import Phase, Program
 from photinus.strategies.agreement import Agreement
 from photinus.strategies.base import GRADIENT
 from photinus.strategies.codecs import decode
 from photinus.strategies.outer import Outer, Sgd
 from photinus.strategies.rounds import stepped
+from photinus.training.plan import Phase, TrainingPlan
 
 __all__ = [
     "BATCH",
@@ -81,7 +81,7 @@ def row_numbers(rows: int) -> ArrayData:
 
 def program(
     witness: "Witness", rows: int, workers: int, *, epochs: int = 2, copies: int = 1, **more: Any
-) -> Program:
+) -> TrainingPlan:
     """Returns a program that trains the counting model with so many weights for each row."""
     is_gradient = witness.inside.strategy().site == GRADIENT
     stage = ModuleStage(
@@ -94,7 +94,7 @@ def program(
         batch_size=BATCH * workers,
     )
     phase = Phase(stage=stage, agreement=witness)
-    return Program(phases=(phase,), workers=workers, **more)
+    return TrainingPlan(phases=(phase,), workers=workers, **more)
 
 
 # -- what each agreement did ---------------------------------------------------------------------

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import pytest
 from cases import Trial
 
-from photinus.engine.simulated import SimulatedEngine
-from photinus.engine.world import World
+from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.strategies import immediate, peers, rounds
 from photinus.strategies.immediate import Immediate
 from photinus.strategies.outer import Sgd

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from cases import RECIPES, Trial
 
+from photinus.coordinator.coordinator import Coordinator
 from photinus.core.clock import Epochs, Examples, Seconds, Steps
-from photinus.engine.faults import Faults
-from photinus.engine.simulate import Simulation
-from photinus.engine.simulated import SimulatedEngine
-from photinus.engine.world import World
-from photinus.feed.arrays import PartitionFeed
-from photinus.feed.rows import Rows
-from photinus.nodes.coordinator import Coordinator
-from photinus.nodes.life import Part
+from photinus.data.arrays import PartitionFeed
+from photinus.data.rows import Rows
+from photinus.engine.faults.plan import Faults
+from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.engine import SimulatedEngine
+from photinus.engine.simulation.simulator import Simulation
 from photinus.strategies.outer import Sgd
 from photinus.strategies.recipes import averaging, downpour, elastic, gossip, publish
+from photinus.training.worker_loop import Part
 
 SHARES = {
     "equal": (40, 40, 40),

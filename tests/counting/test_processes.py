@@ -6,8 +6,8 @@ from tempfile import TemporaryDirectory
 import pytest
 from cases import REAL, RECIPES, Trial, killed_driver
 
-from photinus.engine.faults import Faults
-from photinus.engine.local import LocalEngine
+from photinus.engine.faults.plan import Faults
+from photinus.engine.local.engine import LocalEngine
 
 pytestmark = [pytest.mark.processes, pytest.mark.fault]
 SLOW = [r for r in RECIPES if r not in ("averaging", "downpour", "full_gradient", "streaming")]

@@ -5,7 +5,7 @@ import pytest
 from cases import RECIPES, SIMULATED, Trial, chances, simulated, stopped
 
 from photinus.core.clock import Seconds, Steps
-from photinus.engine.faults import Faults
+from photinus.engine.faults.plan import Faults
 from photinus.strategies.outer import Sgd
 from photinus.strategies.recipes import averaging, downpour, elastic, gossip, publish
 

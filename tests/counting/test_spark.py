@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from cases import REAL, RECIPES, Trial
 
-from photinus.engine.faults import Faults
+from photinus.engine.faults.plan import Faults
 from photinus.estimators.deepdist import DeepDist
 from photinus.estimators.iterate import iterate
 from photinus.report.ledger import audit
@@ -43,7 +43,7 @@ def by_value(session):
     "recipe", ["averaging", *(pytest.param(r, marks=pytest.mark.slow) for r in SLOW)]
 )
 def test_killed_and_frozen_tasks_lose_no_row_and_double_none(session, recipe, tmp_path):
-    from photinus.engine.spark import SparkEngine
+    from photinus.engine.spark.engine import SparkEngine
 
     diary = tmp_path / "diary"
     trial = Trial(recipe, tmp_path / "run", epochs=3)
@@ -55,7 +55,7 @@ def test_killed_and_frozen_tasks_lose_no_row_and_double_none(session, recipe, tm
 
 @pytest.mark.slow
 def test_on_a_folders_road_tasks_lose_no_row_and_double_none(session, tmp_path):
-    from photinus.engine.spark import SparkEngine
+    from photinus.engine.spark.engine import SparkEngine
 
     (tmp_path / "road").mkdir()
     fields = {"road": str(tmp_path / "road")}

@@ -7,17 +7,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from photinus.coordinator.callbacks import Callbacks
+from photinus.coordinator.coordinator import Coordinator
 from photinus.core.clock import Steps
 from photinus.core.parameters import fingerprint
-from photinus.engine.simulate import Simulation
-from photinus.engine.world import World
-from photinus.feed.arrays import FeedOrder, PartitionFeed
-from photinus.feed.rows import Rows
+from photinus.data.arrays import FeedOrder, PartitionFeed
+from photinus.data.rows import Rows
+from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.simulator import Simulation
 from photinus.models.logistic import LogisticStage
-from photinus.nodes.coordinator import Coordinator
-from photinus.nodes.desk import Desk
-from photinus.nodes.life import Part
-from photinus.nodes.program import Phase, Program, split
 from photinus.strategies import peers as strategies
 from photinus.strategies.outer import Nesterov
 from photinus.strategies.recipes import (
@@ -31,6 +29,8 @@ from photinus.strategies.recipes import (
     publish,
     streaming,
 )
+from photinus.training.plan import Phase, TrainingPlan, split
+from photinus.training.worker_loop import Part
 
 ROWS, WIDTH, CLASSES = 480, 6, 3
 LR, BATCH = 0.2, 8
@@ -44,7 +44,7 @@ class Tape:
         self.hooks = {}
 
     def desk(self, **fields):
-        return Desk(emit=self._emit, enter=self._enter, save=self.cuts.append, **fields)
+        return Callbacks(emit=self._emit, enter=self._enter, save=self.cuts.append, **fields)
 
     def _emit(self, event):
         self.events.append(event)
@@ -189,7 +189,7 @@ class Field:
         phases = [Phase(stage=s, agreement=agreement) for s in stages]
         if is_split:
             phases = [part for stage in stages for part in split(stage, agreement, workers)]
-        return Program(phases=tuple(phases), workers=workers, share=share)
+        return TrainingPlan(phases=tuple(phases), workers=workers, share=share)
 
     def play(
         self,

@@ -3,20 +3,20 @@
 import numpy as np
 import pytest
 
+from photinus.coordinator import advice
+from photinus.coordinator.callbacks import Callbacks
+from photinus.coordinator.coordinator import Coordinator
+from photinus.coordinator.server import Service
 from photinus.core.clock import Steps
-from photinus.feed.arrays import PartitionFeed
-from photinus.feed.rows import Rows
+from photinus.data.arrays import PartitionFeed
+from photinus.data.rows import Rows
 from photinus.models.logistic import LogisticStage
-from photinus.nodes import payoff
-from photinus.nodes.coordinator import Coordinator
-from photinus.nodes.desk import Desk
-from photinus.nodes.life import Part, live
-from photinus.nodes.mail import Seat
-from photinus.nodes.program import Phase, Program
-from photinus.nodes.service import Service
-from photinus.nodes.worker import Worker
+from photinus.protocol.messages import Seat
+from photinus.protocol.worker_client import Worker
 from photinus.strategies.codecs import size_bytes
 from photinus.strategies.recipes import all_reduce, diloco
+from photinus.training.plan import Phase, TrainingPlan
+from photinus.training.worker_loop import Part, live
 from photinus.transport.memory import Hub, MemoryPeer
 
 FEATURES, CLASSES, BATCHES, BATCH = 4000, 5, 24, 2
@@ -50,8 +50,8 @@ def measured(agreement, events=None):
     features = chance.normal(size=(BATCHES * BATCH, FEATURES)).astype("f4")
     rows = Rows.of(features, chance.integers(0, CLASSES, BATCHES * BATCH))
     stage = LogisticStage(features=FEATURES, classes=CLASSES, epochs=1, batch_size=BATCH)
-    program = Program(phases=(Phase(stage=stage, agreement=agreement),), workers=1)
-    desk = Desk(emit=(events if events is not None else []).append)
+    program = TrainingPlan(phases=(Phase(stage=stage, agreement=agreement),), workers=1)
+    desk = Callbacks(emit=(events if events is not None else []).append)
     service = Service(Coordinator(program, desk), Hub)
     part = Part(len(rows), lambda order: PartitionFeed(rows, order))
     meters = []
@@ -86,7 +86,7 @@ def test_the_wire_carries_the_bytes_that_are_computed(codec):
 
 
 def test_a_codec_that_cannot_pay_is_told_of_as_an_event(monkeypatch):
-    monkeypatch.setattr(payoff, "LEAST_BYTES", 1000)
+    monkeypatch.setattr(advice, "LEAST_BYTES", 1000)
     for rate, warned in ((1e15, 1), (1e3, 0)):
         monkeypatch.setattr(MemoryPeer, "bytes_per_second", rate)
         events = []

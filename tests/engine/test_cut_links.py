@@ -8,7 +8,7 @@ import pytest
 
 from photinus.core.clock import Steps
 from photinus.core.errors import RunFailedError
-from photinus.engine.faults import Faults
+from photinus.engine.faults.plan import Faults
 from photinus.strategies.recipes import all_reduce, averaging, gossip, publish
 
 ROADS = {

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from photinus.coordinator.checkpoints import cut_from, files_of, meta_of
 from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
-from photinus.engine.faults import Faults
-from photinus.nodes.vault import cut_from, files_of, meta_of
+from photinus.engine.faults.plan import Faults
 from photinus.strategies.outer import Nesterov
 from photinus.strategies.recipes import (
     RECIPES,
@@ -42,7 +42,7 @@ def test_a_run_that_is_resumed_ends_with_the_same_bits(field, name):
 
 def heavy(field):
     """A stage with momentum inside: part of the bits that only a worker knows."""
-    torch_inner = pytest.importorskip("photinus.models.inner")
+    torch_inner = pytest.importorskip("photinus.models.optimizers")
     from photinus.models.schedules import Schedule
 
     class Heavy(type(field.stage())):
@@ -113,7 +113,7 @@ def fields(cut):
 
 
 def test_healing_carries_the_momentum_of_a_survivor(field):
-    from photinus.models.inner import TorchInner
+    from photinus.models.optimizers import TorchInner
     from photinus.models.schedules import Schedule
 
     class Heavy(type(field.stage())):

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from photinus.core.clock import Steps
+from photinus.data.rows import Rows
 from photinus.engine.base import ArrayData, part_of
-from photinus.feed.rows import Rows
 from photinus.models.dbn import DBN, FineTuning, Pretraining
-from photinus.nodes import loop
 from photinus.strategies.outer import Sgd
 from photinus.strategies.recipes import all_reduce, averaging, downpour, gossip, publish
+from photinus.training import loop
 
 
 def metric(played, name):

@@ -157,7 +157,7 @@ def test_full_gradient_of_many_workers_is_full_batch_descent(field):
 
 def test_iterative_reduce_is_the_plain_average_after_every_epoch(field):
     """By hand: each worker trains an epoch alone from the average, and so on."""
-    from photinus.feed.arrays import FeedOrder
+    from photinus.data.arrays import FeedOrder
 
     stage = field.stage()
     parts = field.parts(4)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from photinus.core.clock import Steps
-from photinus.engine.faults import Faults
+from photinus.engine.faults.plan import Faults
 from photinus.report.ledger import audit
-from photinus.run.book import Book
+from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies.outer import Adagrad, DelayedNesterov
 from photinus.strategies.recipes import RECIPES, averaging, downpour, elastic
 
@@ -82,7 +82,7 @@ def test_each_push_counts_once_when_messages_are_lost_and_doubled(field, agreeme
 
 def test_each_push_counts_once_when_workers_die_as_well(field, agreement, tmp_path):
     played = field.play(agreement, epochs=20, world=FAULTS)
-    book = Book(tmp_path / "ledger.jsonl", bytes(16))
+    book = LedgerWriter(tmp_path / "ledger.jsonl", bytes(16))
     enter = played.tape._enter
     desk = played.simulation.coordinator.desk
     object.__setattr__(desk, "enter", lambda *a: (enter(*a), book.enter(*a)))

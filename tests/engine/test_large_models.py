@@ -8,16 +8,16 @@ import pytest
 
 from photinus.core.clock import Steps
 from photinus.core.events import RoundClosed, WorkerJoined, WorkerLost
-from photinus.engine import hall, simulate
+from photinus.engine import driver_session
 from photinus.engine.base import ArrayData, Assignment
-from photinus.engine.faults import Faults
-from photinus.engine.local import LocalEngine
-from photinus.engine.simulate import Simulation
+from photinus.engine.faults.plan import Faults
+from photinus.engine.local.engine import LocalEngine
+from photinus.engine.simulation import simulator
+from photinus.engine.simulation.simulator import Simulation
 from photinus.models.logistic import LogisticStage
-from photinus.nodes.fence import LEASE_SECONDS
-from photinus.nodes.program import Phase, Program
 from photinus.strategies.recipes import all_reduce, averaging, downpour, gossip, publish
-from photinus.transport.pace import Pace
+from photinus.training.plan import LEASE_SECONDS, Phase, TrainingPlan
+from photinus.transport.rate_limit import Pace
 from photinus.transport.serve import TcpListener
 from photinus.transport.wire import Limits
 
@@ -43,7 +43,7 @@ def slow(**fields):
 @pytest.fixture(autouse=True)
 def _heads_weigh_nothing(monkeypatch):
     """So small a model weighs less than a frame's head; a large one does not."""
-    monkeypatch.setattr(simulate, "HEAD_BYTES", 0.001)
+    monkeypatch.setattr(simulator, "HEAD_BYTES", 0.001)
 
 
 @pytest.mark.parametrize("name", WAYS)
@@ -112,11 +112,11 @@ def paced(bytes_per_second):
 @pytest.mark.processes
 def test_workers_whose_grants_take_longer_than_a_lease_keep_it(monkeypatch):
     """800 kB for each of two workers at 250 kB a second, and a lease of two seconds."""
-    monkeypatch.setattr(hall, "TcpListener", paced(250e3))
+    monkeypatch.setattr(driver_session, "TcpListener", paced(250e3))
     events, chance = [], np.random.default_rng(0)
     stage = LogisticStage(features=20_000, classes=10, epochs=1, batch_size=8)
     phase = Phase(stage=stage, agreement=averaging(every=Steps(1), codec="bf16"))
-    program = Program(phases=(phase,), workers=2, lease_seconds=2.0)
+    program = TrainingPlan(phases=(phase,), workers=2, lease_seconds=2.0)
     data = ArrayData(chance.random((16, 20_000), dtype=np.float32), chance.integers(0, 10, 16))
     run = bytes(range(16))
     LocalEngine().run(Assignment(program=program, data=data, run=run, emit=events.append))

@@ -6,17 +6,17 @@ import torch
 from sklearn.datasets import load_digits
 
 from photinus.core.clock import Steps
+from photinus.data.arrays import FeedOrder, PartitionFeed
+from photinus.data.rows import Rows
 from photinus.engine.base import ArrayData, part_of
-from photinus.engine.simulate import Simulation
-from photinus.engine.world import World
-from photinus.feed.arrays import FeedOrder, PartitionFeed
-from photinus.feed.rows import Rows
+from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.simulator import Simulation
 from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule
-from photinus.nodes.program import Phase, Program
 from photinus.strategies.guard import Setting
 from photinus.strategies.outer import DelayedNesterov, Sgd
 from photinus.strategies.recipes import averaging, downpour, elastic
+from photinus.training.plan import Phase, TrainingPlan
 
 TRAIN, EPOCHS, BATCH = 1440, 12, 8
 
@@ -39,7 +39,7 @@ def trained(agreement, workers, speeds=0.01):
         batch_size=BATCH * workers,
     )
     agreement, _ = agreement.settled(Setting(workers=workers, steps=TRAIN * EPOCHS // BATCH))
-    program = Program(phases=(Phase(stage=stage, agreement=agreement),), workers=workers)
+    program = TrainingPlan(phases=(Phase(stage=stage, agreement=agreement),), workers=workers)
     data = ArrayData(features[:TRAIN], labels[:TRAIN])
     parts = [part_of(Rows.of(*data.part(program, s)), program) for s in range(workers)]
     result = Simulation(program, parts, World(step_seconds=speeds)).run()

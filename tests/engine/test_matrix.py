@@ -10,7 +10,7 @@ import pytest
 from cryptography import x509
 
 from photinus.core.clock import Steps
-from photinus.engine.faults import Faults
+from photinus.engine.faults.plan import Faults
 from photinus.report.wording import line_of
 from photinus.strategies.recipes import all_reduce, averaging, downpour, publish
 from photinus.transport.credentials import Credentials
@@ -101,8 +101,8 @@ def test_f20_a_clock_that_is_wrong_by_hours_ends_no_lease_and_no_key():
     }
     assert knows == {
         "checkpoint/mirror.py",  # a file whose stamp is another one was changed
-        "engine/harm.py",  # the diary of faults
-        "engine/harm_driver.py",  # which checkpoint shall be damaged
+        "engine/faults/process.py",  # the diary of faults
+        "engine/faults/driver.py",  # which checkpoint shall be damaged
         "estimators/base.py",  # the name of a folder
         "report/journal.py",
         "report/page.py",

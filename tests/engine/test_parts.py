@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 import torch
 
+from photinus.coordinator.coordinator import Coordinator
 from photinus.core.clock import Steps
+from photinus.data.rows import Rows
 from photinus.engine.base import part_of
-from photinus.engine.simulate import Simulation
-from photinus.engine.world import World
-from photinus.feed.rows import Rows
-from photinus.models import inner as inners
+from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.simulator import Simulation
+from photinus.models import optimizers as inners
 from photinus.models.logistic import LogisticStage
 from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule
-from photinus.nodes.coordinator import Coordinator
-from photinus.nodes.program import REST, START, Phase, Program, split
 from photinus.strategies import recipes
 from photinus.strategies.outer import Sgd
 from photinus.strategies.recipes import RECIPES, all_reduce, averaging, iterative_reduce, post_local
+from photinus.training.plan import REST, START, Phase, TrainingPlan, split
 
 WIDTH, CLASSES, EPOCHS = 6, 3, 3.0
 EVEN = {1: (120,), 2: (60, 60), 3: (40, 40, 40), 4: (30, 30, 30, 30), 5: (24, 24, 24, 24, 24)}
@@ -32,7 +32,7 @@ FLAT = Schedule.constant(0.02)
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread():
-    """As a worker has: the bits are those of `Program.threads`."""
+    """As a worker has: the bits are those of `TrainingPlan.threads`."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -104,11 +104,11 @@ class Run:
 
 
 def run_of(phases, shares=EVEN[3], *, cut=None, parts=None, world=None, desk=None, **fields):
-    from photinus.nodes.desk import Desk
+    from photinus.coordinator.callbacks import Callbacks
 
     events, cuts = [], []
-    program = Program(phases=tuple(phases), workers=len(shares), **fields)
-    desk = Desk(emit=events.append, save=cuts.append, **desk or {})
+    program = TrainingPlan(phases=tuple(phases), workers=len(shares), **fields)
+    desk = Callbacks(emit=events.append, save=cuts.append, **desk or {})
     coordinator = Coordinator(program, desk, cut=cut)
     parts = parts or [part_of(rows, program) for rows in rows_of(shares)]
     simulation = Simulation(program, parts, World(**world or {}), coordinator=coordinator)
@@ -151,7 +151,7 @@ def test_it_is_one_training_over_shared_rows_and_beside_rows_set_aside(fields):
 
     def go(until):
         phases = cut_in_two(STAGES["adamw"], until)
-        program = Program(phases=phases, workers=3, **fields)
+        program = TrainingPlan(phases=phases, workers=3, **fields)
         (rows,) = rows_of((sum(shares) + 5,))
         each = [rows] * 3 if program.is_shared else rows_of(shares)
         return run_of(phases, shares, parts=[part_of(r, program) for r in each], **fields).go()
@@ -280,7 +280,7 @@ def test_a_start_without_a_step_is_left_out():
 
 def test_where_rows_stream_a_start_ends_with_a_pass():
     phases = split(net(epochs=4.0), averaging(gradients_until=0.4, every=Steps(3)), 3)
-    program = Program(phases=phases, workers=3)
+    program = TrainingPlan(phases=phases, workers=3)
     parts = [dataclasses.replace(part_of(r, program), passes=1) for r in rows_of(EVEN[3])]
     run = run_of(phases, parts=parts).go()
     examples = [event.examples for event in run.of("PhaseEnded")]
@@ -360,7 +360,7 @@ def test_every_row_is_used_as_often_as_there_are_epochs(name, shares, epochs):
     features = np.stack([numbers, np.zeros_like(numbers)], 1)
     picks = np.split(np.arange(len(numbers)), np.cumsum(shares)[:-1])
     phases = split(stage, agreement, 3)
-    program = Program(phases=phases, workers=3)
+    program = TrainingPlan(phases=phases, workers=3)
     parts = [part_of(Rows.of(features[p], (p % 2).astype(int)), program) for p in picks]
     run = run_of(phases, shares, parts=parts).go()
     used = [stage.seen[row] for row in range(sum(shares))]
@@ -380,7 +380,7 @@ def test_a_slow_workers_rows_are_used_as_often_unless_speed_comes_first(speeds):
         numbers = np.arange(300, dtype="f8")
         features = np.stack([numbers, np.zeros_like(numbers)], 1)
         phases = (Phase(stage=stage, agreement=recipes.downpour(every=Steps(2))),)
-        program = Program(phases=phases, workers=3, share=share)
+        program = TrainingPlan(phases=phases, workers=3, share=share)
         picks = np.split(np.arange(300), 3)
         parts = [part_of(Rows.of(features[p], (p % 2).astype(int)), program) for p in picks]
         run_of(phases, (100,) * 3, parts=parts, world={"step_seconds": speeds}, share=share).go()

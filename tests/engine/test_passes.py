@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from photinus.core.clock import Seconds, Steps
-from photinus.feed.stream import Stream, StreamFeed
+from photinus.data.stream import Stream, StreamFeed
 from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule
-from photinus.nodes.life import Part
 from photinus.report.ledger import audit
-from photinus.run.book import Book
+from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies.outer import Nesterov
 from photinus.strategies.recipes import (
     all_reduce,
@@ -20,6 +19,7 @@ from photinus.strategies.recipes import (
     full_gradient,
     iterative_reduce,
 )
+from photinus.training.worker_loop import Part
 
 RECIPES = {
     "all_reduce": all_reduce(codec="fp32"),
@@ -88,7 +88,7 @@ def test_a_stream_learns_as_rows_in_memory_do(field, tmp_path):
     assert ended.examples == 4 * len(field.features)
     assert len(played.tape.of("PhaseStarted")) == 1
     assert len(played.tape.of("WorkerJoined")) == 4 * 4, "the pass that counts grants no seat"
-    book = Book(tmp_path / "ledger.jsonl", bytes(16))
+    book = LedgerWriter(tmp_path / "ledger.jsonl", bytes(16))
     for op, frame, fields in played.tape.lines:
         book.enter(op, frame, fields)
     book.close()

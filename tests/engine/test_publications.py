@@ -3,7 +3,7 @@
 import pytest
 
 from photinus.core.clock import Steps
-from photinus.engine.faults import Faults
+from photinus.engine.faults.plan import Faults
 from photinus.strategies.recipes import gossip, publish
 
 WAYS = {

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from photinus.core.clock import Steps
-from photinus.nodes.loop import FINGERPRINT_EVERY
 from photinus.strategies.base import GRADIENT, Strategy
 from photinus.strategies.outer import Nesterov
 from photinus.strategies.recipes import all_reduce, averaging
+from photinus.training.loop import FINGERPRINT_EVERY
 
 pytestmark = pytest.mark.numerics
 

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from photinus.core.clock import Seconds, Steps
-from photinus.engine.faults import Faults
+from photinus.engine.faults.plan import Faults
 from photinus.strategies.outer import Adagrad, DelayedNesterov
 from photinus.strategies.recipes import (
     RECIPES,

@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 from photinus.core.errors import DataError, RunFailedError, UsageError
+from photinus.data.checks import RowChecks
 from photinus.engine.base import ArrayData
-from photinus.engine.simulated import SimulatedEngine
-from photinus.engine.spark import FrameData, SparkEngine, frame_of
-from photinus.feed.checks import RowChecks
+from photinus.engine.simulation.engine import SimulatedEngine
+from photinus.engine.spark.engine import FrameData, SparkEngine, frame_of
 
 pytestmark = pytest.mark.spark
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from photinus.core.errors import DataError, NotReadyError, RunFailedError, UsageError
-from photinus.engine.spark_job import (
+from photinus.engine.spark.job import (
     MAX_CLOSURE_BYTES,
     Failures,
     SparkJob,
@@ -19,7 +19,7 @@ from photinus.engine.spark_job import (
     see_through,
     told_by_a_task,
 )
-from photinus.engine.spark_slots import Starving
+from photinus.engine.spark.slots import Starving
 
 
 class Job:
@@ -186,7 +186,7 @@ def test_rows_that_are_refused_before_a_worker_reads_them_end_the_run_at_once():
 def test_a_query_whose_tasks_fail_again_and_again_is_ended(monkeypatch):
     script, session = [], SimpleNamespace(_jsparkSession=None, sparkContext=None)
     job = Job(script, failed=4, lives=True)
-    monkeypatch.setattr("photinus.engine.spark_job.SparkJob", lambda *_: job)
+    monkeypatch.setattr("photinus.engine.spark.job.SparkJob", lambda *_: job)
     with pytest.raises(DataError, match=r"^the rows cannot be read; got ModuleNotFoundError"):
         queried(session, lambda: 1)
     assert script == ["start", "cancel"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from photinus.core.events import RoundClosed
-from photinus.engine.spark import SparkEngine
+from photinus.engine.spark.engine import SparkEngine
 from photinus.transport.credentials import Credentials
 
 pytestmark = pytest.mark.spark

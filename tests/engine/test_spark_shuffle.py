@@ -7,7 +7,7 @@ import pytest
 
 from photinus.core.clock import Steps
 from photinus.core.events import PhaseEnded, Warned, WorkerJoined
-from photinus.engine.spark import FrameData, SparkEngine, frame_of
+from photinus.engine.spark.engine import FrameData, SparkEngine, frame_of
 from photinus.strategies.recipes import all_reduce, averaging
 
 pytestmark = pytest.mark.spark

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from photinus.engine.spark_slots import Absent, held_slots
+from photinus.engine.spark.slots import Absent, held_slots
 
 
 def run_of(workers, slots, events, begun, may_end, application="one"):

@@ -14,7 +14,7 @@ CHECKS = (
     "tests/estimators/test_classifiers.py::test_two_workers_learn_almost_what_one_learns",
     "tests/estimators/test_classifiers.py::test_a_saved_model_is_the_same_without_pickle",
     "tests/fault/test_workers_die.py::test_a_killed_worker_of_spark_takes_its_seat_again",
-    "tests/feed/test_feed_spark.py",
+    "tests/data/test_feed_spark.py",
 )
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -12,12 +12,12 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from photinus.core.clock import Steps
 from photinus.engine.base import ArrayData, Assignment
-from photinus.engine.local import LocalEngine
-from photinus.engine.simulated import SimulatedEngine
-from photinus.engine.spark import SparkEngine
+from photinus.engine.local.engine import LocalEngine
+from photinus.engine.simulation.engine import SimulatedEngine
+from photinus.engine.spark.engine import SparkEngine
 from photinus.models.logistic import LogisticStage
-from photinus.nodes.program import Phase, Program
 from photinus.strategies.recipes import averaging
+from photinus.training.plan import Phase, TrainingPlan
 
 FEATURES = {5_000: (32,), 20_000: (8, 32)}
 """Where OpenBLAS shares a product among threads, by the batch: some of these on any processor."""
@@ -43,7 +43,7 @@ def assignment(features):
     ]
     data = ArrayData(rows, chance.integers(0, 10, len(rows)))
     return Assignment(
-        program=Program(phases=tuple(phases), workers=2), data=data, run=os.urandom(16)
+        program=TrainingPlan(phases=tuple(phases), workers=2), data=data, run=os.urandom(16)
     )
 
 

@@ -13,15 +13,15 @@ import torch
 
 from photinus.core.errors import UsageError
 from photinus.core.events import PhaseEnded, Warned, WorkerJoined
+from photinus.data.rows import Rows
 from photinus.engine.base import part_of
-from photinus.engine.child import Order
-from photinus.engine.faults import Faults
-from photinus.engine.hall import Hall
-from photinus.engine.simulated import SimulatedEngine
-from photinus.feed.rows import Rows
+from photinus.engine.driver_session import DriverSession
+from photinus.engine.faults.plan import Faults
+from photinus.engine.local.worker_main import Order
+from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.report.ledger import audit
-from photinus.run.book import Book
 from photinus.run.job import Job
+from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies.recipes import all_reduce, averaging
 
 pytestmark = pytest.mark.processes
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.processes
 
 def assigned(tiny, folder, epochs, road="torch"):
     program = tiny.program(workers=3, recipes=(all_reduce(owners=3),), epochs=epochs)
-    book, events = Book(folder / "ledger.jsonl", run := os.urandom(16)), []
+    book, events = LedgerWriter(folder / "ledger.jsonl", run := os.urandom(16)), []
     fields = {"emit": events.append, "enter": book.enter, "security": "none", "road": road}
     return tiny.assignment(program, run=run, **fields), book, events
 
@@ -55,7 +55,7 @@ def in_threads(tiny, folder, epochs, faults=None):
         part = part_of(Rows.of(*tiny.data.part(program, slot)), program)
         errand.run(slot, f"only-{slot}", lambda: part)
 
-    with Hall(assignment) as hall:
+    with DriverSession(assignment) as hall:
         errand = hall.errand(faults)
         with ThreadPoolExecutor(3) as pool:
             for future in [pool.submit(work, slot) for slot in range(3)]:
@@ -95,9 +95,11 @@ def test_a_killed_process_is_left_out_of_the_sums_and_comes_back(tiny, tmp_path)
 
     def child(attempt):
         order = pickle.dumps(Order(errand, 1, attempt, *names, None))
-        return subprocess.run([sys.executable, "-m", "photinus.engine.child"], input=order)
+        return subprocess.run(
+            [sys.executable, "-m", "photinus.engine.local.worker_main"], input=order
+        )
 
-    with Hall(assignment) as hall:
+    with DriverSession(assignment) as hall:
         errand = hall.errand(Faults().kill(slot=1, step=40))
         with ThreadPoolExecutor(2) as pool:
             others = [pool.submit(work, slot) for slot in (0, 2)]
@@ -112,7 +114,7 @@ def test_a_killed_process_is_left_out_of_the_sums_and_comes_back(tiny, tmp_path)
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without GPUs")
 def test_nccl_without_a_gpu_ends_the_run_in_a_sentence_before_any_step(tiny, tmp_path):
     assignment, _, events = assigned(tiny, tmp_path, 1.0, road="nccl")
-    with Hall(assignment) as hall:
+    with DriverSession(assignment) as hall:
         part = part_of(Rows.of(*tiny.data.part(assignment.program, 0)), assignment.program)
         hall.errand().run(0, "first", lambda: part)
         with pytest.raises(UsageError, match=r'one for each worker; got 0 GPUs on .*road="torch"'):

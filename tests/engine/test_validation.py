@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from photinus.coordinator.callbacks import Callbacks
+from photinus.coordinator.coordinator import Coordinator
 from photinus.core.clock import Steps
+from photinus.data.base import Batch
 from photinus.engine.base import Assignment, part_of
-from photinus.engine.simulate import Simulation
-from photinus.engine.simulated import SimulatedEngine
-from photinus.engine.world import World
-from photinus.feed.base import Batch
-from photinus.nodes.coordinator import Coordinator
-from photinus.nodes.desk import Desk
+from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.engine import SimulatedEngine
+from photinus.engine.simulation.simulator import Simulation
 from photinus.strategies.recipes import all_reduce, averaging
 
 RECIPES = {"averaging": averaging(every=Steps(5)), "all_reduce": all_reduce(codec="fp32")}
@@ -26,7 +26,7 @@ class Played:
             field.program(recipe, epochs=epochs, lr=lr), validation=0.2, patience=patience
         )
         self.events, self.best, self.saved = [], [], []
-        desk = Desk(emit=self.events.append, best=self.best.append, save=self.saved.append)
+        desk = Callbacks(emit=self.events.append, best=self.best.append, save=self.saved.append)
         picks = [np.arange(slot, len(field.features), 4) for slot in range(4)]
         self.rows = [field.rows(pick) for pick in picks]
         parts = [part_of(rows, program) for rows in self.rows]

@@ -6,12 +6,12 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from photinus.coordinator.coordinator import Coordinator
 from photinus.core.clock import Steps
 from photinus.core.parameters import fingerprint
-from photinus.engine.faults import Faults
-from photinus.engine.simulate import Simulation
-from photinus.nodes.coordinator import Coordinator
-from photinus.nodes.peers import COORDINATOR, Peers
+from photinus.engine.faults.plan import Faults
+from photinus.engine.simulation.simulator import Simulation
+from photinus.protocol.peer_session import COORDINATOR, Peers
 from photinus.strategies.recipes import all_reduce, averaging, gossip, publish
 
 WAYS = {

@@ -9,16 +9,16 @@ import pytest
 from photinus.core.clock import Steps
 from photinus.core.events import PhaseEnded, RoundClosed
 from photinus.core.parameters import TRAINED, Layout, Parameters
+from photinus.data.rows import Rows
 from photinus.engine.base import ArrayData, Assignment
-from photinus.engine.local import LocalEngine
-from photinus.engine.simulated import SimulatedEngine
-from photinus.engine.world import World
-from photinus.feed.rows import Rows
+from photinus.engine.local.engine import LocalEngine
+from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.base import Model, Stage
 from photinus.models.logistic import Descent
-from photinus.nodes.program import Phase, Program
 from photinus.strategies.outer import Adagrad, Sgd
 from photinus.strategies.recipes import downpour
+from photinus.training.plan import Phase, TrainingPlan
 
 WORDS, WIDTH, CLASSES, LENGTH = 2000, 6, 3, 4
 
@@ -78,7 +78,7 @@ def texts():
 
 
 def trained(engine, agreement, workers, **fields):
-    program = Program(phases=(Phase(stage=BagStage(), agreement=agreement),), workers=workers)
+    program = TrainingPlan(phases=(Phase(stage=BagStage(), agreement=agreement),), workers=workers)
     events = []
     assignment = Assignment(
         program=program, data=texts(), run=os.urandom(16), emit=events.append, **fields

@@ -20,10 +20,10 @@ from sklearn.datasets import load_digits
 
 from photinus.core.errors import CheckpointError, DataError, PhotinusError, UsageError
 from photinus.core.settings import to_dict
+from photinus.data.base import Batch
 from photinus.estimators.dbn import DBNClassificationModel, DBNClassifier
 from photinus.estimators.module import TorchClassificationModel, TorchClassifier
 from photinus.estimators.network import Network
-from photinus.feed.base import Batch
 from photinus.models.module import ModuleStage
 
 pytestmark = pytest.mark.spark
@@ -52,7 +52,7 @@ SMALL = {
 LOAD = """
 import sys
 from pyspark.ml import PipelineModel
-from photinus.engine.session import spark_session
+from photinus.engine.spark.session import spark_session
 spark = spark_session(1)
 model = PipelineModel.load(sys.argv[1])
 df = spark.createDataFrame([(2.0, 0.5), (-2.0, 0.5)], ["a", "b"])

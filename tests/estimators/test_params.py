@@ -7,8 +7,8 @@ from photinus.core.errors import UsageError
 from photinus.estimators.dbn import DBNClassifier
 from photinus.estimators.module import TorchClassificationModel, TorchClassifier
 from photinus.estimators.network import Network
+from photinus.estimators.param_table import DBN_ROWS, MODEL_ROWS, MODULE_ROWS
 from photinus.estimators.params import defaults, plain_job
-from photinus.estimators.rows import DBN_ROWS, MODEL_ROWS, MODULE_ROWS
 from photinus.models.dbn import DBN
 from photinus.models.module import ModuleStage
 from photinus.run.job import Job

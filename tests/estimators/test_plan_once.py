@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 from pyspark.ml.feature import StringIndexer, VectorAssembler
 
+from photinus.data.spark import classes_in
 from photinus.estimators.dbn import DBNClassifier
 from photinus.estimators.module import TorchClassifier
-from photinus.feed.spark import classes_in
 
 pytestmark = pytest.mark.spark
 

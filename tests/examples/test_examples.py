@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import photinus
-from photinus.feed.cifar import FILES, RECORD_BYTES
+from photinus.data.cifar import FILES, RECORD_BYTES
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -10,12 +10,12 @@ import pytest
 from rich.console import Console
 
 from photinus.checkpoint.store import Store
+from photinus.coordinator import leases
+from photinus.coordinator.checkpoints import Checkpoints
 from photinus.core.clock import Steps
 from photinus.core.events import CheckpointFailed, CheckpointSaved, RoundClosed, RunEnded
 from photinus.engine.base import ArrayData
 from photinus.models.logistic import LogisticStage
-from photinus.nodes import fence
-from photinus.nodes.vault import Vault
 from photinus.report.journal import read
 from photinus.report.ledger import audit
 from photinus.report.terminal import Terminal
@@ -35,7 +35,7 @@ LINES_FIT = 512 << 10
 def patience(monkeypatch):
     """On a busy machine nobody is lost: that would change the bits."""
     monkeypatch.setattr(jobs, "LEASE_SECONDS", 120.0)
-    monkeypatch.setattr(fence, "RETURN_SECONDS", 120.0)
+    monkeypatch.setattr(leases, "RETURN_SECONDS", 120.0)
 
 
 def room(disk):
@@ -68,13 +68,13 @@ class Filled:
     def __init__(self, disk, left, monkeypatch):
         self.disk, self.left, self.filler = disk, left, None
         self.events, self.changed, self.under_way, self.rounds = [], threading.Condition(), 0, 0
-        save = Vault.save
+        save = Checkpoints.save
 
         def counted(vault, *arguments, **settings):
             self.under_way += 1
             save(vault, *arguments, **settings)
 
-        monkeypatch.setattr(Vault, "save", counted)
+        monkeypatch.setattr(Checkpoints, "save", counted)
 
     def __call__(self, event):
         self.events.append(event)

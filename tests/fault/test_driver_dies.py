@@ -10,11 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from photinus.coordinator import leases, reachability
 from photinus.core.clock import Steps
 from photinus.engine.base import ArrayData
 from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule
-from photinus.nodes import fence, reach
 from photinus.report.journal import read
 from photinus.report.ledger import audit
 from photinus.report.wording import line_of
@@ -37,11 +37,12 @@ import json
 import sys
 from dataclasses import replace
 import numpy as np
-from photinus.nodes import fence, reach
+from photinus.coordinator import leases
+from photinus.coordinator import reachability
 from photinus.core.events import RoundClosed, RunStarted
 from photinus.run import job as jobs
 from photinus.engine.base import ArrayData
-from photinus.engine.local import LocalEngine
+from photinus.engine.local.engine import LocalEngine
 from photinus.run.job import Job
 from photinus.run.train import train
 
@@ -56,7 +57,7 @@ def tell(event):
         print(event.version, flush=True)
 
 folder, plain, rows, patient = sys.argv[1:]
-jobs.LEASE_SECONDS = fence.RETURN_SECONDS = reach.LATE_SECONDS = float(patient)
+jobs.LEASE_SECONDS = leases.RETURN_SECONDS = reachability.LATE_SECONDS = float(patient)
 held = np.load(rows)
 data = ArrayData(held["features"], held["labels"])
 job = Job.from_dict(json.loads(plain))
@@ -120,8 +121,8 @@ def events(folder, kind):
 def patience(monkeypatch):
     """For what runs in this process."""
     monkeypatch.setattr(jobs, "LEASE_SECONDS", PATIENT_SECONDS)
-    monkeypatch.setattr(fence, "RETURN_SECONDS", PATIENT_SECONDS)
-    monkeypatch.setattr(reach, "LATE_SECONDS", PATIENT_SECONDS)
+    monkeypatch.setattr(leases, "RETURN_SECONDS", PATIENT_SECONDS)
+    monkeypatch.setattr(reachability, "LATE_SECONDS", PATIENT_SECONDS)
 
 
 @pytest.mark.usefixtures("patience")

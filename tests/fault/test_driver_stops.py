@@ -33,7 +33,7 @@ import sys
 import numpy as np
 from photinus.core.events import RoundClosed, RunStarted, Warned
 from photinus.engine.base import ArrayData
-from photinus.engine.local import LocalEngine
+from photinus.engine.local.engine import LocalEngine
 from photinus.run.job import Job
 from photinus.run.train import train
 

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+from photinus.coordinator import leases, reachability
 from photinus.core.clock import Steps
 from photinus.core.errors import DataError, RunFailedError, UsageError
 from photinus.core.events import (
@@ -21,12 +22,11 @@ from photinus.core.events import (
     WorkerLost,
 )
 from photinus.engine.base import ArrayData
-from photinus.engine.faults import Faults
-from photinus.engine.local import LocalEngine
-from photinus.engine.simulated import SimulatedEngine
-from photinus.engine.world import World
+from photinus.engine.faults.plan import Faults
+from photinus.engine.local.engine import LocalEngine
+from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.logistic import LogisticStage
-from photinus.nodes import fence, reach
 from photinus.report.ledger import audit
 from photinus.run import job as jobs
 from photinus.run.job import Job, Source
@@ -50,18 +50,19 @@ DRIVER = """
 import json, sys
 import numpy as np
 from photinus.engine.base import ArrayData
-from photinus.engine.faults import Fault, Faults, Lot
-from photinus.engine.local import LocalEngine
-from photinus.engine.simulated import SimulatedEngine
-from photinus.engine.spark import SparkEngine
-from photinus.engine.world import World
-from photinus.nodes import fence, reach
+from photinus.engine.faults.plan import Fault, Faults, Lot
+from photinus.engine.local.engine import LocalEngine
+from photinus.engine.simulation.engine import SimulatedEngine
+from photinus.engine.spark.engine import SparkEngine
+from photinus.engine.simulation.cluster import World
+from photinus.coordinator import leases
+from photinus.coordinator import reachability
 from photinus.run import job as jobs
 from photinus.run.train import train
 
 faults = {faults!r}
 folder, plain, rows = sys.argv[1:]
-jobs.LEASE_SECONDS = fence.RETURN_SECONDS = reach.LATE_SECONDS = {patience}
+jobs.LEASE_SECONDS = leases.RETURN_SECONDS = reachability.LATE_SECONDS = {patience}
 held = np.load(rows)
 job = jobs.Job.from_dict(json.loads(plain))
 engine = dict(
@@ -98,7 +99,7 @@ class Trained:
         self.job = job(engine=engine)
 
     def _spark(self, request, faults):
-        from photinus.engine.spark import SparkEngine
+        from photinus.engine.spark.engine import SparkEngine
 
         return SparkEngine(request.getfixturevalue("spark"), faults)
 
@@ -289,9 +290,9 @@ def test_a_killed_driver_resumes_past_a_flipped_bit_to_the_same_bits(
     notes = [json.loads(line)["kind"] for line in (tmp_path / "diary").read_text().splitlines()]
     assert notes == ["flip_bit", "kill_driver"]
 
-    for module, name in ((jobs, "LEASE_SECONDS"), (fence, "RETURN_SECONDS")):
+    for module, name in ((jobs, "LEASE_SECONDS"), (leases, "RETURN_SECONDS")):
         monkeypatch.setattr(module, name, PATIENT_SECONDS)
-    monkeypatch.setattr(reach, "LATE_SECONDS", PATIENT_SECONDS)
+    monkeypatch.setattr(reachability, "LATE_SECONDS", PATIENT_SECONDS)
     data, told = ArrayData(features, labels), []
     outcome = resume(tmp_path / "run", data, sinks=(told.append,), engine=SimulatedEngine())
     refused = [e.text for e in told if isinstance(e, Warned) and "is refused" in e.text]

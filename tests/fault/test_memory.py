@@ -12,12 +12,12 @@ from photinus.core.clock import Steps
 from photinus.core.errors import RunFailedError
 from photinus.core.events import RoundClosed, Warned, WorkerJoined, WorkerLost
 from photinus.engine.base import Assignment
-from photinus.engine.local import LocalEngine
+from photinus.engine.local.engine import LocalEngine
 from photinus.models.logistic import LogisticStage
-from photinus.nodes.program import Phase, Program
 from photinus.report.ledger import audit
-from photinus.run.book import Book
+from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies.recipes import averaging
+from photinus.training.plan import Phase, TrainingPlan
 
 pytestmark = [pytest.mark.fault, pytest.mark.processes]
 
@@ -90,10 +90,10 @@ def hungry(tiny, tmp_path):
         stage = Hungry(
             features=6, classes=3, batch_size=8, epochs=EPOCHS, folder=str(tmp_path), **fields
         )
-        program = Program(
+        program = TrainingPlan(
             phases=(Phase(stage=stage, agreement=averaging(every=Steps(20))),), workers=2
         )
-        book = Book(run.ledger, key)
+        book = LedgerWriter(run.ledger, key)
         job = Assignment(
             program=program, data=tiny.data, run=key, emit=run.events.append, enter=book.enter
         )

@@ -10,13 +10,13 @@ import pytest
 
 from photinus.core.clock import Steps
 from photinus.core.events import PeersMet, PhaseEnded, RoundClosed, Warned, WorkerJoined
-from photinus.engine.faults import Faults
-from photinus.engine.local import LocalEngine
-from photinus.engine.simulated import SimulatedEngine
+from photinus.engine.faults.plan import Faults
+from photinus.engine.local.engine import LocalEngine
+from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.logistic import LogisticStage
-from photinus.nodes.worker import Worker
+from photinus.protocol.worker_client import Worker
 from photinus.report.ledger import audit
-from photinus.run.book import Book
+from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies.recipes import all_reduce, averaging, gossip, publish
 
 WAYS = (publish(every=Steps(4), exact_every=5), gossip(every=Steps(4), exact_every=5))
@@ -27,7 +27,7 @@ class Run:
 
     def __init__(self, tiny, folder, *, workers=3, epochs=300.0, kills=None, **fields):
         self.path, run = folder / "ledger.jsonl", os.urandom(16)
-        self.book, self.kills, self.events, self.pids = Book(self.path, run), kills, [], {}
+        self.book, self.kills, self.events, self.pids = LedgerWriter(self.path, run), kills, [], {}
         program = tiny.program(workers=workers, recipes=WAYS, epochs=epochs)
         self.assignment = tiny.assignment(
             program, run=run, emit=self.emit, enter=self.book.enter, **fields
@@ -95,7 +95,7 @@ def test_workers_agree_among_themselves_through_a_folder(tiny, tmp_path):
 @pytest.mark.spark
 @pytest.mark.slow
 def test_workers_on_spark_agree_among_themselves(spark, tiny, tmp_path):
-    from photinus.engine.spark import SparkEngine
+    from photinus.engine.spark.engine import SparkEngine
 
     promised(Run(tiny, tmp_path, epochs=60.0).trained(SparkEngine(spark)))
 
@@ -117,7 +117,7 @@ def test_shards_over_tls_give_the_bits_of_one_owner_in_the_simulator(tiny, agree
 
 @pytest.mark.spark
 def test_shards_of_deltas_on_spark_give_the_bits_of_one_owner_in_the_simulator(spark, tiny):
-    from photinus.engine.spark import SparkEngine
+    from photinus.engine.spark.engine import SparkEngine
 
     shards, one = (by_owners(tiny, SHARED_OUT[1], n) for n in (3, 1))
     found = SparkEngine(spark).run(tiny.assignment(shards)).vectors[0]
@@ -155,7 +155,7 @@ def trained_with_a_cut(tiny, folder, agreement, workers, epochs=3.0, **cut):
     fields = {f.name: getattr(phase.stage, f.name) for f in dataclasses.fields(phase.stage)}
     stage = CutOff(**fields, **cut)
     program = dataclasses.replace(program, phases=(dataclasses.replace(phase, stage=stage),))
-    book, events = Book(folder / "ledger.jsonl", run := os.urandom(16)), []
+    book, events = LedgerWriter(folder / "ledger.jsonl", run := os.urandom(16)), []
     assignment = tiny.assignment(program, run=run, emit=events.append, enter=book.enter)
     LocalEngine().run(assignment)
     book.close()

@@ -9,10 +9,10 @@ import pytest
 
 from photinus.core.clock import Steps
 from photinus.core.errors import DataError, NotReadyError
+from photinus.data.checks import RowChecks
+from photinus.data.spool import Budget
 from photinus.engine.base import ArrayData
-from photinus.engine.spark import FrameData, SparkEngine, frame_of
-from photinus.feed.checks import RowChecks
-from photinus.feed.spool import Budget
+from photinus.engine.spark.engine import FrameData, SparkEngine, frame_of
 from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule
 from photinus.report.ledger import audit

@@ -9,7 +9,7 @@ import pytest
 
 from photinus.core.clock import Steps
 from photinus.core.errors import NotReadyError, UsageError
-from photinus.engine.local import LocalEngine
+from photinus.engine.local.engine import LocalEngine
 from photinus.strategies.recipes import averaging
 
 pytestmark = [pytest.mark.fault, pytest.mark.processes]

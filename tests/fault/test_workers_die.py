@@ -11,10 +11,10 @@ import pytest
 from photinus.core.clock import Steps
 from photinus.core.errors import RunFailedError
 from photinus.core.events import RoundClosed, Warned, WorkerJoined, WorkerLost
-from photinus.engine.faults import Faults
-from photinus.engine.local import LocalEngine
+from photinus.engine.faults.plan import Faults
+from photinus.engine.local.engine import LocalEngine
 from photinus.report.ledger import audit
-from photinus.run.book import Book
+from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies.recipes import averaging
 
 pytestmark = pytest.mark.fault
@@ -26,7 +26,7 @@ class Watch:
 
     def __init__(self, tiny, folder, epochs=EPOCHS, lease_seconds=5.0, **fields):
         self.path, self.run = folder / "ledger.jsonl", os.urandom(16)
-        self.book, self.events = Book(self.path, self.run), []
+        self.book, self.events = LedgerWriter(self.path, self.run), []
         self.diary, self.epochs = folder / "diary.jsonl", epochs
         recipe = averaging(every=Steps(20), codec="fp32")
         program = tiny.program(recipes=(recipe,), epochs=epochs, lease_seconds=lease_seconds)
@@ -156,7 +156,7 @@ def test_a_worker_lost_on_a_folders_road_takes_its_seat_again(tiny, tmp_path, ki
 
 @pytest.mark.spark
 def test_a_killed_worker_of_spark_takes_its_seat_again(spark, tiny, tmp_path):
-    from photinus.engine.spark import SparkEngine
+    from photinus.engine.spark.engine import SparkEngine
 
     def engine(faults):
         return SparkEngine(spark, faults)
@@ -169,7 +169,7 @@ def test_a_killed_worker_of_spark_takes_its_seat_again(spark, tiny, tmp_path):
 @pytest.mark.spark
 def test_a_killed_worker_of_spark_loses_its_lease_at_once_on_a_folders_road(spark, tiny, tmp_path):
     """Spark knows of its end; signs of life would be waited for for a minute."""
-    from photinus.engine.spark import SparkEngine
+    from photinus.engine.spark.engine import SparkEngine
 
     with TemporaryDirectory() as road:
         watch = Watch(tiny, tmp_path, epochs=300.0, lease_seconds=60.0, road=road)
@@ -183,7 +183,7 @@ def test_a_killed_worker_of_spark_loses_its_lease_at_once_on_a_folders_road(spar
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 def test_every_fault_that_has_a_name_happens_to_a_worker_of_spark(spark, tiny, tmp_path):
     """One life after the other: spoiled, cut off, frozen, killed; another worker is slow."""
-    from photinus.engine.spark import SparkEngine
+    from photinus.engine.spark.engine import SparkEngine
 
     faults = Faults().slow(slot=0, factor=1.5).nan(slot=1, step=47)
     faults = faults.cut(slot=1, step=107, seconds=3.0, lease=2)

@@ -19,20 +19,20 @@ import pytest
 
 from photinus.checkpoint.folder import RunFolder
 from photinus.checkpoint.mirror import Mirror
-from photinus.cli.submitting import kept
+from photinus.cli.submit import kept
 from photinus.core.addresses import filesystem
 from photinus.core.clock import Steps
 from photinus.core.errors import FencedError
 from photinus.core.events import RoundClosed, RunEnded, RunStarted, Warned, WorkerJoined, WorkerLost
-from photinus.engine import travel
+from photinus.data import mnist
+from photinus.deploy import packaging
 from photinus.engine.base import ArrayData
-from photinus.engine.simulated import SimulatedEngine
-from photinus.feed import mnist
+from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.logistic import LogisticStage
 from photinus.report.journal import read
 from photinus.report.ledger import audit
-from photinus.run.away import fetched
 from photinus.run.job import Job, Source
+from photinus.run.remote_resume import fetched
 from photinus.run.train import resume, train
 from photinus.strategies.recipes import averaging
 
@@ -110,8 +110,8 @@ def on_hdfs(hadoop):
 def archives(hadoop):
     """What a first submit sends."""
     folder = f"{HOME}/.photinus"
-    for parcel in (travel.environment(), travel.jars()):
-        travel.sent(parcel, kept(), folder)
+    for parcel in (packaging.environment(), packaging.jars()):
+        packaging.sent(parcel, kept(), folder)
 
 
 @pytest.fixture

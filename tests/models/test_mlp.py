@@ -5,14 +5,14 @@ import pytest
 import torch
 
 from photinus.core.errors import DataError, UsageError
-from photinus.models import products
+from photinus.models import matmul
+from photinus.models.matmul import PRODUCTS
 from photinus.models.mlp import MLP, Dense
-from photinus.models.products import PRODUCTS
 
 pytestmark = pytest.mark.numerics
 
 SIZES = (6, 9, 7, 3)
-needs_onednn = pytest.mark.skipif(not products._has_onednn(), reason="torch without oneDNN")
+needs_onednn = pytest.mark.skipif(not matmul._has_onednn(), reason="torch without oneDNN")
 EVERY = [pytest.param(p, marks=needs_onednn if p == "onednn" else ()) for p in PRODUCTS]
 
 
@@ -54,7 +54,7 @@ def test_the_backward_pass_is_autograds(kind, rounding):
 def test_dropout_leaves_the_mean_of_the_first_layer_alone():
     model, b = network(dropout=(0.5, 0.0)), batch()
     inputs = torch.from_numpy(np.ones((2000, 6), np.float32))
-    from photinus.models.chance import Bits
+    from photinus.models.random import Bits
 
     read, masks = model._forward(inputs, Bits(0))
     assert masks[0] is not None

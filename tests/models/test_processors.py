@@ -19,7 +19,7 @@ CODE = """
 import hashlib, json
 import numpy as np, torch
 from photinus.core.parameters import TRAINED, Layout
-from photinus.models.inner import TorchInner
+from photinus.models.optimizers import TorchInner
 from photinus.models.schedules import Schedule
 from photinus.strategies.codecs import CODECS, decode, encode
 

@@ -6,16 +6,16 @@ import torch
 from sklearn.neural_network import BernoulliRBM
 
 from photinus.core.errors import DataError, UsageError
-from photinus.models import products
-from photinus.models.chance import Bits
-from photinus.models.inner import Momentum
-from photinus.models.products import PRODUCTS
+from photinus.models import matmul
+from photinus.models.matmul import PRODUCTS
+from photinus.models.optimizers import Momentum
+from photinus.models.random import Bits
 from photinus.models.rbm import RBM, Divergence, first_parameters
 from photinus.models.schedules import Schedule
 
 pytestmark = pytest.mark.numerics
 
-needs_onednn = pytest.mark.skipif(not products._has_onednn(), reason="torch without oneDNN")
+needs_onednn = pytest.mark.skipif(not matmul._has_onednn(), reason="torch without oneDNN")
 EVERY = [pytest.param(p, marks=needs_onednn if p == "onednn" else ()) for p in PRODUCTS]
 
 

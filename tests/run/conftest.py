@@ -5,9 +5,9 @@ import pytest
 
 from photinus.core.clock import Steps
 from photinus.core.events import RoundClosed
+from photinus.data.checks import RowChecks
 from photinus.engine.base import ArrayData
-from photinus.engine.simulated import SimulatedEngine
-from photinus.feed.checks import RowChecks
+from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.logistic import LogisticStage
 from photinus.report.journal import read
 from photinus.run.data import TestRows

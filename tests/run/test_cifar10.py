@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from photinus.core.events import RoundClosed
+from photinus.data.cifar import FILES, RECORD_BYTES
 from photinus.engine.base import ArrayData
-from photinus.feed.cifar import FILES, RECORD_BYTES
 from photinus.run.evaluate import load_trained
 from photinus.run.job import Source
 from photinus.run.presets import preset

@@ -9,7 +9,7 @@ import pytest
 
 from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
-from photinus.engine.world import World
+from photinus.engine.simulation.cluster import World
 from photinus.run.compare import compare
 from photinus.run.job import Source
 from photinus.strategies.recipes import RECIPES, all_reduce, averaging

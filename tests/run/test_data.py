@@ -4,9 +4,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from photinus.core.errors import DataError, UsageError
+from photinus.data import cifar
+from photinus.data.spark import partitioned
 from photinus.engine.base import ArrayData
-from photinus.feed import cifar
-from photinus.feed.spark import partitioned
 from photinus.models.dbn import DBN
 from photinus.models.logistic import LogisticStage
 from photinus.models.module import ModuleStage

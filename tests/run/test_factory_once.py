@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from photinus.core.clock import Steps
+from photinus.data.checks import RowChecks
 from photinus.engine.base import ArrayData
-from photinus.engine.local import LocalEngine
-from photinus.feed.checks import RowChecks
+from photinus.engine.local.engine import LocalEngine
 from photinus.models.module import ModuleStage
 from photinus.run.data import TestRows
 from photinus.run.evaluate import load_trained, measure

@@ -18,9 +18,9 @@ from photinus.core.errors import (
 )
 from photinus.core.events import Log, RoundClosed
 from photinus.engine.base import ArrayData
-from photinus.engine.faults import Faults
-from photinus.engine.simulated import SimulatedEngine
-from photinus.engine.world import World
+from photinus.engine.faults.plan import Faults
+from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.models.logistic import LogisticStage
 from photinus.models.module import ModuleStage
@@ -194,7 +194,7 @@ def test_ctrl_c_is_journaled_as_a_stop(small, tmp_path, events, breaking):
 
 
 def test_the_workers_log_lines_are_kept_by_slot(small, tmp_path):
-    from photinus.engine.simulated import SimulatedEngine
+    from photinus.engine.simulation.engine import SimulatedEngine
 
     class Talking(SimulatedEngine):
         def run(self, assignment):
@@ -206,7 +206,7 @@ def test_the_workers_log_lines_are_kept_by_slot(small, tmp_path):
 
 
 def test_a_log_line_that_cannot_be_written_ends_no_run_and_is_told(small, tmp_path, events):
-    from photinus.engine.simulated import SimulatedEngine
+    from photinus.engine.simulation.engine import SimulatedEngine
 
     class Talking(SimulatedEngine):
         def run(self, assignment):

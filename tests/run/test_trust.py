@@ -10,9 +10,9 @@ from photinus.cli.main import main
 from photinus.core.errors import UsageError
 from photinus.models.logistic import LogisticStage
 from photinus.models.module import ModuleStage
-from photinus.run.away import job_in
 from photinus.run.evaluate import load_trained, measure
 from photinus.run.job import Job, Source, read_job
+from photinus.run.remote_resume import job_in
 from photinus.run.train import new_folder, resume, train
 
 CODE = """

@@ -72,7 +72,7 @@ class Keeps(Worker):
         return after
 
 
-class Owner:
+class ParameterServer:
     def __init__(self, inner):
         self.inner = inner
 
@@ -80,7 +80,7 @@ class Owner:
         return getattr(self.inner, name)
 
 
-class Hasty(Owner):
+class Hasty(ParameterServer):
     """Agrees when the first is ready."""
 
     def receive(self, slot, message, members, state):
@@ -89,7 +89,7 @@ class Hasty(Owner):
         return self.inner.receive(slot, message, members, state)
 
 
-class Stubborn(Owner):
+class Stubborn(ParameterServer):
     """Waits for the dead."""
 
     def close(self, members, state):

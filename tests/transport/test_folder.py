@@ -13,10 +13,10 @@ import pytest
 from photinus.core.errors import AuthenticationError, LinkLostError, NotReadyError, UsageError
 from photinus.transport import folder
 from photinus.transport.credentials import Credentials
+from photinus.transport.filesystems import LocalPlace, place_of
 from photinus.transport.folder import SCHEME, FolderLink, FolderListener
 from photinus.transport.frames import Frame
 from photinus.transport.link import check_link
-from photinus.transport.places import LocalPlace, place_of
 
 KEYS = Credentials.make(bytes(16))
 

@@ -16,7 +16,7 @@ from photinus.core.errors import (
 )
 from photinus.transport.credentials import Credentials, WorkerKey
 from photinus.transport.frames import Frame, encode
-from photinus.transport.pace import Pace
+from photinus.transport.rate_limit import Pace
 from photinus.transport.serve import TcpListener
 from photinus.transport.tcp import TcpLink, local_host, parse_address
 from photinus.transport.wire import Limits

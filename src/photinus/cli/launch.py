@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from photinus.cli.main import main
-from photinus.cli.training import begin, go_on, job_of
+from photinus.cli.train import begin, go_on, job_of
 from photinus.core.errors import RunFailedError
 from photinus.core.factories import code_names
 
@@ -67,7 +67,7 @@ def launch(address: str, *said: str) -> None:
     Raises:
         RunFailedError: the earlier attempt was not lost: it ended by itself.
     """
-    from photinus.run.away import how_it_ended, mirrored
+    from photinus.run.remote_resume import how_it_ended, mirrored
 
     job = next((word for word in said if word.endswith(".toml")), "")
     application, attempt = attempt_of(os.environ.get("CONTAINER_ID", ""))

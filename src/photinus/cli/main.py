@@ -11,12 +11,12 @@ from typing import Final
 import click
 
 from photinus import __version__
-from photinus.cli.comparing import compare
-from photinus.cli.looking import audit, evaluate, report
-from photinus.cli.readiness import doctor
-from photinus.cli.submitting import submit
-from photinus.cli.training import demo, train
-from photinus.cli.watching import StoppedError, is_debugging
+from photinus.cli.compare import compare
+from photinus.cli.doctor import doctor
+from photinus.cli.report import audit, evaluate, report
+from photinus.cli.submit import submit
+from photinus.cli.train import demo, train
+from photinus.cli.watch import StoppedError, is_debugging
 from photinus.core.errors import NotReadyError, PhotinusError, UsageError
 from photinus.core.signals import interruptible
 

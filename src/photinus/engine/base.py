@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from photinus.coordinator.callbacks import Callbacks, wait_for_them
+from photinus.coordinator.coordinator import Result
 from photinus.core.errors import UsageError
 from photinus.core.events import Event
 from photinus.core.seeds import generator
 from photinus.core.settings import Limit, above, at_least, one_of, validate, whole
-from photinus.feed.arrays import PartitionFeed
-from photinus.feed.base import Array
-from photinus.feed.checks import RowChecks, Sieve
-from photinus.feed.rows import Rows, span_of
-from photinus.feed.shared import SharedFeed
-from photinus.feed.skew import label_counts
-from photinus.nodes.coordinator import Result
-from photinus.nodes.cuts import Cut
-from photinus.nodes.desk import Desk, wait_for_them
-from photinus.nodes.life import Part
-from photinus.nodes.program import Program
+from photinus.data.arrays import PartitionFeed
+from photinus.data.base import Array
+from photinus.data.checks import RowChecks, Sieve
+from photinus.data.rows import Rows, span_of
+from photinus.data.shared import SharedFeed
+from photinus.data.skew import label_counts
+from photinus.training.plan import TrainingPlan
+from photinus.training.snapshots import Cut
+from photinus.training.worker_loop import Part
 from photinus.transport.frames import Frame
 
 __all__ = [
@@ -74,7 +74,7 @@ class ArrayData:
             object.__setattr__(self, "labels", native(self.labels))
         validate(self)
 
-    def part(self, program: Program, slot: int) -> tuple[Array, Array | None]:
+    def part(self, program: TrainingPlan, slot: int) -> tuple[Array, Array | None]:
         """Returns one slot's rows: a share of a permutation that the seed gives, or all rows."""
         labels = None if self.labels is None else _of_one_kind(self.labels)
         if program.is_shared:
@@ -82,14 +82,14 @@ class ArrayData:
         mine = self.numbers(program, slot)
         return self.features[mine], None if labels is None else labels[mine]
 
-    def numbers(self, program: Program, slot: int) -> NDArray[np.int64]:
+    def numbers(self, program: TrainingPlan, slot: int) -> NDArray[np.int64]:
         """Returns the numbers of one slot's rows [m] in `features`."""
         if program.is_shared:
             return np.arange(len(self.features))
         order = generator(program.seed, "deal").permutation(len(self.features))
         return np.sort(np.array_split(order, program.workers)[slot])
 
-    def checked(self, program: Program) -> ArrayData:
+    def checked(self, program: TrainingPlan) -> ArrayData:
         """Returns the rows that pass their checks.
 
         Raises:
@@ -140,7 +140,7 @@ def native(rows: Array) -> Array:
     return rows.astype(rows.dtype.newbyteorder("="), copy=False)
 
 
-def trained_in(program: Program) -> str:
+def trained_in(program: TrainingPlan) -> str:
     """Returns the type of the numbers that a program trains on: float32 or float64."""
     return program.build(0, ()).parameters.layout.dtype
 
@@ -151,7 +151,7 @@ def _of_one_kind(labels: Array) -> Array:
     return labels.astype(np.int64 if is_whole else np.float64, copy=False)
 
 
-def part_of(rows: Rows, program: Program) -> Part:
+def part_of(rows: Rows, program: TrainingPlan) -> Part:
     """Returns a worker's part: its own rows, or its share of rows that all can read."""
     if program.validation:
         rows, held = rows.parted(program.validation)
@@ -169,7 +169,7 @@ def part_of(rows: Rows, program: Program) -> Part:
 class Assignment:
     """A program, its data, and where everything goes that is not its result."""
 
-    program: Program
+    program: TrainingPlan
     data: Any
     """ArrayData, or what the engine reads besides."""
     run: bytes
@@ -229,9 +229,9 @@ class Assignment:
             advice=wait_for_them,
         )
 
-    def desk(self) -> Desk:
+    def desk(self) -> Callbacks:
         """Returns the coordinator's desk."""
-        return Desk(
+        return Callbacks(
             run=self.run,
             term=self.term,
             emit=self.emit,

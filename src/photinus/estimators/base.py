@@ -25,17 +25,17 @@ from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
 from photinus.core.errors import DataError, UsageError
 from photinus.core.settings import unknown_name
-from photinus.engine.session import is_connect
-from photinus.engine.spark import FrameData, SparkEngine, check_slots, free_slots
-from photinus.engine.spark_job import queried
+from photinus.data.checks import RowChecks
+from photinus.data.spark import classes_in, columns, once, one_column, selected, shape_of
+from photinus.engine.spark.engine import FrameData, SparkEngine, check_slots, free_slots
+from photinus.engine.spark.job import queried
+from photinus.engine.spark.session import is_connect
 from photinus.estimators.network import Network, layer_reader, predictor
+from photinus.estimators.param_table import MODEL_ROWS, Row
 from photinus.estimators.params import defaults, plain_job, with_params
 from photinus.estimators.persist import NetworkReader, NetworkWriter, ParamsReader, ParamsWriter
-from photinus.estimators.rows import MODEL_ROWS, Row
 from photinus.estimators.scoring import scorer
 from photinus.estimators.summary import Evaluation, TrainingSummary
-from photinus.feed.checks import RowChecks
-from photinus.feed.spark import classes_in, columns, once, one_column, selected, shape_of
 from photinus.models.dbn import DBN
 from photinus.report.interval import error_interval
 from photinus.report.journal import read
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from torch import nn
 
-    from photinus.feed.arrow import ColumnSpec
+    from photinus.data.arrow import ColumnSpec
     from photinus.run.evaluate import Draft
 
 __all__ = ["NetworkClassificationModel", "NetworkClassifier"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from photinus.data.arrow import ColumnSpec
 from photinus.estimators.base import NetworkClassificationModel, NetworkClassifier
+from photinus.estimators.param_table import DBN_ROWS
 from photinus.estimators.params import with_params
-from photinus.estimators.rows import DBN_ROWS
-from photinus.feed.arrow import ColumnSpec
 from photinus.models.dbn import DBN
 from photinus.run.evaluate import Draft
 from photinus.run.job import Job

@@ -9,11 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from photinus.coordinator.callbacks import Callbacks
+from photinus.coordinator.task_server import UnitOwner, Units
 from photinus.core.errors import UsageError
 from photinus.core.events import Event
 from photinus.core.parameters import Vector
 from photinus.core.settings import one_of, whole
-from photinus.engine.spark_units import (
+from photinus.engine.spark.task_runner import (
     Parts,
     coded,
     loaded,
@@ -22,11 +24,9 @@ from photinus.engine.spark_units import (
     parts_of_rdd,
     run_units,
 )
-from photinus.estimators.outline import changed, filled, sketched
-from photinus.nodes.desk import Desk
-from photinus.nodes.parcel import packed, unpacked
-from photinus.nodes.units import UnitOwner, Units
-from photinus.run.book import Book
+from photinus.estimators.serialization import changed, filled, sketched
+from photinus.protocol.serialization import packed, unpacked
+from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies.outer import Adagrad
 
 if TYPE_CHECKING:
@@ -105,13 +105,13 @@ class DeepDist:
         self._security, self._emit = security, emit or logged
         self._folder = None if folder is None else Path(folder)
         self._run, self._term = secrets.token_bytes(16), 0
-        self._book: Book | None = None
+        self._book: LedgerWriter | None = None
         self._is_open = False
 
     def __enter__(self) -> Self:
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._book = Book(self._folder / "ledger.jsonl", self._run)
+            self._book = LedgerWriter(self._folder / "ledger.jsonl", self._run)
         self._is_open = True
         return self
 
@@ -175,7 +175,7 @@ class DeepDist:
     def _owner(self, partitions: int, rule: _Server) -> UnitOwner:
         """Returns who speaks for one epoch: a term of its own."""
         self._term += 1
-        desk = Desk(run=self._run, term=self._term, emit=self._emit)
+        desk = Callbacks(run=self._run, term=self._term, emit=self._emit)
         if self._book is not None:
             desk = replace(desk, enter=self._book.enter)
         return UnitOwner(Units(count=partitions), rule, desk)

@@ -9,13 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from photinus.coordinator.callbacks import Callbacks
+from photinus.coordinator.task_server import UnitOwner, Units
 from photinus.core.errors import NotReadyError, UsageError
 from photinus.core.events import Event
 from photinus.core.parameters import Vector
 from photinus.core.settings import one_of, whole
-from photinus.engine.spark import check_slots, slots_of
-from photinus.engine.spark_job import queried
-from photinus.engine.spark_units import (
+from photinus.data.base import Batch
+from photinus.data.checks import RowChecks, Sieve
+from photinus.data.rows import Rows, scaled
+from photinus.data.spark import columns, partitioned
+from photinus.data.spool import Budget, gather
+from photinus.engine.spark.engine import check_slots, slots_of
+from photinus.engine.spark.job import queried
+from photinus.engine.spark.task_runner import (
     Work,
     check_classic,
     coded,
@@ -24,20 +31,13 @@ from photinus.engine.spark_units import (
     parts_of_frame,
     run_units,
 )
-from photinus.feed.base import Batch
-from photinus.feed.checks import RowChecks, Sieve
-from photinus.feed.rows import Rows, scaled
-from photinus.feed.spark import columns, partitioned
-from photinus.feed.spool import Budget, gather
-from photinus.nodes.desk import Desk
-from photinus.nodes.parcel import packed, unpacked
-from photinus.nodes.units import UnitOwner, Units
-from photinus.run.book import Book
+from photinus.protocol.serialization import packed, unpacked
+from photinus.run.ledger_writer import LedgerWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from photinus.feed.arrow import ColumnSpec
+    from photinus.data.arrow import ColumnSpec
 
 __all__ = ["Iterated", "iterate"]
 
@@ -128,10 +128,10 @@ def iterate(
     with ExitStack() as stack:
         sent = spark.sparkContext.broadcast(coded(compute))
         stack.callback(sent.destroy)
-        desk = Desk(run=run, emit=emit or logged)
+        desk = Callbacks(run=run, emit=emit or logged)
         if folder is not None:
             Path(folder).mkdir(parents=True, exist_ok=True)
-            book = Book(Path(folder) / "ledger.jsonl", run)
+            book = LedgerWriter(Path(folder) / "ledger.jsonl", run)
             stack.callback(book.close)
             desk = replace(desk, enter=book.enter)
         units = Units(count=count, together=True, unit="worker", work="compute", taking="update")

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from photinus.core.errors import UsageError
+from photinus.data.arrow import ColumnSpec
 from photinus.estimators.base import NetworkClassificationModel, NetworkClassifier
+from photinus.estimators.param_table import MODULE_ROWS
 from photinus.estimators.params import with_params
-from photinus.estimators.rows import MODULE_ROWS
-from photinus.feed.arrow import ColumnSpec
 from photinus.models.module import ModuleStage
 from photinus.run.evaluate import Draft
 from photinus.run.job import Job

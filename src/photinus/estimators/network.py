@@ -18,8 +18,8 @@ from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
 from photinus.core.settings import from_dict
 from photinus.core.threads import use_threads
-from photinus.feed.base import Array
-from photinus.feed.rows import scaled
+from photinus.data.base import Array
+from photinus.data.rows import scaled
 from photinus.models.dbn import DBN
 from photinus.models.module import ModuleModel, ModuleStage
 from photinus.run.job import MODELS

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pyspark.ml.param import Param, Params
 
-from photinus.estimators.rows import Row, same
+from photinus.estimators.param_table import Row, same
 from photinus.run.job import Job
 
 __all__ = ["defaults", "plain_job", "with_params"]
@@ -54,7 +54,7 @@ def plain_job(rows: tuple[Row, ...], values: Mapping[str, Any]) -> dict[str, Any
     """Returns Params as a plain job, for `Job.from_dict`.
 
     Example:
-        >>> from photinus.estimators.rows import DBN_ROWS
+        >>> from photinus.estimators.param_table import DBN_ROWS
         >>> plain_job(DBN_ROWS, {"numWorkers": 2, "preTrainEpochs": 3.0, "labelCol": "y"})
         {'workers': 2, 'model': {'pretraining': {'epochs': 3.0}}}
     """

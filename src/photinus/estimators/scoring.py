@@ -13,7 +13,7 @@ from pyspark.ml.model_cache import ModelCache
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
-from photinus.feed.base import Array
+from photinus.data.base import Array
 
 __all__ = ["scorer"]
 

@@ -24,7 +24,7 @@ from photinus.core.parameters import (
 )
 
 if TYPE_CHECKING:
-    from photinus.models.inner import Inner
+    from photinus.models.optimizers import Inner
 
 __all__ = ["Batch", "Model", "Stage", "check_model"]
 

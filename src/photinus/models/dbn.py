@@ -30,10 +30,10 @@ from photinus.core.settings import (
     whole,
 )
 from photinus.models.base import Stage
-from photinus.models.inner import OPTIMIZERS, Inner, Momentum, TorchInner, preload, usual_rate
 from photinus.models.losses import CLASSES, LOSSES
+from photinus.models.matmul import PRECISIONS, PRODUCTS, resolve
 from photinus.models.mlp import MLP, Dense
-from photinus.models.products import PRECISIONS, PRODUCTS, resolve
+from photinus.models.optimizers import OPTIMIZERS, Inner, Momentum, TorchInner, preload, usual_rate
 from photinus.models.rbm import RBM, Divergence, first_parameters, rbm_layout
 from photinus.models.schedules import SCHEDULE, Schedule
 

@@ -15,7 +15,7 @@ from photinus.core.errors import DataError
 from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
 from photinus.core.settings import above, at_least, one_of, validate, whole
 from photinus.models.base import Batch, Model, Stage
-from photinus.models.inner import Inner
+from photinus.models.optimizers import Inner
 from photinus.models.tensors import rows_of
 
 __all__ = ["Descent", "LogisticModel", "LogisticStage"]

@@ -20,9 +20,9 @@ from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
 from photinus.core.seeds import generator
 from photinus.core.settings import Limit, between, one_of, validate
 from photinus.models.base import Batch, Model
-from photinus.models.chance import Bits
 from photinus.models.losses import count_errors, loss_named, target_for
-from photinus.models.products import PRODUCTS, dtype_of, linear, outer
+from photinus.models.matmul import PRODUCTS, dtype_of, linear, outer
+from photinus.models.random import Bits
 from photinus.models.tensors import Rooms, rows_of, tensor_of
 
 __all__ = ["MLP", "Dense", "Vectors", "mlp_layout"]

@@ -16,11 +16,11 @@ from photinus.core.errors import DataError, UsageError
 from photinus.core.factories import code_named
 from photinus.core.parameters import FLOATS, INTEGERS, TRAINED, Layout, Parameters, Vector
 from photinus.core.settings import Limit, above, between, one_of, unknown_name, validate, whole
+from photinus.models.autotune import MEMORIES, PRECISIONS, fastest, laid_out
 from photinus.models.average import Average, average_layout
 from photinus.models.base import Batch, Model, Stage
-from photinus.models.fastest import MEMORIES, PRECISIONS, fastest, laid_out
-from photinus.models.inner import OPTIMIZERS, Inner, TorchInner, preload, usual_rate
 from photinus.models.losses import LOSSES, count_errors, loss_named, target_for
+from photinus.models.optimizers import OPTIMIZERS, Inner, TorchInner, preload, usual_rate
 from photinus.models.schedules import LR_SCALES, SCHEDULE, Schedule, follow_batch
 from photinus.models.tensors import tensor_of
 

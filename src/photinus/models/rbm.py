@@ -24,8 +24,8 @@ from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
 from photinus.core.seeds import generator
 from photinus.core.settings import Limit, one_of, validate, whole
 from photinus.models.base import Batch, Model
-from photinus.models.chance import Bits
-from photinus.models.products import PRODUCTS, dtype_of, linear, outer
+from photinus.models.matmul import PRODUCTS, dtype_of, linear, outer
+from photinus.models.random import Bits
 from photinus.models.tensors import Rooms, rows_of
 
 __all__ = ["RBM", "Divergence", "first_parameters", "rbm_layout"]

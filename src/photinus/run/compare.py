@@ -13,8 +13,8 @@ from typing import Any
 from photinus.core.errors import PhotinusError, UsageError
 from photinus.core.events import Event, PhaseEnded, PhaseStarted, RoundClosed
 from photinus.engine.base import Engine
-from photinus.engine.simulated import SimulatedEngine
-from photinus.engine.world import World
+from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.report.comparison import Compared, comparison_page
 from photinus.run.data import TestRows, read_test, read_train
 from photinus.run.job import Job

@@ -11,16 +11,16 @@ import numpy as np
 
 from photinus.core.addresses import filesystem, is_address, on_disk
 from photinus.core.errors import DataError, NotReadyError, UsageError
+from photinus.data import cifar, mnist
+from photinus.data.base import Array
+from photinus.data.checks import RowChecks, Sieve
+from photinus.data.rows import scaled
 from photinus.engine.base import ArrayData, check_arrays, native
-from photinus.feed import cifar, mnist
-from photinus.feed.base import Array
-from photinus.feed.checks import RowChecks, Sieve
-from photinus.feed.rows import scaled
 from photinus.models.dbn import DBN
 from photinus.models.logistic import LogisticStage
 from photinus.models.tensors import wrong_width
 from photinus.run.job import Job, Source, classes_of
-from photinus.transport.places import check_reached
+from photinus.transport.filesystems import check_reached
 
 __all__ = ["TestRows", "check_fit", "check_test", "limited", "read_test", "read_train"]
 
@@ -150,9 +150,9 @@ def check_fit(model: Any, rows: Any, like: Any = None) -> None:  # noqa: ANN401 
 
 
 def _cifar_frame(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameData
-    from photinus.engine.session import spark_session
-    from photinus.engine.spark import FrameData
-    from photinus.feed.spark import cifar_frame
+    from photinus.data.spark import cifar_frame
+    from photinus.engine.spark.engine import FrameData
+    from photinus.engine.spark.session import spark_session
 
     frame = cifar_frame(spark_session(job.workers), source.path)
     return FrameData(
@@ -166,8 +166,8 @@ def _cifar_frame(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameData
 
 
 def _frame(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameData
-    from photinus.engine.session import spark_session
-    from photinus.engine.spark import FrameData
+    from photinus.engine.spark.engine import FrameData
+    from photinus.engine.spark.session import spark_session
 
     spark = spark_session(job.workers)
     try:
@@ -193,7 +193,7 @@ def _table(source: Source, path: str) -> tuple[Array, Array | None]:
         import pyarrow.dataset as ds
     except ImportError:
         raise NotReadyError("pyarrow is not installed", do="pip install pyarrow") from None
-    from photinus.feed.arrow import BINARY, LIST, NUMERIC, ColumnSpec, arrays
+    from photinus.data.arrow import BINARY, LIST, NUMERIC, ColumnSpec, arrays
 
     system, place = filesystem(path) if is_address(path) else (None, str(on_disk(path)))
     if not (system.exists(place) if system else Path(place).exists()):

@@ -11,13 +11,13 @@ import numpy as np
 
 from photinus.checkpoint.export import load_model, save_model, tensors_from_state_dict
 from photinus.checkpoint.origin import Trust
+from photinus.coordinator.coordinator import Result
 from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
 from photinus.core.settings import to_dict
-from photinus.feed.base import Batch
+from photinus.data.base import Batch
 from photinus.models.base import Model, Stage
 from photinus.models.dbn import DBN
-from photinus.nodes.coordinator import Result
 from photinus.report.interval import error_interval
 from photinus.report.picture import pack
 from photinus.run.data import TestRows, check_fit, check_test

@@ -28,13 +28,12 @@ from photinus.models.base import Stage
 from photinus.models.dbn import DBN
 from photinus.models.logistic import LogisticStage
 from photinus.models.module import ModuleStage
-from photinus.nodes.fence import LEASE_SECONDS
-from photinus.nodes.program import FASTEST, ROWS, Program, split
 from photinus.strategies.agreement import Agreement
 from photinus.strategies.base import GRADIENT
 from photinus.strategies.guard import AUTO
 from photinus.strategies.own import Own
 from photinus.strategies.recipes import averaging, from_plain, to_plain
+from photinus.training.plan import FASTEST, LEASE_SECONDS, ROWS, TrainingPlan, split
 
 __all__ = ["ENGINES", "MIN_BANDWIDTH", "MODELS", "Job", "Source", "classes_of", "read_job"]
 
@@ -284,7 +283,7 @@ class Job:
         is_layer = phase.startswith("rbm")
         return self.strategies.get("pretraining", self.strategy) if is_layer else self.strategy
 
-    def program(self) -> Program:
+    def program(self) -> TrainingPlan:
         """Returns what the workers run."""
         stages = self.resolved()._plain_stages()
         phases = [
@@ -292,7 +291,7 @@ class Job:
             for stage in (stages[-1:] if self.start else stages)
             for phase in split(stage, self._agreement(stage.name), self.workers)
         ]
-        return Program(
+        return TrainingPlan(
             phases=tuple(phases),
             workers=self.workers,
             seed=self.seed,

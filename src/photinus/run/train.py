@@ -18,6 +18,8 @@ from photinus.checkpoint.files import checked_name
 from photinus.checkpoint.folder import RunFolder
 from photinus.checkpoint.mirror import Mirror
 from photinus.checkpoint.origin import Trust
+from photinus.coordinator.checkpoints import Checkpoints
+from photinus.coordinator.coordinator import Result
 from photinus.core.errors import PhotinusError, RunFailedError, UsageError
 from photinus.core.events import (
     CheckpointFailed,
@@ -33,19 +35,24 @@ from photinus.core.parameters import Vector
 from photinus.core.signals import interruptible
 from photinus.core.threads import threads_held
 from photinus.engine.base import Assignment, Engine
-from photinus.nodes.coordinator import Result
-from photinus.nodes.cuts import Cut
-from photinus.nodes.program import Program
-from photinus.nodes.vault import Vault
 from photinus.report import page
 from photinus.report.journal import Journal
 from photinus.report.thinned import Thinned
-from photinus.run.away import folder_name, how_it_ended, placed, save_job, saved_job, send_all
-from photinus.run.book import Book
 from photinus.run.data import TestRows, check_fit, check_test, limited, read_test, read_train
 from photinus.run.evaluate import Draft, first_parameters, measured, save_trained
 from photinus.run.job import Job, classes_of
+from photinus.run.ledger_writer import LedgerWriter
 from photinus.run.norms import with_rows_to_normalize
+from photinus.run.remote_resume import (
+    folder_name,
+    how_it_ended,
+    placed,
+    save_job,
+    saved_job,
+    send_all,
+)
+from photinus.training.plan import TrainingPlan
+from photinus.training.snapshots import Cut
 
 __all__ = [
     "Outcome",
@@ -208,14 +215,14 @@ def new_folder(name: str) -> Path:
 def engine_of(name: str) -> Engine:
     """Returns the engine of that name."""
     if name == "spark":
-        from photinus.engine.spark import SparkEngine
+        from photinus.engine.spark.engine import SparkEngine
 
         return SparkEngine()
     if name == "local":
-        from photinus.engine.local import LocalEngine
+        from photinus.engine.local.engine import LocalEngine
 
         return LocalEngine()
-    from photinus.engine.simulated import SimulatedEngine
+    from photinus.engine.simulation.engine import SimulatedEngine
 
     return SimulatedEngine()
 
@@ -238,10 +245,10 @@ class _Run:
         self.term = place.claim_term({"run": run.hex(), "job": job.name})
         if mirror is not None:
             mirror.claim(self.term)
-        self._journal, self._book = Journal(place.events), Book(place.ledger, run)
+        self._journal, self._book = Journal(place.events), LedgerWriter(place.ledger, run)
         self._thinned = Thinned(self._journal.write)
         self._fingerprint = _fingerprint(job)
-        self.vault = Vault(
+        self.vault = Checkpoints(
             place.checkpoints,
             self._fingerprint,
             self.emit,
@@ -332,7 +339,7 @@ class _Run:
         address = "" if self.mirror is None else self.mirror.address
         return Outcome(self.place.path, result.vectors[-1], metrics, interval, address)
 
-    def _check_applied(self, program: Program, cut: Cut | None) -> None:
+    def _check_applied(self, program: TrainingPlan, cut: Cut | None) -> None:
         """Refuses a result in which a phase has learnt nothing, since nothing was applied."""
         for number, phase in enumerate(program.phases):
             is_begun = cut is not None and (cut.phase, bool(cut.applied)) >= (number, True)
@@ -355,7 +362,7 @@ class _Run:
             check_fit(model, test, like=data)
         return data, test
 
-    def _assignment(self, program: Program, data: Any, cut: Cut | None) -> Assignment:  # noqa: ANN401
+    def _assignment(self, program: TrainingPlan, data: Any, cut: Cut | None) -> Assignment:  # noqa: ANN401
         return Assignment(
             program=program,
             data=data,

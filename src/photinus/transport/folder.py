@@ -22,9 +22,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from photinus.core.errors import AuthenticationError, FrameError, LinkError, LinkLostError
 from photinus.transport.credentials import Credentials, WorkerKey
+from photinus.transport.filesystems import Place, place_of
 from photinus.transport.frames import Decoder, Frame, encode
 from photinus.transport.link import Gone, Hear, Link, Listener, Peer
-from photinus.transport.places import Place, place_of
 from photinus.transport.refusals import OnRefused, Refusals
 
 __all__ = ["SCHEME", "FolderLink", "FolderListener", "FolderPeer"]

@@ -19,7 +19,7 @@ from time import monotonic
 from photinus.core.errors import AuthenticationError, FrameError, LinkLostError
 from photinus.core.settings import above, validate, whole
 from photinus.transport.frames import PIECE_BYTES, Decoder, Frame
-from photinus.transport.pace import BURST_BYTES, Pace
+from photinus.transport.rate_limit import BURST_BYTES, Pace
 
 __all__ = ["Inlet", "Limits", "Wire", "admit", "greet"]
 

@@ -15,11 +15,11 @@ import pytest
 from photinus.core.clock import Steps
 from photinus.core.events import RoundClosed, WorkerJoined
 from photinus.engine.base import ArrayData
-from photinus.engine.faults import Faults
+from photinus.engine.faults.plan import Faults
 from photinus.models.logistic import LogisticStage
-from photinus.nodes.program import Phase, Program
 from photinus.report.journal import read
 from photinus.strategies.recipes import averaging
+from photinus.training.plan import Phase, TrainingPlan
 
 PHOTINUS = (sys.executable, "-c", "from photinus.cli.main import main; main()")
 JOB = """
@@ -46,7 +46,7 @@ ROWS, BATCH, FACTOR = 2_000, 20, 15.0
 def long_program(epochs, workers):
     stage = LogisticStage(features=50, classes=10, epochs=epochs, batch_size=BATCH, lr=0.05)
     agreement = averaging(every=Steps(10), codec="fp32")
-    return Program(phases=(Phase(stage=stage, agreement=agreement),), workers=workers)
+    return TrainingPlan(phases=(Phase(stage=stage, agreement=agreement),), workers=workers)
 
 
 def long_data():

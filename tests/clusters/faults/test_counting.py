@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from photinus.core.clock import Steps
-from photinus.engine.faults import Faults
-from photinus.run.book import Book
+from photinus.engine.faults.plan import Faults
+from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies.outer import Sgd
 from photinus.strategies.recipes import averaging, downpour
 
@@ -48,7 +48,7 @@ class Counting:
         self.cluster, self.driver = field
         self.name = f"{name}-{recipe}"
         self.trial = Trial(RECIPES[recipe], folder, workers=2, epochs=EPOCHS)
-        book = Book(folder / "unused.jsonl", self.trial.run)
+        book = LedgerWriter(folder / "unused.jsonl", self.trial.run)
         assignment = self.trial.assignment(book)
         book.close()
         faults = Faults().slow(0, 15.0).slow(1, 15.0)

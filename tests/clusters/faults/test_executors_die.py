@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from photinus.engine.faults import Faults
+from photinus.engine.faults.plan import Faults
 
 pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow]
 

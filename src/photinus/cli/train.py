@@ -1,0 +1,254 @@
+"""The commands that train: `demo` and `train`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from photinus.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from photinus.checkpoint.mirror import Mirror
+    from photinus.checkpoint.origin import Trust
+    from photinus.run.job import Job
+    from photinus.run.train import Outcome
+    from photinus.strategies.agreement import Agreement
+    from photinus.strategies.own import Own
+
+__all__ = ["ENGINE", "TRUST", "agreement_of", "begin", "demo", "go_on", "job_of", "train"]
+
+ENGINE = click.Choice(("spark", "local", "simulate"))
+
+_WORKERS = click.option("--workers", type=int, metavar="N", help="How many train together.")
+_ENGINE = click.option("--engine", type=ENGINE, help="Where the workers live.")
+_FOLDER = click.option(
+    "--folder", type=click.Path(), default="", help="Where the run is kept [runs/NAME-TIME]."
+)
+TRUST = click.option(
+    "--trust-code", is_flag=True, help="Run the code that a folder from elsewhere names."
+)
+_SET = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="One setting of the job, as model.pretraining.epochs=5; may be given again.",
+)
+
+
+@click.command()
+@_WORKERS
+@_ENGINE
+@_FOLDER
+@_SET
+def demo(workers: int | None, engine: str | None, folder: str, settings: tuple[str, ...]) -> None:
+    """Train a deep belief network on MNIST: some minutes on two cores."""
+    begin(job_of("mnist-dbn-demo", settings, workers=workers, engine=engine), folder)
+
+
+@click.command()
+@click.argument("job", required=False, metavar="[NAME|JOB.TOML]")
+@_WORKERS
+@_ENGINE
+@click.option("--strategy", metavar="NAME|JSON", help="How the workers agree, in every phase.")
+@click.option("--seed", type=int, help="Same seed, same bits.")
+@click.option("--threads", type=int, help="Of each worker.")
+@click.option(
+    "--road", metavar="FOLDER|torch|nccl", help="Messages as files in a folder that all see."
+)
+@_FOLDER
+@_SET
+@click.option("--resume", type=click.Path(), metavar="RUN", help="Go on with a run.")
+@TRUST
+@click.option("--print-config", is_flag=True, help="Print the job as TOML and train nothing.")
+def train(
+    job: str | None,
+    strategy: str | None,
+    folder: str,
+    settings: tuple[str, ...],
+    resume: str | None,
+    **options: Any,  # noqa: ANN401 - workers, engine, seed, threads, road, trust_code, ...
+) -> None:
+    """Train a job by its name, or from a TOML file.
+
+    Known by name: mnist-dbn, mnist-dbn-demo, mnist-dbn-published, cifar10, cifar10-published,
+    cifar10-quick.
+    """
+    is_printed, trust_code = options.pop("print_config"), options.pop("trust_code")
+    if resume is not None:
+        others = (job, strategy, folder, is_printed, *settings, *options.values())
+        _resume(resume, others, trust_code=trust_code)
+        return
+    if job is None:
+        raise UsageError("no job is named", do="photinus train mnist-dbn, or a TOML file")
+    asked = job_of(job, settings, strategy=strategy, **options)
+    if is_printed:
+        from photinus.cli.toml import to_toml
+
+        click.echo(to_toml(asked.to_dict()), nl=False)
+        return
+    begin(asked, folder)
+
+
+def job_of(
+    name: str,
+    settings: tuple[str, ...] = (),
+    *,
+    strategy: str | None = None,
+    **options: Any,  # noqa: ANN401 - settings of Job
+) -> Job:
+    """Returns the job of a name or a file, with what the command line says otherwise.
+
+    Args:
+        name: of a job that photinus knows, or a TOML file.
+        settings: single ones, `key.sub=value` each; a value is read as TOML, else it is text.
+        strategy: a recipe's name or JSON; it then holds in every phase.
+        options: settings of `Job`; None where nothing was said.
+
+    Raises:
+        UsageError: a name or a setting is unknown, or a limit does not hold.
+    """
+    from photinus.run.job import Job, read_job
+    from photinus.run.presets import preset
+    from photinus.strategies.recipes import to_plain
+
+    said = {key: value for key, value in options.items() if value is not None}
+    is_file = name.endswith(".toml") or Path(name).is_file()
+    job = read_job(name) if is_file else preset(name, said.pop("workers", None))
+    # one step: a road that is refused with one security is not, with the one that another word asks
+    plain = job.to_dict() | said
+    if strategy is not None:
+        plain |= {"strategy": to_plain(agreement_of(strategy)), "strategies": {}}
+    for text in settings:
+        _set(plain, text)
+    asked = Job.from_dict(plain)
+    _check_used(asked, settings)
+    return asked
+
+
+def agreement_of(text: str) -> Agreement | Own:
+    """Returns the way of agreeing that a recipe's name or JSON says, or `module:name`.
+
+    Raises:
+        UsageError: it is unknown, or no JSON, or a limit does not hold.
+    """
+    from photinus.strategies.recipes import from_plain
+
+    if not text.lstrip().startswith("{"):
+        return from_plain(text)
+    try:
+        return from_plain(json.loads(text))
+    except ValueError as error:
+        raise UsageError("the strategy is no JSON", got=str(error)) from error
+
+
+def _set(plain: dict[str, Any], text: str) -> None:
+    """Changes one setting among plain values."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise UsageError("a setting must be KEY=VALUE", got=repr(text))
+    *path, last = key.strip().split(".")
+    place = plain
+    for name in path:
+        place = place.setdefault(name, {})
+        if not isinstance(place, dict):
+            raise UsageError(f"{name} in {key} holds no settings", got=repr(place))
+    place[last] = _read(value.strip())
+
+
+def _check_used(job: Job, settings: tuple[str, ...]) -> None:
+    """Refuses settings of a strategy that every phase leaves aside for one of its own."""
+    from dataclasses import replace
+
+    from photinus.models.dbn import DBN
+
+    said = [text for text in settings if text.strip().startswith(("strategy.", "strategy="))]
+    if not said or not job.strategies:
+        return
+    is_dbn = isinstance(job.model, DBN)
+    # a plain precision: nothing is measured for the phases' names
+    stages = replace(job.model, precision="mkl").stages() if is_dbn else (job.model,)
+    trained = stages[-1:] if job.start else stages
+    if all(job.agreement(stage.name) is not job.strategy for stage in trained):
+        raise UsageError(
+            "every phase of this job has a strategy of its own",
+            got=repr(said[0]),
+            do=f"--set strategies.{trained[-1].name}.KEY=VALUE, or train with --strategy NAME",
+        )
+
+
+def _read(text: str) -> Any:  # noqa: ANN401 - any plain value
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _resume(folder: str, others: tuple[Any, ...], *, trust_code: bool) -> None:
+    if any(others):
+        raise UsageError(
+            "a resumed run keeps its settings", do=f"photinus train --resume {shlex.quote(folder)}"
+        )
+    go_on(folder, trust_code=trust_code)
+
+
+def go_on(
+    folder: str | Mirror, note: str = "", command: str = "train", *, trust_code: Trust = False
+) -> None:
+    """Goes on with a run, shows it, and says what came out.
+
+    Args:
+        folder: of the run.
+        note: a sentence for the journal, why there is something to go on with.
+        command: of photinus, which can do so again.
+        trust_code: run the code that the folder names, though no run of this user made it.
+    """
+    from photinus.cli.watch import watched
+    from photinus.run.remote_resume import placed
+    from photinus.run.train import continued
+
+    path, mirror = placed(folder)
+    with watched(path, mirror.address if mirror else "", command) as sinks:
+        outcome = continued(mirror or path, sinks=sinks, note=note, trust_code=trust_code)
+    _told(outcome)
+
+
+def begin(job: Job, folder: str | Mirror, command: str = "train") -> None:
+    """Trains a job, shows it, and says what came out.
+
+    Args:
+        job: the job.
+        folder: where the run is kept; "" for a new one.
+        command: of photinus, which can go on with it.
+    """
+    from photinus.cli.watch import watched
+    from photinus.run.remote_resume import placed
+    from photinus.run.train import new_folder, train
+
+    path, mirror = placed(folder or new_folder(job.name))
+    with watched(path, mirror.address if mirror else "", command) as sinks:
+        outcome = train(job, folder=mirror or path, sinks=sinks)
+    _told(outcome)
+
+
+def _told(outcome: Outcome) -> None:
+    """Says what came out, and what to do with it."""
+    from photinus.cli.watch import error_text, shortest
+
+    folder = outcome.address or str(shortest(outcome.folder))
+    lines: Mapping[str, str] = {
+        "test error": error_text(outcome.metrics, outcome.interval),
+        "report": f"{folder}/report.html",
+        "model": f"{folder}/model",
+        "measure it": f"photinus evaluate {shlex.quote(folder)}",
+    }
+    click.echo()
+    for name, text in lines.items():
+        if text:
+            click.echo(f"{name:>11}  {text}")

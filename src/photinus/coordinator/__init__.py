@@ -1,0 +1,1 @@
+"""The coordinator: membership, leases, phases, agreed parameters, checkpoints."""

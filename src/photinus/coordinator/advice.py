@@ -1,0 +1,104 @@
+"""Whether a codec pays, and whether workers agree too often for their links."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+
+from photinus.core.errors import message
+from photinus.protocol.messages import named
+from photinus.strategies.codecs import decode, encode, size_bytes
+from photinus.transport.frames import Frame
+
+__all__ = ["LEAST_BYTES", "Payoff", "coding_seconds"]
+
+LEAST_BYTES = 64 << 10
+"""Of a vector: shorter ones tell nothing of a link's speed."""
+_AFTER_PUSHES = 3
+_WORK_SHARE = 4
+"""Sending may take a fifth of the time."""
+_SAMPLE = 1 << 20
+"""So many numbers are coded to see how fast it goes."""
+
+
+class Payoff:
+    """Asks of each phase's codec, once its pushes have shown how fast the links are.
+
+    Args:
+        clock: seconds, for tests.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._pushes: Counter[tuple[int, str]] = Counter()
+        self._slow: Counter[tuple[int, int]] = Counter()
+        """Pushes of a phase and slot, one after the other, that took longer than the work."""
+        self._advised = -1
+        """The last phase in which it was said to agree less often."""
+
+    def pushed(self, push: Frame, bytes_per_second: float) -> str:
+        """Returns a warning when the codec of a push costs more than it saves, or "".
+
+        Args:
+            push: with its vector.
+            bytes_per_second: as they came in from that worker; 0 while that is not known.
+        """
+        sent = named(push).get("vector")
+        if push.codec == "fp32" or sent is None or bytes_per_second <= 0:
+            return ""
+        key = push.phase, push.codec
+        self._pushes[key] += sent.nbytes >= LEAST_BYTES
+        if self._pushes[key] != _AFTER_PUSHES:
+            return ""
+        self._pushes[key] += 1  # never asked again
+        count = decode(push.codec, sent).size
+        takes = coding_seconds(push.codec, count, self._clock)
+        saves = (4 * count - size_bytes(push.codec, count)) / bytes_per_second
+        if takes <= saves:
+            return ""
+        return message(
+            f"codec {push.codec} cannot pay on this link",
+            got=f"encoding and decoding takes {1e3 * takes:.3g} ms, it saves {1e3 * saves:.3g} ms"
+            f" at {bytes_per_second / 1e6:.3g} MB/s",
+            do='say codec="fp32"',
+        )
+
+    def sent(self, push: Frame, bytes_per_second: float) -> str:
+        """Returns advice, once a phase, where sending takes longer than the work before it, or "".
+
+        Args:
+            push: with its vector, and the seconds that its steps took.
+            bytes_per_second: as they came in from that worker; 0 while that is not known.
+        """
+        vector, works = named(push).get("vector"), float(push.note.get("compute_seconds", 0.0))
+        if vector is None or vector.nbytes < LEAST_BYTES or push.phase == self._advised:
+            return ""
+        if bytes_per_second <= 0 or works <= 0:  # not known yet
+            return ""
+        takes, key = vector.nbytes / bytes_per_second, (push.phase, push.slot)
+        self._slow[key] = self._slow[key] + 1 if takes > works else 0
+        if self._slow[key] < _AFTER_PUSHES:
+            return ""
+        self._advised, steps = push.phase, max(1, push.steps)
+        enough = math.ceil(steps * takes / works * _WORK_SHARE)
+        return message(
+            f"worker {push.slot} sends for {takes / (takes + works):.0%} of its time",
+            got=f"{vector.nbytes / 1e6:.3g} MB at {bytes_per_second / 1e6:.3g} MB/s after every"
+            f" {steps} steps",
+            do=f"agree less often, as averaging(every=Steps({enough})), or use a smaller codec",
+        )
+
+
+def coding_seconds(name: str, count: int, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Returns the seconds to encode and to decode `count` numbers, measured on a sample here."""
+    sample = np.random.default_rng(0).standard_normal(min(count, _SAMPLE), np.float32)
+    best = float("inf")
+    for _ in range(3):
+        began = clock()
+        decode(name, encode(name, sample))
+        best = min(best, clock() - began)
+    return best * count / sample.size

@@ -1,0 +1,54 @@
+"""Where a coordinator's words go, and how patient it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from photinus.core.events import Event
+from photinus.core.settings import Limit, above, at_least, validate, whole
+from photinus.training.snapshots import Cut
+from photinus.transport.frames import Frame
+
+__all__ = ["Callbacks", "wait_for_them"]
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+def wait_for_them() -> str:
+    """Returns what to do about workers that have not come, where an engine knows no better."""
+    return "wait, or look at the logs of those that are missing"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Callbacks:
+    """What the coordinator is given by whoever runs it."""
+
+    run: bytes = bytes(16)
+    """The run's key name: frames of another run are never heard."""
+    term: int = 1
+    emit: Callable[[Event], None] = _nothing
+    enter: Callable[[str, Frame, Mapping[str, Any]], None] = _nothing
+    """Writes a line of the ledger: operation, frame, further fields."""
+    save: Callable[[Cut], None] = _nothing
+    best: Callable[[Cut], None] = _nothing
+    """Keeps the best cut so far."""
+    can_shuffle: bool = False
+    """The engine can deal the rows out anew, before any is trained on."""
+    advice: Callable[[], str] = wait_for_them
+    """What to do about workers that have not come: the engine knows why."""
+    checkpoint_seconds: float | None = None
+    """How often a cut is made within a phase; None: only between phases."""
+    patience_seconds: float = 600.0
+    """How long the end of a phase waits for a lost worker to come back."""
+    LIMITS = {  # noqa: RUF012
+        "term": whole(1),
+        "checkpoint_seconds": Limit.optional(at_least(0)),
+        "patience_seconds": above(0),
+    }
+
+    def __post_init__(self) -> None:
+        validate(self)

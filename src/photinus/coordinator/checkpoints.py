@@ -1,0 +1,154 @@
+"""Cuts as checkpoints, and back; and where a term of a run keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from photinus.checkpoint.background import Saver
+from photinus.checkpoint.files import Step
+from photinus.checkpoint.store import Checkpoint, Store
+from photinus.core.errors import CheckpointError
+from photinus.core.events import CheckpointFailed, CheckpointSaved, Event, Warned
+from photinus.core.parameters import Vector
+from photinus.strategies.base import Message
+from photinus.training.snapshots import Cut
+
+__all__ = ["Checkpoints", "cut_from", "files_of", "meta_of"]
+
+_Files = dict[str, dict[str, Vector]]
+
+
+class Checkpoints:
+    """The checkpoints of a run, under one term.
+
+    Args:
+        folder: of the checkpoints.
+        fingerprint: of the job, which a checkpoint must have.
+        emit: is told what was refused.
+        step: as of `Store`: a fence for a coordinator of an older term.
+        saved: is told what was saved, beside the training.
+    """
+
+    found: str = ""
+    """The name of what `newest` returned."""
+
+    def __init__(
+        self,
+        folder: Path,
+        fingerprint: str,
+        emit: Callable[[Event], None],
+        *,
+        step: Step,
+        saved: Callable[[CheckpointSaved | CheckpointFailed], None],
+    ) -> None:
+        self._store = Store(folder, step=step)
+        self._saver, self._emit = Saver(self._store, saved), emit
+        self._fingerprint = fingerprint
+
+    def save(self, cut: Cut, *, is_best: bool = False) -> None:
+        """Saves a cut, beside the training."""
+        meta = meta_of(cut, self._fingerprint)
+        self._saver.save(cut.name, meta, files_of(cut), is_best=is_best)
+
+    def save_best(self, cut: Cut) -> None:
+        """Saves the best cut so far: it is kept until a better one comes."""
+        self.save(cut, is_best=True)
+
+    def newest(self) -> Cut | None:
+        """Returns the newest whole checkpoint's cut; what was refused is told.
+
+        Raises:
+            CheckpointError: none is whole, or it belongs to another job.
+        """
+        checkpoint = self._store.latest()
+        for refusal in self._store.refusals:
+            self._emit(Warned(text=str(refusal)))
+        if checkpoint is None:
+            if self._store.refusals:
+                raise CheckpointError("no checkpoint of this run is whole", do="train anew")
+            return None
+        self.found = checkpoint.name
+        return cut_from(checkpoint, self._fingerprint)
+
+    def close(self) -> None:
+        """Writes what waits."""
+        self._saver.close()
+
+
+def files_of(cut: Cut) -> _Files:
+    """Returns a cut's arrays by file: the agreed point, the history, and each slot's own."""
+    point = cut.point
+    named = {"vector": point.vector, "floats": point.floats, "integers": point.integers}
+    named["left"] = point.left
+    agreed = {name: value for name, value in named.items() if value is not None}
+    agreed |= {f"outer.{i}": value for i, value in enumerate(point.outer)}
+    files: _Files = {"agreed": agreed}
+    if cut.history:
+        files["history"] = {f"{i:03d}": vector for i, vector in enumerate(cut.history)}
+    for slot, inner in cut.inner.items():
+        if inner:
+            files[f"slot-{slot:03d}"] = dict(inner)
+    return files
+
+
+def meta_of(cut: Cut, fingerprint: str) -> dict[str, Any]:
+    """Returns a cut's plain numbers, and which program it belongs to."""
+    return {
+        "program": fingerprint,
+        "phase": cut.phase,
+        "version": cut.version,
+        "applied": cut.applied,
+        "budget": cut.budget,
+        "positions": {str(slot): position for slot, position in cut.positions.items()},
+        "rows": {str(slot): rows for slot, rows in cut.rows.items()},
+        "reached": {str(s): [[*f, n] for f, n in own.items()] for s, own in cut.reached.items()},
+        "lost": {str(slot): lost for slot, lost in cut.lost.items()},
+        "slots": sorted(cut.inner),
+    }
+
+
+def cut_from(checkpoint: Checkpoint, fingerprint: str) -> Cut:
+    """Returns the cut in a checkpoint.
+
+    Raises:
+        CheckpointError: it belongs to another program.
+    """
+    meta, files = checkpoint.meta, checkpoint.files
+    if meta["program"] != fingerprint:
+        raise CheckpointError(
+            f"checkpoint {checkpoint.name} belongs to another job",
+            got=meta["program"],
+            do="resume with the settings that the run was started with",
+        )
+    agreed = files["agreed"]
+    count = sum(name.startswith("outer.") for name in agreed)
+    history = files.get("history", {})
+    return Cut(
+        phase=int(meta["phase"]),
+        version=int(meta["version"]),
+        applied=int(meta["applied"]),
+        budget=int(meta["budget"]),
+        point=Message(
+            "heal",
+            agreed["vector"],
+            version=int(meta["version"]),
+            outer=tuple(agreed[f"outer.{i}"] for i in range(count)),
+            floats=agreed.get("floats", np.zeros(0, np.float32)),
+            integers=agreed.get("integers", np.zeros(0, np.int64)),
+            left=agreed.get("left"),
+        ),
+        positions={int(slot): int(position) for slot, position in meta["positions"].items()},
+        rows={int(slot): int(rows) for slot, rows in meta["rows"].items()},
+        # older checkpoints hold neither
+        reached={
+            int(slot): {(start, stop): n for start, stop, n in own}
+            for slot, own in meta.get("reached", {}).items()
+        },
+        lost={int(slot): int(lost) for slot, lost in meta.get("lost", {}).items()},
+        inner={int(slot): files.get(f"slot-{int(slot):03d}", {}) for slot in meta["slots"]},
+        history=tuple(history[name] for name in sorted(history)),
+    )

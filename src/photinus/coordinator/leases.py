@@ -1,0 +1,294 @@
+"""Seats, leases and sequence numbers: a push counts under the seat's present lease, and once.
+
+A lower number is a copy (answered again, not applied), a higher one a gap, an older lease is
+fenced. Apply, count, cursor and version move together, in `Coordinator`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from photinus.strategies.base import ALL
+from photinus.training.plan import LEASE_SECONDS
+from photinus.transport.frames import Frame
+
+__all__ = ["MOVED_SECONDS", "RETURN_SECONDS", "Leases", "SeatState"]
+
+MOVED_SECONDS = 5.0
+"""A transfer of which no byte moved for so long stands still."""
+RETURN_SECONDS = 1.0
+"""A lease ends so long after its connection closed and did not come back."""
+_MOST_DOUBLINGS = 6
+
+_Fragment = tuple[int, int]
+
+
+@dataclass(slots=True)
+class SeatState:
+    """What the coordinator knows of one slot; `Leases` alone writes who sits there."""
+
+    slot: int
+    lease: int = 0
+    is_live: bool = False
+    """A worker holds the lease now."""
+    closed: Frame | None = None
+    """How its worker said that its share of this phase is done."""
+    rests: bool = False
+    """Its pass over the rows is used up: it comes again with the next one."""
+    attempt: str = ""
+    """Which attempt holds the lease, or held it last."""
+    hello: int = 0
+    """By which of its hellos it got the lease."""
+    host: str = ""
+    address: str = ""
+    """Where it listens to other workers."""
+    rows: int = -1
+    """-1 until it said hello for the first time."""
+    labels: dict[str, int] = field(default_factory=dict)
+    """How often each label is in its rows; empty where that is not known."""
+    streams: bool = False
+    """It has as many passes over its rows as there are jobs, and no more."""
+    span: tuple[float, ...] = ()
+    """The lowest and the highest number of its first rows; empty where nobody asks."""
+    has: int = 0
+    """How many earlier phases' parameters the worker holds."""
+    ends_at: float = 0.0
+    """When the lease ends, unless a sign of life comes."""
+    is_gone: bool = False
+    """Its connection closed, and nothing was heard since."""
+    is_dead: bool = False
+    """Its process has ended: what is still read from it is no sign of life."""
+    moved_at: float = -math.inf
+    """When bytes of a frame to or from its worker moved last, before that frame was whole."""
+    sequence: int = 0
+    """The number that its next push must have."""
+    position: int = 0
+    """How far its rows are in the agreed parameters."""
+    reached: dict[_Fragment, int] = field(default_factory=dict)
+    """How far its rows are in each fragment that it has pushed alone under its lease; those of ALL
+    are the numbers of which it has pushed none yet. Empty where its pushes hold all numbers."""
+    lost: int = 0
+    """Examples up to `position` that are not in the agreed parameters, and never will be."""
+    waiting: Frame | None = None
+    """Its push that is accepted and not yet answered."""
+    answered: Frame | None = None
+    """The last answer, for a copy of the question."""
+    answers: dict[int, Frame] = field(default_factory=dict)
+    """Sequence -> an answer that its worker may not have heard yet."""
+    asking: Frame | None = None
+    """The hello of who waits for the seat."""
+    cuts: int = 0
+    """How often in a row it was left out of a meeting because others could not reach it."""
+    returns_at: float = 0.0
+    """Nobody sits here again earlier, while others go on."""
+    strikes: int = 0
+    """How many of its pushes were not finite."""
+    is_quarantined: bool = False
+    leaver: str = ""
+    """The attempt that gives the seat up after its next push, for another of its own."""
+
+    @property
+    def is_leaving(self) -> bool:
+        """True while whoever sits here is about to give the seat up."""
+        return self.is_live and bool(self.leaver) and self.attempt == self.leaver
+
+    def reaches(self, fragment: _Fragment, position: int) -> None:
+        """Its rows up to `position` are in the agreed parameters, or in a fragment of them."""
+        if fragment == ALL:
+            self.reached = {}
+        else:
+            self.reached.setdefault(ALL, self.position)
+            self.reached[fragment] = position
+        self.position = position
+
+    def behind(self, numbers: int) -> int:
+        """Returns how many examples its fragments, of so many numbers in all, lack on average."""
+        parts = {f: position for f, position in self.reached.items() if f != ALL}
+        rest = numbers - sum(stop - start for start, stop in parts)
+        lacks = rest * (self.position - self.reached.get(ALL, self.position))
+        lacks += sum((f[1] - f[0]) * (self.position - reached) for f, reached in parts.items())
+        return -(-lacks // numbers) if numbers else 0
+
+    def loses(self, position: int, numbers: int) -> None:
+        """What it has not pushed of its rows up to `position` is lost, in every fragment."""
+        self.lost += self.behind(numbers) + position - self.position
+        self.position, self.reached = position, {}
+
+    def is_again(self, hello: Frame) -> bool:
+        """Tells whether the attempt that sits here (or sat last) says hello once more."""
+        return self.lease > 0 and hello.note.get("attempt") == self.attempt
+
+
+@dataclass(slots=True)
+class Leases:
+    """All seats of a run, and the four verdicts on what claims to speak for one."""
+
+    workers: int
+    lease_seconds: float = LEASE_SECONDS
+    seats: dict[int, SeatState] = field(default_factory=dict)
+    counts: dict[str, int] = field(
+        default_factory=lambda: {"applied": 0, "missed": 0, "duplicate": 0, "gap": 0, "fenced": 0}
+    )
+    have_met: bool = False
+    """Two workers have agreed with each other: their ports are open, or were."""
+    _members: frozenset[int] | None = frozenset()
+
+    def __post_init__(self) -> None:
+        self.seats = {slot: SeatState(slot) for slot in range(self.workers)}
+
+    def holds(self, frame: Frame) -> bool:
+        """Tells whether a frame speaks under its seat's present lease."""
+        seat = self.seats.get(frame.slot)
+        return seat is not None and seat.is_live and frame.lease == seat.lease
+
+    def verdict(self, frame: Frame) -> str:
+        """Returns next, duplicate, gap or fenced, and counts all but the first."""
+        if not self.holds(frame):
+            return self._counted("fenced")
+        wanted = self.seats[frame.slot].sequence
+        if frame.sequence == wanted:
+            return "next"
+        return self._counted("duplicate" if frame.sequence < wanted else "gap")
+
+    def _counted(self, verdict: str) -> str:
+        self.counts[verdict] += 1
+        return verdict
+
+    def grant(self, seat: SeatState, hello: Frame, now: float) -> None:
+        """Gives the seat to whoever said hello: a new lease."""
+        seat.lease += 1
+        seat.is_live, seat.closed, seat.asking, seat.answered = True, None, None, None
+        seat.answers = {}
+        seat.attempt, seat.hello = str(hello.note["attempt"]), int(hello.note["hello"])
+        seat.host, seat.has = str(hello.note.get("host", "")), int(hello.note["has"])
+        seat.address = str(hello.note.get("address", ""))
+        seat.ends_at, seat.is_gone, seat.is_dead = now + self.lease_seconds, False, False
+        seat.moved_at = -math.inf
+        self._members = None
+
+    def vacate(self, seat: SeatState) -> None:
+        """Ends a lease: what comes under it from now on is fenced."""
+        seat.is_live, self._members = False, None
+
+    def cut_off(self, seat: SeatState, now: float) -> None:
+        """Others cannot reach it: it comes back after a while, twice as long each time."""
+        seat.returns_at = now + self.lease_seconds * (1 << min(seat.cuts, _MOST_DOUBLINGS))
+        seat.cuts += 1
+
+    def close(self, seat: SeatState, frame: Frame) -> None:
+        """A share is done, or a pass: no round waits for it any more."""
+        seat.closed, self._members = frame, None
+        if frame.note.get("rests"):
+            seat.rests, seat.is_live = True, False
+
+    def empty(self, now: float) -> None:
+        """A pass is over: all have left, and say hello again with the next one."""
+        for seat in self.seats.values():
+            if seat.closed is not None:  # its number is free again: only pushes are counted
+                seat.sequence = seat.closed.sequence
+            seat.rests = seat.is_live = False
+            seat.rows, seat.asking, seat.ends_at = -1, None, now
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Every share is open again: another phase, or an earlier point of this one."""
+        for seat in self.seats.values():
+            seat.closed = None
+        self._members = None
+
+    def withdraw(self, hello: Frame) -> None:
+        """Who asked for a seat is gone, and waits for it no longer."""
+        seat = self.seats.get(hello.slot)
+        if seat is not None and seat.asking is hello:
+            seat.asking = None
+
+    def heard(self, frame: Frame, now: float) -> None:
+        """A sign of life: of who holds the lease, or to whom its grant is still on its way.
+
+        Until its worker has read the grant, however long that takes, it cannot name the lease: it
+        names its attempt.
+        """
+        seat = self.seats.get(frame.slot)
+        if seat is None or not seat.is_live:
+            return
+        is_back = frame.kind == "hello" and seat.is_again(frame)
+        is_waiting = self.is_granted_to(frame) and not seat.is_gone
+        if frame.lease == seat.lease or is_back or is_waiting:
+            self._lives(seat, now)
+
+    def is_granted_to(self, frame: Frame) -> bool:
+        """Tells whether a sign of life comes from who was granted the seat, and may not know it."""
+        seat = self.seats.get(frame.slot)
+        is_older = seat is not None and seat.is_live and frame.lease < seat.lease
+        return is_older and seat is not None and seat.is_again(frame)
+
+    def sent_bytes(self, slot: int, lease: int, now: float) -> None:
+        """Bytes came from the worker that holds a lease: a sign of life, before a frame is whole.
+
+        Of a connection that closed none come: what did is older than its end.
+        """
+        seat = self.seats[slot]
+        if seat.is_live and seat.lease == lease and not seat.is_gone:
+            self._lives(seat, now)
+
+    def moved(self, slot: int, now: float) -> None:
+        """Bytes of a frame to or from a worker moved, before it is whole."""
+        self.seats[slot].moved_at = now
+
+    def is_moving(self, slot: int, now: float) -> bool:
+        """Tells whether a frame to or from a slot's worker is under way, and gets on."""
+        return now - self.seats[slot].moved_at < MOVED_SECONDS
+
+    def _lives(self, seat: SeatState, now: float) -> None:
+        if not seat.is_dead:
+            seat.ends_at, seat.is_gone = now + self.lease_seconds, False
+
+    def gone(self, slot: int, lease: int, now: float) -> None:
+        """Its connection closed: the lease ends soon, unless the worker comes back."""
+        seat = self.seats.get(slot)
+        if seat is not None and seat.is_live and seat.lease == lease:
+            seat.ends_at, seat.is_gone = min(seat.ends_at, now + RETURN_SECONDS), True
+
+    def died(self, slot: int, attempt: str, now: float) -> None:
+        """An attempt's process has ended: if it holds the seat, its lease ends now."""
+        seat = self.seats.get(slot)
+        if seat is not None and seat.is_live and seat.attempt == attempt:
+            seat.ends_at, seat.is_dead = now, True
+
+    def reason(self, seat: SeatState) -> str:
+        """Returns why a lease has ended."""
+        if seat.is_dead:
+            return "its process ended"
+        if seat.is_gone:
+            return "its connection closed and did not come back"
+        return f"no sign of life from it for {self.lease_seconds:g} s"
+
+    def ended(self, now: float) -> list[SeatState]:
+        """Returns the seats whose lease has just ended, and empties them."""
+        ended = [seat for seat in self.seats.values() if seat.is_live and now >= seat.ends_at]
+        for seat in ended:
+            self.vacate(seat)
+        return ended
+
+    @property
+    def held(self) -> frozenset[int]:
+        """The slots where somebody sits, done with their share or not."""
+        return frozenset(seat.slot for seat in self.seats.values() if seat.is_live)
+
+    @property
+    def starved(self) -> frozenset[int]:
+        """The slots that nobody holds or asks for, while a copy waits beside one that is held."""
+        seats = self.seats.values()
+        if not any(seat.is_live and seat.asking is not None for seat in seats):
+            return frozenset()
+        empty = (s for s in seats if not (s.is_live or s.asking or s.closed or s.rests))
+        return frozenset(seat.slot for seat in empty)
+
+    @property
+    def members(self) -> frozenset[int]:
+        """The slots that a round waits for: held, and not done with their share."""
+        if self._members is None:
+            held = (s for s in self.seats.values() if s.is_live and s.closed is None)
+            self._members = frozenset(seat.slot for seat in held)
+        return self._members

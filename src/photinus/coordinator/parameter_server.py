@@ -1,0 +1,320 @@
+"""The owner of one phase's parameters: takes pushes in, and knows how far the phase is.
+
+What the policy decides, and when a round waits no longer; apply, count, cursor and version move
+together here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from photinus.coordinator.callbacks import Callbacks
+from photinus.coordinator.leases import Leases, SeatState
+from photinus.coordinator.reachability import FIRST_SECONDS, Lacks, Reachability, patience
+from photinus.core.errors import FrameError
+from photinus.core.events import PeersMet, RoundClosed, Warned
+from photinus.core.parameters import is_finite
+from photinus.protocol.messages import message_of
+from photinus.strategies.base import Message, Policy, Reply, part
+from photinus.strategies.codecs import is_sound, numbers_in
+from photinus.strategies.rounds import APART_EVERY
+from photinus.strategies.rows import numbers_of
+from photinus.transport.frames import Frame
+
+__all__ = ["Answer", "ParameterServer"]
+
+
+class Answer(NamedTuple):
+    """What a worker's push led to."""
+
+    seat: SeatState
+    push: Frame
+    message: Message
+
+    @property
+    def is_applied(self) -> bool:
+        """True when it was a push, and is in the agreed parameters."""
+        return self.push.kind == "push" and self.message.kind in ("agreed", "ack")
+
+
+class ParameterServer:
+    """Holds the agreed parameters of one phase by its policy.
+
+    Args:
+        phase: the phase's index.
+        policy: the owner's half of the strategy.
+        point: where the phase starts, or goes on from.
+        fence: the seats of the run.
+        desk: where events and the ledger go.
+    """
+
+    def __init__(
+        self, phase: int, policy: Policy, point: Message, fence: Leases, desk: Callbacks
+    ) -> None:
+        self.phase, self.policy, self._fence, self._desk = phase, policy, fence, desk
+        self.version, self.applied, self.budget = point.version, 0, 1
+        self.metrics: Mapping[str, float] = {}
+        self.failure = ""
+        """Why nobody can agree any more; empty while they can."""
+        self._state = policy.init(point)
+        self._opened: float | None = None
+        """When the first push of this round came."""
+        self._met: float | None = None
+        """When its quorum had come."""
+        self._durations: list[float] = []
+        self.reach = Reachability()
+        self._fetched = 0
+        """Bytes that went down with fetches since a push was applied."""
+        self._among: dict[int, int] = {}
+        """Slot -> the bytes that it sent to other workers since the last agreement."""
+        self._distances: dict[int, float] = {}
+        """Slot -> how far it was from where the open meeting agrees."""
+
+    @property
+    def point(self) -> Message:
+        """The agreed point."""
+        return self.policy.agreed(self._state)
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers the parameters have; 0 where the workers alone hold them."""
+        return 0 if self.point.vector is None else self.point.vector.size
+
+    @property
+    def progress(self) -> float:
+        """Examples applied / budget, at most 1."""
+        return min(1.0, self.applied / self.budget)
+
+    def restore(self, point: Message, applied: int) -> None:
+        """Goes back to a point; what was waiting is dropped."""
+        self._state, self._opened, self._met = self.policy.init(point), None, None
+        self.reach.opens((), 0.0)
+        self.version, self.applied = point.version, applied
+
+    def receive(self, seat: SeatState, frame: Frame, now: float) -> list[Answer] | None:
+        """Takes a push or a fetch in; None when its numbers are not finite.
+
+        Raises:
+            FrameError: it holds another count of numbers than it speaks for.
+        """
+        message = message_of(frame, frame.kind)
+        is_sound = frame.note.get("is_finite", True)
+        if not is_sound or not _is_finite(message, self.point, self.policy.rows):
+            return None
+        seat.waiting = frame
+        members = self._fence.members if self.policy.waits else self._fence.held
+        replies, self._state = self.policy.receive(seat.slot, message, members, self._state)
+        answers = self._settled(replies, now)
+        if seat.waiting is not None and self._opened is None:
+            self._opened = now
+        return answers or (self.leave_out_the_late(now) if self.policy.quorum != 1 else [])
+
+    def ready(self, frame: Frame, now: float) -> list[Answer]:
+        """A member of the open meeting holds the whole mean."""
+        message, members = message_of(frame), self._fence.members
+        if message.version == self.version and message.slots == self.reach.slots:
+            self.reach.take(frame.slot, Lacks(), now)
+            self._among[frame.slot] = int(frame.note.get("bytes", 0))
+            if "apart" in frame.note:
+                self._distances[frame.slot] = float(frame.note["apart"])
+        replies, self._state = self.policy.receive(frame.slot, message, members, self._state)
+        return self._settled(replies, now)
+
+    def close(self, now: float, without: frozenset[int] = frozenset()) -> list[Answer]:
+        """Closes the rounds that are whole for the members that are left."""
+        members = self._fence.members - without
+        replies, self._state = self.policy.close(members, self._state)
+        return self._settled(replies, now)
+
+    def leave_out_the_late(self, now: float) -> list[Answer]:
+        """Closes a round without those that let it wait too long."""
+        if self._opened is None:
+            return []
+        if self.reach.slots:
+            return self._leave_out_the_unreached(now)
+        members = self._fence.members
+        late = frozenset(s for s in members if self._fence.seats[s].waiting is None)
+        if not late:
+            return []
+        came, policy = len(members) - len(late), self.policy
+        enough = policy.quorum * len(members) - 1e-9 if policy.quorum < 1 else policy.quorum
+        if policy.quorum != 1 and came >= enough:
+            self._met = now if self._met is None else self._met
+            if now - self._met >= policy.grace_seconds:
+                return self.close(now, late)
+        seconds = patience(self._durations)
+        is_late = seconds is not None and now - self._opened >= seconds
+        # whose push, state or answer is under way is not late: it would be sent once more
+        late = frozenset(s for s in late if is_late and not self._fence.is_moving(s, now))
+        return self.close(now, late) if late else []
+
+    def missing(self, frame: Frame, now: float) -> None:
+        """A member of the open meeting tells what did not come to it."""
+        if frame.version == self.version and message_of(frame).slots == self.reach.slots:
+            lacks = {name: frozenset(frame.note[name]) for name in ("parts", "wholes", "near")}
+            self.reach.take(frame.slot, Lacks(**lacks), now)
+
+    def asks(self, now: float) -> list[int]:
+        """Returns the members of a meeting that stands still: each is asked what it lacks."""
+        return self.reach.asks(now, patience(self._durations) or FIRST_SECONDS)
+
+    def _leave_out_the_unreached(self, now: float) -> list[Answer]:
+        """Lets the others meet again when members of the open meeting cannot reach each other."""
+        seconds = patience(self._durations) or FIRST_SECONDS
+        found = self.reach.unreached(now, seconds, have_met=self._fence.have_met)
+        if found is None:
+            return []
+        if found.is_split:
+            self.failure = found.text
+            return []
+        self._opened = now
+        if found.text:
+            self._desk.emit(Warned(text=found.text))
+        for slot in found.slots:
+            self._fence.cut_off(self._fence.seats[slot], now)
+        return self.close(now, found.slots)
+
+    def _settled(self, replies: Sequence[Reply], now: float) -> list[Answer]:
+        """Applies what was agreed, counts what was missed."""
+        answers: list[Answer] = []
+        for reply in replies:
+            seat = self._fence.seats[reply.slot]
+            push = seat.waiting
+            if push is None:
+                continue
+            if reply.message.kind != "meet":
+                seat.waiting = None
+            else:
+                self.reach.opens(reply.message.slots, now)
+            answers.append(Answer(seat, push, reply.message))
+            if push.kind == "push" and seat.waiting is None:
+                self._count(seat, push, reply.message)
+        agreed = [a for a in answers if a.is_applied]
+        self._fetched += _bytes_down([a for a in answers if a.push.kind == "fetch"])
+        if agreed:
+            self._round_closed(agreed, now)
+        return answers
+
+    def _count(self, seat: SeatState, push: Frame, answer: Message) -> None:
+        is_missed = answer.kind in ("heal", "rejoin")
+        self._fence.counts["missed" if is_missed else "applied"] += 1
+        if is_missed:
+            is_dropped = not self.policy.waits  # for good: its rows are not done again
+            if is_dropped:
+                seat.loses(push.position, self.numbers)
+            self._desk.enter("miss", push, {"dropped": is_dropped})
+            return
+        # not its examples: with fragments the same ones are in several pushes
+        self.applied += push.position - seat.position
+        seat.reaches(push.fragment, push.position)
+        self._desk.enter("apply", push, {"applied_in": answer.version})
+
+    def _tell_of_publications(self, agreed: Sequence[Answer]) -> None:
+        """What the lost had published is taken back with their rows, and does not count here."""
+        told: dict[int, Any] = {a.seat.slot: a.push.note.get("peers", {}) for a in agreed}
+        lives = {a.seat.slot: f"{a.seat.slot} {a.push.lease}" for a in agreed}
+        published = taken = missing = 0
+        for origin, counts in told.items():
+            for reader, sent in counts.get("sent", {}).items():
+                if int(reader) in told:
+                    read = told[int(reader)].get("taken", {}).get(lives[origin], 0)
+                    published, taken = published + int(sent), taken + int(read)
+                    missing += max(0, int(sent) - int(read))
+        doubled = sum(int(counts.get("doubled", 0)) for counts in told.values())
+        self._desk.emit(
+            PeersMet(
+                phase=self.phase,
+                version=self.version,
+                published=published,
+                taken=taken,
+                missing=missing,
+                doubled=doubled,
+            )
+        )
+
+    def _round_closed(self, agreed: Sequence[Answer], now: float) -> None:
+        seconds = now - self._opened if self._opened is not None else 0.0
+        self._durations = [*self._durations[-20:], seconds]
+        self._opened = self._met = None
+        self.reach.opens((), now)
+        self._fence.have_met |= self.policy.meets and len(agreed) > 1
+        for answer in agreed:
+            answer.seat.cuts = 0
+        self.version = max(a.message.version for a in agreed)
+        told = [(a.push.note.get("metrics", {}), a.push.examples) for a in agreed]
+        self.metrics = {**(_mean_metrics(told) or self.metrics), **self._apart(agreed)}
+        if self.policy.rounds_between:
+            self._tell_of_publications(agreed)
+        self._desk.emit(
+            RoundClosed(
+                phase=self.phase,
+                version=self.version,
+                slots=tuple(sorted(a.seat.slot for a in agreed)),
+                examples=self.applied,
+                progress=self.progress,
+                seconds=seconds,
+                metrics=self.metrics,
+                bytes_up=sum(v.nbytes for a in agreed for v in a.push.arrays)
+                + sum(self._among.values()),
+                bytes_down=_bytes_down(agreed) + self._fetched,
+            )
+        )
+        self._fetched, self._among, self._distances = 0, {}, {}
+
+    def _apart(self, agreed: Sequence[Answer]) -> dict[str, float]:
+        """How far apart the workers were: their spread, as a share of the parameters' length.
+
+        Of the first round and of each eighth; between them the last one stands. Where workers meet
+        each has told its own distance from where they meet.
+
+        Where nobody waits: how many versions old the point was that a push started from.
+        """
+        if not self.policy.waits:
+            stale = [a.message.version - 1 - a.push.version for a in agreed]
+            return {"staleness": sum(stale) / len(stale)}
+        if self.policy.meets:
+            told = [self._distances.get(a.seat.slot, math.nan) for a in agreed]
+            apart = math.sqrt(sum(d * d for d in told) / len(told))
+            return {"consistency": apart} if len(told) > 1 and math.isfinite(apart) else {}
+        held = self.point.vector
+        if not self.policy.keeps or held is None or len(agreed) < 2:
+            return {}
+        if self.version % APART_EVERY and "consistency" in self.metrics:
+            return {"consistency": self.metrics["consistency"]}
+        apart = float(getattr(self._state, "apart", math.nan))  # seen while all was merged
+        length = float(np.linalg.norm(part(held, agreed[0].push.fragment)))
+        return {"consistency": apart / length} if length > 0 and math.isfinite(apart) else {}
+
+
+def _is_finite(message: Message, point: Message, width: int) -> bool:
+    """Tells whether all numbers are finite, and checks how many there are; rows are so wide."""
+    if message.vector is not None and point.vector is not None:
+        count, (start, stop) = numbers_in(message.codec, message.vector), message.fragment
+        wanted = stop - start or point.vector.size
+        if message.rows is not None:
+            wanted = numbers_of(message.rows, width, wanted).size
+        if count != wanted:  # one number alone would be spread over all, in silence
+            raise FrameError(f"a push must hold {wanted} numbers", got=count)
+        if not is_sound(message.codec, message.vector):
+            return False
+    return message.floats is None or is_finite(message.floats)
+
+
+def _bytes_down(answers: Sequence[Answer]) -> int:
+    told = [held for a in answers for held in (a.message.vector, a.message.rows)]
+    return sum(held.nbytes for held in told if held is not None)
+
+
+def _mean_metrics(told: Sequence[tuple[Mapping[str, Any], int]]) -> dict[str, float]:
+    """Means over the examples of those who told each metric."""
+    sums: dict[str, float] = {}
+    weights: dict[str, int] = {}
+    for metrics, examples in told:
+        for name, value in metrics.items():
+            sums[name] = sums.get(name, 0.0) + float(value) * examples
+            weights[name] = weights.get(name, 0) + examples
+    return {name: total / weights[name] for name, total in sums.items() if weights[name]}

@@ -1,0 +1,304 @@
+"""The coordinator at work: a lock, a clock, a listener, and one line to each slot."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from photinus.coordinator.advice import Payoff
+from photinus.coordinator.callbacks import Callbacks
+from photinus.coordinator.leases import Leases
+from photinus.coordinator.worker_reports import WorkerReports
+from photinus.core.errors import PhotinusError
+from photinus.core.events import Log, Warned
+from photinus.transport.frames import Frame
+from photinus.transport.link import Gone, Hear, Listener, Peer
+
+__all__ = ["Service", "Speaks"]
+
+_TICK_SECONDS = 0.1
+
+
+class Speaks(Protocol):
+    """A state machine that a service carries frames for: frames in, frames out."""
+
+    failure: str
+    failure_kind: str
+
+    @property
+    def desk(self) -> Callbacks:
+        """Where events go."""
+
+    @property
+    def fence(self) -> Leases:
+        """The seats."""
+
+    @property
+    def is_over(self) -> bool:
+        """True when every worker may go."""
+
+    @property
+    def is_between_passes(self) -> bool:
+        """True when the next pass over rows that stream is waited for."""
+
+    @property
+    def is_cut_asked(self) -> bool:
+        """True while the present round waits to be saved."""
+
+    def next_pass(self, now: float) -> None:
+        """Every worker comes again, with another pass over its rows."""
+
+    def ask_for_a_cut(self) -> bool:
+        """Has the present round saved; False where there is none to save."""
+
+    def hear(self, frame: Frame, now: float) -> list[Frame]:
+        """Takes one frame in."""
+
+    def gone(self, slot: int, lease: int, now: float) -> None:
+        """A worker's connection closed."""
+
+    def withdraw(self, hello: Frame) -> None:
+        """Who asked for a seat is gone."""
+
+    def tick(self, now: float) -> list[Frame]:
+        """Lets time pass."""
+
+    def stop(self, reason: str) -> list[Frame]:
+        """Ends it without a result."""
+
+
+class Service:
+    """Carries frames between a listener's peers and the coordinator, one at a time.
+
+    Whatever the coordinator fails on ends the run, in words: no thread dies alone.
+
+    Args:
+        coordinator: the state machine; nobody else may call it while the service is open.
+        listen: opens the listener with the functions that hear its peers.
+        now: seconds of a clock that never goes back.
+    """
+
+    def __init__(
+        self,
+        coordinator: Speaks,
+        listen: Callable[[Hear, Gone], Listener],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._coordinator, self._now, self._gauges = coordinator, now, WorkerReports()
+        self._lock = threading.Lock()
+        self._over, self._closed, self._cut = (threading.Event() for _ in range(3))
+        self._payoff = Payoff()
+        self._lines: dict[int, Peer] = {}
+        """Slot -> who holds the seat."""
+        self._asking: dict[int, tuple[Peer, Frame]] = {}
+        """Slot -> who asks for the seat, and its hello."""
+        self._dead: set[tuple[int, str]] = set()
+        """Slots and attempts whose processes have ended."""
+        self._beats: dict[int, tuple[Peer, int]] = {}
+        """Slot -> over which connection signs of life come, and of which lease."""
+        self._seen: dict[Peer, tuple[int, int]] = {}
+        """How many bytes had come from a peer, and gone to it, when it was looked at last."""
+        self.listener = listen(self._hear, self._gone)
+        self._ticker = threading.Thread(target=self._ticks, name="photinus-ticks", daemon=True)
+        self._ticker.start()
+
+    def wait(self, seconds: float) -> bool:
+        """Waits for the end of the run; returns whether it has come."""
+        return self._over.wait(seconds)
+
+    def lease(self, slot: int) -> int:
+        """Returns how often a slot was taken."""
+        with self._lock:
+            return self._coordinator.fence.seats[slot].lease
+
+    def starved(self) -> frozenset[int]:
+        """Returns the slots that wait for a task whose place a copy of another one takes."""
+        with self._lock:
+            return self._coordinator.fence.starved
+
+    def died(self, slot: int, attempt: str) -> None:
+        """An attempt's process has ended, as whoever started it knows.
+
+        Its lease ends at once. A folder shows no end of a connection: without this word the others
+        wait for a minute. What it said and is not yet read gets no seat.
+        """
+        with self._lock:
+            self._dead.add((slot, attempt))
+            asking = self._asking.get(slot)
+            if asking is not None and asking[1].note.get("attempt") == attempt:
+                self._coordinator.withdraw(self._asking.pop(slot)[1])
+            self._coordinator.fence.died(slot, attempt, self._now())
+
+    def retire(self, slot: int, attempt: str) -> None:
+        """Has an attempt give its seat up after its next push."""
+        with self._lock:
+            self._coordinator.fence.seats[slot].leaver = attempt
+
+    def has_left(self, slot: int, attempt: str) -> bool:
+        """Tells whether this attempt does not hold the seat."""
+        with self._lock:
+            seat = self._coordinator.fence.seats[slot]
+            return not seat.is_live or seat.attempt != attempt
+
+    @property
+    def is_between_passes(self) -> bool:
+        """True when the next pass over rows that stream is waited for."""
+        return self._coordinator.is_between_passes
+
+    def next_pass(self) -> None:
+        """Every worker comes again, with another pass over its rows."""
+        with self._lock:
+            self._coordinator.next_pass(self._now())
+
+    def cut(self, seconds: float) -> bool | None:
+        """Has the present round saved, and waits for that; None where there is none to save."""
+        with self._lock:
+            if not self._coordinator.ask_for_a_cut():
+                return None
+            self._cut.clear()
+        return self._cut.wait(seconds)
+
+    def stop(self, reason: str) -> None:
+        """Ends the run without a result; the workers are told."""
+        with self._lock:
+            self._carry(self._coordinator.stop(reason))
+
+    def close(self) -> None:
+        """Stops listening."""
+        self._closed.set()
+        self._ticker.join()
+        self.listener.close()
+
+    def tick(self) -> None:
+        """Lets time pass: leases end, late slots are left out, workers are reported."""
+        with self._lock:
+            self._guarded("the passing of time", self._tick)
+
+    def _ticks(self) -> None:
+        while not self._closed.wait(_TICK_SECONDS):
+            self.tick()
+
+    def _tick(self) -> None:
+        now = self._now()
+        self._look_at_bytes(now)
+        self._carry(self._coordinator.tick(now))
+        for report in self._gauges.due(now):
+            self._coordinator.desk.emit(report)
+
+    def _look_at_bytes(self, now: float) -> None:
+        """Bytes that came since are signs of life: of a long frame, or of one that waits here.
+
+        Nobody takes this lock while the coordinator merges a large round, and what came meanwhile
+        came nevertheless.
+        """
+        fence = self._coordinator.fence
+        for slot, peer in self._lines.items():
+            received, sent = self._moved(peer)
+            if received:
+                fence.sent_bytes(slot, fence.seats[slot].lease, now)
+            if (received and peer.arriving is not None) or (sent and peer.waiting):
+                fence.moved(slot, now)
+        for slot, (peer, lease) in self._beats.items():
+            if self._moved(peer)[0]:
+                fence.sent_bytes(slot, lease, now)
+
+    def _moved(self, peer: Peer) -> tuple[int, int]:
+        """Returns how many bytes came from a peer, and went to it, since this was asked last."""
+        now = peer.bytes_received, peer.bytes_sent
+        received, sent = self._seen.get(peer, now)
+        self._seen[peer] = now
+        return now[0] - received, now[1] - sent
+
+    def _hear(self, peer: Peer, frame: Frame) -> None:
+        with self._lock:
+            self._seen[peer] = peer.bytes_received, peer.bytes_sent
+            what = f"a {frame.kind} of worker {frame.slot}"
+            self._guarded(what, lambda: self._take_in(peer, frame))
+
+    def _take_in(self, peer: Peer, frame: Frame) -> None:
+        if frame.kind == "hello" and (frame.slot, frame.note.get("attempt")) in self._dead:
+            return
+        fence, now = self._coordinator.fence, self._now()
+        is_held = frame.term == self._coordinator.desk.term and fence.holds(frame)
+        self._place(peer, frame, is_held=is_held)
+        if is_held and frame.kind == "push" and frame.sequence == fence.seats[frame.slot].sequence:
+            self._gauges.pushed(frame, peer, now)
+            for asks in (self._payoff.pushed, self._payoff.sent):
+                if warning := asks(frame, peer.bytes_per_second):
+                    self._coordinator.desk.emit(Warned(text=warning))
+        self._carry(self._coordinator.hear(frame, now), peer, frame)
+
+    def _place(self, peer: Peer, frame: Frame, *, is_held: bool) -> None:
+        """Notes who speaks for a slot; beats have a connection of their own, and are answered."""
+        if frame.kind == "hello":
+            self._asking[frame.slot] = peer, frame
+        elif frame.kind == "note":
+            self._log(frame)
+        elif frame.kind == "beat":
+            fence = self._coordinator.fence
+            if is_held or fence.is_granted_to(frame):
+                self._beats[frame.slot] = peer, fence.seats[frame.slot].lease
+            if not peer.is_signed:
+                peer.send(frame)
+        elif is_held:
+            self._lines[frame.slot] = peer
+
+    def _guarded(self, what: str, do: Callable[[], None]) -> None:
+        """An error of the coordinator's ends the run: it is told, and every worker stops."""
+        try:
+            do()
+        except Exception as error:
+            if self._coordinator.is_over:
+                return
+            is_ours = isinstance(error, PhotinusError)
+            reason = str(error) if is_ours else f"{type(error).__name__}: {error}"
+            self._coordinator.failure_kind = type(error).__name__ if is_ours else ""
+            self._carry(self._coordinator.stop(f"the coordinator failed on {what}: {reason}"))
+
+    def _log(self, frame: Frame) -> None:
+        level, text = str(frame.note.get("level", "")), str(frame.note.get("text", ""))
+        self._coordinator.desk.emit(Log(slot=frame.slot, level=level, text=text))
+
+    def _gone(self, peer: Peer) -> None:
+        with self._lock:
+            self._seen.pop(peer, None)
+            self._beats = {slot: held for slot, held in self._beats.items() if held[0] is not peer}
+            for slot, (asks, hello) in list(self._asking.items()):
+                if asks is peer:
+                    del self._asking[slot]
+                    self._coordinator.withdraw(hello)
+            for slot, line in self._lines.items():
+                if line is peer:
+                    lease = self._coordinator.fence.seats[slot].lease
+                    self._coordinator.gone(slot, lease, self._now())
+
+    def _carry(self, out: list[Frame], peer: Peer | None = None, said: Frame | None = None) -> None:
+        for frame in out:
+            for line in self._listeners(frame, peer, said):
+                if frame not in line.waiting:  # asked for again before it was sent
+                    line.send(frame)
+        if not self._coordinator.is_cut_asked or self._coordinator.is_over:
+            self._cut.set()
+        if self._coordinator.is_over:
+            self._over.set()
+
+    def _listeners(self, frame: Frame, peer: Peer | None, said: Frame | None) -> list[Peer]:
+        """A grant goes to who asked, a refusal to who spoke, all else to who holds the seat."""
+        slot, asks = frame.slot, self._asking.get(frame.slot)
+        if frame.kind == "grant" and asks is not None and _is_answer(frame, asks[1]):
+            self._lines[slot] = self._asking.pop(slot)[0]
+        if frame.kind in ("busy", "fenced") and said is not None and said.slot == slot:
+            return [peer] if peer is not None else []
+        holds = [self._lines[slot]] if slot in self._lines else []
+        if frame.kind in ("done", "stop"):
+            said_it = [peer] if peer is not None and said is not None and said.slot == slot else []
+            all_here = [*holds, *([asks[0]] if asks is not None else []), *said_it]
+            return list(dict.fromkeys(all_here))
+        return holds
+
+
+def _is_answer(grant: Frame, hello: Frame) -> bool:
+    """A grant for another phase goes to who sits there, whoever waits for the seat."""
+    return all(grant.note.get(name) == hello.note.get(name) for name in ("attempt", "hello"))

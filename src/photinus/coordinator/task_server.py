@@ -1,0 +1,331 @@
+"""Work in units, for doors whose arithmetic is the user's own: what is due, and what was counted.
+
+A *unit* is a partition or a worker's seat. Whoever works on one says hello, is granted the present
+state, and pushes what it made of it. Where units are independent a push is applied at once; where
+they work together a round waits for every unit, however often one was started again. Seats,
+leases and sequence numbers are the fence's: each unit counts once a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from photinus.coordinator.callbacks import Callbacks
+from photinus.coordinator.leases import Leases, SeatState
+from photinus.core import errors
+from photinus.core.errors import FencedError, PhotinusError, message
+from photinus.core.events import Warned, WorkerJoined
+from photinus.core.parameters import Vector
+from photinus.protocol.messages import Seat, grant_to, message_to, named
+from photinus.protocol.serialization import is_sound, unpacked
+from photinus.strategies.base import Message, Turn
+from photinus.training.loop import Exchange
+from photinus.training.worker_loop import Grant, Hello, Life
+from photinus.transport.frames import Frame
+
+__all__ = ["FAILURES", "Rule", "UnitOwner", "Units", "unit_life"]
+
+FAILURES = 4
+"""So often one unit may fail; Spark's own default."""
+_HEARD_SECONDS = 1.0
+"""Longer between two ticks, and the owner was busy and could hear nobody."""
+
+
+class Rule(Protocol):
+    """The user's arithmetic, in one place; called by one thread at a time."""
+
+    def state(self) -> Vector:
+        """Returns what a unit starts from, as a parcel that nobody writes to any more."""
+
+    def take(self, results: Sequence[Any]) -> bool:
+        """Takes in what the units of a round made, in their order; returns whether all is done."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Units:
+    """How much there is to do.
+
+    Args:
+        count: of units.
+        together: a round waits for every unit, and the units go on until the rule is done; else
+            each unit is applied at once, and is done then.
+        unit: what one is called, for people.
+        work: what a unit does, for people.
+        taking: what the rule does, for people.
+    """
+
+    count: int
+    together: bool = False
+    unit: str = "partition"
+    work: str = "gradient"
+    taking: str = "descent"
+
+
+class UnitOwner:
+    """Joins the fence and the rule; a state machine like the `Coordinator`, for `Service`.
+
+    When a worker is lost its unit is done again by whoever takes the seat next; nothing of it was
+    applied before. What was applied is never done again.
+
+    Args:
+        units: how much there is to do.
+        rule: the user's arithmetic.
+        desk: where events and ledger lines go; frames of another run or term are never heard.
+    """
+
+    def __init__(self, units: Units, rule: Rule, desk: Callbacks) -> None:
+        self._fence, self._desk = Leases(units.count), desk
+        self.failure, self.failure_kind = "", ""
+        """Why it cannot go on, and the class of the error that tells it; empty while it can."""
+        self.cause: Exception | None = None
+        """What the rule raised."""
+        self.version = 0
+        """How often the state has moved."""
+        self.refused: list[int] = []
+        """The units whose numbers were not finite: never applied."""
+        self._units, self._rule = units, rule
+        self._results: dict[int, Any] = {}
+        self._ticked: float | None = None
+        self._hears: Mapping[str, Callable[[Frame, float], list[Frame]]] = {
+            "hello": self._hello,
+            "push": self._push,
+            "bye": self._bye,
+        }
+
+    @property
+    def desk(self) -> Callbacks:
+        """Where events and ledger lines go."""
+        return self._desk
+
+    @property
+    def fence(self) -> Leases:
+        """The seats, one a unit."""
+        return self._fence
+
+    @property
+    def is_over(self) -> bool:
+        """True when every worker may go."""
+        return bool(self.failure) or all(s.closed is not None for s in self.fence.seats.values())
+
+    # -- what only trainings have ----------------------------------------------------------------
+
+    is_between_passes = is_cut_asked = False
+
+    def next_pass(self, now: float) -> None:
+        """Rows are the units' own business."""
+
+    def ask_for_a_cut(self) -> bool:
+        """There is nothing to save but the rule's state, which is in the driver."""
+        return False
+
+    # -- what comes in ---------------------------------------------------------------------------
+
+    def hear(self, frame: Frame, now: float) -> list[Frame]:
+        """Takes one frame in; returns the frames to send, each to its unit's worker."""
+        hears = self._hears.get(frame.kind)
+        if (frame.run, frame.term) != (self.desk.run, self.desk.term):
+            return []
+        if frame.slot not in self.fence.seats:
+            count = f"{self._units.unit} {frame.slot} came, and there were {self._units.count}"
+            wrong = f"the data changed its {self._units.unit}s"
+            told = self.stop(message(wrong, got=count, do="repartition(n) it, or cache() it"))
+            return [*told, self._to(frame, "stop")]
+        self.fence.heard(frame, now)
+        if hears is None:
+            return []
+        return [self._to(frame, "stop")] if self.failure else hears(frame, now)
+
+    def gone(self, slot: int, lease: int, now: float) -> None:
+        """A worker's connection closed."""
+        self.fence.gone(slot, lease, now)
+
+    def withdraw(self, hello: Frame) -> None:
+        """Who asked for a seat is gone, and waits for it no longer."""
+        self.fence.withdraw(hello)
+
+    def tick(self, now: float) -> list[Frame]:
+        """Called some times a second: leases end, standbys sit down."""
+        unheard = now - (now if self._ticked is None else self._ticked)
+        self._ticked = now
+        seats = self.fence.seats.values()
+        if unheard > _HEARD_SECONDS:  # the rule took long: signs of life wait to be heard
+            for seat in seats:
+                seat.ends_at += unheard
+        self.fence.ended(now)
+        free = [s for s in seats if s.asking and not s.is_live and s.waiting is None]
+        return [self._granted(s, now) for s in free if s.closed is None and not self.failure]
+
+    def stop(self, reason: str) -> list[Frame]:
+        """Ends the work without a result."""
+        self.failure = self.failure or reason
+        here = [s for s in self.fence.seats.values() if s.is_live or s.asking is not None]
+        note = {"reason": self.failure}
+        return [self._frame("stop", s.slot, s.lease, note=note) for s in here]
+
+    # -- seats -----------------------------------------------------------------------------------
+
+    def _hello(self, frame: Frame, now: float) -> list[Frame]:
+        seat = self.fence.seats[frame.slot]
+        if seat.closed is not None:
+            return [self._to(frame, "done")]
+        if seat.is_live and seat.is_again(frame):
+            if int(frame.note["hello"]) <= seat.hello:
+                return [seat.answered] if seat.answered is not None else []
+            self.fence.vacate(seat)
+        seat.asking = frame
+        if seat.is_live or seat.waiting is not None:
+            return [self._to(frame, "busy")]
+        return [self._granted(seat, now)]
+
+    def _granted(self, seat: SeatState, now: float) -> Frame:
+        hello = seat.asking
+        assert hello is not None
+        self.fence.grant(seat, hello, now)
+        attempt, pid = seat.attempt, int(hello.note.get("pid", 0))
+        self.desk.emit(
+            WorkerJoined(slot=seat.slot, lease=seat.lease, host=seat.host, attempt=attempt, pid=pid)
+        )
+        told = {"granted": seat.lease, "next": seat.sequence, "cursor": seat.position}
+        self.desk.enter("grant", hello, told)
+        grant = Grant(
+            phase=hello.phase,
+            lease=seat.lease,
+            sequence=seat.sequence,
+            position=seat.position,
+            budget=self._units.count,
+            progress=0.0,
+            heal=Message("heal", self._rule.state(), version=self.version),
+            is_fresh=self.version == 0,
+        )
+        note = {"attempt": attempt, "hello": seat.hello}
+        seat.answered = grant_to(self._frame("grant", seat.slot, seat.lease, note=note), grant)
+        return seat.answered
+
+    def _bye(self, frame: Frame, now: float) -> list[Frame]:  # noqa: ARG002 - as all of `hear`
+        """A worker failed: an error of ours ends the work, any other one after some tries."""
+        seat, held = self.fence.seats[frame.slot], self.fence.holds(frame)
+        if frame.lease and not held:
+            return [self._to(frame, "fenced")]
+        seat.strikes += 1
+        kind, text = str(frame.note.get("type", "")), str(frame.note.get("error", ""))
+        if kind in errors.__all__:
+            self.failure_kind = kind
+            return [*self.stop(text), self._to(frame, "stop")]
+        if held:
+            self.fence.vacate(seat)
+        if seat.strikes < FAILURES:
+            return [self._to(frame, "fenced")]
+        units = self._units
+        wrong = f"{units.work} failed {FAILURES} times on {units.unit} {seat.slot}"
+        told = self.stop(message(wrong, got=str(frame.note.get("cause", "")) or text))
+        return [*told, self._to(frame, "stop")]
+
+    # -- pushes ----------------------------------------------------------------------------------
+
+    def _push(self, frame: Frame, now: float) -> list[Frame]:  # noqa: ARG002 - as all of `hear`
+        seat, verdict = self.fence.seats[frame.slot], self.fence.verdict(frame)
+        if verdict != "next":
+            self.desk.enter(verdict, frame, {})
+            if verdict == "fenced":
+                return [self._to(frame, "fenced")]
+            last = seat.answered
+            is_its = last is not None and (last.kind, last.sequence) == ("agreed", frame.sequence)
+            return [last] if is_its and last is not None else []
+        self.desk.enter("push", frame, {})
+        seat.sequence += 1
+        seat.waiting = frame
+        self._results[frame.slot] = unpacked(named(frame)["vector"])
+        if not is_sound(self._results[frame.slot]):
+            return self._refuse(seat, frame)
+        is_whole = len(self._results) == self._units.count or not self._units.together
+        return self._closed() if is_whole else []
+
+    def _refuse(self, seat: SeatState, frame: Frame) -> list[Frame]:
+        """Not finite: it never reaches the state; where a round needs it, the work ends."""
+        seat.waiting = None
+        del self._results[seat.slot]
+        self.refused.append(seat.slot)
+        self.desk.enter("refuse", frame, {})
+        unit = f"{self._units.unit} {seat.slot}"
+        wrong = f"{self._units.work} returned numbers that are not finite on {unit}"
+        if self._units.together:
+            return self.stop(wrong)
+        self.desk.emit(Warned(text=message(wrong, got="dropped", do="look at its rows")))
+        return [self._answer(seat, frame, is_done=True)]
+
+    def _closed(self) -> list[Frame]:
+        """A round is whole: it is taken in, counted and answered."""
+        results, self._results = dict(sorted(self._results.items())), {}
+        try:
+            is_done = self._rule.take(list(results.values())) or not self._units.together
+        except Exception as error:
+            return self._failed(error, list(results))
+        self.version += 1
+        seats = [self.fence.seats[slot] for slot in results]
+        return [self._applied(seat, is_done=is_done) for seat in seats]
+
+    def _failed(self, error: Exception, slots: list[int]) -> list[Frame]:
+        """The user's arithmetic failed: the work ends with what it said."""
+        self.cause = error
+        if isinstance(error, PhotinusError):
+            self.failure_kind = type(error).__name__
+            return self.stop(str(error))
+        where = "" if self._units.together else f" on {self._units.unit} {slots[0]}"
+        wrong = f"{self._units.taking} failed{where}, update {self.version + 1}"
+        return self.stop(message(wrong, got=f"{type(error).__name__}: {error}"))
+
+    def _applied(self, seat: SeatState, *, is_done: bool) -> Frame:
+        push, seat.waiting = seat.waiting, None
+        assert push is not None
+        self.fence.counts["applied"] += 1
+        seat.position = push.position
+        self.desk.enter("apply", push, {"applied_in": self.version})
+        answer = self._answer(seat, push, is_done=is_done)
+        self.desk.enter("ack", answer, {})
+        return answer
+
+    def _answer(self, seat: SeatState, push: Frame, *, is_done: bool) -> Frame:
+        if is_done:
+            self.fence.close(seat, push)
+        state = None if is_done else self._rule.state()
+        told = Message("agreed", state, version=self.version)
+        seat.answered = message_to(self._to(push, "agreed"), told, stop=is_done)
+        return seat.answered
+
+    def _to(self, frame: Frame, kind: str) -> Frame:
+        """Returns an answer to whoever said `frame`."""
+        note = {"reason": self.failure} if kind == "stop" else {}
+        return self._frame(kind, frame.slot, frame.lease, sequence=frame.sequence, note=note)
+
+    def _frame(self, kind: str, slot: int, lease: int, **fields: Any) -> Frame:  # noqa: ANN401
+        return Seat(self.desk.run, self.desk.term, 0, slot, lease).frame(kind, **fields)
+
+
+def unit_life(work: Callable[[Vector], Vector], *, can_repeat: bool) -> Life:
+    """Yields what a worker wants to say until its unit is done.
+
+    Args:
+        work: returns what it made of a state, both as parcels.
+        can_repeat: whether it may be asked again for the same round, when the seat was lost; else
+            another attempt must follow.
+
+    Raises:
+        FencedError: the seat was lost, and the work cannot be repeated here.
+    """
+    grant: Grant | None = yield Hello(0, 0)
+    while grant is not None:
+        state, position = grant.heal.vector, grant.position
+        try:
+            while state is not None:
+                made, position = work(state), position + 1
+                news = yield Exchange(Turn("swap"), Message("push", made), position)
+                [told] = news.messages
+                state = None if news.stop else told.vector
+        except FencedError:
+            if not can_repeat:
+                raise
+            grant = yield Hello(0, 0)
+        else:
+            return

@@ -1,0 +1,215 @@
+"""Feeds a slot from rows of its own: every epoch is a permutation that the seed gives."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import starmap
+
+import numpy as np
+from numpy.typing import NDArray
+
+from photinus.core.errors import UsageError
+from photinus.core.seeds import derive, generator
+from photinus.core.settings import Limit, at_least, validate, whole
+from photinus.data.base import Batch, Feed, MappedFeed, Transform
+from photinus.data.rows import Rows
+
+__all__ = ["FeedOrder", "PartitionFeed", "RowsFeed", "Walk", "draws_seed"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FeedOrder:
+    """Which rows come when: all that a feed's order depends on, beside the rows."""
+
+    batch_size: int = 32
+    """Examples of one step of all workers together."""
+    share: tuple[int, int] = (1, 1)
+    """This slot's rows, and those of all slots: a step takes so much of the batch from here."""
+    epochs: float | None = None
+    """The feed ends after epochs · rows examples; None is endless."""
+    whole_steps: bool = False
+    """The feed ends at the border of a batch that is nearest to its epochs: after the same step as
+    all others'."""
+    seed: int = 0
+    phase: int | str = 0
+    slot: int = 0
+    workers: int = 1
+
+    LIMITS = {  # noqa: RUF012 - dataclass slots: a plain class attribute, never written
+        "batch_size": whole(1),
+        "epochs": Limit.optional(at_least(0)),
+        "seed": whole(0),
+        "slot": whole(0),
+        "workers": whole(1),
+    }
+
+    def __post_init__(self) -> None:
+        validate(self)
+        if self.slot >= self.workers:
+            wrong = f"slot of FeedOrder must be below workers, {self.workers}"
+            raise UsageError(wrong, got=self.slot)
+
+    def border(self, done: int) -> int:
+        """Returns where the batch ends that begins after `done` examples of an epoch.
+
+        Step s ends at ⌊s·B·r/N⌋ with B the batch size, r the rows here and N those of all: all
+        slots need the same number of steps for their rows, however many each of them holds.
+
+        Example:
+            >>> order = FeedOrder(batch_size=10, share=(25, 100))
+            >>> order.border(0), order.border(2), order.border(5)
+            (2, 5, 7)
+        """
+        rows, total = self.share
+        return self.after(-(-(done + 1) * total // (self.batch_size * rows)))
+
+    def after(self, steps: int) -> int:
+        """Returns how many examples of an epoch so many steps take from here."""
+        rows, total = self.share
+        return steps * self.batch_size * rows // total
+
+
+def draws_seed(order: FeedOrder, epoch: int) -> int:
+    """Returns what tells an epoch's draws from all others; the slot has no part in it."""
+    return derive(order.seed, "draws", order.phase, epoch)
+
+
+class Walk:
+    """Goes through the rows batch by batch and epoch by epoch, and knows how far it is.
+
+    Args:
+        order: the epochs, and the seed of their draws.
+        rows: handed out in an epoch.
+        epoch_rows: returns the rows of one epoch in their order, [rows] or more.
+        border: returns where the batch ends that begins at an offset of the epoch.
+        end: after so many examples; None is endless.
+    """
+
+    def __init__(
+        self,
+        order: FeedOrder,
+        rows: int,
+        epoch_rows: Callable[[int], NDArray[np.int64]],
+        border: Callable[[int], int],
+        end: int | None,
+    ) -> None:
+        self.rows = rows
+        self.position = 0
+        self._order = order
+        self._border = border
+        self._epoch_rows = epoch_rows
+        self._end = end
+
+    def __iter__(self) -> Iterator[tuple[NDArray[np.int64], int]]:
+        """Yields the rows of each batch, and the seed of its epoch's draws."""
+        epoch, index, seed = -1, np.empty(0, np.int64), 0
+        while self.rows and (self._end is None or self.position < self._end):
+            now, offset = divmod(self.position, self.rows)
+            if now != epoch:
+                epoch, index = now, self._epoch_rows(now)[: self.rows]
+                seed = draws_seed(self._order, epoch)
+            # up to the next border of a batch: after a seek into a batch the later ones are equal
+            stop = min(self._border(offset), self.rows)
+            if self._end is not None:
+                stop = min(stop, offset + self._end - self.position)
+            self.position += stop - offset
+            yield index[offset:stop], seed
+
+    def seek(self, position: int) -> None:
+        """Goes on after `position` examples.
+
+        Raises:
+            UsageError: the position is negative.
+        """
+        if position < 0:
+            raise UsageError("a feed's position must be at least 0", got=position)
+        self.position = position
+
+
+class RowsFeed(Feed):
+    """Feeds a slot from rows that it can read in any order; how many, and which, its heirs say.
+
+    Args:
+        rows: the rows.
+        order: how they are walked through.
+        held: how many of them an epoch hands out to this slot.
+    """
+
+    def __init__(self, rows: Rows, order: FeedOrder, held: int) -> None:
+        self._rows = rows
+        self._order = order
+        self._walk = Walk(order, held, self._epoch_rows, self._border, self._end(held))
+
+    @property
+    def rows(self) -> int:
+        """How many rows an epoch hands out to this slot."""
+        return self._walk.rows
+
+    @property
+    def position(self) -> int:
+        """Examples handed out so far in this phase, by this slot."""
+        return self._walk.position
+
+    def __iter__(self) -> Iterator[Batch]:
+        return starmap(self._rows.batch, self._walk)
+
+    def seek(self, position: int) -> None:
+        """Goes on after `position` examples."""
+        self._walk.seek(position)
+
+    def mapped(self, function: Transform) -> Feed:
+        """Returns a feed over transformed features: kept where there is room, else by the batch."""
+        rows = self._rows.mapped(function)
+        if rows is None:
+            return MappedFeed(self._over(self._rows), function)
+        return self._over(rows)
+
+    @abstractmethod
+    def _over(self, rows: Rows) -> Feed:
+        """Returns a feed of the same kind and order over other rows."""
+
+    @abstractmethod
+    def _epoch_rows(self, epoch: int) -> NDArray[np.int64]:
+        """Returns what this slot reads in an epoch, in its order."""
+
+    def _border(self, done: int) -> int:
+        """Returns where the batch ends that begins after `done` examples of an epoch."""
+        return self._order.border(done)
+
+    def _after(self, part: float) -> int:
+        """Returns how many examples this slot has after the steps of a part of an epoch."""
+        return self._order.after(round(part * self._order.share[1] / self._order.batch_size))
+
+    def _end(self, held: int) -> int | None:
+        order = self._order
+        if order.epochs is None or not order.whole_steps:
+            return None if order.epochs is None else round(order.epochs * held)
+        whole, part = divmod(order.epochs + 1e-9, 1.0)
+        return int(whole) * held + min(held, self._after(part))
+
+
+class PartitionFeed(RowsFeed):
+    """Feeds a slot from the rows of its own partition.
+
+    Epoch e's order is a permutation of the content-sorted rows, drawn for
+    (seed, phase, slot, e): nothing to save, and the same on whichever host a retry runs.
+
+    Example:
+        >>> rows = Rows.of(np.arange(10)[:, None])
+        >>> feed = PartitionFeed(rows, FeedOrder(batch_size=4, epochs=1.0))
+        >>> [batch.examples for batch in feed]
+        [4, 4, 2]
+    """
+
+    def __init__(self, rows: Rows, order: FeedOrder) -> None:
+        super().__init__(rows, order, len(rows))
+
+    def _over(self, rows: Rows) -> Feed:
+        return PartitionFeed(rows, self._order)
+
+    def _epoch_rows(self, epoch: int) -> NDArray[np.int64]:
+        order = self._order
+        drawn = generator(order.seed, "order", order.phase, order.slot, epoch)
+        return self._rows.order[drawn.permutation(len(self._rows))]

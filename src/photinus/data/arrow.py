@@ -1,0 +1,219 @@
+"""Arrow record batches as arrays, without a Python object per row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from photinus.core.errors import DataError
+from photinus.core.settings import Limit, above, one_of, validate
+from photinus.data.base import Array
+from photinus.data.checks import Finding, Sieve
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["BINARY", "IMAGE", "LIST", "NUMERIC", "ColumnSpec", "arrays"]
+
+_SAME_LENGTH = "pad the sequences to one length, cut them to a fixed length, or leave the row out"
+_SAME_SIZE = "scale or cut the images to one size, or leave the row out"
+
+BINARY, LIST, NUMERIC, IMAGE = "binary", "list", "numeric", "image"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ColumnSpec:
+    """Which columns hold the features and the label, and how the features are stored.
+
+    Example:
+        >>> ColumnSpec(features=("pixels",), kind="binary", dtype="uint8", shape=(28, 28)).width
+        784
+    """
+
+    features: tuple[str, ...]
+    """One column, or several of kind numeric that are stacked."""
+    label: str | None = None
+    kind: str = LIST
+    """binary: equally many bytes a row; list: equally many numbers a row; numeric: a number a row
+    and column; image: Spark's image structure (its bytes as they are: height, width, BGR)."""
+    dtype: str = "float32"
+    """In which the rows are kept; of kind binary: what the bytes are."""
+    shape: tuple[int, ...] = ()
+    """Of one row's features."""
+    scale: float | None = None
+    """Rows are handed out as float32(features) · scale; None hands them out as they are kept."""
+
+    LIMITS = {  # noqa: RUF012 - dataclass slots: a plain class attribute, never written
+        "features": Limit("one column name or more", lambda names: len(names) >= 1),
+        "kind": one_of(BINARY, LIST, NUMERIC, IMAGE),
+        "dtype": one_of("float32", "float64", "uint8", "int8", "int16", "int32", "int64"),
+        "scale": Limit.optional(above(0)),
+    }
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    @property
+    def width(self) -> int:
+        """How many numbers one row's features are."""
+        return math.prod(self.shape)
+
+
+def arrays(batch: pa.RecordBatch, spec: ColumnSpec, sieve: Sieve) -> tuple[Array, Array | None]:
+    """Returns a batch's good rows: features [n, ...] and labels [n] or None.
+
+    The features may share the batch's memory and be read-only.
+
+    Raises:
+        DataError: a column is missing or of the wrong type, or a row is bad (see `Sieve`).
+    """
+    wanted = (*spec.features, *(() if spec.label is None else (spec.label,)))
+    for name in wanted:
+        if name not in batch.schema.names:
+            raise DataError(f"no column {name}", got=", ".join(batch.schema.names))
+    batch = batch.select(list(wanted))
+    sieve.open(batch.num_rows)
+    keep = sieve.sift(_findings(batch, spec))
+    if keep is not None:
+        import pyarrow as pa
+
+        batch = batch.filter(pa.array(keep))
+    with np.errstate(over="ignore"):  # a number that becomes infinite is found below, by its place
+        features = _features(batch, spec)
+    labels = None if spec.label is None else _labels(batch.column(spec.label), spec.label)
+    names = (", ".join(spec.features), spec.label or "label")
+    return sieve.checked(features, labels, names, spec.scale)
+
+
+def _findings(batch: pa.RecordBatch, spec: ColumnSpec) -> Iterator[Finding]:
+    """What must be known of a batch before its buffers can be read as a matrix."""
+    for name in batch.schema.names:
+        column = batch.column(name)
+        if column.null_count:
+            yield Finding(name, "null", np.asarray(column.is_null()), lambda _: "null")
+    if spec.kind == NUMERIC:
+        return
+    name, column = spec.features[0], batch.column(spec.features[0])
+    if spec.kind == IMAGE:
+        column, found = _image(column, name, spec)
+        yield found
+    yield from _unequal(column, name, spec)
+    if spec.kind == LIST:
+        yield from _null_inside(column, name)
+
+
+def _unequal(column: pa.Array, name: str, spec: ColumnSpec) -> Iterator[Finding]:
+    expected, unit = spec.width, ""
+    if spec.kind != LIST:
+        expected, unit = expected * np.dtype(spec.dtype).itemsize, " bytes"
+    widths = np.diff(_offsets(column, name, spec.kind))
+    bad = widths != expected
+    yield Finding(
+        name,
+        "length",
+        bad,
+        lambda row: f"length {widths[row]}{unit}, expected {expected}{unit}",
+        lambda _: _SAME_LENGTH,
+    )
+
+
+def _null_inside(column: pa.Array, name: str) -> Iterator[Finding]:
+    offsets = _offsets(column, name, LIST)
+    numbers = column.values.slice(offsets[0], offsets[-1] - offsets[0])
+    if not numbers.null_count:
+        return
+    nulls = np.flatnonzero(np.asarray(numbers.is_null())) + offsets[0]
+    rows = np.searchsorted(offsets, nulls, side="right") - 1
+    bad = np.zeros(len(column), np.bool_)
+    bad[rows] = True
+    places = {int(row): int(at - offsets[row]) for row, at in zip(rows, nulls, strict=True)}
+    yield Finding(name, "null", bad, lambda row: f"null at {places[row]}")
+
+
+def _image(column: pa.Array, name: str, spec: ColumnSpec) -> tuple[pa.Array, Finding]:
+    """Returns the images' bytes, and which images have another size."""
+    _expect(_type_is(column, "struct"), column, name, "an image structure")
+    sizes = np.stack(
+        [np.asarray(column.field(part).fill_null(0)) for part in ("height", "width", "nChannels")],
+        axis=1,
+    )  # [n, 3]
+    bad = (sizes != np.array(spec.shape)).any(axis=1)
+
+    def describe(row: int) -> str:
+        got, expected = ("x".join(map(str, size)) for size in (sizes[row], spec.shape))
+        return f"size {got}, expected {expected}"
+
+    return column.field("data"), Finding(name, "size", bad, describe, lambda _: _SAME_SIZE)
+
+
+def _type_is(column: pa.Array, *kinds: str) -> bool:
+    import pyarrow.types as types
+
+    return any(getattr(types, f"is_{kind}")(column.type) for kind in kinds)
+
+
+def _expect(holds: bool, column: pa.Array, name: str, expected: str) -> None:
+    if not holds:
+        do = "change its type, or name another column"
+        raise DataError(f"column {name} must hold {expected}", got=f"type {column.type}", do=do)
+
+
+def _offsets(column: pa.Array, name: str, kind: str) -> NDArray[np.int64]:
+    """Where each row begins in the column's bytes or numbers, and the end: [n + 1]."""
+    fixed, plain, large = (
+        ("fixed_size_list", "list", "large_list")
+        if kind == LIST
+        else ("fixed_size_binary", "binary", "large_binary")
+    )
+    expected = "lists of numbers" if kind == LIST else "bytes"
+    _expect(_type_is(column, fixed, plain, large), column, name, expected)
+    n = len(column)
+    if _type_is(column, fixed):
+        width = column.type.list_size if kind == LIST else column.type.byte_width
+        offsets: NDArray[np.int64] = np.arange(column.offset, column.offset + n + 1) * width
+        return offsets
+    if not n:
+        return np.zeros(1, np.int64)
+    dtype = np.dtype(np.int64 if _type_is(column, large) else np.int32)
+    start = column.offset * dtype.itemsize
+    return np.frombuffer(column.buffers()[1], dtype, n + 1, start)
+
+
+def _features(batch: pa.RecordBatch, spec: ColumnSpec) -> Array:
+    """Returns [n, ...]; every row is whole by now."""
+    shape = (batch.num_rows, *spec.shape)
+    if spec.kind == NUMERIC:
+        stacked = np.empty((batch.num_rows, len(spec.features)), spec.dtype)
+        for i, name in enumerate(spec.features):
+            stacked[:, i] = _numbers(batch.column(name), name)
+        return stacked.reshape(shape)
+    name, column = spec.features[0], batch.column(spec.features[0])
+    if not batch.num_rows:
+        return np.empty(shape, spec.dtype)
+    if spec.kind == IMAGE:
+        column = column.field("data")
+    offsets = _offsets(column, name, spec.kind)
+    if spec.kind == LIST:
+        numbers = column.values.slice(offsets[0], offsets[-1] - offsets[0])
+        return _numbers(numbers, name).astype(spec.dtype, copy=False).reshape(shape)
+    data = column.buffers()[1 if _type_is(column, "fixed_size_binary") else 2]
+    count = spec.width * batch.num_rows
+    return np.frombuffer(data, spec.dtype, count, int(offsets[0])).reshape(shape)
+
+
+def _labels(column: pa.Array, name: str) -> Array:
+    """Returns [n], as int64 where they are whole numbers or truth values."""
+    labels = _numbers(column, name)
+    return labels if labels.dtype.kind == "f" else labels.astype(np.int64, copy=False)
+
+
+def _numbers(column: pa.Array, name: str) -> Array:
+    """Returns the numbers of a column without nulls, sharing its memory where that is possible."""
+    _expect(_type_is(column, "integer", "floating", "boolean"), column, name, "numbers")
+    numbers: Array = column.to_numpy(zero_copy_only=False)
+    return numbers

@@ -1,0 +1,270 @@
+"""What a row must be, looked at for whole blocks of rows; a bad row is named, or skipped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from photinus.core.errors import DataError
+from photinus.core.parameters import is_finite
+from photinus.core.settings import Limit, between, one_of, validate, whole
+from photinus.data.base import Array
+
+__all__ = ["Columns", "Finding", "RowChecks", "Sieve"]
+
+_FLOAT32 = float(np.finfo(np.float32).max)
+
+Columns = tuple[str, str]
+"""The names of the feature and the label column."""
+
+_EARLY_ROWS = 10_000
+"""Skipped rows are held against at least so many, until the partition has ended."""
+
+
+_MEND = "mend the row, or leave it out"
+
+
+def _mend(_: int) -> str:
+    return _MEND
+
+
+class Finding(NamedTuple):
+    """One kind of fault in one column of a block of rows."""
+
+    column: str
+    kind: str
+    """In words, for the count of skipped rows: `null`, `length`."""
+    bad: NDArray[np.bool_]
+    """[n]: which rows have it."""
+    describe: Callable[[int], str]
+    """Says what is wrong with row i of the block."""
+    cure: Callable[[int], str] = _mend
+    """Says what to do about it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowChecks:
+    """What every row must be, and what happens to one that is not.
+
+    Example:
+        >>> sieve = Sieve(RowChecks(classes=10), partition=3)
+        >>> sieve.open(2)
+        >>> sieve.checked(np.ones((2, 4)), np.array([1, 10]))
+        Traceback (most recent call last):
+        photinus.core.errors.DataError: partition 3 row 1 column label: label 10 outside 0..9; \
+mend the row, or leave it out
+    """
+
+    shape: tuple[int, ...] | None = None
+    """Of one row's features; None takes any."""
+    finite: bool = True
+    """Refuses NaN and infinity."""
+    classes: int | None = None
+    """Labels must be whole numbers of 0..classes-1; None takes any number."""
+    more_classes: str = ""
+    """What to do where a label is too large for `classes`; {} stands for how many it needs."""
+    on_bad: str = "fail"
+    """fail names the first bad row; skip leaves bad rows out and counts them."""
+    most_skipped: float = 0.01
+    """The part of a partition's rows that may be skipped before it fails after all."""
+
+    LIMITS = {  # noqa: RUF012 - dataclass slots: a plain class attribute, never written
+        "classes": Limit.optional(whole(1)),
+        "on_bad": one_of("fail", "skip"),
+        "most_skipped": between(0, 1),
+    }
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def findings(
+        self, features: Array, labels: Array | None, columns: Columns
+    ) -> Iterator[Finding]:
+        """Looks at the values of a block: features [n, ...] and labels [n, ...]."""
+        for column, values in zip(columns, (features, labels), strict=True):
+            if self.finite and values is not None:
+                yield from _not_finite(column, values)
+        if self.classes is not None and labels is not None:
+            top, given = self.classes - 1, labels
+            good = (given >= 0) & (given <= top) & (given == np.floor(given))
+            # NaN compares false: it must land among the bad
+            bad = np.logical_not(good)
+
+            def describe(row: int) -> str:
+                why = "" if given[row] == np.floor(given[row]) else " (no whole number)"
+                return f"label {given[row]:g} outside 0..{top}{why}"
+
+            def cure(row: int) -> str:
+                label = given[row]
+                if label > top and label == np.floor(label):
+                    more = self.more_classes.format(int(label) + 1)
+                    return f"{more}, or mend the row" if more else _MEND
+                return "number the classes 0, 1, 2, ... (StringIndexer does), or mend the row"
+
+            yield Finding(columns[1], "label", bad, describe, cure)
+
+
+def _not_finite(column: str, values: Array) -> Iterator[Finding]:
+    if is_finite(values.reshape(-1)):
+        return
+    good = np.isfinite(values.reshape(len(values), -1))  # [n, width]
+
+    def describe(row: int) -> str:
+        at = int(np.argmin(good[row]))
+        place = f" at {at}" if good.shape[1] > 1 else ""
+        return f"{values[row].reshape(-1)[at]}{place}, expected finite numbers"
+
+    yield Finding(column, "not finite", np.asarray(~good.all(axis=1)), describe)
+
+
+def _too_large(
+    column: str, values: Array, factor: float, trained_in: Callable[[], str]
+) -> Iterator[Finding]:
+    """Numbers that are finite, and no longer so in what is trained on."""
+    is_narrow = values.dtype.itemsize <= np.dtype(np.float32).itemsize
+    if values.dtype.kind != "f" or not values.size or (is_narrow and factor == 1):
+        return
+    # `max` of both signs, and no copy of the rows: only a wrong row costs more
+    most = max(abs(float(values.min())), abs(float(values.max())))
+    if most <= _FLOAT32 and most * factor <= _FLOAT32:
+        return
+    kind = np.dtype(trained_in() if factor == 1 else np.float32)
+    rows = values.reshape(len(values), -1)  # [n, width]
+    with np.errstate(over="ignore", invalid="ignore"):
+        lost = np.isfinite(rows) & ~np.isfinite(rows.astype(kind) * kind.type(factor))
+
+    def describe(row: int) -> str:
+        at = int(np.argmax(lost[row]))
+        place = f" at {at}" if rows.shape[1] > 1 else ""
+        scaled = f" times {factor:g}" if factor != 1 else ""
+        return f"{rows[row, at]:g}{place}{scaled} is infinite in {kind}, in which it is trained on"
+
+    yield Finding(column, "too large", np.asarray(lost.any(axis=1)), describe)
+
+
+def _in_float64() -> str:
+    return "float64"
+
+
+class Sieve:
+    """Takes a partition's rows block by block, lets the good ones through and counts the rest.
+
+    Args:
+        checks: what a row must be.
+        partition: its number, for messages.
+        trained_in: returns the type of number that is trained on; asked only where it matters.
+    """
+
+    def __init__(
+        self,
+        checks: RowChecks,
+        partition: int = 0,
+        trained_in: Callable[[], str] = _in_float64,
+    ) -> None:
+        self.checks = checks
+        self.partition = partition
+        self._trained_in = trained_in
+        self.seen = 0
+        self.skipped: Counter[str] = Counter()
+        """How many rows were left out, by column and kind of fault."""
+        self._rows = np.empty(0, np.int64)
+
+    def open(self, rows: int) -> None:
+        """Begins a block of so many rows."""
+        self._rows = np.arange(self.seen, self.seen + rows)
+        self.seen += rows
+
+    def sift(self, findings: Iterator[Finding]) -> NDArray[np.bool_] | None:
+        """Returns which rows of the block to keep, [n]; None keeps all.
+
+        Raises:
+            DataError: a row is bad and bad rows fail, or too many were skipped.
+        """
+        keep: NDArray[np.bool_] | None = None
+        for finding in findings:
+            bad = finding.bad if keep is None else finding.bad & keep
+            if not bad.any():
+                continue
+            if self.checks.on_bad == "fail":
+                raise self._error(finding, int(np.argmax(bad)))
+            self.skipped[f"{finding.column}: {finding.kind}"] += int(bad.sum())
+            keep = ~bad if keep is None else keep & ~bad
+        if keep is not None:
+            self._rows = self._rows[keep]
+            self._cap(max(self.seen, _EARLY_ROWS))
+        return keep
+
+    def checked(
+        self,
+        features: Array,
+        labels: Array | None,
+        columns: Columns = ("features", "label"),
+        scale: float | None = None,
+    ) -> tuple[Array, Array | None]:
+        """Lets the good rows of the block through; class labels come out as int64.
+
+        Args:
+            features: [n, ...].
+            labels: [n, ...] or None.
+            columns: the names of both, for messages.
+            scale: features are trained on as float32(features) · scale.
+
+        Raises:
+            DataError: as `sift`; or the shape or the type of a column is wrong.
+        """
+        self._check_kinds(features, labels, columns)
+        keep = self.sift(self._findings(features, labels, columns, scale))
+        if keep is not None:
+            features, labels = features[keep], None if labels is None else labels[keep]
+        if labels is not None and self.checks.classes is not None:
+            labels = labels.astype(np.int64, copy=False)
+        return features, labels
+
+    def _findings(
+        self, features: Array, labels: Array | None, columns: Columns, scale: float | None
+    ) -> Iterator[Finding]:
+        yield from self.checks.findings(features, labels, columns)
+        if not self.checks.finite:
+            return
+        factor = 1.0 if scale is None else float(scale)
+        for column, values, by in zip(columns, (features, labels), (factor, 1.0), strict=True):
+            if values is not None:
+                yield from _too_large(column, values, by, self._trained_in)
+
+    def end(self) -> None:
+        """Ends the partition.
+
+        Raises:
+            DataError: too many of its rows were skipped.
+        """
+        self._cap(self.seen)
+
+    def _check_kinds(self, features: Array, labels: Array | None, columns: Columns) -> None:
+        for column, values in zip(columns, (features, labels), strict=True):
+            if values is not None and values.dtype.kind not in "fiub":
+                where = f"partition {self.partition} column {column}"
+                raise DataError(f"{where}: values of type {values.dtype}, expected numbers")
+        shape = self.checks.shape
+        if shape is not None and features.shape[1:] != shape and len(features):
+            where = f"partition {self.partition} row {self._rows[0]} column {columns[0]}"
+            raise DataError(f"{where}: shape {features.shape[1:]}, expected {shape}")
+
+    def _error(self, finding: Finding, row: int) -> DataError:
+        where = f"partition {self.partition} row {self._rows[row]} column {finding.column}"
+        wrong = f"{where}: {finding.describe(row)}"
+        return DataError(wrong, do=finding.cure(row))
+
+    def _cap(self, rows: int) -> None:
+        skipped, most = self.skipped.total(), self.checks.most_skipped
+        if skipped > most * rows:
+            counts = ", ".join(f"{count} {kind}" for kind, count in self.skipped.most_common())
+            raise DataError(
+                f"partition {self.partition}: more than {most:.3g} of the rows are bad",
+                got=f"{skipped} of {self.seen} ({counts})",
+                do="mend the data, or raise most_skipped",
+            )

@@ -1,0 +1,400 @@
+"""A DataFrame's columns as the workers want them: few types, known widths, so many partitions."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
+
+from photinus.core.errors import DataError, UsageError
+from photinus.core.settings import unknown_name
+from photinus.data import cifar
+from photinus.data.arrow import BINARY, IMAGE, LIST, NUMERIC, ColumnSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+    from pyspark import StorageLevel
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+__all__ = [
+    "ONE_PROCESS",
+    "Keeper",
+    "cifar_frame",
+    "classes_in",
+    "columns",
+    "once",
+    "one_column",
+    "partitioned",
+    "selected",
+    "shape_of",
+    "shuffled",
+]
+
+ONE_PROCESS = r"local(\[|$)"
+"""A master that is this very process; local-cluster has executors."""
+_VECTORS = ("VectorUDT",)
+_IMAGE_PARTS = ("height", "width", "nChannels", "data")
+
+
+def columns(
+    df: DataFrame, features: str | list[str], label: str | None = None
+) -> tuple[DataFrame, ColumnSpec]:
+    """Selects what the workers need, and says what it is; the widths are those of the first row.
+
+    Args:
+        df: the user's rows.
+        features: one column of ML vectors, arrays of numbers, bytes, images or numbers; or several
+            columns of numbers. Vectors, arrays and numbers become float32; bytes stay uint8.
+        label: a column of numbers, or None for learning without labels.
+
+    Raises:
+        UsageError: a column is unknown, is named twice, or cannot stand beside others.
+        DataError: a column has a type that a model cannot learn from, or there are no rows.
+
+    Example:
+        >>> df = spark.table("digits")  # doctest: +SKIP
+        >>> columns(df, "pixels", "digit")[1].shape  # doctest: +SKIP
+        (784,)
+    """
+    frame, spec = selected(df, features, label)
+    return frame, replace(spec, shape=shape_of(frame, spec))
+
+
+def selected(
+    df: DataFrame, features: str | list[str], label: str | None = None
+) -> tuple[DataFrame, ColumnSpec]:
+    """Selects as `columns` does, but asks for no row: one column of features has no shape yet.
+
+    Raises:
+        UsageError: as `columns`.
+        DataError: a column has a type that a model cannot learn from.
+    """
+    names = [features] if isinstance(features, str) else list(features)
+    _check_names(df, names, label)
+    labels, named = ([], None) if label is None else ([_label(df, label)], _plain(label))
+    if len(names) > 1 or _is_number(df.schema[names[0]].dataType):
+        numbers = [_number(df, name, several=len(names) > 1) for name in names]
+        shape: tuple[int, ...] = (len(names),)
+        spec = ColumnSpec(
+            features=tuple(map(_plain, names)), label=named, kind=NUMERIC, shape=shape
+        )
+        return df.select(*numbers, *labels), spec
+    name = names[0]
+    column, kind, _ = _feature(df, name)
+    dtype = "uint8" if kind in (BINARY, IMAGE) else "float32"
+    spec = ColumnSpec(features=(_plain(name),), label=named, kind=kind, dtype=dtype)
+    return df.select(column.alias(_plain(name)), *labels), spec
+
+
+def shape_of(frame: DataFrame, spec: ColumnSpec) -> tuple[int, ...]:
+    """Returns the shape of one row's features; asks for the first row, where that must be.
+
+    Args:
+        frame: as `selected` returned it.
+        spec: likewise.
+
+    Raises:
+        DataError: there are no rows.
+    """
+    if spec.shape:
+        return spec.shape
+    name = spec.features[0]
+    return _first_shape(frame, name, _feature(frame, name)[2])
+
+
+def classes_in(df: DataFrame, label: str) -> int | None:
+    """Returns how many classes a label column's ML attribute names, as StringIndexer leaves it."""
+    attribute = df.schema[label].metadata.get("ml_attr", {})
+    named = attribute.get("vals")
+    count = len(named) if named else attribute.get("num_vals")
+    return None if count is None else int(count)
+
+
+@contextlib.contextmanager
+def once(frame: DataFrame, *, always: bool = False) -> Iterator[DataFrame]:
+    """Has the plan behind some rows run once, however often they are read meanwhile.
+
+    Where it moves rows between tasks, even to ask how many partitions there are runs a part of it.
+    Its rows are then kept on the executors' disks when they first come by; on a cluster on those of
+    two executors.
+
+    Args:
+        frame: what the workers need, and no more.
+        always: keeps the rows of a plan that moves none, too: they will be read several times.
+    """
+    if not always and not _moves_rows(frame):
+        yield frame
+        return
+    from pyspark import StorageLevel
+
+    is_local = re.match(ONE_PROCESS, str(frame.sparkSession.conf.get("spark.master", "local")))
+    with _persisted(
+        frame, StorageLevel.DISK_ONLY if is_local else StorageLevel.DISK_ONLY_2
+    ) as rows:
+        yield rows
+
+
+@contextlib.contextmanager
+def _persisted(frame: DataFrame, level: StorageLevel) -> Iterator[DataFrame]:
+    rows = frame.persist(level)
+    try:
+        yield rows
+    finally:
+        with contextlib.suppress(Exception):  # an application that has ended keeps none
+            rows.unpersist()
+
+
+def _moves_rows(frame: DataFrame) -> bool:
+    """Tells whether a plan has an exchange that runs anew with it; of Connect that is not known."""
+    plan = getattr(frame, "_jdf", None)
+    return plan is not None and _has_exchange(plan.queryExecution().executedPlan())
+
+
+def _has_exchange(plan: Any) -> bool:  # noqa: ANN401 - one of Java's
+    name = str(plan.nodeName())
+    if name.startswith("AdaptiveSparkPlan"):  # what it will be is known when it runs
+        return _has_exchange(plan.initialPlan())
+    children = plan.children()  # rows that are kept already have none
+    below = (children.apply(number) for number in range(children.size()))
+    return "Exchange" in name or any(map(_has_exchange, below))
+
+
+def one_column(df: DataFrame, features: str, shape: tuple[int, ...]) -> Column:
+    """Returns a column of features as arrays of float32 or as bytes, for scoring: no job runs.
+
+    A row of another size ends the query with a sentence that names the column.
+
+    Raises:
+        UsageError: the column is unknown.
+        DataError: it has a type that a model cannot learn from.
+    """
+    _check_names(df, [features], None)
+    if _is_number(df.schema[features].dataType):
+        column, sizes = F.array(_number(df, features, several=False)), [F.lit(1)]
+        wanted: tuple[int, ...] = (1,)
+    else:
+        column, kind, sizes = _feature(df, features)
+        wanted = shape if kind == IMAGE else (math.prod(shape),)
+        column = column["data"] if kind == IMAGE else column
+    got = F.concat_ws("x", *(size.cast("string") for size in sizes))
+    expected = "x".join(map(str, wanted))
+    said = F.concat(
+        F.lit(f"column {features}: a row of size "),
+        F.when(_quoted(features).isNull(), F.lit("null")).otherwise(got),
+        F.lit(f", expected {expected}"),
+    )
+    return F.when(got == expected, column).otherwise(F.raise_error(said))
+
+
+def partitioned(df: DataFrame, workers: int) -> DataFrame:
+    """Returns the rows in exactly `workers` partitions, moving them only where that must be.
+
+    Too many partitions are joined where they lie; too few are dealt out anew over the network.
+    A client of Spark Connect does not learn how many there are: it always deals out anew.
+
+    Raises:
+        UsageError: `workers` is below 1.
+    """
+    if workers < 1:
+        raise UsageError("workers must be at least 1", got=workers)
+    partitions = _partitions(df)
+    if partitions == workers:
+        return df
+    if partitions is not None and partitions > workers:
+        return df.coalesce(workers)
+    return df.repartition(workers)
+
+
+def shuffled(df: DataFrame, workers: int) -> DataFrame:
+    """Returns the rows in `workers` partitions by the hash of their content: a retry sees the same.
+
+    Raises:
+        UsageError: `workers` is below 1.
+    """
+    if workers < 1:
+        raise UsageError("workers must be at least 1", got=workers)
+    return df.repartition(workers, F.xxhash64(*(_quoted(name) for name in df.columns)))
+
+
+class Keeper:
+    """Keeps rows that had to be dealt out anew on the disks of two executors, for a while.
+
+    Where one is lost, whoever takes its place finds its rows. Else Spark would deal all rows anew,
+    and start a second task for every worker that is well: these would take the place of the one
+    that is missed. On one machine there is nothing to lose; of Connect the plan is not known.
+    """
+
+    frame: DataFrame
+
+    def __enter__(self) -> Self:
+        self._kept: list[DataFrame] = []
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        for rows in self._kept:
+            with contextlib.suppress(Exception):  # an application that has ended keeps none
+                rows.unpersist()
+
+    def keep(self, df: DataFrame) -> None:
+        """Takes rows; those before them are needed no more."""
+        self.__exit__(None, None, None)
+        self._kept, self.frame = [], df
+        is_local = re.match(ONE_PROCESS, str(df.sparkSession.conf.get("spark.master", "local")))
+        if is_local or not _moves_rows(df):
+            return
+        from pyspark import StorageLevel
+
+        self.frame = df.persist(StorageLevel.DISK_ONLY_2)
+        self._kept = [self.frame]
+
+
+def cifar_frame(spark: SparkSession, folder: str, split: str = "train") -> DataFrame:
+    """Returns CIFAR-10's binary version as rows that the executors read themselves.
+
+    Args:
+        spark: the session.
+        folder: with the files of `cifar.FILES`, wherever Spark reads: hdfs://, file://, s3a://.
+        split: "train" or "test".
+
+    Returns:
+        `features`, 3072 bytes, and `label`, 0..9.
+
+    Raises:
+        UsageError: the split is unknown.
+        DataError: a file is missing or cut short, by its name and record. A label above 9 ends the
+            query with the same sentence.
+
+    Example:
+        >>> cifar_frame(spark, "hdfs:///cifar10").count()  # doctest: +SKIP
+        50000
+    """
+    if split not in cifar.FILES:
+        raise unknown_name("split", split, cifar.FILES)
+    paths = [f"{folder.rstrip('/')}/{name}" for name in cifar.FILES[split]]
+    try:
+        files = spark.read.format("binaryFile").load(paths)
+        found = files.select("path", "length").collect()
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise DataError(f"{folder} cannot be read as CIFAR-10", got=reason) from error
+    for path, size in found:
+        cifar.check_length(int(size), str(path))
+    return files.select("path", "content").mapInArrow(_records, "features binary, label long")
+
+
+def _records(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    import pyarrow as pa
+
+    for batch in batches:
+        for path, content in zip(batch.column(0), batch.column(1), strict=True):
+            images, labels = cifar.parse_records(content.as_py(), path.as_py())
+            rows = [image.tobytes() for image in images]
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(rows, pa.binary()), pa.array(labels.astype("int64"))],
+                names=["features", "label"],
+            )
+
+
+def _partitions(df: DataFrame) -> int | None:
+    try:
+        return int(df.rdd.getNumPartitions())
+    except (AttributeError, NotImplementedError):  # pyspark's own are both
+        return None
+
+
+def _check_names(df: DataFrame, names: list[str], label: str | None) -> None:
+    wanted = [*names, *([] if label is None else [label])]
+    if not names:
+        raise UsageError("no feature column is named", do=f"known: {', '.join(df.columns)}")
+    for name in wanted:
+        if name not in df.columns:
+            raise unknown_name("column", name, df.columns)
+        if wanted.count(name) > 1:
+            raise UsageError("a column cannot be taken twice", got=repr(name))
+        if df.columns.count(name) > 1:
+            raise UsageError("several columns have one name", got=repr(name), do="rename them")
+
+
+def _quoted(name: str) -> Column:
+    """A column by its literal name, dots included."""
+    escaped = name.replace("`", "``")
+    return F.col(f"`{escaped}`")
+
+
+def _plain(name: str) -> str:
+    """A name that stays one column in mapInArrow, which takes dots for a path."""
+    return name.replace(".", "·").replace("`", "'")
+
+
+def _is_number(kind: T.DataType) -> bool:
+    return isinstance(kind, (T.NumericType, T.BooleanType))
+
+
+def _number(df: DataFrame, name: str, *, several: bool) -> Column:
+    kind = df.schema[name].dataType
+    if several and not _is_number(kind):
+        if isinstance(kind, T.StringType):
+            raise _text(name)
+        do = "join them first, e.g. with VectorAssembler"
+        wrong = f"column {name}: of several feature columns each must hold numbers"
+        raise UsageError(wrong, got=kind.simpleString(), do=do)
+    return _quoted(name).cast("float").alias(_plain(name))
+
+
+def _text(name: str) -> DataError:
+    do = "turn it into numbers first, e.g. with StringIndexer"
+    return DataError(f"column {name} holds text", do=do)
+
+
+def _label(df: DataFrame, name: str) -> Column:
+    kind = df.schema[name].dataType
+    if isinstance(kind, T.StringType):
+        raise _text(name)
+    if not _is_number(kind):
+        raise DataError(f"column {name}: a label must be a number", got=kind.simpleString())
+    is_whole = isinstance(kind, (T.IntegralType, T.BooleanType))
+    return _quoted(name).cast("long" if is_whole else "double").alias(_plain(name))
+
+
+def _feature(df: DataFrame, name: str) -> tuple[Column, str, list[Column]]:
+    """Returns one feature column as the workers want it, its kind, and what tells its shape."""
+    kind, column = df.schema[name].dataType, _quoted(name)
+    if isinstance(kind, T.BinaryType):
+        return column, BINARY, [F.octet_length(column)]
+    if isinstance(kind, T.ArrayType) and _is_number(kind.elementType):
+        return column.cast("array<float>"), LIST, [F.size(column)]
+    if type(kind).__name__ in _VECTORS:
+        from pyspark.ml.functions import vector_to_array
+
+        array = vector_to_array(column, "float32")
+        return array, LIST, [F.size(array)]
+    if isinstance(kind, T.StructType) and set(_IMAGE_PARTS) <= set(kind.names):
+        parts = F.struct(*(column[part].alias(part) for part in _IMAGE_PARTS))
+        # a struct made of the parts of a null is no null: the workers must see it
+        whole = F.when(column.isNotNull(), parts)
+        return whole, IMAGE, [column[part] for part in _IMAGE_PARTS[:3]]
+    if isinstance(kind, T.StringType):
+        raise _text(name)
+    raise DataError(
+        f"column {name}: a model cannot learn from this type",
+        got=kind.simpleString(),
+        do="use ML vectors, arrays of numbers, bytes, images or columns of numbers",
+    )
+
+
+def _first_shape(df: DataFrame, name: str, size: list[Column]) -> tuple[int, ...]:
+    sizes = [part.alias(f"size{i}") for i, part in enumerate(size)]
+    first: Any = df.where(_quoted(name).isNotNull()).select(*sizes).first()
+    if first is None:
+        raise DataError(f"column {name}: there are no rows, or nulls only")
+    shape = tuple(int(part) for part in first)
+    if 0 in shape:
+        raise DataError(f"column {name}: the first row is empty")
+    return shape

@@ -1,0 +1,386 @@
+"""Where a slot's rows lie: in memory, in files without a name, or nowhere (they stream).
+
+In memory they lie in pages mapped for them alone: arrays grow in place while rows arrive, so that
+no second copy of all rows ever stands beside the first, and what is freed goes back to the system.
+
+A spool's files are unlinked as soon as they are made (mode 0600): no other user can open them by
+a name, and the system takes the space back whichever way the worker ends, a crash included.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import mmap
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from io import FileIO
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from photinus.core.errors import NotReadyError
+from photinus.core.settings import validate, whole
+from photinus.data.arrow import ColumnSpec, arrays
+from photinus.data.base import Array
+from photinus.data.checks import Sieve
+from photinus.data.rows import Rows
+from photinus.data.stream import Block, Stream
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Budget", "Storage", "gather"]
+
+_FREE_PART = 0.9
+"""Of what a disk has left: the rest is for others."""
+_BLOCK_BYTES = 1 << 24
+_INDEX_BYTES = 32
+"""Of a row's place in the index: hash and order, and in an epoch its place and its number."""
+_FIRST_BYTES = 64 << 20
+"""Of an array that grows; its double comes next. What no row has touched takes no memory."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """How much of this host a slot's rows may take, as they lie there.
+
+    Beside it a worker takes what Python and torch need (some 300 MB), its model, and a block of
+    rows that is on its way.
+    """
+
+    memory_bytes: int = 1 << 30
+    """Of rows, what is made of them, and their index, 32 bytes a row. The index lies in memory
+    wherever the rows do; what of it does not fit is not refused."""
+    disk_bytes: int = 64 << 30
+    folder: str = ""
+    """Where rows are spooled: a local disk, e.g. one of Spark's; empty is the system's own."""
+
+    LIMITS = {  # noqa: RUF012 - dataclass slots: a plain class attribute, never written
+        "memory_bytes": whole(0),
+        "disk_bytes": whole(0),
+    }
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+
+class Storage:
+    """Hands out room within a budget, memory first; what is given up is room again.
+
+    Example:
+        >>> room = Storage(Budget(memory_bytes=80, disk_bytes=0))
+        >>> kept = room((10,), np.dtype(np.float64))
+        >>> room((1,), np.dtype(np.float64)) is None
+        True
+    """
+
+    def __init__(self, budget: Budget) -> None:
+        self._folder = budget.folder or tempfile.gettempdir()
+        self._left = {"memory": budget.memory_bytes, "disk": budget.disk_bytes}
+
+    def __call__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
+        """Returns an empty array, or None where neither memory nor disk has the room."""
+        size = math.prod(shape) * dtype.itemsize
+        if size <= self._left["memory"]:
+            return self._lent(_Pages(size).array(shape, dtype), "memory")
+        if size > self.disk_left():
+            return None
+        with self.file() as file:
+            try:
+                _reserve(file, size)
+            except OSError:  # the disk is fuller than it said
+                return None
+            return self.mapped(file, shape, dtype, mode="r+")
+
+    def memory_left(self) -> int:
+        """Bytes."""
+        return self._left["memory"]
+
+    def holds(self, rows: int, size: int) -> bool:
+        """Tells whether so many rows of `size` bytes in all, and their index, fit into memory."""
+        return size + rows * _INDEX_BYTES <= self._left["memory"]
+
+    def index(self, rows: int) -> None:
+        """Counts the index of so many rows."""
+        self._left["memory"] = max(0, self._left["memory"] - rows * _INDEX_BYTES)
+
+    def kept(self, pages: _Pages, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Counts what was gathered in memory."""
+        return self._lent(pages.array(shape, dtype), "memory")
+
+    def disk_left(self) -> int:
+        """Bytes: of the budget, and of most of what the disk has free."""
+        try:
+            free = int(shutil.disk_usage(self._folder).free * _FREE_PART)
+        except OSError as error:
+            raise self._unusable(error) from error
+        return min(self._left["disk"], free)
+
+    def file(self) -> FileIO:
+        """Opens a file that has no name.
+
+        Raises:
+            NotReadyError: the folder cannot be written to.
+        """
+        try:
+            return tempfile.TemporaryFile(dir=self._folder, buffering=0)
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def mapped(
+        self, file: FileIO, shape: tuple[int, ...], dtype: np.dtype[Any], mode: str = "r"
+    ) -> Array:
+        """Maps a file into memory; it lives as long as the array."""
+        if not math.prod(shape):
+            return np.empty(shape, dtype)
+        memmap: Array = np.memmap(file, dtype, mode=mode, shape=shape)  # type: ignore[call-overload]
+        return self._lent(np.asarray(memmap), "disk")
+
+    def _lent(self, array: Array, kind: str) -> Array:
+        self._left[kind] -= array.nbytes
+        weakref.finalize(array, self._give_back, kind, array.nbytes).atexit = False
+        return array
+
+    def _give_back(self, kind: str, size: int) -> None:
+        self._left[kind] += size
+
+    def _unusable(self, error: OSError) -> NotReadyError:
+        wrong = f"rows cannot be spooled to {self._folder}"
+        return NotReadyError(wrong, got=error.strerror, do="name a folder on a local disk")
+
+
+def _reserve(file: FileIO, size: int) -> None:
+    """Takes the space now: a mapped page that finds the disk full later would kill the process."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)
+    else:
+        file.truncate(size)
+
+
+class _Pages:
+    """Memory that is the system's own pages: it grows in place, and is given back at once.
+
+    The C library would keep what is freed, and copy what grows.
+    """
+
+    def __init__(self, size: int = 0) -> None:
+        self._map = _mapping(size) if size else None
+
+    def reserve(self, size: int) -> None:
+        """Has room for `size` bytes; no array of these pages may be alive."""
+        if self._map is None:
+            self._map = _mapping(max(size, _FIRST_BYTES))
+        elif size > len(self._map):
+            try:
+                self._resize(max(size, 2 * len(self._map)))
+            except MemoryError:  # where untouched memory counts, too
+                self._resize(size)
+
+    def fit(self, size: int) -> None:
+        """Gives back what lies behind the first `size` bytes; no array may be alive."""
+        if self._map is not None and 0 < size < len(self._map):
+            self._resize(size)
+
+    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int = 0) -> Array:
+        """Returns an array over these pages, which live as long as it does."""
+        if self._map is None or not math.prod(shape):
+            return np.empty(shape, dtype)
+        return np.ndarray(shape, dtype, buffer=self._map, offset=offset)
+
+    def _resize(self, size: int) -> None:
+        assert self._map is not None
+        try:
+            self._map.resize(size)
+        except (SystemError, OSError):  # without mremap, or no room: only a copy is left
+            old, self._map = self._map, _mapping(size)
+            common = min(size, len(old))
+            with memoryview(old) as source, memoryview(self._map) as target:
+                target[:common] = source[:common]
+            old.close()
+
+
+def _mapping(size: int) -> mmap.mmap:
+    """Returns `size` bytes of memory that is this process's alone."""
+    try:
+        made = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        if error.errno != errno.ENOMEM:
+            raise
+        raise MemoryError(f"no {size >> 20} MiB for rows") from error
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them
+            made.madvise(mmap.MADV_HUGEPAGE)
+    return made
+
+
+class _Growing:
+    """Rows on their way into memory: features and labels in pages each."""
+
+    def __init__(self, first: Block) -> None:
+        self._like = [None if part is None else part[:0] for part in first]
+        self._pages = [_Pages() for _ in first]
+        self.rows = 0
+
+    def fits(self, block: Block, room: Storage) -> bool:
+        """Tells whether these rows and a block more would fit."""
+        rows = self.rows + len(block[0])
+        return room.holds(rows, rows * sum(_row_bytes(like) for like in self._like))
+
+    def add(self, block: Block) -> None:
+        """Copies a block behind those before it."""
+        for pages, like, part in zip(self._pages, self._like, block, strict=True):
+            if like is None or part is None:
+                continue
+            start = self.rows * _row_bytes(like)
+            pages.reserve(start + len(part) * _row_bytes(like))
+            pages.array(part.shape, like.dtype, start)[...] = part
+        self.rows += len(block[0])
+
+    def arrays(self, room: Storage) -> Block:
+        """Returns the rows; they count as memory from now on."""
+        features, labels = (
+            None if like is None else room.kept(pages, (self.rows, *like.shape[1:]), like.dtype)
+            for pages, like in zip(self._fitted(), self._like, strict=True)
+        )
+        assert features is not None
+        return features, labels
+
+    def drained(self) -> Iterator[Block]:
+        """Gives the rows away again, in their order, in blocks of some megabytes."""
+        features, labels = (
+            None if like is None else pages.array((self.rows, *like.shape[1:]), like.dtype)
+            for pages, like in zip(self._fitted(), self._like, strict=True)
+        )
+        assert features is not None
+        yield from _parts(features, labels)
+
+    def _fitted(self) -> list[_Pages]:
+        """Hands the pages over."""
+        given, self._pages = self._pages, []
+        for pages, like in zip(given, self._like, strict=True):
+            pages.fit(self.rows * _row_bytes(like))
+        return given
+
+
+def gather(
+    batches: Iterable[pa.RecordBatch], spec: ColumnSpec, sieve: Sieve, budget: Budget
+) -> Rows | Stream:
+    """Takes in a partition: into memory, else to disk, else (what fits neither) as a stream.
+
+    Args:
+        batches: the partition's rows, one pass.
+        spec: which columns, and what they are.
+        sieve: checks the rows, and counts those that it leaves out.
+        budget: of memory and disk.
+
+    Raises:
+        DataError: a column or a row is wrong.
+        NotReadyError: the spool's folder cannot be written to.
+    """
+    room = Storage(budget)
+    blocks = _blocks(batches, spec, sieve)
+    first = next(blocks, None)
+    if first is None:
+        labels = None if spec.label is None else np.empty(0, np.int64)
+        return Rows.of(np.empty((0, *spec.shape), spec.dtype), labels, scale=spec.scale, room=room)
+    held = _Growing(first)
+    incoming = chain((first,), blocks)
+    del first  # each block is freed once it is copied
+    over = _fill(held, incoming, room)
+    if over is None:
+        return _indexed(*held.arrays(room), spec, room)
+    spool = _Spool(room, over)
+    incoming = chain(held.drained(), (over,), blocks)
+    del held, over
+    for block in incoming:
+        if not spool.add(block):
+            return Stream(chain(spool.blocks(), (block,), incoming), spec.scale)
+    return _indexed(*spool.arrays(), spec, room)
+
+
+def _fill(held: _Growing, blocks: Iterator[Block], room: Storage) -> Block | None:
+    """Takes blocks while they fit; returns the first one that does not."""
+    for block in blocks:
+        if not held.fits(block, room):
+            return block
+        held.add(block)
+    return None
+
+
+def _indexed(features: Array, labels: Array | None, spec: ColumnSpec, room: Storage) -> Rows:
+    room.index(len(features))
+    return Rows.of(features, labels, scale=spec.scale, room=room)
+
+
+def _blocks(batches: Iterable[pa.RecordBatch], spec: ColumnSpec, sieve: Sieve) -> Iterator[Block]:
+    for batch in batches:
+        block: Block | None = arrays(batch, spec, sieve)
+        del batch
+        if block is not None and len(block[0]):
+            yield block
+        block = None  # the next one needs its memory
+    sieve.end()
+
+
+def _bytes(block: Block) -> int:
+    return block[0].nbytes + (0 if block[1] is None else block[1].nbytes)
+
+
+def _row_bytes(like: Array | None) -> int:
+    return 0 if like is None else math.prod(like.shape[1:]) * like.dtype.itemsize
+
+
+def _parts(features: Array, labels: Array | None) -> Iterator[Block]:
+    """Yields rows in their order, in blocks of some megabytes."""
+    rows = max(1, _BLOCK_BYTES // max(1, _row_bytes(features)))
+    for start in range(0, len(features), rows):
+        some = slice(start, start + rows)
+        yield features[some], None if labels is None else labels[some]
+
+
+class _Spool:
+    """Rows on their way to disk: features and labels in a file each."""
+
+    def __init__(self, room: Storage, first: Block) -> None:
+        self._room = room
+        self._like = [part[:0] for part in first if part is not None]
+        self._files = [room.file() for _ in self._like]
+        self._rows = 0
+        self._left = room.disk_left()
+
+    def add(self, block: Block) -> bool:
+        """Writes a block; False when it does not fit, and then nothing of it counts."""
+        if _bytes(block) > self._left:
+            return False
+        parts = (part for part in block if part is not None)
+        try:
+            for file, part in zip(self._files, parts, strict=True):
+                left = np.ascontiguousarray(part).data.cast("B")
+                while left:  # a raw file may take a part of what it is given
+                    left = left[file.write(left) :]
+        except OSError:  # the disk is fuller than it said: what came before still holds
+            return False
+        self._left -= _bytes(block)
+        self._rows += len(block[0])
+        return True
+
+    def arrays(self) -> Block:
+        """Maps what was written."""
+        mapped = [
+            self._room.mapped(file, (self._rows, *like.shape[1:]), like.dtype)
+            for file, like in zip(self._files, self._like, strict=True)
+        ]
+        for file in self._files:
+            file.close()
+        return mapped[0], mapped[1] if len(mapped) > 1 else None
+
+    def blocks(self) -> Iterator[Block]:
+        """Gives back what was written, in its order, in blocks of some megabytes."""
+        yield from _parts(*self.arrays())

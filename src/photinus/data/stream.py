@@ -1,0 +1,173 @@
+"""Feeds a slot from rows that neither memory nor disk can hold: one pass, in order of arrival."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from photinus.core.errors import UsageError
+from photinus.data.arrays import FeedOrder, draws_seed
+from photinus.data.base import Array, Batch, Feed, MappedFeed, Transform
+from photinus.data.rows import content_hash, scaled
+
+__all__ = ["Block", "Stream", "StreamFeed"]
+
+Block = tuple[Array, Array | None]
+"""Some rows: features [m, ...] and labels [m, ...] or None."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stream:
+    """One pass over a slot's rows."""
+
+    blocks: Iterator[Block]
+    scale: float | None = None
+    """As in `Rows`."""
+
+
+class StreamFeed(Feed):
+    """Feeds a slot from one pass over its rows; every further pass needs a feed of its own.
+
+    The rows come in their order of arrival, so a resumed pass sees the batches of the first one
+    only when they arrive in the same order: streams resume at the pass.
+
+    Args:
+        stream: the pass; it is used up.
+        order: batch size and share; the seed has no say in the order.
+        rows: how many rows an earlier pass counted; 0 where this is the first. With them a first
+            `seek` tells which pass this is: the one that holds the position.
+
+    Example:
+        >>> blocks = iter([(np.arange(5)[:, None], None), (np.arange(5, 8)[:, None], None)])
+        >>> feed = StreamFeed(Stream(blocks), FeedOrder(batch_size=4, epochs=2.0))
+        >>> [batch.features[:, 0].tolist() for batch in feed], feed.needs_pass
+        ([[0, 1, 2, 3], [4, 5, 6, 7]], True)
+    """
+
+    def __init__(self, stream: Stream, order: FeedOrder, *, rows: int = 0) -> None:
+        self._stream = stream
+        self._order = order
+        self._known = rows
+        self._rest: Block | None = None
+        self._begin = self._position = 0
+        self._is_fresh, self._is_over = True, False
+
+    @property
+    def rows(self) -> int:
+        """How many rows a pass hands out: as counted by an earlier pass, or at this one's end."""
+        return self._known or (self._position - self._begin if self._is_over else 0)
+
+    @property
+    def position(self) -> int:
+        """Examples handed out so far in this phase, by this slot."""
+        return self._position
+
+    @property
+    def needs_pass(self) -> bool:
+        """True when this pass is over and the share is not done: make a feed over a new pass."""
+        return self._is_over and not self._is_done
+
+    @property
+    def _seed(self) -> int:
+        epoch = self._begin // self._known if self._known else 0
+        return draws_seed(self._order, epoch)
+
+    @property
+    def _is_done(self) -> bool:
+        epochs = self._order.epochs
+        return (
+            epochs is not None
+            and bool(self.rows or self._is_over)
+            and (self._position >= round(epochs * self.rows))
+        )
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Goes on with the pass.
+
+        Raises:
+            UsageError: the pass is over and the share is not done.
+        """
+        if self.needs_pass:
+            do = f"seek {self._position} in a feed over a new pass"
+            raise UsageError("a stream gives its rows once", got="a second pass", do=do)
+        while not self._is_done and (block := self._take()) is not None:
+            features, labels = block
+            draws = content_hash(features, labels) ^ np.uint64(self._seed)
+            self._position += len(features)
+            # the blocks may lie in memory that is not ours to write
+            yield Batch(
+                scaled(features.copy(), self._stream.scale),
+                None if labels is None else labels.copy(),
+                draws=draws,
+            )
+
+    def seek(self, position: int) -> None:
+        """Goes on after `position` examples; the rows up to it pass by.
+
+        Raises:
+            UsageError: the position lies behind, or beyond the end of this pass.
+        """
+        if self._is_fresh and self._known:
+            self._begin = self._position = position - position % self._known
+        if position < self._position:
+            do = "make a feed over a new pass"
+            wrong = f"a stream at position {self._position} does not go back"
+            raise UsageError(wrong, got=position, do=do)
+        left = position - self._position
+        while left:
+            block = self._next()
+            if block is None:
+                wrong = f"this pass ends at position {self._position}"
+                do = "make a feed over a new pass"
+                raise UsageError(wrong, got=position, do=do)
+            skipped = min(left, len(block[0]))
+            self._keep(_part(block, skipped, None))
+            self._position += skipped
+            left -= skipped
+
+    def mapped(self, function: Transform) -> MappedFeed:
+        """Returns a feed that transforms every batch of this pass."""
+        return MappedFeed(self, function)
+
+    def _take(self) -> Block | None:
+        """Returns the next batch's rows: to the border of a batch, the share or the pass."""
+        done = self._position - self._begin
+        want = self._order.border(done) - done
+        if self._order.epochs is not None and self._known:
+            want = min(want, round(self._order.epochs * self._known) - self._position)
+        parts: list[Block] = []
+        left = want
+        while left and (block := self._next()) is not None:
+            parts.append(_part(block, 0, left))
+            self._keep(_part(block, left, None))
+            left -= len(parts[-1][0])
+        if left:
+            self._is_over = True
+            if not parts:
+                return None
+        return parts[0] if len(parts) == 1 else _joined(parts)
+
+    def _next(self) -> Block | None:
+        """Returns the next rows, one or more; None at the end of the pass."""
+        block, self._rest, self._is_fresh = self._rest, None, False
+        while block is None or not len(block[0]):
+            block = next(self._stream.blocks, None)
+            if block is None:
+                self._is_over = True
+                return None
+        return block
+
+    def _keep(self, rest: Block) -> None:
+        self._rest = rest if len(rest[0]) else None
+
+
+def _part(block: Block, start: int, stop: int | None) -> Block:
+    features, labels = block
+    return features[start:stop], None if labels is None else labels[start:stop]
+
+
+def _joined(parts: list[Block]) -> Block:
+    labels = [y for _, y in parts if y is not None]
+    return np.concatenate([x for x, _ in parts]), np.concatenate(labels) if labels else None

@@ -1,0 +1,1 @@
+"""Clusters: submission, the environment that travels, Java."""

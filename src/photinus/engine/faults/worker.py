@@ -1,0 +1,155 @@
+"""One worker's life with the faults that are planned for it, whatever engine it lives in."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from photinus.core.errors import FencedError
+from photinus.core.parameters import Layout, Vector
+from photinus.data.base import Array
+from photinus.engine.faults.plan import NAN, NO_MEMORY, SLOW, SLOW_LINK, Fault
+from photinus.models.base import Batch, Model, Stage
+from photinus.models.optimizers import Inner
+from photinus.training.loop import Stepped
+from photinus.training.plan import TrainingPlan
+from photinus.training.worker_loop import Close, Grant, Hello, Life, Part, live
+
+__all__ = ["Victim"]
+
+_IN_A_STEP = (NAN, NO_MEMORY)
+_SPARE_BYTES, _ASKED_BYTES = 16 << 20, 1 << 30
+"""What other threads may still get, and what is refused."""
+
+
+@dataclass(eq=False)
+class Victim:
+    """One worker's life, with the faults that are planned for it.
+
+    Args:
+        planned: of its slot.
+        happen: does a fault; of `slow`, after every step, with the seconds that the step took.
+        later: calls `happen` with a fault after so many seconds.
+    """
+
+    planned: tuple[Fault, ...]
+    happen: Callable[[Fault, float], None]
+    later: Callable[[float, Fault], None]
+    lease: int = field(default=0, init=False)
+    steps: int = field(default=0, init=False)
+    """Under the present lease."""
+
+    def life(self, program: TrainingPlan, slot: int, part: Part) -> Life:
+        """Returns the life of `nodes.life.live`, in which the faults happen."""
+        if any(fault.kind in _IN_A_STEP for fault in self.planned):
+            phases = (replace(p, stage=_SpoiledStage(p.stage, self)) for p in program.phases)
+            program = replace(program, phases=tuple(phases))
+        life = live(program, slot, part)
+        return self._followed(life) if self.planned else life
+
+    def suffers(self, kind: str) -> bool:
+        """Lets a fault of that kind happen in the step under way; tells whether one is planned."""
+        now = (self.lease, self.steps + 1)
+        mine = [f for f in self.planned if f.kind == kind and (f.lease, f.step) == now]
+        for fault in mine:
+            self.happen(fault, 0.0)
+        return bool(mine)
+
+    def _followed(self, life: Life) -> Life:
+        began = time.perf_counter()
+        try:
+            ask = next(life)
+            while True:
+                if isinstance(ask, Stepped):
+                    self.stepped(time.perf_counter() - began)
+                try:
+                    answer = yield ask
+                except FencedError as error:
+                    ask = life.throw(error)
+                    continue
+                if isinstance(answer, Grant) and isinstance(ask, (Hello, Close)):
+                    self._granted(answer)
+                began = time.perf_counter()
+                ask = life.send(answer)
+        except StopIteration:
+            return
+
+    def _granted(self, grant: Grant) -> None:
+        if grant.lease == self.lease:  # another phase
+            return
+        self.lease, self.steps = grant.lease, 0
+        for fault in self.planned:
+            if fault.lease == self.lease and fault.at_seconds is not None:
+                self.later(fault.at_seconds, fault)
+
+    def stepped(self, seconds: float) -> None:
+        """One step more is made, which took so long."""
+        self.steps += 1
+        now = (self.lease, self.steps)
+        for fault in self.planned:
+            if fault.kind in _IN_A_STEP:
+                continue
+            at = (fault.lease, fault.step or 0)
+            if (now >= at) if fault.kind in (SLOW, SLOW_LINK) else (now == at):
+                self.happen(fault, seconds)
+
+
+class _SpoiledStage(Stage):
+    """A stage whose models can be told to spoil a gradient."""
+
+    def __init__(self, stage: Stage, victim: Victim) -> None:
+        self.name, self.epochs, self.batch_size = stage.name, stage.epochs, stage.batch_size
+        self._stage, self._victim = stage, victim
+
+    def build(self, history: tuple[Vector, ...], seed: int) -> Model:
+        return _SpoiledModel(self._stage.build(history, seed), self._victim)
+
+    def prepare(self, features: Array, history: tuple[Vector, ...]) -> Array:
+        return self._stage.prepare(features, history)
+
+    @property
+    def prepares(self) -> bool:
+        return self._stage.prepares
+
+    def preload(self) -> None:
+        self._stage.preload()
+
+    def inner(self, layout: Layout) -> Inner:
+        return self._stage.inner(layout)
+
+
+class _SpoiledModel(Model):
+    """A model whose gradient is spoiled when its victim's turn has come."""
+
+    def __init__(self, model: Model, victim: Victim) -> None:
+        self.parameters, self._model, self._victim = model.parameters, model, victim
+
+    def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
+        if self._victim.suffers(NO_MEMORY):
+            _allocate_in_vain()
+        is_spoiled = self._victim.suffers(NAN)
+        gradient, metrics = self._model.learn(batch, seed)
+        return np.full_like(gradient, np.nan) if is_spoiled else gradient, metrics
+
+    def measure(self, batch: Batch) -> Mapping[str, float]:
+        return self._model.measure(batch)
+
+
+def _allocate_in_vain() -> None:
+    """Asks for more memory than the system may give to this process for a moment.
+
+    Raises:
+        MemoryError: always, from the system's own refusal.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (has + _SPARE_BYTES, hard))
+    try:
+        np.ones(_ASKED_BYTES, np.uint8)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

@@ -1,0 +1,227 @@
+"""Workers as processes on this machine; a process that dies is started again in its slot."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pickle  # noqa: TID251 - into a child's private pipe, never to a socket or a file
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from photinus.coordinator.coordinator import Result
+from photinus.core.errors import NotReadyError, RunFailedError, UsageError, message
+from photinus.core.events import Warned
+from photinus.core.signals import stopped_by
+from photinus.core.threads import environment, threads_held
+from photinus.data.base import Array
+from photinus.engine.base import MEMORY_RAN_OUT, ArrayData, Assignment, Engine
+from photinus.engine.driver_session import DriverSession
+from photinus.engine.faults.data import dealt
+from photinus.engine.faults.driver import DriverFaults
+from photinus.engine.faults.plan import Faults, faults_of
+from photinus.engine.local.shared_rows import HandedRows, Stored
+from photinus.engine.local.worker_main import CUT_OFF, NO_FILES, UNREADABLE, Order
+from photinus.engine.worker_bootstrap import WorkerBootstrap
+
+__all__ = ["LocalEngine"]
+
+_LOOK_SECONDS = 0.1
+_LEAVE_SECONDS = 10.0
+"""So long a child may take to end once the run is over."""
+_HURRY_SECONDS = 2.0
+"""Likewise, after Ctrl-C."""
+_OUT_OF_MEMORY = f"{MEMORY_RAN_OUT}: use a smaller batch, or fewer workers"
+
+
+class LocalEngine(Engine):
+    """Processes on this machine, over the encrypted link, without Spark.
+
+    When a worker is lost its slot is started again, and goes on where its rows are in the agreed
+    parameters.
+
+    Args:
+        faults: what shall go wrong on purpose.
+        host: the interface on which workers find the driver.
+        before: what stands before a slot's command, as `nice -n 10`, or `ip netns exec NAME`.
+    """
+
+    name = "local"
+
+    def __init__(
+        self,
+        faults: Faults | None = None,
+        *,
+        host: str = "127.0.0.1",
+        before: Callable[[int], Sequence[str]] = lambda slot: (),  # noqa: ARG005
+    ) -> None:
+        self._faults, self._host, self._before = faults_of(faults), host, before
+
+    def run(self, assignment: Assignment) -> Result:
+        """See `Engine.run`."""
+        data = assignment.data
+        if not isinstance(data, ArrayData):
+            got = type(data).__name__
+            raise UsageError("the local engine reads arrays", got=got, do="use the Spark engine")
+        assignment = dataclasses.replace(assignment, advice=_advice)
+        harm = DriverFaults(self._faults, assignment)
+        assignment = harm.assignment
+        parts = dealt(data, assignment.program, self._faults)
+        with (
+            threads_held(assignment.program.threads),
+            _handed(parts) as handed,
+            DriverSession(assignment, self._host) as hall,
+            harm,
+        ):
+            errand = hall.errand(self._faults)
+            family = _Family(assignment, hall, errand, handed, self._before)
+            patience = _LEAVE_SECONDS
+            try:
+                family.watch()
+            except KeyboardInterrupt as error:
+                patience = _HURRY_SECONDS
+                hall.stopped(stopped_by(error))
+                raise
+            finally:
+                family.end(patience)
+        return hall.result()
+
+
+def _advice() -> str:
+    return "wait: their processes are starting on this machine, which is busy or slow"
+
+
+@dataclass(frozen=True, slots=True)
+class _Handed:
+    """What every child inherits."""
+
+    arrays: list[tuple[Stored, Stored | None]]
+    """The features and labels of each slot."""
+    rows: int
+    """The descriptor of the file that holds them."""
+    parent: int
+    """The descriptor of a pipe that ends with this process."""
+
+
+@contextmanager
+def _handed(parts: list[tuple[Array, Array | None]]) -> Iterator[_Handed]:
+    """Holds each slot's rows in a file that its process maps into memory."""
+    with HandedRows() as rows:
+        arrays = [(rows.add(x), None if y is None else rows.add(y)) for x, y in parts]
+        parent, ours = os.pipe()
+        try:
+            yield _Handed(arrays, rows.descriptor, parent)
+        finally:
+            os.close(ours)
+            os.close(parent)
+
+
+class _Family:
+    """The children of one run."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        hall: DriverSession,
+        errand: WorkerBootstrap,
+        handed: _Handed,
+        before: Callable[[int], Sequence[str]],
+    ) -> None:
+        self._assignment, self._hall, self._handed = assignment, hall, handed
+        self._errand, self._before = errand, before
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._workers = assignment.program.workers
+        self._births, self._early = 0, Counter[int]()
+        self._leases: dict[int, int] = {}
+        self._attempts: dict[int, str] = {}
+
+    def watch(self) -> None:
+        """Waits for the end of the run; a child that died is born again."""
+        began = time.monotonic()
+        self._bear(0.0)
+        while not self._hall.wait(_LOOK_SECONDS):
+            self._bear(time.monotonic() - began)
+            for slot, child in self._children.items():
+                # one that ended well may have told why, and that is still to be heard
+                if child.poll() is not None and (child.returncode or not self._hall.wait(1.0)):
+                    self._hall.died(slot, self._attempts[slot])
+                    self._again(slot, child.returncode)
+
+    def _bear(self, seconds: float) -> None:
+        """Starts the workers whose places are free after so many seconds."""
+        for slot in set(range(self._workers)) - self._children.keys():
+            if self._errand.faults.comes_after(slot, self._workers) <= seconds:
+                self._children[slot] = self._born(slot)
+
+    def _again(self, slot: int, code: int) -> None:
+        if code == UNREADABLE:
+            raise UsageError(
+                "what the program names cannot be imported by a worker process",
+                do="define classes and functions in a module of their own, not in __main__",
+            )
+        if code == CUT_OFF:
+            wrong = "what stands before a worker's command closes files that it must inherit"
+            raise UsageError(wrong, got=" ".join(self._before(slot)), do="leave sudo out")
+        if code == NO_FILES:
+            wrong = f"worker {slot} may not open enough files and connections"
+            raise NotReadyError(wrong, do="raise its limit: ulimit -n 64, or more")
+        self._early[slot] += 1
+        if self._hall.lease(slot) > self._leases[slot]:
+            self._early[slot] = 0
+        most = self._assignment.restarts + self._workers
+        if self._births >= most or self._early[slot] >= 3:
+            do = _OUT_OF_MEMORY if code == -signal.SIGKILL else "look at what it printed"
+            raise RunFailedError(f"worker {slot} ended too often", got=_ended(code), do=do)
+        text = message(f"worker {slot} ended", got=_ended(code), do="its slot is started again")
+        self._assignment.emit(Warned(text=text))
+        self._children[slot] = self._born(slot)
+
+    def _born(self, slot: int) -> subprocess.Popen[bytes]:
+        handed, scale = self._handed, self._assignment.data.scale
+        arrays = handed.arrays[slot % len(handed.arrays)]
+        self._attempts[slot] = attempt = f"{slot}-{self._births}"
+        order = Order(self._errand, slot, attempt, *arrays, scale, handed.rows, handed.parent)
+        sent = _pickled(order)
+        self._births, self._leases[slot] = self._births + 1, self._hall.lease(slot)
+        child = subprocess.Popen(  # noqa: S603 - what stands before is the caller's own word
+            [*self._before(slot), sys.executable, "-m", "photinus.engine.local.worker_main"],
+            stdin=subprocess.PIPE,
+            env={**os.environ, **environment(self._assignment.program.threads)},
+            pass_fds=(handed.rows, handed.parent),
+            process_group=0,  # Ctrl-C reaches the driver alone, and that tells the children
+        )
+        assert child.stdin is not None
+        with suppress(BrokenPipeError), child.stdin as pipe:  # dead at once: its code tells
+            pipe.write(sent)
+        return child
+
+    def end(self, seconds: float) -> None:
+        """Lets the children leave; those that do not within so long are killed."""
+        deadline = time.monotonic() + seconds
+        try:
+            for child in self._children.values():
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(max(0.0, deadline - time.monotonic()) if self._hall.is_over else 0.0)
+        finally:  # also after a signal that waits for nothing
+            for child in self._children.values():
+                child.kill()
+            for child in self._children.values():
+                child.wait()
+
+
+def _pickled(order: Order) -> bytes:
+    try:
+        return pickle.dumps(order)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise UsageError(
+            "the program cannot be sent to a process", got=str(error), do="import what it names"
+        ) from error
+
+
+def _ended(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,103 @@
+"""Rows that a parent hands to its children, in a file that has no name.
+
+Nothing is left in the temporary folder, however the parent ends: the system frees the file with
+the last process that holds it.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from photinus.core.errors import NotReadyError
+from photinus.data.base import Array
+
+__all__ = ["HandedRows", "Stored"]
+
+_ALIGNED = 64
+_PIECE = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Where an array lies in the file."""
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: str
+
+    def mapped(self, descriptor: int) -> Array:
+        """Returns the array, mapped into memory, read-only.
+
+        Args:
+            descriptor: of the file, as this process has it.
+        """
+        if 0 in self.shape:  # nothing can be mapped
+            return np.empty(self.shape, self.dtype)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return np.memmap(file, self.dtype, "r", self.offset, self.shape)
+
+
+class HandedRows:
+    """One file for all arrays: one descriptor, however many children there are.
+
+    Example:
+        >>> with HandedRows() as rows:
+        ...     stored = rows.add(np.arange(3.0))
+        ...     print(stored.mapped(rows.descriptor))
+        [0. 1. 2.]
+    """
+
+    def __init__(self) -> None:
+        self._end = 0
+        try:
+            self._file = tempfile.TemporaryFile(prefix="photinus-", buffering=0)  # noqa: SIM115
+        except OSError as error:
+            wrong = "the local engine finds no temporary folder to hand rows to its workers"
+            raise NotReadyError(wrong, got=error.strerror, do=_DO) from error
+        self.descriptor = self._file.fileno()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def add(self, array: Array) -> Stored:
+        """Writes an array behind those that are there.
+
+        Raises:
+            NotReadyError: the folder has no room for it.
+        """
+        offset = -(-self._end // _ALIGNED) * _ALIGNED
+        stored = Stored(offset, array.shape, array.dtype.str)
+        try:
+            self._file.seek(offset)
+            for piece in _pieces(array):
+                rest = np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
+                while rest:
+                    rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            wrong = f"the temporary folder {tempfile.gettempdir()} cannot take the workers' rows"
+            got = f"{error.strerror}, at {array.nbytes / 1e6:.0f} MB"
+            raise NotReadyError(wrong, got=got, do=_DO) from error
+        self._end = offset + array.nbytes
+        return stored
+
+
+_DO = "set TMPDIR to a folder with room for them"
+
+
+def _pieces(array: Array) -> list[Array]:
+    """Rows that are no block of memory are copied some at a time."""
+    if not array.size:
+        return []
+    step = max(1, _PIECE * len(array) // array.nbytes)
+    return [array[start : start + step] for start in range(0, len(array), step)]

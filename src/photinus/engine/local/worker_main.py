@@ -1,0 +1,101 @@
+"""A worker process of the local engine: reads its errand from the pipe of its own parent."""
+
+from __future__ import annotations
+
+import os
+import pickle  # noqa: TID251 - from the parent's private pipe, never from a socket or a file
+import signal
+import sys
+import threading
+from dataclasses import dataclass
+from types import FrameType
+
+from photinus.core.descriptors import allow_descriptors
+from photinus.core.errors import LinkLostError, NotReadyError
+from photinus.data.rows import Rows
+from photinus.engine.base import part_of
+from photinus.engine.local.shared_rows import Stored
+from photinus.engine.worker_bootstrap import SPARE_DESCRIPTORS, WorkerBootstrap
+from photinus.training.worker_loop import Part
+
+__all__ = ["CUT_OFF", "LOST", "NO_FILES", "UNREADABLE", "Order", "main"]
+
+UNREADABLE, LOST, CUT_OFF, NO_FILES = 64, 65, 66, 67
+"""How a child ends that cannot read its errand, that finds no coordinator any more, that does not
+have the files that its parent handed to it, or that may not open enough of its own."""
+_TERMINATED = 128 + signal.SIGTERM
+_GRACE_SECONDS = 10.0
+"""So long a child that got SIGTERM waits to be told by its driver, which may have got it, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a parent hands to its child."""
+
+    errand: WorkerBootstrap
+    slot: int
+    attempt: str
+    features: Stored
+    labels: Stored | None
+    scale: float | None
+    rows: int
+    """The descriptor of the file that holds the rows of all slots."""
+    parent: int
+    """The descriptor of a pipe that nobody writes to: it ends with the parent."""
+
+    def part(self) -> Part:
+        """Opens the slot's rows."""
+        labels = None if self.labels is None else self.labels.mapped(self.rows)
+        rows = Rows.of(self.features.mapped(self.rows), labels, scale=self.scale)
+        return part_of(rows, self.errand.program)
+
+
+def main() -> int:
+    """Runs one errand; returns the exit code."""
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        allow_descriptors(SPARE_DESCRIPTORS, "a worker")
+    except NotReadyError as error:
+        sys.stderr.write(f"{error}\n")
+        return NO_FILES
+    try:
+        order: Order = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by the parent process
+    except (AttributeError, ImportError) as error:
+        sys.stderr.write(f"{error}\n")
+        return UNREADABLE
+    except (EOFError, pickle.UnpicklingError):  # the parent went before it had said all
+        return LOST
+    try:
+        os.fstat(order.rows)
+        os.fstat(order.parent)
+    except OSError:
+        return CUT_OFF
+    watch = threading.Thread(target=_end_with, args=(order.parent,), name="parent", daemon=True)
+    watch.start()
+    try:
+        order.errand.run(order.slot, order.attempt, order.part)
+    except LinkLostError:
+        return LOST
+    return 0
+
+
+def _end_with(parent: int) -> None:
+    """Ends this process when its parent has ended, however that happened: nobody comes back."""
+    os.read(parent, 1)
+    os._exit(LOST)
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - as Python calls
+    """A service manager may send SIGTERM to all processes at once.
+
+    The driver still wants a last checkpoint from this one, and tells it when to end. A second
+    signal waits for nothing.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(_TERMINATED))
+    late = threading.Timer(_GRACE_SECONDS, os._exit, (_TERMINATED,))
+    late.daemon = True
+    late.start()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

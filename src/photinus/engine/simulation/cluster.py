@@ -1,0 +1,39 @@
+"""How fast the simulator's machines are, and what goes wrong on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from photinus.core.settings import Limit, above, at_least, validate
+from photinus.engine.faults.plan import Faults
+
+__all__ = ["World"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class World:
+    """How fast everything is."""
+
+    step_seconds: float | tuple[float, ...] = 0.01
+    """Of every worker, or of each: for a mini-batch; a whole part takes as many as are in it."""
+    latency_seconds: float = 1e-3
+    bytes_per_second: float = 1e9
+    """Of each worker's own link, and of each direction."""
+    resend_seconds: float = 0.5
+    """Before what is not answered is said again; after that longer and longer."""
+    faults: Faults = field(default_factory=Faults)
+    """What goes wrong; a message is doubled on its way up only, as a copy is told apart there."""
+    LIMITS = {  # noqa: RUF012
+        "step_seconds": Limit.each(at_least(0)),
+        "latency_seconds": at_least(0),
+        "bytes_per_second": above(0),
+        "resend_seconds": above(0),
+    }
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def step(self, slot: int) -> float:
+        """Returns the seconds that a step of this slot takes."""
+        each = self.step_seconds
+        return each[slot % len(each)] if isinstance(each, tuple) else each

@@ -1,0 +1,445 @@
+"""Workers, a coordinator and the links between them in virtual time: deterministic, with faults.
+
+Real models learn real gradients; only the seconds are invented. The loop, the strategies, the
+fence and the coordinator are those of every other engine.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from photinus.coordinator.callbacks import Callbacks
+from photinus.coordinator.coordinator import Coordinator, Result
+from photinus.core.errors import FencedError, RunFailedError, UsageError
+from photinus.core.seeds import backoff
+from photinus.core.threads import threads_held
+from photinus.engine.faults.plan import COPY, CUT, FREEZE, KILL, SLOW, SLOW_LINK, Fault
+from photinus.engine.faults.worker import Victim
+from photinus.engine.simulation.cluster import World
+from photinus.protocol.messages import Seat
+from photinus.protocol.peer_session import COORDINATOR, OTHERS, PEERS, Addressed
+from photinus.protocol.worker_session import WorkerSession
+from photinus.training.loop import Exchange, Measured, News, Snapshot, Stepped
+from photinus.training.plan import TrainingPlan
+from photinus.training.worker_loop import Ask, Close, Hello, Life, Part
+from photinus.transport.frames import Frame
+from photinus.transport.mesh import is_same
+
+__all__ = ["HEAD_BYTES", "TICK_SECONDS", "Simulation"]
+
+TICK_SECONDS = 0.25
+HEAD_BYTES = 256
+"""What a frame weighs beside its arrays."""
+
+
+@dataclass(slots=True)
+class _Road:
+    """One direction of a worker's link to the network, with a line to each whom it speaks to.
+
+    Parameters pass one after the other. Other frames do not wait for those of other lines: packets
+    of all lines take turns.
+    """
+
+    free_at: float = 0.0
+    """When all parameters have passed."""
+    lines: dict[int, float] = field(default_factory=dict)
+    """With whom -> when the last frame of that line had passed: a line keeps its order."""
+
+    def passed(self, line: int, frame: Frame, rate: float, now: float) -> float:
+        """Returns when a frame will have passed."""
+        seconds = (HEAD_BYTES + sum(a.nbytes for a in frame.arrays)) / rate
+        begins = max(now, self.lines.get(line, 0.0))
+        if frame.arrays and frame.kind != "meet":  # which holds a weight for each member
+            begins = max(begins, self.free_at)
+            self.free_at = begins + seconds
+        self.lines[line] = begins + seconds
+        return begins + seconds
+
+
+@dataclass(eq=False)
+class _Node:
+    """A worker in one life: its generator, and what it waits for."""
+
+    slot: int
+    attempt: str
+    life: Life
+    voice: WorkerSession
+    ask: Ask | None = None
+    said: Frame | None = None
+    lost: FencedError | None = None
+    """Its seat is lost, which it hears of between two asks."""
+    is_dead: bool = False
+    is_frozen: bool = False
+    is_cut: bool = False
+    held: list[Frame] = field(default_factory=list)
+    """What it said while it was cut off."""
+    slowed: float = 1.0
+    up_rate: float = 0.0
+    up: _Road = field(default_factory=_Road)
+    down: _Road = field(default_factory=_Road)
+    coming: list[Frame] = field(default_factory=list)
+    """What others and the coordinator said that is on its way to it."""
+
+
+class Simulation:
+    """Runs a program on invented machines.
+
+    Args:
+        program: what to train, with how many workers.
+        parts: one part of the data for each worker.
+        world: speeds and accidents.
+        desk: where events and cuts go.
+
+    Example:
+        `Simulation(program, parts, World(step_seconds=(0.01, 0.04))).run()`
+    """
+
+    def __init__(
+        self,
+        program: TrainingPlan,
+        parts: Sequence[Part],
+        world: World | None = None,
+        desk: Callbacks | None = None,
+        coordinator: Coordinator | None = None,
+    ) -> None:
+        if len(parts) != program.workers:
+            wrong = f"a simulation needs one part for each of {program.workers} workers"
+            raise UsageError(wrong, got=len(parts))
+        self.now, self.bytes, self.messages, self.lost_among_workers = 0.0, 0, 0, 0
+        self.program, self.parts, self.world = program, parts, world or World()
+        self.faults = self.world.faults.checked(program.workers, is_real=False)
+        self.down_rate = self.world.bytes_per_second
+        self.up_rate = min(self.down_rate, program.bandwidth or self.down_rate)
+        self.happened: list[Fault] = []
+        self.coordinator = coordinator or Coordinator(program, desk)
+        self.steps = [0] * program.workers
+        self.nodes: dict[int, _Node] = {}
+        self.standbys: list[_Node] = []
+        self._by_address: dict[str, _Node] = {}
+        self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._count = self._attempts = 0
+        self._cut: set[frozenset[int]] = set()
+        for slot in range(program.workers):
+            after = self.faults.comes_after(slot, program.workers)
+            self.at(after, self.seat, slot) if after else self.seat(slot)
+        self.at(TICK_SECONDS, self._tick)
+
+    # -- faults, by name -------------------------------------------------------------------------
+
+    def at(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:  # noqa: ANN401
+        """Calls something `seconds` of virtual time from now."""
+        self._count += 1
+        heapq.heappush(self._queue, (self.now + seconds, self._count, call, arguments))
+
+    def seat(self, slot: int) -> None:
+        """A new attempt of a worker says hello; one that still lives goes on beside it."""
+        self._attempts += 1
+        if slot in self.nodes and not self.nodes[slot].is_dead:
+            self.standbys.append(self.nodes[slot])
+        attempt, desk = f"a{self._attempts}", self.coordinator.desk
+        about = {"attempt": attempt, "address": attempt}
+        victim = Victim(
+            self.faults.of(slot),
+            lambda fault, _: self._happen(node, fault),
+            lambda seconds, fault: self.at(seconds, self._happen, node, fault),
+        )
+        life = victim.life(self.program, slot, self.parts[slot])
+        seat = Seat(desk.run, desk.term, 0, slot)
+        node = _Node(slot, attempt, life, WorkerSession(seat, about), up_rate=self.up_rate)
+        self.nodes[slot] = self._by_address[attempt] = node
+        self.at(0, self._pump, node, None)
+
+    def kill(self, slot: int, back_after: float | None = None) -> None:
+        """The worker dies; its connection closes; Spark starts it again after a while."""
+        self._kill(self.nodes[slot], back_after)
+
+    def freeze(self, slot: int, seconds: float) -> None:
+        """The worker stands still, its connection open, and goes on later."""
+        self._freeze(self.nodes[slot], seconds)
+
+    def _happen(self, node: _Node, fault: Fault) -> None:
+        """A planned fault comes true."""
+        if node.is_dead:
+            return
+        if fault.kind == SLOW:
+            node.slowed = fault.factor
+            return
+        if fault.kind == SLOW_LINK:
+            node.up_rate = min(node.up_rate, fault.amount)
+            return
+        self.happened.append(fault)
+        if fault.kind == KILL:
+            self._kill(node, fault.seconds)
+        elif fault.kind == FREEZE:
+            self._freeze(node, fault.seconds)
+        elif fault.kind == CUT:
+            self._cut_off(node, fault.seconds, is_silent=fault.host)
+        elif fault.kind == COPY:
+            self.seat(node.slot)
+
+    def _kill(self, node: _Node, back_after: float | None) -> None:
+        if node.is_dead:
+            return
+        node.is_dead = True
+        self._hang_up(node)
+        if back_after is not None:
+            self.at(back_after, self.seat, node.slot)
+
+    def _freeze(self, node: _Node, seconds: float) -> None:
+        node.is_frozen = True
+        self.at(seconds, self._thaw, node)
+
+    def cut(self, one: int, other: int, mended_after: float | None = None) -> None:
+        """The network between two workers is cut; each still reaches the coordinator."""
+        pair = frozenset((one, other))
+        self._cut.add(pair)
+        if mended_after is not None:
+            self.at(mended_after, self._cut.discard, pair)
+
+    def _hang_up(self, node: _Node) -> None:
+        """Its connection closes, behind all that was said on it."""
+        passed = node.up.lines.get(COORDINATOR, 0.0)
+        last = max(0.0, passed - self.now) + self.world.latency_seconds
+        lease = node.voice.seat.lease
+        self.at(last, lambda: self.coordinator.gone(node.slot, lease, self.now))
+
+    def _cut_off(self, node: _Node, seconds: float, *, is_silent: bool) -> None:
+        """Its links close, or are only silent; what it says waits until they are whole again."""
+        node.is_cut = True
+        if not is_silent:
+            self._hang_up(node)
+        self.at(seconds, self._mend, node)
+
+    def _mend(self, node: _Node) -> None:
+        """The links are made again, and what was under way is said again."""
+        held, node.held, node.is_cut = node.held, list[Frame](), False
+        again = [*node.voice.under_way.values(), *([node.said] if node.said else [])]
+        again += [frame for frame in held if all(frame is not other for other in again)]
+        for frame in again if not node.is_dead else []:
+            self._send(node, frame)
+        for other in self.nodes.values():
+            if other is not node and not other.is_dead:
+                self._post(other, other.voice.peers.again(node.slot))
+                self._post(node, node.voice.peers.again(other.slot))
+
+    # -- running ---------------------------------------------------------------------------------
+
+    def run(self, until: float = float("inf")) -> Result | None:
+        """Goes on until the run is over, or `until` in virtual seconds.
+
+        Raises:
+            RunFailedError: the run ended without a result.
+        """
+        with threads_held(self.program.threads):
+            while self._queue and self._queue[0][0] <= until and not self.coordinator.is_over:
+                self.now, _, call, arguments = heapq.heappop(self._queue)
+                call(*arguments)
+                if self.coordinator.is_between_passes:
+                    self._next_pass()
+        if self.coordinator.failure:
+            raise RunFailedError(self.coordinator.failure)
+        return self.coordinator.result
+
+    def _next_pass(self) -> None:
+        """As the driver does where rows stream: all are gone, and come again with another pass."""
+        for node in [*self.nodes.values(), *self.standbys]:
+            node.is_dead = True
+        self.parts = [replace(part, passes=1) for part in self.parts]
+        self.coordinator.next_pass(self.now)
+        for slot in self.nodes:
+            self.seat(slot)
+
+    def _tick(self) -> None:
+        for node in [*self.nodes.values(), *self.standbys]:
+            if not (node.is_dead or node.is_frozen or node.is_cut):
+                beat = node.voice.seat.frame("beat", note={"attempt": node.attempt})
+                self.at(self.world.latency_seconds, self._hear, beat)
+                self._look_at_bytes(node)
+        self._carry(self.coordinator.tick(self.now))
+        self.at(TICK_SECONDS, self._tick)
+
+    def _look_at_bytes(self, node: _Node) -> None:
+        """As the service of real links does: bytes of frames that are on their way."""
+        fence, seat = self.coordinator.fence, node.voice.seat
+        is_up, is_down = node.up.free_at > self.now, node.down.free_at > self.now
+        if self.nodes[node.slot] is not node:
+            return
+        if is_up:
+            fence.sent_bytes(node.slot, seat.lease, self.now)
+        if is_up or is_down:
+            fence.moved(node.slot, self.now)
+
+    def _pump(self, node: _Node, answer: Any, lost: FencedError | None = None) -> None:  # noqa: ANN401
+        """Lets a life go on until it has to wait."""
+        while not node.is_dead:
+            if node.is_frozen:
+                return self.at(TICK_SECONDS, self._pump, node, answer, lost)
+            try:
+                ask = node.life.throw(lost) if lost else node.life.send(answer)
+            except StopIteration:
+                node.is_dead = True
+                return None
+            answer = lost = None
+            if isinstance(ask, Stepped):
+                self.steps[node.slot] += 1
+                node.voice.stepped(ask)
+                batch = self.program.phases[node.voice.seat.phase].stage.batch_size
+                share = ask.examples * self.program.workers / batch
+                seconds = self.world.step(node.slot) * max(1.0, share)
+                return self.at(seconds * node.slowed, self._stepped, node)
+            frame = self._said(node, ask)
+            is_told = isinstance(ask, (Snapshot, Measured))
+            is_waiting = not is_told and node.voice.waits(ask)
+            if is_waiting:
+                node.ask, node.said = ask, frame
+            if frame is not None:
+                self._say(node, frame)
+            if is_waiting:
+                return None
+            answer = News() if is_told else node.voice.news(self.now)
+        return None
+
+    def _said(self, node: _Node, ask: Ask) -> Frame | None:
+        """Returns what to say to the coordinator; what is for other workers is sent to them."""
+        if isinstance(ask, Exchange) and ask.turn.kind == "publish":
+            assert ask.message is not None
+            self._post(node, node.voice.peers.publishes(ask.message))
+            return None
+        return node.voice.frame(ask, self.now)
+
+    def _stepped(self, node: _Node) -> None:
+        lost, node.lost = node.lost, None
+        self._pump(node, node.voice.news(self.now), lost)
+
+    def _post(self, node: _Node, out: list[Addressed]) -> None:
+        """Sends what a worker says to others, each over its own line."""
+        for to, frame in out:
+            if to == COORDINATOR:
+                self._send(node, frame)
+                continue
+            address = node.voice.peers.addresses.get(to, "")
+            other = self._by_address.get(address)
+            coming = [f for f in other.coming if f.slot == node.slot] if other else []
+            if any(is_same(frame, f) for f in coming):
+                continue  # as a line of a mesh does
+            passed = self._passed(node, to, frame)
+            if self._is_lost() or node.is_cut or {node.slot, to} in self._cut:
+                self.lost_among_workers += frame.kind == "publish"
+                continue
+            for _ in range(self._copies()):
+                arrives = passed + self.world.latency_seconds - self.now
+                self.at(arrives, self._drop_in, address, frame)
+                if other is not None:
+                    other.coming.append(frame)
+
+    def _drop_in(self, address: str, frame: Frame) -> None:
+        """A frame of another worker arrives where it was sent to."""
+        node = self._by_address.get(address)
+        if node is None or node.is_dead:
+            return
+        if node.is_cut:
+            node.coming.remove(frame)
+            self.lost_among_workers += frame.kind == "publish"
+            return
+        if node.is_frozen:
+            return self.at(TICK_SECONDS, self._drop_in, address, frame)
+        read_at = node.down.passed(frame.slot, frame, self.down_rate, self.now)
+        self.at(read_at - self.now, self._read, node, frame)
+
+    def _read(self, node: _Node, frame: Frame) -> None:
+        node.coming.remove(frame)
+        if not node.is_dead:
+            self._post(node, node.voice.peers.hear(frame))
+
+    def _say(self, node: _Node, frame: Frame, tries: int = 0) -> None:
+        """Says a frame again and again until it is answered."""
+        under_way = node.voice.under_way.get(frame.sequence)
+        is_open = node.said is frame or under_way is frame
+        if node.is_dead or not (is_open or frame.kind == "state"):
+            return
+        # what is on its way, or whose answer is, is not said once more
+        is_moving = tries and max(node.up.free_at, node.down.free_at) > self.now
+        if not (node.is_frozen or is_moving):
+            self._send(node, frame)
+        if is_open and (self.faults.lost.is_some or isinstance(node.ask, Hello)):
+            again = self.world.resend_seconds * backoff(tries, node.slot)
+            sent = max(0.0, node.up.free_at - self.now)
+            self.at(sent + again, self._say, node, frame, tries + 1)
+
+    def _send(self, node: _Node, frame: Frame) -> None:
+        if node.is_cut:
+            node.held += [frame] if all(frame is not other for other in node.held) else []
+            return
+        # one line each way: what is said first arrives first
+        passed = self._passed(node, COORDINATOR, frame)
+        if self._is_lost():
+            return
+        for _ in range(self._copies()):
+            self.at(passed + self.world.latency_seconds - self.now, self._hear, frame)
+
+    def _copies(self) -> int:
+        return 1 + self.faults.doubled.falls_on(self.messages, "doubled")
+
+    def _passed(self, node: _Node, to: int, frame: Frame) -> float:
+        """Returns when a frame of a worker's has left it."""
+        self._weigh(frame)
+        return node.up.passed(to, frame, node.up_rate, self.now)
+
+    def _weigh(self, frame: Frame) -> None:
+        self.bytes += HEAD_BYTES + sum(a.nbytes for a in frame.arrays)
+
+    def _is_lost(self) -> bool:
+        self.messages += 1
+        return self.faults.lost.falls_on(self.messages, "lost")
+
+    def _hear(self, frame: Frame) -> None:
+        self._carry(self.coordinator.hear(frame, self.now))
+
+    def _carry(self, out: list[Frame]) -> None:
+        for frame in out:
+            for node in (self.nodes[frame.slot], *self.standbys):
+                if node.slot == frame.slot:
+                    self._deliver(node, frame)
+
+    def _deliver(self, node: _Node, frame: Frame) -> None:
+        if any(frame is other for other in node.coming):
+            return  # asked for once more while it is on its way
+        self._weigh(frame)
+        passed = node.down.passed(COORDINATOR, frame, self.down_rate, self.now)
+        if not self._is_lost():
+            arrives = passed + self.world.latency_seconds - self.now
+            node.coming.append(frame)
+            self.at(arrives, self._answer, node, frame)
+
+    def _answer(self, node: _Node, frame: Frame) -> None:
+        if node.is_frozen and not (node.is_dead or node.is_cut):
+            return self.at(TICK_SECONDS, self._answer, node, frame)
+        node.coming.remove(frame)
+        if node.is_dead or node.is_cut:
+            return
+        if frame.kind in OTHERS:
+            arriving = [f.slot for f in node.coming if f.kind in PEERS]
+            node.voice.peers.nears(arriving)
+        self._post(node, node.voice.peers.told(frame))
+        try:
+            if not node.voice.answers(node.ask, node.said, frame):
+                return
+        except FencedError as error:
+            if node.ask is None:
+                node.lost = error
+                return
+            node.ask = node.said = None
+            return self._pump(node, None, error)
+        assert node.ask is not None
+        is_grant = isinstance(node.ask, (Hello, Close))
+        node.ask = node.said = None
+        answer = node.voice.understood(frame, self.now)
+        node.is_dead = is_grant and answer is None
+        if not node.is_dead:
+            self._pump(node, answer)
+
+    def _thaw(self, node: _Node) -> None:
+        node.is_frozen = False

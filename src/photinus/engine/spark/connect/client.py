@@ -1,0 +1,139 @@
+"""The client's side of a run whose coordinator lives in a task: it waits at the run folder."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, Self
+
+from photinus.coordinator.coordinator import Result
+from photinus.core.errors import CheckpointError, RunFailedError, UsageError
+from photinus.core.events import WorkerJoined, event_from_dict
+from photinus.engine.base import SOCKETS, Assignment
+from photinus.engine.driver_session import LAST_SECONDS
+from photinus.engine.faults.plan import Faults
+from photinus.engine.spark.connect.coordinator_task import Hosted
+from photinus.engine.spark.connect.run_directory import RunDirectory
+from photinus.engine.worker_bootstrap import told_error
+from photinus.transport.credentials import Credentials
+from photinus.transport.frames import Frame
+
+__all__ = ["Afar"]
+
+
+class Afar:
+    """What `Hall` is to a driver: here the hall itself is in the task of slot 0.
+
+    Args:
+        assignment: what is trained; its run folder is where all is told.
+
+    Raises:
+        UsageError: it has no folder.
+        NotReadyError: the folder cannot be written.
+    """
+
+    def __init__(self, assignment: Assignment) -> None:
+        if not assignment.folder:
+            wrong = "on Spark Connect a run needs a folder that client and executors share"
+            raise UsageError(wrong, do="name one, or call photinus.train")
+        self._assignment = assignment
+        self._corner = RunDirectory(assignment.folder, assignment.term)
+        self._corner.make(assignment.program.start)
+        self._pause = threading.Event()
+        self._leases: Counter[int] = Counter()
+        self._read: dict[Path, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self.stop(str(error) or type(error).__name__)
+        self._drain()
+        self._corner.remove()
+
+    def hosted(self, faults: Faults, towards: str) -> Hosted:
+        """Returns what every task is sent.
+
+        Args:
+            faults: what shall go wrong on purpose.
+            towards: a host that all executors reach.
+        """
+        sent, run = self._assignment.sent(), self._assignment.run
+        make = Credentials.make if sent.security == "tls" else Credentials.none
+        checked = faults.checked(self.slots, is_real=True, has_sockets=sent.road == SOCKETS)
+        if checked.taken()[0]:
+            wrong = "slots are taken by a job of the same application"
+            raise UsageError(wrong, got="Spark Connect", do="use a classic session")
+        return Hosted(sent, make(run).worker(is_peer=True), towards, checked)
+
+    @property
+    def slots(self) -> int:
+        """How many seats there are."""
+        return self._assignment.program.workers
+
+    def lease(self, slot: int) -> int:
+        """Returns how often a slot was taken, as far as was told."""
+        return self._leases[slot]
+
+    def wait(self, seconds: float) -> bool:
+        """Waits for the end, and passes on what was told meanwhile; returns whether it has come."""
+        self._pause.wait(seconds)
+        self._corner.beat()
+        is_over = self._corner.has_outcome
+        self._drain()
+        return is_over
+
+    def stop(self, reason: str) -> None:
+        """Ends the run without a result."""
+        self._corner.stop(reason)
+
+    def stopped(self, wrong: str) -> None:
+        """Ctrl-C or SIGTERM: as of `DriverSession.stopped`."""
+        self._corner.stop(wrong, saves=True)
+        deadline = time.monotonic() + LAST_SECONDS + 2.0
+        while not self.wait(0.1) and time.monotonic() < deadline:
+            continue
+
+    def result(self) -> Result:
+        """Returns what was agreed.
+
+        Raises:
+            RunFailedError: the run ended without a result.
+        """
+        try:
+            result, failure, kind = self._corner.outcome()
+        except CheckpointError as error:
+            raise RunFailedError("the run's result cannot be read", got=error) from error
+        if result is None:
+            raise told_error(failure, kind)
+        return result
+
+    def _drain(self) -> None:
+        """Passes on what coordinators told since: each file only grows."""
+        for _, path in self._corner.words():
+            start = self._read.get(path, 0)
+            with path.open("rb") as file:
+                file.seek(start)
+                data = file.read()
+            end = data.rfind(b"\n") + 1
+            self._read[path] = start + end
+            for line in data[:end].splitlines():
+                self._pass_on(json.loads(line))
+
+    def _pass_on(self, said: dict[str, Any]) -> None:
+        if "op" in said:
+            told = {**said["frame"], "fragment": tuple(said["frame"]["fragment"])}
+            frame = Frame(said["kind"], self._assignment.run, **told)
+            self._assignment.enter(said["op"], frame, said["extra"])
+            return
+        try:
+            event = event_from_dict(said["event"])
+        except (UsageError, TypeError):  # of another version of photinus on the executors
+            return
+        if isinstance(event, WorkerJoined):
+            self._leases[event.slot] += 1
+        self._assignment.emit(event)

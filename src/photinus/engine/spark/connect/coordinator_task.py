@@ -1,0 +1,267 @@
+"""The coordinator as a guest in the task of slot 0, where no task can reach the driver.
+
+The others find it through the run folder. When that task is lost Spark starts it again, and the
+coordinator is back under the next term, from its last checkpoint, as after a driver's resume.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from photinus.coordinator.checkpoints import Checkpoints
+from photinus.core.errors import LinkLostError, PhotinusError, message
+from photinus.core.events import Event, Warned, event_to_dict
+from photinus.core.threads import threads_held
+from photinus.engine.base import BACKENDS, Assignment
+from photinus.engine.driver_session import DriverSession
+from photinus.engine.faults.plan import Faults
+from photinus.engine.spark.connect.run_directory import RunDirectory
+from photinus.engine.worker_bootstrap import WorkerBootstrap
+from photinus.report.lines import Lines
+from photinus.report.thinned import Thinned
+from photinus.training.plan import TrainingPlan
+from photinus.training.worker_loop import Part
+from photinus.transport.credentials import WorkerKey
+from photinus.transport.frames import Frame
+from photinus.transport.tcp import local_host
+
+__all__ = ["ENTERED", "Hosted"]
+
+ENTERED = (
+    *("term", "phase", "slot", "lease", "sequence"),
+    *("version", "steps", "examples", "position", "fragment"),
+)
+"""What the ledger wants to know of a frame."""
+_LOOK_SECONDS = 3.0
+"""So long a worker tries an address before it looks for another one."""
+_PAUSE_SECONDS = 0.1
+_WATCH_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Hosted:
+    """What travels to every task where the coordinator lives in the first one's."""
+
+    assignment: Assignment
+    """As it is sent: without rows and without parameters."""
+    key: WorkerKey
+    """All tasks read the same closure, so all have the one key, which may listen, too."""
+    towards: str
+    """A host that all executors reach: the coordinator listens on the interface towards it."""
+    faults: Faults
+    """What shall go wrong on purpose; under the client's own term only."""
+
+    @property
+    def program(self) -> TrainingPlan:
+        """What is trained."""
+        return self.assignment.program
+
+    def run(self, slot: int, attempt: str, open_part: Callable[[], Part]) -> None:
+        """As `Errand.run`: trains in one slot until the run is over, and hosts it in slot 0.
+
+        Raises:
+            NotReadyError: this task does not see the run folder.
+            LinkLostError: neither a coordinator nor the client is to be found any more.
+        """
+        corner = RunDirectory(self.assignment.folder, self.assignment.term)
+        corner.check()
+        _Task(self, corner, slot, attempt, functools.cache(open_part)).run()
+
+    def errand(self, term: int, address: str) -> WorkerBootstrap:
+        """Returns what a worker does under a coordinator."""
+        faults = self.faults if term == self.assignment.term else Faults()
+        backend = BACKENDS.get(self.assignment.road, "")
+        return WorkerBootstrap(
+            self.program, address, self.key, term, _LOOK_SECONDS, faults, backend=backend
+        )
+
+
+@dataclass(eq=False, slots=True)
+class _Task:
+    """One task: lives as a worker under one coordinator after the other."""
+
+    hosted: Hosted
+    corner: RunDirectory
+    slot: int
+    attempt: str
+    open_part: Callable[[], Part]
+    lives: int = 0
+
+    def run(self) -> None:
+        left = 0
+        while not self.corner.has_outcome:
+            here = self.corner.host()
+            if here is not None and here[0] > left:
+                was_told = self._has_lived(*here)
+                # who was told to go waits for the outcome, or for a newer coordinator
+                left, here = (here[0], here) if was_told else (left, None)
+            if here is None and self.slot == 0 and not self.corner.has_outcome:
+                self._host()
+            self._look_for_the_client()
+            threading.Event().wait(_PAUSE_SECONDS)
+
+    def _look_for_the_client(self) -> None:
+        """While the client lives, a coordinator will come: slot 0's task is started again."""
+        if not self.corner.is_ours:
+            raise LinkLostError("another client has resumed this run", do="look at that one's")
+        silent = self.corner.silent_seconds()
+        if silent > self.hosted.assignment.lost_seconds:
+            got = f"no coordinator, and no sign of the client for {silent:.0f} s"
+            raise LinkLostError("the run is lost", got=got, do="look at the client; then resume")
+
+    def _has_lived(self, term: int, address: str) -> bool:
+        """Lives under a coordinator until that says it is over; False where it was lost."""
+        try:
+            self.live(self.hosted.errand(term, address))
+        except LinkLostError:
+            return False
+        return True
+
+    def live(self, errand: WorkerBootstrap) -> None:
+        """Lives one life."""
+        self.lives += 1
+        errand.run(self.slot, f"{self.attempt}.{self.lives}", self.open_part)
+
+    def _host(self) -> None:
+        """Takes the next term, and hosts the coordinator until all is over."""
+        sent, corner = self.hosted.assignment, self.corner
+        place, term = corner.place, sent.term
+        if corner.host() is not None:
+            term = place.claim_term({"run": sent.run.hex(), "client": sent.term})
+        if not corner.is_ours:
+            return
+        with _Words(corner, term) as words:
+            vault = Checkpoints(
+                place.checkpoints,
+                sent.fingerprint,
+                words.emit,
+                step=lambda _: place.check_term(term),
+                saved=words.emit,
+            )
+            try:
+                with _guarded(corner):
+                    self._serve(words, vault, term)
+            finally:
+                vault.close()
+
+    def _serve(self, words: _Words, vault: Checkpoints, term: int) -> None:
+        corner, key, sent = self.corner, self.hosted.key, self.hosted.assignment
+        assignment = replace(
+            sent,
+            program=replace(sent.program, start=corner.given()),
+            term=term,
+            cut=vault.newest(),
+            emit=words.emit,
+            enter=words.enter,
+            save=vault.save,
+            best=vault.save_best,
+        )
+        if term > sent.term:
+            got = f"back as term {term}, from {vault.found or 'the beginning'}"
+            words.emit(Warned(text=message("the coordinator was lost", got=got)))
+        threads = threads_held(assignment.program.threads)
+        with threads, DriverSession(assignment, local_host(self.hosted.towards), key) as hall:
+            if not corner.announce(term, hall.address):
+                return
+            with _Watch(hall, corner, assignment) as watch:
+                while not hall.wait(0.0):
+                    with suppress(LinkLostError):  # cut on purpose: the coordinator is here
+                        self.live(self.hosted.errand(term, hall.address))
+                    hall.wait(_PAUSE_SECONDS)
+            if not watch.is_fenced:
+                vault.close()
+                words.flush()
+                corner.say(hall.result())
+
+
+class _guarded:  # noqa: N801
+    """What the coordinator fails on is the outcome; what befalls its task is not."""
+
+    def __init__(self, corner: RunDirectory) -> None:
+        self._corner = corner
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, PhotinusError) or isinstance(error, LinkLostError):
+            return False
+        self._corner.say(None, str(error), type(error).__name__)
+        return True
+
+
+class _Words:
+    """The coordinator's words, on their way to the client."""
+
+    def __init__(self, corner: RunDirectory, term: int) -> None:
+        self._lines = Lines(corner.path / f"words-{term}.jsonl")
+        self._thinned = Thinned(self._write)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._thinned.flush()
+        self._lines.close()
+
+    def _write(self, event: Event) -> None:
+        self._lines.write({"event": event_to_dict(event)})
+
+    def emit(self, event: Event) -> None:
+        """Tells an event."""
+        self._thinned.write(event)
+
+    def enter(self, op: str, frame: Frame, extra: Mapping[str, Any]) -> None:
+        """Enters a line of the ledger."""
+        said = {name: getattr(frame, name) for name in ENTERED}
+        self._lines.write({"op": op, "kind": frame.kind, "frame": said, "extra": extra})
+
+    def flush(self) -> None:
+        """Tells what was held back."""
+        self._thinned.flush()
+
+
+class _Watch:
+    """Looks into the corner: whether the client lives and wants the end, and for a newer term."""
+
+    is_fenced = False
+    """True when the coordinator's word counts no more."""
+
+    def __init__(self, hall: DriverSession, corner: RunDirectory, assignment: Assignment) -> None:
+        self._hall, self._corner, self._assignment = hall, corner, assignment
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="photinus-watch", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._closed.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._closed.wait(_WATCH_SECONDS):
+            asked = self._asked()
+            if asked is not None:
+                if asked["saves"]:
+                    self._hall.stopped(asked["reason"])
+                self._hall.stop(asked["reason"])
+                return
+
+    def _asked(self) -> dict[str, Any] | None:
+        """Returns why the end has come, if it has."""
+        asked = self._corner.asked()
+        if asked is not None:
+            return asked
+        newest = self._corner.place.newest_term()
+        if newest > self._assignment.term:
+            self.is_fenced = True
+            return {"reason": f"term {newest} has taken over", "saves": False}
+        if self._corner.silent_seconds() > self._assignment.lost_seconds:
+            return {"reason": "the client is lost", "saves": True}
+        return None

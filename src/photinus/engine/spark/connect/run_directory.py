@@ -1,0 +1,218 @@
+"""A corner of the run folder in which a client of Spark Connect and its tasks leave word.
+
+    connect-TERM/given/         what the phases start from, as the client hands it over
+    connect-TERM/host-N.json    where the coordinator of term N listens
+    connect-TERM/words-N.jsonl  its events and the ledger's entries, for the client
+    connect-TERM/pulse          the client lives: another number every second
+    connect-TERM/stop           the client wants the end
+    connect-TERM/outcome/       what was agreed, or why the run failed
+
+TERM is the client's. No key lies here: those travel in the tasks' closure, and an address that
+somebody else wrote leads to a listener that cannot prove that it belongs to the run.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import platform
+import re
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from photinus.checkpoint.files import Tensors
+from photinus.checkpoint.folder import RunFolder
+from photinus.checkpoint.store import Store
+from photinus.coordinator.coordinator import Result
+from photinus.core.errors import LinkError, NotReadyError
+from photinus.core.parameters import Vector
+from photinus.transport.filesystems import LocalPlace
+
+__all__ = ["RunDirectory"]
+
+_HOST = re.compile(r"host-([1-9][0-9]*)\.json")
+_WORDS = re.compile(r"words-([1-9][0-9]*)\.jsonl")
+_STATE = "state"
+_MOST_BYTES = 1 << 16
+_PULSE_SECONDS = 1.0
+
+
+class RunDirectory:
+    """The corner of one client's term.
+
+    Args:
+        folder: the run's.
+        term: the client's.
+    """
+
+    def __init__(self, folder: str, term: int) -> None:
+        self.run_folder, self.term = folder, term
+        self.path = Path(folder) / f"connect-{term}"
+        self._place = LocalPlace(self.path)
+        self._beats, self._beaten = 0, -_PULSE_SECONDS
+        self._felt: tuple[bytes | None, float] = (None, time.monotonic())
+
+    # -- what the client does --------------------------------------------------------------------
+
+    def make(self, start: Mapping[str, tuple[Vector, ...]]) -> None:
+        """Makes the corner, with what phases start from; those of older clients are removed.
+
+        Raises:
+            NotReadyError: the folder cannot be written.
+        """
+        for older in Path(self.run_folder).glob("connect-*"):
+            LocalPlace(older).remove("")
+        try:
+            self._place.make()
+            self._place.put("pulse", b"0")
+        except LinkError as error:
+            raise NotReadyError(str(error), do="name another run folder") from error
+        files = {
+            f"start-{n}": {f"{i}": vector for i, vector in enumerate(vectors)}
+            for n, vectors in enumerate(start.values())
+        }
+        Store(self.path / "given").save(_STATE, {"phases": list(start)}, files)
+
+    def beat(self) -> None:
+        """Says that the client lives, about once a second."""
+        if time.monotonic() - self._beaten >= _PULSE_SECONDS:
+            self._beaten, self._beats = time.monotonic(), self._beats + 1
+            with suppress(LinkError):  # a full disk may have room again in a second
+                self._place.put("pulse", str(self._beats).encode())
+
+    def stop(self, reason: str, *, saves: bool = False) -> None:
+        """Asks the coordinator for the end.
+
+        Args:
+            reason: in words.
+            saves: whether the round under way is saved before, as after Ctrl-C.
+        """
+        text = json.dumps({"reason": reason, "saves": saves})
+        if self.path.is_dir():
+            with suppress(LinkError):
+                self._place.put("stop", text.encode())
+
+    def words(self) -> list[tuple[int, Path]]:
+        """Returns the files in which coordinators leave their words, by their terms."""
+        return sorted((int(match[1]), self.path / match[0]) for match in self._named(_WORDS))
+
+    def outcome(self) -> tuple[Result | None, str, str]:
+        """Returns what was agreed, or why the run failed and the class of that error.
+
+        Raises:
+            CheckpointError: it is damaged.
+        """
+        found = Store(self.path / "outcome").load(_STATE)
+        agreed = found.files.get("agreed")
+        if agreed is None:
+            return None, str(found.meta["failure"]), str(found.meta["kind"])
+        vectors = tuple(agreed[f"vector-{n}"] for n in range(int(found.meta["phases"])))
+        return Result(vectors, agreed["floats"], agreed["integers"]), "", ""
+
+    def remove(self) -> None:
+        """Removes all of it."""
+        self._place.remove("")
+
+    # -- what a task does ------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Looks whether this task sees the client's corner, and may write there.
+
+        Raises:
+            NotReadyError: it does not, or may not.
+        """
+        do = "name a run folder that the client and all executors share, and may all write to"
+        where = f"the run folder {self.run_folder}"
+        if self._pulse() is None:
+            got = f"nothing of this run on {platform.node()}"
+            raise NotReadyError(f"{where} is not seen by a task", got=got, do=do)
+        try:
+            self._place.put(f"seen/{uuid.uuid4().hex}", b"")
+        except LinkError as error:
+            wrong = f"{where} cannot be written by a task on {platform.node()}"
+            raise NotReadyError(wrong, got=error, do=do) from error
+
+    def given(self) -> dict[str, tuple[Vector, ...]]:
+        """Returns what phases start from, by their names."""
+        found = Store(self.path / "given").load(_STATE)
+        start: dict[str, tuple[Vector, ...]] = {}
+        for n, name in enumerate(found.meta["phases"]):
+            vectors = found.files[f"start-{n}"]
+            start[name] = tuple(vectors[f"{i}"] for i in range(len(vectors)))
+        return start
+
+    def announce(self, term: int, address: str) -> bool:
+        """Tells where the coordinator of a term listens; False where another one has that term."""
+        path, text = self.path / f"host-{term}.json", json.dumps({"address": address})
+        aside = self.path / f".host-{uuid.uuid4().hex}"
+        aside.write_text(text)
+        try:
+            os.link(aside, path)
+        except FileExistsError:
+            return False
+        finally:
+            aside.unlink()
+        return True
+
+    def host(self) -> tuple[int, str] | None:
+        """Returns the newest coordinator's term and address."""
+        terms = sorted(int(match[1]) for match in self._named(_HOST))
+        if not terms:
+            return None
+        said = self._place.read(f"host-{terms[-1]}.json", _MOST_BYTES)
+        return None if said is None else (terms[-1], str(json.loads(said)["address"]))
+
+    def asked(self) -> dict[str, Any] | None:
+        """Returns what the client wants, if it wants the end; it does where the corner is gone."""
+        said = self._place.read("stop", _MOST_BYTES)
+        if said is not None:
+            asked: dict[str, Any] = json.loads(said)
+            return asked
+        gone = {"reason": "the client has ended the run", "saves": False}
+        return None if self.path.is_dir() else gone
+
+    def silent_seconds(self) -> float:
+        """Returns how long the client's pulse has stood still, as far as this task has looked."""
+        pulse, now = self._pulse(), time.monotonic()
+        if pulse != self._felt[0]:
+            self._felt = (pulse, now)
+        return now - self._felt[1]
+
+    def say(self, result: Result | None, failure: str = "", kind: str = "") -> None:
+        """Leaves the outcome."""
+        meta = {"failure": failure, "kind": kind, "phases": 0}
+        files: dict[str, Tensors] = {}
+        if result is not None:
+            meta["phases"] = len(result.vectors)
+            vectors = {f"vector-{n}": vector for n, vector in enumerate(result.vectors)}
+            agreed = {**vectors, "floats": result.floats, "integers": result.integers}
+            files["agreed"] = agreed
+        if self.path.is_dir():
+            Store(self.path / "outcome").save(_STATE, meta, files)
+
+    @property
+    def has_outcome(self) -> bool:
+        """True when all is over."""
+        return (self.path / "outcome" / _STATE).is_dir()
+
+    @functools.cached_property
+    def place(self) -> RunFolder:
+        """The run folder."""
+        return RunFolder(self.run_folder, resume=True)
+
+    @property
+    def is_ours(self) -> bool:
+        """False once another client has resumed the run."""
+        newest = self.place.newest_term()
+        return int(self.place.claimed(newest).get("client", newest)) <= self.term
+
+    def _pulse(self) -> bytes | None:
+        return self._place.read("pulse", _MOST_BYTES)
+
+    def _named(self, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
+        return (m for name in self._place.names("") or [] if (m := pattern.fullmatch(name)))

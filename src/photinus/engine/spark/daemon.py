@@ -1,0 +1,21 @@
+"""Spark's Python daemon with the tensor library loaded: its workers, forked, need not load it.
+
+Loading takes some seconds of a processor in each worker, at the first task and after every death;
+Spark asks for this module by `spark.python.daemon.module`.
+"""
+
+from __future__ import annotations
+
+import gc
+
+import torch._dynamo  # noqa: F401 - which the first optimizer of a process loads
+
+__all__: list[str] = []
+
+if __name__ == "__main__":
+    from pyspark.daemon import manager
+
+    # pyspark collects garbage after every task, and would go through all of the library each time
+    gc.collect()
+    gc.freeze()
+    manager()  # type: ignore[no-untyped-call]

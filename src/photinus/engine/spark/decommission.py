@@ -1,0 +1,136 @@
+"""Workers leave an executor that Spark is about to take away, just after a push.
+
+A task is told nothing of a decommission and would work on until its machine is gone. The driver's
+scheduler knows; and a task that the driver kills is started elsewhere, and counts as no failure.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from photinus.core.errors import message
+from photinus.core.events import Event, Warned
+from photinus.data.spark import ONE_PROCESS
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+__all__ = ["Departing", "Departures", "Moves"]
+
+_LOOK_SECONDS = 2.0
+_PATIENCE_SECONDS = 30.0
+"""So long a worker may take to its next push, before it must leave as it is."""
+_LOOKED_AT = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Departing:
+    """A running task on an executor that will not stay."""
+
+    task: int
+    """Its number in the application."""
+    slot: int
+    executor: str
+
+
+class _Seats(Protocol):
+    def retire(self, slot: int, attempt: str) -> None:
+        """Has an attempt give its seat up after its next push."""
+
+    def has_left(self, slot: int, attempt: str) -> bool:
+        """Tells whether this attempt does not hold the seat."""
+
+
+class Departures:
+    """What Spark's scheduler knows of executors that are decommissioned.
+
+    Args:
+        context: of the application.
+    """
+
+    def __init__(self, context: SparkContext) -> None:
+        self._context, self._scala = context, context._jsc.sc()
+        conf = context.getConf()
+        is_told = conf.get("spark.decommission.enabled", "false") == "true"
+        self.is_possible = is_told and not re.match(ONE_PROCESS, str(context.master))
+        self._is_elastic = conf.get("spark.dynamicAllocation.enabled", "false") == "true"
+
+    def tasks(self, stages: list[int]) -> list[Departing]:
+        """Returns the tasks of these stages that run on such executors."""
+        scheduler = self._scala.taskScheduler()
+        names = self._executors()
+        leaving = {n for n in names if scheduler.getExecutorDecommissionState(n).isDefined()}
+        found = []
+        for stage in stages if leaving else ():
+            tasks = self._scala.statusStore().taskList(stage, 0, _LOOKED_AT)
+            for task in (tasks.apply(n) for n in range(tasks.size())):
+                if task.status() == "RUNNING" and task.executorId() in leaving:
+                    found.append(Departing(task.taskId(), task.partitionId(), task.executorId()))
+        return found
+
+    def end(self, task: Departing) -> None:
+        """Has Spark start a task elsewhere."""
+        why = f"executor {task.executor} is decommissioned"
+        # interrupted: else Spark first waits 4 s for the Python worker, which has no seat any more
+        self._scala.killTaskAttempt(task.task, True, why)  # noqa: FBT003 - a call into Java
+        names = self._executors()
+        if self._is_elastic and task.executor in names:
+            # which takes a task that was killed for one that is done, and asks for no other place
+            java: Any = self._context._jvm
+            nowhere = java.PythonUtils.toScalaMap(java.java.util.HashMap())
+            self._scala.requestTotalExecutors(len(names), 0, nowhere)
+
+    def _executors(self) -> list[str]:
+        ids = self._scala.schedulerBackend().getExecutorIds()
+        return [ids.apply(n) for n in range(ids.size())]
+
+
+@dataclass
+class Moves:
+    """Sees to it that workers move.
+
+    Args:
+        departures: of the application.
+        seats: who sits where.
+        emit: is told.
+        now: seconds of a clock that never goes back.
+    """
+
+    departures: Departures
+    seats: _Seats
+    emit: Callable[[Event], None]
+    now: Callable[[], float] = time.monotonic
+    _looks_at: float = 0.0
+    _known: set[int] = field(default_factory=set)
+    _moving: dict[Departing, float] = field(default_factory=dict)
+    """Task -> when it must leave as it is."""
+
+    def look(self, stages: Callable[[], list[int]]) -> None:
+        """Called some times a second.
+
+        Args:
+            stages: returns the stages of the job that runs now.
+        """
+        now = self.now()
+        if self.departures.is_possible and now >= self._looks_at:
+            self._looks_at = now + _LOOK_SECONDS
+            self._notice(self.departures.tasks(stages()), now)
+        for task, latest in list(self._moving.items()):
+            if self.seats.has_left(task.slot, str(task.task)) or now >= latest:
+                del self._moving[task]
+                self.departures.end(task)
+
+    def _notice(self, tasks: list[Departing], now: float) -> None:
+        for task in tasks:
+            if task.task in self._known:
+                continue
+            self._known.add(task.task)
+            self._moving[task] = now + _PATIENCE_SECONDS
+            self.seats.retire(task.slot, str(task.task))
+            wrong = f"executor {task.executor} is decommissioned"
+            got = f"worker {task.slot} leaves it after its next push"
+            self.emit(Warned(text=message(wrong, got=got)))

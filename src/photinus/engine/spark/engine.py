@@ -1,0 +1,438 @@
+"""Workers as plain long-lived tasks of Spark, one a slot, that meet through our own coordinator.
+
+No barrier stage: there one lost executor ends the job. A task that dies is started again by Spark
+alone, takes its slot with a higher lease, and goes on; the others never stop.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from photinus.coordinator.coordinator import Result
+from photinus.core.errors import LinkLostError, NotReadyError, UsageError, message
+from photinus.core.events import Warned
+from photinus.core.signals import interruptible
+from photinus.core.threads import threads_held
+from photinus.data.arrow import ColumnSpec
+from photinus.data.base import Array
+from photinus.data.checks import RowChecks, Sieve
+from photinus.data.rows import Rows, span_of
+from photinus.data.spark import (
+    ONE_PROCESS,
+    Keeper,
+    once,
+    partitioned,
+    selected,
+    shape_of,
+    shuffled,
+)
+from photinus.data.spool import Budget, gather
+from photinus.data.stream import StreamFeed
+from photinus.deploy.executor_process import end_executor
+from photinus.engine.base import ArrayData, Assignment, Engine, part_of, trained_in
+from photinus.engine.driver_session import DriverSession
+from photinus.engine.faults.data import harmed_batches
+from photinus.engine.faults.driver import DriverFaults
+from photinus.engine.faults.plan import Faults, faults_of
+from photinus.engine.spark.connect.client import Afar
+from photinus.engine.spark.connect.coordinator_task import Hosted
+from photinus.engine.spark.decommission import Departures, Moves
+from photinus.engine.spark.job import (
+    SparkJob,
+    check_size,
+    queried,
+    see_through,
+    told_by_a_task,
+)
+from photinus.engine.spark.lost_tasks import Deaths
+from photinus.engine.spark.session import is_connect, session_warnings, spark_session
+from photinus.engine.spark.slots import Absent, Starving, held_now, held_slots, taken_slots
+from photinus.engine.worker_bootstrap import WorkerBootstrap
+from photinus.training.plan import TrainingPlan
+from photinus.training.worker_loop import Part
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["FrameData", "SparkEngine", "check_slots", "frame_of", "free_slots", "slots_of"]
+
+_SCHEMA = "slot int, rows long, streams boolean"
+_SLOT = ("executor.cores", "task.cpus")
+_REGISTER_SECONDS = 30.0
+"""So long executors may take to register."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FrameData:
+    """Rows of a DataFrame.
+
+    Args:
+        frame: where the rows are.
+        features: a column of vectors, arrays, bytes or images, or several columns of numbers.
+        label: a column of numbers, or None.
+        scale: features are handed out as float32(features) · scale; None as they are.
+        checks: what every row must be.
+        budget: of memory and disk, for each worker.
+        shape: of one row's features, where it is known: else the first row is asked for.
+    """
+
+    frame: DataFrame
+    features: str | list[str]
+    label: str | None = None
+    scale: float | None = None
+    checks: RowChecks = field(default_factory=RowChecks)
+    budget: Budget = field(default_factory=Budget)
+    shape: tuple[int, ...] = ()
+
+
+class SparkEngine(Engine):
+    """Tasks of Spark through `DataFrame.mapInArrow`.
+
+    Args:
+        spark: the session; left out, the active one, or a local one made for the job.
+        faults: what shall go wrong on purpose.
+    """
+
+    name = "spark"
+
+    def __init__(self, spark: SparkSession | None = None, faults: Faults | None = None) -> None:
+        self._spark, self._faults = spark, faults_of(faults)
+
+    def run(self, assignment: Assignment) -> Result:
+        """See `Engine.run`."""
+        workers = assignment.program.workers
+        if assignment.program.is_shared:
+            raise UsageError("a DataFrame's rows are not shared", do="leave is_shared out")
+        with interruptible():
+            spark = self._spark or spark_session(workers)
+        with interruptible():  # Spark has put a handler of its own in the place of the first
+            return self._trained(spark, assignment)
+
+    def _trained(self, spark: SparkSession, assignment: Assignment) -> Result:
+        workers = assignment.program.workers
+        harm = DriverFaults(self._faults, assignment)
+        assignment = harm.assignment
+        check_slots(spark, workers)
+        for text in session_warnings(spark, has_view=assignment.has_view):
+            assignment.emit(Warned(text=text))
+        data = _framed(spark, assignment.data, assignment.program)
+        frame, spec = selected(data.frame, data.features, data.label)
+        is_own = isinstance(assignment.data, ArrayData)  # then to run it again costs little
+        with nullcontext(frame) if is_own else once(frame) as rows:
+            shape = data.shape or queried(spark, lambda: shape_of(rows, spec))
+            spec = replace(spec, scale=data.scale, shape=shape)
+            return self._over(spark, assignment, harm, replace(data, frame=rows), spec)
+
+    def _over(
+        self,
+        spark: SparkSession,
+        assignment: Assignment,
+        harm: DriverFaults,
+        data: FrameData,
+        spec: ColumnSpec,
+    ) -> Result:
+        """Trains over rows that are selected, `data.frame`, and are what `spec` says."""
+        workers, frame = assignment.program.workers, data.frame
+        host = str(spark.conf.get("spark.driver.host", "127.0.0.1"))
+        of = spark if is_connect(spark) else spark.sparkContext
+
+        def job(
+            rows: DataFrame,
+            errand: WorkerBootstrap | Hosted,
+            counted: Mapping[int, int] | None = None,
+        ) -> SparkJob:
+            task = _task(_Reads(errand, spec, data.checks, data.budget, counted))
+            check_size(task)
+
+            def act() -> list[Any]:  # a plan that failed gives the same error again, and no job
+                return rows.mapInArrow(task, _SCHEMA).collect()
+
+            return SparkJob(of, act, assignment.run.hex())
+
+        if is_connect(spark):
+            if not isinstance(assignment.data, ArrayData):  # arrays were dealt out already
+                frame = partitioned(frame, workers)  # by a shuffle: no skew is left
+            with Afar(assignment) as afar, harm:
+                first = job(frame, afar.hosted(self._faults, host))
+                emit, stopped = assignment.emit, afar.stopped
+                see_through(afar, first, emit, follow=told_by_a_task, stopped=stopped)
+                return afar.result()
+        application, slots = spark.sparkContext.applicationId, partial(slots_of, spark)
+        absent = Absent(spark.sparkContext, workers, slots)
+        assignment = replace(assignment, advice=absent.advice)
+        held = held_slots(application, workers, slots, assignment.emit)
+        others = taken_slots(spark.sparkContext, *self._faults.taken())
+        assignment = replace(assignment, can_shuffle=isinstance(assignment.data, FrameData))
+        threads = threads_held(assignment.program.threads)
+        with held, threads, Keeper() as rows, DriverSession(assignment, host) as hall, others, harm:
+            rows.keep(partitioned(frame, workers))
+
+            def make(counted: Mapping[int, int] | None) -> SparkJob:
+                return job(rows.frame, hall.errand(self._faults), counted)
+
+            passes = _Passes(hall, make, assignment, lambda: rows.keep(shuffled(frame, workers)))
+            moves = Moves(Departures(spark.sparkContext), hall, assignment.emit)
+            starving, deaths = Starving(hall.starved, assignment.emit), Deaths(hall)
+
+            def beside(job: SparkJob) -> None:
+                absent.look(job)
+                deaths.look(job)
+                moves.look(job.stages)
+                starving.look(job)
+
+            see_through(
+                hall,
+                make(None),
+                assignment.emit,
+                follow=passes.next,
+                stopped=hall.stopped,
+                beside=beside,
+            )
+        return hall.result()
+
+
+def _framed(spark: SparkSession, data: Any, program: TrainingPlan) -> FrameData:  # noqa: ANN401
+    if isinstance(data, FrameData):
+        return data
+    if isinstance(data, ArrayData):
+        return FrameData(
+            frame=frame_of(spark, [data.part(program, slot) for slot in range(program.workers)]),
+            features="features",
+            label=None if data.labels is None else "label",
+            scale=data.scale,
+            checks=replace(data.checks, shape=None),
+            shape=(math.prod(data.features.shape[1:]),) if data.features.ndim > 1 else (),
+        )
+    raise UsageError("the Spark engine reads DataFrames and arrays", got=type(data).__name__)
+
+
+def frame_of(spark: SparkSession, parts: Sequence[tuple[Array, Array | None]]) -> DataFrame:
+    """Returns arrays as a DataFrame with one partition for each part, in their order.
+
+    Rows of uint8 become bytes, all others arrays of floats; a row's shape becomes one dimension.
+
+    Args:
+        spark: the session.
+        parts: features [n, ...] and labels [n] or None, of each.
+    """
+    import pandas as pd
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    features: list[Any] = [row for part, _ in parts for row in part.reshape(len(part), -1)]
+    is_bytes = parts[0][0].dtype == np.uint8
+    if is_bytes:
+        features = [row.tobytes() for row in features]
+    elif spark.conf.get("spark.sql.execution.arrow.pyspark.enabled", "false") != "true":
+        features = [row.tolist() for row in features]  # without Arrow no other arrays are taken
+    table: dict[str, Any] = {"features": features}
+    schema = "features " + ("binary" if is_bytes else "array<float>")
+    labels = [part for _, part in parts if part is not None]
+    if labels:
+        is_whole = all(np.issubdtype(part.dtype, np.integer) for part in labels)
+        table["label"] = np.concatenate(labels).astype(np.int64 if is_whole else np.float64)
+        schema += ", label " + ("long" if is_whole else "double")
+    table["key"] = np.repeat(_keys(spark, len(parts)), [len(part) for part, _ in parts])
+    frame = spark.createDataFrame(pd.DataFrame(table), schema + ", key long")
+    return frame.repartition(len(parts), F.col("key")).drop("key")
+
+
+def _keys(spark: SparkSession, partitions: int) -> list[int]:
+    """Returns for each partition a number that Spark's hash sends there."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    # among 32 tries for each, one is missed once in 10^12 / partitions
+    numbers = spark.range(32 * partitions + 32)
+    homes = numbers.select("id", F.pmod(F.hash("id"), F.lit(partitions)).alias("home")).collect()
+    found = {int(row["home"]): int(row["id"]) for row in homes}
+    return [found[partition] for partition in range(partitions)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reads:
+    """What a task is sent: its errand, and how it reads its partition."""
+
+    errand: WorkerBootstrap | Hosted
+    spec: ColumnSpec
+    checks: RowChecks
+    budget: Budget
+    counted: Mapping[int, int] | None
+    """The partitions that stream, and how many rows each holds; None in a run's first job."""
+
+    def part(self, batches: Iterable[pa.RecordBatch], slot: int) -> tuple[Part, bool]:
+        """Opens a partition, and tells whether it streams.
+
+        One that fits neither in memory nor on disk is only counted, and its rows are checked, in
+        the first job; in each job after that it is one pass.
+        """
+        counted = self.counted or {}
+        nothing = replace(self.budget, memory_bytes=0, disk_bytes=0)
+        budget = nothing if slot in counted else self.budget
+        batches = harmed_batches(batches, self.errand.faults, slot)
+        program = self.errand.program
+        sieve = Sieve(self.checks, slot, lambda: trained_in(program))
+        rows = gather(batches, self.spec, sieve, budget)
+        if isinstance(rows, Rows):
+            part = part_of(rows, self.errand.program)
+            return (part if self.counted is None else replace(part, passes=1)), False
+        if self.errand.program.validation:
+            do = "use more workers or a larger budget, or validation=0"
+            raise NotReadyError("rows that stream cannot be set aside to measure on", do=do)
+        if isinstance(self.errand, Hosted):
+            wrong = f"the rows of partition {slot} fit neither in memory nor on disk"
+            do = "use more workers, or a classic session, where they stream"
+            raise NotReadyError(wrong, got="Spark Connect", do=do)
+        stream, known = rows, counted.get(slot)
+        if known is None:
+            count, span = 0, None
+            for features, _ in stream.blocks:
+                count, span = count + len(features), span or span_of(features, stream.scale)
+            return Part(count, lambda order: StreamFeed(stream, order), 0, span=span), True
+        return Part(known, lambda order: StreamFeed(stream, order, rows=known), 1), True
+
+
+def _task(reads: _Reads) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Returns what a task runs: it reads its partition, trains, and yields one row."""
+
+    def train(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        task = TaskContext.get()
+        assert task is not None
+        slot, said = task.partitionId(), {"rows": 0, "streams": False}
+        if gpu := task.resources().get("gpu"):  # tasks on one host must not meet on one GPU
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.addresses)
+
+        def open_part() -> Part:
+            part, streams = reads.part(batches, slot)
+            said.update(rows=part.rows, streams=streams)
+            return part
+
+        try:
+            reads.errand.run(slot, str(task.taskAttemptId()), open_part)
+        except LinkLostError:
+            end_executor()
+            raise
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array([slot], pa.int32()),
+                pa.array([said["rows"]], pa.int64()),
+                pa.array([said["streams"]], pa.bool_()),
+            ],
+            names=["slot", "rows", "streams"],
+        )
+
+    return train
+
+
+class _Passes:
+    """Where rows stream, every pass over them is a job of its own; so is training after a shuffle.
+
+    All are jobs of one term: the coordinator lives here and lost nothing, and leases fence what an
+    older job left behind.
+    """
+
+    def __init__(
+        self,
+        hall: DriverSession,
+        make: Callable[[Mapping[int, int] | None], SparkJob],
+        of: Assignment,
+        shuffle: Callable[[], None],
+    ) -> None:
+        self._hall, self._make, self._of, self._shuffle = hall, make, of, shuffle
+        self._counted: Mapping[int, int] = {}
+
+    def next(self, job: SparkJob) -> SparkJob | None:
+        """Returns the job of the next pass; None where the last one is not over."""
+        if not self._hall.is_between_passes or job.error is not None:
+            return None
+        if self._hall.wants_shuffle:
+            self._shuffle()
+            self._hall.next_pass()
+            return self._make(None)
+        streams = {row["slot"]: row["rows"] for row in job.rows if row["streams"]}
+        if streams != self._counted:
+            _check_passes(streams, self._of)
+        self._hall.next_pass()
+        self._counted = streams
+        return self._make(streams)
+
+
+def _check_passes(streams: Mapping[int, int], assignment: Assignment) -> None:
+    """Tells what streaming costs; refuses a step that would be a whole partition."""
+    slots = ", ".join(map(str, sorted(streams)))
+    wrong = f"the rows of partition {slots} fit neither in memory nor on disk"
+    do = "use more workers, or a larger budget"
+    for phase in assignment.program.phases:
+        if getattr(phase.agreement.strategy(), "whole_part", False):
+            raise NotReadyError(f"{wrong}, and {phase.name} takes them in one step", do=do)
+    got = "each pass over them is a Spark job of its own, in their order of arrival"
+    assignment.emit(Warned(text=message(wrong, got=got, do=do)))
+
+
+def check_slots(spark: SparkSession, workers: int) -> None:
+    """Refuses at once when there can never be as many slots as workers.
+
+    Raises:
+        UsageError: the application has fewer; tells how many.
+    """
+    waiting, waited = threading.Event(), 0.0
+    slots = slots_of(spark)
+    is_local = re.match(ONE_PROCESS, str(spark.conf.get("spark.master", "local")))
+    while slots is not None and slots < workers and not is_local and waited < _REGISTER_SECONDS:
+        waiting.wait(0.5)
+        waited += 0.5
+        slots = slots_of(spark)
+    if slots is not None and slots < workers:
+        raise UsageError(
+            f"{workers} workers need {workers} slots at the same time",
+            got=f"{slots} slots",
+            do=f"use workers={slots} or fewer, or give the application more cores",
+        )
+
+
+def free_slots(spark: SparkSession, most: int) -> int:
+    """Returns how many tasks can start now, from 1 to `most`; `most` where that has no bound.
+
+    Args:
+        spark: the session.
+        most: how many are wanted.
+    """
+    slots = slots_of(spark)
+    if slots is None:
+        return most
+    taken = 0 if is_connect(spark) else held_now(spark.sparkContext.applicationId)
+    return max(1, min(most, slots - taken))
+
+
+def slots_of(spark: SparkSession) -> int | None:
+    """Returns how many tasks can run at the same time.
+
+    None where that has no bound, or where a client of Spark Connect is not told.
+    """
+    conf = spark.conf
+    if is_connect(spark):
+        found = re.fullmatch(r"local\[(\d+)(,.*)?\]", str(conf.get("spark.master", "")))
+        return int(found[1]) if found else None
+    scala = spark.sparkContext._jsc.sc()
+    if str(conf.get("spark.dynamicAllocation.enabled", "false")) == "true":
+        most = int(str(conf.get("spark.dynamicAllocation.maxExecutors", "2147483647")))
+        cores = int(str(conf.get("spark.executor.cores", "1")))
+        cpus = int(str(conf.get("spark.task.cpus", "1")))
+        return None if most > 1_000_000 else most * (cores // cpus)
+    if str(conf.get("spark.master", "")) == "yarn":  # which starts containers when it has room
+        cores, cpus = (int(str(conf.get(f"spark.{key}", "1"))) for key in _SLOT)
+        return int(str(conf.get("spark.executor.instances", "2"))) * (cores // cpus)
+    profile = scala.resourceProfileManager().defaultResourceProfile()
+    return int(scala.maxNumConcurrentTasks(profile))

@@ -1,0 +1,462 @@
+"""One Spark job in a thread of its own, and what became of its tasks."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+from photinus.core.errors import DataError, NotReadyError, RunFailedError, UsageError, message
+from photinus.core.events import Event, Warned
+from photinus.core.signals import deferred, stopped_by
+from photinus.engine.base import MEMORY_RAN_OUT
+from photinus.engine.spark.session import is_connect
+from photinus.engine.worker_bootstrap import told_error
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+    from pyspark.status import SparkStageInfo
+
+_T = TypeVar("_T")
+
+__all__ = [
+    "MAX_CLOSURE_BYTES",
+    "Awaited",
+    "Failures",
+    "SparkJob",
+    "cause_of",
+    "check_size",
+    "cure_of",
+    "is_lost",
+    "queried",
+    "see_through",
+    "told_by_a_task",
+]
+
+MAX_CLOSURE_BYTES = 512 << 10
+"""Above 1 MiB Spark makes a task's closure a broadcast: a file in clear on every machine."""
+_LEAVE_SECONDS = 15.0
+"""So long the tasks may take to end once the run is over."""
+_AGAIN = 3
+"""So often a job that Spark gave up is submitted again."""
+_FAILURES = 3
+"""So often every task may fail before the first worker has come."""
+_FIRST_SLOTS = 32
+"""Where there are more, so many are looked at: Spark begins with the first."""
+_LOOKED_AT, _MOST_TASKS = 100, 10_000
+_UNSEEN = re.compile("ExecutorLostFailure|TaskKilled")
+_POOL = "spark.scheduler.pool"
+_REFUSED = re.compile(r"photinus\.core\.errors\.(\w+): (.*)")
+_ERROR = re.compile(r"[\w.]+(Error|Exception)(:|$)")
+_CRASHED = re.compile(r"Lost task (\d+)\..*Python worker exited unexpectedly \(crashed\)(?!:)")
+_KILLED = re.compile(
+    "Python worker exited|was killed, or crashed|ExecutorLostFailure"
+    # as Spark meets it where it hands rows to the process that is gone
+    "|Broken pipe|Connection reset"
+)
+_MOST_LOST = 12
+"""So often one task may lose its process before any worker has come; Spark's own limits are lower
+in a session that nobody made for training, and a job that it gives up is submitted again."""
+
+
+class Failures(NamedTuple):
+    """Attempts at a job's tasks that have failed, by what failed."""
+
+    own: int
+    """What the task ran, in all."""
+    most: int
+    """Likewise, of the one task that failed most often."""
+    lost: int
+    """The process or its executor, of the one task that lost it most often."""
+    reason: str
+    """In one line, of the last that was the task's own, else of the last."""
+
+
+class Awaited(Protocol):
+    """Where a run ends: a `Meeting` here, or one that is `Afar`."""
+
+    @property
+    def slots(self) -> int:
+        """How many seats there are."""
+
+    def lease(self, slot: int) -> int:
+        """Returns how often a slot was taken."""
+
+    def wait(self, seconds: float) -> bool:
+        """Waits for the end; returns whether it has come."""
+
+    def stop(self, reason: str) -> None:
+        """Ends the run without a result."""
+
+
+class SparkJob(threading.Thread):
+    """Runs a job, as `lambda: frame.mapInArrow(task, schema).collect()`.
+
+    Args:
+        of: the context whose tasks they are; the session, where that is one of Spark Connect: how
+            its tasks fare is not told before their end.
+        act: starts the job, and returns its rows.
+        group: the name that the job is known and cancelled by.
+    """
+
+    def __init__(
+        self, of: SparkContext | SparkSession, act: Callable[[], list[Any]], group: str
+    ) -> None:
+        super().__init__(name="photinus-job", daemon=True)
+        self.rows: list[Any] = []
+        self.error: Exception | None = None
+        self._of, self._act, self._group = of, act, group
+        self._context: Any = of if hasattr(of, "setJobGroup") else None
+        self._session: Any = of if self._context is None else None
+        asked_by = getattr(of, "getLocalProperty", lambda _: None)
+        self._pool = asked_by(_POOL)  # of the thread that asks for the job
+        self._said: dict[int, tuple[tuple[int, int], str]] = {}
+        """Attempt that failed -> its stage and task, and what Spark says of it."""
+
+    def again(self) -> SparkJob:
+        """Returns the same job, not yet started."""
+        return SparkJob(self._of, self._act, self._group)
+
+    def run(self) -> None:
+        """Runs it to its end."""
+        try:
+            if self._context is None:
+                self._session.addTag(self._group)
+            else:
+                self._context.setJobGroup(self._group, "photinus", interruptOnCancel=True)
+            if self._pool is not None:
+                self._context.setLocalProperty(_POOL, self._pool)
+            self.rows = self._act()
+        except Exception as error:
+            self.error = error
+
+    def cancel(self) -> None:
+        """Ends its tasks."""
+        if self._context is None:
+            self._session.interruptTag(self._group)
+        else:
+            self._context.cancelJobGroup(self._group)
+
+    def is_stranded(self) -> bool:
+        """Tells whether its application has ended under it; of Connect that is not known."""
+        if self._context is None:
+            return False
+        try:
+            return bool(self._context._jsc.sc().isStopped())
+        except Exception:  # without Java, too
+            return True
+
+    def failures(self) -> int:
+        """Returns how many attempts have failed so far; Spark makes another without a word."""
+        return sum(info.numFailedTasks for info in self._stages().values())
+
+    def failed(self) -> Failures:
+        """Returns by what its tasks have failed: a process that is lost says nothing of a task."""
+        stages = {stage: info.numFailedTasks for stage, info in self._stages().items()}
+        if sum(stages.values()) > len(self._said):
+            for stage in (stage for stage, count in stages.items() if count):
+                self._look(stage)
+        own = [(task, text) for task, text in self._said.values() if not is_lost(text)]
+        lost = [task for task, text in self._said.values() if is_lost(text)]
+        said = [text for _, text in own] or [text for _, text in self._said.values()]
+        return Failures(
+            # where Spark does not say what failed, all counts
+            len(own) if self._said else sum(stages.values()),
+            max(Counter(task for task, _ in own).values(), default=0),
+            max(Counter(lost).values(), default=0),
+            cause_of(said[-1]) if said else "",
+        )
+
+    def _look(self, stage: int) -> None:
+        """Notes what Spark says of a stage's attempts."""
+        # the store is Spark's own and may change: without it nothing is said of them
+        with contextlib.suppress(Exception):
+            tasks = self._context._jsc.sc().statusStore().taskList(stage, 0, _LOOKED_AT)
+            for task in (tasks.apply(i) for i in range(tasks.size())):
+                if task.taskId() in self._said or str(task.status()) != "FAILED":
+                    continue
+                text = task.errorMessage()
+                place = stage, int(task.index())
+                self._said[task.taskId()] = place, str(text.get()) if text.isDefined() else ""
+
+    def running(self) -> int:
+        """Returns how many tasks run now; of Connect that is not known."""
+        return sum(info.numActiveTasks for info in self._stages().values())
+
+    def reason(self) -> str:
+        """Returns why a task failed, in one line; nothing where Spark does not say."""
+        return self.failed().reason
+
+    def ended(self) -> list[tuple[int, str]]:
+        """Returns the partition and the attempt of each task that failed in its Python process.
+
+        Without those of executors that Spark has lost sight of: their processes may live.
+        """
+        found = []
+        for stage in self._stages():
+            # as of `reason`
+            with contextlib.suppress(Exception):
+                tasks = self._context._jsc.sc().statusStore().taskList(stage, 0, _MOST_TASKS)
+                for task in (tasks.apply(i) for i in range(tasks.size())):
+                    if task.status() == "FAILED" and not _UNSEEN.search(_said(task)):
+                        found.append((int(task.partitionId()), str(task.taskId())))
+        return found
+
+    def cure(self, reason: object) -> str:
+        """Returns what to do about a failure of its processes; nothing where that is not known."""
+        conf = self._session.conf if self._context is None else self._context.getConf()
+        return cure_of(reason, str(conf.get("spark.master", "")))
+
+    def stages(self) -> list[int]:
+        """Returns the numbers of its stages."""
+        return list(self._stages())
+
+    def _stages(self) -> dict[int, SparkStageInfo]:
+        if self._context is None:
+            return {}
+        tracker = self._context.statusTracker()
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._group)]
+        stages = {stage for job in jobs if job is not None for stage in job.stageIds}
+        found = {stage: tracker.getStageInfo(stage) for stage in sorted(stages)}
+        return {stage: info for stage, info in found.items() if info is not None}
+
+
+def _said(task: Any) -> str:  # noqa: ANN401 - Spark's TaskData
+    """Returns what a task failed with; nothing where it did not."""
+    text = task.errorMessage()
+    return str(text.get()) if text.isDefined() else ""
+
+
+def cause_of(error: object) -> str:
+    """Returns the line of Spark's long error that names the cause.
+
+    Example:
+        >>> cause_of("Job aborted" + chr(10) + "ModuleNotFoundError: No module named 'torch'")
+        "ModuleNotFoundError: No module named 'torch'"
+    """
+    if error is None:
+        return "all its tasks ended early"
+    crashed = _CRASHED.search(str(error))
+    if crashed:
+        return f"the Python process of task {crashed[1]} was killed, or crashed"
+    stripped = (line.strip().removeprefix(": ") for line in str(error).splitlines())
+    lines = [line for line in stripped if line]
+    python = [line for line in lines if _ERROR.match(line)]
+    named = [line for line in lines if "Error" in line or "Exception" in line]
+    return (python or named or lines or [type(error).__name__])[-1][:300]
+
+
+def is_lost(error: object) -> bool:
+    """Tells whether a task's process or executor was lost, so that its rows are not to blame.
+
+    Example:
+        >>> is_lost("org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)")
+        True
+    """
+    text = str(error)
+    # a daemon that was killed closes the connection over which it was asked for a process
+    is_daemon = "EOFException" in text and "PythonWorkerFactory" in text
+    return bool(_KILLED.search(text)) or (is_daemon and "Error from python worker" not in text)
+
+
+def cure_of(reason: object, master: str) -> str:
+    """Returns what to do where a process may have been killed, or lacks a package.
+
+    Args:
+        reason: of a failure, in Spark's words or in ours.
+        master: Spark's: where all is one process, it has no overhead to raise.
+
+    Example:
+        >>> cure_of("Python worker exited unexpectedly (crashed)", "local[4]")
+        'if nobody killed it, memory ran out: use a smaller batch, or fewer workers'
+    """
+    if "ModuleNotFoundError" in str(reason):
+        return "set PYSPARK_PYTHON to a Python that has it, or send it by --py-files"
+    if not _KILLED.search(str(reason)):
+        return ""
+    more = "" if master.startswith("local") else "raise spark.executor.memoryOverhead, "
+    return f"{MEMORY_RAN_OUT}: {more}use a smaller batch, or fewer workers"
+
+
+def told_by_a_task(job: SparkJob) -> None:
+    """Passes on what a task refused with, where Spark is the only way to tell it.
+
+    Raises:
+        PhotinusError: as the task raised it; a lost link is no reason, but a fault.
+    """
+    found = _REFUSED.search(str(job.error or ""))
+    if found and not found[1].startswith("Link"):
+        raise told_error(found[2], found[1])
+
+
+def queried(spark: SparkSession, ask: Callable[[], _T]) -> _T:
+    """Returns what a query of the user's rows gives; ends one whose tasks fail again and again.
+
+    In a session that is made for training Spark would try each a thousand times. A query that Spark
+    gave up since processes were lost is asked again: that says nothing of the rows.
+
+    Args:
+        spark: the session; of Spark Connect it is just asked.
+        ask: asks it.
+
+    Raises:
+        DataError: the rows are refused where they are read, or cannot be read.
+        NotReadyError: the processes that read them are lost again and again.
+    """
+    if is_connect(spark):
+        return ask()
+    for _ in range(1 + _AGAIN):
+        job = SparkJob(spark.sparkContext, lambda: [ask()], f"photinus-{secrets.token_hex(8)}")
+        _seen_through(job)
+        if job.error is None:
+            found: _T = job.rows[0]
+            return found
+        if not is_lost(job.error):
+            raise job.error
+        if job.failed().lost > _MOST_LOST:
+            break
+    wrong = "the processes that read the rows were lost again and again"
+    raise NotReadyError(wrong, got=cause_of(job.error), do=job.cure(job.error)) from job.error
+
+
+def _seen_through(job: SparkJob) -> None:
+    """Waits for the end of a query; ends it where a task fails again and again by itself."""
+    job.start()
+    try:
+        while job.is_alive():
+            job.join(0.2)
+            with deferred():
+                failed = _failed(job)
+            if failed.most > _FAILURES and _ERROR.match(failed.reason):
+                do = "look at how the DataFrame is made"
+                raise DataError("the rows cannot be read", got=failed.reason, do=do)
+    finally:
+        if job.is_alive():
+            job.cancel()
+            job.join(_LEAVE_SECONDS)
+    told_by_a_task(job)
+
+
+def _failed(job: SparkJob) -> Failures:
+    """Returns by what tasks have failed.
+
+    Raises:
+        DataError: a row was refused where it is read, as it will be at every retry.
+    """
+    failed = job.failed()
+    found = _REFUSED.search(failed.reason)
+    if found and found[1] == DataError.__name__:
+        raise DataError(found[2])
+    return failed
+
+
+def check_size(task: object) -> None:
+    """Refuses a task that Spark would write to a file in clear: the run's key is in it.
+
+    Raises:
+        UsageError: it is too large.
+    """
+    from pyspark import cloudpickle
+
+    with ThreadPoolExecutor(1) as aside:  # pickling notes broadcasts for its thread's next job
+        size = len(aside.submit(cloudpickle.dumps, task).result())
+    if size > MAX_CLOSURE_BYTES:
+        raise UsageError(
+            f"what travels to each task must be below {MAX_CLOSURE_BYTES >> 10} KiB",
+            got=f"{size >> 10} KiB",
+            do="keep arrays out of the program's settings",
+        )
+
+
+def see_through(
+    meeting: Awaited,
+    job: SparkJob,
+    emit: Callable[[Event], None],
+    *,
+    follow: Callable[[SparkJob], SparkJob | None] = lambda job: None,  # noqa: ARG005
+    stopped: Callable[[str], None] = lambda wrong: None,  # noqa: ARG005
+    beside: Callable[[SparkJob], None] = lambda job: None,  # noqa: ARG005
+) -> None:
+    """Waits for the end of the run; a job that Spark gave up is submitted again.
+
+    Args:
+        meeting: where the workers meet.
+        job: not yet started.
+        emit: is told of what is submitted again.
+        follow: returns the job that comes after one that ended, if that is no failure.
+        stopped: is called after Ctrl-C or SIGTERM with what it was, while workers are still there.
+        beside: is called some times a second with the job that runs.
+
+    Raises:
+        RunFailedError: Spark gave it up too often, or its application has ended.
+        NotReadyError: its tasks fail before any worker came.
+    """
+    job.start()
+    tries, came = 0, False
+    try:
+        while not meeting.wait(0.2):
+            if job.is_alive():
+                with deferred():  # Spark's client prints a traceback where a call is cut short
+                    came = came or _have_come(meeting, job)
+                    beside(job)
+                continue
+            if meeting.wait(0.0):  # the end came between the two looks
+                break
+            after = follow(job)
+            if after is None:
+                tries += 1
+                after = _again(job, tries, emit)
+            job = after
+            job.start()
+        job.join(_LEAVE_SECONDS)
+    except KeyboardInterrupt as error:
+        stopped(stopped_by(error))
+        raise
+    finally:
+        if job.is_alive():
+            meeting.stop("the driver ended the run")
+            job.join(1.0)
+            job.cancel()
+
+
+def _again(job: SparkJob, tries: int, emit: Callable[[Event], None]) -> SparkJob:
+    """Returns the job that is submitted in the place of one that Spark gave up."""
+    reason = cause_of(job.error)
+    if job.is_stranded():
+        wrong = "Spark's application has ended under the run"
+        do = "the cluster's logs, and logs/spark.log of the run, say why"
+        raise RunFailedError(wrong, got=reason, do=do)
+    if tries > _AGAIN:
+        raise RunFailedError("Spark gave the job up", got=reason, do=job.cure(job.error))
+    what = message("Spark gave the job up", got=f"{reason}; it is submitted again")
+    emit(Warned(text=what))
+    return job.again()
+
+
+def _have_come(meeting: Awaited, job: SparkJob) -> bool:
+    """Returns whether all workers have come; refuses to wait for those that cannot.
+
+    Rows that a task of the user's frame refuses, before ours can read them, are refused again at
+    every retry.
+    """
+    slots = min(meeting.slots, _FIRST_SLOTS)
+    leases = [meeting.lease(slot) for slot in range(slots)]
+    if all(leases):
+        return True
+    failed = _failed(job)
+    if any(leases):
+        return False
+    cure = job.cure(failed.reason)
+    if failed.own > _FAILURES * slots:
+        wrong = "the tasks of Spark fail before their workers say hello"
+        raise NotReadyError(wrong, got=failed.reason or None, do=cure or "photinus doctor")
+    if failed.lost > _MOST_LOST:
+        wrong = "the processes of Spark's tasks are lost before their workers say hello"
+        raise NotReadyError(wrong, got=failed.reason, do=cure)
+    return False

@@ -1,0 +1,163 @@
+"""The Spark application that photinus starts on this machine when the user has none."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from photinus.core.errors import NotReadyError, UsageError
+from photinus.deploy.java import ensure_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["is_connect", "session_warnings", "spark_session"]
+
+_RETRIES: Final = 20  # far more, and one bad row in a query of the user's is tried for minutes
+_OF_OTHERS: Final = ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_REMOTE")
+"""In the environment: somebody else has said which Spark it is."""
+_THEIRS: Final = (
+    "look at what Spark says above; a cluster that authenticates asks for its own "
+    "spark.authenticate.secret, in spark-defaults.conf of the folder SPARK_CONF_DIR"
+)
+_LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+
+
+def spark_session(
+    workers: int, *, name: str = "photinus", extra: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Returns the user's Spark session as it is, or starts a local one that fits the job.
+
+    An active session is never changed; neither is one that spark-submit or SPARK_REMOTE asks for.
+    Ours runs the tasks under this very Python, on the loopback interface, with retries enough for
+    every fault: the coordinator limits them, not Spark.
+
+    Args:
+        workers: How many tasks run at the same time.
+        name: The application's name.
+        extra: Settings of Spark's that win over ours.
+
+    Raises:
+        UsageError: `workers` is less than 1.
+        NotReadyError: pyspark or Java is missing, or Spark does not start.
+    """
+    if workers < 1:
+        raise UsageError("workers must be at least 1", got=workers)
+    try:
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise NotReadyError(
+            "pyspark is not installed", do="pip install 'photinus[spark]'"
+        ) from None
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    started = SparkContext._active_spark_context is not None
+    if started or any(os.environ.get(key) for key in _OF_OTHERS):
+        return _begun(SparkSession.builder, _THEIRS)
+    os.environ["JAVA_HOME"] = ensure_java()
+    for key in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        os.environ.setdefault(key, sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.appName(name)
+    for key, value in {**_settings(workers), **(extra or {})}.items():
+        builder = builder.config(key, value)
+    _hush()
+    return _begun(builder, "photinus doctor")
+
+
+def _begun(builder: SparkSession.Builder, do: str) -> SparkSession:
+    try:
+        return builder.getOrCreate()
+    except Exception as error:
+        text = str(error).strip()
+        java = re.search(r"^: (.+)", text, re.MULTILINE)
+        got = java[1] if java else text.partition("\n")[0]
+        raise NotReadyError("Spark did not start", got=got, do=do) from error
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Tells whether a session is of Spark Connect: it has no context, and tasks do not see us."""
+    return not hasattr(spark, "_jsparkSession")
+
+
+def session_warnings(spark: SparkSession, *, has_view: bool = False) -> list[str]:
+    """Returns what in a session of the user's own may hurt a long run, a sentence each.
+
+    Args:
+        spark: Any session, classic or Connect.
+        has_view: A live view of the run is drawn, which Spark's progress bar would write over.
+    """
+
+    def setting(key: str, default: str) -> str:
+        return str(spark.conf.get(key, default))
+
+    warnings = []
+    master = setting("spark.master", "")
+    failures = _failures(master, setting("spark.task.maxFailures", "4"))
+    if failures < _RETRIES:
+        cure = f"local[N,{_RETRIES}]" if master.startswith("local[") else "spark.task.maxFailures"
+        warnings.append(
+            f"Spark gives a task up after {failures} failure{'s' * (failures > 1)} and ends the "
+            f"run with it; start the application with {cure} ({_RETRIES})"
+        )
+    if setting("spark.speculation", "false") == "true":
+        warnings.append(
+            "spark.speculation starts copies of slow workers, which are only turned away; "
+            "start the application with spark.speculation=false"
+        )
+    if has_view and setting("spark.ui.showConsoleProgress", "false") == "true":
+        warnings.append(
+            "Spark's progress bar writes over the live view; "
+            "start the application with spark.ui.showConsoleProgress=false"
+        )
+    return warnings
+
+
+def _hush() -> None:
+    """Stops pyspark 4 from logging, as a page of JSON, every error that it also raises."""
+    try:
+        from pyspark.logger import PySparkLogger
+    except ImportError:
+        return
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def _failures(master: str, setting: str) -> int:
+    """Local mode ignores spark.task.maxFailures: its number stands in the master's brackets."""
+    if master == "local" or master.startswith("local["):
+        found = re.fullmatch(r"local\[[^,]+,\s*(\d+)\s*\]", master)
+        return int(found[1]) if found else 1
+    return int(setting)
+
+
+def _is_screen() -> bool:
+    """Tells whether what Java writes to standard error is seen by somebody."""
+    return os.isatty(2)
+
+
+def _settings(workers: int) -> dict[str, str]:
+    return {
+        "spark.master": f"local[{workers},{_RETRIES}]",
+        "spark.task.maxFailures": str(_RETRIES),
+        "spark.speculation": "false",
+        "spark.ui.enabled": "false",
+        # the command line, which draws a view of its own, sends standard error to a file
+        "spark.ui.showConsoleProgress": str(_is_screen()).lower(),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "2g",
+        "spark.driver.defaultJavaOptions": (
+            f"-XX:+UseSerialGC -Dlog4j2.configurationFile={_LOGGING.as_uri()}"
+        ),
+        "spark.python.worker.reuse": "true",
+        "spark.python.daemon.module": "photinus.engine.spark.daemon",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+    }

@@ -1,0 +1,178 @@
+"""Runs of one application take their slots together, or wait.
+
+Two that had a part of theirs each would wait for each other for ever, whatever Spark's pools.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from photinus.coordinator.callbacks import wait_for_them
+from photinus.core.errors import message
+from photinus.core.events import Event, Warned
+from photinus.engine.spark.job import SparkJob
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+__all__ = ["Absent", "Starving", "held_now", "held_slots", "taken_slots"]
+
+_NEWS = threading.Condition()
+_HELD: Counter[str] = Counter()
+"""Application -> slots that its runs hold."""
+_LOOK_SECONDS = 0.5
+_STARVED_SECONDS = 120.0
+"""So long a worker without a task waits for one; a lost executor may take a minute to replace."""
+
+
+def held_now(application: str) -> int:
+    """Returns how many slots the runs of an application hold."""
+    with _NEWS:
+        return _HELD[application]
+
+
+@contextmanager
+def held_slots(
+    application: str,
+    workers: int,
+    slots: Callable[[], int | None],
+    emit: Callable[[Event], None],
+) -> Iterator[None]:
+    """Holds so many slots of an application, once they are free.
+
+    Args:
+        application: its id.
+        workers: how many slots.
+        slots: returns how many it has now; None where that has no bound.
+        emit: is told when others must end first.
+    """
+    has_told = False
+    with _NEWS:
+        while _HELD[application] and (most := slots()) is not None:
+            others = _HELD[application]
+            if others + workers <= most:
+                break
+            if not has_told:
+                wrong = f"{workers} workers need {workers} slots at the same time"
+                got = f"{most} slots, of which other runs of this application hold {others}"
+                emit(Warned(text=message(wrong, got=f"{got}; this run waits for them")))
+                has_told = True
+            _NEWS.wait(_LOOK_SECONDS)
+        _HELD[application] += workers
+    try:
+        yield
+    finally:
+        with _NEWS:
+            _HELD[application] -= workers
+            _NEWS.notify_all()
+
+
+@contextmanager
+def taken_slots(context: SparkContext, count: int, seconds: float) -> Iterator[None]:
+    """Has tasks of another job hold slots, from now on and for so many seconds at most.
+
+    Args:
+        context: the application's.
+        count: how many; none needs nothing.
+        seconds: how long.
+    """
+    if count == 0:
+        yield
+        return
+
+    def hold(slots: Iterable[int]) -> Iterable[int]:
+        for slot in slots:
+            time.sleep(seconds)  # a slot is taken by a task that does nothing
+            yield slot
+
+    slots = context.parallelize(range(count), count)
+    others = SparkJob(context, slots.mapPartitions(hold).collect, f"others-{secrets.token_hex(4)}")
+    others.start()
+    while others.is_alive() and others.running() < count:
+        others.join(_LOOK_SECONDS)
+    try:
+        yield
+    finally:
+        others.cancel()
+        others.join()
+
+
+class Absent:
+    """Knows why workers have not come: by how many tasks of theirs, and of others, run.
+
+    Args:
+        context: the application's.
+        workers: how many there shall be.
+        slots: returns how many there are; None where that has no bound.
+    """
+
+    def __init__(
+        self, context: SparkContext, workers: int, slots: Callable[[], int | None]
+    ) -> None:
+        self._context, self._workers, self._slots = context, workers, slots
+        self._job: SparkJob | None = None
+
+    def look(self, job: SparkJob) -> None:
+        """Notes the job whose tasks the workers are."""
+        self._job = job
+
+    def advice(self) -> str:
+        """Returns what to do about them."""
+        try:
+            ours, all_tasks = (0 if self._job is None else self._job.running()), self._running()
+            slots = self._slots()
+        except Exception:  # Java, or the application, is gone: the run ends with better words
+            return wait_for_them()
+        if ours >= self._workers:
+            return "wait: every worker has its task, and is starting or reads its rows"
+        others = all_tasks - ours
+        if others > 0 and slots is not None and slots - others < self._workers:
+            return f"other jobs hold {others} of {slots} slots: end them, or ask for fewer workers"
+        if slots is not None and slots < self._workers:
+            return f"there are {slots} slots: free slots, or ask for fewer workers"
+        return "wait: slots are free, and Spark is still starting the tasks"
+
+    def _running(self) -> int:
+        tracker = self._context.statusTracker()
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        return sum(stage.numActiveTasks for stage in stages if stage is not None)
+
+
+class Starving:
+    """Ends a job in which copies of tasks that run hold the slots that a lost task needs.
+
+    Rows that came by a shuffle are lost with an executor: Spark then runs a whole stage anew, with
+    second attempts of the tasks that still run, and what waits there waits for the run's end.
+
+    Args:
+        starved: returns the slots without a task.
+        emit: is told of it.
+        now: the time in seconds.
+    """
+
+    def __init__(
+        self,
+        starved: Callable[[], frozenset[int]],
+        emit: Callable[[Event], None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._starved, self._emit, self._now = starved, emit, now
+        self._since: float | None = None
+
+    def look(self, job: SparkJob) -> None:
+        """Looks once; the job that follows has a task for each slot."""
+        slots, now = self._starved(), self._now()
+        self._since = (self._since or now) if slots else None
+        if self._since is None or now - self._since < _STARVED_SECONDS:
+            return
+        self._since = None
+        wrong = f"workers {sorted(slots)} have no task, as copies of others' tasks hold the slots"
+        got = f"{_STARVED_SECONDS:g} s; the job is ended"
+        self._emit(Warned(text=message(wrong, got=got)))
+        job.cancel()

@@ -1,0 +1,164 @@
+"""Units of work as tasks of Spark: the partitions of an RDD or of a DataFrame."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from photinus.coordinator.task_server import UnitOwner, unit_life
+from photinus.core.errors import NotReadyError, UsageError
+from photinus.core.events import Event, Warned
+from photinus.core.parameters import Vector
+from photinus.core.signals import interruptible
+from photinus.core.threads import threads_held
+from photinus.engine.driver_session import Meeting
+from photinus.engine.spark.job import SparkJob, check_size, see_through
+from photinus.engine.spark.session import is_connect
+from photinus.engine.worker_bootstrap import told_error
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark import RDD, SparkContext
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = [
+    "Parts",
+    "Work",
+    "check_classic",
+    "coded",
+    "loaded",
+    "logged",
+    "parts_of_frame",
+    "parts_of_rdd",
+    "run_units",
+]
+
+Work = Callable[[int, Iterator[Any]], Callable[[Vector], Vector]]
+"""Made in a task, of its unit and its rows: from a state to a result, both as parcels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Data in parts, and how a job over them is made."""
+
+    context: SparkContext
+    count: int
+    collected: Callable[[Callable[[int, Iterator[Any]], Iterator[Any]]], Callable[[], list[Any]]]
+    """Takes what a task does, and returns what starts the job."""
+
+
+def parts_of_rdd(rdd: RDD[Any]) -> Parts:
+    """Returns the partitions of an RDD; a task reads its elements."""
+
+    def collected(task: Callable[[int, Iterator[Any]], Iterator[Any]]) -> Callable[[], list[Any]]:
+        return rdd.mapPartitionsWithIndex(lambda n, rows: task(n, iter(rows))).collect
+
+    return Parts(rdd.context, rdd.getNumPartitions(), collected)
+
+
+def parts_of_frame(df: DataFrame, read: Callable[[Any], Iterator[Any]] = iter) -> Parts:
+    """Returns the partitions of a DataFrame.
+
+    Args:
+        df: the rows, of a classic session.
+        read: makes what a task reads out of its Arrow record batches.
+
+    Raises:
+        NotReadyError: it is a DataFrame of Spark Connect.
+    """
+    check_classic(df.sparkSession)
+
+    def collected(task: Callable[[int, Iterator[Any]], Iterator[Any]]) -> Callable[[], list[Any]]:
+        def each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            from pyspark import TaskContext
+
+            context = TaskContext.get()
+            assert context is not None
+            yield from task(context.partitionId(), read(batches))
+
+        return df.mapInArrow(each, "unit int").collect
+
+    return Parts(df.sparkSession.sparkContext, df.rdd.getNumPartitions(), collected)
+
+
+def check_classic(spark: SparkSession) -> None:
+    """Refuses a session of Spark Connect.
+
+    Raises:
+        NotReadyError: it is one.
+    """
+    if is_connect(spark):
+        raise NotReadyError(
+            "Spark Connect has no RDDs, and its tasks cannot reach a server in the client",
+            do="use a classic session; photinus.train and the estimators run on Spark Connect, too",
+        )
+
+
+def run_units(parts: Parts, owner: UnitOwner, work: Work, *, security: str, again: bool) -> None:
+    """Does all units as tasks of Spark; a task that is started again counts once.
+
+    Args:
+        parts: the data, a part a unit.
+        owner: who speaks for the work.
+        work: what a task does with its rows; it travels in the task's closure.
+        security: tls, or none.
+        again: whether a task can repeat its work without reading its rows again.
+
+    Raises:
+        PhotinusError: as the owner or a worker told it.
+    """
+    if not parts.count:
+        raise UsageError("there are no partitions", do="look at where the data is read")
+    host = parts.context.getConf().get("spark.driver.host", "127.0.0.1")
+    threads = int(parts.context.getConf().get("spark.task.cpus", "1"))
+    held = threads_held(threads)
+    with interruptible(), held, Meeting(owner, str(host), security) as meeting:
+        call = meeting.call(threads=threads)
+
+        def task(unit: int, rows: Iterator[Any]) -> Iterator[Any]:
+            from pyspark import TaskContext
+
+            context = TaskContext.get()
+            attempt = "" if context is None else str(context.taskAttemptId())
+            call.live(unit, attempt, lambda: unit_life(work(unit, rows), can_repeat=again))
+            return iter(())
+
+        check_size(task)
+        job = SparkJob(parts.context, parts.collected(task), owner.desk.run.hex())
+        see_through(meeting, job, owner.desk.emit)
+    if owner.failure:
+        raise told_error(owner.failure, owner.failure_kind) from owner.cause
+
+
+def coded(function: object) -> bytes:
+    """Returns a function as Spark sends its closures: for a broadcast."""
+    from pyspark import cloudpickle
+
+    code: bytes = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
+    return code
+
+
+def loaded(code: bytes, what: str) -> Any:  # noqa: ANN401 - any function
+    """The inverse of `coded`, for what the driver sent by a broadcast.
+
+    Raises:
+        NotReadyError: a module that it needs is missing here.
+    """
+    from pyspark import cloudpickle
+
+    try:
+        return cloudpickle.loads(code)
+    except Exception as error:
+        raise NotReadyError(
+            f"{what} cannot be loaded on a worker",
+            got=f"{type(error).__name__}: {error}",
+            do="install the module on every worker, or send it with SparkContext.addPyFile",
+        ) from error
+
+
+def logged(event: Event) -> None:
+    """Gives warnings to the log `photinus`."""
+    if isinstance(event, Warned):
+        logging.getLogger("photinus").warning(event.text)

@@ -1,0 +1,271 @@
+"""What a worker process does, wherever it lives: the same few lines in a child and in a task."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import platform
+import traceback
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from photinus.core import errors
+from photinus.core.descriptors import allow_descriptors
+from photinus.core.errors import LinkError, LinkLostError, PhotinusError, RunFailedError
+from photinus.core.threads import threads_held
+from photinus.engine.faults.plan import SLOW_LINK, Faults
+from photinus.engine.faults.process import Cable, Harm
+from photinus.engine.faults.worker import Victim
+from photinus.engine.log_forwarding import LogLines
+from photinus.engine.malloc import keep_freed_memory, release_freed_memory
+from photinus.protocol.messages import Seat
+from photinus.protocol.worker_client import Worker
+from photinus.training.plan import TrainingPlan
+from photinus.training.worker_loop import Life, Part
+from photinus.transport.credentials import WorkerKey
+from photinus.transport.folder import SCHEME, FolderLink, FolderListener
+from photinus.transport.frames import Frame
+from photinus.transport.heartbeat import Beater
+from photinus.transport.link import Gone, Hear, Link, Listener
+from photinus.transport.mesh import Mesh
+from photinus.transport.rate_limit import Pace
+from photinus.transport.refusals import refused
+from photinus.transport.ring import Ring, gpu
+from photinus.transport.serve import TcpListener
+from photinus.transport.tcp import TcpLink
+from photinus.transport.wire import Limits
+
+__all__ = ["BEAT_SECONDS", "SPARE_DESCRIPTORS", "Call", "WorkerBootstrap", "told_error"]
+
+BEAT_SECONDS = 1.0
+_SILENT, _FEWEST_BEATS = 0.9, 5
+"""The part of its patience after which a worker leaves a coordinator that says nothing: to leave
+takes time, too."""
+SPARE_DESCRIPTORS = 16
+"""What a worker opens besides its connections to other workers."""
+_STOP_SECONDS = 5.0
+"""So long a worker that failed waits for the coordinator to take that in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Where a worker says hello, and with which key."""
+
+    address: str
+    key: WorkerKey
+    term: int
+    lost_seconds: float = 30.0
+    """So long a worker looks for a coordinator that it lost; then it ends by itself."""
+    has_peers: bool = False
+    """True when workers speak to each other, too."""
+    cable: Cable | None = None
+    """What its links run through, where a fault may cut them."""
+    backend: str = ""
+    """What of torch.distributed makes each mean in one sum of all; empty: nothing of it."""
+    limits: Limits = field(default_factory=Limits)
+    """Of its links, but for the one that its heartbeats have."""
+    threads: int = 1
+    """With which its libraries compute while it lives."""
+
+    def live(self, slot: int, attempt: str, begin: Callable[[], Life]) -> None:
+        """Lives one life in a slot until all is over; an error of its own is told.
+
+        Args:
+            slot: the seat to take.
+            attempt: tells this life from others of the same slot.
+            begin: reads what there is to read, and returns the life.
+
+        Raises:
+            LinkLostError: the coordinator is not to be found any more.
+            NotReadyError: this process may not open enough files.
+            Exception: the worker's own, where another attempt shall follow.
+        """
+        keep_freed_memory()
+        allow_descriptors(SPARE_DESCRIPTORS, f"worker {slot}")
+        seat, attempt = Seat(self.key.run, self.term, 0, slot), attempt or uuid.uuid4().hex
+        beater = Beater(self._quick_link, _beat(seat, attempt), BEAT_SECONDS)
+        with threads_held(self.threads), beater, LogLines() as lines:
+            try:
+                self._pump(beater, seat, attempt, begin, lines)
+            except RunFailedError:
+                return  # the coordinator said so
+            except LinkLostError:
+                raise
+            except Exception as error:
+                if self._tell(beater.frame.lease, seat, error):
+                    raise
+
+    def _pump(
+        self,
+        beater: Beater,
+        seat: Seat,
+        attempt: str,
+        begin: Callable[[], Life],
+        lines: LogLines,
+    ) -> None:
+        def seated(now: Seat) -> None:
+            beater.frame = _beat(now, attempt)
+
+        worker = Worker(
+            begin(),
+            self._link,
+            seat,
+            about={"attempt": attempt, "host": _host(), "pid": os.getpid()},
+            seated=seated,
+            notes=lines.take,
+        )
+        if not self.address.startswith(SCHEME):  # a folder's listener leaves signs of its own
+            beater.heard = lambda seconds: self._judge(worker, seconds)
+        try:
+            if self.backend:
+                worker.sum_by(lambda link: _ring(link, self.backend, seat.slot))
+            elif self.has_peers:
+                worker.join(self._mesh)
+            worker.run()
+        finally:
+            worker.close()
+
+    def _judge(self, worker: Worker, silent_seconds: float) -> None:
+        """A driver that stands still, or whose host is cut off, closes no connection."""
+        if worker.silent_for(silent_seconds) > max(
+            _FEWEST_BEATS * BEAT_SECONDS, _SILENT * self.lost_seconds
+        ):
+            worker.leave()
+
+    def _link(self) -> Link:
+        return self._linked_to(self.address, _SILENT * self.lost_seconds, self.limits)
+
+    def _quick_link(self) -> Link:
+        return self._linked_to(self.address, 2 * BEAT_SECONDS, Limits())
+
+    def _linked_to(self, address: str, patience_seconds: float, limits: Limits) -> Link:
+        def make() -> Link:
+            if address.startswith(SCHEME):
+                return FolderLink(address, self.key, patience_seconds=patience_seconds)
+            return TcpLink(address, self.key, patience_seconds=patience_seconds, limits=limits)
+
+        return make() if self.cable is None else self.cable.linked(make, patience_seconds)
+
+    def _mesh(self, link: Link) -> Mesh:
+        """Listens to other workers where this one is seen by the coordinator."""
+
+        def listen(hear: Hear, gone: Gone) -> Listener:
+            if isinstance(link, TcpLink):
+                return TcpListener(link.local_host, self.key, hear, gone, self.limits, _log)
+            own = f"{self.address.removeprefix(SCHEME)}/{uuid.uuid4().hex}"
+            return FolderListener(own, self.key, hear, gone, _log)
+
+        def connect(address: str) -> Link:
+            return self._linked_to(address, 2 * BEAT_SECONDS, self.limits)
+
+        return Mesh(listen, connect)
+
+    def _tell(self, lease: int, seat: Seat, error: Exception) -> bool:
+        """Sends the error to the coordinator; returns whether another attempt shall follow.
+
+        The traceback goes only where it is no plain sentence. Under the lease that the worker
+        had: of a worker that had lost its seat nobody cares.
+        """
+        text = str(error)
+        if not isinstance(error, PhotinusError):
+            text = f"worker {seat.slot} failed: " + "".join(traceback.format_exception(error))
+        cause = f"{type(error).__name__}: {error}{_place(error)}"
+        note = {"error": text[-20_000:], "type": type(error).__name__, "cause": cause[:2_000]}
+        bye = Seat(seat.run, seat.term, seat.phase, seat.slot, lease).frame("bye", note=note)
+        link = self._link()
+        try:
+            with suppress(LinkError):  # the end of the run, which is what it asks for
+                return any(f.kind == "fenced" for f in link.exchange(bye, _STOP_SECONDS))
+        finally:
+            link.close()
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerBootstrap:
+    """What travels to every worker of a training: where to say hello, and what to train."""
+
+    program: TrainingPlan
+    address: str
+    key: WorkerKey
+    term: int
+    lost_seconds: float = 30.0
+    """So long a worker looks for a coordinator that it lost; then it ends by itself."""
+    faults: Faults = field(default_factory=Faults)
+    """What shall go wrong on purpose."""
+    backend: str = ""
+    """As of `Call`."""
+
+    def run(self, slot: int, attempt: str, open_part: Callable[[], Part]) -> None:
+        """Trains in one slot until the run is over; an error of its own ends the run.
+
+        Args:
+            slot: the seat to take.
+            attempt: tells this life from others of the same slot.
+            open_part: reads the slot's rows, once.
+
+        Raises:
+            LinkLostError: the coordinator is not to be found any more.
+        """
+        planned, rate = self.faults.of(slot), self.program.bandwidth
+        if rate is None and any(fault.kind == SLOW_LINK for fault in planned):
+            rate = math.inf  # until it is slowed
+        pace = None if rate is None else Pace(rate)
+        harm = Harm(self.faults.diary, pace, self.address)
+        victim = Victim(planned, harm.happen, harm.later)
+
+        def begin() -> Life:
+            harm.check(planned)
+            for phase in self.program.phases:
+                phase.stage.preload()  # that may take seconds, and there is no lease yet
+            part = open_part()
+            release_freed_memory()
+            return victim.life(self.program, slot, part)
+
+        call = Call(
+            self.address,
+            self.key,
+            self.term,
+            self.lost_seconds,
+            self.program.has_peers,
+            harm.cable if victim.planned else None,
+            self.backend,
+            Limits(pace=pace),
+            self.program.threads,
+        )
+        call.live(slot, attempt, begin)
+
+
+def told_error(text: str, kind: str) -> PhotinusError:
+    """Returns the error that a worker told of, in its own class."""
+    cls = getattr(errors, kind, RunFailedError) if kind in errors.__all__ else RunFailedError
+    is_ours = isinstance(cls, type) and issubclass(cls, PhotinusError)
+    return cls(text) if is_ours else RunFailedError(text)
+
+
+def _beat(seat: Seat, attempt: str) -> Frame:
+    """Names the attempt: a worker does not know its lease before it has read its grant."""
+    return seat.frame("beat", note={"attempt": attempt})
+
+
+def _place(error: Exception) -> str:
+    """Returns where an error was raised: file and line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+
+
+def _log(counts: Mapping[str, int]) -> None:
+    """Strangers at a worker: its log lines reach the driver."""
+    logging.getLogger("photinus").warning(refused(counts))
+
+
+def _ring(link: Link, backend: str, slot: int) -> Ring:
+    assert isinstance(link, TcpLink)
+    return Ring(link.local_host, device=gpu(slot) if backend == "nccl" else "cpu")
+
+
+def _host() -> str:
+    return platform.node()

@@ -1,1 +1,0 @@
-"""Floor 2: worker, owner, coordinator, and the one training loop."""

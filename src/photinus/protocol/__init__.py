@@ -1,0 +1,1 @@
+"""What workers and the coordinator say to each other, and who says it."""

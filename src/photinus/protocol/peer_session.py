@@ -1,0 +1,314 @@
+"""What a worker says to other workers, and what it hears from them: without input or output.
+
+A publication counts at most once for (origin, lease, number), and only from the agreed point that
+both stand on; what is lost on the way the next meeting makes up for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from photinus.core.parameters import Vector, is_finite
+from photinus.core.seeds import reordered
+from photinus.protocol.messages import Seat, message_of, message_to, named, pack
+from photinus.protocol.reduce_scatter import Meeting, Piece
+from photinus.strategies.base import Message
+from photinus.strategies.codecs import is_sound
+from photinus.transport.frames import Frame
+from photinus.transport.ring import Ringers
+
+__all__ = ["COORDINATOR", "OTHERS", "PEERS", "Addressed", "Peers"]
+
+COORDINATOR = -1
+"""Whom a frame goes to that is for no worker."""
+PEERS = ("publish", "part", "whole", "missing")
+"""What workers say to each other."""
+OTHERS = ("here", "meet")
+"""What the coordinator says of the others."""
+_MOST_WAITING, _MOST_WAITING_BYTES = 64, 1 << 30
+"""So many publications, and bytes of several, wait to be taken in; a later one pushes the oldest
+out."""
+
+
+class Addressed(NamedTuple):
+    """A frame and the slot that it is for."""
+
+    to: int
+    frame: Frame
+
+
+class Peers:
+    """The others, as one worker knows them: who is there, what they said, the open meeting."""
+
+    def __init__(self) -> None:
+        self.addresses: dict[int, str] = {}
+        """Slot -> where it listens."""
+        self.counts: Counter[str] = Counter()
+        """Since the last agreement: taken, doubled, refused, overrun; bytes sent."""
+        self._sent: Counter[str] = Counter()
+        """How many publications went to each slot since then."""
+        self._taken: Counter[str] = Counter()
+        """How many of each slot and lease were taken in."""
+        self._seat = Seat(bytes(16))
+        self._leases: dict[int, int] = {}
+        self._edition = -1
+        self._version = self._published = self._rounds = 0
+        self._heard: dict[tuple[int, int], int] = {}
+        self._inbox: list[Frame] = []
+        self._pieces: list[Frame] = []
+        """Of a meeting that this worker is not called to yet."""
+        self._messages: list[Message] = []
+        self._brought: Message | None = None
+        self._stands: tuple[Vector, Vector] | None = None
+        self._meeting: Meeting | None = None
+        self._asks = 0
+        self._near: set[int] = set()
+        """From whom anything came since this worker told last what it lacks."""
+        self._arriving: frozenset[int] = frozenset()
+        """From whom a frame comes in now: what it holds is not missing."""
+
+    def seated(self, seat: Seat, version: int, note: Mapping[str, Any]) -> None:
+        """Starts anew under a grant: its numbers begin again with the lease."""
+        if seat.lease != self._seat.lease or seat.phase != self._seat.phase:
+            self._edition, self._published = -1, 0
+            self._inbox, self._heard = [], {}
+        self._seat, self._meeting, self._brought = seat, None, None
+        self._stands_on(version)
+        if "here" in note:
+            self._directory(note["here"])
+
+    def _stands_on(self, version: int) -> None:
+        self._version, self._rounds = version, 0
+        for counter in (self.counts, self._sent, self._taken):
+            counter.clear()
+        self._pieces = [p for p in self._pieces if p.version >= version]
+
+    # -- from the coordinator --------------------------------------------------------------------
+
+    def told(self, frame: Frame) -> list[Addressed]:
+        """Takes in who is here, and calls to meetings; returns what to send."""
+        is_ours = (frame.lease, frame.phase) == (self._seat.lease, self._seat.phase)
+        if frame.kind not in OTHERS or not is_ours:
+            return []
+        self._directory(frame.note["here"])
+        if frame.kind == "here":
+            if frame.note.get("call"):
+                self._messages.append(Message("call", version=frame.version))
+        elif frame.version == self._version and self._brought is not None:
+            return self._meets(message_of(frame))
+        return []
+
+    def _directory(self, here: Mapping[str, Any]) -> None:
+        if int(here["edition"]) <= self._edition:
+            return
+        self._edition = int(here["edition"])
+        self._leases = {int(s): int(lease) for s, lease, _ in here["peers"]}
+        self.addresses = {int(s): str(address) for s, _, address in here["peers"]}
+        told = Message("here", slot=self._seat.slot, slots=tuple(sorted(self._leases)))
+        self._messages.append(told)
+
+    def _meets(self, called: Message) -> list[Addressed]:
+        """Opens a meeting; if it is open already, asks for what did not come."""
+        assert self._brought is not None
+        if self._meeting is not None and set(called.slots) > set(self._meeting.slots):
+            return []  # an old word: members are only ever lost
+        if self._meeting is not None and self._meeting.slots == called.slots:
+            return self._says_again()
+        self._meeting, self._near = Meeting(self._seat.slot, called, self._brought), set()
+        meeting, out = self._meeting, list[Addressed]()
+        out += [self._piece(s, "part", meeting.part(s)) for s in meeting.others]
+        out += self._wholes()
+        held, self._pieces = self._pieces, []
+        for frame in held:
+            out += self.hear(frame)
+        return out + self._ready()
+
+    # -- to and from other workers ---------------------------------------------------------------
+
+    def publishes(self, message: Message) -> list[Addressed]:
+        """Returns a publication for each of its readers, and the word of it for the coordinator."""
+        self._published, self._rounds = self._published + 1, self._rounds + 1
+        self._sent.update(str(slot) for slot in message.slots)
+        frame = self._seat.frame("publish", sequence=self._published)
+        sent = message_to(frame, message._replace(slots=()))
+        self.counts["bytes"] += len(message.slots) * sum(a.nbytes for a in sent.arrays)
+        told = self._seat.frame(
+            "publish",
+            sequence=self._rounds,
+            version=self._version,
+            examples=message.since.examples,
+            note={"edition": self._edition},
+        )
+        out = {slot: sent for slot in message.slots} | {COORDINATOR: told}
+        return [Addressed(to, out[to]) for to in reordered(out, self._published)]
+
+    def brings(
+        self, message: Message, stands: tuple[Vector, Vector] | None = None
+    ) -> tuple[Message, dict[str, Any]]:
+        """Keeps the vector of a push for the meeting; returns what the coordinator is told."""
+        assert message.vector is not None
+        sound = is_sound(message.codec, message.vector)
+        sound = sound and (message.floats is None or is_finite(message.floats))
+        self._brought, self._stands, self._meeting = message, stands, None
+        told = message._replace(vector=None, floats=None, integers=None)
+        return told, {"is_finite": sound, "peers": self._told_of()}
+
+    def _told_of(self) -> dict[str, Any]:
+        doubled = self.counts["doubled"]
+        return {"sent": dict(self._sent), "taken": dict(self._taken), "doubled": doubled}
+
+    def nears(self, slots: Iterable[int]) -> None:
+        """Takes in from whom a frame comes in now, and is not whole yet."""
+        self._arriving = frozenset(slots)
+
+    def hear(self, frame: Frame) -> list[Addressed]:
+        """Takes a frame of another worker in; returns what to send."""
+        seat, lease = self._seat, self._leases.get(frame.slot, 0)
+        if (frame.term, frame.phase) != (seat.term, seat.phase) or frame.lease < lease:
+            self.counts["fenced"] += 1
+            return []
+        self._near.add(frame.slot)
+        if frame.version < self._version:
+            self.counts["late"] += 1
+        elif frame.kind == "publish":
+            self._publication(frame)
+        else:
+            return self._takes(frame)
+        return []
+
+    def _publication(self, frame: Frame) -> None:
+        line = frame.slot, frame.lease
+        if frame.sequence <= self._heard.get(line, 0):
+            self.counts["doubled"] += 1
+            return
+        self._heard[line] = frame.sequence
+        self._inbox.append(frame)
+        while len(self._inbox) > _MOST_WAITING or (
+            len(self._inbox) > 1
+            and sum(a.nbytes for f in self._inbox for a in f.arrays) > _MOST_WAITING_BYTES
+        ):
+            self._inbox.pop(0)
+            self.counts["overrun"] += 1
+
+    def news(self) -> tuple[Message, ...]:
+        """Returns what came in since: who is here, calls, publications from the same point.
+
+        Nothing while a push waits for its meeting: that has counted what was taken in.
+        """
+        if self._brought is not None:
+            return ()
+        news, self._messages = self._messages, []
+        kept: list[Frame] = []
+        for frame in self._inbox:
+            if frame.version == self._version:
+                message = message_of(frame)
+                sound = message.vector is not None and is_sound(message.codec, message.vector)
+                self.counts["taken" if sound else "refused"] += 1
+                self._taken[f"{frame.slot} {frame.lease}"] += sound
+                news += [message] if sound else []
+            elif frame.version > self._version:
+                kept.append(frame)
+        self._inbox = kept
+        return tuple(news)
+
+    # -- the meeting -----------------------------------------------------------------------------
+
+    def _piece(self, to: int, kind: str, piece: Piece) -> Addressed:
+        assert self._meeting is not None
+        frame = self._seat.frame(
+            kind, version=self._version, note={"slots": list(self._meeting.slots)}
+        )
+        self.counts["bytes"] += sum(held.nbytes for held in piece.values())
+        return Addressed(to, pack(frame, piece))
+
+    def _takes(self, frame: Frame) -> list[Addressed]:
+        meeting, slots = self._meeting, tuple(frame.note["slots"])
+        if meeting is None or frame.version != meeting.version or slots != meeting.slots:
+            self._pieces += [frame] if frame.arrays else []
+            return []
+        if frame.kind == "missing":
+            return self.again(frame.slot, frame.note)
+        was_whole = meeting.is_whole
+        is_merged = meeting.take(frame.kind, frame.slot, named(frame))
+        out = self._wholes() if is_merged else []
+        return out if was_whole else out + self._ready()
+
+    def _wholes(self) -> list[Addressed]:
+        meeting = self._meeting
+        if meeting is None or meeting.whole is None:
+            return []
+        return [self._piece(s, "whole", meeting.whole) for s in meeting.others]
+
+    def _ready(self) -> list[Addressed]:
+        meeting = self._meeting
+        if meeting is None or not meeting.is_whole:
+            return []
+        note: dict[str, Any] = {"slots": list(meeting.slots), "bytes": self.counts["bytes"]}
+        note |= {} if self._stands is None else {"apart": meeting.apart(*self._stands)}
+        return [Addressed(COORDINATOR, self._seat.frame("ready", version=self._version, note=note))]
+
+    def _says_again(self) -> list[Addressed]:
+        """Says what did not come, to the coordinator and to those who owe it; or `ready`."""
+        meeting = self._meeting
+        if meeting is None or meeting.is_whole:
+            return self._ready()
+        lacks = meeting.lacks
+        near = sorted(self._near | self._arriving)
+        note = {"slots": list(meeting.slots), "near": near, **lacks}
+        self._near = set()
+        frame = self._seat.frame("missing", version=self._version, note=note)
+        self._asks += 1
+        owing = {*lacks["parts"], *lacks["wholes"]} - self._arriving
+        to = reordered(owing, self._asks)
+        return [*(Addressed(slot, frame) for slot in to), Addressed(COORDINATOR, frame)]
+
+    def again(self, slot: int, lacks: Mapping[str, Any] | None = None) -> list[Addressed]:
+        """Returns what a member lacks, or may have missed when the line to it broke."""
+        meeting, own = self._meeting, self._seat.slot
+        if meeting is None or slot not in meeting.others:
+            return []
+        out = list[Addressed]()
+        if lacks is None or own in lacks["parts"]:
+            out.append(self._piece(slot, "part", meeting.part(slot)))
+        if meeting.whole is not None and (lacks is None or own in lacks["wholes"]):
+            out.append(self._piece(slot, "whole", meeting.whole))
+        return out
+
+    @property
+    def summing(self) -> Meeting | None:
+        """The open meeting, where its mean is still to be made."""
+        return self._meeting if self.is_waiting_for_peers else None
+
+    def ringers(self, meeting: Meeting) -> Ringers:
+        """Returns the members of a meeting, for a sum of all; any other lease is another group."""
+        named_ = [f"{slot}.{self._leases[slot]}" for slot in meeting.slots]
+        place, first = meeting.slots.index(meeting.slot), self.addresses[meeting.slots[0]]
+        name = f"{self._seat.term}/{self._seat.phase}/{','.join(named_)}"
+        return Ringers(name, place, len(named_), first)
+
+    def summed(self, mean: Piece) -> list[Addressed]:
+        """Takes the mean that a sum of all made; returns what to send."""
+        assert self._meeting is not None
+        self._meeting.fill(mean)
+        return self._ready()
+
+    @property
+    def is_meeting(self) -> bool:
+        """True from the call to a meeting until its end."""
+        return self._meeting is not None
+
+    @property
+    def is_waiting_for_peers(self) -> bool:
+        """True when pieces of the open meeting are still to come."""
+        return self._meeting is not None and not self._meeting.is_whole
+
+    def agreed(self, message: Message) -> Message:
+        """Returns the answer that ends a meeting, with the mean in it."""
+        meeting = self._meeting
+        assert meeting is not None
+        result = meeting.result()._replace(version=message.version)
+        self._meeting = self._brought = self._stands = None
+        self._stands_on(message.version)
+        return result

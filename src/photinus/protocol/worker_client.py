@@ -1,0 +1,276 @@
+"""A worker: pumps its life over a link, and comes back when it was cut off."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from photinus.core.errors import FencedError, LinkLostError
+from photinus.core.seeds import backoff
+from photinus.protocol.messages import Seat
+from photinus.protocol.peer_session import COORDINATOR, OTHERS, Addressed
+from photinus.protocol.worker_session import WorkerSession
+from photinus.training.loop import Exchange, Measured, News, Snapshot, Stepped
+from photinus.training.worker_loop import Ask, Hello, Life
+from photinus.transport.frames import Frame
+from photinus.transport.link import Link
+from photinus.transport.mesh import Mesh
+from photinus.transport.ring import Ring
+
+__all__ = ["Worker"]
+
+_Note = Mapping[str, str]
+_AGAIN_SECONDS = 2.0
+"""So long a worker waits before it says the same thing again."""
+_MEET_SECONDS = 0.05
+"""So long a worker with others listens to one side before it looks at the other."""
+_LISTEN_SECONDS = 0.5
+"""How often a worker between exchanges looks whether it shall stop."""
+
+
+class Worker:
+    """Holds a seat and pumps a life until the run is over.
+
+    Args:
+        life: the generator to pump (nodes.life.live).
+        connect: makes a link to the coordinator; called again when a link is lost.
+        seat: run, term and slot; phase and lease come with the grant.
+        about: host and attempt, told with every hello.
+        seated: called with the seat at every new lease (the heartbeat follows it).
+        notes: returns what there is to tell since it was called last: level and text.
+    """
+
+    def __init__(
+        self,
+        life: Life,
+        connect: Callable[[], Link],
+        seat: Seat,
+        *,
+        about: Mapping[str, Any],
+        seated: Callable[[Seat], None] = lambda seat: None,  # noqa: ARG005
+        notes: Callable[[], Iterable[_Note]] = tuple,
+    ) -> None:
+        self._life, self._connect, self._seated, self._notes = life, connect, seated, notes
+        self._voice, self._link = WorkerSession(seat, about), connect()
+        self._mesh: Mesh | None = None
+        self._ring: Ring | None = None
+        self._inbox: list[Frame] = []
+        self._listened = self._moved_at = time.monotonic()
+        self._received = 0
+        """Bytes from the coordinator, when that was looked at last."""
+        self._is_left = False
+
+    def join(self, mesh: Callable[[Link], Mesh]) -> None:
+        """Lets other workers speak to this one; before `run`.
+
+        Args:
+            mesh: opens the links to the others, given the one to the coordinator.
+        """
+        self._mesh = mesh(self._link)
+        self._voice.listens_at(self._mesh.address)
+
+    def sum_by(self, ring: Callable[[Link], Ring]) -> None:
+        """Makes every mean in one sum of all, in clear; before `run`.
+
+        Args:
+            ring: opens it, given the link to the coordinator.
+        """
+        self._ring = ring(self._link)
+        self._voice.listens_at(self._ring.address)
+
+    def run(self) -> None:
+        """Pumps the life to its end.
+
+        Raises:
+            RunFailedError: the coordinator stopped the run.
+            LinkLostError: it was not to be found for as long as `connect` tries.
+        """
+        answer, lost = None, None
+        try:
+            while True:
+                ask = self._life.throw(lost) if lost else self._life.send(answer)
+                answer, lost = None, None
+                try:
+                    answer = self._done(ask)
+                except FencedError as error:
+                    lost = error
+        except StopIteration:
+            return
+
+    def leave(self) -> None:
+        """Ends the run from here, from any thread: the coordinator says nothing any more."""
+        self._is_left = True
+        self._link.close()  # which wakes whoever sends, or waits
+
+    def silent_for(self, seconds: float) -> float:
+        """Returns for how long nothing has come from the coordinator, however long its frames.
+
+        Args:
+            seconds: for how long no sign of life came, on a link of its own; from any thread.
+        """
+        return min(seconds, time.monotonic() - self._last_moved())
+
+    def _last_moved(self) -> float:
+        """Returns when it was noticed last that bytes had come, of a whole frame or not."""
+        received = self._link.bytes_received
+        if received != self._received:
+            self._received, self._moved_at = received, time.monotonic()
+        return self._moved_at
+
+    def close(self) -> None:
+        """Ends all links."""
+        self._link.close()
+        for road in (self._mesh, self._ring):
+            if road is not None:
+                road.close()
+
+    def _done(self, ask: Ask) -> Any:  # noqa: ANN401 - what this ask is answered by
+        if isinstance(ask, Stepped):
+            self._voice.stepped(ask)
+            return self._listen(ask)
+        self._tell()
+        said = self._said(ask)
+        if said is not None:
+            self._send(said)
+        if isinstance(ask, (Snapshot, Measured)):
+            return News()
+        if not self._voice.waits(ask):
+            return self._so_far(ask)
+        answer = self._voice.understood(self._answer(ask, said), time.monotonic())
+        self._seated(self._voice.seat)
+        return answer
+
+    def _said(self, ask: Ask) -> Frame | None:
+        """Returns what to say to the coordinator; what is for other workers is sent to them."""
+        if isinstance(ask, Exchange) and ask.turn.kind == "publish":
+            assert ask.message is not None
+            self._post(self._voice.peers.publishes(ask.message))
+            return None
+        return self._voice.frame(ask, time.monotonic())
+
+    def _listen(self, ask: Stepped) -> News:
+        """Between exchanges: the time, and now and then whether the run was stopped."""
+        now = time.monotonic()
+        if self._mesh is not None or now - self._listened > _LISTEN_SECONDS:
+            self._listened = now
+            self._tell()
+            return self._so_far(ask)
+        return self._voice.news(now)
+
+    def _so_far(self, ask: Ask) -> News:
+        """What has come in; nothing is waited for."""
+        for heard in self._heard(0.0):
+            if not self._is_of_peers(heard):
+                self._voice.answers(ask, None, heard)
+        self._look_at_mesh(0.0)
+        return self._voice.news(time.monotonic())
+
+    # -- other workers ---------------------------------------------------------------------------
+
+    def _post(self, out: Sequence[Addressed]) -> None:
+        """Sends what goes to other workers, and what goes to the coordinator."""
+        for to, frame in out:
+            address = self._voice.peers.addresses.get(to)
+            if to == COORDINATOR:
+                self._send(frame)
+            elif self._mesh is not None and address:
+                self._mesh.send(address, frame)
+
+    def _is_of_peers(self, heard: Frame) -> bool:
+        """Takes in what the coordinator says of the others; tells whether it was that."""
+        if heard.kind not in OTHERS:
+            return False
+        if self._mesh is not None:
+            self._voice.peers.nears(self._mesh.arriving())
+        self._post(self._voice.peers.told(heard))
+        if self._mesh is not None:
+            self._mesh.keep(self._voice.peers.addresses.values())
+        if self._ring is not None:
+            self._sum_up(self._ring)
+        return True
+
+    def _sum_up(self, ring: Ring) -> None:
+        """The members of the open meeting sum up; if that fails the coordinator calls again."""
+        peers = self._voice.peers
+        meeting = peers.summing
+        if meeting is None:
+            return
+        with suppress(LinkLostError):
+            self._post(peers.summed(ring.sum(peers.ringers(meeting), meeting.weighed())))
+
+    def _look_at_mesh(self, seconds: float) -> None:
+        """Takes in what the others said, and says again what a broken line may have lost."""
+        if self._mesh is None:
+            return
+        peers = self._voice.peers
+        for frame in self._mesh.take(seconds):
+            self._post(peers.hear(frame))
+        for address in self._mesh.broken():
+            for slot in [s for s, at in peers.addresses.items() if at == address]:
+                self._post(peers.again(slot))
+
+    @property
+    def _patience(self) -> float:
+        """How long to wait for the coordinator alone."""
+        return 0.5 if self._mesh is None else _MEET_SECONDS
+
+    def _tell(self) -> None:
+        """Sends what was logged since."""
+        for note in self._notes():
+            self._send(self._voice.seat.frame("note", note=note))
+
+    def _answer(self, ask: Ask, said: Frame | None) -> Frame:
+        """Waits for the answer; what was said is said again when the link was lost, or silent."""
+        spoke, tries, slot = time.monotonic(), 0, self._voice.seat.slot
+        while True:
+            is_meeting = self._mesh is not None and self._voice.peers.is_waiting_for_peers
+            self._look_at_mesh(_MEET_SECONDS if is_meeting else 0.0)
+            came = self._heard(0.0 if is_meeting else self._patience, said)
+            for place, heard in enumerate(came):
+                if not self._is_of_peers(heard) and self._voice.answers(ask, said, heard):
+                    self._inbox = came[place + 1 :] + self._inbox
+                    return heard
+            # what is on its way is not asked for once more
+            silent = time.monotonic() - max(spoke, self._last_moved())
+            if isinstance(ask, Hello) and silent > _AGAIN_SECONDS * backoff(tries, slot):
+                spoke, tries = time.monotonic(), tries + 1
+                assert said is not None
+                self._send(said)
+
+    def _heard(self, seconds: float, unanswered: Frame | None = None) -> list[Frame]:
+        if self._inbox:
+            heard, self._inbox = self._inbox, []
+            return heard
+        try:
+            return self._link.exchange(None, seconds)
+        except LinkLostError:
+            self._find_again()
+            if unanswered is not None:
+                self._send(unanswered)
+            return []
+
+    def _send(self, frame: Frame) -> None:
+        while True:
+            try:
+                self._inbox += self._link.exchange(frame, 0.0)
+            except LinkLostError:
+                self._find_again()
+            else:
+                return
+
+    def _find_again(self) -> None:
+        """Makes the link again, as patiently as `connect` is; what was under way is said again."""
+        while True:
+            self._link.close()
+            if self._is_left:
+                do = "check that the driver lives, and that this machine reaches it"
+                raise LinkLostError("the coordinator says nothing any more", do=do)
+            self._link = self._connect()
+            try:
+                for frame in self._voice.under_way.values():
+                    self._inbox += self._link.exchange(frame, 0.0)
+            except LinkLostError:
+                continue
+            return

@@ -1,0 +1,214 @@
+"""What a worker says, and how it understands the answers: without input or output.
+
+The blocking worker and the simulator's nodes both speak through this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from photinus.core.errors import FencedError, RunFailedError
+from photinus.core.parameters import FLOATS, INTEGERS, TRAINED
+from photinus.protocol.messages import Seat, grant_of, message_to, news_of, pack, snapshot_to
+from photinus.protocol.peer_session import Peers
+from photinus.training.loop import Exchange, Measured, News, Snapshot, Stepped
+from photinus.training.worker_loop import Ask, Close, Grant, Hello
+from photinus.transport.frames import Frame
+
+__all__ = ["WINDOW", "Tally", "WorkerSession"]
+
+WINDOW = 8
+"""So many pushes may be under way at once; a worker that is further ahead waits."""
+
+_SECTIONS = {"vector": TRAINED, FLOATS: FLOATS, INTEGERS: INTEGERS}
+"""How a close names the parameters that only workers hold."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a worker measured since its last push; rides on the next one."""
+
+    sums: dict[str, float] = field(default_factory=dict)
+    weights: dict[str, int] = field(default_factory=dict)
+    steps: int = 0
+    examples: int = 0
+    wait_seconds: float = 0.0
+    compute_seconds: float = 0.0
+
+    def add(self, step: Stepped) -> None:
+        """Takes one step in."""
+        self.steps += 1
+        self.examples += step.examples
+        for name, value in step.metrics.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value * step.examples
+            self.weights[name] = self.weights.get(name, 0) + step.examples
+
+    def note(self) -> dict[str, Any]:
+        """Returns it as the note of a push."""
+        return {
+            "metrics": {n: total / max(1, self.weights[n]) for n, total in self.sums.items()},
+            "steps": self.steps,
+            "examples": self.examples,
+            "wait_seconds": self.wait_seconds,
+            "compute_seconds": self.compute_seconds,
+        }
+
+
+class WorkerSession:
+    """Numbers what is said under the present lease, and keeps the time of it."""
+
+    def __init__(self, seat: Seat, about: Mapping[str, Any]) -> None:
+        self.seat, self.peers, self._about = seat, Peers(), dict(about)
+        self._hellos = self._sequence = self._version = 0
+        self.under_way: dict[int, Frame] = {}
+        """Sequence -> a push that nobody waits for, and that is not answered yet."""
+        self._told: list[Frame] = []
+        """Answers to such pushes that the loop has not seen yet."""
+        self._tally = Tally()
+        self._measured: dict[str, float] | None = None
+        self._granted_at = self._spoke_at = self._heard_at = self._waited = 0.0
+
+    def listens_at(self, address: str) -> None:
+        """Tells with every hello where other workers find this one."""
+        self._about["address"] = address
+
+    def seconds(self, now: float) -> float:
+        """Returns the time since the phase was entered, without that of waits for answers.
+
+        Were waits counted, whoever waits in a round would work less in the next one, wait longer,
+        and after a few rounds only the slowest worker would work for its whole time.
+        """
+        return now - self._granted_at - self._waited
+
+    def stepped(self, step: Stepped) -> None:
+        """Counts a step."""
+        self._tally.add(step)
+
+    def frame(self, ask: Ask, now: float) -> Frame | None:
+        """Returns what to send for an ask of the life; a take only waits for what is under way."""
+        if isinstance(ask, Hello):
+            self.seat, self._hellos = replace(self.seat, lease=0), self._hellos + 1
+            self._forget()
+            note = {**self._about, "hello": self._hellos, "rows": ask.rows, "has": ask.has}
+            note |= {} if ask.passes is None else {"passes": ask.passes}
+            note |= {"labels": dict(ask.labels)} if ask.labels else {}
+            note |= {} if ask.span is None else {"span": ask.span}
+            return self.seat.frame("hello", note=note)
+        if isinstance(ask, Snapshot):
+            return snapshot_to(self.seat.frame("state", version=self._version), ask)
+        if isinstance(ask, Close):
+            return self._closing(ask)
+        if isinstance(ask, Measured):
+            self._measured = dict(ask.sums)
+            return None
+        assert isinstance(ask, Exchange)
+        return self._exchanging(ask, now)
+
+    def _exchanging(self, ask: Exchange, now: float) -> Frame | None:
+        self._tally.compute_seconds += now - self._heard_at
+        self._spoke_at = self._heard_at = now
+        if ask.message is None:
+            return None
+        note = {"unanswered": min(self.under_way, default=self._sequence)}
+        if ask.message.kind == "push":
+            note, self._tally = note | self._tally.note(), Tally()
+        note |= self._trial()
+        message = ask.message
+        if ask.turn.kind == "meet":
+            message, counted = self.peers.brings(message, ask.stands)
+            note |= counted
+        said = message_to(self._numbered(message.kind, ask.position), message, **note)
+        if not ask.turn.waits:
+            self.under_way[said.sequence] = said
+        return said
+
+    def waits(self, ask: Ask) -> bool:
+        """Tells whether the life waits for an answer to what was just said."""
+        if not isinstance(ask, Exchange):
+            return True
+        if ask.turn.kind == "take":
+            return bool(self.under_way)
+        return ask.turn.waits or len(self.under_way) >= WINDOW
+
+    def _forget(self) -> None:
+        """What was under way under an older lease, or in an older phase, counts no more."""
+        self.under_way, self._told = {}, []
+
+    def _closing(self, ask: Close) -> Frame:
+        frame = self._numbered("close", ask.position)
+        held = ask.parameters
+        arrays = {} if held is None else {name: held.section(f) for name, f in _SECTIONS.items()}
+        arrays |= {f"inner.{name}": value for name, value in ask.inner.items()}
+        return pack(frame, arrays, {"rests": ask.rests} | self._trial(), version=self._version)
+
+    def _trial(self) -> dict[str, Any]:
+        """What was measured rides on what is said next."""
+        told, self._measured = self._measured, None
+        return {} if told is None else {"measured": told}
+
+    def _numbered(self, kind: str, position: int) -> Frame:
+        frame = self.seat.frame(kind, sequence=self._sequence, position=position)
+        self._sequence += 1
+        return frame
+
+    def answers(self, ask: Ask | None, said: Frame | None, heard: Frame) -> bool:
+        """Tells whether a frame answers what was said and is waited for.
+
+        Raises:
+            FencedError: the seat is lost; say hello again.
+            RunFailedError: the run was stopped.
+        """
+        if heard.kind == "stop":
+            raise RunFailedError(str(heard.note.get("reason", "the run was stopped")))
+        is_mine = heard.lease == self.seat.lease
+        if heard.kind in ("fenced", "refused") and is_mine and not isinstance(ask, Hello):
+            raise FencedError(f"slot {self.seat.slot} lost lease {self.seat.lease}")
+        is_answer = heard.kind in ("agreed", "heal", "ack") and is_mine
+        if is_answer and heard.sequence in self.under_way:
+            del self.under_way[heard.sequence]
+            self._version = heard.version
+            self._told.append(heard)
+            return isinstance(ask, Exchange) and not self.waits(ask)
+        if said is None:
+            return False
+        if isinstance(ask, (Hello, Close)):
+            return heard.kind == "done" or (heard.kind == "grant" and self._is_mine(said, heard))
+        return is_answer and heard.sequence == said.sequence
+
+    def _is_mine(self, said: Frame, grant: Frame) -> bool:
+        """Tells whether a grant answers this hello, or this close, and no earlier one."""
+        if grant.note.get("attempt") != self._about.get("attempt"):
+            return False
+        if said.kind == "hello":
+            return bool(grant.note["hello"] == self._hellos)
+        return grant.lease == said.lease and grant.sequence == said.sequence + 1
+
+    def understood(self, heard: Frame, now: float) -> Grant | News | None:
+        """Returns what an answer means for the life."""
+        if heard.kind == "done":
+            return None
+        self._tally.wait_seconds += now - self._spoke_at
+        self._heard_at, self._version = now, heard.version
+        if heard.kind != "grant":
+            self._waited += now - self._spoke_at
+            is_told = any(told is heard for told in self._told)
+            news = self.news(now, () if is_told else (heard,))
+            if heard.kind == "agreed" and self.peers.is_meeting:
+                agreed = self.peers.agreed(news.messages[0])
+                news = news._replace(messages=(agreed, *news.messages[1:]))
+            return news
+        grant = grant_of(heard)
+        self.seat = replace(self.seat, phase=grant.phase, lease=grant.lease)
+        self._sequence, self._tally = grant.sequence, Tally()
+        self._granted_at, self._waited = now, 0.0
+        self._forget()
+        self.peers.seated(self.seat, grant.heal.version, heard.note)
+        return grant
+
+    def news(self, now: float, heard: tuple[Frame, ...] = ()) -> News:
+        """Returns what was told since the loop was told last."""
+        told, self._told = (*self._told, *heard), []
+        news = news_of(told, self.seconds(now))
+        return news._replace(messages=(*news.messages, *self.peers.news()))

@@ -1,0 +1,95 @@
+"""The ledger of a run as the coordinator's words fill it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from photinus.report.ledger import Ledger
+from photinus.transport.frames import Frame
+
+__all__ = ["LedgerWriter"]
+
+_ENTRIES = {
+    "grant": "hello",
+    "push": "push",
+    "fetch": "fetch",
+    "apply": "apply",
+    "ack": "ack",
+    "miss": "miss",
+    "refuse": "miss",
+    "duplicate": "push",
+    "gap": "push",
+    "fenced": "push",
+    "back": "back",
+}
+"""What the coordinator says -> what the ledger calls it; anything else is not entered."""
+_COUNTED = {"apply": "applied", "miss": "missed", "refuse": "refused"}
+
+
+class LedgerWriter:
+    """Writes the ledger and counts what became of the pushes.
+
+    Args:
+        path: the ledger's file.
+        run: the run's 16 bytes.
+
+    Raises:
+        UsageError: the file cannot be opened.
+    """
+
+    def __init__(self, path: Path, run: bytes) -> None:
+        self._ledger, self._run, self._said = Ledger(path), run.hex()[:8], Counter[str]()
+        self._by_phase: dict[int, Counter[str]] = {}
+
+    def enter(self, op: str, frame: Frame, extra: Mapping[str, Any]) -> None:
+        """Enters one thing."""
+        if op not in _ENTRIES:
+            return
+        self._said[op] += 1
+        phase = extra.get("phase", frame.phase)
+        self._by_phase.setdefault(phase, Counter())[op] += 1
+        fields: dict[str, Any] = {
+            "run": self._run,
+            "term": frame.term,
+            "phase": phase,
+            "slot": frame.slot,
+            "lease": extra.get("granted", frame.lease),
+            "sequence": extra.get("next", frame.sequence),
+        }
+        if op == "back":
+            fields["version"] = frame.version
+        elif op == "grant":
+            fields["position"] = extra["cursor"]
+            fields |= {name: extra[name] for name in ("version", "lost") if name in extra}
+        elif op != "ack":
+            fields |= {name: getattr(frame, name) for name in ("steps", "examples", "position")}
+        if op == "refuse" or extra.get("dropped"):
+            fields["dropped"] = True
+        if frame.fragment != (0, 0):
+            fields["fragment"] = list(frame.fragment)
+        if op == "apply":
+            fields["version"] = extra["applied_in"]
+        self._ledger.write(_ENTRIES[op], **fields)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What became of the pushes: applied, missed, refused, duplicate, gap, fenced."""
+        named = ("apply", "miss", "refuse", "duplicate", "gap", "fenced")
+        return {_COUNTED.get(op, op): self._said[op] for op in named}
+
+    def refused(self, phase: int) -> int:
+        """Returns how many pushes of a phase were refused or dropped, if none was applied."""
+        said = self._by_phase.get(phase, Counter())
+        return 0 if said["apply"] else said["refuse"] + said["miss"]
+
+    @property
+    def lost(self) -> int:
+        """Lines that could not be written."""
+        return self._ledger.lost
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._ledger.close()

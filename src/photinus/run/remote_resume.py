@@ -1,0 +1,162 @@
+"""Runs that are kept at an address, such as hdfs://host:port/runs/first."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from photinus.checkpoint.mirror import Mirror
+from photinus.checkpoint.origin import Trust, check_code, is_signed, signature_of
+from photinus.core.addresses import is_address
+from photinus.core.errors import CheckpointError, FencedError, RunFailedError, UsageError
+from photinus.core.events import RunEnded, RunStarted
+from photinus.report.journal import read
+from photinus.run.job import Job
+from photinus.transport.filesystems import check_reached
+
+__all__ = [
+    "fetched",
+    "folder_name",
+    "how_it_ended",
+    "job_in",
+    "mirrored",
+    "placed",
+    "save_job",
+    "saved_job",
+    "send_all",
+]
+
+_KIND = "job"
+_AGAIN_SECONDS = (1.0, 5.0, 20.0)
+"""Between two tries to send a result away."""
+
+
+def mirrored(address: str, above: Path) -> Mirror:
+    """Returns the mirror at an address of a folder of its name.
+
+    Args:
+        address: of a run folder.
+        above: what the folder of this machine lies in.
+
+    Raises:
+        NotReadyError: the address cannot be opened, or nothing answers there.
+    """
+    check_reached(address)
+    return Mirror(address, above / address.rstrip("/").rpartition("/")[2])
+
+
+def placed(folder: Path | str | Mirror) -> tuple[Path, Mirror | None]:
+    """Returns the folder of this machine, and its mirror where an address was named."""
+    if not isinstance(folder, (str, Path, Mirror)):
+        raise UsageError("a folder must be a path or an address", got=repr(folder))
+    if not isinstance(folder, Mirror):
+        if not is_address(folder):
+            return Path(folder), None
+        folder = mirrored(str(folder), Path(tempfile.mkdtemp(prefix="photinus-")))
+    return folder.local, folder
+
+
+def folder_name(path: Path, mirror: Mirror | None) -> str:
+    """Returns what a user calls the folder."""
+    return str(path) if mirror is None else mirror.address
+
+
+def how_it_ended(folder: Path) -> tuple[str, str]:
+    """Returns the state in which a run's last term ended, and why; nothing where it was cut off."""
+    journal = folder / "events.jsonl"
+    stamped = read(journal) if journal.exists() else []
+    ends = [s.event for s in stamped if isinstance(s.event, (RunStarted, RunEnded))]
+    last = ends[-1] if ends else None
+    return (last.state, last.reason) if isinstance(last, RunEnded) else ("", "")
+
+
+@contextlib.contextmanager
+def fetched(folder: Path | str, *names: str) -> Iterator[Path]:
+    """Hands out a run's folder, or for an address a copy of so much of it, for a while.
+
+    Args:
+        folder: a path or an address.
+        names: what is brought here, where it is there.
+    """
+    if not is_address(folder):
+        yield Path(folder)
+        return
+    with tempfile.TemporaryDirectory(prefix="photinus-") as here:
+        mirror = mirrored(str(folder), Path(here))
+        mirror.local.mkdir()
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                mirror.fetch(name)
+        yield mirror.local
+
+
+def send_all(mirror: Mirror, *, is_failed: bool) -> None:
+    """Sends what is left at the end; a result that reaches nobody is no result.
+
+    Raises:
+        RunFailedError: it could not be sent.
+        FencedError: another coordinator has taken over.
+    """
+    waiting = threading.Event()
+    for seconds in (*_AGAIN_SECONDS, None):
+        try:
+            mirror.push()
+            return
+        except CheckpointError as error:
+            if seconds is None and not is_failed:
+                raise RunFailedError("the result could not be kept", got=error) from error
+            waiting.wait(seconds or 0.0)
+        except FencedError:
+            if not is_failed:
+                raise
+            return
+
+
+def job_in(folder: Path | str, trust_code: Trust = False) -> Job:
+    """Returns the job of a run.
+
+    Args:
+        folder: of the run.
+        trust_code: as of `saved_job`.
+
+    Raises:
+        UsageError: the folder holds none, or names code that nobody trusts.
+    """
+    with fetched(folder, "job.json") as found:
+        return saved_job(found, str(folder), trust_code)[0]
+
+
+def save_job(path: Path, job: Job, run: bytes) -> None:
+    """Writes a job into its run folder, signed by this user."""
+    body = {"run": run.hex(), "job": job.to_dict()}
+    signed = {**body, "signature": signature_of(_KIND, body)}
+    noted = path / "job.json"
+    noted.touch(mode=0o600)
+    noted.write_text(json.dumps(signed, indent=1) + "\n")
+
+
+def saved_job(path: Path, name: str, trust_code: Trust = False) -> tuple[Job, bytes]:
+    """Returns the job in a run folder of this machine, and the run's 16 bytes.
+
+    Args:
+        path: of the run folder.
+        name: what a user calls it.
+        trust_code: run the code that the job names, though no run of this user made the folder.
+
+    Raises:
+        UsageError: the folder holds none, or names code that nobody trusts.
+    """
+    try:
+        saved = json.loads((path / "job.json").read_text())
+        plain, run = saved["job"], bytes.fromhex(saved["run"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        wrong = f"{name} holds no run to resume"
+        raise UsageError(wrong, got=str(error), do="name the folder of a run") from error
+    body = {"run": saved["run"], "job": plain}
+    if not is_signed(_KIND, body, saved.get("signature")):  # a name is called as a job is made
+        check_code(plain, f"the run {name}", trust_code)
+    return Job.from_dict(plain), run

@@ -1,0 +1,196 @@
+"""What a run does, small enough to be sent to every worker: phases, seeds, shares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from photinus.core.errors import UsageError
+from photinus.core.parameters import Vector
+from photinus.models.base import Model, Stage
+from photinus.strategies.agreement import Agreement
+from photinus.strategies.base import Policy, Strategy
+from photinus.strategies.guard import Setting, gradient_share
+
+__all__ = [
+    "FASTEST",
+    "LEASE_SECONDS",
+    "REST",
+    "ROWS",
+    "START",
+    "WHOLE",
+    "Agrees",
+    "Phase",
+    "TrainingPlan",
+    "split",
+]
+
+LEASE_SECONDS = 5.0
+"""A lease ends so long after the last sign of life, where nothing else is said."""
+WHOLE, START, REST = "whole", "start", "rest"
+ROWS, FASTEST = "rows", "fastest"
+_ADAPTIVE = ("adam", "adamw", "nadam", "radam", "adamax", "adagrad", "rmsprop", "adadelta")
+
+
+class Agrees(Protocol):
+    """How the workers agree: a recipe's `Agreement`, or an object of the user's own."""
+
+    @property
+    def is_deterministic(self) -> bool:
+        """True when the same seed gives the same bits."""
+
+    def strategy(self) -> Strategy:
+        """Returns the worker's half."""
+
+    def policy(self) -> Policy:
+        """Returns the owner's half."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Phase:
+    """What is trained with one way of agreeing: a stage, or one of the two parts of a stage.
+
+    A recipe whose workers train alone between rounds may have a start in which all agree on
+    gradients. Start and rest are then phases of one stage: parameters, inner optimizers, rows and
+    schedules go on from one to the other.
+    """
+
+    stage: Stage
+    agreement: Agrees
+    part: str = WHOLE
+    until: float | str = 0.0
+    """Of start and rest: the share of the stage at which the one ends and the other begins, or
+    "auto"."""
+    optimizer: str | None = None
+    """The inner optimizer's name: a recipe's rounds and gain then follow from it and from the
+    length of the phase; None: they are taken as they are."""
+
+    @property
+    def name(self) -> str:
+        """The stage's name, and which part of it this is."""
+        return f"{self.stage.name}, by gradients" if self.part == START else self.stage.name
+
+    def steps(self, rows: int) -> int:
+        """Returns how many steps each worker needs for the whole stage, of all workers' rows."""
+        return max(1, math.ceil(self.stage.epochs * rows / max(1, self.stage.batch_size)))
+
+    def span(self, rows: int, *, is_stream: bool = False) -> tuple[float, float]:
+        """Returns from which share of the stage to which this phase goes.
+
+        Args:
+            rows: of all workers.
+            is_stream: a part then ends with a pass over the rows, else with a step.
+        """
+        if self.part == WHOLE:
+            return 0.0, 1.0
+        border, epochs = gradient_share(self.until, self.steps(rows)), self.stage.epochs
+        if border < 1.0 and epochs:
+            # of an epoch; streamed rows are read from their first to their last
+            step = 1.0 if is_stream else self.stage.batch_size / max(1, rows)
+            whole, part = divmod(border * epochs, 1.0)
+            border = min(1.0, (whole + min(1.0, round(part / step) * step)) / epochs)
+        return (0.0, border) if self.part == START else (border, 1.0)
+
+    def settled(
+        self, rows: int, workers: int, span: tuple[float, float]
+    ) -> tuple[Agrees, list[str]]:
+        """Returns how the workers agree now that the rows are counted, and warnings."""
+        if self.optimizer is None or not isinstance(self.agreement, Agreement):
+            return self.agreement, []
+        share = span[1] - span[0]
+        setting = Setting(
+            workers=workers,
+            steps=max(1, math.ceil(share * self.steps(rows))),
+            epochs=share * self.stage.epochs,
+            is_adaptive=self.optimizer in _ADAPTIVE,
+        )
+        return self.agreement.settled(setting)
+
+
+def split(stage: Stage, agreement: Agrees, workers: int) -> tuple[Phase, ...]:
+    """Returns a stage as one phase, or as a start by gradients and the rest."""
+    inside = getattr(getattr(stage, "settings", None), "optimizer", "sgd")
+    optimizer = str(getattr(stage, "optimizer", "") or inside).lower()
+    whole = Phase(stage=stage, agreement=agreement, optimizer=optimizer)
+    if workers == 1 or not isinstance(agreement, Agreement) or not agreement.gradients_until:
+        return (whole,)
+    until = agreement.gradients_until
+    start = replace(whole, agreement=agreement.start(workers), part=START, until=until)
+    return start, replace(whole, part=REST, until=until)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingPlan:
+    """All that a worker must know; rows and parameters come to it by other ways."""
+
+    phases: tuple[Phase, ...]
+    workers: int
+    seed: int = 0
+    is_shared: bool = False
+    """True when every worker can read all rows and takes its share of one permutation."""
+    threads: int = 1
+    """Of each worker's tensor library; a fixed count is part of "same seed, same bits"."""
+    bandwidth: float | None = None
+    """Bytes that each worker may send in a second; None for no cap."""
+    lease_seconds: float = LEASE_SECONDS
+    """A seat is free again so long after the last sign of life."""
+    validation: float = 0.0
+    """The share of the rows that is set aside to measure on."""
+    patience: int = 0
+    """So many measurements without a better one end a phase, at its best point; 0 for never."""
+    shuffle: bool = False
+    """Where workers' rows differ in their labels or are far from equally many, the engine deals
+    them out anew before training, if it can."""
+    share: str = ROWS
+    """rows: every worker trains on its own rows, all equally often; fastest: whoever is faster
+    does more, until the examples of the phase are used up (where the bits need not repeat)."""
+    start: Mapping[str, tuple[Vector, ...]] = field(default_factory=dict)
+    """Phase name -> trained [n], and where there are any floats and integers, to start from; only
+    the driver reads it."""
+
+    def __post_init__(self) -> None:
+        if not self.phases:
+            raise UsageError("a program needs at least one phase", got=0)
+        if self.workers < 1:
+            raise UsageError("workers must be at least 1", got=self.workers)
+
+    @property
+    def has_peers(self) -> bool:
+        """True when in any phase the workers speak to each other."""
+        return any(getattr(p.agreement.policy(), "meets", False) for p in self.phases)
+
+    def build(self, phase: int, history: tuple[Vector, ...]) -> Model:
+        """Returns the model of a phase's stage with its first parameters."""
+        stage = self.phases[phase].stage
+        model = stage.build(history, self.seed)
+        start = self.start.get(stage.name)
+        if start is not None:
+            model.load(*start)
+        return model
+
+    def is_fixed(self, phase: int) -> bool:
+        """True when each worker's part of a phase is fixed in advance, by its rows."""
+        is_free = self.share == FASTEST and not self.phases[phase].agreement.is_deterministic
+        return self.workers == 1 or not is_free
+
+    def first(self, phase: int, history: tuple[Vector, ...]) -> tuple[Vector, Vector, Vector]:
+        """Returns a phase's first trained [n], floats [m] and integers [c], in arrays of their own.
+
+        A model is built only where they are not given in `start`.
+        """
+        start = self.start.get(self.phases[phase].stage.name, ())
+        if len(start) < 3:
+            p = self.build(phase, history).parameters
+            start = (p.trained, p.floats, p.integers)
+        trained, floats, integers = (section.copy() for section in start)
+        return trained, floats, integers
+
+    def sent(self) -> TrainingPlan:
+        """Returns what travels to the workers: the same without the parameters to start from."""
+        return replace(self, start={})
+
+    def described(self) -> list[dict[str, Any]]:
+        """Returns the phases in words, for the journal."""
+        return [{"name": p.name, "strategy": str(p.agreement)} for p in self.phases]

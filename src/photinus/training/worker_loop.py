@@ -1,0 +1,291 @@
+"""A worker's whole life, phase after phase, as one generator around the loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from photinus.core.errors import FencedError
+from photinus.core.parameters import Parameters, Vector
+from photinus.core.seeds import derive
+from photinus.data.arrays import FeedOrder
+from photinus.data.base import Array, Batch, Feed, Transform
+from photinus.data.rows import Rows
+from photinus.models.base import Model
+from photinus.models.optimizers import Inner
+from photinus.strategies.base import GRADIENT_SUM, Message, is_held_by_workers
+from photinus.training.loop import Bench, Exchange, Measured, Pace, Snapshot, Stepped, work
+from photinus.training.plan import REST, START, TrainingPlan
+from photinus.training.strategy_state import position_of, split
+
+__all__ = ["CHUNK_ROWS", "Ask", "Close", "Grant", "Hello", "Life", "Part", "live"]
+
+CHUNK_ROWS = 1000
+"""With `full_gradient`, and to measure, how many rows one forward pass takes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grant:
+    """What a worker is told when it takes a seat or enters a phase."""
+
+    phase: int
+    lease: int
+    sequence: int
+    """The number of the next push."""
+    position: int
+    """Where in its rows it goes on."""
+    budget: int
+    progress: float
+    heal: Message
+    is_fresh: bool
+    """True at the very start of a phase: every worker begins with fresh inner state."""
+    rows: int = 0
+    """Of all workers."""
+    span: tuple[float, float] = (0.0, 1.0)
+    """From which share of its stage to which the phase goes."""
+    tells: bool = False
+    """It makes the most steps, and tells its inner state when a start ends."""
+    inner: Mapping[str, Vector] = field(default_factory=dict)
+    history: tuple[Vector, ...] = ()
+    """What phases before this one agreed on, as far as the worker lacks it."""
+    is_idle: bool = False
+    """Nothing is left to do in this phase: the budget is used up, or the rows are quarantined."""
+
+    def used(self) -> Grant:
+        """Returns it without its vectors: once they are loaded nobody shall hold them."""
+        return replace(self, heal=Message("heal"), inner={}, history=())
+
+
+class Hello(NamedTuple):
+    """Out of a life: may I take the seat? Answered by a Grant, or None when all is over."""
+
+    rows: int
+    has: int
+    """How many earlier phases' parameters it holds."""
+    passes: int | None = None
+    """As of its part."""
+    labels: Mapping[str, int] = MappingProxyType({})
+    """As of its part."""
+    span: tuple[float, float] | None = None
+    """As of its part."""
+
+
+class Close(NamedTuple):
+    """Out of a life: my share of this phase is done. Answered by the next Grant, or None."""
+
+    position: int
+    parameters: Parameters | None = None
+    """Where no owner holds them."""
+    rests: bool = False
+    """The share is not done, but the pass over the rows is: it goes on in another life."""
+    inner: Mapping[str, Vector] = MappingProxyType({})
+    """What another life goes on with, as of a `Snapshot`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A worker's own data: how many rows, and a feed over them for each phase."""
+
+    rows: int
+    open: Callable[[FeedOrder], Feed]
+    passes: int | None = None
+    """How many passes over the rows a life has: None for as many as it likes; 1 where rows of
+    any worker stream; 0 where they had to be counted first, and that used the pass up."""
+    labels: Mapping[str, int] = field(default_factory=dict)
+    """How often each label occurs, where they are classes and every row is here."""
+    held: Rows | None = None
+    """Rows that were set aside, to measure on."""
+    span: tuple[float, float] | None = None
+    """The lowest and the highest number of its first rows, where the model asks for 0..1."""
+
+    def measured(
+        self, model: Model, slots: tuple[int, int], prepare: Transform
+    ) -> Mapping[str, float]:
+        """Returns the model's sums over the rows set aside.
+
+        Args:
+            model: as it is now.
+            slots: of rows that all can read, which slot's share and of how many; else 0 of 1.
+            prepare: from the job's features to the model's.
+        """
+        sums: dict[str, float] = {}
+        if self.held is None:
+            return sums
+        held = self.held.order[slots[0] :: slots[1]]
+        for start in range(0, len(held), CHUNK_ROWS):
+            batch = self.held.batch(held[start : start + CHUNK_ROWS])
+            batch = batch._replace(features=prepare(batch.features))
+            for name, value in model.measure(batch).items():
+                sums[name] = sums.get(name, 0.0) + float(value)
+        return {name: value for name, value in sums.items() if math.isfinite(value)}
+
+
+Ask = Hello | Close | Stepped | Exchange | Snapshot | Measured
+Life = Generator[Ask, Any, None]
+
+
+class _Before(NamedTuple):
+    """What a phase leaves to the rest of its stage."""
+
+    model: Model
+    inner: Inner
+
+
+def live(program: TrainingPlan, slot: int, part: Part) -> Life:
+    """Yields what a worker wants to say until the program is over.
+
+    `Hello` and `Close` are answered by a `Grant` or None, all others by `News`. Whoever pumps it
+    throws `FencedError` in when the seat was lost: what was not acknowledged is dropped, and the
+    worker says hello again.
+    """
+    history: list[Vector] = []
+    before: _Before | None = None
+    is_used = part.passes == 0
+    grant: Grant | None = yield Hello(part.rows, 0, part.passes, part.labels, part.span)
+    while grant is not None:
+        history += grant.history
+        try:
+            if is_used:
+                grant = yield Close(grant.position, rests=not grant.is_idle)
+                continue
+            is_used = part.passes is not None
+            given, grant = [grant], None  # its vectors are let go once they are used
+            close, before = yield from _share(program, slot, part, given, tuple(history), before)
+            grant = yield close
+        except FencedError:
+            before = None
+            grant = yield Hello(part.rows, len(history), part.passes)
+
+
+def _share(
+    program: TrainingPlan,
+    slot: int,
+    part: Part,
+    given: list[Grant],
+    history: tuple[Vector, ...],
+    before: _Before | None,
+) -> Generator[Ask, Any, tuple[Close, _Before]]:
+    """Trains until the share is done; its prepared rows make room for those of the next one."""
+    grant = given.pop()
+    bench = _bench(program, slot, part, grant, history, before)
+    grant = grant.used()
+    last = None if grant.is_idle else (yield from work(bench))
+    close = _closing(program, grant, part, bench, last)
+    return close, _Before(bench.model, bench.inner)
+
+
+def _closing(
+    program: TrainingPlan, grant: Grant, part: Part, bench: Bench, last: Snapshot | None
+) -> Close:
+    """The share is done, or, where rows stream, at least the pass."""
+    at = bench.feed.position
+    held = bench.model.parameters if is_held_by_workers(bench.strategy) else None
+    phase = program.phases[grant.phase]
+    # after a start all hold the same state: one of them tells it, for joiners and checkpoints
+    inner = last.inner if last and phase.part == START and grant.tells else {}
+    if part.passes is None or last is None:
+        return Close(at, held, inner=inner)
+    is_border = part.rows > 0 and at % part.rows == 0
+    end = round(grant.span[1] * phase.stage.epochs * part.rows)
+    is_done = program.is_fixed(grant.phase) and at >= end
+    return Close(at, held, is_border and not is_done, inner if is_done else last.inner)
+
+
+def _bench(
+    program: TrainingPlan,
+    slot: int,
+    part: Part,
+    grant: Grant,
+    history: tuple[Vector, ...],
+    before: _Before | None,
+) -> Bench:
+    phase = program.phases[grant.phase]
+    agreement, _ = phase.settled(grant.rows, program.workers, grant.span)
+    stage, strategy = phase.stage, agreement.strategy()
+    goes_on = before is not None and phase.part == REST and grant.is_fresh and not grant.inner
+    model = before.model if before and goes_on else stage.build(history, program.seed)
+    heal = grant.heal
+    assert heal.vector is not None
+    model.load(heal.vector, heal.floats, heal.integers)
+    layout, (held, kept) = model.parameters.layout, split(grant.inner)
+    inner = before.inner if before and goes_on else stage.inner(layout)
+    if held:
+        inner.load(held)
+    is_whole = bool(getattr(strategy, "whole_part", False))
+    trained = model.parameters.trained
+    order = FeedOrder(
+        batch_size=max(1, part.rows) if is_whole else stage.batch_size,
+        share=(1, 1) if is_whole or not part.rows else (part.rows, max(part.rows, grant.rows)),
+        epochs=_epochs(program, part, grant),
+        whole_steps=phase.part == START and grant.span[1] < 1.0,
+        seed=program.seed,
+        phase=stage.name,
+        slot=slot,
+        workers=program.workers,
+    )
+    shared = (slot, program.workers) if program.is_shared else (0, 1)
+
+    def prepare(features: Array) -> Array:
+        return stage.prepare(features, history)
+
+    feed = part.open(order)
+    if stage.prepares:
+        feed = feed.mapped(prepare)
+    feed.seek(position_of(kept, grant.position))
+    per_example = grant.rows / max(1, part.rows) / max(1, grant.budget)
+    return Bench(
+        model=_WholePart(model) if is_whole else model,
+        inner=inner,
+        feed=feed,
+        strategy=strategy,
+        pace=Pace(grant.progress, 0, per_example, grant.span),
+        seed=lambda position: derive(program.seed, stage.name, slot, position),
+        heal=[] if grant.is_fresh else [heal],
+        kept=kept,
+        sums=np.zeros_like(trained) if strategy.site == GRADIENT_SUM else None,
+        measure=lambda: part.measured(model, shared, prepare),
+        where=f"phase {phase.name}, partition {slot}",
+    )
+
+
+def _epochs(program: TrainingPlan, part: Part, grant: Grant) -> float | None:
+    """Returns after how many passes over the worker's rows the feed ends; None for endless."""
+    end = grant.span[1] * program.phases[grant.phase].stage.epochs
+    epochs = end if program.is_fixed(grant.phase) else None
+    if part.passes is None or not part.rows:
+        return epochs
+    this = grant.position // part.rows + 1.0
+    return this if epochs is None else min(epochs, this)
+
+
+class _WholePart(Model):
+    """Learns from all rows of a worker at once, in chunks that fit the memory."""
+
+    def __init__(self, model: Model) -> None:
+        self.parameters, self._model = model.parameters, model
+
+    def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:  # type: ignore[override]
+        """Returns the mean gradient over all chunks, weighted by their rows."""
+        total, sums = np.zeros_like(self.parameters.trained), dict[str, float]()
+        count = len(batch.features)
+        for start in range(0, count, CHUNK_ROWS):
+            chunk = Batch(
+                batch.features[start : start + CHUNK_ROWS],
+                None if batch.labels is None else batch.labels[start : start + CHUNK_ROWS],
+                draws=None if batch.draws is None else batch.draws[start : start + CHUNK_ROWS],
+            )
+            share = len(chunk.features) / count
+            gradient, metrics = self._model.learn(chunk, derive(seed, start))
+            total += gradient * total.dtype.type(share)
+            for name, value in metrics.items():
+                sums[name] = sums.get(name, 0.0) + share * value
+        return total, sums
+
+    def measure(self, batch: Batch) -> Mapping[str, float]:  # type: ignore[override]
+        """As the model does."""
+        return self._model.measure(batch)

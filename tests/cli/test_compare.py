@@ -1,0 +1,70 @@
+"""`photinus compare` as a user meets it."""
+
+from pathlib import Path
+
+import pytest
+
+from photinus.cli.compare import compare
+from photinus.cli.main import EXIT_CODES, commands
+from photinus.core.errors import UsageError
+
+
+def test_strategies_are_compared_in_one_table(call, job, tmp_path):
+    assert commands.commands["compare"] is compare
+    strategies = ("--strategy", "all_reduce", "--strategy", '{"recipe": "averaging"}')
+    code, out, err = call("compare", job, *strategies, "--mbit", 100, "--folder", "side")
+    assert code == 0
+    assert out.splitlines()[0].split() == [
+        "strategy", "error", "loss", "virtual", "wall", "sent", "rounds", "staleness", "spread",
+        "examples", "passes",
+    ]  # fmt: skip
+    assert "rounds: agreements" in out
+    assert [line.split()[0] for line in out.splitlines()[1:3]] == ["all_reduce", "averaging"]
+    assert err.count(" seconds") == 2
+    assert (tmp_path / "side" / "comparison.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--strategy", "{"), "the strategy is no JSON"),
+        (("--step-seconds", "quick"), "step-seconds must be numbers; got 'quick'"),
+        (("--step-seconds", "0,-1"), "step_seconds of World must be a number of at least 0"),
+        (("--folder", "/proc/x"), "the folder /proc/x cannot be made; got "),
+        (("--set", "strategy.quorum=9"), "each strategy that is compared is named whole"),
+        (("--mbit", "0"), "bytes_per_second of World must be a number above 0"),
+        (("--engine", "local", "--mbit", "1"), "speeds are given to the simulator only"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_sentence(call, job, arguments, said):
+    code, _, err = call("compare", job, *arguments)
+    assert code == EXIT_CODES["usage"]
+    assert said in err
+    assert "fault of photinus" not in err
+
+
+def test_when_no_strategy_could_train_the_comparison_failed(call, job, monkeypatch):
+    def broken(*_):
+        raise UsageError("this one cannot")
+
+    monkeypatch.setattr("photinus.run.job.Agreement.settled", broken)
+    code, out, err = call("compare", job, "--strategy", "averaging")
+    assert code == EXIT_CODES["failed"]
+    assert "averaging" in out
+    assert "this one cannot" in out
+    assert "no strategy could train this job; the table says why" in err
+
+
+def test_a_job_whose_own_strategy_is_not_compared_is_told_so(call, job, tmp_path):
+    words = "the job's own strategy is left aside"
+    assert words in call("compare", job, "--strategy", "averaging")[2]
+    assert words not in call("compare", job, "--strategy", "all_reduce")[2]
+
+
+def test_who_describes_the_links_of_a_job_for_spark_means_the_simulator(call, job, tmp_path):
+    file = tmp_path / "on_spark.toml"
+    file.write_text(Path(job).read_text().replace('engine = "simulate"', 'engine = "spark"'))
+    assert 'engine = "spark"' in file.read_text()
+    code, out, _ = call("compare", file, "--strategy", "averaging", "--mbit", 100)
+    assert code == 0
+    assert "averaging every 50 steps" in out

@@ -1,0 +1,181 @@
+"""`photinus submit`, without a cluster; on real YARN see tests/fault/test_yarn.py."""
+
+import shlex
+import signal
+import subprocess
+import zipfile
+from importlib import metadata
+
+import pytest
+
+from photinus.cli import submit
+from photinus.deploy import packaging
+
+pytest.importorskip("fsspec")
+
+CORE = (
+    "<configuration><property><name>fs.defaultFS</name><value>memory://host</value></property>"
+    "</configuration>"
+)
+FAKE = """#!/bin/sh
+# Stands in for spark-submit: keeps what it was told, and speaks as it does.
+printf '%s\\0' "$@" > "$TOLD"
+echo "PYTHONPATH=$PYTHONPATH" > "$TOLD.environment"
+for s in ACCEPTED ACCEPTED RUNNING FINISHED; do
+    echo "INFO Client: Application report for application_1_0001 (state: $s)" >&2
+done
+echo "diagnostics: the end" >&2
+exit ${ENDS:-0}
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """Settings of a cluster, a small environment, and a spark-submit that only listens."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "yarn-site.xml").write_text("<configuration/>")
+    (tmp_path / "conf" / "core-site.xml").write_text(CORE)
+    monkeypatch.delenv("YARN_CONF_DIR", raising=False)
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "conf"))
+    monkeypatch.setenv("HADOOP_USER_NAME", tmp_path.name)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("TOLD", str(tmp_path / "told"))
+    few = {name: metadata.distribution(name) for name in ("photinus", "click")}
+    monkeypatch.setattr(packaging, "distributions", lambda: few)
+    program = tmp_path / "spark" / "bin" / "spark-submit"
+    program.parent.mkdir(parents=True)
+    program.write_text(FAKE)
+    program.chmod(0o755)
+    (tmp_path / "spark" / "jars").mkdir()
+    (tmp_path / "spark" / "jars" / "spark.jar").write_text("a jar")
+    monkeypatch.setattr(packaging, "spark_home", lambda: tmp_path / "spark")
+    monkeypatch.setattr("photinus.deploy.java.ensure_java", lambda: "/usr")
+    return f"memory://host/user/{tmp_path.name}"
+
+
+@pytest.fixture
+def remote(job, tmp_path):
+    """A job whose rows lie where a node can read them."""
+    text = (tmp_path / job).read_text()
+    (tmp_path / "remote.toml").write_text(text.replace('"t', '"memory://host/t'))
+    return "remote.toml"
+
+
+def test_a_job_is_sent_and_started_on_a_node(call, cluster, remote, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "of/this/machine")
+    code, out, err = call("submit", remote, "--deploy-mode", "cluster", "--workers", 3)
+    assert (code, err) == (0, "")
+    told = (tmp_path / "told").read_text().split("\0")[:-1]
+    program, folder, job = told[-3:]
+    assert program.endswith("launch.py")
+    assert folder.startswith(f"{cluster}/runs/blobs-")
+    assert job == "job.toml"
+    assert told[told.index("--files") + 1].endswith("/job.toml")
+    assert f"{cluster}/.photinus/photinus-environment-" in told[told.index("--archives") + 1]
+    assert "spark.executor.instances=3" in told
+    assert (tmp_path / "told.environment").read_text() == "PYTHONPATH=\n"
+    assert f"photinus evaluate {folder}" in out
+    assert [line for line in out.splitlines() if "application_1_0001" in line] == [
+        f"application_1_0001: {state}" for state in ("accepted", "running", "finished")
+    ]
+    assert out.count("sent to") == 2
+    _, again, _ = call("submit", remote, "--deploy-mode", "cluster")
+    assert again.count("there already") == 2
+    assert "sent to" not in again
+
+
+def test_an_application_that_fails_is_a_failure_with_its_last_words(
+    call, cluster, remote, monkeypatch
+):
+    monkeypatch.setenv("ENDS", "1")
+    code, _, err = call("submit", remote, "--deploy-mode", "cluster")
+    assert code == 1
+    assert "the application failed; got diagnostics: the end; photinus report memory://" in err
+
+
+def test_a_dry_run_prints_the_line_and_sends_nothing(call, cluster, remote, tmp_path):
+    _, out, _ = call("submit", remote, "--deploy-mode", "cluster", "--dry-run")
+    words = shlex.split(out)
+    assert words[0].endswith("/bin/spark-submit")
+    assert words[-1] == "job.toml"
+    assert not (tmp_path / "told").exists()
+    assert not (tmp_path / "cache").exists()
+    _, out, _ = call("submit", remote, "--dry-run", "--master", "spark://host:7077")
+    assert "--master spark://host:7077" in out
+    assert "pyspark-shell" in out
+
+
+def test_a_driver_here_trains_as_train_does_with_the_clusters_spark(
+    call, cluster, job, tmp_path, monkeypatch
+):
+    seen = {}
+
+    def begin(job, folder, command):
+        import os
+
+        words = shlex.split(os.environ["PYSPARK_SUBMIT_ARGS"])
+        code = words[words.index("--py-files") + 1]
+        seen.update(
+            job=job,
+            folder=folder,
+            command=command,
+            words=words,
+            python=os.environ["PYSPARK_PYTHON"],
+        )
+        seen["files"] = zipfile.ZipFile(code).namelist()
+
+    for name in ("PYSPARK_SUBMIT_ARGS", "PYSPARK_PYTHON", "SPARK_HOME", "JAVA_HOME", "PYTHONPATH"):
+        monkeypatch.setenv(name, "")  # so that what the command sets is taken back
+    monkeypatch.setattr("photinus.cli.train.begin", begin)
+    assert call("submit", job, "--folder", "run")[0] == 0
+    assert seen["job"].engine == "spark"
+    assert (seen["folder"], seen["command"]) == ("run", "submit --master yarn")
+    assert seen["python"] == "./environment/bin/python"
+    assert seen["words"][-1] == "pyspark-shell"
+    assert "photinus/cli/launch.py" in seen["files"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words", "end"),
+    [
+        (["--master", "yran"], "the master is unknown; got 'yran'", 2),
+        (["missing.toml"], "missing.toml cannot be read", 2),
+        ([], "no job is named", 2),
+        (["remote.toml", "--deploy-mode", "cluster", "--folder", "run"], "keeps its run at an", 2),
+        (["job.toml", "--deploy-mode", "cluster"], "cannot read a path of this machine", 2),
+        (["cifar10", "--deploy-mode", "cluster"], "of this machine; got none", 2),
+        (["remote.toml", "--py-files", "nets.py"], "must exist; got nets.py", 2),
+        (["remote.toml", "--resume", "memory://host/run"], "keeps its settings", 2),
+        (["remote.toml", "--conf", "spark.my.password=x"], "must not stand in a command", 2),
+    ],
+)
+@pytest.mark.usefixtures("cluster", "remote")
+def test_a_wrong_word_is_told_before_anything_is_sent(call, arguments, words, end, tmp_path):
+    code, out, err = call("submit", *arguments)
+    assert (code, out) == (end, "")
+    assert words in err
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "cache").exists()
+
+
+def test_without_a_clusters_settings_the_environment_is_not_ready(call, job, monkeypatch):
+    for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    code, _, err = call("submit", job)
+    assert code == 3
+    assert "the cluster's settings are not here" in err
+
+
+def test_a_page_that_is_told_again_is_said_once():
+    told = ["\t tracking URL: http://host:8088/proxy/a/", "\t tracking URL: N/A"] * 2
+    assert list(submit.states(told)) == ["  http://host:8088/proxy/a/"]
+
+
+@pytest.mark.processes
+def test_who_stops_looking_at_a_run_on_a_node_ends_what_looks_and_not_the_run(capsys):
+    """SIGTERM reaches this process alone, as Ctrl-C does not."""
+    with subprocess.Popen(["sleep", "600"], text=True) as process:
+        with pytest.raises(KeyboardInterrupt), submit._going_on("hdfs://h:1/runs/a", process):
+            raise KeyboardInterrupt("SIGTERM")
+        assert process.wait() == -signal.SIGTERM
+    assert "the run goes on without this command" in capsys.readouterr().out

@@ -1,0 +1,83 @@
+"""A codec that costs more than it saves is told of, once."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from photinus.coordinator.advice import Payoff, coding_seconds
+from photinus.protocol.messages import Seat, message_to
+from photinus.strategies.base import Message
+from photinus.strategies.codecs import CODECS, encode
+
+COUNT = 1 << 18
+
+
+def push(codec="int8", count=COUNT, phase=0):
+    vector = np.random.default_rng(0).standard_normal(count, np.float32)
+    sent = encode(codec, vector)
+    return message_to(Seat(bytes(16), 1, phase).frame("push"), Message("push", sent, codec=codec))
+
+
+def ticking(seconds):
+    """A clock on which every look is so many seconds after the last one."""
+    times = iter(range(10_000))
+    return lambda: seconds * next(times)
+
+
+def told(payoff, message, rate, times=6):
+    return [text for _ in range(times) if (text := payoff.pushed(message, rate))]
+
+
+def test_where_coding_takes_longer_than_what_it_saves_it_is_told_once_a_phase():
+    """262144 numbers of int8 save 785408 bytes: 1 ms at 785 MB/s, and coding takes 2."""
+    payoff = Payoff(ticking(2e-3))
+    (text,) = told(payoff, push(), 785.4e6)
+    assert text == (
+        "codec int8 cannot pay on this link; got encoding and decoding takes 2 ms, "
+        'it saves 1 ms at 785 MB/s; say codec="fp32"'
+    )
+    assert len(told(payoff, push(phase=1), 785.4e6)) == 1
+
+
+def test_where_it_saves_more_nothing_is_told():
+    assert told(Payoff(ticking(0.9e-3)), push(), 785.4e6) == []
+    assert told(Payoff(), push("int4"), 1.25e6) == [], "on 10 Mbit/s every codec pays"
+
+
+@pytest.mark.parametrize(
+    ("message", "rate"), [(push("fp32"), 1e12), (push(count=999), 1e12), (push(), 0.0)]
+)
+def test_where_nothing_can_be_said_nothing_is(message, rate):
+    assert told(Payoff(ticking(1.0)), message, rate) == []
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_coding_is_measured_on_a_sample_and_scaled(codec):
+    assert coding_seconds(codec, 1 << 22, ticking(0.25)) == pytest.approx(1.0)
+
+
+def worked(seconds, slot=1, phase=0, steps=5):
+    message = push("fp32", phase=phase)
+    return dataclasses.replace(
+        message, slot=slot, steps=steps, note={**message.note, "compute_seconds": seconds}
+    )
+
+
+def test_a_link_on_which_sending_takes_longer_than_the_work_is_told_once_a_phase():
+    """1 MB takes 0.84 s at 10 Mbit/s, after work of 0.2 s."""
+    payoff = Payoff()
+    texts = [text for _ in range(9) if (text := payoff.sent(worked(0.2), 1.25e6))]
+    assert texts == [
+        "worker 1 sends for 81% of its time; got 1.05 MB at 1.25 MB/s after every 5 steps; "
+        "agree less often, as averaging(every=Steps(84)), or use a smaller codec"
+    ]
+    assert [bool(payoff.sent(worked(0.2, phase=1), 1.25e6)) for _ in range(4)] == [0, 0, 1, 0]
+
+
+def test_where_sending_is_quick_or_slow_now_and_then_nothing_is_told():
+    payoff = Payoff()
+    for seconds in (0.2, 0.2, 0.9) * 4:
+        assert payoff.sent(worked(seconds), 1.25e6) == ""
+    for seconds, rate in ((0.0, 1.25e6), (0.2, 0.0)) * 4:
+        assert payoff.sent(worked(seconds), rate) == "", "nothing is known"

@@ -1,0 +1,64 @@
+"""Cuts go into a checkpoint and come back as they were."""
+
+import numpy as np
+import pytest
+
+from photinus.checkpoint.store import Store
+from photinus.coordinator.checkpoints import cut_from, files_of, meta_of
+from photinus.core.errors import CheckpointError
+from photinus.strategies.base import Message
+from photinus.training.snapshots import Cut
+
+
+def a_cut():
+    point = Message(
+        "heal",
+        np.arange(5, dtype=np.float32),
+        version=7,
+        outer=(np.ones(5, np.float32), np.full(5, 2, np.float32)),
+        floats=np.array([0.5], np.float32),
+        integers=np.array([3], np.int64),
+    )
+    return Cut(
+        phase=1,
+        version=7,
+        applied=700,
+        budget=900,
+        point=point,
+        positions={0: 400, 1: 300},
+        rows={0: 450, 1: 450},
+        reached={1: {(0, 0): 200, (0, 3): 300}},
+        lost={0: 12},
+        inner={0: {"exp_avg": np.full(5, 9, np.float32)}, 1: {}},
+        history=(np.zeros(3, np.float32),),
+    )
+
+
+def test_a_cut_comes_back_from_a_checkpoint_as_it_was(tmp_path):
+    cut, store = a_cut(), Store(tmp_path)
+    store.save(cut.name, meta_of(cut, "job"), files_of(cut))
+    back = cut_from(store.load(cut.name), "job")
+    assert (back.phase, back.version, back.applied, back.budget) == (1, 7, 700, 900)
+    assert (back.positions, back.rows) == (cut.positions, cut.rows)
+    assert (back.reached, back.lost) == (cut.reached, cut.lost)
+    for name in ("vector", "floats", "integers"):
+        assert np.array_equal(getattr(back.point, name), getattr(cut.point, name))
+    assert [o.tolist() for o in back.point.outer] == [o.tolist() for o in cut.point.outer]
+    assert back.inner[0]["exp_avg"].tolist() == [9.0] * 5
+    assert back.inner[1] == {}
+    assert [h.tolist() for h in back.history] == [[0.0] * 3]
+
+
+def test_a_checkpoint_from_before_rows_were_counted_by_fragment_is_read(tmp_path):
+    cut, store = a_cut(), Store(tmp_path)
+    older = {n: v for n, v in meta_of(cut, "job").items() if n not in ("reached", "lost")}
+    store.save(cut.name, older, files_of(cut))
+    back = cut_from(store.load(cut.name), "job")
+    assert (back.positions, back.reached, back.lost) == (cut.positions, {}, {})
+
+
+def test_a_checkpoint_of_another_job_is_refused_by_name(tmp_path):
+    cut, store = a_cut(), Store(tmp_path)
+    store.save(cut.name, meta_of(cut, "job"), files_of(cut))
+    with pytest.raises(CheckpointError, match="belongs to another job"):
+        cut_from(store.load(cut.name), "another")

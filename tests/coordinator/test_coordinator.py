@@ -1,0 +1,315 @@
+"""The coordinator, frame by frame: strangers, copies, standbys and the end."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from photinus.coordinator.callbacks import Callbacks
+from photinus.coordinator.coordinator import Coordinator
+from photinus.core.clock import Clock, Steps
+from photinus.core.errors import FencedError, RunFailedError, UsageError
+from photinus.core.parameters import Layout, Parameters
+from photinus.models.logistic import LogisticStage
+from photinus.protocol.messages import Seat, grant_of
+from photinus.protocol.worker_session import WorkerSession
+from photinus.strategies.base import Message, Turn
+from photinus.strategies.outer import Sgd
+from photinus.strategies.recipes import all_reduce, averaging
+from photinus.training.loop import Exchange, Stepped
+from photinus.training.plan import Phase, TrainingPlan
+from photinus.training.worker_loop import Close, Hello
+
+RUN = bytes(16)
+PLAIN = averaging(every=Steps(1), outer=Sgd(), codec="fp32")
+
+
+def program(agreement=PLAIN, workers=2, **fields):
+    stage = LogisticStage(features=1, classes=2, epochs=4, batch_size=1, dtype="float64")
+    return TrainingPlan(
+        phases=(Phase(stage=stage, agreement=agreement),), workers=workers, **fields
+    )
+
+
+class Said:
+    """A coordinator and two voices that speak to it, without simulator."""
+
+    def __init__(self, agreement=PLAIN, workers=2, **desk):
+        self.events, self.lines = [], []
+        desk = Callbacks(emit=self.events.append, enter=self._enter, **desk)
+        self.coordinator = Coordinator(program(agreement, workers), desk)
+        self.voices = [self.voice(slot) for slot in range(workers)]
+
+    def _enter(self, op, frame, fields):
+        self.lines.append(op)
+
+    def voice(self, slot, attempt="a"):
+        return WorkerSession(Seat(RUN, 1, 0, slot), {"attempt": f"{attempt}{slot}"})
+
+    def hello(self, voice, now=0.0):
+        frame = voice.frame(Hello(4, 0), now)
+        return frame, self.coordinator.hear(frame, now)
+
+    def all_come(self, now=0.0):
+        out = []
+        for voice in self.voices:
+            ask = Hello(4, 0)
+            out = self.coordinator.hear(voice.frame(ask, now), now)
+        for voice, frame in zip(self.voices, out, strict=True):
+            voice.understood(frame, now)
+        return out
+
+    def push(self, slot, delta=1.0, now=0.0, position=1, version=0):
+        message = Message("push", np.full(4, delta), since=Clock(1, 1), version=version)
+        frame = self.voices[slot].frame(Exchange(Turn("swap"), message, position), now)
+        return frame, self.coordinator.hear(frame, now)
+
+    def close(self, slot, now=0.0):
+        frame = self.voices[slot].frame(Close(4, None), now)
+        return frame, self.coordinator.hear(frame, now)
+
+
+def test_frames_of_strangers_are_not_heard():
+    said = Said()
+    hello, _ = said.hello(said.voices[0])
+    hear = said.coordinator.hear
+    assert hear(dataclasses.replace(hello, run=bytes([1] * 16)), 0.0) == []
+    assert hear(dataclasses.replace(hello, slot=9), 0.0) == []
+    assert hear(dataclasses.replace(hello, kind="note"), 0.0) == []
+    (fenced,) = hear(dataclasses.replace(hello, term=7), 0.0)
+    assert (fenced.kind, fenced.term) == ("fenced", 1)
+
+
+def test_a_run_begins_when_all_came():
+    said = Said()
+    assert said.hello(said.voices[0])[1] == []
+    _, out = said.hello(said.voices[1])
+    assert [(f.kind, f.slot, f.lease) for f in out] == [("grant", 0, 1), ("grant", 1, 1)]
+    assert grant_of(out[0]).is_fresh
+    assert said.coordinator.owner.budget == 2 * 4 * 4
+
+
+def test_few_that_came_are_told_once_after_thirty_seconds():
+    said = Said()
+    said.hello(said.voices[0])
+    for now in (29.0, 30.0, 31.0, 60.0):
+        said.coordinator.tick(now)
+    (warned,) = said.events
+    assert warned.text == (
+        "1 of 2 workers came within 30 s; wait, or look at the logs of those that are missing"
+    )
+
+
+def test_what_to_do_about_those_that_are_missing_is_the_engines_to_say():
+    said = Said(advice=lambda: "other jobs hold 2 of 4 slots")
+    said.coordinator.tick(31.0)
+    (warned,) = said.events
+    assert warned.text == "0 of 2 workers came within 30 s; other jobs hold 2 of 4 slots"
+
+
+def test_a_copy_of_a_hello_gets_the_same_grant_until_it_was_used():
+    said = Said()
+    first, _ = said.hello(said.voices[0])
+    _, out = said.hello(said.voices[1])
+    assert said.coordinator.hear(first, 0.0) == [out[0]]
+    said.voices[0].understood(out[0], 0.0)
+    said.voices[1].understood(out[1], 0.0)
+    said.push(0)
+    said.push(1)
+    assert said.coordinator.hear(first, 0.0) == []
+    assert said.coordinator.fence.seats[0].lease == 1
+
+
+def test_a_new_hello_of_the_same_attempt_leaves_its_seat_and_takes_it_again():
+    said = Said()
+    said.all_come()
+    said.push(1)
+    _, out = said.hello(said.voices[0])
+    assert [(f.kind, f.slot) for f in out] == [("agreed", 1), ("grant", 0)]
+    assert said.coordinator.fence.seats[0].lease == 2
+
+
+def test_a_standby_is_busy_and_sits_down_when_the_lease_ends():
+    said = Said()
+    said.all_come()
+    other = said.voice(0, "b")
+    _, out = said.hello(other, 1.0)
+    assert [f.kind for f in out] == ["busy"]
+    beat = said.voices[1].seat.frame("beat")
+    assert said.coordinator.hear(beat, 4.0) == []
+    (grant,) = said.coordinator.tick(5.5)
+    assert (grant.kind, grant.slot, grant.lease) == ("grant", 0, 2)
+    assert other.answers(Hello(4, 0), other.frame(Hello(4, 0), 0.0), grant) is False
+    assert [type(e).__name__ for e in said.events][-2:] == ["WorkerLost", "WorkerJoined"]
+
+
+def test_a_push_that_waits_is_settled_before_its_seat_is_given_away():
+    said = Said()
+    said.all_come()
+    said.push(0)
+    said.coordinator.gone(0, 1, 0.0)
+    said.coordinator.hear(said.voices[1].seat.frame("beat"), 1.5)
+    assert said.coordinator.tick(1.5) == []
+    _, out = said.hello(said.voice(0, "b"), 1.6)
+    assert [f.kind for f in out] == ["busy"]
+    _, out = said.push(1, now=1.7)
+    assert sorted((f.kind, f.slot, f.lease) for f in out) == [("agreed", 0, 1), ("agreed", 1, 1)]
+    (grant,) = said.coordinator.tick(1.8)
+    assert grant.position == 1, "it goes on behind what was applied"
+
+
+def test_copies_gaps_and_late_leases():
+    said = Said()
+    said.all_come()
+    frame, _ = said.push(0)
+    assert said.coordinator.hear(frame, 0.0) == [], "not answered yet"
+    _, out = said.push(1)
+    assert said.coordinator.hear(frame, 0.0) == [f for f in out if f.slot == 0]
+    assert said.coordinator.hear(dataclasses.replace(frame, sequence=5), 0.0) == []
+    (fenced,) = said.coordinator.hear(dataclasses.replace(frame, lease=0, sequence=1), 0.0)
+    assert (fenced.kind, fenced.sequence) == ("fenced", 1)
+    assert said.coordinator.fence.counts == {
+        "applied": 2,
+        "missed": 0,
+        "duplicate": 2,
+        "gap": 1,
+        "fenced": 1,
+    }
+
+
+def test_a_refusal_is_said_again_to_a_copy():
+    said = Said()
+    said.all_come()
+    frame, (refused,) = said.push(0, np.nan)
+    assert refused.kind == "refused"
+    assert said.coordinator.hear(frame, 0.0) == [refused]
+    with pytest.raises(FencedError):
+        said.voices[0].answers(Exchange(Turn("swap"), None, 0), frame, refused)
+    assert "refuse" in said.lines
+
+
+def test_float_buffers_must_be_finite_too():
+    said = Said()
+    said.all_come()
+    buffers = {"floats": np.array([np.nan], np.float32), "integers": np.zeros(0, np.int64)}
+    message = Message("push", np.zeros(4), since=Clock(1, 1), **buffers)
+    frame = said.voices[0].frame(Exchange(Turn("swap"), message, 1), 0.0)
+    assert [f.kind for f in said.coordinator.hear(frame, 0.0)] == ["refused"]
+
+
+def test_a_worker_that_fails_by_itself_ends_the_run_in_its_own_words():
+    said = Said()
+    said.all_come()
+    bye = said.voices[1].seat.frame("bye", note={"error": "row 3 is bad", "type": "DataError"})
+    stale = dataclasses.replace(bye, lease=9)
+    assert said.coordinator.hear(stale, 0.0) == []
+    out = said.coordinator.hear(bye, 0.0)
+    assert {(f.kind, f.slot, f.note["reason"]) for f in out} == {
+        ("stop", slot, "row 3 is bad") for slot in (0, 1)
+    }
+    assert said.coordinator.failure_kind == "DataError"
+    with pytest.raises(RunFailedError, match="row 3 is bad"):
+        said.voices[0].answers(Hello(4, 0), bye, out[0])
+
+
+def test_after_a_failure_everything_is_answered_by_stop():
+    said = Said()
+    said.all_come()
+    said.coordinator.stop("enough")
+    said.coordinator.stop("later")
+    for _, out in (said.push(0), said.close(1), said.hello(said.voice(0, "b"))):
+        assert [(f.kind, f.note["reason"]) for f in out] == [("stop", "enough")]
+    assert said.coordinator.tick(9.0) == []
+
+
+def test_after_the_end_hellos_and_closes_are_done_and_pushes_fenced():
+    said = Said()
+    said.all_come()
+    said.close(0)
+    last, out = said.close(1)
+    assert [f.kind for f in out] == ["done", "done"]
+    assert said.voices[1].understood(out[1], 0.0) is None
+    assert [f.kind for f in said.coordinator.hear(last, 0.0)] == ["done"]
+    assert [f.kind for f in said.hello(said.voice(0, "b"))[1]] == ["done"]
+    assert [f.kind for f in said.push(0)[1]] == ["fenced"]
+    assert said.coordinator.result.vectors[0].tolist() == [0.0] * 4
+
+
+def test_a_close_under_an_old_lease_is_fenced():
+    said = Said()
+    said.all_come()
+    said.coordinator.fence.vacate(said.coordinator.fence.seats[0])
+    assert [f.kind for f in said.close(0)[1]] == ["fenced"]
+
+
+def test_a_state_under_an_old_lease_is_not_taken():
+    said = Said(all_reduce())
+    said.all_come()
+    state = dataclasses.replace(said.voices[0].seat, lease=0).frame("state")
+    assert said.coordinator.hear(state, 0.0) == []
+
+
+def test_workers_that_end_with_different_bits_are_told_of_and_averaged():
+    said = Said(all_reduce())
+    said.all_come()
+    said.push(0)
+    for frame in said.push(1)[1]:
+        said.voices[frame.slot].understood(frame, 0.0)
+    layout = Layout.of([("w", (4,), "trained")], "float64")
+    for slot, value in enumerate((1.0, 2.0)):
+        held = Parameters(layout, np.full(4, value))
+        frame = said.voices[slot].frame(Close(4, held), 0.0)
+        said.coordinator.hear(frame, 0.0)
+    assert said.coordinator.result.vectors[0].tolist() == [1.5] * 4
+    texts = [e.text for e in said.events if type(e).__name__ == "Warned"]
+    assert "the workers ended with different bits; took their mean" in texts
+    assert all("were not used" in text for text in texts if "different bits" not in text)
+
+
+def test_a_push_that_says_fetch_gets_the_agreed_point():
+    said = Said()
+    said.all_come()
+    frame = dataclasses.replace(said.push(0)[0], kind="fetch", sequence=1, arrays=(), note={})
+    (heal,) = [f for f in said.coordinator.hear(frame, 0.0) if f.kind == "heal"]
+    assert heal.slot == 0
+
+
+def test_metrics_of_a_round_are_means_over_examples():
+    said = Said()
+    said.all_come()
+    said.voices[0].stepped(Stepped(1, {"loss": 1.0}))
+    said.voices[1].stepped(Stepped(3, {"loss": 2.0, "error": 0.5}))
+    said.push(0)
+    said.push(1)
+    (closed,) = [e for e in said.events if type(e).__name__ == "RoundClosed"]
+    assert closed.metrics == {"loss": 1.5, "error": 0.5, "consistency": 0.0}
+
+
+def test_programs_have_limits_and_words():
+    with pytest.raises(UsageError, match="workers must be at least 1; got 0"):
+        program(workers=0)
+    with pytest.raises(UsageError, match="at least one phase"):
+        TrainingPlan(phases=(), workers=1)
+    start = {"logistic": (np.arange(4.0),)}
+    made = program(start=start, seed=3)
+    assert made.build(0, ()).parameters.trained.tolist() == [0, 1, 2, 3]
+    assert made.sent().start == {}
+    assert made.sent().seed == 3
+    assert made.described() == [{"name": "logistic", "strategy": str(PLAIN)}]
+
+
+def test_who_shall_leave_does_so_after_its_next_push_and_another_goes_on_behind_it():
+    said = Said()
+    said.all_come()
+    said.coordinator.fence.seats[0].leaver = "a0"
+    said.push(0)
+    _, out = said.push(1)
+    assert [f.kind for f in out] == ["agreed", "agreed"], "its push is in the round"
+    seat = said.coordinator.fence.seats[0]
+    assert not seat.is_live
+    assert said.coordinator.fence.members == {1}, "nobody waits for it"
+    said.voices[0].understood(out[0], 0.0)
+    assert said.push(0)[1][0].kind == "fenced"
+    assert [f.kind for f in said.hello(said.voice(0))[1]] == ["busy"]
+    _, (grant,) = said.hello(said.voice(0, attempt="b"))
+    assert (grant.kind, grant.lease, grant_of(grant).position) == ("grant", 2, 1)

@@ -1,0 +1,191 @@
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from photinus.core.errors import DataError
+from photinus.core.settings import from_dict, to_dict
+from photinus.data.arrow import ColumnSpec, arrays
+from photinus.data.checks import RowChecks, Sieve
+
+VALUES = np.random.default_rng(0).random((7, 4), np.float32)
+BYTES = np.arange(28, dtype=np.uint8).reshape(7, 4)
+LISTS = [
+    pa.list_(pa.float32()),
+    pa.list_(pa.float64()),
+    pa.large_list(pa.float32()),
+    pa.list_(pa.float32(), 4),
+]
+BINARIES = [pa.binary(), pa.large_binary(), pa.binary(4)]
+IMAGE = pa.struct(
+    [
+        ("origin", pa.string()),
+        ("height", pa.int32()),
+        ("width", pa.int32()),
+        ("nChannels", pa.int32()),
+        ("mode", pa.int32()),
+        ("data", pa.binary()),
+    ]
+)
+
+
+def batch(features, label=None):
+    columns = {"x": features} | ({} if label is None else {"y": pa.array(label)})
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def taken(given, *, on_bad="fail", most_skipped=1.0, sieve=None, **spec):
+    checks = RowChecks(on_bad=on_bad, most_skipped=most_skipped)
+    sieve = sieve or Sieve(checks, 3)
+    return arrays(given, ColumnSpec(features=("x",), **spec), sieve)
+
+
+def image(pixels, height=None):
+    h, w, c = pixels.shape
+    return {
+        "origin": "",
+        "height": height or h,
+        "width": w,
+        "nChannels": c,
+        "mode": 16,
+        "data": pixels.tobytes(),
+    }
+
+
+@pytest.mark.parametrize("kind", LISTS, ids=str)
+def test_lists_become_a_matrix(kind):
+    given = batch(pa.array(VALUES.tolist(), kind), label=range(7))
+    for some in (slice(0, 7), slice(2, 5), slice(3, 3)):
+        part = given.slice(some.start, some.stop - some.start)
+        features, labels = taken(part, kind="list", shape=(2, 2), label="y")
+        assert features.dtype == np.float32
+        assert np.array_equal(features, VALUES[some].reshape(-1, 2, 2))
+        assert labels.tolist() == list(range(7))[some]
+
+
+@pytest.mark.parametrize("kind", BINARIES, ids=str)
+def test_bytes_become_a_matrix(kind):
+    given = batch(pa.array([row.tobytes() for row in BYTES], kind))
+    for some in (slice(0, 7), slice(2, 5), slice(3, 3)):
+        part = given.slice(some.start, some.stop - some.start)
+        features, labels = taken(part, kind="binary", dtype="uint8", shape=(4,))
+        assert np.array_equal(features, BYTES[some])
+        assert labels is None
+
+
+def test_bytes_can_be_floats():
+    given = batch(pa.array([row.tobytes() for row in VALUES]))
+    features, _ = taken(given, kind="binary", dtype="float32", shape=(4,))
+    assert np.array_equal(features, VALUES)
+
+
+def test_columns_of_numbers_are_stacked():
+    given = pa.RecordBatch.from_pydict({"a": [1, 2], "b": [0.5, 1.5], "c": [True, False]})
+    spec = ColumnSpec(features=("a", "c", "b"), kind="numeric", shape=(3,))
+    features, _ = arrays(given, spec, Sieve(RowChecks()))
+    assert features.tolist() == [[1, 1, 0.5], [2, 0, 1.5]]
+
+
+def test_images_become_their_bytes():
+    pixels = np.arange(36, dtype=np.uint8).reshape(3, 2, 2, 3)
+    given = batch(pa.array([image(p) for p in pixels], IMAGE)).slice(1, 2)
+    features, _ = taken(given, kind="image", dtype="uint8", shape=(2, 2, 3))
+    assert np.array_equal(features, pixels[1:])
+
+
+def test_an_image_of_another_size_is_named():
+    pixels = np.zeros((2, 2, 3), np.uint8)
+    given = batch(pa.array([image(pixels), image(pixels, height=1)], IMAGE))
+    with pytest.raises(DataError, match="row 1 column x: size 1x2x3, expected 2x2x3"):
+        taken(given, kind="image", dtype="uint8", shape=(2, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([[1, 2], [1]], "partition 3 row 1 column x: length 1, expected 2"),
+        ([[1, 2], [1, 2, 3]], "row 1 column x: length 3, expected 2"),
+        ([None, [1, 2]], "row 0 column x: null"),
+        ([[1, 2], [3, None]], "row 1 column x: null at 1"),
+        ([[1, 2], [3, float("nan")]], "row 1 column x: nan at 1, expected finite"),
+    ],
+)
+def test_a_bad_list_is_named(values, said):
+    with pytest.raises(DataError, match=said):
+        taken(batch(pa.array(values, pa.list_(pa.float32()))), kind="list", shape=(2,))
+
+
+def test_ragged_sequences_are_to_be_padded_and_not_mended():
+    ragged = batch(pa.array([[1, 2], [1]], pa.list_(pa.float32())))
+    do = "; pad the sequences to one length, cut them to a fixed length, or leave the row out$"
+    with pytest.raises(DataError, match=do):
+        taken(ragged, kind="list", shape=(2,))
+    with pytest.raises(DataError, match="null; mend the row, or leave it out"):
+        taken(batch(pa.array([None, [1, 2]], pa.list_(pa.float32()))), kind="list", shape=(2,))
+
+
+def test_bytes_of_another_length_are_named():
+    with pytest.raises(DataError, match="row 1 column x: length 3 bytes, expected 4 bytes"):
+        taken(batch(pa.array([b"1234", b"123"])), kind="binary", dtype="float32", shape=(1,))
+
+
+def test_a_number_that_float32_cannot_hold_is_a_wrong_row_and_no_warning():
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([[1.0, 2.0], [3.0, 1e300]], pa.list_(pa.float64()))], names=["features"]
+    )
+    with pytest.raises(DataError, match="row 1 column features: inf at 1"):
+        arrays(batch, ColumnSpec(features=("features",), shape=(2,)), Sieve(RowChecks()))
+
+
+def test_a_null_label_is_named():
+    given = batch(pa.array([[1.0], [2.0]]), label=[1, None])
+    with pytest.raises(DataError, match="row 1 column y: null"):
+        taken(given, kind="list", shape=(1,), label="y")
+
+
+def test_the_row_number_counts_all_batches_and_skipped_rows():
+    sieve = Sieve(RowChecks(on_bad="skip", most_skipped=1.0), 3)
+    first = batch(pa.array([None, [1.0, 2.0], [1.0], [3.0, 4.0]]))
+    features, _ = taken(first, sieve=sieve, kind="list", shape=(2,))
+    assert features.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    assert sieve.skipped == {"x: null": 1, "x: length": 1}
+    strict = Sieve(RowChecks(), 3)
+    taken(batch(pa.array([[1.0, 2.0]] * 4)), sieve=strict, kind="list", shape=(2,))
+    with pytest.raises(DataError, match="row 5 column x: null"):
+        taken(batch(pa.array([[1.0, 2.0], None])), sieve=strict, kind="list", shape=(2,))
+
+
+def test_a_value_after_skipped_rows_is_skipped_too():
+    given = batch(pa.array([None, [np.nan, 2.0], [3.0, 4.0]]), label=[0, 1, 2])
+    features, labels = taken(given, on_bad="skip", kind="list", shape=(2,), label="y")
+    assert (features.tolist(), labels.tolist()) == ([[3.0, 4.0]], [2])
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "said"),
+    [
+        (pa.array(["a"]), "list", "lists of numbers; got type string; change"),
+        (pa.array([["a"]]), "list", "numbers; got type string; change"),
+        (pa.array([[1.0]]), "binary", "bytes; got type list<.*>; change"),
+        (pa.array(["a"]), "numeric", "numbers; got type string; change"),
+        (pa.array([b"a"]), "image", "an image structure; got type binary; change"),
+    ],
+)
+def test_a_column_of_another_type_is_named(column, kind, said):
+    with pytest.raises(DataError, match=f"column x must hold {said}"):
+        taken(batch(column), kind=kind, dtype="uint8", shape=(1, 1, 1))
+
+
+def test_a_missing_column_is_named():
+    with pytest.raises(DataError, match="no column y; got x"):
+        taken(batch(pa.array([[1.0]])), kind="list", shape=(1,), label="y")
+
+
+def test_memory_is_shared_where_the_type_is_the_same():
+    numbers = pa.array(VALUES.tolist(), pa.list_(pa.float32()))
+    features, _ = taken(batch(numbers), kind="list", shape=(4,))
+    assert np.shares_memory(features, numbers.values.to_numpy())
+
+
+def test_a_spec_survives_plain_values():
+    spec = ColumnSpec(features=("a", "b"), label="y", kind="numeric", shape=(2,), scale=0.5)
+    assert from_dict(ColumnSpec, to_dict(spec)) == spec

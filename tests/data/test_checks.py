@@ -1,0 +1,169 @@
+import numpy as np
+import pytest
+
+from photinus.core.errors import DataError, UsageError
+from photinus.data.checks import RowChecks, Sieve
+
+
+def checked(features, labels=None, *, partition=3, opened=0, **checks):
+    sieve = Sieve(RowChecks(**checks), partition)
+    if opened:
+        sieve.open(opened)
+    sieve.open(len(features))
+    return (*sieve.checked(features, labels), sieve)
+
+
+def test_good_rows_pass_untouched():
+    features, labels = np.ones((4, 2), np.float32), np.arange(4)
+    got, got_labels, sieve = checked(features, labels, classes=4, shape=(2,))
+    assert got is features
+    assert got_labels is labels
+    assert (sieve.seen, sieve.skipped.total()) == (4, 0)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_number_that_is_not_finite_is_named(value):
+    features = np.ones((5, 3), np.float32)
+    features[2, 1] = value
+    with pytest.raises(DataError) as caught:
+        checked(features, opened=1205)
+    assert str(caught.value) == (
+        f"partition 3 row 1207 column features: {value} at 1, expected finite numbers; "
+        "mend the row, or leave it out"
+    )
+    assert checked(features, finite=False)[0] is features
+
+
+@pytest.mark.parametrize(("label", "said"), [(10, "10"), (-1, "-1"), (2.5, "2.5")])
+def test_a_label_outside_the_classes_is_named(label, said):
+    wrong = rf"partition 3 row 1 column label: label {said} outside 0\.\.9"
+    with pytest.raises(DataError, match=wrong):
+        checked(np.ones((2, 1)), np.array([0, label]), classes=10)
+
+
+@pytest.mark.parametrize(
+    ("label", "cure"),
+    [
+        (10, "set classes to 11, or mend the row"),
+        (2.5, "number the classes 0, 1, 2, ... (StringIndexer does), or mend the row"),
+        (-1, "number the classes 0, 1, 2, ... (StringIndexer does), or mend the row"),
+    ],
+)
+def test_what_to_do_about_a_label_depends_on_it(label, cure):
+    labels = np.array([0, label])
+    with pytest.raises(DataError) as caught:
+        checked(np.ones((2, 1)), labels, classes=10, more_classes="set classes to {}")
+    assert str(caught.value).partition("; ")[2] == cure
+
+
+def test_a_label_that_is_no_number_is_outside_too():
+    with pytest.raises(DataError, match="label nan outside"):
+        checked(np.ones((2, 1)), np.array([0, np.nan]), classes=10, finite=False)
+
+
+def test_class_labels_come_out_as_whole_numbers():
+    _, labels, _ = checked(np.ones((3, 1)), np.array([0.0, 2.0, 1.0]), classes=3)
+    assert labels.dtype == np.int64
+    assert labels.tolist() == [0, 2, 1]
+
+
+def test_targets_of_a_regression_stay_as_they_are():
+    _, labels, _ = checked(np.ones((2, 1)), np.array([0.5, -2.0]))
+    assert labels.tolist() == [0.5, -2.0]
+
+
+def test_another_shape_and_another_type_are_named():
+    with pytest.raises(DataError) as caught:
+        checked(np.ones((2, 2)), opened=7, shape=(3,))
+    assert str(caught.value) == "partition 3 row 7 column features: shape (2,), expected (3,)"
+    with pytest.raises(DataError, match="column label: values of type <U1, expected numbers"):
+        checked(np.ones((2, 2)), np.array(["a", "b"]))
+
+
+def test_bad_rows_are_skipped_and_counted():
+    features, labels = np.arange(1000.0)[:, None], np.zeros(1000)
+    features[5], labels[5], labels[7] = np.nan, 9, 9
+    got, got_labels, sieve = checked(features, labels, classes=2, on_bad="skip")
+    assert len(got) == len(got_labels) == 998
+    assert not {5.0, 7.0} & set(got[:, 0])
+    assert sieve.skipped == {"features: not finite": 1, "label: label": 1}
+    sieve.end()
+
+
+def test_too_many_skipped_rows_fail_at_the_end():
+    features = np.ones((100, 1))
+    features[:2] = np.nan
+    *_, sieve = checked(features, on_bad="skip")
+    with pytest.raises(DataError) as caught:
+        sieve.end()
+    assert str(caught.value) == (
+        "partition 3: more than 0.01 of the rows are bad; got 2 of 100 (2 features: not finite); "
+        "mend the data, or raise most_skipped"
+    )
+
+
+def test_a_partition_full_of_bad_rows_fails_early():
+    with pytest.raises(DataError, match="raise most_skipped"):
+        checked(np.full((20_000, 1), np.nan), on_bad="skip")
+
+
+def test_a_row_number_survives_rows_that_were_left_out():
+    sieve = Sieve(RowChecks(on_bad="skip"))
+    sieve.open(300)
+    features = np.ones((300, 1))
+    features[0] = np.nan
+    sieve.checked(features, None)
+    sieve.open(1)
+    assert sieve.seen == 301
+
+
+def in_float32():
+    return "float32"
+
+
+@pytest.mark.parametrize("value", [1e300, -1e300, 3.5e38])
+def test_a_number_that_is_infinite_in_what_is_trained_on_is_named(value):
+    features = np.ones((4, 3))
+    features[2, 1] = value
+    sieve = Sieve(RowChecks(), 5, in_float32)
+    sieve.open(4)
+    with pytest.raises(DataError) as found:
+        sieve.checked(features, None)
+    assert str(found.value) == (
+        f"partition 5 row 2 column features: {value:g} at 1 is infinite in float32, "
+        "in which it is trained on; mend the row, or leave it out"
+    )
+
+
+def test_a_number_that_its_scale_makes_infinite_is_named():
+    features = np.ones((4, 3), np.float32)
+    features[1, 0] = 1e30
+    sieve = Sieve(RowChecks(on_bad="skip", most_skipped=0.5))
+    sieve.open(4)
+    kept, _ = sieve.checked(features, None, scale=1e10)
+    assert len(kept) == 3
+    assert sieve.skipped == {"features: too large": 1}
+
+
+def test_a_target_that_is_infinite_in_what_is_trained_on_is_named():
+    sieve = Sieve(RowChecks(), 0, in_float32)
+    sieve.open(2)
+    with pytest.raises(DataError, match=r"row 1 column label: 1e\+40 is infinite in float32"):
+        sieve.checked(np.ones((2, 3)), np.array([0.5, 1e40]))
+
+
+def test_what_is_trained_on_is_asked_for_only_where_it_matters():
+    def asked():
+        raise AssertionError
+
+    sieve = Sieve(RowChecks(), 0, asked)
+    sieve.open(3)
+    sieve.checked(np.full((3, 2), 1e38), np.array([1.0, -1e30, 0.0]))
+    wide = Sieve(RowChecks(), 0, lambda: "float64")
+    wide.open(1)
+    wide.checked(np.full((1, 2), 1e300), None)
+
+
+def test_limits_are_checked():
+    with pytest.raises(UsageError, match="on_bad of RowChecks must be one of 'fail', 'skip'"):
+        RowChecks(on_bad="ignore")

@@ -1,0 +1,206 @@
+import os
+import re
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from photinus.core.clock import Steps
+from photinus.core.errors import RunFailedError, UsageError
+from photinus.data.arrays import FeedOrder, PartitionFeed
+from photinus.data.rows import Rows
+from photinus.engine.base import ArrayData
+from photinus.engine.local.engine import LocalEngine
+from photinus.engine.simulation.engine import SimulatedEngine
+from photinus.models.logistic import LogisticStage
+from photinus.models.module import ModuleStage
+from photinus.strategies.outer import Sgd
+from photinus.strategies.recipes import averaging
+from photinus.training.plan import Phase, TrainingPlan
+
+pytestmark = pytest.mark.processes
+
+
+def same_bits(ours, theirs):
+    return all(np.array_equal(a, b) for a, b in zip(ours.vectors, theirs.vectors, strict=True))
+
+
+@pytest.mark.numerics
+def test_every_recipe_gives_the_bits_of_the_simulator(tiny):
+    events = []
+    job = tiny.assignment(emit=events.append)
+    assert same_bits(LocalEngine().run(job), SimulatedEngine().run(tiny.assignment()))
+    ended = [e for e in events if type(e).__name__ == "PhaseEnded"]
+    assert len(ended) == len(tiny.recipes)
+    assert {e.slot for e in events if type(e).__name__ == "WorkerJoined"} == {0, 1}
+
+
+def test_one_worker_in_clear_is_the_plain_loop(tiny):
+    recipe = averaging(every=Steps(4), outer=Sgd(lr=1.0), codec="fp32")
+    program = tiny.program(workers=1, recipes=(recipe,))
+    result = LocalEngine().run(tiny.assignment(program, security="none"))
+    stage = program.phases[0].stage
+    model = stage.build((), 0)
+    inner = stage.inner(model.parameters.layout)
+    features, labels = tiny.data.part(program, 0)
+    order = FeedOrder(batch_size=8, epochs=stage.epochs, phase=stage.name)
+    for batch in PartitionFeed(Rows.of(features, labels), order):
+        inner.step(model.parameters.trained, model.learn(batch, 0)[0], 0.0)
+    assert np.allclose(result.vectors[0], model.parameters.trained, rtol=0, atol=1e-12)
+
+
+def test_a_folder_in_memory_gives_the_bits_of_the_simulator_and_is_left_empty(tiny):
+    program = tiny.program(recipes=tiny.recipes[:1])
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as road:
+        ours = LocalEngine().run(tiny.assignment(program, road=road))
+        assert list(Path(road).iterdir()) == []
+    assert same_bits(ours, SimulatedEngine().run(tiny.assignment(program)))
+
+
+def test_shared_rows_give_the_bits_of_the_simulator(tiny):
+    program = tiny.program(recipes=tiny.recipes[:1], is_shared=True)
+    results = [e().run(tiny.assignment(program)) for e in (LocalEngine, SimulatedEngine)]
+    assert same_bits(*results)
+
+
+def test_a_model_that_fails_ends_the_run_once_in_its_own_words(tiny):
+    """Without a check of its rows, a label out of range fails in the model."""
+    labels = tiny.labels.copy()
+    labels[80] = 10
+    data = ArrayData(tiny.features, labels)
+    before = threading.active_count()
+    with pytest.raises(RunFailedError) as failed:
+        LocalEngine().run(tiny.assignment(data=data))
+    text = str(failed.value)
+    assert text.startswith("worker ")
+    assert "IndexError: index 10 is out of bounds" in text
+    assert "in learn" in text, "the worker's traceback"
+    assert text.count("Traceback") == 1
+    place = r"\nin phase [\w-]+, partition (\d), in the batch of its examples \d+ to \d+$"
+    assert re.search(place, text.strip())[1] == text.split()[1], "a slot trains on its partition"
+    assert threading.active_count() == before
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unsendable(LogisticStage):
+    """Holds what no pipe can carry."""
+
+    lock: object = None
+
+
+def test_a_program_that_cannot_be_sent_is_refused(tiny):
+    program = tiny.program(recipes=tiny.recipes[:1])
+    stage = Unsendable(features=6, classes=3, lock=threading.Lock())
+    object.__setattr__(program.phases[0], "stage", stage)
+    with pytest.raises(UsageError, match="cannot be sent to a process"):
+        LocalEngine().run(tiny.assignment(program))
+
+
+def test_a_program_that_no_process_can_import_is_refused(tiny):
+    """As a class of the user's own script is: only __main__ there knows it."""
+    program = tiny.program(recipes=tiny.recipes[:1])
+    import __main__
+
+    @dataclass(frozen=True, kw_only=True)
+    class Mine(LogisticStage):
+        pass
+
+    Mine.__module__, Mine.__qualname__ = "__main__", "Mine"
+    __main__.Mine = Mine
+    try:
+        object.__setattr__(program.phases[0], "stage", Mine(features=6, classes=3))
+        with pytest.raises(UsageError, match="not in __main__"):
+            LocalEngine().run(tiny.assignment(program))
+    finally:
+        del __main__.Mine
+
+
+def test_a_dataframe_is_refused(tiny):
+    with pytest.raises(UsageError, match="reads arrays; got dict; use the Spark engine"):
+        LocalEngine().run(tiny.assignment(data={}))
+
+
+@pytest.mark.processes
+def test_what_stands_before_a_workers_command_is_asked_for_each_slot(tiny, tmp_path):
+    def before(slot):
+        return (
+            "/bin/sh",
+            "-c",
+            'echo "$0" >> "$1"; shift; exec "$@"',
+            str(slot),
+            tmp_path / "said",
+        )
+
+    program = tiny.program(recipes=tiny.recipes[:1], epochs=1.0)
+    LocalEngine(before=before).run(tiny.assignment(program))
+    assert sorted((tmp_path / "said").read_text().split()) == ["0", "1"]
+
+
+@pytest.mark.slow
+def test_a_cap_on_bandwidth_holds_for_every_worker_and_changes_no_bit(tiny):
+    """Rounds of 200 kB from each of two workers that may send 500 kB a second."""
+    chance = np.random.default_rng(0)
+    features = chance.random((64, 5_000), dtype=np.float32)
+    stage = LogisticStage(features=5_000, classes=10, epochs=16.0, batch_size=8)
+    phase = Phase(stage=stage, agreement=averaging(every=Steps(4), codec="fp32"))
+    data = ArrayData(features, chance.integers(0, 10, 64))
+    rate, rounds, results = 500e3, [], []
+
+    def note(event):
+        if type(event).__name__ == "RoundClosed":
+            rounds.append((time.monotonic(), event.bytes_up))
+
+    for bandwidth, emit in ((rate, note), (None, lambda event: None)):
+        program = TrainingPlan(phases=(phase,), workers=2, bandwidth=bandwidth)
+        results.append(LocalEngine().run(tiny.assignment(program, data=data, emit=emit)))
+    assert same_bits(*results)
+    seconds = rounds[-1][0] - rounds[0][0]
+    sent = sum(size for _, size in rounds[1:]) / 2
+    assert sent > 5 * 200e3
+    # a burst of 64 KiB, and what the system's buffers held at the first round's end
+    assert sent / rate < seconds + 0.3
+
+
+def used_seconds(pid):
+    """The processor time of a process, and how many threads it has."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), int(fields[17])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not Path("/proc/self/stat").exists(), reason="reads processes as Linux shows them"
+)
+def test_a_worker_computes_in_as_many_threads_as_it_is_told(tiny):
+    """With one thread it never takes more than one processor's time."""
+    chance = np.random.default_rng(0)
+    data = ArrayData(chance.random((256, 500), dtype=np.float32), chance.integers(0, 10, 256))
+    arguments = {"in_features": 500, "out_features": 500}
+    stage = ModuleStage(module="torch.nn:Linear", arguments=arguments, epochs=30.0, batch_size=128)
+    phase = Phase(stage=stage, agreement=averaging(every=Steps(4), codec="fp32"))
+    seen = {}
+
+    def run(threads):
+        looks, pids = [], []
+
+        def note(event):
+            if type(event).__name__ == "WorkerJoined":
+                pids.append(event.pid)
+            if type(event).__name__ == "RoundClosed" and pids:
+                looks.append((time.monotonic(), *used_seconds(pids[0])))
+
+        program = TrainingPlan(phases=(phase,), workers=1, threads=threads)
+        LocalEngine().run(tiny.assignment(program, data=data, emit=note))
+        (began, before, _), (ended, after, many) = looks[1], looks[-1]
+        seen[threads] = many, after - before, ended - began
+
+    run(1)
+    run(3)
+    # each of its own threads that computes has two helpers then
+    assert seen[3][0] >= seen[1][0] + 2
+    _, used, passed = seen[1]
+    assert used <= passed + 0.03, "the clock of processor time ticks each hundredth of a second"

@@ -1,0 +1,66 @@
+"""What a user may give to a Param, and what is kept."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from photinus.core.clock import Steps
+from photinus.core.errors import UsageError
+from photinus.estimators.dbn import DBNClassifier
+from photinus.estimators.module import TorchClassifier
+from photinus.estimators.param_table import DBN_ROWS, MODULE_ROWS
+from photinus.strategies.recipes import RECIPES, to_plain
+
+PER_STEP = ("all_reduce", "full_gradient")
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_strategy_is_a_name_json_plain_values_or_an_agreement(recipe):
+    parts = {"codec": "fp32"} if recipe in PER_STEP else {"every": Steps(7)}
+    agreement = RECIPES[recipe].build(**parts)
+    forms = [agreement, to_plain(agreement), json.dumps(to_plain(agreement))]
+    assert len({DBNClassifier(strategy=form).getStrategy() for form in forms}) == 1
+    assert DBNClassifier(strategy=recipe).getStrategy() == json.dumps({"recipe": recipe})
+
+
+def importable():
+    """A factory that workers could import."""
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "said"),
+    [
+        (
+            lambda: DBNClassifier(numWorker=2),
+            UsageError,
+            "unknown Param of DBNClassifier; got 'numWorker'; did you mean 'numWorkers'?",
+        ),
+        (
+            lambda: DBNClassifier(strategy="avraging"),
+            UsageError,
+            "unknown strategy; got 'avraging'; did you mean 'averaging'?",
+        ),
+        (lambda: DBNClassifier(strategy="{averaging"), UsageError, "the strategy is no JSON"),
+        (lambda: DBNClassifier(strategy=7), UsageError, "a strategy is a recipe's name"),
+        (lambda: DBNClassifier(batchSize="many"), TypeError, "Could not convert many"),
+        (lambda: TorchClassifier(module=lambda: None), UsageError, "that every worker can import"),
+        (lambda: TorchClassifier(moduleArgs=[1]), UsageError, "a dict of names and values"),
+        (lambda: TorchClassifier(moduleArgs={"a": {1}}), UsageError, "must be plain JSON values"),
+    ],
+)
+def test_a_wrong_param_is_named_when_it_is_set(make, error, said):
+    with pytest.raises(error) as caught:
+        make()
+    assert said in str(caught.value)
+
+
+def test_a_function_stands_for_its_name():
+    assert TorchClassifier(module=importable).getModule() == f"{__name__}:importable"
+
+
+@pytest.mark.parametrize("rows", [DBN_ROWS, MODULE_ROWS], ids=["dbn", "module"])
+def test_every_param_is_in_the_guide(rows):
+    guide = (Path(__file__).parents[2] / "docs" / "estimators.md").read_text()
+    missing = [r.name for r in rows if f"| `{r.name}` |" not in guide or r.meaning not in guide]
+    assert missing == []

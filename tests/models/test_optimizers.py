@@ -1,0 +1,193 @@
+import numpy as np
+import pytest
+import torch
+
+from photinus.core.errors import CheckpointError, UsageError
+from photinus.core.parameters import FLOATS, TRAINED, Layout
+from photinus.models.optimizers import OPTIMIZERS, Momentum, TorchInner
+from photinus.models.schedules import Schedule
+
+pytestmark = pytest.mark.numerics
+
+LAYOUT = Layout.of(
+    [("w", (7, 5), TRAINED), ("b", (5,), TRAINED), ("m", (3,), FLOATS), ("v", (5, 2), TRAINED)]
+)
+STEADY = Schedule.constant(0.01)
+PER_TENSOR = ("adafactor",)  # not elementwise: it needs the shapes; so does Muon, for matrices only
+
+
+def gradients(steps, seed=0):
+    chance = np.random.default_rng(seed)
+    return [chance.standard_normal(LAYOUT.size()).astype(np.float32) for _ in range(steps)]
+
+
+def start():
+    return np.linspace(-1, 1, LAYOUT.size(), dtype=np.float32)
+
+
+def run(inner, trained, steps):
+    for number, gradient in enumerate(steps):
+        inner.step(trained, gradient, number / 10)
+    return trained
+
+
+def tensors(trained):
+    flat = torch.from_numpy(trained.copy())
+    entries = [e for e in LAYOUT.entries if e.section == TRAINED]
+    return [
+        torch.nn.Parameter(flat[e.offset : e.offset + e.size].reshape(e.shape)) for e in entries
+    ]
+
+
+def plain(make, steps):
+    """What torch does with the tensors by themselves."""
+    parameters = tensors(start())
+    optimizer = make(parameters)
+    for gradient in steps:
+        for parameter, slope in zip(parameters, tensors(gradient), strict=True):
+            parameter.grad = slope.data
+        optimizer.step()
+    return np.concatenate([p.detach().numpy().reshape(-1) for p in parameters])
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "adagrad", "rmsprop", "nadam"])
+def test_the_flat_buffer_trains_as_the_tensors_do(name):
+    settings = {"momentum": 0.9} if name == "sgd" else {}
+    ours = run(TorchInner(LAYOUT, name, settings, STEADY), start(), gradients(6))
+    theirs = plain(lambda p: OPTIMIZERS[name](p, lr=0.01, **settings), gradients(6))
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+
+
+def test_decay_of_weights_only_is_two_groups():
+    inner = TorchInner(LAYOUT, "adamw", {"weight_decay": 0.5}, STEADY, decays="weights")
+    ours = run(inner, start(), gradients(4))
+
+    def grouped(parameters):
+        groups = [
+            {"params": [p for p in parameters if p.ndim > 1], "weight_decay": 0.5},
+            {"params": [p for p in parameters if p.ndim == 1], "weight_decay": 0.0},
+        ]
+        return torch.optim.AdamW(groups, lr=0.01)
+
+    np.testing.assert_allclose(ours, plain(grouped, gradients(4)), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", sorted({*OPTIMIZERS} - {"muon"}))
+@pytest.mark.parametrize("per_tensor", [False, True])
+def test_every_optimizer_resumes_bit_for_bit(name, per_tensor):
+    def make():
+        return TorchInner(
+            LAYOUT, name, lr=STEADY, decays="weights", per_tensor=per_tensor or name in PER_TENSOR
+        )
+
+    steps = gradients(6)
+    whole = run(make(), start(), steps)
+    first = make()
+    trained = run(first, start(), steps[:3])
+    state = first.state()
+    assert all(v.ndim == 1 for v in state.values())
+    second = make()
+    second.load(state)
+    assert np.array_equal(run(second, trained, steps[3:]), whole)
+
+
+def test_the_state_has_plain_names_and_a_fresh_one_is_empty():
+    inner = TorchInner(LAYOUT, "adam")
+    assert inner.state() == {}
+    run(inner, start(), gradients(1))
+    assert {n: v.shape for n, v in inner.state().items()} == {
+        "exp_avg": (50,),
+        "exp_avg_sq": (50,),
+        "step": (1,),
+    }
+    inner.load({})
+    assert inner.state() == {}
+
+
+def test_anothers_state_is_refused():
+    adam, sgd = TorchInner(LAYOUT, "adam"), TorchInner(LAYOUT, "sgd", {"momentum": 0.9})
+    run(adam, start(), gradients(1))
+    with pytest.raises(CheckpointError, match="does not fit"):
+        sgd.load(adam.state())
+
+
+def test_it_steps_in_place_on_any_buffer_and_leaves_the_gradient():
+    inner, gradient = TorchInner(LAYOUT, "sgd", lr=STEADY), np.ones(50, np.float32)
+    gradient.flags.writeable = False
+    for _ in range(2):
+        trained = np.zeros(50, np.float32)
+        inner.step(trained, gradient, 0.0)
+        np.testing.assert_allclose(trained, -0.01)
+
+
+def test_the_rate_follows_the_progress():
+    inner = TorchInner(LAYOUT, "sgd", lr=Schedule(((0.0, 1.0), (1.0, 0.0))))
+    trained = np.zeros(50, np.float32)
+    inner.step(trained, np.ones(50, np.float32), 0.75)
+    np.testing.assert_allclose(trained, -0.25)
+
+
+def test_float64_stays_exact():
+    layout = Layout.of([("w", (4,), TRAINED)], dtype="float64")
+    inner, trained = TorchInner(layout, "adam", lr=STEADY), np.ones(4)
+    inner.step(trained, np.ones(4), 0.0)
+    np.testing.assert_allclose(trained, 0.99, atol=1e-9)
+
+
+def test_momentum_is_the_velocity_form_with_decay_on_weights():
+    lr, mu = Schedule(((0.0, 0.1), (1.0, 0.0))), Schedule(((0.0, 0.5), (0.2, 0.5), (0.2, 0.9)))
+    inner = Momentum(LAYOUT, lr, mu, weight_decay=0.3)
+    ours = run(inner, start(), gradients(6))
+    w, m = start().astype(float), np.zeros(50)
+    is_weight = np.ones(50)
+    is_weight[35:40] = 0
+    for number, g in enumerate(gradients(6)):
+        p = number / 10
+        m = mu.at(p) * m - lr.at(p) * (g + 0.3 * is_weight * w)
+        w = w + m
+    np.testing.assert_allclose(ours, w, atol=1e-6)
+
+
+def test_momentum_resumes_bit_for_bit_while_the_rate_falls():
+    def make():
+        lr = Schedule(((0.0, 0.1), (1.0, 0.0)))
+        return Momentum(LAYOUT, lr, Schedule.constant(0.9), 1e-3)
+
+    whole = run(make(), start(), gradients(6))
+    first = make()
+    assert first.state() == {}
+    trained = run(first, start(), gradients(6)[:3])
+    second = make()
+    second.load(first.state())
+    for number, gradient in enumerate(gradients(6)[3:], 3):
+        second.step(trained, gradient, number / 10)
+    assert np.array_equal(trained, whole)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "says"),
+    [
+        ("admw", {}, "did you mean 'adamw'"),
+        ("adam", {"momentum": 0.9}, "does not take these settings"),
+        ("adam", {"betas": (2.0, 0.9)}, "Invalid beta"),
+        ("torch.nn:Linear", {}, "is a class of another kind; got Linear; name a subclass of Opt"),
+        ("torch.nosuch:Adam", {}, "cannot be imported"),
+    ],
+)
+def test_a_wrong_optimizer_is_one_clear_sentence(name, settings, says):
+    with pytest.raises(UsageError, match=says):
+        TorchInner(LAYOUT, name, settings)
+
+
+def test_wrong_decay_and_a_wrong_buffer_are_refused():
+    with pytest.raises(UsageError, match="unknown decays"):
+        TorchInner(LAYOUT, decays="none")
+    with pytest.raises(UsageError, match="another size"):
+        TorchInner(LAYOUT).step(np.zeros(3, np.float32), np.zeros(3, np.float32), 0.0)
+
+
+def test_ones_own_optimizer_is_imported():
+    inner = TorchInner(LAYOUT, "torch.optim:Adam", {"lr": 0.01})
+    ours = run(inner, start(), gradients(3))
+    theirs = run(TorchInner(LAYOUT, "adam", {"lr": 0.01}), start(), gradients(3))
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)

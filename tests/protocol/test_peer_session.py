@@ -1,0 +1,249 @@
+"""What a worker takes from others: at most once, from the same point, under a lease that holds."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from photinus.core.clock import Clock
+from photinus.protocol import peer_session as room
+from photinus.protocol.messages import Seat
+from photinus.protocol.peer_session import COORDINATOR, Peers
+from photinus.strategies.base import Message
+
+RUN = bytes(16)
+
+
+def here(edition, *slots):
+    return {"edition": edition, "peers": [[s, lease, f"at-{s}"] for s, lease in slots]}
+
+
+def peers(slot=0, version=3):
+    worker = Peers()
+    worker.seated(Seat(RUN, 1, 0, slot, 1), version, {"here": here(1, (0, 1), (1, 1), (2, 1))})
+    worker.news()
+    return worker
+
+
+def publication(worker, *to, value=1.0):
+    message = Message("publish", np.full(3, value), since=Clock(4, 32), version=3, slots=to)
+    return sorted(worker.publishes(message), key=lambda a: (a.to == COORDINATOR, a.to))
+
+
+def test_a_publication_goes_to_its_readers_and_word_of_it_to_the_coordinator():
+    out = publication(peers(), 1, 2)
+    assert [a.to for a in out] == [1, 2, COORDINATOR]
+    told = out[-1].frame
+    assert (told.sequence, told.version, told.examples) == (1, 3, 32)
+    assert told.arrays == ()
+    assert out[0].frame is out[1].frame
+
+
+def test_the_word_for_the_coordinator_is_not_always_the_last_said():
+    worker = peers()
+    message = Message("publish", np.ones(3), since=Clock(4, 32), version=3, slots=(1, 2))
+    places = {[a.to for a in worker.publishes(message)].index(COORDINATOR) for _ in range(30)}
+    assert places == {0, 1, 2}
+
+
+def test_it_counts_once_and_from_the_same_point_only():
+    writer, reader = peers(1), peers(0)
+    first, *_ = publication(writer, 0, value=2.0)
+    for _ in range(3):
+        assert reader.hear(first.frame) == []
+    (message,) = reader.news()
+    assert (message.kind, message.vector[0], message.since) == ("publish", 2.0, Clock(4, 32))
+    assert reader.counts["taken"] == 1
+    assert reader.counts["doubled"] == 2
+    assert reader.news() == ()
+    reader.hear(dataclasses.replace(first.frame, sequence=2, version=2))
+    assert reader.counts["late"] == 1
+    assert reader.news() == ()
+    reader.hear(dataclasses.replace(first.frame, sequence=3, version=4))
+    assert reader.news() == (), "it waits until this worker stands there too"
+
+
+@pytest.mark.parametrize("field", [{"lease": 0}, {"phase": 1}, {"term": 2}])
+def test_an_older_lease_another_phase_or_term_is_not_heard(field):
+    reader = peers(0)
+    (first, _) = publication(peers(1), 0)
+    reader.hear(dataclasses.replace(first.frame, **field))
+    assert reader.news() == ()
+    assert reader.counts["fenced"] == 1
+
+
+def test_numbers_that_are_not_finite_are_refused():
+    reader = peers(0)
+    (first, _) = publication(peers(1), 0, value=np.nan)
+    reader.hear(first.frame)
+    assert reader.news() == ()
+    assert reader.counts["refused"] == 1
+    _, told = reader.brings(Message("push", np.array([np.inf])))
+    assert told["is_finite"] is False
+
+
+def test_publications_that_pile_up_push_the_oldest_out():
+    reader, writer = peers(0), peers(1)
+    for n in range(70):
+        reader.hear(publication(writer, 0, value=float(n))[0].frame)
+    assert [m.vector[0] for m in reader.news()] == [float(n) for n in range(6, 70)]
+    assert reader.counts["overrun"] == 6
+
+
+def frame(worker, kind, **fields):
+    note = fields.pop("note", {})
+    return worker._seat.frame(
+        kind, note={"here": here(1, (0, 1), (1, 1), (2, 1)), **note}, **fields
+    )
+
+
+def test_who_is_here_is_told_once_an_edition_and_calls_for_the_present_lease():
+    worker = peers(0)
+    news = here(2, (0, 1), (2, 4))
+    told = worker._seat.frame("here", version=3, note={"here": news, "call": True})
+    worker.told(told)
+    worker.told(dataclasses.replace(told, note={"here": here(1, (0, 1)), "call": False}))
+    worker.told(dataclasses.replace(told, lease=9))
+    assert [(m.kind, m.slots, m.version) for m in worker.news()] == [
+        ("here", (0, 2), 0),
+        ("call", (), 3),
+    ]
+    assert worker.addresses == {0: "at-0", 2: "at-2"}
+
+
+def meet(worker, slots, version=3):
+    ones = np.full(len(slots), 1 / len(slots))
+    note = {"slots": list(slots), "arrays": ["vector", "floats"]}
+    return frame(worker, "meet", version=version, arrays=(ones, ones), note=note)
+
+
+def carry(workers, out):
+    """Delivers everything until nobody says anything; returns what the coordinator hears."""
+    said, heard = list(out), []
+    while said:
+        to, sent = said.pop(0)
+        if to == COORDINATOR:
+            heard.append((sent.slot, sent.kind))
+        elif to in workers:
+            said += workers[to].hear(sent)
+    return heard
+
+
+def come(slots):
+    workers = {s: peers(s) for s in slots}
+    for slot, worker in workers.items():
+        worker.brings(Message("push", np.full(7, float(slot))))
+    return workers
+
+
+def test_pieces_that_come_before_the_call_are_kept():
+    workers = come((0, 1))
+    heard = carry(workers, workers[1].told(meet(workers[1], (0, 1))))
+    assert heard == []
+    heard = carry(workers, workers[0].told(meet(workers[0], (0, 1))))
+    assert sorted(heard) == [(0, "ready"), (1, "ready")]
+    for worker in workers.values():
+        agreed = worker.agreed(Message("agreed", version=4))
+        np.testing.assert_array_equal(agreed.vector, np.full(7, 0.5))
+        assert (agreed.version, worker.is_meeting) == (4, False)
+
+
+def test_the_survivors_meet_again_with_what_they_brought():
+    workers = come((0, 1, 2))
+    lost = workers.pop(2)
+    out = [a for s in (0, 1) for a in workers[s].told(meet(workers[s], (0, 1, 2)))]
+    assert carry(workers, out) == []
+    assert workers[0].is_waiting_for_peers
+    out = [a for s in (0, 1) for a in workers[s].told(meet(workers[s], (0, 1)))]
+    assert sorted(set(carry(workers, out))) == [(0, "ready"), (1, "ready")]
+    assert workers[0].told(meet(workers[0], (0, 1, 2))) == [], "an old word"
+    late = lost.told(meet(lost, (0, 1, 2)))
+    assert carry(workers, late) == []
+    np.testing.assert_array_equal(
+        workers[1].agreed(Message("agreed", version=4)).vector, np.full(7, 0.5)
+    )
+
+
+def test_what_a_broken_line_lost_is_said_again():
+    workers = come((0, 1))
+    out = workers[0].told(meet(workers[0], (0, 1)))
+    assert [a.frame.kind for a in out] == ["part"]
+    carry(workers, workers[1].told(meet(workers[1], (0, 1))))
+    heard = carry(workers, workers[0].again(1))
+    assert (1, "ready") in heard
+    assert workers[0].again(2) == []
+
+
+def lost(out):
+    """What was sent, by kind and reader; none of it arrives."""
+    return [(a.frame.kind, a.to) for a in out]
+
+
+def test_a_call_that_comes_again_asks_only_for_what_did_not_come():
+    workers = come((0, 1, 2))
+    call = {s: meet(w, (0, 1, 2)) for s, w in workers.items()}
+    assert lost(workers[0].told(call[0])) == [("part", 1), ("part", 2)]
+    parts = [a for s in (1, 2) for a in workers[s].told(call[s])]
+    carry(workers, [a for a in parts if {a.frame.slot, a.to} != {0, 1}])
+    asked = workers[0].told(call[0])
+    told = asked[-1].frame
+    assert sorted(lost(asked)) == [("missing", COORDINATOR), ("missing", 1), ("missing", 2)]
+    assert {n: told.note[n] for n in ("parts", "wholes", "near")} == {
+        "parts": [1],
+        "wholes": [1, 2],
+        "near": [2],
+    }
+    assert workers[0].told(call[0])[-1].frame.note["near"] == []
+    heard = carry(workers, [a for s in (1, 2, 0) for a in workers[s].told(call[s])])
+    heard += carry(workers, [a for s in (0, 1, 2) for a in workers[s].told(call[s])])
+    assert {slot for slot, kind in heard if kind == "ready"} == {0, 1, 2}
+    assert lost(workers[1].told(call[1])) == [("ready", COORDINATOR)]
+
+
+def test_who_lacks_a_piece_gets_that_piece_and_no_other():
+    workers = come((0, 1))
+    call = {s: meet(w, (0, 1)) for s, w in workers.items()}
+    workers[0].told(call[0])
+    carry({1: workers[1]}, workers[1].told(call[1]))
+    carry({0: workers[0]}, workers[1].again(0))
+    assert workers[0].is_waiting_for_peers
+    (asked, _) = workers[0].told(call[0])
+    assert workers[1].hear(asked.frame) == [], "worker 1 could not merge yet"
+    (asked, _) = workers[1].told(call[1])
+    out = workers[0].hear(asked.frame)
+    assert lost(out) == [("part", 1), ("whole", 1)]
+    old = dataclasses.replace(asked.frame, note={**asked.frame.note, "slots": [0, 1, 2]})
+    assert workers[0].hear(old) == [], "of another meeting"
+
+
+def test_a_grant_starts_the_numbers_anew():
+    reader, writer = peers(0), peers(1)
+    reader.hear(publication(writer, 0)[0].frame)
+    reader.news()
+    writer.seated(Seat(RUN, 1, 0, 1, 2), 3, {"here": here(2, (0, 1), (1, 2))})
+    again = publication(writer, 0)[0].frame
+    assert (again.lease, again.sequence) == (2, 1)
+    reader.hear(again)
+    assert len(reader.news()) == 1
+
+
+def test_a_piece_that_still_comes_in_is_not_missing():
+    """It is not asked for again, and the coordinator hears that its sender is near."""
+    workers = come((0, 1, 2))
+    call = meet(workers[0], (0, 1, 2))
+    workers[0].told(call)
+    workers[0].nears({1})
+    asked = workers[0].told(call)
+    assert sorted(lost(asked)) == [("missing", COORDINATOR), ("missing", 2)]
+    assert asked[-1].frame.note["near"] == [1]
+    assert asked[-1].frame.note["parts"] == [1, 2]
+
+
+def test_publications_that_wait_are_bounded_by_their_bytes(monkeypatch):
+    writer, reader = peers(1), peers(0)
+    monkeypatch.setattr(room, "_MOST_WAITING_BYTES", 3 * 24)
+    for value in range(5):
+        first, *_ = publication(writer, 0, value=value)
+        reader.hear(first.frame)
+    assert [m.vector[0] for m in reader.news()] == [2.0, 3.0, 4.0]
+    assert reader.counts["overrun"] == 2

@@ -1,0 +1,77 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from photinus.core.errors import FrameError, UsageError
+from photinus.protocol.serialization import is_sound, packed, unpacked
+
+plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+kinds = st.sampled_from(["?", "<i1", "<u2", "<i4", "<u4", "<i8", "<f2", "<f4", "<f8", "<c8"])
+arrays = kinds.flatmap(lambda kind: hnp.arrays(kind, hnp.array_shapes(min_dims=0, min_side=0)))
+trees = st.recursive(
+    plain | arrays,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(st.text() | st.integers(), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def same(a, b):
+    if isinstance(a, np.ndarray):
+        return (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and a == b
+
+
+@given(trees)
+def test_a_tree_comes_back_as_it_went(tree):
+    assert same(tree, unpacked(packed(tree)))
+
+
+def test_views_and_numbers_of_numpy_arrive_in_their_own_type():
+    tree = [np.arange(6.0).reshape(2, 3).T, np.float32(2), np.arange(4, dtype=">i4")]
+    turned, number, big = unpacked(packed(tree))
+    assert np.array_equal(turned, tree[0])
+    assert type(number) is np.float32
+    assert big.tolist() == [0, 1, 2, 3]
+
+
+def test_what_arrives_may_be_written_to():
+    [array] = unpacked(packed([np.zeros(3)]))
+    array += 1
+    assert array.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("wrong", [object(), {1, 2}, b"x", np.array([None]), {("a", 1): 2}, 1j])
+def test_anything_else_is_refused_by_its_place(wrong):
+    with pytest.raises(UsageError, match=r"^it\['a'\]\[1\] must be an array or a plain value; got"):
+        packed({"a": [0, wrong]}, "it")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"\xff" * 8,
+        b"\x02\0\0\0\0\0\0\0[}",
+        b"\x1b\0\0\0\0\0\0\0" + b'{"array":["<f8",[99999],0]}',
+        b"\x17\0\0\0\0\0\0\0" + b'{"array":["O",[1],0]}  ',
+        b"\x0b\0\0\0\0\0\0\0" + b'{"strange":1}'[:11],
+    ],
+)
+def test_bytes_that_are_no_parcel_are_refused(text):
+    with pytest.raises(FrameError, match="no parcel"):
+        unpacked(np.frombuffer(text, np.uint8))
+
+
+def test_a_nan_anywhere_is_seen():
+    assert is_sound({"a": [np.ones(2), np.arange(3)], "b": "x"})
+    assert not is_sound({"a": [np.ones(2), np.array([[1.0], [np.inf]])]})

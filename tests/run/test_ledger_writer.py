@@ -1,0 +1,65 @@
+"""The ledger tells what a coordinator did, not what it should have done: its breaches are found."""
+
+from itertools import count
+
+import pytest
+
+from photinus.coordinator.leases import Leases
+from photinus.core.clock import Steps
+from photinus.engine.faults.plan import Faults
+from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.engine import SimulatedEngine
+from photinus.report.ledger import audit
+from photinus.run.ledger_writer import LedgerWriter
+from photinus.strategies.recipes import averaging, downpour
+
+WAYS = {"averaging": averaging(every=Steps(4)), "downpour": downpour(every=Steps(4))}
+KILLED = World(faults=Faults().kill(slot=1, step=30))
+
+
+@pytest.fixture
+def audited(tiny, tmp_path):
+    """Trains with a worker that dies, and reads the ledger."""
+
+    def trained(agreement, unapplied=0):
+        applied = count(1)
+
+        def enter(op, frame, extra):
+            if op != "apply" or next(applied) != unapplied:
+                book.enter(op, frame, extra)
+
+        book = LedgerWriter(tmp_path / "ledger.jsonl", bytes(16))
+        program = tiny.program(recipes=(averaging(every=Steps(4)), agreement), epochs=8.0)
+        SimulatedEngine(KILLED).run(tiny.assignment(program, enter=enter))
+        book.close()
+        return audit(tmp_path / "ledger.jsonl")
+
+    return trained
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_whose_worker_died_is_exact(audited, way):
+    found = audited(WAYS[way])
+    assert found.offences == []
+    assert found.acknowledged == found.applied > 0
+    assert found.leases == 3
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_answer_to_a_push_that_was_not_applied_is_found(audited, way):
+    """An answer is entered where it is given, so that it can tell more than what was applied."""
+    found = audited(WAYS[way], unapplied=30)
+    assert found.acknowledged == found.applied + 1
+    assert "acknowledged but never applied: term 1, phase 1" in found.offences[-1]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_seat_that_is_granted_behind_rows_that_nobody_did_is_found(audited, monkeypatch, way):
+    grant = Leases.grant
+
+    def skipping(self, seat, hello, now):
+        grant(self, seat, hello, now)
+        seat.position += 8 * (seat.lease > 1)
+
+    monkeypatch.setattr(Leases, "grant", skipping)
+    assert "rows left out" in " ".join(audited(WAYS[way]).offences)

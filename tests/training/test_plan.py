@@ -1,0 +1,109 @@
+"""A stage in two parts: where the one ends, what each agrees on, and what follows from length."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from photinus.core.clock import Steps
+from photinus.models.logistic import LogisticStage
+from photinus.strategies.own import Own
+from photinus.strategies.recipes import RECIPES, all_reduce, averaging, diloco, downpour, post_local
+from photinus.training.plan import FASTEST, REST, START, WHOLE, Phase, TrainingPlan, split
+
+
+def stage(**fields):
+    return LogisticStage(features=2, classes=2, **{"epochs": 2.0, "batch_size": 10, **fields})
+
+
+def parted(until, **fields):
+    return split(stage(**fields), averaging(gradients_until=until), 4)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_who_trains_alone_between_rounds_starts_by_gradients(name):
+    parts = [phase.part for phase in split(stage(), RECIPES[name].build(), 4)]
+    by_gradients = ("all_reduce", "full_gradient", "iterative_reduce")
+    assert parts == ([WHOLE] if name in by_gradients else [START, REST])
+
+
+def test_the_parts_are_of_one_stage_and_the_start_is_named_for_what_it_does():
+    start, rest = parted(0.5)
+    assert start.stage is rest.stage
+    assert start.agreement.strategy() == all_reduce().strategy()
+    assert start.agreement.policy() == all_reduce().policy()
+    assert rest.agreement == averaging(gradients_until=0.5)
+    assert [start.name, rest.name] == ["logistic, by gradients", "logistic"]
+
+
+@pytest.mark.parametrize(
+    ("agreement", "workers"),
+    [
+        (averaging(), 1),
+        (averaging(gradients_until=0.0), 4),
+        (all_reduce(), 4),
+        (Own("photinus.strategies.recipes:averaging"), 4),
+    ],
+    ids=str,
+)
+def test_a_stage_is_whole_where_no_start_is_asked_for(agreement, workers):
+    (phase,) = split(stage(), agreement, workers)
+    assert (phase.part, phase.agreement) == (WHOLE, agreement)
+    assert phase.span(1000) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "border"),
+    [(1000, 1.0), (1990, 1.0), (2000, 0.75), (40_000, 0.75), (100_000, 0.375)],
+)
+def test_a_stage_of_fewer_than_400_steps_has_no_rest(rows, border):
+    start, rest = parted("auto")
+    assert start.span(rows) == (0.0, border)
+    assert rest.span(rows) == (border, 1.0)
+
+
+@given(
+    st.floats(0.01, 0.99), st.integers(1, 5000), st.sampled_from([0.5, 1.0, 2.0, 3.7]), st.data()
+)
+def test_a_start_ends_with_a_step_of_all_workers(until, rows, epochs, data):
+    batch = data.draw(st.integers(1, max(1, rows)))
+    start, rest = parted(until, epochs=epochs, batch_size=batch)
+    (first, border), (again, last) = start.span(rows), rest.span(rows)
+    assert (first, again, last) == (0.0, border, 1.0)
+    assert abs(border - until) * epochs * rows <= batch * 0.5001
+    examples = border * epochs % 1.0 * rows
+    off = min(examples % batch, batch - examples % batch, rows - examples)
+    assert off == pytest.approx(0, abs=1e-4) or border == 1.0
+
+
+@pytest.mark.parametrize(("until", "border"), [(0.1, 0.0), (0.3, 0.25), (0.5, 0.5), (0.9, 1.0)])
+def test_where_rows_stream_a_start_ends_with_a_pass(until, border):
+    start, rest = parted(until, epochs=4.0)
+    assert start.span(1000, is_stream=True) == (0.0, border)
+    assert rest.span(1000, is_stream=True) == (border, 1.0)
+
+
+def test_a_recipe_follows_the_length_of_its_own_part():
+    _, rest = split(stage(epochs=10.0), diloco(gradients_until=0.5), 4)
+    settled, (warning, *_) = rest.settled(1000, 4, rest.span(1000))
+    assert settled.every == Steps(50)
+    assert warning.startswith("diloco: 500 steps leave no room for 10 rounds of 500 steps")
+
+
+def test_a_phase_made_by_hand_is_taken_as_it_is():
+    by_hand = Phase(stage=stage(), agreement=diloco())
+    assert by_hand.part == WHOLE
+    assert by_hand.settled(1000, 4, (0.0, 1.0)) == (diloco(), [])
+
+
+def test_shares_are_fixed_unless_the_fastest_may_do_more_and_bits_need_not_repeat():
+    phases = tuple(Phase(stage=stage(), agreement=a) for a in (averaging(), downpour()))
+    rows, fastest = (TrainingPlan(phases=phases, workers=4, share=s) for s in ("rows", FASTEST))
+    assert [rows.is_fixed(n) for n in (0, 1)] == [True, True]
+    assert [fastest.is_fixed(n) for n in (0, 1)] == [True, False]
+    assert TrainingPlan(phases=phases, workers=1, share=FASTEST).is_fixed(1)
+
+
+def test_post_local_is_half_and_half():
+    start, rest = split(stage(), post_local(), 4)
+    assert start.span(1000) == (0.0, 0.5)
+    assert rest.span(1000) == (0.5, 1.0)

@@ -1,0 +1,94 @@
+"""Rows that a stage reads as they are have no copy; prepared ones have one at a time."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+from photinus.data.rows import Rows
+from photinus.engine.simulation.engine import SimulatedEngine
+from photinus.models.base import Stage
+from photinus.models.dbn import DBN, FineTuning, Pretraining
+from photinus.models.logistic import LogisticStage
+from photinus.models.module import ModuleStage
+from photinus.strategies.recipes import all_reduce
+from photinus.training.plan import Phase, TrainingPlan
+
+
+class Halved(LogisticStage):
+    """A user's stage that prepares its rows, and says so by that alone."""
+
+    def prepare(self, features, history):
+        return features / 2
+
+
+def stages():
+    dbn = DBN(
+        inputs=6,
+        hidden=(5, 4),
+        classes=3,
+        precision="mkl",
+        pretraining=Pretraining(epochs=1, batch_size=16),
+        fine_tuning=FineTuning(epochs=1, batch_size=16),
+    )
+    return dbn.stages()
+
+
+def test_a_stage_that_prepares_says_so():
+    first, second, fine_tuning = stages()
+    assert [s.prepares for s in (first, second, fine_tuning)] == [False, True, False]
+    assert not LogisticStage(features=2, classes=2).prepares
+    assert not ModuleStage(module="torch.nn:Linear").prepares
+    assert Halved(features=2, classes=2).prepares
+
+
+def test_what_a_stage_needs_is_loaded_without_calling_a_factory():
+    # a call without its arguments would raise
+    ModuleStage(module="torch.nn:Linear").preload()
+    LogisticStage(features=2, classes=2).preload()
+
+
+def test_rows_that_are_read_as_they_are_have_no_copy(tiny, monkeypatch):
+    def copied(rows, function):
+        raise AssertionError("identity made a copy")
+
+    usual = SimulatedEngine().run(tiny.assignment()).vectors
+    monkeypatch.setattr(Rows, "mapped", copied)
+    plain = SimulatedEngine().run(tiny.assignment()).vectors
+    assert all(np.array_equal(one, two) for one, two in zip(usual, plain, strict=True))
+
+
+def test_identity_by_a_copy_gives_the_same_bits(tiny, monkeypatch):
+    plain = SimulatedEngine().run(tiny.assignment()).vectors
+    monkeypatch.setattr(Stage, "prepares", True)
+    copied = SimulatedEngine().run(tiny.assignment()).vectors
+    assert all(np.array_equal(one, two) for one, two in zip(plain, copied, strict=True))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_layers_prepared_rows_are_gone_when_the_next_ones_are_made(tiny, monkeypatch, workers):
+    made, alive = [], []
+    usual = Rows.mapped
+
+    def watched(rows, function):
+        gc.collect()
+        alive.append(sum(known() is not None for known in made))
+        mapped = usual(rows, function)
+        made.append(weakref.ref(mapped.features))
+        return mapped
+
+    dbn = DBN(
+        inputs=6,
+        hidden=(5, 4, 3),
+        classes=3,
+        precision="mkl",
+        pretraining=Pretraining(epochs=1, batch_size=16),
+        fine_tuning=FineTuning(epochs=1, batch_size=16),
+    )
+    monkeypatch.setattr(Rows, "mapped", watched)
+    phases = tuple(Phase(stage=stage, agreement=all_reduce()) for stage in dbn.stages())
+    program = TrainingPlan(phases=phases, workers=workers)
+    SimulatedEngine().run(tiny.assignment(program))
+    assert len(made) == 2 * workers
+    assert max(alive) < workers + 1, "no more than one layer's for each worker"

@@ -1,0 +1,112 @@
+import threading
+
+import pytest
+
+from photinus.core.errors import LinkLostError
+from photinus.transport.frames import Frame
+from photinus.transport.heartbeat import Beater
+from photinus.transport.memory import Hub
+
+
+class Pulse:
+    """Counts beats, and lets a test wait for them."""
+
+    def __init__(self):
+        self.count = 0
+        self.changed = threading.Condition()
+
+    def __call__(self, *_):
+        with self.changed:
+            self.count += 1
+            self.changed.notify_all()
+
+    def wait(self, count):
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.count >= count, 10)
+
+
+def test_a_beater_beats_until_it_is_closed():
+    pulse, ended = Pulse(), Pulse()
+    hub = Hub(pulse, ended)
+    with Beater(hub.link, Frame("beat", slot=2), 0.001) as beater:
+        pulse.wait(3)
+    beater.close()
+    assert not beater._thread.is_alive()
+    assert beater.beats == pulse.count
+    assert beater.last_error is None
+    assert ended.count == 1
+
+
+def test_a_beater_stops_at_once_however_long_its_beat():
+    pulse = Pulse()
+    beater = Beater(Hub(pulse, lambda peer: None).link, Frame("beat"), 3600)
+    pulse.wait(1)
+    beater.close()
+    assert not beater._thread.is_alive()
+
+
+def test_a_beater_makes_its_link_anew_and_remembers_why():
+    pulse, failed = Pulse(), Pulse()
+    hub = Hub(pulse, lambda peer: None)
+    links = []
+
+    def make_link():
+        if len(links) == 1:
+            links.append(None)
+            failed()
+            raise LinkLostError("nobody")
+        links.append(hub.link())
+        return links[-1]
+
+    beater = Beater(make_link, Frame("beat"), 0.001)
+    pulse.wait(1)
+    links[0].cut()
+    failed.wait(1)
+    pulse.wait(3)
+    beater.close()
+    assert len(links) == 3
+
+
+def test_a_beater_tells_why_its_last_beat_failed():
+    failed = Pulse()
+
+    def make_link():
+        failed()
+        raise LinkLostError("nobody there")
+
+    beater = Beater(make_link, Frame("beat"), 0.001)
+    failed.wait(2)
+    beater.close()
+    assert "nobody there" in str(beater.last_error)
+
+
+def test_a_process_that_stood_still_itself_counts_ten_beats_at_most(monkeypatch):
+    told, pulse = [], Pulse()
+    clock = iter(range(0, 10_000, 1_000))
+    monkeypatch.setattr("photinus.transport.heartbeat.time.monotonic", lambda: float(next(clock)))
+
+    def heard(seconds):
+        told.append(seconds)
+        pulse()
+
+    with Beater(Hub(lambda *_: None, lambda peer: None).link, Frame("beat"), 0.001, heard):
+        pulse.wait(3)
+    assert told[:3] == pytest.approx([0.01, 0.02, 0.03])
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_beater_tells_how_long_nothing_came_back(answers):
+    told, pulse = [], Pulse()
+
+    def heard(seconds):
+        told.append(seconds)
+        pulse()
+
+    def hear(peer, frame):
+        if answers:
+            peer.send(frame)
+
+    with Beater(Hub(hear, lambda peer: None).link, Frame("beat"), 0.001, heard):
+        pulse.wait(5)
+    assert told == sorted(told)
+    assert (told[-1] == 0) == answers
