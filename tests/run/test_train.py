@@ -381,7 +381,7 @@ def test_a_second_signal_while_the_last_checkpoint_is_written_is_journaled_too(
     def interrupted(self):
         raise KeyboardInterrupt("SIGTERM")
 
-    monkeypatch.setattr("photinus.run.train.Vault.close", interrupted)
+    monkeypatch.setattr("photinus.run.train.Checkpoints.close", interrupted)
     with pytest.raises(KeyboardInterrupt):
         train(small.job(), small.data(), folder=tmp_path / "run", engine=breaking(9))
     [ended] = events(tmp_path / "run", "RunEnded")
