@@ -2,17 +2,22 @@
 
 Usage: python benchmarks/defaults.py [--small] [--workers 3,7,16] [--seeds 5]
     [--data mnist,images,table] [--recipes averaging,diloco] [--jobs 2] [--out FILE.json]
+    [--sorted]
 
 Plain is a loop of torch alone: the same module, loss, optimizer, rate, schedule, batch and epochs.
 All others are `photinus.Job`s in the simulator, with nothing set but model, workers and recipe; the
 first row names no recipe either. "averaging alone" is the recipe without its start by gradients. A
 difference is paired by the seed.
+
+With `--sorted`, instead: three workers on a real local Spark, one seed, the same rows once in any
+order and once sorted by label, so that each partition holds other labels; `shuffle="auto"`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
@@ -25,7 +30,10 @@ import numpy as np
 import torch
 from machine import begin
 
+from photinus.core.events import Event, PhaseEnded, Warned
 from photinus.engine.base import ArrayData
+from photinus.engine.session import spark_session
+from photinus.engine.spark import FrameData, SparkEngine, frame_of
 from photinus.feed import mnist
 from photinus.models.module import ModuleStage
 from photinus.run.data import TestRows
@@ -123,6 +131,8 @@ def norms(rows: int, tested: int) -> Task:
 TASKS = {"images": (images, 30_000), "mnist": (digits, 20_000), "table": (table, 24_000)}
 TASKS["norms"] = (norms, 24_000)
 TASKS["small"] = (table, 2_000)
+SORTED_ROWS, PARTITIONS = 12_000, 3
+"""In 750 steps: fewer than 400 all agree on gradients, and sorted rows are left alone."""
 
 
 def plain(task: Task, seed: int) -> float:
@@ -177,6 +187,46 @@ def measured(of: tuple[str, str, int, int]) -> tuple[tuple[str, str, int, int], 
     return of, plain(task, seed) if recipe == "plain" else trained(task, recipe, workers, seed)
 
 
+def show_sorted(recipes: list[str], seed: int = 0) -> None:
+    """Prints the test error of each recipe on rows in any order, and sorted by label."""
+    here = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(here)  # the tasks import the network from here
+    engine = SparkEngine(spark := spark_session(PARTITIONS, name="defaults"))
+    task = table(SORTED_ROWS, 10_000)
+    features, labels = task.train
+    orders = np.arange(SORTED_ROWS), np.argsort(labels, kind="stable")
+
+    def error(recipe: str, order: np.ndarray) -> tuple[float, bool, set[float]]:
+        events: list[Event] = []
+        parts = [(features[n], labels[n]) for n in np.array_split(order, PARTITIONS)]
+        data = FrameData(frame=frame_of(spark, parts), features="features", label="label")
+        named = {} if recipe == DEFAULT else {"strategy": RECIPES[recipe].build()}
+        job = Job(
+            model=task.model,
+            data=Source(name="given"),
+            workers=PARTITIONS,
+            seed=seed,
+            **named,  # type: ignore[arg-type]
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            place, rows = f"{folder}/run", TestRows(*task.test)
+            outcome = train(
+                job, data, test=rows, folder=place, sinks=(events.append,), engine=engine
+            )
+        ended = [e for e in events if isinstance(e, PhaseEnded)][-1]
+        is_shuffled = any("redistributed" in e.text for e in events if isinstance(e, Warned))
+        return 100 * outcome.metrics["error"], is_shuffled, set(ended.passes.values())
+
+    print("| recipe | any order, error % | sorted, error % | difference | redistributed | passes |")
+    for recipe in recipes:
+        (plain, _, _), (apart, is_shuffled, passes) = (error(recipe, order) for order in orders)
+        told = f"{'yes' if is_shuffled else 'no'} | {sorted(passes)}"
+        print(
+            f"| {recipe} | {plain:.2f} | {apart:.2f} | {apart - plain:+.2f} | {told} |", flush=True
+        )
+    spark.stop()
+
+
 def show(cells: dict[tuple[str, str, int, int], float], seeds: int) -> None:
     """Prints the medians, and the paired differences from the plain loop with their interval."""
     names = sorted({name for name, *_ in cells})
@@ -207,7 +257,11 @@ def main() -> None:
     reader.add_argument("--recipes", default=",".join([DEFAULT, *RECIPES]))
     reader.add_argument("--jobs", type=int, default=2)
     reader.add_argument("--out", type=Path, help="cells in this file are not measured again")
+    reader.add_argument("--sorted", action="store_true")
     asked: Any = reader.parse_args()
+    if asked.sorted:
+        named = [r for r in asked.recipes.split(",") if r not in AS_PUBLISHED]
+        return show_sorted(named)
     todo = [
         (name, recipe, int(workers), seed)
         for seed in range(asked.seeds)
