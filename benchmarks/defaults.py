@@ -2,17 +2,23 @@
 
 Usage: python benchmarks/defaults.py [--small] [--workers 3,7,16] [--seeds 5]
     [--data mnist,images,table] [--recipes averaging,diloco] [--jobs 2] [--out FILE.json]
+    [--sorted]
 
 Plain is a loop of torch alone: the same module, loss, optimizer, rate, schedule, batch and epochs.
 All others are `photinus.Job`s in the simulator, with nothing set but model, workers and recipe; the
 first row names no recipe either. "averaging alone" is the recipe without its start by gradients. A
 difference is paired by the seed.
+
+With `--sorted`, instead: three workers on a real local Spark, one seed, the same rows once in any
+order and once sorted by label, so that each partition holds other labels, with `shuffle="auto"`;
+the last column is with `shuffle=False`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
@@ -25,8 +31,11 @@ import numpy as np
 import torch
 from machine import begin
 
+from photinus.core.events import Event, PhaseEnded, Warned
 from photinus.data import mnist
 from photinus.engine.base import ArrayData
+from photinus.engine.spark.engine import FrameData, SparkEngine, frame_of
+from photinus.engine.spark.session import spark_session
 from photinus.models.module import ModuleStage
 from photinus.run.data import TestRows
 from photinus.run.job import Job, Source
@@ -123,6 +132,8 @@ def norms(rows: int, tested: int) -> Task:
 TASKS = {"images": (images, 30_000), "mnist": (digits, 20_000), "table": (table, 24_000)}
 TASKS["norms"] = (norms, 24_000)
 TASKS["small"] = (table, 2_000)
+SORTED_ROWS, PARTITIONS = 12_000, 3
+"""In 750 steps: fewer than 400 all agree on gradients, and sorted rows are left alone."""
 
 
 def plain(task: Task, seed: int) -> float:
@@ -149,19 +160,18 @@ def plain(task: Task, seed: int) -> float:
     return 100 * float(np.mean(found != task.test[1]))
 
 
+def job_of(task: Task, recipe: str, workers: int, seed: int, **parts: Any) -> Job:
+    """Returns a job with nothing set but its model, its workers, its recipe and these parts."""
+    name = recipe.removesuffix(" alone")
+    start = {"gradients_until": 0.0} if recipe.endswith(" alone") else {}
+    if recipe != DEFAULT:
+        parts["strategy"] = RECIPES[name].build(**start)
+    return Job(model=task.model, data=Source(name="given"), workers=workers, seed=seed, **parts)
+
+
 def trained(task: Task, recipe: str, workers: int, seed: int) -> float:
     """Returns the test error (%) of a job."""
-    name = recipe.removesuffix(" alone")
-    parts = {"gradients_until": 0.0} if recipe.endswith(" alone") else {}
-    named = {} if recipe == DEFAULT else {"strategy": RECIPES[name].build(**parts)}
-    job = Job(
-        model=task.model,
-        data=Source(name="given"),
-        workers=workers,
-        seed=seed,
-        engine="simulate",
-        **named,  # type: ignore[arg-type]
-    )
+    job = job_of(task, recipe, workers, seed, engine="simulate")
     with tempfile.TemporaryDirectory() as folder:
         rows = TestRows(*task.test)
         outcome = train(job, ArrayData(*task.train), test=rows, folder=f"{folder}/run")
@@ -175,6 +185,39 @@ def measured(of: tuple[str, str, int, int]) -> tuple[tuple[str, str, int, int], 
     make, rows = TASKS[name]
     task = make(rows, 10_000)
     return of, plain(task, seed) if recipe == "plain" else trained(task, recipe, workers, seed)
+
+
+def show_sorted(recipes: list[str], seed: int = 0) -> None:
+    """Prints the test error of each recipe on rows in any order, and sorted by label."""
+    here = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(here)  # the tasks import the network from here
+    engine = SparkEngine(spark := spark_session(PARTITIONS, name="defaults"))
+    task = table(SORTED_ROWS, 10_000)
+    features, labels = task.train
+    orders = np.arange(SORTED_ROWS), np.argsort(labels, kind="stable")
+
+    def error(recipe: str, order: np.ndarray, shuffle: str | bool = "auto") -> tuple[float, bool]:
+        events: list[Event] = []
+        parts = [(features[n], labels[n]) for n in np.array_split(order, PARTITIONS)]
+        data = FrameData(frame=frame_of(spark, parts), features="features", label="label")
+        job = job_of(task, recipe, PARTITIONS, seed, shuffle=shuffle)
+        with tempfile.TemporaryDirectory() as folder:
+            rows, sinks = TestRows(*task.test), (events.append,)
+            place = f"{folder}/run"
+            outcome = train(job, data, test=rows, folder=place, sinks=sinks, engine=engine)
+        ended = [e for e in events if isinstance(e, PhaseEnded)][-1]
+        assert set(ended.passes.values()) == {task.model.epochs}, ended.passes
+        is_shuffled = any("redistributed" in e.text for e in events if isinstance(e, Warned))
+        return 100 * outcome.metrics["error"], is_shuffled
+
+    print("recipe | any order, error % | sorted | difference | redistributed | sorted, left so")
+    print("--- | --- | --- | --- | --- | ---")
+    for recipe in recipes:
+        (plain, _), (apart, is_shuffled) = (error(recipe, order) for order in orders)
+        left, _ = error(recipe, orders[1], shuffle=False)
+        told = f"{apart - plain:+.2f} | {'yes' if is_shuffled else 'no'}"
+        print(f"{recipe} | {plain:.2f} | {apart:.2f} | {told} | {left:.2f}", flush=True)
+    spark.stop()
 
 
 def show(cells: dict[tuple[str, str, int, int], float], seeds: int) -> None:
@@ -207,7 +250,11 @@ def main() -> None:
     reader.add_argument("--recipes", default=",".join([DEFAULT, *RECIPES]))
     reader.add_argument("--jobs", type=int, default=2)
     reader.add_argument("--out", type=Path, help="cells in this file are not measured again")
+    reader.add_argument("--sorted", action="store_true")
     asked: Any = reader.parse_args()
+    if asked.sorted:
+        named = [r for r in asked.recipes.split(",") if r not in AS_PUBLISHED]
+        return show_sorted(named)
     todo = [
         (name, recipe, int(workers), seed)
         for seed in range(asked.seeds)

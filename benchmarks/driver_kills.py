@@ -11,17 +11,21 @@ process that has PyTorch loaded; all else is as always.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from machine import begin
@@ -58,19 +62,29 @@ class Forked:
 
     def __init__(self, pipe: int) -> None:
         order, given = os.pipe()
+        self._files, files = socket.socketpair()
         self.pid, self.returncode = os.fork(), None
         if not self.pid:
             os.close(given)
             os.close(pipe)
+            self._files.close()
             os.setpgid(0, 0)
             os.dup2(order, 0)
             sys.stdin = open(0)  # noqa: SIM115 - for as long as the process lives
             try:
+                _take_files(files)
                 os._exit(worker_main.main())
             except BaseException:
                 os._exit(1)
         os.close(order)
+        files.close()
         self.stdin = open(given, "wb")  # noqa: SIM115 - the engine closes it
+
+    def begin(self, files: Sequence[int]) -> Forked:
+        """Hands over files that were opened after the fork, as `pass_fds` does."""
+        with self._files as line:
+            socket.send_fds(line, [json.dumps(files).encode()], files)
+        return self
 
     def poll(self) -> int | None:
         """Returns how it ended, if it has."""
@@ -89,8 +103,18 @@ class Forked:
         return self.returncode
 
     def kill(self) -> None:
-        """Ends it."""
-        os.kill(self.pid, signal.SIGKILL)
+        """Ends it, if it has not ended."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def _take_files(line: socket.socket) -> None:
+    """Takes files over, each under its sender's number."""
+    with line:
+        said, files, *_ = socket.recv_fds(line, 1024, 8)
+    kept = [fcntl.fcntl(file, fcntl.F_DUPFD, 200) for file in files]  # out of the numbers' way
+    for file, number in zip(kept, json.loads(said), strict=True):
+        os.dup2(file, number)
 
 
 class Hasty(Engine):
@@ -142,7 +166,11 @@ def live(folder: Path, name: str, pipe: int) -> None:
     if name == "local":
         waiting = [Forked(pipe) for _ in range(WORKERS)]
         plain = subprocess.Popen
-        local.subprocess.Popen = lambda *a, **k: waiting.pop() if waiting else plain(*a, **k)
+
+        def start(*words: Any, **parts: Any) -> Any:
+            return waiting.pop().begin(parts["pass_fds"]) if waiting else plain(*words, **parts)
+
+        local.subprocess.Popen = start
         engine = Hasty(LocalEngine())
     if (folder / "job.json").exists():
         resume(folder, data(), sinks=(tell,), engine=engine)

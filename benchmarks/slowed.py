@@ -4,8 +4,10 @@
 
 Every worker's process is held to a share of a core by the system (a quota of its control group),
 so that nobody can use what the slow one leaves. What each makes alone is measured first; 100 % is
-three fast ones and the slow one, none waiting for another. Needs root and the cpu controller of
-cgroups v1; leaves no group behind.
+three fast ones and the slow one, none waiting for another. Speeds are those of `share="fastest"`,
+where a way knows it; the last column is of `share="rows"`, the default: for how much of the time
+the three fast ones wait, in rounds or done with their rows. All begin without a part by gradients.
+Needs root and the cpu controller of cgroups v1; leaves no group behind.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from __future__ import annotations
 import argparse
 import secrets
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from machine import begin, cannot
 from pyspark.sql import SparkSession
 
 from photinus.core.clock import Seconds, Steps
-from photinus.core.events import Event, RoundClosed, WorkerJoined
+from photinus.core.events import Event, PhaseStarted, RoundClosed, WorkerJoined, WorkerReport
 from photinus.data import mnist
 from photinus.engine.base import ArrayData, Assignment
 from photinus.engine.spark.engine import FrameData, SparkEngine, frame_of
@@ -39,12 +40,12 @@ PERIOD_MICROSECONDS = 20_000
 """Short, so that a step of some milliseconds is not chopped unevenly."""
 WORKERS, SLOWED, ROWS, WARM_SECONDS = 4, 4.0, 12_000, 3.0
 WAYS: Mapping[str, Agreement] = {
-    "rounds of 1 second": averaging(every=Seconds(1.0)),
-    "rounds of 50 steps, quorum of 3": averaging(every=Steps(50), quorum=3),
-    "downpour": downpour(),
-    "publish": publish(),
-    "gossip": gossip(),
-    "rounds of 50 steps": averaging(every=Steps(50)),
+    "rounds of 1 second": averaging(every=Seconds(1.0), gradients_until=0),
+    "rounds of 50 steps, quorum of 3": averaging(every=Steps(50), quorum=3, gradients_until=0),
+    "downpour": downpour(gradients_until=0),
+    "publish": publish(gradients_until=0),
+    "gossip": gossip(gradients_until=0),
+    "rounds of 50 steps": averaging(every=Steps(50), gradients_until=0),
     "every step": all_reduce(codec="bf16"),
 }
 
@@ -93,22 +94,39 @@ class Watch:
     shares: Shares
     first_slot: int
     rounds: list[tuple[float, int]] = field(default_factory=list)
+    reports: dict[int, WorkerReport] = field(default_factory=dict)
+    """Slot -> what it said of itself last."""
+    began: float = 0.0
 
     def __call__(self, event: Event) -> None:
         """Takes in one event."""
         if isinstance(event, WorkerJoined):
             self.shares.take(event.slot + self.first_slot, event.pid)
+        if isinstance(event, PhaseStarted):
+            self.began = monotonic()
         if isinstance(event, RoundClosed):
             self.rounds.append((monotonic(), event.examples))
+        if isinstance(event, WorkerReport):
+            self.reports[event.slot] = event
 
-    def speed(self, seconds: float) -> float:
-        """Returns examples a second, from the end of the warm-up on for so many seconds."""
+    def speed(self, seconds: float) -> float | None:
+        """Returns examples a second, for so long from the end of the warm-up; None if too short."""
         began = self.rounds[0][0] + WARM_SECONDS
         seen = [r for r in self.rounds if began <= r[0] <= began + seconds]
-        if len(seen) < 2:
-            sys.exit(f"too few rounds within {seconds:g} s: give --seconds more")
+        if len(seen) < 2 or self.rounds[-1][0] < began + seconds / 2:
+            return None
         (first, before), (last, after) = seen[0], seen[-1]
         return (after - before) / (last - first)
+
+    def wait(self) -> float:
+        """Returns for which share of the time the fast ones waited, each with a part of the rows.
+
+        A worker's work takes its examples times the seconds that each took it; the rest is wait.
+        """
+        seconds, examples = self.rounds[-1][0] - self.began, self.rounds[-1][1] / WORKERS
+        fast = [self.reports[slot] for slot in range(WORKERS - 1)]
+        busy = [examples * told.compute_seconds / told.examples for told in fast]
+        return 1.0 - sum(busy) / len(busy) / seconds
 
 
 @dataclass
@@ -118,8 +136,8 @@ class Bench:
     spark: SparkSession
     shares: Shares
 
-    def speed(self, agreement: Agreement, examples: float, seconds: float, slots: range) -> float:
-        """Trains for so many examples; returns how many a second were agreed on."""
+    def watched(self, agreement: Agreement, examples: float, slots: range, share: str) -> Watch:
+        """Trains for so many examples; returns what was seen."""
         images, workers = mnist.load(), len(slots)
         data = ArrayData(images.train_images[:ROWS], images.train_labels[:ROWS])
         model = DBN(
@@ -129,7 +147,7 @@ class Bench:
                 epochs=examples / ROWS, batch_size=100 * workers, dropout_hidden=(0.0, 0.0)
             ),
         )
-        job = Job(model=model, workers=workers, strategy=agreement, share="fastest").resolved()
+        job = Job(model=model, workers=workers, strategy=agreement, share=share).resolved()
         program = job.program()
         frame = frame_of(self.spark, [data.part(program, slot) for slot in range(workers)])
         rows = FrameData(frame=frame, features="features", label="label", scale=1 / 255)
@@ -137,7 +155,22 @@ class Bench:
         run = secrets.token_bytes(16)
         SparkEngine(self.spark).run(Assignment(program=program, data=rows, run=run, emit=watch))
         self.shares.release()
-        return watch.speed(seconds)
+        return watch
+
+    def alone(self, slot: int, examples: float, seconds: float = 10.0) -> float:
+        """Returns how many examples a second a worker makes alone, in that slot's group.
+
+        Args:
+            slot: whose group.
+            examples: to begin with; four times as many again while that was too short.
+            seconds: of the window.
+        """
+        while True:
+            way = averaging(every=Seconds(1.0))
+            speed = self.watched(way, examples, range(slot, slot + 1), "rows").speed(seconds)
+            if speed is not None:
+                return speed
+            examples *= 4
 
 
 def main() -> None:
@@ -153,24 +186,26 @@ def main() -> None:
         sys.exit("a group gets at least a millisecond of each period: give --cores more")
     spark = spark_session(WORKERS, name="slowed")
     with Shares([a.cores] * (WORKERS - 1) + [a.cores / SLOWED]) as shares:
-        bench, alone, guess = Bench(spark, shares), averaging(every=Seconds(1.0)), 5_000 * a.cores
-        fast, slow = (
-            bench.speed(alone, share * guess * (WARM_SECONDS + 10), 10, range(slot, slot + 1))
-            for slot, share in ((0, 1.0), (WORKERS - 1, 1 / SLOWED))
-        )
+        bench, guess = Bench(spark, shares), 60_000 * a.cores
+        fast, slow = bench.alone(0, guess), bench.alone(WORKERS - 1, guess / SLOWED)
         whole = (WORKERS - 1) * fast + slow
         print(f"alone: {fast:,.0f} and {slow:,.0f} examples/s; all together {whole:,.0f}")
-        print("way | examples/s | of the summed speed\n--- | --- | ---", flush=True)
+        print("way | examples/s | of the summed speed | rows equally often: the fast ones wait")
+        print("--- | --- | --- | ---", flush=True)
         for name in a.ways:
-            agreement = WAYS[name]
+            agreement, began = WAYS[name], monotonic()
             # fixed shares go at the pace of the slow one
-            pace = WORKERS * slow if agreement.is_deterministic else whole
-            examples = pace * (WARM_SECONDS + a.seconds)
-            began = time.monotonic()
-            speed = bench.speed(agreement, examples, a.seconds, range(WORKERS))
-            taken = time.monotonic() - began
-            print(f"{name} | {speed:,.0f} | {speed / whole:.0%}", flush=True)
-            print(f"  ({taken:.0f} s)", file=sys.stderr)
+            examples = WORKERS * slow * (WARM_SECONDS + a.seconds)
+            fixed = bench.watched(agreement, examples, range(WORKERS), "rows")
+            free = fixed
+            if not agreement.is_deterministic:
+                examples = whole * (WARM_SECONDS + a.seconds)
+                free = bench.watched(agreement, examples, range(WORKERS), "fastest")
+            speed = free.speed(a.seconds)
+            if speed is None:
+                sys.exit(f"too few rounds within {a.seconds:g} s: give --seconds more")
+            print(f"{name} | {speed:,.0f} | {speed / whole:.0%} | {fixed.wait():.0%}", flush=True)
+            print(f"  ({monotonic() - began:.0f} s)", file=sys.stderr)
         spark.stop()
 
 

@@ -59,6 +59,13 @@ def test_a_change_of_members_is_told_once_to_all_who_are_there():
     assert again.note["here"]["peers"][1] == [1, 2, "at-1-2"]
 
 
+def test_grants_that_tell_who_is_there_leave_the_news_to_be_told():
+    """The first to get a seat is told of itself alone with it."""
+    said = Said()
+    said.company.here()
+    assert [f.slot for f in said.news()] == [0, 1, 2]
+
+
 def test_who_missed_the_news_hears_it_with_its_next_word():
     said = Said()
     edition = said.news()[0].note["here"]["edition"]

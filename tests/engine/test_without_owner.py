@@ -29,7 +29,11 @@ LOSSY = {"faults": Faults().lose(0.2).double(0.3), "resend_seconds": 0.1}
 @pytest.fixture
 def truth(monkeypatch):
     """What became of publications, counted where they are read."""
-    counts, hear, end = Counter(), Peers.hear, Peers.agreed
+    counts, hear, end, tell = Counter(), Peers.hear, Peers.agreed, Peers.publishes
+
+    def publishing(self, message):
+        counts["published"] += len(message.slots)
+        return tell(self, message)
 
     def hearing(self, frame):
         is_seated = self._seat.lease > 0
@@ -41,6 +45,7 @@ def truth(monkeypatch):
         counts["unread"] += sum(f.version == self._version for f in self._inbox)
         return end(self, message)
 
+    monkeypatch.setattr(Peers, "publishes", publishing)
     monkeypatch.setattr(Peers, "hear", hearing)
     monkeypatch.setattr(Peers, "agreed", agreeing)
     return counts
@@ -64,13 +69,37 @@ def test_after_every_exact_agreement_all_hold_the_same_bits(field, agreed, name,
 @pytest.mark.parametrize("name", WAYS)
 def test_every_publication_is_taken_once_or_counted_as_missing(field, truth, name):
     loses = {"faults": Faults().lose(0.2), "resend_seconds": 0.1}
-    played = field.play(WAYS[name], world=loses, epochs=4, share="fastest").run(until=200)
+    played = field.play(WAYS[name], world=loses, epochs=4).run(until=200)
     met = played.tape.of("PeersMet")
     missing = sum(e.missing for e in met)
     gone = played.simulation.lost_among_workers
     assert gone > 0
     assert all(e.published == e.taken + e.missing for e in met)
-    assert missing == gone + truth["unread"] + truth["late"] + truth["early"]
+    assert sum(e.published for e in met) == truth["published"]
+    assert missing == gone + truth["unread"] + truth["late"] + truth["early"] + _left(played)
+
+
+def _left(played):
+    """How many came to workers that were done with their rows."""
+    readers = [node.voice.peers for node in played.simulation.nodes.values()]
+    return sum(f.version == r._version for r in readers for f in r._inbox)
+
+
+@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("every", [3, 10])
+def test_workers_of_one_speed_end_together(field, monkeypatch, name, every):
+    """All know of each other before their first step: nobody meets alone, and waits."""
+    done, step = {}, Simulation._stepped
+
+    def stepped(self, node):
+        done[node.slot] = self.now
+        step(self, node)
+
+    monkeypatch.setattr(Simulation, "_stepped", stepped)
+    way = dataclasses.replace(WAYS[name], every=Steps(every), exact_every=every)
+    played = field.play(way, epochs=4).run(until=200)
+    assert {len(e.slots) for e in played.tape.of("RoundClosed")} == {4}
+    assert max(done.values()) - min(done.values()) < 0.01 * every
 
 
 @pytest.mark.parametrize("name", WAYS)

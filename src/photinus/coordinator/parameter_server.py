@@ -220,10 +220,10 @@ class ParameterServer:
         published = taken = missing = 0
         for origin, counts in told.items():
             for reader, sent in counts.get("sent", {}).items():
-                if int(reader) in told:
-                    read = told[int(reader)].get("taken", {}).get(lives[origin], 0)
-                    published, taken = published + int(sent), taken + int(read)
-                    missing += max(0, int(sent) - int(read))
+                # who has left took nothing in
+                read = told.get(int(reader), {}).get("taken", {}).get(lives[origin], 0)
+                published, taken = published + int(sent), taken + int(read)
+                missing += max(0, int(sent) - int(read))
         doubled = sum(int(counts.get("doubled", 0)) for counts in told.values())
         self._desk.emit(
             PeersMet(

@@ -23,7 +23,7 @@ class PeerDirectory:
         self._course = course
         self._members: frozenset[int] | None = None
         self._peers: list[list[Any]] = []
-        self._edition = 0
+        self._edition = self._announced = 0
         self._called = (-1, -1)
         self._told: dict[int, Frame] = {}
         """Slot -> what it told of its publications last."""
@@ -69,13 +69,13 @@ class PeerDirectory:
         course = self._course
         if not course.owner.policy.meets or not course.has_begun:
             return []
-        edition = self._edition
         self.here()
         is_new_call = self._called != self._point and self._is_due(is_wanted=is_wanted)
         if is_new_call:
             self._called = self._point
-        if edition == self._edition and not is_new_call:
+        if self._announced == self._edition and not is_new_call:
             return []
+        self._announced = self._edition
         return [self._to(course.fence.seats[slot]) for slot in sorted(course.fence.members)]
 
     def _is_due(self, *, is_wanted: bool) -> bool:

@@ -140,7 +140,8 @@ class RoundClosed(Event):
 class PeersMet(Event):
     """Workers without an owner agreed exactly: what became of their publications since.
 
-    Counted for each reader. What is missing, lost or not yet read, is in the agreed point.
+    Counted for each reader. What is missing (lost, not yet read, or for a worker that has left) is
+    in the agreed point.
     """
 
     phase: int
