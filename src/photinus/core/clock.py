@@ -52,6 +52,8 @@ class Trigger:
     Example:
         >>> (Steps(50) | Seconds(2.0)).fires(Clock(steps=3, seconds=2.1), Clock())
         True
+        >>> Seconds(2.0) | Steps(50)
+        Steps(50) | Seconds(2.0)
     """
 
     steps: int | None = None
@@ -83,6 +85,10 @@ class Trigger:
     def __str__(self) -> str:
         named = [(f.name, getattr(self, f.name)) for f in fields(self)]
         return " or ".join(f"{value:g} {name}" for name, value in named if value is not None)
+
+    def __repr__(self) -> str:
+        named = [(f.name.capitalize(), getattr(self, f.name)) for f in fields(self)]
+        return " | ".join(f"{name}({value})" for name, value in named if value is not None)
 
     @property
     def is_deterministic(self) -> bool:

@@ -112,7 +112,7 @@ class Agreement:
     }
 
     def __post_init__(self) -> None:
-        validate(self)
+        validate(self, of=self.recipe)
         if self.fragments or self.is_immediate:  # refuses now what does not go together
             self.strategy()
             self.policy()
