@@ -92,7 +92,7 @@ WRONG = [
     ({"per_step_until": 0.5}, "unknown part of averaging; got 'per_step_until'"),
     ({"recipe": "all_reduce", "gradients_until": 1}, "unknown part of all_reduce; got 'gradients"),
     ({"recipe": "full_gradient", "outer": "adam"}, "unknown part of full_gradient; got 'outer'"),
-    ({"merge": "nova", "release": "immediate"}, "merge of averaging is a part of rounds; got release='imm"),
+    ({"merge": "nova", "release": "immediate"}, "merge of averaging is a part of rounds; got"),
     ({"every": {}}, "a trigger needs a limit; got none; name one, as Steps(10)"),
     ({"gradients_until": 2}, "gradients_until of averaging must be a number from 0 to 1, or"),
     ({"quorum": 2, "release": "immediate"}, "quorum and fragments are parts of rounds"),

@@ -112,25 +112,45 @@ class Trigger:
 
 
 def Steps(n: int) -> Trigger:  # noqa: N802 - reads as the unit that it is
-    """Fires every `n` mini-batches of a worker."""
+    """Fires every `n` mini-batches of a worker.
+
+    Args:
+        n: a whole number of at least 1.
+    """
     return Trigger(steps=n)
 
 
 def Seconds(t: float) -> Trigger:  # noqa: N802 - reads as the unit that it is
-    """Fires every `t` seconds of a worker's work; waits for others do not count."""
+    """Fires every `t` seconds of a worker's work; waits for others do not count.
+
+    Args:
+        t: seconds, above 0.
+    """
     return Trigger(seconds=t)
 
 
 def Examples(n: int) -> Trigger:  # noqa: N802 - reads as the unit that it is
-    """Fires every `n` examples of a worker."""
+    """Fires every `n` examples of a worker.
+
+    Args:
+        n: a whole number of at least 1.
+    """
     return Trigger(examples=n)
 
 
 def Epochs(n: float) -> Trigger:  # noqa: N802 - reads as the unit that it is
-    """Fires every `n` passes of a worker over its own rows."""
+    """Fires every `n` passes of a worker over its own rows.
+
+    Args:
+        n: a number above 0.
+    """
     return Trigger(epochs=n)
 
 
 def Partitions(n: float) -> Trigger:  # noqa: N802 - reads as the unit that it is
-    """Fires every `n` passes of a worker over its partition: it has one, so these are epochs."""
+    """Fires every `n` passes of a worker over its partition: it has one, so these are epochs.
+
+    Args:
+        n: a number above 0.
+    """
     return Epochs(n)

@@ -65,10 +65,15 @@ class Pretraining:
     batch_size: int = 100
     """Examples of one step of all workers together."""
     lr: Schedule = _FALLING
+    """Learning rate; by default .1 until 70 % of the phase, then falling to .005."""
     momentum: Schedule = _RISING
+    """By default .5 in the first quarter of the phase, then .9."""
     weight_decay: float = 2e-4
+    """Of the weights, not of the biases."""
     cd_steps: int = 1
+    """Gibbs steps of contrastive divergence."""
     persistent: bool = False
+    """The Gibbs chains go on from step to step (persistent contrastive divergence)."""
     reads: str = "means"
     """What the next layer reads of the one below: "means", or "samples" drawn anew each time."""
     visible: str = "bernoulli"
@@ -98,6 +103,7 @@ class FineTuning:
     }
 
     epochs: float = 60.0
+    """Passes over the rows."""
     batch_size: int = 250
     """Examples of one step of all workers together."""
     optimizer: str = "adam"
@@ -105,7 +111,9 @@ class FineTuning:
     lr: Schedule | None = None
     """Left out: the optimizer's usual rate, after a rise of 1 % falling to 0 by a cosine."""
     weight_decay: float = 0.0
+    """The optimizer's own; 0 for none."""
     dropout_input: float = 0.2
+    """The share of the inputs that is left out in each step."""
     dropout_hidden: tuple[float, ...] = (0.2, 0.2, 0.3)
     """One a hidden layer; in a deeper network the last one repeats."""
     loss: str = "cross_entropy"
@@ -247,6 +255,7 @@ class DBN:
     }
 
     inputs: int = 784
+    """Numbers in one row."""
     hidden: tuple[int, ...] = (500, 500, 2000)
     """Any depth."""
     classes: int = 10
@@ -254,7 +263,9 @@ class DBN:
     output: str = "classes"
     """"reconstruction": the last phase trains the stack unrolled into a deep autoencoder."""
     pretraining: Pretraining = field(default_factory=Pretraining)
+    """How each layer is trained, as an RBM."""
     fine_tuning: FineTuning = field(default_factory=FineTuning)
+    """How the whole network is trained after it."""
     precision: str = "auto"
     """"float32" by the faster library, "bfloat16", or "auto": bfloat16 where it is 1.5 times
     faster. A name of `products.PRODUCTS` is taken as it is."""

@@ -288,12 +288,15 @@ class ModuleStage(Stage):
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """The factory's keyword arguments, plain values."""
     name: str = "train"
+    """Of the phase."""
     epochs: float = 1.0
+    """Passes over the rows."""
     batch_size: int = USUAL_BATCH
     """Examples of one step of all workers together."""
     loss: str = "cross_entropy"
     """One of `LOSSES`, or "package.module:function"."""
     label_smoothing: float = 0.0
+    """Of cross_entropy: the share of a label that is given to all classes alike."""
     precision: str = "float32"
     """"bfloat16": products and convolutions in it, by torch's autocast; parameters, gradients and
     the loss stay as they are. "auto": where that is 1.5 times as fast, as `example` measures."""

@@ -27,7 +27,12 @@ __all__ = ["TestRows", "check_fit", "check_test", "limited", "read_test", "read_
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TestRows:
-    """Rows that are only measured on: float features [n, ...] and labels [n]."""
+    """Rows that are only measured on.
+
+    Args:
+        features: floats [n, ...], scaled as those that are trained on.
+        labels: a number for each row [n].
+    """
 
     __test__ = False  # no test case, whatever its name makes pytest think
 

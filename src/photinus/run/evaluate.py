@@ -192,6 +192,10 @@ def measured(
 def measure(trained: Trained, test: TestRows) -> tuple[dict[str, float], dict[str, Any]]:
     """Returns error and loss on test rows, with the error's 95 % interval and the confusion.
 
+    Args:
+        trained: as `load_trained` returns it.
+        test: the rows.
+
     Raises:
         DataError: a label is one that the model does not know.
     """
