@@ -35,7 +35,7 @@ from photinus.models.losses import CLASSES, LOSSES
 from photinus.models.mlp import MLP, Dense
 from photinus.models.products import PRECISIONS, PRODUCTS, resolve
 from photinus.models.rbm import RBM, Divergence, first_parameters, rbm_layout
-from photinus.models.schedules import SCHEDULE, Schedule
+from photinus.models.schedules import SCHEDULE, Schedule, as_schedule, keep_schedules
 
 __all__ = ["DBN", "FineTuneStage", "FineTuning", "Pretraining", "RBMStage"]
 
@@ -64,9 +64,9 @@ class Pretraining:
     """A layer; 0 leaves pre-training out."""
     batch_size: int = 100
     """Examples of one step of all workers together."""
-    lr: Schedule = _FALLING
+    lr: Schedule | float = _FALLING
     """Learning rate; by default .1 until 70 % of the phase, then falling to .005."""
-    momentum: Schedule = _RISING
+    momentum: Schedule | float = _RISING
     """By default .5 in the first quarter of the phase, then .9."""
     weight_decay: float = 2e-4
     """Of the weights, not of the biases."""
@@ -82,6 +82,7 @@ class Pretraining:
     """Of the first weights, drawn from a normal distribution."""
 
     def __post_init__(self) -> None:
+        keep_schedules(self, "lr", "momentum")
         validate(self)
 
 
@@ -108,7 +109,7 @@ class FineTuning:
     """Examples of one step of all workers together."""
     optimizer: str = "adam"
     """One of torch's by name in lower case, or "package.module:Class"."""
-    lr: Schedule | None = None
+    lr: Schedule | float | None = None
     """Left out: the optimizer's usual rate, after a rise of 1 % falling to 0 by a cosine."""
     weight_decay: float = 0.0
     """The optimizer's own; 0 for none."""
@@ -122,6 +123,7 @@ class FineTuning:
     """Of cross_entropy."""
 
     def __post_init__(self) -> None:
+        keep_schedules(self, "lr")
         validate(self)
         # found here, not when the layers under it have been trained
         if ":" not in self.loss and self.loss not in LOSSES:
@@ -132,7 +134,8 @@ class FineTuning:
 
     def rate(self) -> Schedule:
         """Returns the learning rate over progress."""
-        return self.lr or Schedule.cosine(usual_rate(self.optimizer, {}), warm_up=0.01)
+        lr: Schedule | None = as_schedule(self.lr)
+        return lr or Schedule.cosine(usual_rate(self.optimizer, {}), warm_up=0.01)
 
     @property
     def is_of_classes(self) -> bool:
@@ -189,7 +192,7 @@ class RBMStage(Stage):
     def inner(self, layout: Layout) -> Momentum:
         """Returns descent with momentum."""
         s = self.settings
-        return Momentum(layout, s.lr, s.momentum, s.weight_decay)
+        return Momentum(layout, as_schedule(s.lr), as_schedule(s.momentum), s.weight_decay)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,14 @@ from photinus.models.base import Batch, Model, Stage
 from photinus.models.fastest import MEMORIES, PRECISIONS, fastest, laid_out
 from photinus.models.inner import OPTIMIZERS, Inner, TorchInner, preload, usual_rate
 from photinus.models.losses import LOSSES, count_errors, loss_named, target_for
-from photinus.models.schedules import LR_SCALES, SCHEDULE, Schedule, follow_batch
+from photinus.models.schedules import (
+    LR_SCALES,
+    SCHEDULE,
+    Schedule,
+    as_schedule,
+    follow_batch,
+    keep_schedules,
+)
 from photinus.models.tensors import tensor_of
 
 __all__ = ["USUAL_BATCH", "Learning", "ModuleModel", "ModuleStage"]
@@ -317,7 +324,7 @@ class ModuleStage(Stage):
     """One of torch's by name in lower case, or "package.module:Class"."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The optimizer's keyword arguments, plain values."""
-    lr: Schedule | None = None
+    lr: Schedule | float | None = None
     """Left out: the optimizer's usual rate, falling to 0 by a cosine."""
     lr_scale: str = "none"
     """Where batch_size is not 32: "linear" multiplies lr by batch_size/32, "sqrt" by its root."""
@@ -327,6 +334,7 @@ class ModuleStage(Stage):
     """Show the optimizer each tensor in its shape: for those that are not elementwise."""
 
     def __post_init__(self) -> None:
+        keep_schedules(self, "lr")
         validate(self)
         if ":" not in self.loss and self.loss not in LOSSES:
             raise unknown_name("loss", self.loss, LOSSES)
@@ -336,7 +344,7 @@ class ModuleStage(Stage):
 
     def rate(self) -> Schedule:
         """Returns the learning rate over progress."""
-        lr = self.lr
+        lr: Schedule | None = as_schedule(self.lr)
         if lr is None and "lr" in self.settings:
             lr = Schedule.constant(float(self.settings["lr"]))
         lr = lr or Schedule.cosine(usual_rate(self.optimizer, self.settings))
