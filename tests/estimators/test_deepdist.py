@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from photinus.core.errors import NotReadyError, RunFailedError, UsageError
-from photinus.estimators.deepdist import AdaGrad, DeepDist
+from photinus.estimators.deepdist import DeepDist, Stepper
 from photinus.report.ledger import audit
+from photinus.strategies.outer import Adagrad
 
 PARTITIONS, ROWS = 6, 60
 DATA = np.random.default_rng(0).normal(size=(ROWS, 3))
@@ -207,7 +208,7 @@ def test_data_must_be_an_rdd_or_a_dataframe_of_a_classic_session():
 
 
 def test_adagrad_is_the_formula():
-    adagrad, sums = AdaGrad(lr=0.3, eps=1e-6), np.zeros((2, 3))
+    adagrad, sums = Stepper(Adagrad(lr=0.3, eps=1e-6)), np.zeros((2, 3))
     for seed in range(4):
         g = np.random.default_rng(seed).normal(size=(2, 3))
         sums += g * g

@@ -5,6 +5,7 @@ import inspect
 import itertools
 import re
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -50,3 +51,46 @@ def test_a_public_callable_names_and_types_all_that_it_takes(name):
 def test_a_public_callable_explains_every_parameter(name):
     item = getattr(photinus, name)
     assert set(inspect.signature(item).parameters) - documented(item) == set()
+
+
+ROOT = Path(__file__).parents[2]
+NETWORKS = "photinus.models.cnn"
+"""Its factories are public by their names, as job files have them."""
+
+
+def code_of(path: Path) -> list[str]:
+    text = path.read_text()
+    if path.suffix == ".py":
+        return [text]
+    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def modules_imported(code: str) -> set[str]:
+    tree = ast.walk(ast.parse(code))
+    return {
+        name
+        for node in tree
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+
+
+TAUGHT = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.py")]
+
+
+@pytest.mark.parametrize("path", TAUGHT, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_examples_and_docs_import_public_names_only(path):
+    imported = {name for code in code_of(path) for name in modules_imported(code)}
+    assert {name for name in imported if name.startswith("photinus.")} <= {NETWORKS}
+
+
+def test_names_for_tools_are_the_names_that_are_imported():
+    tree = ast.parse(Path(photinus.__file__).read_text())
+    (guarded,) = (node for node in tree.body if isinstance(node, ast.If))
+    typed = {alias.name for line in guarded.body for alias in line.names}
+    assert typed == set(photinus.__all__)

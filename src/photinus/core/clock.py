@@ -20,9 +20,13 @@ class Clock(NamedTuple):
     """
 
     steps: int = 0
+    """Mini-batches in this phase."""
     examples: int = 0
+    """Rows in this phase."""
     epochs: float = 0.0
+    """Passes over the worker's own rows."""
     seconds: float = 0.0
+    """Of work; waits for others do not count."""
     closing: bool = False
     """True once the phase is over: what was not sent yet is due now (the drain)."""
     progress: float = 0.0
@@ -57,9 +61,13 @@ class Trigger:
     """
 
     steps: int | None = None
+    """Mini-batches of a worker."""
     seconds: float | None = None
+    """Of a worker's work."""
     examples: int | None = None
+    """Of a worker."""
     epochs: float | None = None
+    """Passes of a worker over its own rows."""
 
     LIMITS = {  # noqa: RUF012 - dataclass slots: a plain class attribute, never written
         "steps": Limit.optional(whole(1)),
