@@ -181,3 +181,11 @@ def test_a_start_is_a_share_or_auto(until):
 def test_a_part_of_another_kind_is_named(parts, said):
     with pytest.raises(UsageError, match=said):
         RECIPES["averaging"].build(**parts)
+
+
+@pytest.mark.parametrize("steps", [1, 30, 200])
+def test_rounds_by_fragments_are_never_shorter_than_their_delay(steps):
+    few = Setting(workers=8, steps=steps)
+    for flowing in (recipes.streaming(), recipes.streaming(delay=3, fragments=5)):
+        settled, _ = flowing.settled(few)
+        assert settled.strategy().gap.steps > flowing.delay

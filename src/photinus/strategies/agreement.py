@@ -295,7 +295,8 @@ class Agreement:
             return self, []
         every, warnings = self.every, []
         if "every" in self.usual:
-            every, warning = shortened(self.every, setting)
+            least = self.fragments * self.delay + 1  # a fragment arrives before the next one goes
+            every, warning = shortened(self.every, setting, least)
             warnings += [f"{self.recipe}: {warning}"] if warning else []
         outer, codec = self.outer, self.codec
         if setting.workers == 1 and {"outer", "codec"} <= self.usual:  # plain training
