@@ -79,9 +79,9 @@ def test_rows_that_were_handed_over_must_be_again(small):
 
 
 def test_rows_that_are_no_rows_are_told(small):
-    with pytest.raises(UsageError, match="must be an ArrayData or a FrameData; got tuple"):
+    with pytest.raises(UsageError, match="must be a DataFrame of Spark, arrays or a path of"):
         limited((small.features, small.labels), 3)
-    with pytest.raises(UsageError, match="rows to measure on must be a TestRows; got tuple"):
+    with pytest.raises(UsageError, match="rows to measure on must be arrays; got tuple"):
         check_test((small.features, small.labels), 3)
     with pytest.raises(UsageError, match="labels must be a NumPy array; got list"):
         ArrayData(small.features, small.labels.tolist())

@@ -22,7 +22,16 @@ from photinus.models.tensors import wrong_width
 from photinus.run.job import Job, Source, classes_of
 from photinus.transport.places import check_reached
 
-__all__ = ["TestRows", "check_fit", "check_test", "limited", "read_test", "read_train"]
+__all__ = [
+    "TestRows",
+    "check_fit",
+    "check_test",
+    "handed",
+    "handed_test",
+    "limited",
+    "read_test",
+    "read_train",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,6 +99,33 @@ def read_test(source: Source) -> TestRows | None:
     return TestRows(scaled(features, source.scale), labels)
 
 
+def handed(data: Any, job: Job) -> Any:  # noqa: ANN401 - whatever a user gives
+    """Returns rows that were handed over as engines take them; what is no rows comes back as it is.
+
+    Args:
+        data: a Spark DataFrame, `features` or `(features, labels)` as NumPy arrays, the path of
+            Parquet files, an ArrayData or a FrameData.
+        job: whose source says which columns are read, how they are scaled, and how many classes.
+    """
+    source, checks = job.data, RowChecks(classes=job.data.classes)
+    if isinstance(data, (str, Path)):
+        return read_train(replace(job, data=replace(source, name="parquet", path=str(data))))
+    if isinstance(data, np.ndarray):
+        return ArrayData(data, None, source.scale, checks)
+    if isinstance(data, tuple) and len(data) == 2:
+        return ArrayData(*data, source.scale, checks)
+    return _frame_data(data, source) if hasattr(data, "sparkSession") else data
+
+
+def handed_test(test: Any, source: Source) -> Any:  # noqa: ANN401 - whatever a user gives
+    """Returns `(features, labels)` as rows to measure on, and anything else as it is."""
+    if not isinstance(test, tuple) or len(test) != 2:
+        return test
+    features, labels = test
+    is_array = isinstance(features, np.ndarray)
+    return TestRows(scaled(features.copy(), source.scale) if is_array else features, labels)
+
+
 def limited(data: Any, classes: int | None) -> Any:  # noqa: ANN401 - as of `read_train`
     """Returns rows to train on whose labels must be 0..classes-1, whatever else they must be.
 
@@ -99,7 +135,8 @@ def limited(data: Any, classes: int | None) -> Any:  # noqa: ANN401 - as of `rea
         UsageError: they are no rows.
     """
     if not hasattr(data, "checks"):
-        wrong, do = "rows to train on must be an ArrayData or a FrameData", "wrap them in one"
+        wrong = "rows to train on must be a DataFrame of Spark, arrays or a path of Parquet files"
+        do = "hand over df, (features, labels) as NumPy arrays, or a path"
         raise UsageError(wrong, got=type(data).__name__, do=do)
     known = data.checks.classes
     if classes is None or (known is not None and known <= classes):
@@ -115,7 +152,10 @@ def check_test(rows: TestRows, classes: int | None) -> None:
         DataError: a label is none of 0..classes-1, or a number is not finite.
     """
     if not isinstance(rows, TestRows):
-        wrong, do = "rows to measure on must be a TestRows", "wrap them in one"
+        wrong, do = (
+            "rows to measure on must be arrays",
+            "hand over (features, labels) or a TestRows",
+        )
         raise UsageError(wrong, got=type(rows).__name__, do=do)
     if rows.labels is None:
         raise UsageError("rows to measure on need labels", do="TestRows(features, labels)")
@@ -172,7 +212,6 @@ def _cifar_frame(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameData
 
 def _frame(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameData
     from photinus.engine.session import spark_session
-    from photinus.engine.spark import FrameData
 
     spark = spark_session(job.workers)
     try:
@@ -182,6 +221,12 @@ def _frame(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameData
         causes = [line for line in lines if line.startswith("Caused by:")]
         reason = (causes[-1:] or lines[:1] or [type(error).__name__])[0]
         raise DataError(f"{source.path} cannot be read as Parquet", got=reason) from error
+    return _frame_data(frame, source)
+
+
+def _frame_data(frame: Any, source: Source) -> Any:  # noqa: ANN401 - a DataFrame -> FrameData
+    from photinus.engine.spark import FrameData
+
     names = list(source.features)
     return FrameData(
         frame=frame,

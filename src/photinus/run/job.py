@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from photinus.checkpoint.files import is_plain
 from photinus.core.errors import UsageError, message
 from photinus.core.settings import (
@@ -91,6 +93,19 @@ def classes_of(model: Any) -> int | None:  # noqa: ANN401 - one of MODELS
 def _is_road(road: object) -> bool:
     is_named = road in (SOCKETS, *BACKENDS)
     return isinstance(road, str) and (is_named or road.startswith("/") or "://" in road)
+
+
+def _check_named(model: object) -> None:
+    """Refuses a torch module, or its class, and tells how to name it."""
+    kind = model if isinstance(model, type) else type(model)
+    if not issubclass(kind, nn.Module):
+        return
+    home, before = kind.__module__, ""
+    if home == "__main__":
+        home, before = "mynets", "put its class into a file that every worker can import: "
+    wrong = "model of Job must say how a module is made, since every worker makes its own"
+    do = f'{before}ModuleStage(module="{home}:{kind.__name__}", arguments={{...}})'
+    raise UsageError(wrong, got=f"the torch module {kind.__name__}", do=do)
 
 
 def _is_agreement(value: object) -> bool:
@@ -178,6 +193,7 @@ class Job:
     }
 
     def __post_init__(self) -> None:
+        _check_named(self.model)
         validate(self)
         known = {stage.name for stage in self._plain_stages()} | {"pretraining"}
         if self.patience and not self.validation:
