@@ -141,8 +141,9 @@ class DeepDist:
         Raises:
             UsageError: `gradient` returned anything else, or `descent` changed what cannot travel.
             NotReadyError: a module is missing on a worker, or the session is one of Connect.
-            RunFailedError: `gradient` failed four times on a partition, `descent` failed once, or
-                Spark gave the job up. The model holds what was applied so far.
+            RunFailedError: `gradient` failed on a partition twice in the same way, or four times,
+                `descent` failed once, or Spark gave the job up. The model holds what was applied
+                so far.
         """
         if not self._is_open:
             raise UsageError("the server lives within the with", do="with DeepDist(model) as dd")
