@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+import photinus
 from photinus.core.errors import DataError, UsageError
 from photinus.core.factories import code_named
 from photinus.core.parameters import FLOATS, INTEGERS, TRAINED, Layout, Parameters, Vector
@@ -213,10 +216,18 @@ class ModuleModel(Model):
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
             raise DataError(
                 f"{type(self.module).__name__} with loss {self._name} does not take this batch",
-                got=f"features {_shape(features)}, labels {_shape(labels)}: {error}",
+                got=f"features {_shape(features)}, labels {_shape(labels)}: {error}{_place(error)}",
                 do="compare the columns with what the module reads",
             ) from error
         return loss, outputs, labels
+
+
+def _place(error: Exception) -> str:
+    """Returns the user's line at which an error was raised; nothing where no line is theirs."""
+    homes = (*torch.__path__, *photinus.__path__)
+    found = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in found if not frame.filename.startswith(homes)]
+    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
 
 
 _SECTIONS = {torch.float32: FLOATS, torch.int64: INTEGERS}
