@@ -41,7 +41,8 @@ def curve(settings, strategy, workers, data, test):
     """Returns (iterations, loss) of each round, and the metrics on the test images."""
     if BATCH % workers:
         raise SystemExit(f"a batch of {BATCH} cannot be shared by {workers} workers")
-    job = preset("cifar10", workers, engine="simulate", is_shared=True, seed=settings.seed)
+    job = preset("cifar10", workers)
+    job = replace(job, engine="simulate", is_shared=True, seed=settings.seed)
     model = replace(
         job.model,
         arguments={"dtype": settings.dtype},

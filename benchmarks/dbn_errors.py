@@ -51,7 +51,7 @@ def one(preset_name: str, workers: int, seed: int, hidden: str, limit: int | Non
     from photinus.run.presets import preset
     from photinus.run.train import train
 
-    job = preset(preset_name, workers, engine="simulate", seed=seed)
+    job = replace(preset(preset_name, workers), engine="simulate", seed=seed)
     sizes = tuple(int(n) for n in hidden.split(","))
     rates = (*job.model.fine_tuning.dropout_hidden[: len(sizes) - 1], 0.3)
     tuned = replace(job.model.fine_tuning, dropout_hidden=rates)

@@ -25,11 +25,12 @@ from photinus.core.events import RoundClosed
 from photinus.data import mnist
 from photinus.engine.base import ArrayData
 from photinus.engine.spark.session import spark_session
-from photinus.estimators.deepdist import AdaGrad, DeepDist
+from photinus.estimators.deepdist import DeepDist, Stepper
 from photinus.models.logistic import LogisticStage
 from photinus.report.chart import Chart, Series
 from photinus.run.job import Job
 from photinus.run.train import train
+from photinus.strategies.outer import Adagrad
 from photinus.strategies.recipes import full_gradient
 
 PARTITIONS, WORKERS = 16, 2
@@ -52,7 +53,7 @@ def gradient(model: dict[str, Any], blocks: Any) -> dict[str, Any]:
     return {"W": x.T @ p / len(x), "b": p.mean(axis=0)}
 
 
-def deepdist(blocks: Any, epochs: int, adagrad: AdaGrad | None) -> list[tuple[float, Any]]:
+def deepdist(blocks: Any, epochs: int, adagrad: Stepper | None) -> list[tuple[float, Any]]:
     """Returns (seconds, parameters) after each update."""
     model = {"W": np.zeros((784, 10), np.float32), "b": np.zeros(10, np.float32)}
     seen: list[tuple[float, Any]] = []
@@ -101,7 +102,10 @@ def main() -> None:
         return float(-np.log(np.maximum(chosen, 1e-30)).mean())
 
     found: dict[str, list[tuple[float, float]]] = {}
-    for name, adagrad in (("DeepDist", None), ("DeepDist, AdaGrad", AdaGrad(lr=ADAGRAD_LR))):
+    for name, adagrad in (
+        ("DeepDist", None),
+        ("DeepDist, AdaGrad", Stepper(Adagrad(lr=ADAGRAD_LR))),
+    ):
         seen = deepdist(blocks, a.epochs, adagrad)
         found[name] = [(at - seen[0][0], loss(model)) for at, model in seen]
     seen = full_batch(ArrayData(pixels, labels, 1 / 255), a.epochs)

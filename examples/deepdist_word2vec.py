@@ -13,10 +13,9 @@ from pydoc_data.topics import topics
 
 from gensim.models.word2vec import Word2Vec
 
-from photinus.engine.spark.session import spark_session
-from photinus.estimators.deepdist import AdaGrad, DeepDist
+from photinus import Adagrad, DeepDist, Stepper, spark_session
 
-adagrad = AdaGrad(lr=0.025)
+adagrad = Stepper(Adagrad(lr=0.025))
 
 
 def gradient(model, sentences):  # executes on workers

@@ -6,8 +6,7 @@ of its rows.
 
 import numpy as np
 
-from photinus.engine.spark.session import spark_session
-from photinus.estimators.iterate import iterate
+from photinus import iterate, spark_session
 
 
 def compute(state, rows):  # on every worker: sums [k, d], counts [k], squared distances

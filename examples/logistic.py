@@ -6,8 +6,7 @@ Each round needs the gradient and the Hessian of all rows: sums of what the work
 
 import numpy as np
 
-from photinus.engine.spark.session import spark_session
-from photinus.estimators.iterate import iterate
+from photinus import iterate, spark_session
 
 C = 1.0
 

@@ -18,7 +18,7 @@ def main(engine="spark", epochs=1.0, hidden=(500, 500, 2000)):
     outcome = ph.train(job)
     low, high = outcome.interval
     print(f"test error {outcome.metrics['error']:.2%} (95 %: {low:.2%} to {high:.2%})")
-    print(f"the report is {outcome.folder / 'report.html'}")
+    print(f"the report is {outcome.report}")
     return outcome
 
 

@@ -5,7 +5,6 @@ The workers import the module by its name, so its file must be on their path: `a
 
 import numpy as np
 import pandas as pd
-import torch
 from pyspark.sql import SparkSession
 from torch import nn
 
@@ -39,18 +38,13 @@ def main(spark, rows=20_000, epochs=10.0, folder=""):
         model=ph.ModuleStage(
             module="own_module:Net", arguments={"hidden": 32}, epochs=epochs, batch_size=64
         ),
+        data=ph.Source(name="given", features=("x", "y"), label="inside"),
         strategy=ph.averaging(every=ph.Steps(20)),
         workers=2,
     )
-    data = ph.FrameData(frame=frame, features=["x", "y"], label="inside")
-    test = ph.TestRows(*rings(2_000, seed=2))
-    outcome = ph.train(job, data, test=test, folder=folder)
+    outcome = ph.train(job, frame, test=rings(2_000, seed=2), folder=folder)
     print(f"error {outcome.metrics['error']:.2%}")
-
-    trained, _ = ph.load_trained(outcome.folder / "model")
-    net = Net(hidden=32)
-    net.load_state_dict({name: torch.from_numpy(t) for name, t in trained.tensors().items()})
-    return outcome, net
+    return outcome, outcome.model()
 
 
 if __name__ == "__main__":

@@ -8,14 +8,13 @@ import tempfile
 import numpy as np
 
 import photinus as ph
-from photinus.strategies.rounds import Averaging, Rounds
 
 
 class PostLocal:
     """When a worker is lost: as in `averaging`, whose rounds these are."""
 
     site = "parameters"
-    first, later = Averaging(every=ph.Steps(1)), Averaging(every=ph.Steps(16))
+    first, later = ph.Averaging(every=ph.Steps(1)), ph.Averaging(every=ph.Steps(16))
 
     def init(self, vector):
         return self.first.init(vector)
@@ -34,7 +33,7 @@ class PostLocalSgd:
     """Both halves: the workers' above, and an owner that there is already."""
 
     is_deterministic = True
-    strategy, policy = PostLocal, Rounds
+    strategy, policy = PostLocal, ph.Rounds
 
 
 def main(rows=4_000, epochs=5.0):

@@ -11,11 +11,7 @@ import sys
 from torch import nn
 
 import photinus as ph
-from photinus.data.spark import cifar_frame
-from photinus.engine.spark.session import spark_session
-from photinus.estimators.module import TorchClassifier
 from photinus.models.cnn import quick
-from photinus.strategies.outer import Sgd
 
 
 class Net(nn.Module):
@@ -30,9 +26,9 @@ class Net(nn.Module):
 
 
 def main(folder, spark=None, workers=2, epochs=2.0):
-    spark = spark or spark_session(workers)
+    spark = spark or ph.spark_session(workers)
     spark.sparkContext.addPyFile(__file__)
-    sparknet = TorchClassifier(
+    sparknet = ph.TorchClassifier(
         module="sparknet_cifar10:Net",
         optimizer="sgd",
         optimizerArgs={"momentum": 0.9, "weight_decay": 0.004},
@@ -42,11 +38,11 @@ def main(folder, spark=None, workers=2, epochs=2.0):
         numWorkers=workers,
         numClasses=10,
         strategy=ph.averaging(
-            every=ph.Steps(10) | ph.Seconds(5), outer=Sgd(), merge="uniform", gradients_until=0
+            every=ph.Steps(10) | ph.Seconds(5), outer=ph.Sgd(), merge="uniform", gradients_until=0
         ),
     )
-    trained = sparknet.fit(cifar_frame(spark, folder).repartition(workers).cache())
-    test = cifar_frame(spark, folder, "test")
+    trained = sparknet.fit(ph.cifar_frame(spark, folder).repartition(workers).cache())
+    test = ph.cifar_frame(spark, folder, "test")
     print(trained.evaluate(test))
     hidden = trained.withLayer(test, "quick.ip1", "hidden")
     hidden.selectExpr("label", "slice(hidden, 1, 4) AS `4 of 64 features`").show(3)

@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from photinus.core.clock import Epochs, Examples, Partitions, Seconds, Steps
+    from photinus.core.clock import Clock, Epochs, Examples, Partitions, Seconds, Steps, Trigger
     from photinus.core.errors import (
         AuthenticationError,
         CheckpointError,
@@ -24,18 +24,20 @@ if TYPE_CHECKING:
         RunFailedError,
         UsageError,
     )
-    from photinus.data.base import check_feed
-    from photinus.engine.base import ArrayData
+    from photinus.data.base import Batch, Feed, check_feed
+    from photinus.data.spark import cifar_frame
+    from photinus.engine.base import ArrayData, Engine
     from photinus.engine.faults.plan import Faults
     from photinus.engine.local.engine import LocalEngine
     from photinus.engine.simulation.cluster import World
     from photinus.engine.simulation.engine import SimulatedEngine
     from photinus.engine.spark.engine import FrameData, SparkEngine
+    from photinus.engine.spark.session import spark_session
     from photinus.estimators.dbn import DBNClassificationModel, DBNClassifier
-    from photinus.estimators.deepdist import DeepDist
+    from photinus.estimators.deepdist import DeepDist, Stepper
     from photinus.estimators.iterate import iterate
     from photinus.estimators.module import TorchClassificationModel, TorchClassifier
-    from photinus.models.base import check_model
+    from photinus.models.base import Model, Stage, check_model
     from photinus.models.dbn import DBN, FineTuning, Pretraining
     from photinus.models.logistic import LogisticStage
     from photinus.models.module import ModuleStage
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from photinus.run.job import Job, Source, read_job
     from photinus.run.presets import preset
     from photinus.run.train import Outcome, resume, train
+    from photinus.strategies.base import Message, Policy, Reply, Strategy, Turn
     from photinus.strategies.check import check_strategy
     from photinus.strategies.outer import (
         Adagrad,
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
         DelayedNesterov,
         Descent,
         Nesterov,
+        Outer,
         Sgd,
         SlowMo,
     )
@@ -69,7 +73,8 @@ if TYPE_CHECKING:
         publish,
         streaming,
     )
-    from photinus.transport.link import check_link
+    from photinus.strategies.rounds import Averaging, Rounds
+    from photinus.transport.link import Link, check_link
 
 __all__ = [
     "DBN",
@@ -77,33 +82,45 @@ __all__ = [
     "Adam",
     "ArrayData",
     "AuthenticationError",
+    "Averaging",
+    "Batch",
     "CheckpointError",
+    "Clock",
     "DBNClassificationModel",
     "DBNClassifier",
     "DataError",
     "DeepDist",
     "DelayedNesterov",
     "Descent",
+    "Engine",
     "Epochs",
     "Examples",
     "Faults",
+    "Feed",
     "FencedError",
     "FineTuning",
     "FrameData",
     "FrameError",
     "Job",
+    "Link",
     "LinkError",
     "LinkLostError",
     "LocalEngine",
     "LogisticStage",
+    "Message",
+    "Model",
     "ModuleStage",
     "Nesterov",
     "NotReadyError",
     "Outcome",
+    "Outer",
     "Own",
     "Partitions",
     "PhotinusError",
+    "Policy",
     "Pretraining",
+    "Reply",
+    "Rounds",
     "RunFailedError",
     "Schedule",
     "Seconds",
@@ -112,10 +129,15 @@ __all__ = [
     "SlowMo",
     "Source",
     "SparkEngine",
+    "Stage",
+    "Stepper",
     "Steps",
+    "Strategy",
     "TestRows",
     "TorchClassificationModel",
     "TorchClassifier",
+    "Trigger",
+    "Turn",
     "UsageError",
     "World",
     "all_reduce",
@@ -124,6 +146,7 @@ __all__ = [
     "check_link",
     "check_model",
     "check_strategy",
+    "cifar_frame",
     "diloco",
     "downpour",
     "elastic",
@@ -138,6 +161,7 @@ __all__ = [
     "publish",
     "read_job",
     "resume",
+    "spark_session",
     "streaming",
     "train",
 ]
@@ -145,7 +169,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
-    "core.clock": ("Epochs", "Examples", "Partitions", "Seconds", "Steps"),
+    "core.clock": ("Clock", "Epochs", "Examples", "Partitions", "Seconds", "Steps", "Trigger"),
     "core.errors": (
         "AuthenticationError",
         "CheckpointError",
@@ -159,18 +183,20 @@ _HOMES = {
         "RunFailedError",
         "UsageError",
     ),
-    "engine.base": ("ArrayData",),
+    "engine.base": ("ArrayData", "Engine"),
     "engine.faults": ("Faults",),
     "engine.local": ("LocalEngine",),
+    "engine.session": ("spark_session",),
     "engine.simulate": ("World",),
     "engine.simulated": ("SimulatedEngine",),
     "engine.spark": ("FrameData", "SparkEngine"),
-    "estimators.dbn": ("DBNClassifier", "DBNClassificationModel"),
-    "estimators.deepdist": ("DeepDist",),
+    "estimators.dbn": ("DBNClassificationModel", "DBNClassifier"),
+    "estimators.deepdist": ("DeepDist", "Stepper"),
     "estimators.iterate": ("iterate",),
-    "estimators.module": ("TorchClassifier", "TorchClassificationModel"),
-    "feed.base": ("check_feed",),
-    "models.base": ("check_model",),
+    "estimators.module": ("TorchClassificationModel", "TorchClassifier"),
+    "feed.base": ("Batch", "Feed", "check_feed"),
+    "feed.spark": ("cifar_frame",),
+    "models.base": ("Model", "Stage", "check_model"),
     "models.dbn": ("DBN", "FineTuning", "Pretraining"),
     "models.logistic": ("LogisticStage",),
     "models.module": ("ModuleStage",),
@@ -180,6 +206,7 @@ _HOMES = {
     "run.job": ("Job", "Source", "read_job"),
     "run.presets": ("preset",),
     "run.train": ("Outcome", "resume", "train"),
+    "strategies.base": ("Message", "Policy", "Reply", "Strategy", "Turn"),
     "strategies.check": ("check_strategy",),
     "strategies.outer": (
         "Adagrad",
@@ -187,6 +214,7 @@ _HOMES = {
         "DelayedNesterov",
         "Descent",
         "Nesterov",
+        "Outer",
         "Sgd",
         "SlowMo",
     ),
@@ -204,7 +232,8 @@ _HOMES = {
         "publish",
         "streaming",
     ),
-    "transport.link": ("check_link",),
+    "strategies.rounds": ("Averaging", "Rounds"),
+    "transport.link": ("Link", "check_link"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

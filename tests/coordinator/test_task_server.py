@@ -275,14 +275,33 @@ def test_what_the_rule_raises_ends_the_work_in_one_sentence(scene):
 
 def test_a_unit_that_fails_is_tried_again_so_often(scene):
     play = scene()
-    note = {"error": "Traceback ...", "type": "ValueError", "cause": "ValueError: bad row"}
     for attempt in range(FAILURES):
+        cause = f"ValueError: bad row {attempt}"
+        note = {"error": "Traceback ...", "type": "ValueError", "cause": cause}
         player = play.player(0, f"try {attempt}").hello()
         player.takes()
         said = player.link.exchange(player.voice.seat.frame("bye", note=note), 0)
         assert said[-1].kind == ("stop" if attempt == FAILURES - 1 else "fenced")
-    wrong = f"gradient failed {FAILURES} times on partition 0; got ValueError: bad row"
-    assert play.owner.failure == wrong
+    wrong = f"gradient failed {FAILURES} times on partition 0; got ValueError: bad row 3"
+    assert play.owner.failure == f"{wrong}\nTraceback ..."
+
+
+def test_a_unit_that_fails_twice_in_the_same_way_is_not_tried_again(scene):
+    play, said = scene(), []
+    note = {
+        "error": "Traceback ...",
+        "type": "ValueError",
+        "cause": "ValueError: bad row (m.py, 3)",
+    }
+    for slot, attempt in ((0, "a"), (1, "b"), (0, "c")):
+        player = play.player(slot, attempt).hello()
+        player.takes()
+        said += player.link.exchange(player.voice.seat.frame("bye", note=note), 0)[-1:]
+    assert [frame.kind for frame in said] == ["fenced", "fenced", "stop"]
+    wrong = (
+        "gradient failed twice in the same way on partition 0; got ValueError: bad row (m.py, 3)"
+    )
+    assert play.owner.failure == f"{wrong}\nTraceback ..."
 
 
 def test_an_error_of_ours_is_not_tried_again(scene):

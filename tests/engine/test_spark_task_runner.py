@@ -86,25 +86,39 @@ def test_a_failing_attempt_is_raised_for_spark_and_followed_by_another():
         def once(state):
             tries.append(unit)
             if tries.count(1) < FAILURES and unit == 1:
-                raise ValueError("bad row")
+                raise ValueError(f"bad row, try {tries.count(1)}")
             return packed(np.eye(3)[unit])
 
         return once
 
     rule = Sum()
     errors = run_all(owned(rule), work)
-    assert [str(error) for error in errors] == ["bad row"] * (FAILURES - 1)
+    assert [str(error) for error in errors] == [
+        f"bad row, try {number}" for number in range(1, FAILURES)
+    ]
     assert rule.total.tolist() == [1, 1, 1]
 
 
-def test_the_last_failure_is_told_with_its_cause_and_its_place():
+def test_a_failure_that_comes_again_is_told_with_its_place_and_the_user_s_own_traceback():
+    tries = []
+
     def work(unit):
-        return lambda state: 1 / 0
+        def once(state):
+            tries.append(unit)
+            return 1 / 0
+
+        return once
 
     owner = owned(Sum())
     run_all(owner, work)
-    assert owner.failure.startswith(f"gradient failed {FAILURES} times on partition ")
-    assert "got ZeroDivisionError: division by zero (test_spark_units.py, line " in owner.failure
+    said, *trace = owner.failure.splitlines()
+    assert said.startswith("gradient failed twice in the same way on partition ")
+    assert "got ZeroDivisionError: division by zero (test_spark_units.py, line " in said
+    assert max(tries.count(unit) for unit in tries) == 2
+    files = [line for line in trace if line.startswith("  File ")]
+    assert len(files) == 1, "photinus' own lines are left out"
+    assert "test_spark_units.py" in files[0]
+    assert trace[-1] == "ZeroDivisionError: division by zero"
 
 
 def test_an_error_of_ours_is_told_at_once_and_raised_nowhere():

@@ -1,3 +1,4 @@
+import inspect
 import json
 
 import pytest
@@ -66,8 +67,28 @@ def test_every_param_is_in_the_table_and_the_other_way_round(cls, rows):
     names = [row.name for row in rows]
     assert len(names) == len(set(names))
     assert sorted(p.name for p in cls().params) == sorted(names)
-    assert list(cls.__signature__.parameters) == names
+    assert list(inspect.signature(cls).parameters) == names
     assert set(names) <= set(OTHERS)
+
+
+@pytest.mark.parametrize(("cls", "rows"), BOTH)
+def test_the_constructor_shows_the_defaults_that_hold(cls, rows):
+    for row in rows:
+        shown = inspect.signature(cls).parameters[row.name].default
+        held = cls().getOrDefault(row.name) if cls().hasDefault(row.name) else None
+        if shown is None:
+            assert held in (None, {}), row.name
+        else:
+            assert row.convert(shown) == held, row.name
+
+
+@pytest.mark.parametrize(("cls", "rows"), BOTH)
+def test_a_param_that_is_left_out_or_none_is_not_set(cls, rows):
+    bare, given = cls(), cls(batchSize=7, learningRate=None)
+    assert [p.name for p in bare.params if bare.isSet(p)] == []
+    assert [p.name for p in given.params if given.isSet(p)] == ["batchSize"]
+    with pytest.raises(TypeError, match="takes 1 positional argument"):
+        cls(7)
 
 
 @pytest.mark.parametrize(("cls", "rows"), BOTH)

@@ -226,6 +226,16 @@ def test_a_batch_that_does_not_fit_is_one_clear_sentence(change):
         ModuleModel(nn.Linear(4, 3), "cross_entropy").learn(b, 0)
 
 
+class Mistaken(nn.Linear):
+    def forward(self, features):
+        return super().forward(features)[:, 7]
+
+
+def test_an_error_in_the_user_s_module_is_told_with_its_line():
+    with pytest.raises(DataError, match=r"out of bounds .* \(test_module.py, line \d+\); compare"):
+        ModuleModel(Mistaken(4, 3), "cross_entropy").learn(batch(), 0)
+
+
 def stage(**settings):
     arguments = {"in_features": 4, "out_features": 3}
     return ModuleStage(**{"module": "torch.nn:Linear", "arguments": arguments, **settings})

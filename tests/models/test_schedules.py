@@ -4,6 +4,8 @@ import pytest
 
 from photinus.core.errors import UsageError
 from photinus.core.settings import from_dict, to_dict
+from photinus.models.dbn import FineTuning, Pretraining
+from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule
 
 pytestmark = pytest.mark.numerics
@@ -53,3 +55,26 @@ def test_points_out_of_order_are_refused(points):
 def test_an_unknown_way_to_fall_is_refused():
     with pytest.raises(UsageError, match="did you mean 'cosine'"):
         Schedule(((0, 1),), falls="cosin")
+
+
+PLACES = [
+    (Pretraining, "lr", {}),
+    (Pretraining, "momentum", {}),
+    (FineTuning, "lr", {}),
+    (ModuleStage, "lr", {"module": "torch.nn:Linear"}),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "others"), PLACES)
+@pytest.mark.parametrize("value", [0.25, 1])
+def test_a_number_stands_for_a_schedule_in_python_as_in_a_file(kind, name, others, value):
+    made = kind(**others, **{name: value})
+    assert getattr(made, name) == Schedule.constant(value)
+    assert made == from_dict(kind, {**others, name: value}) == from_dict(kind, to_dict(made))
+
+
+@pytest.mark.parametrize(("kind", "name", "others"), PLACES)
+@pytest.mark.parametrize("value", [math.nan, True, "0.1"])
+def test_what_is_neither_a_number_nor_a_schedule_is_refused(kind, name, others, value):
+    with pytest.raises(UsageError, match=f"^{name} of {kind.__name__} must be a number, or a Sch"):
+        kind(**others, **{name: value})

@@ -29,7 +29,7 @@ def pictures(count):
 def line(folder, workers, dtype, steps, batch):
     """The loss of each of the first steps."""
     images, labels = pictures(steps * batch)
-    job = preset("cifar10", workers, engine="simulate", is_shared=True)
+    job = replace(preset("cifar10", workers), engine="simulate", is_shared=True)
     model = replace(
         job.model,
         arguments={"dtype": dtype},
@@ -75,7 +75,8 @@ def folder(tmp_path):
 @pytest.mark.parametrize("name", ["cifar10", "cifar10-quick"])
 @pytest.mark.parametrize("how", ["all_reduce", "averaging"])
 def test_a_job_trains_from_a_folder_and_measures_its_test_images(folder, name, how):
-    job = preset(name, 2, engine="simulate", data=Source(name="cifar10", path=str(folder)))
+    job = preset(name, 2)
+    job = replace(job, engine="simulate", data=Source(name="cifar10", path=str(folder)))
     if how == "averaging":
         job = replace(job, strategy=averaging())
     plain = {"precision": "float32", "memory": "contiguous"}

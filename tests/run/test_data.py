@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -77,9 +79,9 @@ def test_rows_that_were_handed_over_must_be_again(small):
 
 
 def test_rows_that_are_no_rows_are_told(small):
-    with pytest.raises(UsageError, match="must be an ArrayData or a FrameData; got tuple"):
+    with pytest.raises(UsageError, match="must be a DataFrame of Spark, arrays or a path of"):
         limited((small.features, small.labels), 3)
-    with pytest.raises(UsageError, match="rows to measure on must be a TestRows; got tuple"):
+    with pytest.raises(UsageError, match="rows to measure on must be arrays; got tuple"):
         check_test((small.features, small.labels), 3)
     with pytest.raises(UsageError, match="labels must be a NumPy array; got list"):
         ArrayData(small.features, small.labels.tolist())
@@ -152,7 +154,7 @@ def test_rows_to_measure_on_may_lie_at_an_address(table, small):
 def test_the_files_of_cifar_are_dealt_out_in_even_parts(spark, workers, tmp_path):
     for name in (*cifar.FILES["train"], "test_batch.bin"):
         np.full((40, cifar.RECORD_BYTES), 7, np.uint8).tofile(tmp_path / name)
-    job = preset("cifar10", workers, data=Source(name="cifar10", path=tmp_path.as_uri()))
+    job = replace(preset("cifar10", workers), data=Source(name="cifar10", path=tmp_path.as_uri()))
     frame = partitioned(read_train(job).frame, workers)
     parts = frame.mapInArrow(lambda batches: [sized(batches)], "rows long").collect()
     assert [part.rows for part in parts] == [pytest.approx(200 / workers, abs=6)] * workers

@@ -28,7 +28,7 @@ def test_presets_go_through_plain_values_and_back(name):
 
 
 def test_a_preset_takes_changes():
-    job = preset("mnist-dbn", 3, seed=5)
+    job = replace(preset("mnist-dbn", 3), seed=5)
     assert (job.workers, job.seed) == (3, 5)
     with pytest.raises(UsageError, match="mnist-dbn"):
         preset("mnist-dnb")

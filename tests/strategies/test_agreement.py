@@ -167,17 +167,25 @@ def test_a_start_by_gradients_is_all_reduce_over_the_same_owners():
 
 @pytest.mark.parametrize("until", [-0.1, 1.1, "half"])
 def test_a_start_is_a_share_or_auto(until):
-    with pytest.raises(UsageError, match="gradients_until of Agreement must be a number from 0"):
+    with pytest.raises(UsageError, match="gradients_until of averaging must be a number from 0"):
         averaging(gradients_until=until)
 
 
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
-        ({"every": 5}, r"every of Agreement must be a trigger, such as Steps\(10\); got 5"),
-        ({"outer": "nesterov"}, "outer of Agreement must be an outer optimizer"),
+        ({"every": 5}, r"every of averaging must be a trigger, such as Steps\(10\); got 5"),
+        ({"outer": "nesterov"}, "outer of averaging must be an outer optimizer"),
     ],
 )
 def test_a_part_of_another_kind_is_named(parts, said):
     with pytest.raises(UsageError, match=said):
         RECIPES["averaging"].build(**parts)
+
+
+@pytest.mark.parametrize("steps", [1, 30, 200])
+def test_rounds_by_fragments_are_never_shorter_than_their_delay(steps):
+    few = Setting(workers=8, steps=steps)
+    for flowing in (recipes.streaming(), recipes.streaming(delay=3, fragments=5)):
+        settled, _ = flowing.settled(few)
+        assert settled.strategy().gap.steps > flowing.delay

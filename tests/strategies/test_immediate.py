@@ -108,9 +108,9 @@ def test_the_spring_never_throws_both_past_each_other():
 def test_what_does_not_go_together_is_refused():
     with pytest.raises(UsageError, match="staleness of Immediate must be 'none', 'inverse', or"):
         Immediate(staleness="some")
-    with pytest.raises(UsageError, match="staleness of Agreement must be"):
+    with pytest.raises(UsageError, match="staleness of downpour must be"):
         downpour(staleness=-1)
     with pytest.raises(UsageError, match="unknown part of elastic; got 'outer'"):
         elastic(outer=Sgd())
-    with pytest.raises(UsageError, match="alpha of Agreement must be a number"):
+    with pytest.raises(UsageError, match="alpha of elastic must be a number"):
         elastic(alpha=1.5)

@@ -1,5 +1,6 @@
 """The table of recipes: made from plain values and back, refused in clear words."""
 
+import inspect
 import json
 
 import pytest
@@ -63,7 +64,7 @@ def test_whichever_limit_comes_first():
     assert from_plain({"every": {"steps": 7, "seconds": 1}}).every == Steps(7) | Seconds(1.0)
 
 
-QUORUM = "quorum of Agreement must be a share from 0.01 to 1, or a whole number of workers"
+QUORUM = "quorum of averaging must be a share from 0.01 to 1, or a whole number of workers"
 WRONG = [
     ("avreaging", "unknown strategy; got 'avreaging'; did you mean 'averaging'?"),
     ({"recipe": "mind_reading"}, "unknown strategy; got 'mind_reading'; known: all_reduce,"),
@@ -83,22 +84,22 @@ WRONG = [
         {"quorum": 0},
         f"{QUORUM}; got 0",
     ),
-    ({"grace_seconds": -1}, "grace_seconds of Agreement must be a number of at least 0; got -1"),
-    ({"merge": "median"}, "merge of Agreement must be one of 'uniform', 'examples', 'nova'"),
-    ({"codec": "int3"}, "codec of Agreement must be one of 'fp32', 'bf16'"),
+    ({"grace_seconds": -1}, "grace_seconds of averaging must be a number of at least 0; got -1"),
+    ({"merge": "median"}, "merge of averaging must be one of 'uniform', 'examples', 'nova'"),
+    ({"codec": "int3"}, "codec of averaging must be one of 'fp32', 'bf16'"),
     ({"fetch": {"steps": 5}}, "fetch and staleness are parts of what is released at once; got"),
     ({"staleness": "inverse"}, "fetch and staleness are parts of what is released at once; got"),
     ({"per_step_until": 0.5}, "unknown part of averaging; got 'per_step_until'"),
     ({"recipe": "all_reduce", "gradients_until": 1}, "unknown part of all_reduce; got 'gradients"),
     ({"recipe": "full_gradient", "outer": "adam"}, "unknown part of full_gradient; got 'outer'"),
-    ({"merge": "nova", "release": "immediate"}, "merge is a part of rounds; got release='imm"),
+    ({"merge": "nova", "release": "immediate"}, "merge of averaging is a part of rounds; got"),
     ({"every": {}}, "a trigger needs a limit; got none; name one, as Steps(10)"),
-    ({"gradients_until": 2}, "gradients_until of Agreement must be a number from 0 to 1, or"),
+    ({"gradients_until": 2}, "gradients_until of averaging must be a number from 0 to 1, or"),
     ({"quorum": 2, "release": "immediate"}, "quorum and fragments are parts of rounds"),
     ({"recipe": "downpour", "fetch": 5}, "fetch of downpour must be a table; got 5"),
     ({"recipe": "downpour", "merge": "nova"}, "unknown part of downpour; got 'merge'"),
     ({"recipe": "downpour", "outer": "descent"}, "a descent is named package.module:name; got ''"),
-    ({"gain": "yolo"}, "gain of Agreement must be one of 'safe', 'unsafe'"),
+    ({"gain": "yolo"}, "gain of averaging must be one of 'safe', 'unsafe'"),
 ]
 
 
@@ -107,3 +108,29 @@ def test_what_is_wrong_is_refused_in_clear_words(values, words):
     with pytest.raises(UsageError) as raised:
         from_plain(values)
     assert str(raised.value).startswith(words)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_s_signature_shows_what_it_builds(name):
+    recipe, agreement = RECIPES[name].build, RECIPES[name].build()
+    parts = inspect.signature(recipe).parameters
+    assert {part: p.default for part, p in parts.items()} == {
+        part: getattr(agreement, part) for part in parts
+    }
+    assert agreement.usual <= parts.keys()
+
+
+def test_a_part_that_is_said_is_not_the_recipe_s_choice_even_if_it_is_its_default():
+    assert averaging().usual == {"every", "outer", "merge", "codec", "gradients_until"}
+    said = averaging(every=Steps(50), codec="bf16")
+    assert said.usual == {"outer", "merge", "gradients_until"}
+    assert to_plain(said) == {"recipe": "averaging", "every": {"steps": 50}, "codec": "bf16"}
+
+
+def test_an_error_names_the_recipe_and_the_part_that_the_user_wrote():
+    with pytest.raises(UsageError, match=r"^unknown part of diloco; got 'evry'; did you mean"):
+        diloco(evry=Steps(3))
+    with pytest.raises(UsageError, match=r"^every of diloco must be a trigger, such as Steps\(10"):
+        diloco(every=3)
+    with pytest.raises(TypeError, match=r"^averaging\(\) takes 0 positional arguments"):
+        averaging(Steps(3))

@@ -127,9 +127,9 @@ def test_the_next_fragment_goes_after_its_part_of_the_period(every, gap):
 
 WRONG = [
     ({"fragments": 3, "every": {"steps": 9}, "delay": 3}, "a fragment must arrive before the next"),
-    ({"delay": -1}, "delay of Agreement must be a whole number of at least 0"),
-    ({"alpha": 1.5}, "alpha of Agreement must be a number from 0 to 1"),
-    ({"fragments": 1.5}, "fragments of Agreement must be a whole number of at least 0"),
+    ({"delay": -1}, "delay of streaming must be a whole number of at least 0"),
+    ({"alpha": 1.5}, "alpha of streaming must be a number from 0 to 1"),
+    ({"fragments": 1.5}, "fragments of streaming must be a whole number of at least 0"),
     ({"fragments": 0}, "a delay is one of fragments, and fragments are of deltas; got delay 1,"),
     ({"recipe": "all_reduce", "fragments": 4}, "unknown part of all_reduce; got 'fragments'"),
     ({"outer": "adam"}, "adam counts the updates of a whole vector"),

@@ -28,7 +28,7 @@ from photinus.transport.frames import Frame
 __all__ = ["FAILURES", "Rule", "UnitOwner", "Units", "unit_life"]
 
 FAILURES = 4
-"""So often one unit may fail; Spark's own default."""
+"""So often one unit may fail, each time in another way; Spark's own default."""
 _HEARD_SECONDS = 1.0
 """Longer between two ticks, and the owner was busy and could hear nobody."""
 
@@ -87,6 +87,7 @@ class UnitOwner:
         """The units whose numbers were not finite: never applied."""
         self._units, self._rule = units, rule
         self._results: dict[int, Any] = {}
+        self._causes: dict[int, str] = {}  # slot -> how its unit failed last
         self._ticked: float | None = None
         self._hears: Mapping[str, Callable[[Frame, float], list[Frame]]] = {
             "hello": self._hello,
@@ -204,7 +205,10 @@ class UnitOwner:
         return seat.answered
 
     def _bye(self, frame: Frame, now: float) -> list[Frame]:  # noqa: ARG002 - as all of `hear`
-        """A worker failed: an error of ours ends the work, any other one after some tries."""
+        """A worker failed: an error of ours ends the work, any other one after some tries.
+
+        A unit that fails twice in the same way, at the same line, will do so again.
+        """
         seat, held = self.fence.seats[frame.slot], self.fence.holds(frame)
         if frame.lease and not held:
             return [self._to(frame, "fenced")]
@@ -215,11 +219,13 @@ class UnitOwner:
             return [*self.stop(text), self._to(frame, "stop")]
         if held:
             self.fence.vacate(seat)
-        if seat.strikes < FAILURES:
+        cause = str(frame.note.get("cause", "")) or text
+        is_same, self._causes[seat.slot] = self._causes.get(seat.slot) == cause, cause
+        if seat.strikes < FAILURES and not is_same:
             return [self._to(frame, "fenced")]
-        units = self._units
-        wrong = f"{units.work} failed {FAILURES} times on {units.unit} {seat.slot}"
-        told = self.stop(message(wrong, got=str(frame.note.get("cause", "")) or text))
+        how = "twice in the same way" if is_same else f"{FAILURES} times"
+        wrong = f"{self._units.work} failed {how} on {self._units.unit} {seat.slot}"
+        told = self.stop(f"{message(wrong, got=cause)}\n{text}")
         return [*told, self._to(frame, "stop")]
 
     # -- pushes ----------------------------------------------------------------------------------

@@ -20,9 +20,13 @@ class Clock(NamedTuple):
     """
 
     steps: int = 0
+    """Mini-batches in this phase."""
     examples: int = 0
+    """Rows in this phase."""
     epochs: float = 0.0
+    """Passes over the worker's own rows."""
     seconds: float = 0.0
+    """Of work; waits for others do not count."""
     closing: bool = False
     """True once the phase is over: what was not sent yet is due now (the drain)."""
     progress: float = 0.0
@@ -52,12 +56,18 @@ class Trigger:
     Example:
         >>> (Steps(50) | Seconds(2.0)).fires(Clock(steps=3, seconds=2.1), Clock())
         True
+        >>> Seconds(2.0) | Steps(50)
+        Steps(50) | Seconds(2.0)
     """
 
     steps: int | None = None
+    """Mini-batches of a worker."""
     seconds: float | None = None
+    """Of a worker's work."""
     examples: int | None = None
+    """Of a worker."""
     epochs: float | None = None
+    """Passes of a worker over its own rows."""
 
     LIMITS = {  # noqa: RUF012 - dataclass slots: a plain class attribute, never written
         "steps": Limit.optional(whole(1)),
@@ -84,6 +94,10 @@ class Trigger:
         named = [(f.name, getattr(self, f.name)) for f in fields(self)]
         return " or ".join(f"{value:g} {name}" for name, value in named if value is not None)
 
+    def __repr__(self) -> str:
+        named = [(f.name.capitalize(), getattr(self, f.name)) for f in fields(self)]
+        return " | ".join(f"{name}({value})" for name, value in named if value is not None)
+
     @property
     def is_deterministic(self) -> bool:
         """True when it counts work only: the same seed then gives the same bits."""
@@ -106,25 +120,45 @@ class Trigger:
 
 
 def Steps(n: int) -> Trigger:  # noqa: N802 - reads as the unit that it is
-    """Fires every `n` mini-batches of a worker."""
+    """Fires every `n` mini-batches of a worker.
+
+    Args:
+        n: a whole number of at least 1.
+    """
     return Trigger(steps=n)
 
 
 def Seconds(t: float) -> Trigger:  # noqa: N802 - reads as the unit that it is
-    """Fires every `t` seconds of a worker's work; waits for others do not count."""
+    """Fires every `t` seconds of a worker's work; waits for others do not count.
+
+    Args:
+        t: seconds, above 0.
+    """
     return Trigger(seconds=t)
 
 
 def Examples(n: int) -> Trigger:  # noqa: N802 - reads as the unit that it is
-    """Fires every `n` examples of a worker."""
+    """Fires every `n` examples of a worker.
+
+    Args:
+        n: a whole number of at least 1.
+    """
     return Trigger(examples=n)
 
 
 def Epochs(n: float) -> Trigger:  # noqa: N802 - reads as the unit that it is
-    """Fires every `n` passes of a worker over its own rows."""
+    """Fires every `n` passes of a worker over its own rows.
+
+    Args:
+        n: a number above 0.
+    """
     return Trigger(epochs=n)
 
 
 def Partitions(n: float) -> Trigger:  # noqa: N802 - reads as the unit that it is
-    """Fires every `n` passes of a worker over its partition: it has one, so these are epochs."""
+    """Fires every `n` passes of a worker over its partition: it has one, so these are epochs.
+
+    Args:
+        n: a number above 0.
+    """
     return Epochs(n)

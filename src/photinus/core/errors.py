@@ -45,7 +45,13 @@ def message(wrong: str, *, got: object = None, do: str = "") -> str:
 
 
 class PhotinusError(Exception):
-    """The root: `except PhotinusError` catches all that photinus raises on purpose."""
+    """The root: `except PhotinusError` catches all that photinus raises on purpose.
+
+    Args:
+        wrong: what is wrong.
+        got: what was given; left out of the message where it is None.
+        do: what to do about it.
+    """
 
     def __init__(self, wrong: str, *, got: object = None, do: str = "") -> None:
         super().__init__(message(wrong, got=got, do=do))

@@ -90,8 +90,12 @@ def one_of(*choices: object) -> Limit:
     return Limit(f"one of {named}", lambda v: v in choices)
 
 
-def validate(instance: object) -> None:
+def validate(instance: object, of: str = "") -> None:
     """Checks a settings object against its class's `LIMITS`, and all other fields' plain types.
+
+    Args:
+        instance: what is checked.
+        of: what the user calls it; left out, its class's name.
 
     Raises:
         UsageError: `every of Averaging must be a whole number of at least 1; got 0`.
@@ -104,7 +108,7 @@ def validate(instance: object) -> None:
         except (TypeError, ValueError):  # compared with what is no number
             holds = False
         if not holds:
-            wrong = f"{name} of {kind.__name__} must be {limit.text}"
+            wrong = f"{name} of {of or kind.__name__} must be {limit.text}"
             is_numpy = type(value).__module__ == "numpy"
             do = "make it plain: int(...), float(...) or .tolist()" if is_numpy else ""
             raise UsageError(wrong, got=repr(value), do=do)

@@ -57,6 +57,8 @@ class ArrayData:
     """Rows in the driver's memory: `features` [n, ...], `labels` [n] or None.
 
     Args:
+        features: what the model reads; the first axis counts the rows.
+        labels: a number for each row; None where the model needs none.
         scale: features are handed out as float32(features) · scale; None as they are.
         checks: what every row must be.
     """

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import photinus
 from photinus.core import errors
 from photinus.core.descriptors import allow_descriptors
 from photinus.core.errors import LinkError, LinkLostError, PhotinusError, RunFailedError
@@ -46,6 +47,7 @@ _SILENT, _FEWEST_BEATS = 0.9, 5
 takes time, too."""
 SPARE_DESCRIPTORS = 16
 """What a worker opens besides its connections to other workers."""
+_OURS = os.path.join(os.path.dirname(photinus.__file__), "")
 _STOP_SECONDS = 5.0
 """So long a worker that failed waits for the coordinator to take that in."""
 
@@ -171,7 +173,7 @@ class Call:
         """
         text = str(error)
         if not isinstance(error, PhotinusError):
-            text = f"worker {seat.slot} failed: " + "".join(traceback.format_exception(error))
+            text = f"worker {seat.slot} failed: " + "".join(_users_traceback(error))
         cause = f"{type(error).__name__}: {error}{_place(error)}"
         note = {"error": text[-20_000:], "type": type(error).__name__, "cause": cause[:2_000]}
         bye = Seat(seat.run, seat.term, seat.phase, seat.slot, lease).frame("bye", note=note)
@@ -249,6 +251,14 @@ def told_error(text: str, kind: str) -> PhotinusError:
 def _beat(seat: Seat, attempt: str) -> Frame:
     """Names the attempt: a worker does not know its lease before it has read its grant."""
     return seat.frame("beat", note={"attempt": attempt})
+
+
+def _users_traceback(error: Exception) -> list[str]:
+    """Returns the traceback from the user's first line on; all of it where none is the user's."""
+    found = error.__traceback__
+    while found is not None and found.tb_frame.f_code.co_filename.startswith(_OURS):
+        found = found.tb_next
+    return traceback.format_exception(type(error), error, found or error.__traceback__)
 
 
 def _place(error: Exception) -> str:

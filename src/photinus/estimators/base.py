@@ -62,14 +62,9 @@ _MOST_FUNCTION_BYTES = 96 << 20
 
 
 class _Keywords:
-    """A constructor of keywords that are Params."""
+    """Params that are set together, by their names."""
 
     _rows: ClassVar[tuple[Row, ...]] = ()
-
-    def _start(self, values: Mapping[str, Any], model: Any = None) -> None:  # noqa: ANN401
-        me: Any = self
-        me._setDefault(**defaults(self._rows, model))
-        me.setParams(**values)
 
     def setParams(self, **values: Any) -> Any:  # noqa: ANN401
         """Sets Params by their names.
@@ -103,9 +98,9 @@ class NetworkClassifier(
     _more_classes: ClassVar[str]
     """What to do where a label is too large."""
 
-    def __init__(self, **params: Any) -> None:  # noqa: ANN401 - any Params' values
+    def __init__(self) -> None:
         super().__init__()
-        self._start(params, self._usual)
+        self._setDefault(**defaults(self._rows, self._usual))
 
     def write(self) -> ParamsWriter:
         """Returns the writer: `estimator.write().overwrite().save(path)`."""
@@ -280,7 +275,7 @@ class NetworkClassificationModel(
         self.summary: TrainingSummary | None = None
         """Of the fit that made this model; None for one that was loaded."""
         self._sent: dict[tuple[Any, ...], Callable[..., Any]] = {}  # copies share it
-        self._start({})
+        self._setDefault(**defaults(self._rows))
 
     def module(self) -> nn.Module:
         """Returns the network as a plain torch module in evaluation mode."""

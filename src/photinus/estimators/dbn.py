@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from photinus.data.arrow import ColumnSpec
 from photinus.estimators.base import NetworkClassificationModel, NetworkClassifier
 from photinus.estimators.param_table import DBN_ROWS
-from photinus.estimators.params import with_params
+from photinus.estimators.params import keyword_params, with_params
 from photinus.models.dbn import DBN
 from photinus.run.evaluate import Draft
 from photinus.run.job import Job
+from photinus.strategies.agreement import Agreement
+from photinus.strategies.own import Own
 
 __all__ = ["DBNClassificationModel", "DBNClassifier"]
 
 
 class DBNClassificationModel(NetworkClassificationModel):
-    """A trained deep belief network."""
+    """A trained deep belief network; `DBNClassifier.fit` returns it.
+
+    Args:
+        network: what was trained.
+    """
 
 
 @with_params(DBN_ROWS)
@@ -40,9 +47,50 @@ class DBNClassifier(NetworkClassifier):
     _counts_outputs = False
     _more_classes = "set numClasses to {} or more"
 
+    @keyword_params
+    def __init__(
+        self,
+        *,
+        featuresCol: str = "features",
+        labelCol: str = "label",
+        predictionCol: str = "prediction",
+        probabilityCol: str = "probability",
+        rawPredictionCol: str = "rawPrediction",
+        predictBatchSize: int = 1024,
+        numClasses: int | None = None,
+        scale: float | None = None,
+        strategy: str | Mapping[str, Any] | Agreement | Own = "averaging",
+        numWorkers: int = 0,
+        shuffle: str | bool = "auto",
+        share: str = "rows",
+        numThreads: int = 1,
+        bandwidth: float | None = None,
+        seed: int = 0,
+        security: str = "tls",
+        runDir: str = "",
+        checkpointSeconds: float = 60.0,
+        hiddenSizes: Sequence[int] = (500, 500, 2000),
+        preTrainEpochs: float = 20.0,
+        preTrainBatchSize: int = 100,
+        preTrainLearningRate: float | None = None,
+        visibleUnits: str = "bernoulli",
+        fineTuneEpochs: float = 60.0,
+        batchSize: int = 250,
+        optimizer: str = "adam",
+        learningRate: float | None = None,
+        weightDecay: float = 0.0,
+        inputDropout: float = 0.2,
+        hiddenDropout: Sequence[float] = (0.2, 0.2, 0.3),
+        labelSmoothing: float = 0.1,
+        preTrainStrategy: str | Mapping[str, Any] | Agreement | Own | None = None,
+        fineTuneStrategy: str | Mapping[str, Any] | Agreement | Own | None = None,
+        precision: str = "auto",
+    ) -> None:
+        super().__init__()
+
     def _sizes(self, shape: tuple[int, ...], classes: int) -> dict[str, Any]:
         return {"inputs": math.prod(shape), "classes": classes}
 
-    def _outputs(self, job: Job, spec: ColumnSpec, classes: int | None) -> tuple[int, Draft]:  # noqa: ARG002
+    def _outputs(self, job: Job, spec: ColumnSpec, classes: int | None) -> tuple[int, Draft]:
         assert classes is not None
         return classes, Draft(job.resolved())

@@ -27,14 +27,14 @@ from photinus.engine.spark.task_runner import (
 from photinus.estimators.serialization import changed, filled, sketched
 from photinus.protocol.serialization import packed, unpacked
 from photinus.run.ledger_writer import LedgerWriter
-from photinus.strategies.outer import Adagrad
+from photinus.strategies.outer import Outer
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark import RDD
     from pyspark.sql import DataFrame, Row
 
-__all__ = ["AdaGrad", "DeepDist", "Trained"]
+__all__ = ["DeepDist", "Stepper", "Trained"]
 
 _Gradient = Callable[[Any, Iterator[Any]], Any]
 _Descent = Callable[[Any, Any], object]
@@ -141,8 +141,9 @@ class DeepDist:
         Raises:
             UsageError: `gradient` returned anything else, or `descent` changed what cannot travel.
             NotReadyError: a module is missing on a worker, or the session is one of Connect.
-            RunFailedError: `gradient` failed four times on a partition, `descent` failed once, or
-                Spark gave the job up. The model holds what was applied so far.
+            RunFailedError: `gradient` failed on a partition twice in the same way, or four times,
+                `descent` failed once, or Spark gave the job up. The model holds what was applied
+                so far.
         """
         if not self._is_open:
             raise UsageError("the server lives within the with", do="with DeepDist(model) as dd")
@@ -215,40 +216,30 @@ class _Server:
         return True
 
 
-class AdaGrad:
-    """Steps of AdaGrad for a `descent`: every number has a rate of its own.
-
-    G ← G + g²;  step = lr · g / (√G + ε).
-
-    The sums G stay in the driver, one for each name.
+class Stepper:
+    """Steps of an outer optimizer for a `descent`: its state stays in the driver, one a name.
 
     Args:
-        lr: the rate of a number's first step.
-        eps: ε.
-
-    Raises:
-        UsageError: a number is not above 0.
+        outer: such as `Adagrad(lr=0.01)`, under which every number has a rate of its own.
 
     Example:
         >>> import numpy as np
-        >>> adagrad = AdaGrad(lr=0.5)
-        >>> weights = np.zeros(2)
+        >>> from photinus import Adagrad
+        >>> adagrad, weights = Stepper(Adagrad(lr=0.5)), np.zeros(2)
         >>> for _ in range(2):
         ...     weights += adagrad.step("weights", np.array([1.0, -3.0]))
         >>> weights.round(3).tolist()
         [0.854, -0.854]
-
-    Source: Duchi, Hazan and Singer, 2011.
     """
 
-    def __init__(self, lr: float = 0.01, eps: float = 1e-6) -> None:
-        self._outer = Adagrad(lr=lr, eps=eps)
-        self._sums: dict[str, tuple[Vector, ...]] = {}
+    def __init__(self, outer: Outer) -> None:
+        self._outer = outer
+        self._states: dict[str, tuple[Vector, ...]] = {}
 
     def step(self, name: str, update: Vector) -> Vector:
         """Returns what to add to the parameters `name` for an update of the same shape."""
-        sums = self._sums.get(name) or self._outer.init(update)
-        moved, self._sums[name] = self._outer.update(update * 0, -update, sums)
+        state = self._states.get(name) or self._outer.init(update)
+        moved, self._states[name] = self._outer.update(update * 0, -update, state)
         return moved
 
 

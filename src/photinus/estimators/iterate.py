@@ -100,7 +100,8 @@ def iterate(
         UsageError: a function returned something else, or an argument is out of its limits.
         DataError: a column or a row is wrong.
         NotReadyError: the cluster lacks slots or a module.
-        RunFailedError: `combine` or `update` failed, or `compute` did four times on a worker.
+        RunFailedError: `combine` or `update` failed, or `compute` did on a worker, twice in the
+            same way or four times.
 
     Example:
         >>> iterate(  # doctest: +SKIP

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,16 +12,22 @@ from photinus.core.errors import UsageError
 from photinus.data.arrow import ColumnSpec
 from photinus.estimators.base import NetworkClassificationModel, NetworkClassifier
 from photinus.estimators.param_table import MODULE_ROWS
-from photinus.estimators.params import with_params
+from photinus.estimators.params import keyword_params, with_params
 from photinus.models.module import ModuleStage
 from photinus.run.evaluate import Draft
 from photinus.run.job import Job
+from photinus.strategies.agreement import Agreement
+from photinus.strategies.own import Own
 
 __all__ = ["TorchClassificationModel", "TorchClassifier"]
 
 
 class TorchClassificationModel(NetworkClassificationModel):
-    """A trained torch module."""
+    """A trained torch module; `TorchClassifier.fit` returns it.
+
+    Args:
+        network: what was trained.
+    """
 
 
 @with_params(MODULE_ROWS)
@@ -42,7 +49,43 @@ class TorchClassifier(NetworkClassifier):
     _counts_outputs = True
     _more_classes = "give the module {} outputs or more"
 
-    def _sizes(self, shape: tuple[int, ...], classes: int) -> dict[str, Any]:  # noqa: ARG002
+    @keyword_params
+    def __init__(
+        self,
+        *,
+        featuresCol: str = "features",
+        labelCol: str = "label",
+        predictionCol: str = "prediction",
+        probabilityCol: str = "probability",
+        rawPredictionCol: str = "rawPrediction",
+        predictBatchSize: int = 1024,
+        numClasses: int | None = None,
+        scale: float | None = None,
+        strategy: str | Mapping[str, Any] | Agreement | Own = "averaging",
+        numWorkers: int = 0,
+        shuffle: str | bool = "auto",
+        share: str = "rows",
+        numThreads: int = 1,
+        bandwidth: float | None = None,
+        seed: int = 0,
+        security: str = "tls",
+        runDir: str = "",
+        checkpointSeconds: float = 60.0,
+        module: str | Callable[..., nn.Module] = "",
+        moduleArgs: Mapping[str, Any] | None = None,
+        loss: str = "cross_entropy",
+        labelSmoothing: float = 0.0,
+        optimizer: str = "adamw",
+        optimizerArgs: Mapping[str, Any] | None = None,
+        learningRate: float | None = None,
+        learningRateScale: str = "none",
+        batchSize: int = 32,
+        epochs: float = 1.0,
+        precision: str = "float32",
+    ) -> None:
+        super().__init__()
+
+    def _sizes(self, shape: tuple[int, ...], classes: int) -> dict[str, Any]:
         return {}
 
     def _outputs(self, job: Job, spec: ColumnSpec, classes: int | None) -> tuple[int, Draft]:

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-import inspect
+import functools
 import json
+import textwrap
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pyspark.ml.param import Param, Params
 
 from photinus.estimators.param_table import Row, same
 from photinus.run.job import Job
 
-__all__ = ["defaults", "plain_job", "with_params"]
+__all__ = ["defaults", "keyword_params", "plain_job", "with_params"]
 
 C = TypeVar("C", bound=type)
+F = TypeVar("F", bound=Callable[..., None])
+
+
+def keyword_params(init: F) -> F:
+    """Makes a constructor set the Params that were passed; the others keep their defaults."""
+
+    @functools.wraps(init)
+    def made(self: Any, *args: Any, **values: Any) -> None:  # noqa: ANN401 - any estimator
+        init(self, *args)
+        self.setParams(**values)
+
+    return cast(F, made)
 
 
 def with_params(rows: tuple[Row, ...]) -> Callable[[C], C]:
-    """Gives a class its Params, with setX and getX, and keywords that tools can show."""
+    """Gives a class its Params, with setX and getX, and their meanings in its docstring."""
 
     def decorate(cls: C) -> C:
         for row in rows:
@@ -27,11 +40,17 @@ def with_params(rows: tuple[Row, ...]) -> Callable[[C], C]:
             setattr(cls, row.name, param)
             setattr(cls, f"set{end}", _setter(row))
             setattr(cls, f"get{end}", _getter(row))
-        keywords = [inspect.Parameter(row.name, inspect.Parameter.KEYWORD_ONLY) for row in rows]
-        setattr(cls, "__signature__", inspect.Signature(keywords))  # noqa: B010 - mypy knows none
+        first, example, rest = (cls.__doc__ or "").partition("    Example:")
+        if example:
+            meanings = (f"{row.name}: {row.meaning}." for row in rows)
+            args = "\n".join(_wrapped(meaning) for meaning in meanings)
+            cls.__doc__ = f"{first}    Args:\n{args}\n\n{example}{rest}"
         return cls
 
     return decorate
+
+
+_wrapped = textwrap.TextWrapper(width=88, initial_indent=" " * 8, subsequent_indent=" " * 12).fill
 
 
 def _setter(row: Row) -> Callable[[Any, Any], Any]:

@@ -35,7 +35,7 @@ from photinus.models.matmul import PRECISIONS, PRODUCTS, resolve
 from photinus.models.mlp import MLP, Dense
 from photinus.models.optimizers import OPTIMIZERS, Inner, Momentum, TorchInner, preload, usual_rate
 from photinus.models.rbm import RBM, Divergence, first_parameters, rbm_layout
-from photinus.models.schedules import SCHEDULE, Schedule
+from photinus.models.schedules import SCHEDULE, Schedule, as_schedule, keep_schedules
 
 __all__ = ["DBN", "FineTuneStage", "FineTuning", "Pretraining", "RBMStage"]
 
@@ -64,11 +64,16 @@ class Pretraining:
     """A layer; 0 leaves pre-training out."""
     batch_size: int = 100
     """Examples of one step of all workers together."""
-    lr: Schedule = _FALLING
-    momentum: Schedule = _RISING
+    lr: Schedule | float = _FALLING
+    """Learning rate; by default .1 until 70 % of the phase, then falling to .005."""
+    momentum: Schedule | float = _RISING
+    """By default .5 in the first quarter of the phase, then .9."""
     weight_decay: float = 2e-4
+    """Of the weights, not of the biases."""
     cd_steps: int = 1
+    """Gibbs steps of contrastive divergence."""
     persistent: bool = False
+    """The Gibbs chains go on from step to step (persistent contrastive divergence)."""
     reads: str = "means"
     """What the next layer reads of the one below: "means", or "samples" drawn anew each time."""
     visible: str = "bernoulli"
@@ -77,6 +82,7 @@ class Pretraining:
     """Of the first weights, drawn from a normal distribution."""
 
     def __post_init__(self) -> None:
+        keep_schedules(self, "lr", "momentum")
         validate(self)
 
 
@@ -98,14 +104,17 @@ class FineTuning:
     }
 
     epochs: float = 60.0
+    """Passes over the rows."""
     batch_size: int = 250
     """Examples of one step of all workers together."""
     optimizer: str = "adam"
     """One of torch's by name in lower case, or "package.module:Class"."""
-    lr: Schedule | None = None
+    lr: Schedule | float | None = None
     """Left out: the optimizer's usual rate, after a rise of 1 % falling to 0 by a cosine."""
     weight_decay: float = 0.0
+    """The optimizer's own; 0 for none."""
     dropout_input: float = 0.2
+    """The share of the inputs that is left out in each step."""
     dropout_hidden: tuple[float, ...] = (0.2, 0.2, 0.3)
     """One a hidden layer; in a deeper network the last one repeats."""
     loss: str = "cross_entropy"
@@ -114,6 +123,7 @@ class FineTuning:
     """Of cross_entropy."""
 
     def __post_init__(self) -> None:
+        keep_schedules(self, "lr")
         validate(self)
         # found here, not when the layers under it have been trained
         if ":" not in self.loss and self.loss not in LOSSES:
@@ -124,7 +134,8 @@ class FineTuning:
 
     def rate(self) -> Schedule:
         """Returns the learning rate over progress."""
-        return self.lr or Schedule.cosine(usual_rate(self.optimizer, {}), warm_up=0.01)
+        lr: Schedule | None = as_schedule(self.lr)
+        return lr or Schedule.cosine(usual_rate(self.optimizer, {}), warm_up=0.01)
 
     @property
     def is_of_classes(self) -> bool:
@@ -181,7 +192,7 @@ class RBMStage(Stage):
     def inner(self, layout: Layout) -> Momentum:
         """Returns descent with momentum."""
         s = self.settings
-        return Momentum(layout, s.lr, s.momentum, s.weight_decay)
+        return Momentum(layout, as_schedule(s.lr), as_schedule(s.momentum), s.weight_decay)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,6 +258,7 @@ class DBN:
     }
 
     inputs: int = 784
+    """Numbers in one row."""
     hidden: tuple[int, ...] = (500, 500, 2000)
     """Any depth."""
     classes: int = 10
@@ -254,7 +266,9 @@ class DBN:
     output: str = "classes"
     """"reconstruction": the last phase trains the stack unrolled into a deep autoencoder."""
     pretraining: Pretraining = field(default_factory=Pretraining)
+    """How each layer is trained, as an RBM."""
     fine_tuning: FineTuning = field(default_factory=FineTuning)
+    """How the whole network is trained after it."""
     precision: str = "auto"
     """"float32" by the faster library, "bfloat16", or "auto": bfloat16 where it is 1.5 times
     faster. A name of `products.PRODUCTS` is taken as it is."""

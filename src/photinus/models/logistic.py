@@ -98,12 +98,19 @@ class LogisticStage(Stage):
     """
 
     features: int
+    """Numbers in one row."""
     classes: int
+    """Labels are 0..classes-1."""
     name: str = "logistic"
+    """Of the phase."""
     epochs: float = 1.0
+    """Passes over the rows."""
     batch_size: int = 32
+    """Examples of one step of all workers together."""
     lr: float = 0.1
+    """The learning rate."""
     dtype: str = "float32"
+    """Of the parameters: "float32" or "float64"."""
     LIMITS = {  # noqa: RUF012
         "features": whole(1),
         "classes": whole(2),

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+import photinus
 from photinus.core.errors import DataError, UsageError
 from photinus.core.factories import code_named
 from photinus.core.parameters import FLOATS, INTEGERS, TRAINED, Layout, Parameters, Vector
@@ -21,7 +24,14 @@ from photinus.models.average import Average, average_layout
 from photinus.models.base import Batch, Model, Stage
 from photinus.models.losses import LOSSES, count_errors, loss_named, target_for
 from photinus.models.optimizers import OPTIMIZERS, Inner, TorchInner, preload, usual_rate
-from photinus.models.schedules import LR_SCALES, SCHEDULE, Schedule, follow_batch
+from photinus.models.schedules import (
+    LR_SCALES,
+    SCHEDULE,
+    Schedule,
+    as_schedule,
+    follow_batch,
+    keep_schedules,
+)
 from photinus.models.tensors import tensor_of
 
 __all__ = ["USUAL_BATCH", "Learning", "ModuleModel", "ModuleStage"]
@@ -206,10 +216,18 @@ class ModuleModel(Model):
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
             raise DataError(
                 f"{type(self.module).__name__} with loss {self._name} does not take this batch",
-                got=f"features {_shape(features)}, labels {_shape(labels)}: {error}",
+                got=f"features {_shape(features)}, labels {_shape(labels)}: {error}{_place(error)}",
                 do="compare the columns with what the module reads",
             ) from error
         return loss, outputs, labels
+
+
+def _place(error: Exception) -> str:
+    """Returns the user's line at which an error was raised; nothing where no line is theirs."""
+    homes = (*torch.__path__, *photinus.__path__)
+    found = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in found if not frame.filename.startswith(homes)]
+    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
 
 
 _SECTIONS = {torch.float32: FLOATS, torch.int64: INTEGERS}
@@ -288,12 +306,15 @@ class ModuleStage(Stage):
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """The factory's keyword arguments, plain values."""
     name: str = "train"
+    """Of the phase."""
     epochs: float = 1.0
+    """Passes over the rows."""
     batch_size: int = USUAL_BATCH
     """Examples of one step of all workers together."""
     loss: str = "cross_entropy"
     """One of `LOSSES`, or "package.module:function"."""
     label_smoothing: float = 0.0
+    """Of cross_entropy: the share of a label that is given to all classes alike."""
     precision: str = "float32"
     """"bfloat16": products and convolutions in it, by torch's autocast; parameters, gradients and
     the loss stay as they are. "auto": where that is 1.5 times as fast, as `example` measures."""
@@ -314,7 +335,7 @@ class ModuleStage(Stage):
     """One of torch's by name in lower case, or "package.module:Class"."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The optimizer's keyword arguments, plain values."""
-    lr: Schedule | None = None
+    lr: Schedule | float | None = None
     """Left out: the optimizer's usual rate, falling to 0 by a cosine."""
     lr_scale: str = "none"
     """Where batch_size is not 32: "linear" multiplies lr by batch_size/32, "sqrt" by its root."""
@@ -324,6 +345,7 @@ class ModuleStage(Stage):
     """Show the optimizer each tensor in its shape: for those that are not elementwise."""
 
     def __post_init__(self) -> None:
+        keep_schedules(self, "lr")
         validate(self)
         if ":" not in self.loss and self.loss not in LOSSES:
             raise unknown_name("loss", self.loss, LOSSES)
@@ -333,7 +355,7 @@ class ModuleStage(Stage):
 
     def rate(self) -> Schedule:
         """Returns the learning rate over progress."""
-        lr = self.lr
+        lr: Schedule | None = as_schedule(self.lr)
         if lr is None and "lr" in self.settings:
             lr = Schedule.constant(float(self.settings["lr"]))
         lr = lr or Schedule.cosine(usual_rate(self.optimizer, self.settings))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from photinus.core.errors import UsageError
-from photinus.core.settings import Limit, unknown_name
+from photinus.core.settings import Limit, above, unknown_name
 
-__all__ = ["LR_SCALES", "SCHEDULE", "Schedule", "follow_batch"]
+__all__ = ["LR_SCALES", "SCHEDULE", "Schedule", "as_schedule", "follow_batch", "keep_schedules"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,27 @@ def follow_batch(lr: Schedule, rule: str, batch_size: int, usual: int) -> Schedu
 
 
 SCHEDULE = Limit(
-    "a Schedule, such as photinus.Schedule.constant(0.1)",
+    "a number, or a Schedule such as photinus.Schedule.cosine(0.1)",
     lambda v: isinstance(v, Schedule),
 )
+
+
+def as_schedule(value: Any) -> Any:  # noqa: ANN401 - what a user gives for a schedule
+    """Returns a finite number as a schedule that stays at it, and anything else as it is.
+
+    Example:
+        >>> as_schedule(0.1) == Schedule.constant(0.1)
+        True
+    """
+    return Schedule.constant(float(value)) if above(-math.inf).holds(value) else value
+
+
+def keep_schedules(settings: object, *names: str) -> None:
+    """Turns those of the named fields that are numbers into schedules, before they are checked.
+
+    Args:
+        settings: a frozen dataclass, in its `__post_init__`.
+        names: of the fields.
+    """
+    for name in names:
+        object.__setattr__(settings, name, as_schedule(getattr(settings, name)))

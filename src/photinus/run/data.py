@@ -22,12 +22,26 @@ from photinus.models.tensors import wrong_width
 from photinus.run.job import Job, Source, classes_of
 from photinus.transport.filesystems import check_reached
 
-__all__ = ["TestRows", "check_fit", "check_test", "limited", "read_test", "read_train"]
+__all__ = [
+    "TestRows",
+    "check_fit",
+    "check_test",
+    "handed",
+    "handed_test",
+    "limited",
+    "read_test",
+    "read_train",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TestRows:
-    """Rows that are only measured on: float features [n, ...] and labels [n]."""
+    """Rows that are only measured on.
+
+    Args:
+        features: floats [n, ...], scaled as those that are trained on.
+        labels: a number for each row [n].
+    """
 
     __test__ = False  # no test case, whatever its name makes pytest think
 
@@ -85,6 +99,33 @@ def read_test(source: Source) -> TestRows | None:
     return TestRows(scaled(features, source.scale), labels)
 
 
+def handed(data: Any, job: Job) -> Any:  # noqa: ANN401 - whatever a user gives
+    """Returns rows that were handed over as engines take them; what is no rows comes back as it is.
+
+    Args:
+        data: a Spark DataFrame, `features` or `(features, labels)` as NumPy arrays, the path of
+            Parquet files, an ArrayData or a FrameData.
+        job: whose source says which columns are read, how they are scaled, and how many classes.
+    """
+    source, checks = job.data, RowChecks(classes=job.data.classes)
+    if isinstance(data, (str, Path)):
+        return read_train(replace(job, data=replace(source, name="parquet", path=str(data))))
+    if isinstance(data, np.ndarray):
+        return ArrayData(data, None, source.scale, checks)
+    if isinstance(data, tuple) and len(data) == 2:
+        return ArrayData(*data, source.scale, checks)
+    return _frame_data(data, source) if hasattr(data, "sparkSession") else data
+
+
+def handed_test(test: Any, source: Source) -> Any:  # noqa: ANN401 - whatever a user gives
+    """Returns `(features, labels)` as rows to measure on, and anything else as it is."""
+    if not isinstance(test, tuple) or len(test) != 2:
+        return test
+    features, labels = test
+    is_array = isinstance(features, np.ndarray)
+    return TestRows(scaled(features.copy(), source.scale) if is_array else features, labels)
+
+
 def limited(data: Any, classes: int | None) -> Any:  # noqa: ANN401 - as of `read_train`
     """Returns rows to train on whose labels must be 0..classes-1, whatever else they must be.
 
@@ -94,7 +135,8 @@ def limited(data: Any, classes: int | None) -> Any:  # noqa: ANN401 - as of `rea
         UsageError: they are no rows.
     """
     if not hasattr(data, "checks"):
-        wrong, do = "rows to train on must be an ArrayData or a FrameData", "wrap them in one"
+        wrong = "rows to train on must be a DataFrame of Spark, arrays or a path of Parquet files"
+        do = "hand over df, (features, labels) as NumPy arrays, or a path"
         raise UsageError(wrong, got=type(data).__name__, do=do)
     known = data.checks.classes
     if classes is None or (known is not None and known <= classes):
@@ -110,7 +152,10 @@ def check_test(rows: TestRows, classes: int | None) -> None:
         DataError: a label is none of 0..classes-1, or a number is not finite.
     """
     if not isinstance(rows, TestRows):
-        wrong, do = "rows to measure on must be a TestRows", "wrap them in one"
+        wrong, do = (
+            "rows to measure on must be arrays",
+            "hand over (features, labels) or a TestRows",
+        )
         raise UsageError(wrong, got=type(rows).__name__, do=do)
     if rows.labels is None:
         raise UsageError("rows to measure on need labels", do="TestRows(features, labels)")
@@ -166,7 +211,6 @@ def _cifar_frame(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameData
 
 
 def _frame(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameData
-    from photinus.engine.spark.engine import FrameData
     from photinus.engine.spark.session import spark_session
 
     spark = spark_session(job.workers)
@@ -177,6 +221,12 @@ def _frame(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameData
         causes = [line for line in lines if line.startswith("Caused by:")]
         reason = (causes[-1:] or lines[:1] or [type(error).__name__])[0]
         raise DataError(f"{source.path} cannot be read as Parquet", got=reason) from error
+    return _frame_data(frame, source)
+
+
+def _frame_data(frame: Any, source: Source) -> Any:  # noqa: ANN401 - a DataFrame -> FrameData
+    from photinus.engine.spark.engine import FrameData
+
     names = list(source.features)
     return FrameData(
         frame=frame,

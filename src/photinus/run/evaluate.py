@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
 
 from photinus.checkpoint.export import load_model, save_model, tensors_from_state_dict
 from photinus.checkpoint.origin import Trust
@@ -18,6 +21,7 @@ from photinus.core.settings import to_dict
 from photinus.data.base import Batch
 from photinus.models.base import Model, Stage
 from photinus.models.dbn import DBN
+from photinus.models.module import ModuleModel
 from photinus.report.interval import error_interval
 from photinus.report.picture import pack
 from photinus.run.data import TestRows, check_fit, check_test
@@ -80,6 +84,24 @@ class Trained:
         model = self.made or _stage(self.settings).build((), 0)
         model.load(self.vector, self.floats, self.integers)
         return model
+
+    def module(self) -> nn.Module:
+        """Returns it as a plain torch module in evaluation mode, with parameters of its own.
+
+        A moving average of the weights, where the job keeps one, stands in their place.
+        """
+        if isinstance(self.settings, DBN):
+            return self.settings.module(self.vector).eval()
+        model = self.model()
+        if isinstance(model, ModuleModel):
+            with model.shown():
+                return copy.deepcopy(model.module).eval()
+        tensors = model.parameters.tensors()  # of softmax regression: W [features, classes], b
+        features, classes = tensors["W"].shape
+        linear = nn.Linear(features, classes)
+        linear.weight.data = torch.from_numpy(tensors["W"].T.copy())
+        linear.bias.data = torch.from_numpy(tensors["b"].copy())
+        return linear.eval()
 
     def tensors(self) -> dict[str, Vector]:
         """Returns the parameters as a plain `state_dict`, arrays by name."""
@@ -191,6 +213,10 @@ def measured(
 
 def measure(trained: Trained, test: TestRows) -> tuple[dict[str, float], dict[str, Any]]:
     """Returns error and loss on test rows, with the error's 95 % interval and the confusion.
+
+    Args:
+        trained: as `load_trained` returns it.
+        test: the rows.
 
     Raises:
         DataError: a label is one that the model does not know.

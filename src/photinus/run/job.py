@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from photinus.checkpoint.files import is_plain
 from photinus.core.errors import UsageError, message
 from photinus.core.settings import (
@@ -60,7 +62,9 @@ class Source:
     test: str = ""
     """Likewise, of rows that are only measured on."""
     features: tuple[str, ...] = ("features",)
+    """Columns: one of vectors, arrays, bytes or images, or several of numbers."""
     label: str = "label"
+    """A column of numbers; "" for none."""
     scale: float | None = None
     """Features are taken as float32(features) · scale."""
     classes: int | None = None
@@ -90,6 +94,19 @@ def _is_road(road: object) -> bool:
     return isinstance(road, str) and (is_named or road.startswith("/") or "://" in road)
 
 
+def _check_named(model: object) -> None:
+    """Refuses a torch module, or its class, and tells how to name it."""
+    kind = model if isinstance(model, type) else type(model)
+    if not issubclass(kind, nn.Module):
+        return
+    home, before = kind.__module__, ""
+    if home == "__main__":
+        home, before = "mynets", "put its class into a file that every worker can import: "
+    wrong = "model of Job must say how a module is made, since every worker makes its own"
+    do = f'{before}ModuleStage(module="{home}:{kind.__name__}", arguments={{...}})'
+    raise UsageError(wrong, got=f"the torch module {kind.__name__}", do=do)
+
+
 def _is_agreement(value: object) -> bool:
     return isinstance(value, (Agreement, Own))
 
@@ -107,14 +124,19 @@ class Job:
     model: Any = field(default_factory=DBN)
     """A DBN, a ModuleStage or a LogisticStage."""
     data: Source = field(default_factory=Source)
+    """Where the rows come from, unless they are handed to `train`."""
     strategy: Agreement | Own = field(default_factory=averaging)
     """How the workers agree, in every phase that has none of its own."""
     strategies: Mapping[str, Agreement | Own] = field(default_factory=dict)
     """Phase name -> how its workers agree; "pretraining" stands for all layers of a DBN."""
     name: str = "job"
+    """Begins the name of the run's folder."""
     workers: int = 4
+    """How many train at the same time."""
     engine: str = "spark"
+    """spark: tasks of Spark; local: processes of this machine; simulate: virtual time."""
     seed: int = 0
+    """Decides first weights, order of rows and all chance."""
     threads: int = 1
     """Of each worker."""
     bandwidth: float | None = None
@@ -124,12 +146,15 @@ class Job:
     patience: int = 0
     """So many measurements without a better one end a phase, at its best point; 0 for never."""
     checkpoint_seconds: float = 60.0
+    """How often a checkpoint is saved."""
     security: str = "tls"
+    """tls, or none: frames in clear, for a network that is trusted as a whole."""
     road: str = SOCKETS
     """"sockets"; or a folder that all workers see, as /shared/folder or hdfs://host:port/folder:
     messages then pass as files in it, and no port is opened; or "torch", "nccl":
     all_reduce(owners=K) sums up through torch.distributed, by gloo or on GPUs by NCCL, in clear."""
     is_shared: bool = False
+    """Workers share one copy of the rows, each taking others: local and simulated ones only."""
     shuffle: str | bool = AUTO
     """auto: where a DataFrame's partitions hold other labels each, or are far from equally large,
     Spark redistributes the rows once before training; False: they stay where they are."""
@@ -167,6 +192,7 @@ class Job:
     }
 
     def __post_init__(self) -> None:
+        _check_named(self.model)
         validate(self)
         known = {stage.name for stage in self._plain_stages()} | {"pretraining"}
         if self.patience and not self.validation:
@@ -334,6 +360,9 @@ def _model(values: Mapping[str, Any]) -> Any:  # noqa: ANN401 - one of MODELS
 
 def read_job(path: Path | str) -> Job:
     """Reads a job from a TOML file.
+
+    Args:
+        path: of the file.
 
     Raises:
         UsageError: the file cannot be read, is no TOML, or holds a wrong setting.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from photinus.core.clock import Seconds, Steps, Trigger
 from photinus.core.settings import unknown_name
@@ -148,19 +147,22 @@ PRESETS: Mapping[str, tuple[Callable[[int], Job], int]] = {
 """Name -> how it is made, and with how many workers if not said otherwise."""
 
 
-def preset(name: str, workers: int | None = None, **changes: Any) -> Job:  # noqa: ANN401
+def preset(name: str, workers: int | None = None) -> Job:
     """Returns a job by name.
 
     Args:
         name: one of `PRESETS`.
         workers: how many; left out, the preset's own number.
-        changes: settings of `Job` that replace the preset's.
 
     Raises:
         UsageError: the name is unknown.
+
+    Example:
+        >>> replace(preset("mnist-dbn", workers=4), seed=5).workers
+        4
     """
     if name not in PRESETS:
         raise unknown_name("job", name, PRESETS)
     make, usual = PRESETS[name]
     asked = usual if workers is None else workers
-    return replace(make(max(1, asked)), **{"workers": asked, **changes})
+    return replace(make(max(1, asked)), workers=asked)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from photinus.checkpoint.files import checked_name
 from photinus.checkpoint.folder import RunFolder
@@ -34,12 +34,22 @@ from photinus.core.events import (
 from photinus.core.parameters import Vector
 from photinus.core.signals import interruptible
 from photinus.core.threads import threads_held
+from photinus.data.base import Array
 from photinus.engine.base import Assignment, Engine
 from photinus.report import page
 from photinus.report.journal import Journal
 from photinus.report.thinned import Thinned
-from photinus.run.data import TestRows, check_fit, check_test, limited, read_test, read_train
-from photinus.run.evaluate import Draft, first_parameters, measured, save_trained
+from photinus.run.data import (
+    TestRows,
+    check_fit,
+    check_test,
+    handed,
+    handed_test,
+    limited,
+    read_test,
+    read_train,
+)
+from photinus.run.evaluate import Draft, Trained, first_parameters, measured, save_trained
 from photinus.run.job import Job, classes_of
 from photinus.run.ledger_writer import LedgerWriter
 from photinus.run.norms import with_rows_to_normalize
@@ -54,6 +64,9 @@ from photinus.run.remote_resume import (
 from photinus.training.plan import TrainingPlan
 from photinus.training.snapshots import Cut
 
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
 __all__ = [
     "Outcome",
     "continued",
@@ -65,6 +78,7 @@ __all__ = [
 ]
 
 _Sink = Callable[[Event], None]
+_Test = TestRows | tuple[Array, Array] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +95,29 @@ class Outcome:
     """The error's 95 % interval."""
     address: str = ""
     """Where the same is kept elsewhere, if it is."""
+    trained: Trained | None = field(default=None, repr=False)
+    """The trained model as photinus computes with it."""
+
+    @property
+    def report(self) -> Path:
+        """The page that shows the run."""
+        return self.folder / "report.html"
+
+    def model(self) -> nn.Module:
+        """Returns the trained model as a plain torch module in evaluation mode."""
+        assert self.trained is not None
+        return self.trained.module()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Returns the parameters and buffers of `model()` by name."""
+        return self.model().state_dict()
 
 
 def train(
     job: Job,
-    data: Any = None,  # noqa: ANN401 - ArrayData, FrameData, or None: what the job's source says
+    data: Any = None,  # noqa: ANN401 - whatever holds rows
     *,
-    test: TestRows | None = None,
+    test: _Test = None,
     folder: Path | str | Mirror = "",
     sinks: tuple[_Sink, ...] = (),
     engine: Engine | None = None,
@@ -96,8 +126,11 @@ def train(
 
     Args:
         job: what to train, and how.
-        data: the rows, where they are not the job's source.
-        test: rows to measure on, likewise.
+        data: the rows: a Spark DataFrame; NumPy arrays, as `(features, labels)` or `features`
+            alone; the path of Parquet files; a FrameData or an ArrayData. `job.data` says which
+            columns are read, and how features are scaled. Left out: what `job.data` names.
+        test: rows to measure on, `(features, labels)` or a TestRows; left out, what `job.data`
+            names where the rows are its own.
         folder: where the run is kept: a path, or an address such as hdfs://host:port/runs/first;
             left out, a new folder under `runs/`.
         sinks: called with every event.
@@ -107,18 +140,30 @@ def train(
         PhotinusError: of the kind that says what was wrong; the checkpoints stay.
 
     Example:
-        `train(Job(model=DBN(), workers=4))`
+        >>> import numpy as np
+        >>> import tempfile
+        >>> from photinus import LogisticStage
+        >>> rows = np.eye(4, dtype=np.float32), np.array([0, 0, 1, 1])
+        >>> model = LogisticStage(features=4, classes=2, epochs=9, batch_size=4)
+        >>> job = Job(model=model, workers=2, engine="simulate")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     outcome = train(job, rows, test=rows, folder=f"{folder}/run")
+        >>> outcome.metrics["error"], outcome.model()
+        (0.0, Linear(in_features=4, out_features=2, bias=True))
     """
     if not isinstance(job, Job):
         do = "make one: Job(model=...), or read_job(path)"
         raise UsageError("what is trained must be a Job", got=type(job).__name__, do=do)
+    if isinstance(data, (str, Path)):  # a resume then reads the same rows
+        job = replace(job, data=replace(job.data, name="parquet", path=str(data)))
+        data = None
     return train_draft(Draft(job.resolved()), data, test, folder=folder, sinks=sinks, engine=engine)
 
 
 def train_draft(
     draft: Draft,
     data: Any = None,  # noqa: ANN401 - as of `train`
-    test: TestRows | None = None,
+    test: _Test = None,
     *,
     folder: Path | str | Mirror = "",
     sinks: tuple[_Sink, ...] = (),
@@ -152,7 +197,7 @@ def resume(
     folder: Path | str | Mirror,
     data: Any = None,  # noqa: ANN401 - as of `train`
     *,
-    test: TestRows | None = None,
+    test: _Test = None,
     sinks: tuple[_Sink, ...] = (),
     engine: Engine | None = None,
     trust_code: Trust = False,
@@ -176,7 +221,7 @@ def resume(
 
 def continued(
     folder: Path | str | Mirror,
-    given: tuple[Any, TestRows | None, Engine | None] = (None, None, None),
+    given: tuple[Any, _Test, Engine | None] = (None, None, None),
     *,
     sinks: tuple[_Sink, ...] = (),
     trust_code: Trust = False,
@@ -306,7 +351,7 @@ class _Run:
     def train(
         self,
         data: Any,  # noqa: ANN401 - as of `train`
-        test: TestRows | None,
+        test: _Test,
         engine: Engine | None,
         cut: Cut | None,
     ) -> Outcome:
@@ -337,7 +382,14 @@ class _Run:
         self.place.report.touch(mode=0o600)
         page.save(self.place.events, self.place.report)
         address = "" if self.mirror is None else self.mirror.address
-        return Outcome(self.place.path, result.vectors[-1], metrics, interval, address)
+        return Outcome(
+            self.place.path,
+            result.vectors[-1],
+            metrics,
+            interval,
+            address,
+            self.draft.trained(result),
+        )
 
     def _check_applied(self, program: TrainingPlan, cut: Cut | None) -> None:
         """Refuses a result in which a phase has learnt nothing, since nothing was applied."""
@@ -350,17 +402,19 @@ class _Run:
                     do="look at the warnings above; lower the learning rate, or look at the rows",
                 )
 
-    def _checked(self, data: Any, test: TestRows | None) -> tuple[Any, TestRows | None]:  # noqa: ANN401
+    def _checked(self, data: Any, test: _Test) -> tuple[Any, TestRows | None]:  # noqa: ANN401
         """Returns the rows, which are the job's source's where none were handed over."""
         if data is None:
-            data, test = read_train(self.job), read_test(self.job.data)
+            data = read_train(self.job)
+            test = read_test(self.job.data) if test is None else test
         model = self.job.model
-        data = limited(data, classes_of(model))
+        data = limited(handed(data, self.job), classes_of(model))
         check_fit(model, data)
-        if test is not None:
-            check_test(test, classes_of(model))
-            check_fit(model, test, like=data)
-        return data, test
+        measured_on: TestRows | None = handed_test(test, self.job.data)
+        if measured_on is not None:
+            check_test(measured_on, classes_of(model))
+            check_fit(model, measured_on, like=data)
+        return data, measured_on
 
     def _assignment(self, program: TrainingPlan, data: Any, cut: Cut | None) -> Assignment:  # noqa: ANN401
         return Assignment(

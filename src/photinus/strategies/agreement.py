@@ -112,7 +112,7 @@ class Agreement:
     }
 
     def __post_init__(self) -> None:
-        validate(self)
+        validate(self, of=self.recipe)
         if self.fragments or self.is_immediate:  # refuses now what does not go together
             self.strategy()
             self.policy()
@@ -295,7 +295,8 @@ class Agreement:
             return self, []
         every, warnings = self.every, []
         if "every" in self.usual:
-            every, warning = shortened(self.every, setting)
+            least = self.fragments * self.delay + 1  # a fragment arrives before the next one goes
+            every, warning = shortened(self.every, setting, least)
             warnings += [f"{self.recipe}: {warning}"] if warning else []
         outer, codec = self.outer, self.codec
         if setting.workers == 1 and {"outer", "codec"} <= self.usual:  # plain training

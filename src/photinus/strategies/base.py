@@ -74,7 +74,9 @@ class Turn(NamedTuple):
     """
 
     kind: str
+    """push, swap, take, fetch, publish or meet."""
     fragment: tuple[int, int] = ALL
+    """(start, stop) in the vector; (0, 0) is all of it."""
 
     @property
     def waits(self) -> bool:
@@ -95,6 +97,7 @@ class Message(NamedTuple):
     vector: Vector | None = None
     """Gradient or delta [n] going up; mean or agreed point [n] coming down; as the codec has it."""
     fragment: tuple[int, int] = ALL
+    """(start, stop) in the vector; (0, 0) is all of it."""
     rows: Vector | None = None
     """Which rows [r] of the whole vector stand in `vector`, one behind the other; None: all."""
     since: Clock = Clock()
@@ -102,11 +105,13 @@ class Message(NamedTuple):
     version: int = 0
     """The agreed point that a delta starts from, or that an answer brings."""
     codec: str = "fp32"
+    """The numbers that `vector` travels in."""
     outer: tuple[Vector, ...] = ()
     """The outer optimizer's state, in `heal` only."""
     floats: Vector | None = None
     """Float buffers (BatchNorm): beside the vector, never through an outer optimizer."""
     integers: Vector | None = None
+    """Integer buffers: their maximum is taken."""
     left: Vector | None = None
     """What the owner's codec has left out so far [n]: for checkpoints, it never travels."""
     fingerprint: str = ""
@@ -164,7 +169,9 @@ class Reply(NamedTuple):
     """What an owner answers, and to whom."""
 
     slot: int
+    """Of the worker that it goes to."""
     message: Message
+    """What it is told."""
 
 
 class Policy(ABC):

@@ -61,10 +61,15 @@ def gradient_share(asked: float | str, steps: int) -> float:
     return min(_MOST_SHARE, _ENOUGH_STEPS / steps)
 
 
-def shortened(every: Trigger, setting: Setting) -> tuple[Trigger, str]:
+def shortened(every: Trigger, setting: Setting, least: int = 1) -> tuple[Trigger, str]:
     """Returns a trigger in steps that leaves room for ten rounds, and a warning or "".
 
     With fewer rounds a worker's last parameters weigh more than what was agreed on.
+
+    Args:
+        every: the recipe's usual trigger.
+        setting: the phase.
+        least: steps that a round must have.
 
     Example:
         >>> from photinus.core.clock import Steps
@@ -73,7 +78,7 @@ def shortened(every: Trigger, setting: Setting) -> tuple[Trigger, str]:
     """
     if every.steps is None or setting.workers == 1 or setting.rounds(every) >= _FEW_ROUNDS:
         return every, ""
-    steps = max(1, setting.steps // _FEW_ROUNDS)
+    steps = max(least, setting.steps // _FEW_ROUNDS)
     shorter = dataclasses.replace(every, steps=steps)
     if every.steps < _LONG_STEPS:
         return shorter, ""

@@ -72,6 +72,7 @@ class Sgd(Outer):
     """
 
     lr: float = 1.0
+    """The rate: the share of the merged delta that is applied."""
     name = "sgd"
     LIMITS = {"lr": above(0)}  # noqa: RUF012
 
@@ -94,7 +95,9 @@ class _Heavy(Outer):
     """What carries on: its gain is the learning rate over (1 − momentum)."""
 
     lr: float
+    """The rate."""
     momentum: float = 0.5
+    """β: the share of the buffer that stays after each update."""
     LIMITS = {"lr": above(0), "momentum": between(0, 0.999)}  # noqa: RUF012
 
     def __post_init__(self) -> None:
@@ -148,8 +151,11 @@ class Adagrad(Outer):
     """s ← s + Δ²; θ ← θ − lr·Δ / (√s + ε) (Duchi et al., 2011; FedAdagrad: Reddi et al., 2020)."""
 
     lr: float = 0.1
+    """The rate of a number's first update."""
     eps: float = 1e-6
+    """ε, which keeps the quotient finite."""
     initial: float = 0.0
+    """What every sum s begins at."""
     name = "adagrad"
     LIMITS = {"lr": above(0), "eps": above(0), "initial": at_least(0)}  # noqa: RUF012
 
@@ -174,9 +180,13 @@ class Adam(Outer):
     """
 
     lr: float = 0.01
+    """The rate."""
     beta1: float = 0.9
+    """β₁, of the mean."""
     beta2: float = 0.99
+    """β₂, of the mean square."""
     eps: float = 1e-3
+    """ε, which keeps the quotient finite."""
     name = "adam"
     LIMITS = {  # noqa: RUF012
         "lr": above(0),
@@ -214,7 +224,9 @@ class DelayedNesterov(Outer):
     """
 
     lr: float = 0.7
+    """The rate."""
     momentum: float = 0.3
+    """β: the share of the buffer that stays after each update."""
     pushes: int = 0
     """N; 0: as many as the run has workers."""
     name = "delayed_nesterov"

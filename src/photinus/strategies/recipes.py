@@ -1,5 +1,8 @@
 """The recipes: each way of agreeing by its public name, as a short configuration of the parts.
 
+The defaults in a signature are what is used. A part that the caller leaves out may follow the run:
+rounds are shorter in a short phase, and a worker that is alone trains plainly.
+
 `RECIPES` is the one table: a conformance test runs over every row, and each row names the
 identities that it owes.
 """
@@ -7,18 +10,18 @@ identities that it owes.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpec
 
-from photinus.core.clock import Epochs, Steps
+from photinus.core.clock import Epochs, Steps, Trigger
 from photinus.core.errors import UsageError
-from photinus.core.settings import (
-    unknown_name,
-)
+from photinus.core.settings import unknown_name
 from photinus.strategies.agreement import Agreement
 from photinus.strategies.guard import AUTO
-from photinus.strategies.outer import Nesterov
+from photinus.strategies.outer import Nesterov, Outer, Sgd
 from photinus.strategies.own import Own
 from photinus.strategies.plain import parts_of, plain_of
 
@@ -57,121 +60,530 @@ FULL_BATCH = "one worker = full-batch descent"
 ELASTIC_HALF = "one worker: elastic(alpha .5) = averaging with sgd(.5)"
 
 
-def averaging(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
-    """SparkNet's way: average every 50 steps.
+_FOLLOW = {"every", "outer", "codec"}
+_PLAIN = {f.name: f.default for f in dataclasses.fields(Agreement)}
+P = ParamSpec("P")
 
-    An outer nesterov(.7, .5) was better than the plain mean in eight of ten settings measured;
-    `outer=Sgd()` is the published form; `every=Steps(50) | Seconds(2.0)` its time limit, with
-    which no run repeats another's bits. Source: Moritz et al., 2015.
+
+def _recipe(function: Callable[P, Agreement]) -> Callable[P, Agreement]:
+    """Makes a recipe of a function of parts: it refuses others, and notes which are left out."""
+    usual = {name: p.default for name, p in inspect.signature(function).parameters.items()}
+    chosen = {name for name, v in usual.items() if name in _FOLLOW or v != _PLAIN[name]}
+
+    @functools.wraps(function)
+    def made(*args: P.args, **parts: P.kwargs) -> Agreement:
+        for name in parts:
+            if name not in usual:
+                raise unknown_name(f"part of {function.__name__}", name, usual)
+        agreement = function(*args, **parts)
+        if "merge" in parts and agreement.is_immediate:
+            wrong, got = f"merge of {function.__name__} is a part of rounds", "release='immediate'"
+            raise UsageError(wrong, got=got, do="leave it out")
+        return dataclasses.replace(agreement, usual=frozenset(chosen - parts.keys()))
+
+    return made
+
+
+@_recipe
+def averaging(
+    *,
+    every: Trigger = Steps(50),
+    outer: Outer = Nesterov(),
+    merge: str = "nova",
+    codec: str = "bf16",
+    codec_down: str | None = None,
+    gradients_until: float | str = AUTO,
+    quorum: float = 1.0,
+    grace_seconds: float = 0.0,
+    gain: str = "safe",
+    owners: int = 1,
+    fragments: int = 0,
+    delay: int = 0,
+    release: str = "rounds",
+    fetch: Trigger | None = None,
+    staleness: str | int = "none",
+) -> Agreement:
+    """Averages what the workers learn between rounds: by default every 50 steps.
+
+    Δᵢ = anchor − θᵢ;  anchor ← outer(anchor, Σ cᵢΔᵢ);  θᵢ ← anchor.
+
+    The outer nesterov(.7, .5) was better than the plain mean in eight of ten settings measured. The
+    published form has `outer=Sgd(), merge="uniform"`. With a time limit, such as
+    `every=Steps(50) | Seconds(2.0)`, no run repeats another's bits.
+
+    Args:
+        every: when a worker pushes: so many steps, seconds, examples or epochs after its last push.
+        outer: the optimizer that applies the merged delta.
+        merge: how the deltas become one: "uniform", "examples" or "nova".
+        codec: the numbers that vectors travel in: "fp32", "bf16", "int8" or "int4".
+        codec_down: the same for the way from owner to worker; None: as `codec`.
+        gradients_until: the share of a phase, 0 to 1, that takes every step by the mean gradient of
+            all workers; "auto" follows the number of steps.
+        quorum: the share of the workers (above 1: how many) whose pushes close a round.
+        grace_seconds: seconds that a round waits for the others once the quorum has come.
+        gain: "safe" lowers an outer gain at which training diverges; "unsafe" takes it as given.
+        owners: 1, or as many as there are workers: each merges a shard of the vector.
+        fragments: parts that the vector is pushed in, one after the other; 0: whole.
+        delay: steps that a fragment may be under way while training continues.
+        release: "rounds", or "immediate": each push is applied as it comes.
+        fetch: with "immediate", when a worker takes the owner's parameters; None: after a push.
+        staleness: with "immediate", the weight of a push that is s versions late: "none": 1;
+            "inverse": 1/(1+s); a number n: dropped where s > n.
+
+    Raises:
+        UsageError: a part is unknown, is out of its limits, or does not go with the others.
+
+    Example:
+        >>> str(averaging(every=Steps(10), outer=Sgd()))
+        'averaging every 10 steps, sgd(lr=1), merge nova, bf16'
+
+    Source: Moritz et al., SparkNet, 2015.
     """
-    usual = {"every": Steps(50), "outer": Nesterov(), "merge": "nova", "codec": "bf16"}
-    return _made("averaging", usual | _START, parts)
+    return Agreement(recipe="averaging", **locals())
 
 
-def iterative_reduce(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
-    """The plain average after every epoch of every phase (IterativeReduce on Hadoop YARN)."""
-    return _made("iterative_reduce", {"every": Epochs(1)}, parts)
+@_recipe
+def iterative_reduce(
+    *,
+    every: Trigger = Epochs(1),
+    outer: Outer = Sgd(),
+    merge: str = "uniform",
+    codec: str = "fp32",
+    codec_down: str | None = None,
+    gradients_until: float | str = 0.0,
+    quorum: float = 1.0,
+    grace_seconds: float = 0.0,
+    gain: str = "safe",
+    owners: int = 1,
+    fragments: int = 0,
+    delay: int = 0,
+    release: str = "rounds",
+    fetch: Trigger | None = None,
+    staleness: str | int = "none",
+) -> Agreement:
+    """Takes the plain average after every epoch of every phase.
 
+    anchor ← anchor − (1/K) Σ Δᵢ, which is (1/K) Σ θᵢ, with K workers.
 
-def diloco(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
-    """Hundreds of steps (of AdamW) between rounds, Nesterov outside (Douillard et al., 2023)."""
-    usual = {"every": Steps(500), "outer": Nesterov(lr=0.7, momentum=0.9), "codec": "int8"}
-    return _made("diloco", usual | _START | {"merge": "nova"}, parts)
+    Args:
+        every: when a worker pushes: so many steps, seconds, examples or epochs after its last push.
+        outer: the optimizer that applies the merged delta.
+        merge: how the deltas become one: "uniform", "examples" or "nova".
+        codec: the numbers that vectors travel in: "fp32", "bf16", "int8" or "int4".
+        codec_down: the same for the way from owner to worker; None: as `codec`.
+        gradients_until: the share of a phase, 0 to 1, that takes every step by the mean gradient of
+            all workers; "auto" follows the number of steps.
+        quorum: the share of the workers (above 1: how many) whose pushes close a round.
+        grace_seconds: seconds that a round waits for the others once the quorum has come.
+        gain: "safe" lowers an outer gain at which training diverges; "unsafe" takes it as given.
+        owners: 1, or as many as there are workers: each merges a shard of the vector.
+        fragments: parts that the vector is pushed in, one after the other; 0: whole.
+        delay: steps that a fragment may be under way while training continues.
+        release: "rounds", or "immediate": each push is applied as it comes.
+        fetch: with "immediate", when a worker takes the owner's parameters; None: after a push.
+        staleness: with "immediate", the weight of a push that is s versions late: "none": 1;
+            "inverse": 1/(1+s); a number n: dropped where s > n.
 
+    Raises:
+        UsageError: a part is unknown, is out of its limits, or does not go with the others.
 
-def post_local(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
-    """One step of all workers together in the first half of a phase, then averaging.
+    Example:
+        >>> str(iterative_reduce())
+        'iterative_reduce every 1 epochs, sgd(lr=1), merge uniform, fp32'
 
-    Source: Lin et al., 2020.
+    Source: IterativeReduce on Hadoop YARN.
     """
-    usual = {"every": Steps(16), "gradients_until": 0.5, "merge": "nova"}
-    return _made("post_local", usual, parts)
+    return Agreement(recipe="iterative_reduce", **locals())
 
 
-def streaming(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
-    """A fragment at a time, under way while training goes on (Douillard et al., 2025)."""
-    usual = {
-        "every": Steps(100),
-        "outer": Nesterov(lr=0.4, momentum=0.9),
-        "codec": "int4",
-        "fragments": 4,
-        "delay": 1,
-        "merge": "nova",
-    }
-    return _made("streaming", usual | _START, parts)
+@_recipe
+def diloco(
+    *,
+    every: Trigger = Steps(500),
+    outer: Outer = Nesterov(lr=0.7, momentum=0.9),
+    merge: str = "nova",
+    codec: str = "int8",
+    codec_down: str | None = None,
+    gradients_until: float | str = AUTO,
+    quorum: float = 1.0,
+    grace_seconds: float = 0.0,
+    gain: str = "safe",
+    owners: int = 1,
+    fragments: int = 0,
+    delay: int = 0,
+    release: str = "rounds",
+    fetch: Trigger | None = None,
+    staleness: str | int = "none",
+) -> Agreement:
+    """Trains hundreds of steps (of AdamW) between rounds, with Nesterov momentum outside.
 
+    Δ = Σ cᵢΔᵢ;  m ← μm + Δ;  anchor ← anchor − η(Δ + μm), with η the outer rate, μ its momentum.
 
-def downpour(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
-    """The asynchronous server: push, now and then fetch; nobody waits (Dean et al., 2012)."""
-    usual = {"release": "immediate", "every": Steps(10), "codec": "bf16"}
-    return _made("downpour", usual | _START, parts)
+    Args:
+        every: when a worker pushes: so many steps, seconds, examples or epochs after its last push.
+        outer: the optimizer that applies the merged delta.
+        merge: how the deltas become one: "uniform", "examples" or "nova".
+        codec: the numbers that vectors travel in: "fp32", "bf16", "int8" or "int4".
+        codec_down: the same for the way from owner to worker; None: as `codec`.
+        gradients_until: the share of a phase, 0 to 1, that takes every step by the mean gradient of
+            all workers; "auto" follows the number of steps.
+        quorum: the share of the workers (above 1: how many) whose pushes close a round.
+        grace_seconds: seconds that a round waits for the others once the quorum has come.
+        gain: "safe" lowers an outer gain at which training diverges; "unsafe" takes it as given.
+        owners: 1, or as many as there are workers: each merges a shard of the vector.
+        fragments: parts that the vector is pushed in, one after the other; 0: whole.
+        delay: steps that a fragment may be under way while training continues.
+        release: "rounds", or "immediate": each push is applied as it comes.
+        fetch: with "immediate", when a worker takes the owner's parameters; None: after a push.
+        staleness: with "immediate", the weight of a push that is s versions late: "none": 1;
+            "inverse": 1/(1+s); a number n: dropped where s > n.
 
+    Raises:
+        UsageError: a part is unknown, is out of its limits, or does not go with the others.
 
-def elastic(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
-    """A spring of strength alpha/K between each worker and a centre (EASGD: Zhang et al., 2015)."""
-    usual = {"release": "immediate", "payload": "elastic", "every": Steps(10), "alpha": 0.9}
-    return _made("elastic", usual | _START | {"codec_down": "bf16"}, parts)
+    Example:
+        >>> str(diloco(every=Steps(100)))
+        'diloco every 100 steps, nesterov(lr=0.7, momentum=0.9), merge nova, int8'
 
-
-def all_reduce(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
-    """Every step takes the mean gradient of all workers' examples."""
-    return _made("all_reduce", {"payload": "gradient", "merge": "examples"}, parts)
-
-
-def full_gradient(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
-    """One step an epoch, of the gradient over all rows: what MLlib's optimizers do."""
-    usual = {"payload": "gradient", "merge": "examples", "whole_part": True}
-    return _made("full_gradient", usual, parts)
-
-
-def publish(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
-    """No owner: every worker publishes deltas, the others take them in when they come.
-
-    The impetus scheme (deep belief networks on Spark), with deltas of gain 1/K.
+    Source: Douillard et al., DiLoCo, 2023.
     """
-    usual = {"payload": "published", "every": Steps(10), "codec": "int8"}
-    return _made("publish", usual | _START, parts)
+    return Agreement(recipe="diloco", **locals())
 
 
-def gossip(**parts: Any) -> Agreement:  # noqa: ANN401 - the fields of Agreement
-    """No owner: every worker passes its parameters to one other, which mixes them in by half."""
-    usual = {"payload": "parameters", "every": Steps(10), "codec": "bf16"}
-    return _made("gossip", usual | _START, parts)
+@_recipe
+def post_local(
+    *,
+    every: Trigger = Steps(16),
+    outer: Outer = Sgd(),
+    merge: str = "nova",
+    codec: str = "fp32",
+    codec_down: str | None = None,
+    gradients_until: float | str = 0.5,
+    quorum: float = 1.0,
+    grace_seconds: float = 0.0,
+    gain: str = "safe",
+    owners: int = 1,
+    fragments: int = 0,
+    delay: int = 0,
+    release: str = "rounds",
+    fetch: Trigger | None = None,
+    staleness: str | int = "none",
+) -> Agreement:
+    """Takes steps of all workers together in the first half of a phase, then averages.
+
+    while progress < gradients_until: θ ← inner(θ, Σ nᵢgᵢ / Σ nᵢ);  then the rounds of `averaging`.
+
+    Args:
+        every: when a worker pushes: so many steps, seconds, examples or epochs after its last push.
+        outer: the optimizer that applies the merged delta.
+        merge: how the deltas become one: "uniform", "examples" or "nova".
+        codec: the numbers that vectors travel in: "fp32", "bf16", "int8" or "int4".
+        codec_down: the same for the way from owner to worker; None: as `codec`.
+        gradients_until: the share of a phase, 0 to 1, that takes every step by the mean gradient of
+            all workers; "auto" follows the number of steps.
+        quorum: the share of the workers (above 1: how many) whose pushes close a round.
+        grace_seconds: seconds that a round waits for the others once the quorum has come.
+        gain: "safe" lowers an outer gain at which training diverges; "unsafe" takes it as given.
+        owners: 1, or as many as there are workers: each merges a shard of the vector.
+        fragments: parts that the vector is pushed in, one after the other; 0: whole.
+        delay: steps that a fragment may be under way while training continues.
+        release: "rounds", or "immediate": each push is applied as it comes.
+        fetch: with "immediate", when a worker takes the owner's parameters; None: after a push.
+        staleness: with "immediate", the weight of a push that is s versions late: "none": 1;
+            "inverse": 1/(1+s); a number n: dropped where s > n.
+
+    Raises:
+        UsageError: a part is unknown, is out of its limits, or does not go with the others.
+
+    Example:
+        >>> post_local(gradients_until=0.25).gradients_until
+        0.25
+
+    Source: Lin et al., Don't Use Large Mini-Batches, Use Local SGD, 2020.
+    """
+    return Agreement(recipe="post_local", **locals())
 
 
-_START = {"gradients_until": AUTO}
-_OF_PEERS = {"graph", "exact_every"}
-_OF_LOCAL = {"gradients_until", "every", "codec"}
-_INNER = {"recipe", "usual", "whole_part"}
-_OF_ROUNDS = {"merge", "quorum", "grace_seconds"}
-_OF_GRADIENTS = {"merge", "codec", "codec_down", "quorum", "grace_seconds", "owners"}
-_ALL = {f.name for f in dataclasses.fields(Agreement)}
-_NOT_USUAL = {*_INNER, "payload", "alpha", "rows", *_OF_PEERS}
-_NOT_OF = {
-    "all_reduce": _ALL - _OF_GRADIENTS,
-    "full_gradient": _ALL - _OF_GRADIENTS,
-    "downpour": {*_INNER, "release", "alpha", *_OF_ROUNDS, *_OF_PEERS},
-    "streaming": {*_INNER, "payload", "rows", *_OF_PEERS},
-    "elastic": _ALL - {"gradients_until", "every", "alpha", "codec_down"},
-    "publish": _ALL - {*_OF_LOCAL, "quorum", "grace_seconds", "exact_every"},
-    "gossip": _ALL - {*_OF_LOCAL, "quorum", "grace_seconds", *_OF_PEERS},
-}
-"""Recipe -> fields of Agreement that are no parts of it."""
+@_recipe
+def streaming(
+    *,
+    every: Trigger = Steps(100),
+    outer: Outer = Nesterov(lr=0.4, momentum=0.9),
+    merge: str = "nova",
+    codec: str = "int4",
+    codec_down: str | None = None,
+    gradients_until: float | str = AUTO,
+    quorum: float = 1.0,
+    grace_seconds: float = 0.0,
+    gain: str = "safe",
+    owners: int = 1,
+    fragments: int = 4,
+    delay: int = 1,
+    alpha: float = 0.5,
+    release: str = "rounds",
+    fetch: Trigger | None = None,
+    staleness: str | int = "none",
+) -> Agreement:
+    """Agrees on one fragment at a time, which is under way while training continues.
+
+    anchor ← outer(anchor, Σ cᵢΔᵢ);  `delay` steps later θᵢ ← α·θᵢ + (1−α)·anchor, in one fragment.
+
+    Every fragment has its turn once in `every`.
+
+    Args:
+        every: when a worker pushes: so many steps, seconds, examples or epochs after its last push.
+        outer: the optimizer that applies the merged delta.
+        merge: how the deltas become one: "uniform", "examples" or "nova".
+        codec: the numbers that vectors travel in: "fp32", "bf16", "int8" or "int4".
+        codec_down: the same for the way from owner to worker; None: as `codec`.
+        gradients_until: the share of a phase, 0 to 1, that takes every step by the mean gradient of
+            all workers; "auto" follows the number of steps.
+        quorum: the share of the workers (above 1: how many) whose pushes close a round.
+        grace_seconds: seconds that a round waits for the others once the quorum has come.
+        gain: "safe" lowers an outer gain at which training diverges; "unsafe" takes it as given.
+        owners: 1, or as many as there are workers: each merges a shard of the vector.
+        fragments: parts that the vector is pushed in, one after the other; 0: whole.
+        delay: steps that a fragment may be under way while training continues.
+        alpha: the share of its own parameters that a worker keeps when a fragment arrives.
+        release: "rounds", or "immediate": each push is applied as it comes.
+        fetch: with "immediate", when a worker takes the owner's parameters; None: after a push.
+        staleness: with "immediate", the weight of a push that is s versions late: "none": 1;
+            "inverse": 1/(1+s); a number n: dropped where s > n.
+
+    Raises:
+        UsageError: a part is unknown, is out of its limits, or does not go with the others.
+
+    Example:
+        >>> str(streaming(fragments=2, codec="int8"))
+        'streaming every 100 steps in 2 fragments, nesterov(lr=0.4, momentum=0.9), merge nova, int8'
+
+    Source: Douillard et al., Streaming DiLoCo, 2025.
+    """
+    return Agreement(recipe="streaming", **locals())
 
 
-def _made(recipe: str, usual: Mapping[str, Any], parts: Mapping[str, Any]) -> Agreement:
-    known = _ALL - _NOT_OF.get(recipe, _NOT_USUAL)
-    for name in parts:
-        if name not in known:
-            raise unknown_name(f"part of {recipe}", name, known)
-    if "merge" in parts and {**usual, **parts}.get("release") == "immediate":
-        wrong, got = "merge is a part of rounds", "release='immediate'"
-        raise UsageError(wrong, got=got, do="leave it out")
-    chosen = frozenset({"every", "outer", "codec", *usual} - parts.keys())
-    return Agreement(recipe=recipe, usual=chosen & known, **{**usual, **parts})
+@_recipe
+def downpour(
+    *,
+    every: Trigger = Steps(10),
+    fetch: Trigger | None = None,
+    outer: Outer = Sgd(),
+    payload: str = "delta",
+    codec: str = "bf16",
+    codec_down: str | None = None,
+    gradients_until: float | str = AUTO,
+    staleness: str | int = "none",
+    rows: int = 0,
+    gain: str = "safe",
+    owners: int = 1,
+    fragments: int = 0,
+    delay: int = 0,
+) -> Agreement:
+    """Pushes to a server that applies each push as it comes; no worker waits for another.
+
+    θ ← θ − (1/K) f(s) Δᵢ;  Δᵢ = mark − θᵢ, with K workers, s versions late, f of `staleness`.
+
+    Args:
+        every: when a worker pushes: so many steps, seconds, examples or epochs after its last push.
+        fetch: when a worker takes the owner's parameters; None: after every push.
+        outer: the optimizer that applies a delta, or a gradient with `payload="gradient"`.
+        payload: "delta", or "gradient": the sum of the gradients since the last push.
+        codec: the numbers that pushes travel in: "fp32", "bf16", "int8" or "int4".
+        codec_down: the same for the way from owner to worker; None: "fp32".
+        gradients_until: the share of a phase, 0 to 1, that takes every step by the mean gradient of
+            all workers; "auto" follows the number of steps.
+        staleness: weight of a push that is s versions late: "none": 1; "inverse": 1/(1+s);
+            a number n: dropped where s > n.
+        rows: only rows of so many numbers that changed travel; 0: the whole vector.
+        gain: "safe" lowers an outer gain at which training diverges; "unsafe" takes it as given.
+        owners: 1, or as many as there are workers: each merges a shard of the vector.
+        fragments: parts that the vector is pushed in, one after the other; 0: whole.
+        delay: steps that a fragment may be under way while training continues.
+
+    Raises:
+        UsageError: a part is unknown, is out of its limits, or does not go with the others.
+
+    Example:
+        >>> str(downpour(codec="fp32"))
+        'downpour every 10 steps, sgd(lr=1), staleness none, fp32'
+
+    Source: Dean et al., Large Scale Distributed Deep Networks, 2012.
+    """
+    return Agreement(recipe="downpour", release="immediate", **locals())
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@_recipe
+def elastic(
+    *,
+    every: Trigger = Steps(10),
+    alpha: float = 0.9,
+    codec_down: str | None = "bf16",
+    gradients_until: float | str = AUTO,
+) -> Agreement:
+    """Pulls each worker and a centre towards each other, as a spring does; no worker waits.
+
+    e = min(α/K, ½)(θᵢ − centre);  θᵢ ← θᵢ − e;  centre ← centre + e, with K workers.
+
+    Args:
+        every: when a worker pushes: so many steps, seconds, examples or epochs after its last push.
+        alpha: strength of the spring, times the number of workers K; 0 to 1.
+        codec_down: the numbers in which the pull travels back; None: "fp32".
+        gradients_until: the share of a phase, 0 to 1, that takes every step by the mean gradient of
+            all workers; "auto" follows the number of steps.
+
+    Raises:
+        UsageError: a part is unknown, is out of its limits, or does not go with the others.
+
+    Example:
+        >>> str(elastic(alpha=0.5))
+        'elastic every 10 steps, alpha 0.5/K, fp32 up, bf16 down'
+
+    Source: Zhang, Choromanska, LeCun, EASGD, 2015.
+    """
+    return Agreement(recipe="elastic", release="immediate", payload="elastic", **locals())
+
+
+@_recipe
+def all_reduce(
+    *,
+    merge: str = "examples",
+    codec: str = "fp32",
+    codec_down: str | None = None,
+    quorum: float = 1.0,
+    grace_seconds: float = 0.0,
+    owners: int = 1,
+) -> Agreement:
+    """Takes every step by the mean gradient of all workers' examples.
+
+    g ← Σ nᵢgᵢ / Σ nᵢ, with nᵢ examples of worker i; then every worker takes the same inner step.
+
+    Args:
+        merge: how the gradients become one: "uniform", "examples" or "nova".
+        codec: the numbers that vectors travel in: "fp32", "bf16", "int8" or "int4".
+        codec_down: the same for the way from owner to worker; None: as `codec`.
+        quorum: the share of the workers (above 1: how many) whose pushes close a round.
+        grace_seconds: seconds that a round waits for the others once the quorum has come.
+        owners: 1, or as many as there are workers: each merges a shard of the vector.
+
+    Raises:
+        UsageError: a part is unknown, is out of its limits, or does not go with the others.
+
+    Example:
+        >>> str(all_reduce(codec="bf16"))
+        'all_reduce every step, merge examples, bf16'
+
+    Source: synchronous SGD, every step.
+    """
+    return Agreement(recipe="all_reduce", payload="gradient", **locals())
+
+
+@_recipe
+def full_gradient(
+    *,
+    merge: str = "examples",
+    codec: str = "fp32",
+    codec_down: str | None = None,
+    quorum: float = 1.0,
+    grace_seconds: float = 0.0,
+    owners: int = 1,
+) -> Agreement:
+    """Takes one step an epoch, by the gradient over all rows, as MLlib's optimizers do.
+
+    g ← Σ nᵢgᵢ / Σ nᵢ, with gᵢ summed over all nᵢ rows of worker i.
+
+    Args:
+        merge: how the gradients become one: "uniform", "examples" or "nova".
+        codec: the numbers that vectors travel in: "fp32", "bf16", "int8" or "int4".
+        codec_down: the same for the way from owner to worker; None: as `codec`.
+        quorum: the share of the workers (above 1: how many) whose pushes close a round.
+        grace_seconds: seconds that a round waits for the others once the quorum has come.
+        owners: 1, or as many as there are workers: each merges a shard of the vector.
+
+    Raises:
+        UsageError: a part is unknown, is out of its limits, or does not go with the others.
+
+    Example:
+        >>> str(full_gradient())
+        'full_gradient every step, merge examples, fp32'
+
+    Source: batch gradient descent, as in MLlib.
+    """
+    return Agreement(recipe="full_gradient", payload="gradient", whole_part=True, **locals())
+
+
+@_recipe
+def publish(
+    *,
+    every: Trigger = Steps(10),
+    codec: str = "int8",
+    exact_every: int = 10,
+    gradients_until: float | str = AUTO,
+    quorum: float = 1.0,
+    grace_seconds: float = 0.0,
+) -> Agreement:
+    """Sends every worker's deltas to all others, which apply them as they come; no server.
+
+    θ ← θ − Δⱼ/K for the delta Δⱼ of every worker j, one's own too, with K workers.
+
+    Args:
+        every: when a worker pushes: so many steps, seconds, examples or epochs after its last push.
+        codec: the numbers that publications travel in: "fp32", "bf16", "int8" or "int4".
+        exact_every: publications of each worker, on average, between two exact agreements.
+        gradients_until: the share of a phase, 0 to 1, that takes every step by the mean gradient of
+            all workers; "auto" follows the number of steps.
+        quorum: the share of the workers, 0.01 to 1, that an exact agreement needs.
+        grace_seconds: seconds that an exact agreement waits for the others after the quorum.
+
+    Raises:
+        UsageError: a part is unknown, is out of its limits, or does not go with the others.
+
+    Example:
+        >>> str(publish())
+        'publish every 10 steps to all, exact every 10 rounds, int8'
+
+    Source: impetus: deep belief networks on Spark.
+    """
+    return Agreement(recipe="publish", payload="published", **locals())
+
+
+@_recipe
+def gossip(
+    *,
+    every: Trigger = Steps(10),
+    codec: str = "bf16",
+    exact_every: int = 10,
+    graph: str = "exponential",
+    gradients_until: float | str = AUTO,
+    quorum: float = 1.0,
+    grace_seconds: float = 0.0,
+) -> Agreement:
+    """Sends every worker's parameters to one other, which mixes them in by half; no server.
+
+    θᵢ ← θᵢ + ½(θⱼ − θᵢ′), with θᵢ′ worker i's own without the steps since it sent last.
+
+    Args:
+        every: when a worker pushes: so many steps, seconds, examples or epochs after its last push.
+        codec: the numbers that publications travel in: "fp32", "bf16", "int8" or "int4".
+        exact_every: publications of each worker, on average, between two exact agreements.
+        graph: who a worker sends to: "exponential", "ring" or "random".
+        gradients_until: the share of a phase, 0 to 1, that takes every step by the mean gradient of
+            all workers; "auto" follows the number of steps.
+        quorum: the share of the workers, 0.01 to 1, that an exact agreement needs.
+        grace_seconds: seconds that an exact agreement waits for the others after the quorum.
+
+    Raises:
+        UsageError: a part is unknown, is out of its limits, or does not go with the others.
+
+    Example:
+        >>> str(gossip(graph="ring"))
+        'gossip every 10 steps to one by one, ring, exact every 10 rounds, bf16'
+
+    Source: Lian et al., 2017; Assran et al., 2019.
+    """
+    return Agreement(recipe="gossip", payload="parameters", **locals())
+
+
+@dataclass(frozen=True, slots=True)
 class Recipe:
     """A row of the table."""
 
@@ -182,60 +594,24 @@ class Recipe:
 
 
 RECIPES: dict[str, Recipe] = {
-    "all_reduce": Recipe(
-        build=all_reduce,
-        source="synchronous SGD, every step",
-        identities=(ONE_WORKER,),
-    ),
-    "averaging": Recipe(
-        build=averaging,
-        source="Moritz et al., SparkNet, 2015",
-        identities=(ONE_WORKER, EVERY_STEP),
-    ),
-    "diloco": Recipe(
-        build=diloco,
-        source="Douillard et al., DiLoCo, 2023",
-        identities=(ONE_WORKER, NO_MOMENTUM),
-    ),
+    "all_reduce": Recipe(all_reduce, "synchronous SGD, every step", (ONE_WORKER,)),
+    "averaging": Recipe(averaging, "Moritz et al., SparkNet, 2015", (ONE_WORKER, EVERY_STEP)),
+    "diloco": Recipe(diloco, "Douillard et al., DiLoCo, 2023", (ONE_WORKER, NO_MOMENTUM)),
     "downpour": Recipe(
-        build=downpour,
-        source="Dean et al., Large Scale Distributed Deep Networks, 2012",
-        identities=(ONE_WORKER,),
+        downpour, "Dean et al., Large Scale Distributed Deep Networks, 2012", (ONE_WORKER,)
     ),
-    "elastic": Recipe(
-        build=elastic,
-        source="Zhang, Choromanska, LeCun, EASGD, 2015",
-        identities=(ELASTIC_HALF,),
-    ),
-    "full_gradient": Recipe(
-        build=full_gradient,
-        source="batch gradient descent, as in MLlib",
-        identities=(FULL_BATCH,),
-    ),
-    "gossip": Recipe(
-        build=gossip,
-        source="Lian et al., 2017; Assran et al., 2019",
-        identities=(ONE_WORKER,),
-    ),
-    "iterative_reduce": Recipe(
-        build=iterative_reduce,
-        source="IterativeReduce on Hadoop YARN",
-        identities=(ONE_WORKER,),
-    ),
+    "elastic": Recipe(elastic, "Zhang, Choromanska, LeCun, EASGD, 2015", (ELASTIC_HALF,)),
+    "full_gradient": Recipe(full_gradient, "batch gradient descent, as in MLlib", (FULL_BATCH,)),
+    "gossip": Recipe(gossip, "Lian et al., 2017; Assran et al., 2019", (ONE_WORKER,)),
+    "iterative_reduce": Recipe(iterative_reduce, "IterativeReduce on Hadoop YARN", (ONE_WORKER,)),
     "post_local": Recipe(
-        build=post_local,
-        source="Lin et al., Don't Use Large Mini-Batches, Use Local SGD, 2020",
-        identities=(ONE_WORKER, ALL_PER_STEP),
+        post_local,
+        "Lin et al., Don't Use Large Mini-Batches, Use Local SGD, 2020",
+        (ONE_WORKER, ALL_PER_STEP),
     ),
-    "publish": Recipe(
-        build=publish,
-        source="impetus: deep belief networks on Spark",
-        identities=(ONE_WORKER,),
-    ),
+    "publish": Recipe(publish, "impetus: deep belief networks on Spark", (ONE_WORKER,)),
     "streaming": Recipe(
-        build=streaming,
-        source="Douillard et al., Streaming DiLoCo, 2025",
-        identities=(ONE_WORKER, ONE_FRAGMENT),
+        streaming, "Douillard et al., Streaming DiLoCo, 2025", (ONE_WORKER, ONE_FRAGMENT)
     ),
 }
 
@@ -249,7 +625,7 @@ def from_plain(values: str | Mapping[str, Any]) -> Agreement | Own:
 
     Example:
         >>> from_plain({"recipe": "averaging", "every": {"steps": 7}}).every
-        Trigger(steps=7, seconds=None, examples=None, epochs=None)
+        Steps(7)
 
     Raises:
         UsageError: the recipe, a part or an option is unknown, or a limit does not hold.
@@ -276,7 +652,7 @@ def to_plain(agreement: Agreement | Own) -> dict[str, Any]:
     for f in dataclasses.fields(agreement):
         value = getattr(agreement, f.name)
         is_said = f.name in usual.usual - agreement.usual
-        is_other = f.name not in _INNER and value != getattr(usual, f.name)
+        is_other = f.name not in ("recipe", "usual") and value != getattr(usual, f.name)
         if is_said or is_other:
             plain[f.name] = plain_of(value)
     return plain

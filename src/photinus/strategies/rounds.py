@@ -79,8 +79,11 @@ class Averaging(Strategy):
     """
 
     every: Trigger = field(default_factory=lambda: Steps(50))
+    """When a round is due."""
     outer: Outer = field(default_factory=Sgd)
+    """The optimizer that applies the merged delta."""
     codec: str = "fp32"
+    """The numbers that deltas travel in."""
     meets: bool = False
     """Every worker owns a shard: the mean is made among them, with the bits of one owner."""
     site = PARAMETERS
@@ -220,11 +223,17 @@ class Rounds(Policy):
     """
 
     outer: Outer = field(default_factory=Sgd)
+    """The optimizer that applies the merged delta."""
     merge: str = "nova"
+    """How the deltas become one: "uniform", "examples" or "nova"."""
     codec: str = "fp32"
+    """The numbers that the merged delta travels in."""
     keeps: bool = True
+    """False where no parameters are kept, as with gradients."""
     quorum: float = 1.0
+    """The share of the workers (above 1: how many) whose pushes close a round."""
     grace_seconds: float = 0.0
+    """How long a round waits for the others once the quorum has come."""
     fragments: int = 1
     """How many parts the workers push the vector in."""
     LIMITS = {  # noqa: RUF012

@@ -143,6 +143,7 @@ class Faults:
     """
 
     planned: tuple[Fault, ...] = ()
+    """What happens to workers and the driver; the methods below add to it."""
     lost: Lot = Lot()
     """The messages that never arrive; the simulator's alone."""
     doubled: Lot = Lot()

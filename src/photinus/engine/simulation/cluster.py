@@ -17,6 +17,7 @@ class World:
     step_seconds: float | tuple[float, ...] = 0.01
     """Of every worker, or of each: for a mini-batch; a whole part takes as many as are in it."""
     latency_seconds: float = 1e-3
+    """Of a message, one way."""
     bytes_per_second: float = 1e9
     """Of each worker's own link, and of each direction."""
     resend_seconds: float = 0.5

@@ -1,0 +1,96 @@
+"""What `photinus` exports completes itself: signatures, types, and docs of every parameter."""
+
+import ast
+import inspect
+import itertools
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import photinus
+
+CALLABLES = [name for name in photinus.__all__ if callable(getattr(photinus, name))]
+
+
+def documented(item: object) -> set[str]:
+    """Names with a line in an `Args:` section, or fields with a text of their own below them."""
+    kinds = inspect.getmro(item) if isinstance(item, type) else (item,)
+    names = set()
+    for kind in kinds:
+        _, _, args = (inspect.getdoc(kind) or "").partition("Args:\n")
+        names.update(re.findall(r"^ {4}(\w+): \S", args.partition("\n\n")[0], re.MULTILINE))
+        if isinstance(kind, type) and kind.__module__.startswith("photinus"):
+            names.update(fields_with_text(kind))
+    return names
+
+
+def fields_with_text(kind: type) -> list[str]:
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body
+    return [
+        field.target.id
+        for field, text in itertools.pairwise(body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+    ]
+
+
+@pytest.mark.parametrize("name", CALLABLES)
+def test_a_public_callable_names_and_types_all_that_it_takes(name):
+    parameters = inspect.signature(getattr(photinus, name)).parameters.values()
+    for parameter in parameters:
+        assert parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL), parameter
+        assert parameter.annotation is not parameter.empty, parameter
+    kinds = {parameter.annotation for parameter in parameters}
+    assert kinds != {"Any"}, "its signature says nothing"
+
+
+@pytest.mark.parametrize("name", CALLABLES)
+def test_a_public_callable_explains_every_parameter(name):
+    item = getattr(photinus, name)
+    assert set(inspect.signature(item).parameters) - documented(item) == set()
+
+
+ROOT = Path(__file__).parents[2]
+NETWORKS = "photinus.models.cnn"
+"""Its factories are public by their names, as job files have them."""
+
+
+def code_of(path: Path) -> list[str]:
+    text = path.read_text()
+    if path.suffix == ".py":
+        return [text]
+    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def modules_imported(code: str) -> set[str]:
+    tree = ast.walk(ast.parse(code))
+    return {
+        name
+        for node in tree
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+
+
+TAUGHT = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.py")]
+
+
+@pytest.mark.parametrize("path", TAUGHT, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_examples_and_docs_import_public_names_only(path):
+    imported = {name for code in code_of(path) for name in modules_imported(code)}
+    assert {name for name in imported if name.startswith("photinus.")} <= {NETWORKS}
+
+
+def test_names_for_tools_are_the_names_that_are_imported():
+    tree = ast.parse(Path(photinus.__file__).read_text())
+    (guarded,) = (node for node in tree.body if isinstance(node, ast.If))
+    typed = {alias.name for line in guarded.body for alias in line.names}
+    assert typed == set(photinus.__all__)

@@ -1,0 +1,113 @@
+"""Rows as users have them go in; a torch module comes out."""
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from photinus.core.errors import UsageError
+from photinus.models.dbn import DBN
+from photinus.models.logistic import LogisticStage
+from photinus.models.module import ModuleStage
+from photinus.run.job import Job, Source
+from photinus.run.remote_resume import saved_job
+from photinus.run.train import train
+
+
+@pytest.fixture
+def plane():
+    """Two classes of points, and a job for them."""
+    points = np.random.default_rng(0).normal(size=(64, 2)).astype(np.float32)
+    arguments = {"in_features": 2, "out_features": 2}
+    net = ModuleStage(module="torch.nn:Linear", arguments=arguments, epochs=20.0, lr=0.05)
+    job = Job(model=net, workers=2, engine="simulate", data=Source(name="given", scale=0.5))
+    return job, points, (points[:, 0] > 0).astype(np.int64)
+
+
+def test_an_outcome_gives_the_trained_module_its_numbers_and_the_report(plane, tmp_path):
+    job, points, labels = plane
+    outcome = train(job, (points, labels), test=(points, labels), folder=tmp_path / "run")
+    net = outcome.model()
+    assert type(net) is torch.nn.Linear
+    assert not net.training
+    with torch.no_grad():
+        said = net(torch.from_numpy(points * np.float32(0.5))).argmax(1).numpy()
+    assert np.mean(said != labels) == outcome.metrics["error"] < 0.1
+    assert torch.equal(outcome.state_dict()["weight"], net.weight)
+    net.weight.data.zero_()
+    assert outcome.state_dict()["weight"].any(), "the module is the caller's own"
+    assert outcome.report == tmp_path / "run" / "report.html"
+    assert outcome.report.is_file()
+
+
+@pytest.mark.parametrize("model", ["dbn", "logistic", "averaged"])
+def test_every_kind_of_model_comes_back_as_a_module(plane, model, tmp_path):
+    job, points, labels = plane
+    kinds = {
+        "dbn": DBN(inputs=2, hidden=(3,), classes=2, precision="mkl"),
+        "logistic": LogisticStage(features=2, classes=2, epochs=20.0),
+        "averaged": replace(job.model, average=0.9),
+    }
+    rows = np.abs(points).clip(0, 1), labels
+    outcome = train(replace(job, model=kinds[model]), rows, test=rows, folder=tmp_path / "run")
+    net = outcome.model()
+    with torch.no_grad():
+        numbers = torch.from_numpy(rows[0] * np.float32(0.5)).to(next(net.parameters()).dtype)
+        said = net(numbers).argmax(1).numpy()
+    assert np.mean(said != labels) == pytest.approx(outcome.metrics["error"])
+
+
+def test_arrays_and_a_path_of_parquet_files_train_alike(plane, tmp_path):
+    job, points, labels = plane
+    pq.write_table(
+        pa.table({"x": points[:, 0], "y": points[:, 1], "inside": labels}), tmp_path / "rows"
+    )
+    job = replace(job, data=replace(job.data, features=("x", "y"), label="inside"))
+    arrays = train(job, (points, labels), folder=tmp_path / "arrays")
+    files = train(job, tmp_path / "rows", test=(points, labels), folder=tmp_path / "files")
+    assert np.array_equal(arrays.vector, files.vector)
+    assert set(files.metrics) == {"error", "loss"}
+    saved, _ = saved_job(tmp_path / "files", str(tmp_path / "files"))
+    assert saved.data.path == str(tmp_path / "rows"), "a resume reads the same rows"
+
+
+@pytest.mark.spark
+def test_a_dataframe_trains_by_its_columns(plane, spark, tmp_path):
+    job, points, labels = plane
+    table = [(float(x), float(y), int(k)) for (x, y), k in zip(points, labels, strict=True)]
+    frame = spark.createDataFrame(table, "x double, y double, inside int")
+    named = replace(job.data, features=("x", "y"), label="inside")
+    job = replace(job, data=named, engine="spark")
+    outcome = train(job, frame, test=(points, labels), folder=tmp_path / "run")
+    assert outcome.metrics["error"] < 0.1
+
+
+def test_what_is_no_rows_is_refused_with_what_would_do(plane, tmp_path):
+    job, points, labels = plane
+    with pytest.raises(UsageError, match="rows to train on must be a DataFrame of Spark, arrays"):
+        train(job, [points, labels], folder=tmp_path / "run")
+    with pytest.raises(UsageError, match="labels must be a NumPy array; got list"):
+        train(job, (points, labels.tolist()), folder=tmp_path / "run2")
+
+
+@pytest.mark.parametrize("model", [torch.nn.Linear(2, 2), torch.nn.Linear])
+def test_a_module_for_a_model_is_told_how_to_be_given(model):
+    said = r'the torch module Linear; ModuleStage\(module="torch.nn.modules.linear:Linear", argum'
+    with pytest.raises(UsageError, match=said):
+        Job(model=model)
+    name = "torch.nn.modules.linear:Linear"
+    stage = ModuleStage(module=name, arguments={"in_features": 2, "out_features": 2})
+    assert isinstance(stage.build((), 0).module, torch.nn.Linear), "the name that is told works"
+
+
+def test_a_module_typed_in_a_notebook_must_go_into_a_file(monkeypatch):
+    class Net(torch.nn.Module):
+        pass
+
+    monkeypatch.setattr(Net, "__module__", "__main__")
+    said = r'put its class into a file .*: ModuleStage\(module="mynets:Net"'
+    with pytest.raises(UsageError, match=said):
+        Job(model=Net())
