@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from photinus.core.clock import Steps
+from photinus.core.clock import Epochs, Steps
 from photinus.engine.faults import Faults
 from photinus.run.book import Book
 from photinus.strategies.outer import Sgd
-from photinus.strategies.recipes import averaging, downpour
+from photinus.strategies.recipes import all_reduce, averaging, downpour, iterative_reduce
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "counting"))
 
@@ -31,6 +31,10 @@ SETTINGS = {
 RECIPES = {
     "averaging": averaging(every=Steps(20), outer=Sgd(), merge="uniform", codec="fp32"),
     "downpour": downpour(every=Steps(20), outer=Sgd(), codec="fp32"),
+    "all_reduce": all_reduce(codec="fp32"),
+    "iterative_reduce": iterative_reduce(
+        every=Epochs(1), outer=Sgd(), merge="uniform", codec="fp32"
+    ),
 }
 EPOCHS = 300
 
