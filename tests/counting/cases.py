@@ -31,7 +31,6 @@ from photinus.strategies.outer import Sgd
 
 __all__ = [
     "BOTH_PARTS",
-    "REAL",
     "RECIPES",
     "SIMULATED",
     "Trial",
@@ -99,7 +98,7 @@ SIMULATED: dict[str, Faults] = {
     "messages lost and doubled": Faults().lose(0.1).double(0.2),
 }
 """What happens to three simulated workers."""
-REAL = Faults().kill(1, 5).kill(1, 2, lease=2).freeze(2, 4, seconds=7.0)
+_REAL = Faults().kill(1, 5).kill(1, 2, lease=2).freeze(2, 4, seconds=7.0)
 """And to three real ones: one is killed twice, another one freezes for longer than a lease."""
 _AT_BORDER = Faults().kill(1, 15).kill(1, 1, lease=2).freeze(2, 16, seconds=7.0)
 """The same where a start by gradients ends: after half of thirty steps."""
@@ -107,7 +106,7 @@ _AT_BORDER = Faults().kill(1, 15).kill(1, 1, lease=2).freeze(2, 16, seconds=7.0)
 
 def real(recipe: str) -> Faults:
     """Returns what happens to three real workers of a recipe."""
-    return _AT_BORDER if recipe in BOTH_PARTS else REAL
+    return _AT_BORDER if recipe in BOTH_PARTS else _REAL
 
 
 def epochs_of(recipe: str) -> int:
@@ -337,7 +336,7 @@ def killed_driver(recipe: str, folder: Path, engine: str = "processes") -> Trial
     rounds = 2 if recipe in BOTH_PARTS else few.get(recipe, 6)
     trial = Trial(recipe, folder, epochs=4)
     words = f"{engine!r}, {str(folder)!r}, {recipe!r}, {rounds}, {trial.run.hex()!r}"
-    ended = _apart(f"end_driver({words})", 240)
+    ended = _apart(f"end_driver({words})", 600)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     return trial
 
