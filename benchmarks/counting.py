@@ -20,7 +20,7 @@ HOME = Path(__file__).resolve().parents[1] / "tests" / "counting"
 sys.path.insert(0, str(HOME))
 
 import cases  # noqa: E402 - lies there, where every worker finds it, too
-from cases import REAL, RECIPES, SIMULATED, Trial, Verdict  # noqa: E402
+from cases import BOTH_PARTS, RECIPES, SIMULATED, Trial, Verdict, epochs_of, real  # noqa: E402
 
 from photinus.engine.faults.plan import Faults  # noqa: E402
 from photinus.engine.local.engine import LocalEngine  # noqa: E402
@@ -32,11 +32,6 @@ ROAD = ("averaging", "iterative_reduce", "downpour")
 """Of those that need no link between workers, and no round a step."""
 
 Column = tuple[str, Callable[[str, Path], Iterator[Verdict]]]
-
-
-def epochs_of(recipe: str) -> int:
-    """So many that a fault at the fifth step happens."""
-    return 8 if recipe == "full_gradient" else 3
 
 
 def plain(recipe: str, folder: Path) -> Iterator[Verdict]:
@@ -72,7 +67,7 @@ def resumed(recipe: str, folder: Path) -> Iterator[Verdict]:
 
 def processes(recipe: str, folder: Path) -> Iterator[Verdict]:
     """Real processes: one is killed twice, one freezes, one is cut off."""
-    faults = REAL.cut(0, 6, seconds=2.0)
+    faults = real(recipe).cut(0, 6, seconds=2.0)
     yield Trial(recipe, folder, epochs=epochs_of(recipe)).train(LocalEngine(faults))
 
 
@@ -99,7 +94,7 @@ def spark() -> Callable[[str, Path], Iterator[Verdict]]:
         session.sparkContext.addPyFile(str(HOME / name))
 
     def run(recipe: str, folder: Path) -> Iterator[Verdict]:
-        engine = SparkEngine(session, REAL)
+        engine = SparkEngine(session, real(recipe))
         yield Trial(recipe, folder, epochs=epochs_of(recipe)).train(engine)
 
     return run
@@ -133,12 +128,13 @@ def main(words: list[str]) -> None:
     """Prints the table."""
     is_small = "--small" in words
     engines = {"simulator"} if is_small else ENGINES & set(words) or ENGINES
-    named = [recipe for recipe in RECIPES if recipe in words]
+    known = [*RECIPES, *BOTH_PARTS]
+    named = [recipe for recipe in known if recipe in words]
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HOME), os.environ.get("PYTHONPATH", "")])
     made = columns(engines)
     print(f"| recipe | uses of rows | {' | '.join(name for name, _ in made)} |")
     print(f"|---|---|{'---|' * len(made)}")
-    for recipe in named or (FEW if is_small else RECIPES):
+    for recipe in named or (FEW if is_small else known):
         cells, uses = list[str](), 0
         for _, run in made:
             with tempfile.TemporaryDirectory() as folder:

@@ -1,5 +1,6 @@
 """Recipes and faults under the counting model, on any engine: for the tests and the benchmark."""
 
+import json
 import os
 import signal
 import subprocess
@@ -29,16 +30,19 @@ from photinus.strategies.agreement import Agreement
 from photinus.strategies.outer import Sgd
 
 __all__ = [
-    "REAL",
+    "BOTH_PARTS",
     "RECIPES",
     "SIMULATED",
     "Trial",
     "Verdict",
     "chances",
     "end_driver",
+    "epochs_of",
     "killed_driver",
+    "real",
     "simulated",
     "stopped",
+    "tasks_of_spark",
 ]
 
 _EXACT: dict[str, Any] = {"outer": Sgd(), "merge": "uniform", "codec": "fp32"}
@@ -64,6 +68,24 @@ RECIPES: dict[str, Callable[[int], Agreement]] = {
 }
 """Recipe -> its agreement for K workers. Every part that would be chosen is named; codecs and
 merges are exact. `diloco` and `streaming` keep their own outer optimizer."""
+_HALF: dict[str, Any] = {"gradients_until": 0.5, "codec": "fp32"}
+BOTH_PARTS: dict[str, Callable[[int], Agreement]] = {
+    "averaging, both parts": lambda k: recipes.averaging(
+        every=Steps(3), **_EXACT, gradients_until=0.5
+    ),
+    "averaging, owners, both parts": lambda k: recipes.averaging(
+        every=Steps(3), owners=k, **_EXACT, gradients_until=0.5
+    ),
+    "post_local, both parts": lambda k: recipes.post_local(every=Steps(4), **_EXACT),
+    "downpour, both parts": lambda k: recipes.downpour(every=Steps(2), outer=Sgd(), **_HALF),
+    "elastic, both parts": lambda k: recipes.elastic(
+        every=Steps(2), alpha=0.9, codec_down="fp32", gradients_until=0.5
+    ),
+    "publish, both parts": lambda k: recipes.publish(every=Steps(2), exact_every=2, **_HALF),
+    "gossip, both parts": lambda k: recipes.gossip(every=Steps(2), exact_every=2, **_HALF),
+}
+"""The same for recipes whose first half agrees on gradients, as they are by default. Each worker
+must have whole mini-batches."""
 
 
 SIMULATED: dict[str, Faults] = {
@@ -76,8 +98,20 @@ SIMULATED: dict[str, Faults] = {
     "messages lost and doubled": Faults().lose(0.1).double(0.2),
 }
 """What happens to three simulated workers."""
-REAL = Faults().kill(1, 5).kill(1, 2, lease=2).freeze(2, 4, seconds=7.0)
+_REAL = Faults().kill(1, 5).kill(1, 2, lease=2).freeze(2, 4, seconds=7.0)
 """And to three real ones: one is killed twice, another one freezes for longer than a lease."""
+_AT_BORDER = Faults().kill(1, 15).kill(1, 1, lease=2).freeze(2, 16, seconds=7.0)
+"""The same where a start by gradients ends: after half of thirty steps."""
+
+
+def real(recipe: str) -> Faults:
+    """Returns what happens to three real workers of a recipe."""
+    return _AT_BORDER if recipe in BOTH_PARTS else _REAL
+
+
+def epochs_of(recipe: str) -> int:
+    """Returns so many that a fault at the fifth step happens."""
+    return 8 if recipe == "full_gradient" else 3
 
 
 def chances(seed: int, workers: int) -> Faults:
@@ -129,7 +163,7 @@ class Trial:
         recipe: one of `RECIPES`, or an agreement.
         folder: of what is written; nothing else may be in it.
         workers: how many.
-        rows: how many.
+        rows: how many; 0 for 120, or ten mini-batches a worker where a recipe has two parts.
         epochs: how often each row is wanted.
         copies: how many weights a row has.
         fixed: False where whoever is faster does more.
@@ -139,7 +173,7 @@ class Trial:
     recipe: str | Agreement
     folder: Path
     workers: int = 3
-    rows: int = 120
+    rows: int = 0
     epochs: int = 2
     copies: int = 1
     fixed: bool = True
@@ -149,9 +183,12 @@ class Trial:
     """Other than the numbers of the rows in memory."""
     resumed_from: int = 0
     """The version of the checkpoint that a second term went on from."""
+    resumed_in: int = 0
+    """Its phase: of two parts the start is 0, the rest 1."""
 
     def __post_init__(self) -> None:
         self.run, self.events = os.urandom(16), list[Any]()
+        self.rows = self.rows or (40 * self.workers if self.recipe in BOTH_PARTS else 120)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.path, self.ledger = self.folder / "agreements.jsonl", self.folder / "ledger.jsonl"
 
@@ -159,19 +196,18 @@ class Trial:
     def agreement(self) -> Agreement:
         """How the workers agree."""
         named = self.recipe
-        return RECIPES[named](self.workers) if isinstance(named, str) else named
+        return (RECIPES | BOTH_PARTS)[named](self.workers) if isinstance(named, str) else named
 
     def data_of(self, slot: int) -> np.ndarray:
         """Returns the numbers of the rows that a slot is dealt."""
-        witness = counted.Witness(self.agreement, "")
-        program = counted.program(witness, self.rows, self.workers)
+        program = counted.program(self.agreement, "", self.rows, self.workers)
         return counted.row_numbers(self.rows).numbers(program, slot)
 
     def assignment(self, book: LedgerWriter, **fields: Any) -> Assignment:
         """Returns what an engine runs."""
-        witness = counted.Witness(self.agreement, str(self.path))
         program = counted.program(
-            witness,
+            self.agreement,
+            str(self.path),
             self.rows,
             self.workers,
             epochs=self.epochs,
@@ -199,6 +235,9 @@ class Trial:
             count = counted.pulled(self.path, model, agreement.alpha)
         else:
             count = counted.counted(self.path, model, agreement.outer)
+        start = Path(counted.of_start(self.path))
+        if start.exists():
+            count = counted.counted(start, counted.border(self.path)) + count
         wanted = self.epochs
         return Verdict(
             count,
@@ -225,7 +264,7 @@ class Trial:
         try:
             cut = vault.newest()
             assert cut is not None, "the folder holds no checkpoint"
-            self.resumed_from = cut.version
+            self.resumed_in, self.resumed_from = cut.phase, cut.version
             return self.train(engine, term=2, cut=cut)
         finally:
             vault.close()
@@ -251,32 +290,69 @@ def stopped(trial: Trial, engine: SimulatedEngine, seconds: float = 0.6) -> int:
     return int(trial.events[-1].version)
 
 
-def end_driver(folder: str, recipe: str, rounds: int, run: str, epochs: int) -> None:
-    """Trains in this process, and kills it once there is a checkpoint, after so many rounds."""
-    trial, saved = Trial(recipe, Path(folder), epochs=epochs), threading.Event()
+def _engine(name: str, workers: int, faults: Faults | None = None) -> Engine:
+    """Returns processes of this machine, or a Spark of this process with a slot for each worker."""
+    if name == "processes":
+        return LocalEngine(faults)
+    from photinus.engine.spark.engine import SparkEngine
+    from photinus.engine.spark.session import spark_session
+
+    return SparkEngine(spark_session(workers, name="counting"), faults)
+
+
+def _apart(call: str, seconds: float) -> subprocess.CompletedProcess[str]:
+    """Calls a function of this file in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", f"import cases; cases.{call}"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+    )
+
+
+def end_driver(engine: str, folder: str, recipe: str, rounds: int, run: str) -> None:
+    """Trains in this process, and kills it once there is a checkpoint, after so many rounds.
+
+    Of two parts they are those of the rest.
+    """
+    trial, saved = Trial(recipe, Path(folder), epochs=4), threading.Event()
     trial.run, vault = bytes.fromhex(run), trial.vault(lambda _: saved.set())
+    phase = 1 if recipe in BOTH_PARTS else 0
 
     def emit(event: Any) -> None:
-        is_time = type(event).__name__ == "RoundClosed" and event.version >= rounds
-        if is_time and saved.wait(0.5):
+        is_round = type(event).__name__ == "RoundClosed" and event.phase == phase
+        if is_round and event.version >= rounds and saved.wait(0.5):
             os.kill(os.getpid(), signal.SIGKILL)
 
     fields = {"emit": emit, "save": vault.save, "checkpoint_seconds": 0.0, "lost_seconds": 2.0}
     book = LedgerWriter(trial.ledger, trial.run)
-    LocalEngine().run(trial.assignment(book, **fields))
+    _engine(engine, trial.workers).run(trial.assignment(book, **fields))
 
 
-def killed_driver(recipe: str, folder: Path) -> Trial:
-    """Returns a trial on processes whose driver has been killed; it can be resumed."""
-    rounds = {"iterative_reduce": 2, "full_gradient": 2, "publish": 2, "gossip": 2}.get(recipe, 6)
+def killed_driver(recipe: str, folder: Path, engine: str = "processes") -> Trial:
+    """Returns a trial whose driver has been killed; it can be resumed."""
+    few = {"iterative_reduce": 2, "full_gradient": 2, "publish": 2, "gossip": 2}
+    rounds = 2 if recipe in BOTH_PARTS else few.get(recipe, 6)
     trial = Trial(recipe, folder, epochs=4)
-    words = f"{str(folder)!r}, {recipe!r}, {rounds}, {trial.run.hex()!r}, {trial.epochs}"
-    ended = subprocess.run(
-        [sys.executable, "-c", f"import cases; cases.end_driver({words})"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    words = f"{engine!r}, {str(folder)!r}, {recipe!r}, {rounds}, {trial.run.hex()!r}"
+    ended = _apart(f"end_driver({words})", 600)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     return trial
+
+
+def _tasks(folder: str, recipes: list[str], workers: list[int]) -> None:
+    """Prints what is lost and doubled by tasks of a Spark that is this process's own."""
+    for recipe in recipes:
+        for count in workers:
+            engine = _engine("spark", max(workers), Faults().kill(slot=count - 1, step=3))
+            verdict = Trial(recipe, Path(folder) / f"{recipe}-{count}", count).train(engine)
+            said = (recipe, count, verdict.lost, verdict.doubled, verdict.audited.is_exact)
+            print(json.dumps(said), flush=True)  # noqa: T201 - for the process that asked
+
+
+def tasks_of_spark(folder: Path, recipes: list[str], workers: list[int]) -> list[list[Any]]:
+    """Returns recipe, workers, lost, doubled, and whether the audit is exact, of each run."""
+    ended = _apart(f"_tasks({str(folder)!r}, {recipes!r}, {workers!r})", 900)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("[")]

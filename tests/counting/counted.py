@@ -8,11 +8,15 @@ answered. What all agreements add up to must be the model that the run returns.
 
 With agreement on gradients the loss is the mean instead of the sum: each row of a round then moves
 its weight by 1/N, with N the examples of all members.
+
+A recipe of two parts, a start by gradients and the rest, writes two files; both have the loss of
+the rest, the sum. Its workers must have mini-batches of `BATCH` rows, all of them: a row of a
+round by gradients then moves its weight by BATCH/N. The rest must start where the start ended.
 """
 
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +31,10 @@ from photinus.models.schedules import Schedule
 from photinus.strategies.agreement import Agreement
 from photinus.strategies.base import GRADIENT
 from photinus.strategies.codecs import decode
+from photinus.strategies.guard import AUTO
 from photinus.strategies.outer import Outer, Sgd
 from photinus.strategies.rounds import stepped
-from photinus.training.plan import Phase, TrainingPlan
+from photinus.training.plan import START, TrainingPlan, split
 
 __all__ = [
     "BATCH",
@@ -37,8 +42,10 @@ __all__ = [
     "Count",
     "Weights",
     "Witness",
+    "border",
     "counted",
     "mean",
+    "of_start",
     "program",
     "pulled",
     "row_numbers",
@@ -80,10 +87,24 @@ def row_numbers(rows: int) -> ArrayData:
 
 
 def program(
-    witness: "Witness", rows: int, workers: int, *, epochs: int = 2, copies: int = 1, **more: Any
+    agreement: Agreement,
+    path: str,
+    rows: int,
+    workers: int,
+    *,
+    epochs: int = 2,
+    copies: int = 1,
+    **more: Any,
 ) -> TrainingPlan:
-    """Returns a program that trains the counting model with so many weights for each row."""
-    is_gradient = witness.inside.strategy().site == GRADIENT
+    """Returns a program that trains the counting model; its agreements are written down at `path`.
+
+    Each row has so many weights as `copies` says. Those of a start by gradients are at
+    `of_start(path)`; a start that is not asked for by a number is left out: a run this short would
+    be nothing else.
+    """
+    if agreement.gradients_until == AUTO:
+        agreement = replace(agreement, gradients_until=0.0)
+    is_gradient = agreement.strategy().site == GRADIENT
     stage = ModuleStage(
         module="counted:Weights",
         arguments={"rows": rows, "copies": copies},
@@ -93,8 +114,19 @@ def program(
         epochs=float(epochs),
         batch_size=BATCH * workers,
     )
-    phase = Phase(stage=stage, agreement=witness)
-    return TrainingPlan(phases=(phase,), workers=workers, **more)
+    phases = []
+    for phase in split(stage, agreement, workers):
+        is_start = phase.part == START
+        witness = Witness(
+            phase.agreement, of_start(path) if is_start else path, BATCH if is_start else 1
+        )
+        phases.append(replace(phase, agreement=witness, optimizer=None))
+    return TrainingPlan(phases=tuple(phases), workers=workers, **more)
+
+
+def of_start(path: Path | str) -> str:
+    """Returns the file of a start by gradients, beside that of the rest."""
+    return f"{path}.start"
 
 
 # -- what each agreement did ---------------------------------------------------------------------
@@ -104,8 +136,10 @@ def program(
 class Witness:
     """A recipe that writes down what each of its agreements does."""
 
-    inside: Agreement
+    inside: Any
     path: str
+    batch: int = 1
+    """Of gradients: the examples of a mini-batch, where its loss is their sum, not their mean."""
 
     @property
     def is_deterministic(self) -> bool:
@@ -119,7 +153,7 @@ class Witness:
 
     def policy(self) -> Any:
         """Returns the owner's half, which is a witness."""
-        return _Owner(self.inside, self.path)
+        return _Owner(self.inside, self.path, self.batch)
 
     def __str__(self) -> str:
         return str(self.inside)
@@ -156,8 +190,8 @@ class _Member:
 class _Owner:
     """An owner's half that notes by how much each agreement moved, and how many were in it."""
 
-    def __init__(self, agreement: Agreement, path: str) -> None:
-        self._inside, self._path = agreement.policy(), path
+    def __init__(self, agreement: Agreement, path: str, batch: int) -> None:
+        self._inside, self._path, self._batch = agreement.policy(), path, batch
         self._is_sum = agreement.is_immediate and agreement.payload == "gradient"
         self._is_gradient = not agreement.is_immediate and agreement.payload == "gradient"
         self._is_spring = agreement.payload == "elastic"
@@ -192,7 +226,7 @@ class _Owner:
             mine = [reply for reply in agreed if reply.message.version == version]
             work = [self._work[reply.slot] for reply in mine]
             of = (
-                sum(w.examples for w in work)
+                sum(w.examples for w in work) // self._batch
                 if self._is_gradient
                 else sum(w.steps > 0 for w in work)
             )
@@ -235,6 +269,10 @@ class Count:
         """Returns how many uses of rows are too many."""
         return int(np.maximum(self.times - wanted, 0).sum())
 
+    def __add__(self, rest: "Count") -> "Count":
+        times, agreements = self.times + rest.times, self.agreements + rest.agreements
+        return Count(times, agreements, self.members + rest.members)
+
 
 @dataclass
 class Books:
@@ -263,9 +301,8 @@ class Books:
         """A term begins, or all go back: later agreements are given up."""
         self.rounds = {v: r for v, r in self.rounds.items() if v <= version}
         self.stands = {v: s for v, s in self.stands.items() if v < version}
-        if not self.start.size:
-            assert version == 0, "the file begins in the middle of a run"
-            self.start = vector
+        assert version == 0 or self.start.size, "the file begins in the middle of a run"
+        self.start = self.start if version else vector
         self.stands[version] = vector
         assert sorted(self.rounds) == list(range(1, version + 1)), "agreements are missing"
         assert_same(self.model(), vector, "the run went on from what was not agreed on")
@@ -300,6 +337,12 @@ class Books:
             mine = moved[start:stop] if stop else moved
             vector, state = stepped(self.outer, (start, stop), -mine, vector, state)
         return vector
+
+
+def border(path: Path | str) -> Vector:
+    """Returns where the agreements of a file start: of a rest, where its start must have ended."""
+    said = (json.loads(line) for line in Path(path).read_text().splitlines())
+    return [np.array(line["vector"]) for line in said if line.get("starts") == 0][-1]
 
 
 def assert_same(one: Vector, other: Vector, text: str, within: float = 1e-9) -> None:

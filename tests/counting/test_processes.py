@@ -3,14 +3,20 @@
 import json
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pytest
-from cases import REAL, RECIPES, Trial, killed_driver
+from cases import BOTH_PARTS, RECIPES, Trial, epochs_of, killed_driver, real
 
 from photinus.engine.faults.plan import Faults
 from photinus.engine.local.engine import LocalEngine
 
 pytestmark = [pytest.mark.processes, pytest.mark.fault]
-SLOW = [r for r in RECIPES if r not in ("averaging", "downpour", "full_gradient", "streaming")]
+QUICK = ("averaging", "downpour")
+SLOW = [name for name in (*RECIPES, *BOTH_PARTS) if name not in (*QUICK, "streaming")]
+RESUMED = ["all_reduce", "iterative_reduce", "downpour", "elastic", "publish", "gossip"]
+RESUMED += ["averaging, both parts", "downpour, both parts"]
+SIZES = ["averaging", "iterative_reduce", "all_reduce", "downpour", "publish"]
+SIZES += ["averaging, both parts"]
 
 
 def assert_exact(verdict):
@@ -18,31 +24,46 @@ def assert_exact(verdict):
     assert verdict.audited.is_exact, verdict.audited.offences
 
 
+def harmed(recipe, folder):
+    """Trains while one process is killed twice, one frozen and one cut off; all of it happens."""
+    diary = folder / "diary"
+    trial = Trial(recipe, folder / "run", epochs=epochs_of(recipe))
+    faults = real(recipe).cut(0, 6, seconds=2.0)
+    verdict = trial.train(LocalEngine(faults.noted_in(str(diary))))
+    noted = [json.loads(line)["kind"] for line in diary.read_text().splitlines()]
+    assert sorted(noted) == ["cut", "freeze", "kill", "kill"]
+    assert {event.slot for event in verdict.of("WorkerLost")} >= {1, 2}
+    return trial, verdict
+
+
 @pytest.mark.parametrize(
-    "recipe",
-    ["averaging", "downpour", *(pytest.param(r, marks=pytest.mark.slow) for r in SLOW)],
+    "recipe", [*QUICK, *(pytest.param(r, marks=pytest.mark.slow) for r in SLOW)]
 )
 def test_killed_frozen_and_cut_off_processes_lose_no_row_and_double_none(recipe, tmp_path):
-    diary = tmp_path / "diary"
-    trial = Trial(recipe, tmp_path / "run", epochs=3)
-    verdict = trial.train(LocalEngine(REAL.cut(0, 6, seconds=2.0).noted_in(str(diary))))
-    assert_exact(verdict)
-    noted = [json.loads(line) for line in diary.read_text().splitlines()]
-    assert {n["kind"] for n in noted} == {"cut", "freeze", "kill"}
-    assert {event.slot for event in verdict.of("WorkerLost")} >= {1, 2}
+    assert_exact(harmed(recipe, tmp_path)[1])
+
+
+@pytest.mark.slow
+def test_with_fragments_processes_lose_no_row_but_of_those_that_died_and_double_none(tmp_path):
+    trial, verdict = harmed("streaming", tmp_path)
+    lost = np.maximum(trial.epochs - verdict.count.times, 0)
+    slots = {event.slot for event in verdict.of("WorkerLost")}
+    faulty = np.concatenate([trial.data_of(slot) for slot in slots])
+    assert verdict.doubled == 0
+    assert lost.sum() == lost[faulty].sum() <= 16 * len(verdict.of("WorkerLost"))
+    assert verdict.audited.is_exact, verdict.audited.offences
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 7])
-@pytest.mark.parametrize("recipe", ["averaging", "all_reduce", "downpour", "publish"])
+@pytest.mark.parametrize("recipe", SIZES)
 def test_one_to_seven_processes_count_alike(recipe, workers, tmp_path):
-    faults = Faults().kill(slot=workers - 1, step=3)
-    trial = Trial(recipe, tmp_path, workers)
-    assert_exact(trial.train(LocalEngine(faults)))
+    for name, faults in {"none": Faults(), "killed": Faults().kill(workers - 1, 3)}.items():
+        assert_exact(Trial(recipe, tmp_path / name, workers).train(LocalEngine(faults)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["averaging", "iterative_reduce", "downpour"])
+@pytest.mark.parametrize("recipe", ["averaging", "iterative_reduce", "downpour", "elastic"])
 def test_on_a_folders_road_no_row_is_lost_or_doubled(recipe, tmp_path):
     with TemporaryDirectory(dir="/dev/shm") as road:
         faults = Faults().kill(slot=1, step=5).freeze(slot=2, step=4, seconds=6.0)
@@ -59,9 +80,7 @@ def test_a_driver_that_is_killed_and_resumed_loses_no_row_and_doubles_none(recip
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "recipe", ["all_reduce", "iterative_reduce", "downpour", "publish", "gossip"]
-)
+@pytest.mark.parametrize("recipe", RESUMED)
 def test_so_it_is_with_other_recipes_whose_driver_was_killed(recipe, tmp_path):
     assert_resumed(recipe, tmp_path)
 
@@ -69,5 +88,5 @@ def test_so_it_is_with_other_recipes_whose_driver_was_killed(recipe, tmp_path):
 def assert_resumed(recipe, folder):
     trial = killed_driver(recipe, folder)
     verdict = trial.resumed(LocalEngine())
-    assert trial.resumed_from > 0
-    assert (verdict.lost, verdict.doubled) == (0, 0)
+    assert (trial.resumed_in, trial.resumed_from) > (0, 0)
+    assert_exact(verdict)

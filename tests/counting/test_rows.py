@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cases import RECIPES, SIMULATED, Trial, chances, simulated, stopped
+from cases import RECIPES, SIMULATED, Trial, chances, epochs_of, simulated, stopped
 
 from photinus.core.clock import Seconds, Steps
 from photinus.engine.faults.plan import Faults
@@ -12,11 +12,6 @@ from photinus.strategies.recipes import averaging, downpour, elastic, gossip, pu
 WHOLE = [name for name in RECIPES if name != "streaming"]
 """With fragments a lost worker's rows may be in some of them only."""
 MEANS = ("averaging", "averaging, owners", "iterative_reduce", "post_local")
-
-
-def epochs_of(recipe):
-    """So many that faults at the fifth step happen."""
-    return 8 if recipe == "full_gradient" else 2
 
 
 def assert_exact(verdict):

@@ -8,7 +8,7 @@ import cases
 import counted
 import numpy as np
 import pytest
-from cases import REAL, RECIPES, Trial
+from cases import BOTH_PARTS, RECIPES, Trial, epochs_of, killed_driver, real, tasks_of_spark
 
 from photinus.engine.faults.plan import Faults
 from photinus.estimators.deepdist import DeepDist
@@ -16,7 +16,7 @@ from photinus.estimators.iterate import iterate
 from photinus.report.ledger import audit
 
 pytestmark = [pytest.mark.spark, pytest.mark.fault]
-SLOW = [r for r in RECIPES if r not in ("averaging", "full_gradient", "streaming")]
+SLOW = [name for name in (*RECIPES, *BOTH_PARTS) if name not in ("averaging", "streaming")]
 ROWS, PARTITIONS = 60, 5
 
 
@@ -45,12 +45,36 @@ def by_value(session):
 def test_killed_and_frozen_tasks_lose_no_row_and_double_none(session, recipe, tmp_path):
     from photinus.engine.spark.engine import SparkEngine
 
-    diary = tmp_path / "diary"
-    trial = Trial(recipe, tmp_path / "run", epochs=3)
-    verdict = trial.train(SparkEngine(session, REAL.noted_in(str(diary))))
+    trial = Trial(recipe, tmp_path, epochs=epochs_of(recipe))
+    verdict = trial.train(SparkEngine(session, real(recipe)))
     assert (verdict.lost, verdict.doubled) == (0, 0)
     assert verdict.audited.is_exact, verdict.audited.offences
     assert {event.slot for event in verdict.of("WorkerLost")} >= {1, 2}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_one_to_seven_tasks_count_alike_though_one_is_killed(tmp_path):
+    recipes = ["averaging", "iterative_reduce", "all_reduce", "downpour", "publish"]
+    found = tasks_of_spark(tmp_path, recipes, [1, 2, 7])
+    assert found == [[recipe, count, 0, 0, True] for recipe in recipes for count in (1, 2, 7)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "recipe", ["averaging", "all_reduce", "iterative_reduce", "downpour", "averaging, both parts"]
+)
+def test_a_driver_of_spark_that_is_killed_and_resumed_loses_no_row_and_doubles_none(
+    session, recipe, tmp_path
+):
+    from photinus.engine.spark.engine import SparkEngine
+
+    trial = killed_driver(recipe, tmp_path, "spark")
+    verdict = trial.resumed(SparkEngine(session))
+    assert (trial.resumed_in, trial.resumed_from) > (0, 0)
+    assert (verdict.lost, verdict.doubled) == (0, 0)
+    assert verdict.audited.is_exact, verdict.audited.offences
 
 
 @pytest.mark.slow

@@ -31,6 +31,7 @@ def audited(tmp_path, entries: list[Entry]):
 
 
 GOOD = [entry("hello"), *pushed(0), *pushed(1)]
+BEGUN = [entry("rest", phase=1, version=0)]
 
 
 def test_an_ordinary_run_is_exact(tmp_path):
@@ -64,6 +65,16 @@ FINE = {
         *pushed(2, lease=2, version=2, position=8),
     ],
     "each phase counts for itself": [*GOOD, *pushed(0, phase=1)],
+    "a rest goes on with the rows of its start": [
+        *counted(0, 8), *counted(1, 16), *BEGUN,
+        entry("hello", phase=1, lease=2, sequence=0, version=0, position=16),
+        *counted(0, 24, phase=1, lease=2),
+    ],
+    "a rest whose agreements were all lost goes on where its start ended": [
+        *counted(0, 8), *BEGUN, *counted(0, 16, phase=1), entry("back", phase=1, version=0),
+        entry("hello", phase=1, lease=2, sequence=1, version=0, position=8),
+        *counted(1, 16, phase=1, lease=2, version=1),
+    ],
     "rows once more after a push that came too late": [
         *counted(0, 8), entry("miss", sequence=1, examples=8, position=16), *counted(2, 24, 16),
     ],
@@ -167,6 +178,18 @@ BAD = {
     "rows of a late push left out": (
         [*counted(0, 8), entry("miss", sequence=1, position=16), *counted(2, 24)],
         "rows left out: slot 0, from 8 to 16",
+    ),
+    "rows left out where a rest begins": (
+        [*counted(0, 8), *BEGUN, *counted(0, 24, phase=1)],
+        "rows left out: slot 0, from 8 to 16",
+    ),
+    "rows twice where a rest begins": (
+        [*counted(0, 8), *BEGUN, *counted(0, 12, phase=1)],
+        "rows twice: slot 0, from 8 to 4",
+    ),
+    "rows left out at a grant of a rest": (
+        [*counted(0, 8), *BEGUN, entry("hello", phase=1, version=0, position=16)],
+        "line 5: rows left out: slot 0 goes on from 16, done are 8",
     ),
     "rows left out at a grant": (
         [entry("hello", position=0), *counted(0, 16)],

@@ -188,6 +188,7 @@ class Phases:
         self.begin(now)
         cut = self.here()
         if goes_on:
+            self.desk.enter("rest", self.frame("stop", 0, 0), {})
             inner = {slot: inner_of(named(frame)) for slot, frame in closed.items()}
             cut = replace(cut, inner={slot: held for slot, held in inner.items() if held})
             self.cuts.last = cut

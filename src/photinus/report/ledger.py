@@ -12,14 +12,15 @@ from photinus.report.lines import Lines, read_lines
 
 __all__ = ["OPERATIONS", "AuditResult", "Ledger", "audit"]
 
-OPERATIONS = ("hello", "push", "fetch", "apply", "miss", "ack", "back", "checkpoint")
+OPERATIONS = ("hello", "push", "fetch", "apply", "miss", "ack", "back", "rest", "checkpoint")
 """hello: a lease was granted, `sequence` is the next one wanted, rows go on from `position`; push:
 one arrived, perhaps not for the first time; apply: it is in the agreed point of `version`; miss: it
 will never be, since its round was over or its numbers were not finite; fetch: a number that only
 asks for the agreed point; ack: the worker was answered that it is applied; back: all who knew the
-agreed point were lost, and the phase went on from an older `version`. The first hello of a term
-names the `version` that the term resumed from: newer ones of older terms are undone. A hello's
-`lost` examples of the worker before it are in some fragments of the parameters only."""
+agreed point were lost, and the phase went on from an older `version`; rest: the phase goes on with
+the rows of the one before, from where that one ended. The first hello of a term names the `version`
+that the term resumed from: newer ones of older terms are undone. A hello's `lost` examples of the
+worker before it are in some fragments of the parameters only."""
 
 _Line = dict[str, Any]
 _Key = tuple[Any, ...]
@@ -105,6 +106,8 @@ class _Progress:
 
     def __init__(self) -> None:
         self.version = 0
+        self.before: _Progress | None = None
+        """Of the start by gradients whose rest this is."""
         self._done: list[tuple[int, int, int, bool]] = []
         """(version, slot, position, whether it was applied or dropped), in order."""
         self._applied: dict[int, int] = {}
@@ -123,13 +126,15 @@ class _Progress:
 
     def applied(self, slot: int) -> int:
         """Returns how far a slot's rows are in the model."""
-        return self._applied.get(slot, 0)
+        begun = self.before.applied(slot) if self.before else 0
+        return self._applied.get(slot, begun)
 
     def furthest(self, slot: int, version: int | None = None) -> int:
         """Returns how far a slot's rows are applied or dropped, up to a version."""
+        begun = self.before.furthest(slot) if self.before else 0
         if version is None:
-            return self._furthest.get(slot, 0)
-        return max((p for v, s, p, _ in self._done if s == slot and v <= version), default=0)
+            return self._furthest.get(slot, begun)
+        return max((p for v, s, p, _ in self._done if s == slot and v <= version), default=begun)
 
     def roll_back(self, version: int) -> int:
         """Forgets what is newer than a version; returns how many pushes are undone by it."""
@@ -177,6 +182,7 @@ class _Auditor:
             "fetch": self._fetch,
             "ack": self._ack,
             "back": self._back,
+            "rest": self._rest,
         }
         if entry is None or entry.get("op") not in OPERATIONS:
             self._offence("is no entry")
@@ -311,7 +317,9 @@ class _Auditor:
         examples, position = entry.get("examples", 0), entry.get("position", 0)
         if not examples or "fragment" in entry:
             return
-        begins, reached = position - examples, self._reached.get(line)
+        start = self._phase(entry).before
+        begun = start.furthest(entry.get("slot", 0)) if start else None
+        begins, reached = position - examples, self._reached.get(line, begun)
         given_up = self._dropped.pop(line, set())
         if reached is not None and begins != reached and begins not in given_up:
             what = "rows twice" if begins < reached else "rows left out"
@@ -341,6 +349,10 @@ class _Auditor:
         self._position = {k: v for k, v in self._position.items() if k[:3] != phase}
         self._reached = {k: v for k, v in self._reached.items() if k[:3] != phase}
 
+    def _rest(self, entry: _Line) -> None:
+        start = {**entry, "phase": entry.get("phase", 0) - 1}
+        self._phase(entry).before = self._phase(start)
+
     def _ack(self, entry: _Line) -> None:
         self._acknowledged.setdefault(_identity(entry), self._number)
 
@@ -365,7 +377,8 @@ def audit(path: Path | str) -> AuditResult:
     - leases of a slot only rise, and what arrived under an older one is not applied
     - sequences have no gap; versions and positions never fall, but where the ledger says so:
       when all workers that knew the agreed point were lost
-    - rows follow each other from push to push of a slot: none counts twice, none is left out
+    - rows follow each other from push to push of a slot, also from a start by gradients to its
+      rest: none counts twice, none is left out
     - a new term starts again from a checkpoint: what older terms applied after it is undone, and
       the rows go on where the checkpoint left them, none further
 

@@ -24,6 +24,7 @@ _ENTRIES = {
     "gap": "push",
     "fenced": "push",
     "back": "back",
+    "rest": "rest",
 }
 """What the coordinator says -> what the ledger calls it; anything else is not entered."""
 _COUNTED = {"apply": "applied", "miss": "missed", "refuse": "refused"}
@@ -59,7 +60,7 @@ class LedgerWriter:
             "lease": extra.get("granted", frame.lease),
             "sequence": extra.get("next", frame.sequence),
         }
-        if op == "back":
+        if op in ("back", "rest"):
             fields["version"] = frame.version
         elif op == "grant":
             fields["position"] = extra["cursor"]
