@@ -30,7 +30,9 @@ def test_the_orderings_hold_with_their_margins(module, name):
 
 def test_a_claim_names_trials_that_there_are(module):
     for experiment in module("experiments").EXPERIMENTS.values():
-        assert {name for claim in experiment.claims for name in claim.of} <= set(experiment.trials)
+        assert {name for claim in experiment.claims for name in claim.of} <= set(
+            experiment.early_stopping
+        )
 
 
 def test_the_guard_takes_the_gain_back_that_does_not_train(module):

@@ -264,11 +264,11 @@ def test_a_file_limit_of_the_system_is_a_clear_error(store):
 
 
 def test_a_fence_ends_a_save_before_its_commit(tmp_path):
-    def fence(step: str) -> None:
+    def leases(step: str) -> None:
         if step == "commit":
             raise FencedError("this coordinator's term is over")
 
-    store = Store(tmp_path, step=fence)
+    store = Store(tmp_path, step=leases)
     with pytest.raises(FencedError):
         store.save("1", META, arrays())
     assert list(tmp_path.iterdir()) == []

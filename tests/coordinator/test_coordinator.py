@@ -34,29 +34,29 @@ def program(agreement=PLAIN, workers=2, **fields):
 class Said:
     """A coordinator and two voices that speak to it, without simulator."""
 
-    def __init__(self, agreement=PLAIN, workers=2, **desk):
+    def __init__(self, agreement=PLAIN, workers=2, **callbacks):
         self.events, self.lines = [], []
-        desk = Callbacks(emit=self.events.append, enter=self._enter, **desk)
-        self.coordinator = Coordinator(program(agreement, workers), desk)
-        self.voices = [self.voice(slot) for slot in range(workers)]
+        callbacks = Callbacks(emit=self.events.append, enter=self._enter, **callbacks)
+        self.coordinator = Coordinator(program(agreement, workers), callbacks)
+        self.voices = [self.session(slot) for slot in range(workers)]
 
     def _enter(self, op, frame, fields):
         self.lines.append(op)
 
-    def voice(self, slot, attempt="a"):
+    def session(self, slot, attempt="a"):
         return WorkerSession(Seat(RUN, 1, 0, slot), {"attempt": f"{attempt}{slot}"})
 
-    def hello(self, voice, now=0.0):
-        frame = voice.frame(Hello(4, 0), now)
+    def hello(self, session, now=0.0):
+        frame = session.frame(Hello(4, 0), now)
         return frame, self.coordinator.hear(frame, now)
 
     def all_come(self, now=0.0):
         out = []
-        for voice in self.voices:
+        for session in self.voices:
             ask = Hello(4, 0)
-            out = self.coordinator.hear(voice.frame(ask, now), now)
-        for voice, frame in zip(self.voices, out, strict=True):
-            voice.understood(frame, now)
+            out = self.coordinator.hear(session.frame(ask, now), now)
+        for session, frame in zip(self.voices, out, strict=True):
+            session.understood(frame, now)
         return out
 
     def push(self, slot, delta=1.0, now=0.0, position=1, version=0):
@@ -117,7 +117,7 @@ def test_a_copy_of_a_hello_gets_the_same_grant_until_it_was_used():
     said.push(0)
     said.push(1)
     assert said.coordinator.hear(first, 0.0) == []
-    assert said.coordinator.fence.seats[0].lease == 1
+    assert said.coordinator.leases.seats[0].lease == 1
 
 
 def test_a_new_hello_of_the_same_attempt_leaves_its_seat_and_takes_it_again():
@@ -126,13 +126,13 @@ def test_a_new_hello_of_the_same_attempt_leaves_its_seat_and_takes_it_again():
     said.push(1)
     _, out = said.hello(said.voices[0])
     assert [(f.kind, f.slot) for f in out] == [("agreed", 1), ("grant", 0)]
-    assert said.coordinator.fence.seats[0].lease == 2
+    assert said.coordinator.leases.seats[0].lease == 2
 
 
 def test_a_standby_is_busy_and_sits_down_when_the_lease_ends():
     said = Said()
     said.all_come()
-    other = said.voice(0, "b")
+    other = said.session(0, "b")
     _, out = said.hello(other, 1.0)
     assert [f.kind for f in out] == ["busy"]
     beat = said.voices[1].seat.frame("beat")
@@ -150,7 +150,7 @@ def test_a_push_that_waits_is_settled_before_its_seat_is_given_away():
     said.coordinator.gone(0, 1, 0.0)
     said.coordinator.hear(said.voices[1].seat.frame("beat"), 1.5)
     assert said.coordinator.tick(1.5) == []
-    _, out = said.hello(said.voice(0, "b"), 1.6)
+    _, out = said.hello(said.session(0, "b"), 1.6)
     assert [f.kind for f in out] == ["busy"]
     _, out = said.push(1, now=1.7)
     assert sorted((f.kind, f.slot, f.lease) for f in out) == [("agreed", 0, 1), ("agreed", 1, 1)]
@@ -168,7 +168,7 @@ def test_copies_gaps_and_late_leases():
     assert said.coordinator.hear(dataclasses.replace(frame, sequence=5), 0.0) == []
     (fenced,) = said.coordinator.hear(dataclasses.replace(frame, lease=0, sequence=1), 0.0)
     assert (fenced.kind, fenced.sequence) == ("fenced", 1)
-    assert said.coordinator.fence.counts == {
+    assert said.coordinator.leases.counts == {
         "applied": 2,
         "missed": 0,
         "duplicate": 2,
@@ -217,7 +217,7 @@ def test_after_a_failure_everything_is_answered_by_stop():
     said.all_come()
     said.coordinator.stop("enough")
     said.coordinator.stop("later")
-    for _, out in (said.push(0), said.close(1), said.hello(said.voice(0, "b"))):
+    for _, out in (said.push(0), said.close(1), said.hello(said.session(0, "b"))):
         assert [(f.kind, f.note["reason"]) for f in out] == [("stop", "enough")]
     assert said.coordinator.tick(9.0) == []
 
@@ -230,7 +230,7 @@ def test_after_the_end_hellos_and_closes_are_done_and_pushes_fenced():
     assert [f.kind for f in out] == ["done", "done"]
     assert said.voices[1].understood(out[1], 0.0) is None
     assert [f.kind for f in said.coordinator.hear(last, 0.0)] == ["done"]
-    assert [f.kind for f in said.hello(said.voice(0, "b"))[1]] == ["done"]
+    assert [f.kind for f in said.hello(said.session(0, "b"))[1]] == ["done"]
     assert [f.kind for f in said.push(0)[1]] == ["fenced"]
     assert said.coordinator.result.vectors[0].tolist() == [0.0] * 4
 
@@ -238,7 +238,7 @@ def test_after_the_end_hellos_and_closes_are_done_and_pushes_fenced():
 def test_a_close_under_an_old_lease_is_fenced():
     said = Said()
     said.all_come()
-    said.coordinator.fence.vacate(said.coordinator.fence.seats[0])
+    said.coordinator.leases.vacate(said.coordinator.leases.seats[0])
     assert [f.kind for f in said.close(0)[1]] == ["fenced"]
 
 
@@ -301,15 +301,15 @@ def test_programs_have_limits_and_words():
 def test_who_shall_leave_does_so_after_its_next_push_and_another_goes_on_behind_it():
     said = Said()
     said.all_come()
-    said.coordinator.fence.seats[0].leaver = "a0"
+    said.coordinator.leases.seats[0].leaver = "a0"
     said.push(0)
     _, out = said.push(1)
     assert [f.kind for f in out] == ["agreed", "agreed"], "its push is in the round"
-    seat = said.coordinator.fence.seats[0]
+    seat = said.coordinator.leases.seats[0]
     assert not seat.is_live
-    assert said.coordinator.fence.members == {1}, "nobody waits for it"
+    assert said.coordinator.leases.members == {1}, "nobody waits for it"
     said.voices[0].understood(out[0], 0.0)
     assert said.push(0)[1][0].kind == "fenced"
-    assert [f.kind for f in said.hello(said.voice(0))[1]] == ["busy"]
-    _, (grant,) = said.hello(said.voice(0, attempt="b"))
+    assert [f.kind for f in said.hello(said.session(0))[1]] == ["busy"]
+    _, (grant,) = said.hello(said.session(0, attempt="b"))
     assert (grant.kind, grant.lease, grant_of(grant).position) == ("grant", 2, 1)

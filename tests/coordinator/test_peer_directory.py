@@ -21,27 +21,27 @@ class Said:
         stage = LogisticStage(features=1, classes=2, epochs=4, batch_size=1)
         agreement = agreement or publish(every=Steps(1), exact_every=4)
         program = TrainingPlan(phases=(Phase(stage=stage, agreement=agreement),), workers=workers)
-        self.course = Phases(program, Callbacks(run=RUN), 0.0, None)
-        self.company = PeerDirectory(self.course)
+        self.phases = Phases(program, Callbacks(run=RUN), 0.0, None)
+        self.peer_directory = PeerDirectory(self.phases)
         for slot in range(workers):
             self.sits(slot)
-            self.course.fence.seats[slot].rows = 10
-        self.course.begin(0.0)
+            self.phases.leases.seats[slot].rows = 10
+        self.phases.begin(0.0)
 
     def sits(self, slot, hello=1):
-        seat = self.course.fence.seats[slot]
+        seat = self.phases.leases.seats[slot]
         note = {"attempt": "a", "hello": hello, "has": 0, "address": f"at-{slot}-{hello}"}
-        self.course.fence.grant(seat, Seat(RUN, 1, 0, slot).frame("hello", note=note), 0.0)
+        self.phases.leases.grant(seat, Seat(RUN, 1, 0, slot).frame("hello", note=note), 0.0)
 
     def tells(self, slot, rounds, examples=0, version=0, edition=99):
-        seat = Seat(RUN, 1, 0, slot, self.course.fence.seats[slot].lease)
+        seat = Seat(RUN, 1, 0, slot, self.phases.leases.seats[slot].lease)
         note = {"edition": edition}
-        return self.company.hear(
+        return self.peer_directory.hear(
             seat.frame("publish", sequence=rounds, examples=examples, version=version, note=note)
         )
 
     def news(self, is_wanted=False):
-        return self.company.news(is_wanted=is_wanted)
+        return self.peer_directory.news(is_wanted=is_wanted)
 
 
 def test_a_change_of_members_is_told_once_to_all_who_are_there():
@@ -52,7 +52,7 @@ def test_a_change_of_members_is_told_once_to_all_who_are_there():
     ]
     assert told[0].note["here"]["peers"] == [[s, 1, f"at-{s}-1"] for s in range(3)]
     assert said.news() == []
-    said.course.fence.vacate(said.course.fence.seats[1])
+    said.phases.leases.vacate(said.phases.leases.seats[1])
     assert [f.slot for f in said.news()] == [0, 2]
     said.sits(1, hello=2)
     (_, again, _) = said.news()
@@ -62,7 +62,7 @@ def test_a_change_of_members_is_told_once_to_all_who_are_there():
 def test_grants_that_tell_who_is_there_leave_the_news_to_be_told():
     """The first to get a seat is told of itself alone with it."""
     said = Said()
-    said.company.here()
+    said.peer_directory.here()
     assert [f.slot for f in said.news()] == [0, 1, 2]
 
 
@@ -103,14 +103,14 @@ def test_a_meeting_is_called_when_the_budget_is_spent_or_a_point_is_wanted():
 def test_words_of_the_dead_count_for_nothing():
     said = Said()
     said.tells(0, 50)
-    said.course.fence.vacate(said.course.fence.seats[0])
+    said.phases.leases.vacate(said.phases.leases.seats[0])
     assert all(not f.note["call"] for f in said.news())
 
 
 def test_who_was_left_out_of_a_meeting_is_called_to_it():
     said = Said()
     said.news()
-    said.course.owner.version = 2
+    said.phases.owner.version = 2
     (told,) = said.tells(0, 1, version=1)
     assert (told.version, told.note["call"]) == (1, True)
 

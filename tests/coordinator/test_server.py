@@ -40,7 +40,7 @@ class Scene:
 
     def seated(self):
         """A worker in each slot, all granted."""
-        players = [Player(self, slot) for slot in range(self.coordinator.fence.workers)]
+        players = [Player(self, slot) for slot in range(self.coordinator.leases.workers)]
         for player in players:
             player.hello()
         for player in players:
@@ -57,7 +57,7 @@ class Player:
     def __init__(self, scene, slot, attempt=""):
         self.link = scene.service.listener.link()
         about = {"attempt": attempt or f"first-{slot}", "host": "here", "pid": 7}
-        self.voice = WorkerSession(Seat(bytes(16), 1, 0, slot), about)
+        self.session = WorkerSession(Seat(bytes(16), 1, 0, slot), about)
         self.said = None
 
     def say(self, frame):
@@ -66,16 +66,16 @@ class Player:
 
     def hello(self):
         self.ask = Hello(rows=8, has=0)
-        self.say(self.voice.frame(self.ask, 0.0))
+        self.say(self.session.frame(self.ask, 0.0))
 
     def push(self, size=SIZE):
         message = Message("push", np.ones(size, np.float32), since=Clock(1, 8))
         self.ask = Exchange(PUSH, message, position=8)
-        self.say(self.voice.frame(self.ask, 0.0))
+        self.say(self.session.frame(self.ask, 0.0))
 
     def close(self):
         self.ask = Close(position=8, parameters=None)
-        self.say(self.voice.frame(self.ask, 0.0))
+        self.say(self.session.frame(self.ask, 0.0))
 
     def heard(self):
         heard, self.inbox = self.inbox + self.link.exchange(None, 0), []
@@ -85,8 +85,8 @@ class Player:
         return [frame.kind for frame in self.heard()]
 
     def understands(self):
-        [answer] = [f for f in self.heard() if self.voice.answers(self.ask, self.said, f)]
-        self.voice.understood(answer, 0.0)
+        [answer] = [f for f in self.heard() if self.session.answers(self.ask, self.said, f)]
+        self.session.understood(answer, 0.0)
         return answer
 
 
@@ -138,7 +138,7 @@ def test_a_lease_ends_five_seconds_after_the_last_sign_of_life(scene):
     beats = here.service.listener.link()
     for _ in range(3):
         here.passes(4.9)
-        beats.exchange(first.voice.seat.frame("beat"), 0)
+        beats.exchange(first.session.seat.frame("beat"), 0)
     assert 0 not in [e.slot for e in here.of("WorkerLost")]
     here.passes(5.1)
     assert 0 in [e.slot for e in here.of("WorkerLost")]
@@ -147,7 +147,7 @@ def test_a_lease_ends_five_seconds_after_the_last_sign_of_life(scene):
 def test_a_sign_of_life_is_answered_where_the_road_shows_none_of_the_listeners(scene):
     here = scene()
     first, _ = here.seated()
-    beats, beat = here.service.listener.link(), first.voice.seat.frame("beat")
+    beats, beat = here.service.listener.link(), first.session.seat.frame("beat")
     assert [frame.kind for frame in beats.exchange(beat, 0)] == ["beat"]
     beats.peer.is_signed = True
     assert beats.exchange(beat, 0) == []
@@ -177,8 +177,8 @@ def test_the_same_push_over_a_new_link_is_applied_once(scene):
     first.understands(), second.understands()
     first.say(first.said)
     assert first.kinds() == ["agreed"], "a copy is answered again"
-    assert here.coordinator.fence.counts["applied"] == 2
-    assert here.coordinator.fence.counts["duplicate"] == 2
+    assert here.coordinator.leases.counts["applied"] == 2
+    assert here.coordinator.leases.counts["duplicate"] == 2
 
 
 def test_a_zombie_is_fenced_on_its_own_line(scene):
@@ -329,7 +329,7 @@ def test_a_failing_worker_is_told_to_stop_and_its_error_is_kept(scene):
 def test_a_zombies_error_is_nobodys(scene):
     here = scene()
     first, _ = here.seated()
-    old = first.voice.seat.frame("bye", note={"error": "of old"})
+    old = first.session.seat.frame("bye", note={"error": "of old"})
     first.link.cut()
     here.passes(1.1)
     Player(here, 0, attempt="second").link.exchange(old, 0)
@@ -339,7 +339,7 @@ def test_a_zombies_error_is_nobodys(scene):
 def test_log_lines_become_events(scene):
     here = scene()
     first, _ = here.seated()
-    first.say(first.voice.seat.frame("note", note={"level": "WARNING", "text": "slow disk"}))
+    first.say(first.session.seat.frame("note", note={"level": "WARNING", "text": "slow disk"}))
     [log] = here.of("Log")
     assert (log.slot, log.level, log.text) == (0, "WARNING", "slow disk")
 
@@ -366,11 +366,11 @@ def test_bytes_of_a_push_that_is_not_whole_yet_keep_a_lease_and_a_place_in_the_r
     first, second = here.seated()
     here.coordinator.owner._durations = [0.1] * 3  # so that 5 s are late
     second.push()
-    first.link.peer.arriving = first.voice.seat.frame("push")
+    first.link.peer.arriving = first.session.seat.frame("push")
     beats = here.service.listener.link()
     for _ in range(40):
         first.link.peer.bytes_received += 1000
-        beats.exchange(second.voice.seat.frame("beat"), 0)
+        beats.exchange(second.session.seat.frame("beat"), 0)
         here.passes(1.0)
     assert here.of("WorkerLost") == []
     assert second.kinds() == [], "the round waits for what is on its way"
@@ -384,11 +384,11 @@ def test_a_push_that_stands_still_keeps_neither(scene):
     here = scene()
     first, second = here.seated()
     beats = here.service.listener.link()
-    first.link.peer.arriving = first.voice.seat.frame("push")
+    first.link.peer.arriving = first.session.seat.frame("push")
     first.link.peer.bytes_received += 1000
     here.passes(1.0)
     for _ in range(5):
-        beats.exchange(second.voice.seat.frame("beat"), 0)
+        beats.exchange(second.session.seat.frame("beat"), 0)
         here.passes(1.0)
     assert [e.slot for e in here.of("WorkerLost")] == [0]
 
@@ -399,7 +399,7 @@ def test_signs_of_life_that_waited_while_the_coordinator_was_busy_count(scene):
     first, second = here.seated()
     beats = [here.service.listener.link() for _ in range(2)]
     for link, player in zip(beats, (first, second), strict=True):
-        link.exchange(player.voice.seat.frame("beat"), 0)
+        link.exchange(player.session.seat.frame("beat"), 0)
     beats[0].peer.bytes_received += 60  # a beat that no thread could hand on yet
     here.passes(60.0)
     assert [e.slot for e in here.of("WorkerLost")] == [1]
@@ -413,7 +413,7 @@ def test_a_grant_that_waits_to_be_sent_is_not_sent_again(scene):
     copies = []
     for is_waiting in (True, False):
         player.link.peer.waiting = (
-            {here.coordinator.fence.seats[0].answered} if is_waiting else set()
+            {here.coordinator.leases.seats[0].answered} if is_waiting else set()
         )
         player.say(player.said)
         copies.append(player.kinds())

@@ -47,8 +47,8 @@ class Scene:
         self.now, self.events, self.rule = 0.0, [], rule or Sum()
         self.book = LedgerWriter(folder / "ledger.jsonl", bytes(16))
         self.path = folder / "ledger.jsonl"
-        desk = Callbacks(emit=self.events.append, enter=self.book.enter)
-        self.owner = UnitOwner(Units(**{"count": 2, **units}), self.rule, desk)
+        callbacks = Callbacks(emit=self.events.append, enter=self.book.enter)
+        self.owner = UnitOwner(Units(**{"count": 2, **units}), self.rule, callbacks)
         self.service = Service(self.owner, Hub, now=lambda: self.now)
 
     def passes(self, seconds):
@@ -72,12 +72,12 @@ class Player:
     def __init__(self, scene, slot, attempt):
         self.scene, self.slot = scene, slot
         self.link = scene.service.listener.link()
-        self.voice = WorkerSession(
+        self.session = WorkerSession(
             Seat(bytes(16), 1, 0, slot), {"attempt": attempt, "host": "here"}
         )
 
     def say(self, ask):
-        self.ask, self.said = ask, self.voice.frame(ask, 0.0)
+        self.ask, self.said = ask, self.session.frame(ask, 0.0)
         self.inbox = self.link.exchange(self.said, 0)
         return self
 
@@ -99,8 +99,8 @@ class Player:
     def takes(self):
         """Understands the answer; returns the state in it."""
         self.kinds()
-        [heard] = [f for f in self.inbox if self.voice.answers(self.ask, self.said, f)]
-        told = self.voice.understood(heard, 0.0)
+        [heard] = [f for f in self.inbox if self.session.answers(self.ask, self.said, f)]
+        told = self.session.understood(heard, 0.0)
         vector = told.heal.vector if hasattr(told, "heal") else told.messages[0].vector
         return None if vector is None else unpacked(vector)["total"].tolist()
 
@@ -165,7 +165,7 @@ def test_a_copy_of_a_push_is_answered_again_and_not_applied(scene):
     assert first.push(1, 2).kinds() == ["agreed"]
     assert first.again().kinds() == ["agreed"]
     assert play.rule.total.tolist() == [1, 2]
-    assert play.owner.fence.counts["duplicate"] == 1
+    assert play.owner.leases.counts["duplicate"] == 1
     assert play.audited().duplicates == 1
 
 
@@ -280,7 +280,7 @@ def test_a_unit_that_fails_is_tried_again_so_often(scene):
         note = {"error": "Traceback ...", "type": "ValueError", "cause": cause}
         player = play.player(0, f"try {attempt}").hello()
         player.takes()
-        said = player.link.exchange(player.voice.seat.frame("bye", note=note), 0)
+        said = player.link.exchange(player.session.seat.frame("bye", note=note), 0)
         assert said[-1].kind == ("stop" if attempt == FAILURES - 1 else "fenced")
     wrong = f"gradient failed {FAILURES} times on partition 0; got ValueError: bad row 3"
     assert play.owner.failure == f"{wrong}\nTraceback ..."
@@ -296,7 +296,7 @@ def test_a_unit_that_fails_twice_in_the_same_way_is_not_tried_again(scene):
     for slot, attempt in ((0, "a"), (1, "b"), (0, "c")):
         player = play.player(slot, attempt).hello()
         player.takes()
-        said += player.link.exchange(player.voice.seat.frame("bye", note=note), 0)[-1:]
+        said += player.link.exchange(player.session.seat.frame("bye", note=note), 0)[-1:]
     assert [frame.kind for frame in said] == ["fenced", "fenced", "stop"]
     wrong = (
         "gradient failed twice in the same way on partition 0; got ValueError: bad row (m.py, 3)"
@@ -309,7 +309,7 @@ def test_an_error_of_ours_is_not_tried_again(scene):
     player = play.player(0).hello()
     player.takes()
     note = {"error": "what gradient returns must be ...", "type": "UsageError", "cause": ""}
-    assert player.link.exchange(player.voice.seat.frame("bye", note=note), 0)[-1].kind == "stop"
+    assert player.link.exchange(player.session.seat.frame("bye", note=note), 0)[-1].kind == "stop"
     assert play.owner.failure_kind == "UsageError"
 
 
@@ -356,16 +356,16 @@ def test_lives_in_threads_do_every_unit_once_though_frames_are_lost_and_doubled(
         thread.join(20)
         assert not thread.is_alive()
     assert play.rule.total[0] == (24 if together else 6)
-    assert play.owner.fence.counts["applied"] == (24 if together else 6)
-    assert play.owner.fence.counts["duplicate"] > 0
-    assert play.audited().pushed > play.owner.fence.counts["applied"]
+    assert play.owner.leases.counts["applied"] == (24 if together else 6)
+    assert play.owner.leases.counts["duplicate"] > 0
+    assert play.audited().pushed > play.owner.leases.counts["applied"]
 
 
 def test_a_life_that_cannot_repeat_ends_when_its_seat_is_lost(scene):
     play = scene(count=1)
 
     def work(parcel):
-        play.owner.fence.vacate(play.owner.fence.seats[0])
+        play.owner.leases.vacate(play.owner.leases.seats[0])
         return packed(np.ones(2))
 
     with pytest.raises(Exception, match="slot 0 lost lease 1"):
@@ -398,5 +398,5 @@ def test_a_unit_whose_state_takes_longer_than_a_lease_to_travel_keeps_its_seat(s
     assert player.takes() == [0.0, 0.0]
     player.push(1.0, 2.0)
     assert player.kinds() == ["agreed"]
-    assert here.owner.fence.seats[0].lease == 1
+    assert here.owner.leases.seats[0].lease == 1
     assert here.rule.total.tolist() == [1.0, 2.0]

@@ -117,8 +117,8 @@ def errs(monkeypatch):
 def test_rows_that_a_rest_passes_by_or_does_again_fail_the_count_and_the_audit(
     recipe, rows, errs, tmp_path
 ):
-    def err(course):
-        course.fence.seats[1].position += rows
+    def err(phases):
+        phases.leases.seats[1].position += rows
 
     errs(err)
     verdict = Trial(recipe, tmp_path).train(simulated())
@@ -128,7 +128,7 @@ def test_rows_that_a_rest_passes_by_or_does_again_fail_the_count_and_the_audit(
 
 
 def test_a_rest_that_starts_elsewhere_than_its_start_ended_fails_the_count(errs, tmp_path):
-    errs(lambda course: course.owner.point.vector.__iadd__(1.0))
+    errs(lambda phases: phases.owner.point.vector.__iadd__(1.0))
     trial = Trial("averaging, both parts", tmp_path)
     with pytest.raises(AssertionError, match="the model is not what was agreed on"):
         trial.train(simulated())

@@ -57,7 +57,7 @@ class Partitioned(SimulatedEngine):
         for numbers in self.numbers:
             rows = Rows.of(numbers[:, None].astype(float), None)
             parts.append(Part(len(rows), lambda order, rows=rows: PartitionFeed(rows, order)))
-        coordinator = Coordinator(assignment.program, assignment.desk())
+        coordinator = Coordinator(assignment.program, assignment.callbacks())
         simulation = Simulation(assignment.program, parts, self.world, coordinator=coordinator)
         return simulation.run()
 

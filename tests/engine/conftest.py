@@ -43,7 +43,7 @@ class Tape:
         self.events, self.lines, self.cuts = [], [], []
         self.hooks = {}
 
-    def desk(self, **fields):
+    def callbacks(self, **fields):
         return Callbacks(emit=self._emit, enter=self._enter, save=self.cuts.append, **fields)
 
     def _emit(self, event):
@@ -121,7 +121,7 @@ class Played:
 
     @property
     def counts(self):
-        return self.simulation.coordinator.fence.counts
+        return self.simulation.coordinator.leases.counts
 
     @property
     def vector(self):
@@ -199,14 +199,14 @@ class Field:
         world=None,
         parts=None,
         stages=None,
-        desk=None,
+        callbacks=None,
         cut=None,
         **kw,
     ):
         """A simulation that has not run yet."""
         tape = Tape()
         program = self.program(agreement, workers, stages, **kw)
-        coordinator = Coordinator(program, tape.desk(**desk or {}), cut=cut)
+        coordinator = Coordinator(program, tape.callbacks(**callbacks or {}), cut=cut)
         dtype = getattr(program.phases[0].stage, "dtype", "float32")
         parts = parts or self.parts(workers, dtype=dtype)
         simulation = Simulation(program, parts, World(**world or {}), coordinator=coordinator)

@@ -51,8 +51,8 @@ def measured(agreement, events=None):
     rows = Rows.of(features, chance.integers(0, CLASSES, BATCHES * BATCH))
     stage = LogisticStage(features=FEATURES, classes=CLASSES, epochs=1, batch_size=BATCH)
     program = TrainingPlan(phases=(Phase(stage=stage, agreement=agreement),), workers=1)
-    desk = Callbacks(emit=(events if events is not None else []).append)
-    service = Service(Coordinator(program, desk), Hub)
+    callbacks = Callbacks(emit=(events if events is not None else []).append)
+    service = Service(Coordinator(program, callbacks), Hub)
     part = Part(len(rows), lambda order: PartitionFeed(rows, order))
     meters = []
 

@@ -28,12 +28,12 @@ BARRIERS = [
 @pytest.mark.parametrize("name", [*(n for n in BARRIERS if n != "full_gradient"), "owners"])
 def test_a_run_that_is_resumed_ends_with_the_same_bits(field, name):
     stages = [field.stage(name=n, epochs=5) for n in ("first", "second")]
-    usual = {"stages": stages, "desk": {"checkpoint_seconds": 0.2}}
+    usual = {"stages": stages, "callbacks": {"checkpoint_seconds": 0.2}}
     whole = field.play(field.small[name], **usual).run()
     cuts = whole.tape.cuts
     assert len(cuts) >= (2 if name == "iterative_reduce" else 4)
     for cut in (cuts[0], cuts[len(cuts) // 2], cuts[-1]):
-        resumed = field.play(field.small[name], stages=stages, desk={"term": 2}, cut=cut).run()
+        resumed = field.play(field.small[name], stages=stages, callbacks={"term": 2}, cut=cut).run()
         assert len(resumed.result.vectors) == 2
         pairs = zip(whole.result.vectors, resumed.result.vectors, strict=True)
         assert all((a == b).all() for a, b in pairs), cut.name
@@ -56,7 +56,7 @@ def heavy(field):
 @pytest.mark.parametrize("name", ["all_reduce", "averaging", "owners"])
 def test_cuts_since_a_lost_worker_came_back_resume_to_the_same_bits(field, name):
     stage = heavy(field)
-    whole = field.play(field.small[name], stages=[stage], desk={"checkpoint_seconds": 0.0})
+    whole = field.play(field.small[name], stages=[stage], callbacks={"checkpoint_seconds": 0.0})
     whole.simulation.at(0.25, whole.simulation.kill, 2, 0.2)
     whole.run()
     [lost] = whole.tape.of("WorkerLost")
@@ -65,22 +65,26 @@ def test_cuts_since_a_lost_worker_came_back_resume_to_the_same_bits(field, name)
     since = next(e.version for e in back[joined:] if lost.slot in getattr(e, "slots", ()))
     cuts = [cut for cut in whole.tape.cuts if cut.version >= since]
     for cut in (cuts[0], cuts[len(cuts) // 2]):
-        resumed = field.play(field.small[name], stages=[stage], desk={"term": 2}, cut=cut).run()
+        resumed = field.play(
+            field.small[name], stages=[stage], callbacks={"term": 2}, cut=cut
+        ).run()
         assert (resumed.vector == whole.vector).all(), cut.name
 
 
 @pytest.mark.parametrize("name", ["all_reduce", "averaging", "iterative_reduce"])
 def test_a_resumed_run_goes_on_with_the_momentum_that_it_had(field, name):
     stage = heavy(field)
-    whole = field.play(field.small[name], stages=[stage], desk={"checkpoint_seconds": 0.2}).run()
+    whole = field.play(
+        field.small[name], stages=[stage], callbacks={"checkpoint_seconds": 0.2}
+    ).run()
     cut = whole.tape.cuts[len(whole.tape.cuts) // 2]
     assert {len(v) for v in cut.inner.values()} == {1}
-    resumed = field.play(field.small[name], stages=[stage], desk={"term": 2}, cut=cut).run()
+    resumed = field.play(field.small[name], stages=[stage], callbacks={"term": 2}, cut=cut).run()
     assert (resumed.vector == whole.vector).all()
     fresh = field.play(
         field.small[name],
         stages=[stage],
-        desk={"term": 2},
+        callbacks={"term": 2},
         cut=type(cut)(**fields(cut) | {"inner": {}}),
     ).run()
     assert not (fresh.vector == whole.vector).all(), "the momentum matters"
@@ -89,15 +93,15 @@ def test_a_resumed_run_goes_on_with_the_momentum_that_it_had(field, name):
 @pytest.mark.parametrize("codec", ["int8", "int4"])
 def test_a_resumed_run_goes_on_with_what_its_codec_left_out(field, codec):
     agreement = averaging(every=Steps(6), codec=codec)
-    whole = field.play(agreement, epochs=6, desk={"checkpoint_seconds": 0.2}).run()
+    whole = field.play(agreement, epochs=6, callbacks={"checkpoint_seconds": 0.2}).run()
     cut = whole.tape.cuts[len(whole.tape.cuts) // 2]
     assert all("agreement.left" in held for held in cut.inner.values())
     assert cut.point.left.any()
     cut = cut_from(twin(cut), "")
-    resumed = field.play(agreement, epochs=6, desk={"term": 2}, cut=cut).run()
+    resumed = field.play(agreement, epochs=6, callbacks={"term": 2}, cut=cut).run()
     assert (resumed.vector == whole.vector).all()
     bare = type(cut)(**fields(cut) | {"inner": {}})
-    fresh = field.play(agreement, epochs=6, desk={"term": 2}, cut=bare).run()
+    fresh = field.play(agreement, epochs=6, callbacks={"term": 2}, cut=bare).run()
     assert not (fresh.vector == whole.vector).all(), "the feedback matters"
 
 
@@ -142,13 +146,15 @@ def test_who_comes_back_among_owners_takes_the_same_outer_step(field, at):
 
 def test_a_cut_of_a_lossy_network_is_made_all_the_same(field):
     faults = {"faults": Faults().lose(0.2), "resend_seconds": 0.05}
-    desk = {"checkpoint_seconds": 0.2}
-    whole = field.play(field.small["averaging"], epochs=20, world=faults, desk=desk).run()
+    callbacks = {"checkpoint_seconds": 0.2}
+    whole = field.play(field.small["averaging"], epochs=20, world=faults, callbacks=callbacks).run()
     assert len(whole.tape.cuts) > 1
 
 
 def test_a_cut_of_other_workers_is_refused_within_a_phase(field):
-    whole = field.play(field.small["averaging"], desk={"checkpoint_seconds": 0.1}, epochs=6).run()
+    whole = field.play(
+        field.small["averaging"], callbacks={"checkpoint_seconds": 0.1}, epochs=6
+    ).run()
     with pytest.raises(UsageError, match="as many workers as it has, 4; got 3; resume with 4"):
         field.play(field.small["averaging"], 3, cut=whole.tape.cuts[0])
 
@@ -163,7 +169,9 @@ def test_between_phases_a_run_goes_on_with_other_workers(field):
 
 
 def test_a_cut_of_other_rows_is_told(field):
-    whole = field.play(field.small["averaging"], desk={"checkpoint_seconds": 0.1}, epochs=6).run()
+    whole = field.play(
+        field.small["averaging"], callbacks={"checkpoint_seconds": 0.1}, epochs=6
+    ).run()
     parts = field.parts(4, [100, 100, 100, 180])
     resumed = field.play(
         field.small["averaging"], parts=parts, cut=whole.tape.cuts[0], epochs=6

@@ -75,7 +75,7 @@ def test_all_reduce_without_any_survivor_goes_back_to_the_start(field):
 
 def test_all_reduce_without_any_survivor_goes_back_to_the_last_cut(field):
     clean = field.play(all_reduce(), epochs=6).run()
-    played = field.play(all_reduce(), epochs=6, desk={"checkpoint_seconds": 0.3})
+    played = field.play(all_reduce(), epochs=6, callbacks={"checkpoint_seconds": 0.3})
     for slot in range(4):
         played.simulation.at(0.8, played.simulation.kill, slot, 2.0)
     played.run()
@@ -97,7 +97,7 @@ def test_without_any_survivor_the_owner_keeps_what_was_agreed(field, name):
 
 
 def test_a_worker_that_never_comes_back_ends_the_phase_after_patience(field):
-    played = field.play(field.small["averaging"], epochs=2, desk={"patience_seconds": 20.0})
+    played = field.play(field.small["averaging"], epochs=2, callbacks={"patience_seconds": 20.0})
     played.simulation.at(0.2, played.simulation.kill, 2, None)
     played.run()
     assert played.tape.warnings() == [
@@ -218,8 +218,8 @@ def test_who_is_much_slower_than_three_rounds_is_left_out(field):
     for at in (1.0, 8.0):
         simulation.at(at, lambda: simulation.nodes[1].__setattr__("is_frozen", True))
         simulation.at(at + 6.5, lambda: simulation.nodes[1].__setattr__("is_frozen", False))
-    beats = simulation.coordinator.fence.heard
-    seat = simulation.coordinator.fence.seats[1]
+    beats = simulation.coordinator.leases.heard
+    seat = simulation.coordinator.leases.seats[1]
 
     def keep_alive():
         seat.ends_at = simulation.now + 5.0
@@ -239,7 +239,7 @@ def test_an_all_reduce_worker_that_was_left_out_heals_from_the_others(field):
     simulation = played.simulation
     simulation.at(1.0, lambda: simulation.nodes[1].__setattr__("is_frozen", True))
     simulation.at(7.0, lambda: simulation.nodes[1].__setattr__("is_frozen", False))
-    seat = simulation.coordinator.fence.seats[1]
+    seat = simulation.coordinator.leases.seats[1]
 
     def keep_alive():
         seat.ends_at = max(seat.ends_at, simulation.now + 5.0)
@@ -258,7 +258,7 @@ def test_an_all_reduce_worker_that_was_left_out_heals_from_the_others(field):
 def test_a_worker_that_is_told_to_leave_loses_nothing(field, name):
     """Its seat is taken by another attempt; it stays beside it and is not heard any more."""
     played = field.play(field.small.get(name) or downpour(every=Steps(4)), epochs=6)
-    simulation, seats = played.simulation, played.simulation.coordinator.fence.seats
+    simulation, seats = played.simulation, played.simulation.coordinator.leases.seats
 
     def leave():
         seats[1].leaver = seats[1].attempt

@@ -92,19 +92,19 @@ def test_a_slot_that_the_run_has_not_is_refused(field):
 )
 def test_what_real_processes_cannot_do_is_refused(tiny, faults):
     with (
-        DriverSession(tiny.assignment()) as hall,
+        DriverSession(tiny.assignment()) as session,
         pytest.raises(UsageError, match=r"only the simulator can do that; got (copy|lose|double)"),
     ):
-        hall.errand(faults)
+        session.bootstrap(faults)
 
 
 def test_a_road_without_sockets_cannot_be_slowed(tiny, tmp_path):
     slow = Faults().slow_link(slot=0, bytes_per_second=1e6)
     with (
-        DriverSession(tiny.assignment(road=str(tmp_path))) as hall,
+        DriverSession(tiny.assignment(road=str(tmp_path))) as session,
         pytest.raises(UsageError, match="a slow link is one of sockets; got another road; use"),
     ):
-        hall.errand(slow)
+        session.bootstrap(slow)
 
 
 # -- in the simulator ----------------------------------------------------------------------------

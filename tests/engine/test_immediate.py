@@ -84,8 +84,8 @@ def test_each_push_counts_once_when_workers_die_as_well(field, agreement, tmp_pa
     played = field.play(agreement, epochs=20, world=FAULTS)
     book = LedgerWriter(tmp_path / "ledger.jsonl", bytes(16))
     enter = played.tape._enter
-    desk = played.simulation.coordinator.desk
-    object.__setattr__(desk, "enter", lambda *a: (enter(*a), book.enter(*a)))
+    callbacks = played.simulation.coordinator.callbacks
+    object.__setattr__(callbacks, "enter", lambda *a: (enter(*a), book.enter(*a)))
     for at, slot, back in ((0.43, 1, 0.1), (0.6, 3, 0.4), (1.9, 1, 0.0), (2.6, 0, 0.2)):
         played.simulation.at(at, played.simulation.kill, slot, back)
     played.run()
@@ -197,7 +197,7 @@ def test_a_push_above_the_staleness_limit_is_dropped_and_counted_as_missed(field
 
 
 def test_a_cut_of_the_owner_is_gone_on_from_with_every_position(field, agreement):
-    played = field.play(agreement, epochs=12, desk={"checkpoint_seconds": 0.5}).run(until=2.0)
+    played = field.play(agreement, epochs=12, callbacks={"checkpoint_seconds": 0.5}).run(until=2.0)
     cut = played.tape.cuts[-1]
     assert cut.version > 0
     resumed = field.play(agreement, epochs=12, cut=cut).run()

@@ -21,11 +21,11 @@ def fed(monkeypatch):
 
 
 def test_a_slots_rows_are_read_from_the_file_that_was_handed_over(tiny):
-    errand = SimpleNamespace(program=tiny.program())
+    bootstrap = SimpleNamespace(program=tiny.program())
     with HandedRows() as rows:
         features, labels = rows.add(tiny.features), rows.add(tiny.labels)
         for given in (labels, None):
-            order = Order(errand, 0, "a", features, given, None, rows.descriptor, -1)
+            order = Order(bootstrap, 0, "a", features, given, None, rows.descriptor, -1)
             assert order.part().rows == 90
 
 

@@ -103,13 +103,13 @@ class Run:
         return [event for event in self.events if type(event).__name__ == kind]
 
 
-def run_of(phases, shares=EVEN[3], *, cut=None, parts=None, world=None, desk=None, **fields):
+def run_of(phases, shares=EVEN[3], *, cut=None, parts=None, world=None, callbacks=None, **fields):
     from photinus.coordinator.callbacks import Callbacks
 
     events, cuts = [], []
     program = TrainingPlan(phases=tuple(phases), workers=len(shares), **fields)
-    desk = Callbacks(emit=events.append, save=cuts.append, **desk or {})
-    coordinator = Coordinator(program, desk, cut=cut)
+    callbacks = Callbacks(emit=events.append, save=cuts.append, **callbacks or {})
+    coordinator = Coordinator(program, callbacks, cut=cut)
     parts = parts or [part_of(rows, program) for rows in rows_of(shares)]
     simulation = Simulation(program, parts, World(**world or {}), coordinator=coordinator)
     return Run(simulation, events, cuts)
@@ -158,16 +158,19 @@ def test_it_is_one_training_over_shared_rows_and_beside_rows_set_aside(fields):
 
     parted, whole = go(0.4), go(None)
     assert_same(parted, whole)
-    trials = [[e.metrics for e in run.of("Evaluated")] for run in (parted, whole)]
-    assert len(trials[0]) == len(trials[1]) == (3 if "validation" in fields else 0)
-    for one, other in zip(*trials, strict=True):
+    early_stopping = [[e.metrics for e in run.of("Evaluated")] for run in (parted, whole)]
+    assert len(early_stopping[0]) == len(early_stopping[1]) == (3 if "validation" in fields else 0)
+    for one, other in zip(*early_stopping, strict=True):
         assert one == pytest.approx(other, abs=1e-6)
 
 
 def killed_at_the_border(slots):
     """A run in which workers die as soon as the rest has begun, and are started again at once."""
     run = run_of(cut_in_two(STAGES["adamw"], 0.4))
-    desk, emit = run.simulation.coordinator.desk, run.simulation.coordinator.desk.emit
+    callbacks, emit = (
+        run.simulation.coordinator.callbacks,
+        run.simulation.coordinator.callbacks.emit,
+    )
 
     def emitting(event):
         emit(event)
@@ -175,7 +178,7 @@ def killed_at_the_border(slots):
             for slot in slots:
                 run.simulation.at(0.001, run.simulation.kill, slot, 0.0)
 
-    object.__setattr__(desk, "emit", emitting)
+    object.__setattr__(callbacks, "emit", emitting)
     return run.go()
 
 
@@ -202,17 +205,17 @@ def test_a_run_goes_on_from_the_border_to_the_bit(shares):
     (border,) = [cut for cut in whole.cuts if cut.phase == 1 and cut.version == 0]
     assert sum(border.positions.values()) == border.positions[1] * sum(shares) / shares[1]
     assert border.inner, "moments of Adam"
-    resumed = run_of(phases, shares, cut=border, desk={"term": 2}).go()
+    resumed = run_of(phases, shares, cut=border, callbacks={"term": 2}).go()
     np.testing.assert_array_equal(resumed.result.vectors[-1], whole.result.vectors[-1])
 
 
 def test_a_run_goes_on_from_within_a_rest_to_the_bit():
     phases = cut_in_two(STAGES["adamw"], 0.4)
-    whole = run_of(phases, desk={"checkpoint_seconds": 0.05}).go()
+    whole = run_of(phases, callbacks={"checkpoint_seconds": 0.05}).go()
     within = [cut for cut in whole.cuts if cut.phase == 1 and cut.version > 0]
     assert within
     for cut in within:
-        resumed = run_of(phases, cut=cut, desk={"term": 2}).go()
+        resumed = run_of(phases, cut=cut, callbacks={"term": 2}).go()
         np.testing.assert_array_equal(resumed.result.vectors[-1], whole.result.vectors[-1])
 
 

@@ -127,7 +127,7 @@ def assert_promises(field, name, world, cuts):
         world=world,
         stages=stages,
         parts=field.parts(3, [60, 20, 100]),
-        desk={"checkpoint_seconds": cuts},
+        callbacks={"checkpoint_seconds": cuts},
     )
     played.run(until=400.0)
     assert played.result is not None, "the run ends"

@@ -217,9 +217,9 @@ def test_the_corner_is_for_its_owner_only_and_holds_no_key(assignment, tmp_path)
     job = assignment(security="tls")
     with Afar(job) as afar:
         key = afar.hosted(Faults(), "127.0.0.1").key
-        corner = next(tmp_path.glob("run/connect-*"))
-        assert corner.stat().st_mode & 0o777 == 0o700
-        files = [path for path in corner.rglob("*") if path.is_file()]
+        run_directory = next(tmp_path.glob("run/connect-*"))
+        assert run_directory.stat().st_mode & 0o777 == 0o700
+        files = [path for path in run_directory.rglob("*") if path.is_file()]
         assert files
         for path in files:
             assert path.stat().st_mode & 0o777 == 0o600

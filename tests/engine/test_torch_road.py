@@ -53,14 +53,14 @@ def in_threads(tiny, folder, epochs, faults=None):
 
     def work(slot):
         part = part_of(Rows.of(*tiny.data.part(program, slot)), program)
-        errand.run(slot, f"only-{slot}", lambda: part)
+        bootstrap.run(slot, f"only-{slot}", lambda: part)
 
-    with DriverSession(assignment) as hall:
-        errand = hall.errand(faults)
+    with DriverSession(assignment) as session:
+        bootstrap = session.bootstrap(faults)
         with ThreadPoolExecutor(3) as pool:
             for future in [pool.submit(work, slot) for slot in range(3)]:
                 future.result(timeout=60)
-        vector = hall.result().vectors[0]
+        vector = session.result().vectors[0]
     return vector, proved(tiny, folder, book, events, epochs)
 
 
@@ -91,16 +91,16 @@ def test_a_killed_process_is_left_out_of_the_sums_and_comes_back(tiny, tmp_path)
 
     def work(slot):
         part = part_of(Rows.of(*tiny.data.part(program, slot)), program)
-        errand.run(slot, f"only-{slot}", lambda: part)
+        bootstrap.run(slot, f"only-{slot}", lambda: part)
 
     def child(attempt):
-        order = pickle.dumps(Order(errand, 1, attempt, *names, None))
+        order = pickle.dumps(Order(bootstrap, 1, attempt, *names, None))
         return subprocess.run(
             [sys.executable, "-m", "photinus.engine.local.worker_main"], input=order
         )
 
-    with DriverSession(assignment) as hall:
-        errand = hall.errand(Faults().kill(slot=1, step=40))
+    with DriverSession(assignment) as session:
+        bootstrap = session.bootstrap(Faults().kill(slot=1, step=40))
         with ThreadPoolExecutor(2) as pool:
             others = [pool.submit(work, slot) for slot in (0, 2)]
             codes = [child(attempt).returncode for attempt in ("first", "second")]
@@ -114,11 +114,11 @@ def test_a_killed_process_is_left_out_of_the_sums_and_comes_back(tiny, tmp_path)
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without GPUs")
 def test_nccl_without_a_gpu_ends_the_run_in_a_sentence_before_any_step(tiny, tmp_path):
     assignment, _, events = assigned(tiny, tmp_path, 1.0, road="nccl")
-    with DriverSession(assignment) as hall:
+    with DriverSession(assignment) as session:
         part = part_of(Rows.of(*tiny.data.part(assignment.program, 0)), assignment.program)
-        hall.errand().run(0, "first", lambda: part)
+        session.bootstrap().run(0, "first", lambda: part)
         with pytest.raises(UsageError, match=r'one for each worker; got 0 GPUs on .*road="torch"'):
-            hall.result()
+            session.result()
     assert not [e for e in events if isinstance(e, WorkerJoined)]
 
 

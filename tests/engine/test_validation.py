@@ -26,13 +26,15 @@ class Played:
             field.program(recipe, epochs=epochs, lr=lr), validation=0.2, patience=patience
         )
         self.events, self.best, self.saved = [], [], []
-        desk = Callbacks(emit=self.events.append, best=self.best.append, save=self.saved.append)
+        callbacks = Callbacks(
+            emit=self.events.append, best=self.best.append, save=self.saved.append
+        )
         picks = [np.arange(slot, len(field.features), 4) for slot in range(4)]
         self.rows = [field.rows(pick) for pick in picks]
         parts = [part_of(rows, program) for rows in self.rows]
         self.held = [part.held for part in parts]
         self.simulation = Simulation(
-            program, parts, World(), coordinator=Coordinator(program, desk)
+            program, parts, World(), coordinator=Coordinator(program, callbacks)
         )
         if kill is not None:
             self.simulation.at(kill, self.simulation.kill, 2, 0.3)

@@ -81,7 +81,7 @@ def test_every_publication_is_taken_once_or_counted_as_missing(field, truth, nam
 
 def _left(played):
     """How many came to workers that were done with their rows."""
-    readers = [node.voice.peers for node in played.simulation.nodes.values()]
+    readers = [node.session.peers for node in played.simulation.nodes.values()]
     return sum(f.version == r._version for r in readers for f in r._inbox)
 
 
@@ -221,11 +221,11 @@ def test_phases_start_from_what_was_agreed_in_the_one_before(field):
 
 
 def test_a_run_goes_on_from_a_cut(field):
-    whole = field.play(WAYS["publish"], epochs=6, desk={"checkpoint_seconds": 0.2})
+    whole = field.play(WAYS["publish"], epochs=6, callbacks={"checkpoint_seconds": 0.2})
     whole.run(until=0.8)
     cut = [c for c in whole.tape.cuts if c.version > 0][-1]
     assert set(cut.inner) == {0, 1, 2, 3}
-    again = field.play(WAYS["publish"], epochs=6, cut=cut, desk={"term": 2}).run(until=200)
+    again = field.play(WAYS["publish"], epochs=6, cut=cut, callbacks={"term": 2}).run(until=200)
     ended = again.tape.of("PhaseEnded")[0]
     done = sum(f.examples for f in again.tape.assert_exact().values())
     assert ended.examples == cut.applied + done

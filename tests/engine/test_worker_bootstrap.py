@@ -25,19 +25,19 @@ def opened(tiny, slot):
     return part_of(Rows.of(*tiny.data.part(program, slot)), program)
 
 
-def run_all(hall, open_part, errors=None):
+def run_all(session, open_part, errors=None):
     """Runs an errand in each slot; what one raises is kept."""
 
     def one(slot):
         try:
-            hall.errand().run(slot, f"{slot}-0", lambda: open_part(slot))
+            session.bootstrap().run(slot, f"{slot}-0", lambda: open_part(slot))
         except Exception as error:
             errors.append(error)
 
     threads = [threading.Thread(target=one, args=(slot,)) for slot in range(2)]
     for thread in threads:
         thread.start()
-    assert hall.wait(60)
+    assert session.wait(60)
     for thread in threads:
         thread.join(20)
         assert not thread.is_alive()
@@ -45,11 +45,11 @@ def run_all(hall, open_part, errors=None):
 
 @pytest.mark.parametrize("security", ["tls", "none"])
 def test_errands_meet_in_a_hall_and_give_the_simulators_bits(tiny, security):
-    with DriverSession(tiny.assignment(security=security)) as hall:
-        run_all(hall, lambda slot: opened(tiny, slot))
+    with DriverSession(tiny.assignment(security=security)) as session:
+        run_all(session, lambda slot: opened(tiny, slot))
     vectors = SimulatedEngine().run(tiny.assignment()).vectors
-    assert all(np.array_equal(a, b) for a, b in zip(hall.result().vectors, vectors, strict=True))
-    assert (hall.lease(0), hall.lease(1)) == (1, 1)
+    assert all(np.array_equal(a, b) for a, b in zip(session.result().vectors, vectors, strict=True))
+    assert (session.lease(0), session.lease(1)) == (1, 1)
 
 
 def test_what_a_worker_logs_reaches_the_driver(tiny):
@@ -58,8 +58,8 @@ def test_what_a_worker_logs_reaches_the_driver(tiny):
         return opened(tiny, slot)
 
     events = []
-    with DriverSession(tiny.assignment(emit=events.append)) as hall:
-        run_all(hall, open_part)
+    with DriverSession(tiny.assignment(emit=events.append)) as session:
+        run_all(session, open_part)
     texts = {e.text for e in events if type(e).__name__ == "Log"}
     assert texts == {"photinus: part 0 is slow", "photinus: part 1 is slow"}
 
@@ -75,8 +75,8 @@ def test_a_stranger_at_a_worker_is_told_in_its_log(tiny, monkeypatch):
 
     monkeypatch.setattr(worker_bootstrap, "TcpListener", visited)
     program, events = tiny.program(recipes=(publish(every=Steps(4)),)), []
-    with DriverSession(tiny.assignment(program, emit=events.append)) as hall:
-        run_all(hall, lambda slot: opened(tiny, slot))
+    with DriverSession(tiny.assignment(program, emit=events.append)) as session:
+        run_all(session, lambda slot: opened(tiny, slot))
     told = [(e.slot, e.text) for e in events if type(e).__name__ == "Log"]
     assert {slot for slot, _ in told} == {0, 1}
     assert all("turned away; got 1 without a key of this run; look who" in text for _, text in told)
@@ -88,31 +88,31 @@ def test_an_error_of_ours_stays_what_it_is(tiny):
             raise DataError("row 3 is wrong")
         return opened(tiny, slot)
 
-    with DriverSession(tiny.assignment()) as hall:
-        run_all(hall, open_part)
+    with DriverSession(tiny.assignment()) as session:
+        run_all(session, open_part)
     with pytest.raises(DataError, match=r"^row 3 is wrong$"):
-        hall.result()
+        session.result()
 
 
 def test_any_other_error_comes_with_slot_and_traceback(tiny):
     def open_part(slot):
         return opened(tiny, slot) if slot == 0 else 1 / 0
 
-    with DriverSession(tiny.assignment()) as hall:
-        run_all(hall, open_part)
+    with DriverSession(tiny.assignment()) as session:
+        run_all(session, open_part)
     with pytest.raises(RunFailedError, match=r"(?s)^worker 1 failed: Traceback .*ZeroDivision"):
-        hall.result()
+        session.result()
 
 
 def test_workers_that_lose_the_driver_end_in_the_time_they_are_given(tiny):
     errors = []
-    hall = DriverSession(tiny.assignment(lost_seconds=0.3))
-    errand = hall.errand()
-    hall.__exit__(None, None, None)
+    session = DriverSession(tiny.assignment(lost_seconds=0.3))
+    bootstrap = session.bootstrap()
+    session.__exit__(None, None, None)
 
     def run():
         try:
-            errand.run(0, "0-0", lambda: opened(tiny, 0))
+            bootstrap.run(0, "0-0", lambda: opened(tiny, 0))
         except LinkLostError as error:
             errors.append(error)
 
@@ -133,12 +133,12 @@ def test_workers_end_when_the_driver_says_nothing_though_its_connections_stand(t
 
     with DriverSession(
         tiny.assignment(tiny.program(epochs=3000.0), lost_seconds=0.5, emit=note)
-    ) as hall:
-        errand = hall.errand()
+    ) as session:
+        bootstrap = session.bootstrap()
 
         def run(slot):
             try:
-                errand.run(slot, f"{slot}-0", lambda: opened(tiny, slot))
+                bootstrap.run(slot, f"{slot}-0", lambda: opened(tiny, slot))
             except LinkLostError as error:
                 errors.append(str(error))
 
@@ -147,7 +147,7 @@ def test_workers_end_when_the_driver_says_nothing_though_its_connections_stand(t
             thread.start()
         for _ in threads:
             assert joined.acquire(timeout=30)
-        with hall._service._lock:
+        with session._service._lock:
             for thread in threads:
                 thread.join(30)
     assert len(errors) == 2
@@ -155,14 +155,14 @@ def test_workers_end_when_the_driver_says_nothing_though_its_connections_stand(t
 
 
 def test_a_hall_without_a_result_says_so(tiny):
-    with DriverSession(tiny.assignment()) as hall:
-        assert not hall.is_over
+    with DriverSession(tiny.assignment()) as session:
+        assert not session.is_over
     with pytest.raises(RunFailedError, match="ended before its phases were over"):
-        hall.result()
-    with DriverSession(tiny.assignment()) as hall:
-        hall.stop("enough")
+        session.result()
+    with DriverSession(tiny.assignment()) as session:
+        session.stop("enough")
     with pytest.raises(RunFailedError, match=r"^enough$"):
-        hall.result()
+        session.result()
 
 
 def test_only_errors_of_ours_are_made_from_a_name():
@@ -180,6 +180,6 @@ def test_a_worker_gives_its_driver_up_soon_enough_to_be_gone_in_time(tiny, monke
             patience.append(patience_seconds)
 
     monkeypatch.setattr(worker_bootstrap, "TcpLink", Link)
-    with DriverSession(tiny.assignment()) as hall:
-        hall.call()._link()
+    with DriverSession(tiny.assignment()) as session:
+        session.call()._link()
     assert patience == [27.0]

@@ -46,8 +46,8 @@ class Team:
         self.events, self.links, self.errors, self.notes = [], [], [], []
         self.workers = []
         self.program, self.applied = program(agreement), []
-        desk = Callbacks(emit=self.events.append, enter=self._enter)
-        self.coordinator = Coordinator(self.program, desk)
+        callbacks = Callbacks(emit=self.events.append, enter=self._enter)
+        self.coordinator = Coordinator(self.program, callbacks)
         self.service = Service(self.coordinator, self._listen)
         self.threads = [threading.Thread(target=self._live, args=(n,)) for n in range(WORKERS)]
 
@@ -132,7 +132,7 @@ def test_a_cut_link_changes_no_bit(undisturbed, way, kind, copies):
         team.coordinator.result.vectors, undisturbed.coordinator.result.vectors, strict=True
     ):
         assert np.array_equal(ours, theirs)
-    counts, plain = team.coordinator.fence.counts, undisturbed.coordinator.fence.counts
+    counts, plain = team.coordinator.leases.counts, undisturbed.coordinator.leases.counts
     assert counts["applied"] == plain["applied"]
 
 
@@ -146,7 +146,7 @@ def test_what_was_under_way_on_a_cut_link_is_said_again_and_counts_once(kind, co
     assert team.coordinator.result is not None
     assert len(team.links) > WORKERS, "nothing was cut"
     numbers = [line[:2] for line in team.applied]
-    assert len(numbers) == len(set(numbers)) == team.coordinator.fence.counts["applied"]
+    assert len(numbers) == len(set(numbers)) == team.coordinator.leases.counts["applied"]
     for phase in (0, 1):
         assert sum(n for *_, at, n in team.applied if at == phase) >= 4 * 2 * 16
 

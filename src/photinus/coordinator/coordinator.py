@@ -1,8 +1,8 @@
 """The coordinator: what comes in and goes out; it holds no parameters of its own.
 
 A state machine without input or output: a frame (or the time) in, frames out. The same object
-serves processes, Spark tasks and the simulator; `nodes.service` gives it a lock, a clock and a
-listener. Seats are `nodes.seating`'s, phases and cuts `nodes.course`'s.
+serves processes, Spark tasks and the simulator; `coordinator.server` gives it a lock, a clock and a
+listener. Seats are `coordinator.membership`'s, phases and cuts `coordinator.phases`'s.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ class Coordinator:
     def __init__(
         self,
         program: TrainingPlan,
-        desk: Callbacks | None = None,
+        callbacks: Callbacks | None = None,
         *,
         now: float = 0.0,
         cut: Cut | None = None,
     ) -> None:
-        self._course = Phases(program, desk or Callbacks(), now, cut)
-        self._company = PeerDirectory(self._course)
-        self._seating = Membership(self._course, self._company, now)
+        self._phases = Phases(program, callbacks or Callbacks(), now, cut)
+        self._peer_directory = PeerDirectory(self._phases)
+        self._membership = Membership(self._phases, self._peer_directory, now)
         self._hears = {
             "hello": self._hello,
             "push": self._push,
@@ -86,19 +86,19 @@ class Coordinator:
         }
 
     @property
-    def desk(self) -> Callbacks:
+    def callbacks(self) -> Callbacks:
         """Where events, ledger lines and cuts go."""
-        return self._course.desk
+        return self._phases.callbacks
 
     @property
-    def fence(self) -> Leases:
+    def leases(self) -> Leases:
         """The seats."""
-        return self._course.fence
+        return self._phases.leases
 
     @property
     def owner(self) -> ParameterServer:
         """The owner of the present phase."""
-        return self._course.owner
+        return self._phases.owner
 
     @property
     def is_over(self) -> bool:
@@ -108,36 +108,36 @@ class Coordinator:
     @property
     def is_between_passes(self) -> bool:
         """True when all have left, and the next pass over rows that stream is waited for."""
-        return self._course.is_between_passes
+        return self._phases.is_between_passes
 
     @property
     def wants_shuffle(self) -> bool:
         """True while the rows are to be dealt out anew, before any of them is trained on."""
-        return self._course.wants_shuffle
+        return self._phases.wants_shuffle
 
     def next_pass(self, now: float) -> None:
         """Every worker comes again, with another pass over its rows."""
-        self._course.next_pass(now)
+        self._phases.next_pass(now)
 
     @property
     def is_cut_asked(self) -> bool:
         """True while a cut that was asked for is not whole."""
-        return self._course.is_cut_asked
+        return self._phases.is_cut_asked
 
     def ask_for_a_cut(self) -> bool:
         """Saves the present round, whenever the last one was saved; False where none is open."""
-        return not self.is_over and self._course.ask_for_a_cut()
+        return not self.is_over and self._phases.ask_for_a_cut()
 
     # -- what comes in ---------------------------------------------------------------------------
 
     def hear(self, frame: Frame, now: float) -> list[Frame]:
         """Takes one frame in; returns the frames to send, each to its slot's worker."""
         hears = self._hears.get(frame.kind)
-        if frame.run != self.desk.run or frame.slot not in self.fence.seats:
+        if frame.run != self.callbacks.run or frame.slot not in self.leases.seats:
             return []
-        if frame.term != self.desk.term:
+        if frame.term != self.callbacks.term:
             return [self._to(frame, "fenced")]
-        self.fence.heard(frame, now)
+        self.leases.heard(frame, now)
         if hears is None:
             return []
         if self.is_over:
@@ -146,34 +146,34 @@ class Coordinator:
 
     def gone(self, slot: int, lease: int, now: float) -> None:
         """A worker's connection closed."""
-        self.fence.gone(slot, lease, now)
+        self.leases.gone(slot, lease, now)
 
     def withdraw(self, hello: Frame) -> None:
         """Who asked for a seat is gone, and waits for it no longer."""
-        self.fence.withdraw(hello)
+        self.leases.withdraw(hello)
 
     def tick(self, now: float) -> list[Frame]:
         """Called some times a second: leases end, late slots are left out, standbys sit down."""
         if self.is_over or self.is_between_passes:
             return []
         out: list[Frame] = []
-        for seat in self.fence.ended(now):
-            why = self.fence.reason(seat)
-            self.desk.emit(WorkerLost(slot=seat.slot, lease=seat.lease, reason=why))
+        for seat in self.leases.ended(now):
+            why = self.leases.reason(seat)
+            self.callbacks.emit(WorkerLost(slot=seat.slot, lease=seat.lease, reason=why))
             out += self._left(seat, now)
         out += self._answered(self.owner.leave_out_the_late(now), now)
         if self.owner.failure:
             return out + self.stop(self.owner.failure)
-        out += self._company.asks(now)
-        out += self._seating.sit_down(now)
-        self._course.save_if_whole(now)
-        self._seating.warn_if_few_came(now)
+        out += self._peer_directory.asks(now)
+        out += self._membership.sit_down(now)
+        self._phases.save_if_whole(now)
+        self._membership.warn_if_few_came(now)
         return out + self._finish_if_closed(now) + self._news(now)
 
     def _news(self, now: float) -> list[Frame]:
         """What workers without an owner must know now."""
-        wanted = self._seating.is_healing or self._course.is_cut_due(now)
-        return [] if self.is_over else self._company.news(is_wanted=wanted)
+        wanted = self._membership.is_healing or self._phases.is_cut_due(now)
+        return [] if self.is_over else self._peer_directory.news(is_wanted=wanted)
 
     def stop(self, reason: str) -> list[Frame]:
         """Ends the run without a result."""
@@ -183,64 +183,64 @@ class Coordinator:
     def _to(self, frame: Frame, kind: str) -> Frame:
         """Returns an answer to whoever said `frame`."""
         note = {"reason": self.failure} if kind == "stop" else {}
-        return self._course.frame(kind, frame.slot, frame.lease, sequence=frame.sequence, note=note)
+        return self._phases.frame(kind, frame.slot, frame.lease, sequence=frame.sequence, note=note)
 
     # -- seats -----------------------------------------------------------------------------------
 
     def _hello(self, frame: Frame, now: float) -> list[Frame]:
-        seat, out = self.fence.seats[frame.slot], list[Frame]()
+        seat, out = self.leases.seats[frame.slot], list[Frame]()
         if seat.rests or self.is_between_passes:
             return [self._to(frame, "done")]
         if seat.leaver and seat.leaver == frame.note.get("attempt"):
             return [self._to(frame, "busy")]
         if seat.is_live and seat.is_again(frame) and int(frame.note["hello"]) > seat.hello:
-            self.fence.vacate(seat)  # it was refused, or told to heal, and has left its seat
+            self.leases.vacate(seat)  # it was refused, or told to heal, and has left its seat
             out = self._left(seat, now)
-        return out + self._seating.hello(frame, now)
+        return out + self._membership.hello(frame, now)
 
     def _left(self, seat: SeatState, now: float) -> list[Frame]:
         """A seat is empty: whom it let wait need wait no longer."""
-        self._seating.lost(seat)
+        self._membership.lost(seat)
         return self._answered(self.owner.close(now), now)
 
     def _bye(self, frame: Frame, now: float) -> list[Frame]:  # noqa: ARG002 - as all of `hear`
         """A worker failed by itself: its error ends the run, once, in its own words."""
-        if frame.lease and not self.fence.holds(frame):
+        if frame.lease and not self.leases.holds(frame):
             return []
         self.failure_kind = str(frame.note.get("type", ""))
         told = self.stop(str(frame.note.get("error", f"worker {frame.slot} failed")))
         return [*told, self._to(frame, "stop")]
 
     def _state(self, frame: Frame, now: float) -> list[Frame]:
-        if not self.fence.holds(frame):
+        if not self.leases.holds(frame):
             return []
-        self._course.cuts.take(frame.slot, frame.version, snapshot_of(frame))
-        self._course.save_if_whole(now)
-        return self._seating.heal(frame, now)
+        self._phases.cuts.take(frame.slot, frame.version, snapshot_of(frame))
+        self._phases.save_if_whole(now)
+        return self._membership.heal(frame, now)
 
     def _publish(self, frame: Frame, now: float) -> list[Frame]:  # noqa: ARG002 - as all of `hear`
-        if not self.fence.holds(frame):
+        if not self.leases.holds(frame):
             return [self._to(frame, "fenced")]
-        return self._company.hear(frame)
+        return self._peer_directory.hear(frame)
 
     def _ready(self, frame: Frame, now: float) -> list[Frame]:
-        if not self.fence.holds(frame) or frame.phase != self.owner.phase:
+        if not self.leases.holds(frame) or frame.phase != self.owner.phase:
             return []
         return self._answered(self.owner.ready(frame, now), now)
 
     def _missing(self, frame: Frame, now: float) -> list[Frame]:
-        if self.fence.holds(frame) and frame.phase == self.owner.phase:
+        if self.leases.holds(frame) and frame.phase == self.owner.phase:
             self.owner.missing(frame, now)
         return []
 
     # -- pushes ----------------------------------------------------------------------------------
 
     def _push(self, frame: Frame, now: float) -> list[Frame]:
-        seat, verdict = self.fence.seats[frame.slot], self.fence.verdict(frame)
+        seat, verdict = self.leases.seats[frame.slot], self.leases.verdict(frame)
         if verdict != "next":
             return self._not_next(seat, frame, verdict)
-        self.desk.enter(frame.kind, frame, {})
-        self._course.measured(frame)
+        self.callbacks.enter(frame.kind, frame, {})
+        self._phases.measured(frame)
         seat.sequence += 1
         unanswered = int(frame.note.get("unanswered", frame.sequence))
         seat.answers = {n: answer for n, answer in seat.answers.items() if n >= unanswered}
@@ -252,7 +252,7 @@ class Coordinator:
     def _not_next(self, seat: SeatState, frame: Frame, verdict: str) -> list[Frame]:
         """A copy gets the answer of the first again; whoever lost its seat is told so."""
         if frame.kind == "push":
-            self.desk.enter(verdict, frame, {})
+            self.callbacks.enter(verdict, frame, {})
         if verdict == "fenced":
             return [self._to(frame, "fenced")]
         last = seat.answered
@@ -268,31 +268,31 @@ class Coordinator:
         wrong = f"worker {seat.slot} pushed numbers that are not finite"
         done = "its rows are left out from now on" if seat.is_quarantined else "dropped"
         do = "look at its rows, or lower the learning rate"
-        self._course.warn(wrong, got=f"{done} ({seat.strikes} of {STRIKES})", do=do)
-        self.desk.enter("refuse", frame, {})
-        if all(s.is_quarantined or s.rows == 0 for s in self.fence.seats.values()):
+        self._phases.warn(wrong, got=f"{done} ({seat.strikes} of {STRIKES})", do=do)
+        self.callbacks.enter("refuse", frame, {})
+        if all(s.is_quarantined or s.rows == 0 for s in self.leases.seats.values()):
             return self.stop(f"every worker's numbers are not finite; {do}")
         seat.answered = seat.answers[frame.sequence] = self._to(frame, "refused")
         if not self.owner.policy.waits:  # what it has under way behind this is no better
-            self.fence.vacate(seat)
+            self.leases.vacate(seat)
             return [seat.answered, *self._left(seat, now)]
         return [seat.answered]
 
     def _answered(self, answers: Sequence[Answer], now: float) -> list[Frame]:
         agreed = frozenset(a.seat.slot for a in answers if a.is_applied)
-        is_cut = bool(agreed) and self._course.begin_cut(agreed & self.fence.members, now)
+        is_cut = bool(agreed) and self._phases.begin_cut(agreed & self.leases.members, now)
         out = [self._answer(answer, is_cut=is_cut) for answer in answers]
         for seat, _, message in answers:
             if message.kind == "rejoin" and message.fingerprint:
                 self._warn_of_other_bits(seat, message)
             if message.kind == "rejoin" or seat.is_leaving:
-                self.fence.vacate(seat)
+                self.leases.vacate(seat)
                 out += self._left(seat, now)
         return out
 
     def _warn_of_other_bits(self, seat: SeatState, message: Message) -> None:
         where = f" on {seat.host}" if seat.host else ""
-        self._course.warn(
+        self._phases.warn(
             f"worker {seat.slot}{where} held other bits than were agreed, {message.fingerprint}",
             got=f"its work since version {message.version} is dropped, and it heals",
             do="test the memory of its host if this comes again",
@@ -301,76 +301,80 @@ class Coordinator:
     def _answer(self, answer: Answer, *, is_cut: bool) -> Frame:
         seat, push, message = answer
         kind = "fenced" if message.kind == "rejoin" else message.kind
-        here = {"here": self._company.here()} if kind == "meet" else {}
+        here = {"here": self._peer_directory.here()} if kind == "meet" else {}
         seat.answered = seat.answers[push.sequence] = message_to(
             self._to(push, kind),
             message,
             **here,
             progress=self.owner.progress,
-            stop=self._course.is_spent,
-            save=kind == "agreed" and (is_cut or self._seating.is_healer(seat)),
-            measure=kind == "agreed" and self._course.trials.asks(seat.slot),
+            stop=self._phases.is_spent,
+            save=kind == "agreed" and (is_cut or self._membership.is_healer(seat)),
+            measure=kind == "agreed" and self._phases.early_stopping.asks(seat.slot),
         )
         if push.kind == "push" and kind in ("agreed", "ack"):  # as its worker will read it
-            self.desk.enter("ack", seat.answered, {})
+            self.callbacks.enter("ack", seat.answered, {})
         return seat.answered
 
     # -- the end of a phase ----------------------------------------------------------------------
 
     def _close(self, frame: Frame, now: float) -> list[Frame]:
-        seat, verdict = self.fence.seats[frame.slot], self.fence.verdict(frame)
+        seat, verdict = self.leases.seats[frame.slot], self.leases.verdict(frame)
         if verdict != "next":
             return self._not_next(seat, frame, verdict)
         seat.sequence += 1
-        self._course.measured(frame)
-        self.fence.close(seat, frame)
-        self._course.remember(named(frame), frame.version)
+        self._phases.measured(frame)
+        self.leases.close(seat, frame)
+        self._phases.remember(named(frame), frame.version)
         done = [self._to(frame, "done")] if seat.rests else []
         return done + self._left(seat, now) + self._finish_if_closed(now)
 
     def _finish_if_closed(self, now: float) -> list[Frame]:
-        seats = self.fence.seats.values()
-        if not self._course.has_begun or self.is_over or any(s.waiting for s in seats):
+        seats = self.leases.seats.values()
+        if not self._phases.has_begun or self.is_over or any(s.waiting for s in seats):
             return []
         is_open = [s for s in seats if s.closed is None and not s.rests]
-        patience = self.desk.patience_seconds
+        patience = self.callbacks.patience_seconds
         if any(s.is_live or s.asking or now < s.ends_at + patience for s in is_open):
             return []
         for seat in is_open:
             wrong = f"worker {seat.slot} did not come back"
-            self._course.warn(wrong, got="the rest of its share is lost")
-        if any(s.rests for s in seats) and not self._course.is_spent:
-            return self._course.rest()
+            self._phases.warn(wrong, got="the rest of its share is lost")
+        if any(s.rests for s in seats) and not self._phases.is_spent:
+            return self._phases.rest()
         return self._finish(now)
 
     def _finish(self, now: float) -> list[Frame]:
-        course, owner, point = self._course, self.owner, self._final()
-        course.warn_of_unused_rows()
+        phases, owner, point = self._phases, self.owner, self._final()
+        phases.warn_of_unused_rows()
         assert point.vector is not None
         assert point.floats is not None
         assert point.integers is not None
-        self.desk.emit(
+        self.callbacks.emit(
             PhaseEnded(
                 phase=owner.phase,
-                name=course.phase.name,
+                name=phases.phase.name,
                 examples=owner.applied,
-                seconds=now - course.entered,
+                seconds=now - phases.entered,
                 metrics=owner.metrics,
-                passes=course.passes(),
+                passes=phases.passes(),
                 fingerprint=fingerprint(point.vector),
             )
         )
-        if not course.finish(point, now):
-            self.result = Result(course.history, point.floats, point.integers)
+        if not phases.finish(point, now):
+            self.result = Result(phases.history, point.floats, point.integers)
             return self._farewell("done")
-        return self._seating.regrant(course.keep)
+        return self._membership.regrant(phases.keep)
 
     def _final(self) -> Message:
         """The exact average at a phase's end: the owner's point, or the mean of the workers'."""
-        point, trials = self.owner.point, self._course.trials
-        if self._course.is_stage_over and self._course.program.patience and trials.best is not None:
-            return trials.best.point
-        seats = self.fence.seats.values()
+        point, early_stopping = self.owner.point, self._phases.early_stopping
+        if (
+            self._phases.is_stage_over
+            and self._phases.program.patience
+            and early_stopping.best is not None
+        ):
+            return early_stopping.best.point
+        seats = self.leases.seats.values()
         closed = [s.closed for s in seats if s.closed is not None and s.closed.arrays]
         if self.owner.policy.keeps or not closed:
             return point
@@ -379,7 +383,7 @@ class Coordinator:
         share = [1.0 / len(held)] * len(held)
         vector = held[0]["vector"].copy()  # its worker may train on in the same memory
         if len({fingerprint(h["vector"]) for h in held}) > 1:
-            self._course.warn("the workers ended with different bits; took their mean")
+            self._phases.warn("the workers ended with different bits; took their mean")
             vector = combine([h["vector"] for h in held], share)
         return point._replace(
             vector=vector,
@@ -389,9 +393,9 @@ class Coordinator:
 
     def _farewell(self, kind: str) -> list[Frame]:
         """Returns what tells every worker that all is over."""
-        told = [s for s in self.fence.seats.values() if s.is_live or s.asking is not None]
+        told = [s for s in self.leases.seats.values() if s.is_live or s.asking is not None]
         note = {"reason": self.failure} if self.failure else {}
-        return [self._course.frame(kind, s.slot, s.lease, note=note) for s in told]
+        return [self._phases.frame(kind, s.slot, s.lease, note=note) for s in told]
 
     def _end(self, frame: Frame) -> str:
         """What a frame that comes after the end is answered by."""

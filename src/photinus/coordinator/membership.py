@@ -30,8 +30,8 @@ class Membership:
     with the answer to its next push, and joiners wait for that.
     """
 
-    def __init__(self, course: Phases, company: PeerDirectory, now: float) -> None:
-        self._course, self._company = course, company
+    def __init__(self, phases: Phases, peer_directory: PeerDirectory, now: float) -> None:
+        self._phases, self._peer_directory = phases, peer_directory
         self._created, self._has_warned = now, False
         self._healer: SeatState | None = None
 
@@ -46,46 +46,46 @@ class Membership:
 
     def hello(self, frame: Frame, now: float) -> list[Frame]:
         """Somebody asks for a seat: granted, busy, or not yet."""
-        course = self._course
-        seat = course.fence.seats[frame.slot]
+        phases = self._phases
+        seat = phases.leases.seats[frame.slot]
         if seat.is_live and seat.is_again(frame):
             return _said_before(seat, frame)
         if seat.rows < 0:
-            course.desk.enter("hello", frame, {})
+            phases.callbacks.enter("hello", frame, {})
         seat.rows, seat.asking = int(frame.note["rows"]), frame
         seat.labels = dict(frame.note.get("labels", seat.labels))
         seat.streams = "passes" in frame.note
         seat.span = tuple(frame.note.get("span", seat.span))
         if seat.is_live or seat.waiting is not None or self._is_cut_off(seat, now):
-            return [course.frame("busy", seat.slot, 0)]
-        return self._seated(seat, now) if course.has_begun else self._begin_when_all_came(now)
+            return [phases.frame("busy", seat.slot, 0)]
+        return self._seated(seat, now) if phases.has_begun else self._begin_when_all_came(now)
 
     def sit_down(self, now: float) -> list[Frame]:
         """Seats those who wait for a seat that is free now."""
         waiting = [
             s
-            for s in self._course.fence.seats.values()
+            for s in self._phases.leases.seats.values()
             if s.asking is not None and not s.is_live and s.waiting is None
             if not self._is_cut_off(s, now)
         ]
-        if not self._course.has_begun or self._healer is not None:
+        if not self._phases.has_begun or self._healer is not None:
             return []
         return [frame for seat in waiting for frame in self._seated(seat, now)]
 
     def _is_cut_off(self, seat: SeatState, now: float) -> bool:
         """Tells whether others go on without it for a while: they could not reach it."""
-        return now < seat.returns_at and bool(self._course.fence.members)
+        return now < seat.returns_at and bool(self._phases.leases.members)
 
     def lost(self, seat: SeatState) -> None:
         """A lost worker can neither heal others nor complete a cut."""
-        self._course.cuts.without(seat.slot)
-        self._course.trials.without(seat.slot)
+        self._phases.cuts.without(seat.slot)
+        self._phases.early_stopping.without(seat.slot)
         if self._healer is seat:
             self._healer = None
 
     def heal(self, frame: Frame, now: float) -> list[Frame]:
         """The healer's state came: seats those that wait for what only workers hold."""
-        owner, seats = self._course.owner, self._course.fence.seats.values()
+        owner, seats = self._phases.owner, self._phases.leases.seats.values()
         healer = self._healer
         if healer is None or healer.slot != frame.slot or frame.version != owner.version:
             return []
@@ -106,73 +106,73 @@ class Membership:
         Args:
             keep: whose inner state is the agreed one, at the border of a start and its rest.
         """
-        cut = self._course.cuts.at(self._course.owner.phase, self._course.owner.version)
-        live = [s for s in self._course.fence.seats.values() if s.is_live]
+        cut = self._phases.cuts.at(self._phases.owner.phase, self._phases.owner.version)
+        live = [s for s in self._phases.leases.seats.values() if s.is_live]
         inner = {s.slot: {} if s.slot in keep else self._inner(cut, s.slot) for s in live}
         return [self._grant(s, self._point(cut), inner[s.slot]) for s in live]
 
     def _begin_when_all_came(self, now: float) -> list[Frame]:
-        seats = self._course.fence.seats.values()
+        seats = self._phases.leases.seats.values()
         if any(s.rows < 0 for s in seats):
             return []
-        if self._course.look_for_skew():
-            return self._course.rest()
-        self._course.begin(now)
+        if self._phases.look_for_skew():
+            return self._phases.rest()
+        self._phases.begin(now)
         here = [s for s in seats if s.asking is not None]
         if any(s.asking.note.get("passes") == 0 for s in here if s.asking is not None):
-            return self._course.rest()
+            return self._phases.rest()
         return [frame for seat in here for frame in self._seated(seat, now)]
 
     def _seated(self, seat: SeatState, now: float) -> list[Frame]:
         """Grants the seat, or asks a survivor for the parameters that only workers hold."""
-        course, out = self._course, list[Frame]()
-        cut = course.cuts.at(course.owner.phase, course.owner.version)
+        phases, out = self._phases, list[Frame]()
+        cut = phases.cuts.at(phases.owner.phase, phases.owner.version)
         if self._is_in_workers_only(cut):
-            survivors = course.fence.members
+            survivors = phases.leases.members
             if survivors:
-                self._healer = self._healer or course.fence.seats[min(survivors)]
+                self._healer = self._healer or phases.leases.seats[min(survivors)]
                 return []
             if cut is None:
-                course.fall_back()
-                out, cut = self.regrant(), course.cuts.last
+                phases.fall_back()
+                out, cut = self.regrant(), phases.cuts.last
         return [*out, self._granted(seat, now, self._point(cut), self._inner(cut, seat.slot))]
 
     def _is_in_workers_only(self, cut: Cut | None) -> bool:
         """True when neither the owner nor a cut with inner states holds the present point."""
-        owner = self._course.owner
+        owner = self._phases.owner
         is_whole = cut is not None and bool(cut.inner)
         return not (owner.policy.keeps or owner.version == 0 or is_whole)
 
     def _point(self, cut: Cut | None) -> Message:
-        owner = self._course.owner
+        owner = self._phases.owner
         return owner.point if cut is None or owner.policy.keeps else cut.point
 
     def _inner(self, cut: Cut | None, slot: int) -> Inner:
         """An inner state to go on with: its own, or where all are the same anybody's."""
         if cut is None or not cut.inner:
             return {}
-        is_own = self._course.owner.policy.keeps and cut.version > 0
+        is_own = self._phases.owner.policy.keeps and cut.version > 0
         anybody = {} if is_own else cut.inner[min(cut.inner)]
         return cut.inner.get(slot, anybody)
 
     def warn_if_few_came(self, now: float) -> None:
         """Tells the user, once, that workers are waited for."""
-        if self._course.has_begun or self._has_warned or now - self._created < FEW_CAME_SECONDS:
+        if self._phases.has_begun or self._has_warned or now - self._created < FEW_CAME_SECONDS:
             return
         self._has_warned = True
-        seats = self._course.fence.seats.values()
+        seats = self._phases.leases.seats.values()
         came = sum(1 for s in seats if s.rows >= 0)
         wrong = f"{came} of {len(seats)} workers came within {FEW_CAME_SECONDS:.0f} s"
-        self._course.warn(wrong, do=self._course.desk.advice())
+        self._phases.warn(wrong, do=self._phases.callbacks.advice())
 
     def _granted(self, seat: SeatState, now: float, point: Message, inner: Inner) -> Frame:
-        course, hello = self._course, seat.asking
+        phases, hello = self._phases, seat.asking
         assert hello is not None
-        course.fence.grant(seat, hello, now)
+        phases.leases.grant(seat, hello, now)
         before = seat.lost
         if not is_kept(inner):  # what it had done since its fragments' last turns is gone
-            seat.loses(seat.position, course.owner.numbers)
-        course.desk.emit(
+            seat.loses(seat.position, phases.owner.numbers)
+        phases.callbacks.emit(
             WorkerJoined(
                 slot=seat.slot,
                 lease=seat.lease,
@@ -184,36 +184,36 @@ class Membership:
         )
         granted = {"granted": seat.lease, "next": seat.sequence, "cursor": seat.position}
         # who says hello does not know its phase yet; a new term tells what it resumed from
-        granted |= {"phase": course.owner.phase, "version": course.owner.version}
+        granted |= {"phase": phases.owner.phase, "version": phases.owner.version}
         granted |= {"lost": seat.lost - before} if seat.lost > before else {}
-        course.desk.enter("grant", hello, granted)
+        phases.callbacks.enter("grant", hello, granted)
         return self._grant(seat, point, inner)
 
     def _grant(self, seat: SeatState, point: Message, inner: Inner) -> Frame:
-        course = self._course
+        phases = self._phases
         grant = Grant(
-            phase=course.owner.phase,
+            phase=phases.owner.phase,
             lease=seat.lease,
             sequence=seat.sequence,
             position=seat.position,
-            budget=course.owner.budget,
-            progress=course.owner.progress,
-            rows=course.rows,
-            span=course.span,
-            tells=seat is max(course.fence.seats.values(), key=lambda s: s.rows),
+            budget=phases.owner.budget,
+            progress=phases.owner.progress,
+            rows=phases.rows,
+            span=phases.span,
+            tells=seat is max(phases.leases.seats.values(), key=lambda s: s.rows),
             heal=point,
-            is_fresh=course.owner.version == 0,
+            is_fresh=phases.owner.version == 0,
             inner=inner,
-            history=course.history[seat.has :],
-            is_idle=seat.is_quarantined or course.is_spent,
+            history=phases.history[seat.has :],
+            is_idle=seat.is_quarantined or phases.is_spent,
         )
         if grant.is_fresh:  # whoever begins makes the outer state for itself
             grant = replace(grant, heal=point._replace(outer=()))
         note = {"attempt": seat.attempt, "hello": seat.hello}
-        if course.owner.policy.meets:
-            note["here"] = self._company.here()
-        seat.answered = grant_to(course.frame("grant", seat.slot, seat.lease, note=note), grant)
-        seat.has = len(course.history)
+        if phases.owner.policy.meets:
+            note["here"] = self._peer_directory.here()
+        seat.answered = grant_to(phases.frame("grant", seat.slot, seat.lease, note=note), grant)
+        seat.has = len(phases.history)
         return seat.answered
 
 

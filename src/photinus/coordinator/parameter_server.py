@@ -53,9 +53,9 @@ class ParameterServer:
     """
 
     def __init__(
-        self, phase: int, policy: Policy, point: Message, fence: Leases, desk: Callbacks
+        self, phase: int, policy: Policy, point: Message, leases: Leases, callbacks: Callbacks
     ) -> None:
-        self.phase, self.policy, self._fence, self._desk = phase, policy, fence, desk
+        self.phase, self.policy, self._leases, self._callbacks = phase, policy, leases, callbacks
         self.version, self.applied, self.budget = point.version, 0, 1
         self.metrics: Mapping[str, float] = {}
         self.failure = ""
@@ -106,7 +106,7 @@ class ParameterServer:
         if not is_sound or not _is_finite(message, self.point, self.policy.rows):
             return None
         seat.waiting = frame
-        members = self._fence.members if self.policy.waits else self._fence.held
+        members = self._leases.members if self.policy.waits else self._leases.held
         replies, self._state = self.policy.receive(seat.slot, message, members, self._state)
         answers = self._settled(replies, now)
         if seat.waiting is not None and self._opened is None:
@@ -115,7 +115,7 @@ class ParameterServer:
 
     def ready(self, frame: Frame, now: float) -> list[Answer]:
         """A member of the open meeting holds the whole mean."""
-        message, members = message_of(frame), self._fence.members
+        message, members = message_of(frame), self._leases.members
         if message.version == self.version and message.slots == self.reach.slots:
             self.reach.take(frame.slot, Lacks(), now)
             self._among[frame.slot] = int(frame.note.get("bytes", 0))
@@ -126,7 +126,7 @@ class ParameterServer:
 
     def close(self, now: float, without: frozenset[int] = frozenset()) -> list[Answer]:
         """Closes the rounds that are whole for the members that are left."""
-        members = self._fence.members - without
+        members = self._leases.members - without
         replies, self._state = self.policy.close(members, self._state)
         return self._settled(replies, now)
 
@@ -136,8 +136,8 @@ class ParameterServer:
             return []
         if self.reach.slots:
             return self._leave_out_the_unreached(now)
-        members = self._fence.members
-        late = frozenset(s for s in members if self._fence.seats[s].waiting is None)
+        members = self._leases.members
+        late = frozenset(s for s in members if self._leases.seats[s].waiting is None)
         if not late:
             return []
         came, policy = len(members) - len(late), self.policy
@@ -149,7 +149,7 @@ class ParameterServer:
         seconds = patience(self._durations)
         is_late = seconds is not None and now - self._opened >= seconds
         # whose push, state or answer is under way is not late: it would be sent once more
-        late = frozenset(s for s in late if is_late and not self._fence.is_moving(s, now))
+        late = frozenset(s for s in late if is_late and not self._leases.is_moving(s, now))
         return self.close(now, late) if late else []
 
     def missing(self, frame: Frame, now: float) -> None:
@@ -165,7 +165,7 @@ class ParameterServer:
     def _leave_out_the_unreached(self, now: float) -> list[Answer]:
         """Lets the others meet again when members of the open meeting cannot reach each other."""
         seconds = patience(self._durations) or FIRST_SECONDS
-        found = self.reach.unreached(now, seconds, have_met=self._fence.have_met)
+        found = self.reach.unreached(now, seconds, have_met=self._leases.have_met)
         if found is None:
             return []
         if found.is_split:
@@ -173,16 +173,16 @@ class ParameterServer:
             return []
         self._opened = now
         if found.text:
-            self._desk.emit(Warned(text=found.text))
+            self._callbacks.emit(Warned(text=found.text))
         for slot in found.slots:
-            self._fence.cut_off(self._fence.seats[slot], now)
+            self._leases.cut_off(self._leases.seats[slot], now)
         return self.close(now, found.slots)
 
     def _settled(self, replies: Sequence[Reply], now: float) -> list[Answer]:
         """Applies what was agreed, counts what was missed."""
         answers: list[Answer] = []
         for reply in replies:
-            seat = self._fence.seats[reply.slot]
+            seat = self._leases.seats[reply.slot]
             push = seat.waiting
             if push is None:
                 continue
@@ -201,17 +201,17 @@ class ParameterServer:
 
     def _count(self, seat: SeatState, push: Frame, answer: Message) -> None:
         is_missed = answer.kind in ("heal", "rejoin")
-        self._fence.counts["missed" if is_missed else "applied"] += 1
+        self._leases.counts["missed" if is_missed else "applied"] += 1
         if is_missed:
             is_dropped = not self.policy.waits  # for good: its rows are not done again
             if is_dropped:
                 seat.loses(push.position, self.numbers)
-            self._desk.enter("miss", push, {"dropped": is_dropped})
+            self._callbacks.enter("miss", push, {"dropped": is_dropped})
             return
         # not its examples: with fragments the same ones are in several pushes
         self.applied += push.position - seat.position
         seat.reaches(push.fragment, push.position)
-        self._desk.enter("apply", push, {"applied_in": answer.version})
+        self._callbacks.enter("apply", push, {"applied_in": answer.version})
 
     def _tell_of_publications(self, agreed: Sequence[Answer]) -> None:
         """What the lost had published is taken back with their rows, and does not count here."""
@@ -225,7 +225,7 @@ class ParameterServer:
                 published, taken = published + int(sent), taken + int(read)
                 missing += max(0, int(sent) - int(read))
         doubled = sum(int(counts.get("doubled", 0)) for counts in told.values())
-        self._desk.emit(
+        self._callbacks.emit(
             PeersMet(
                 phase=self.phase,
                 version=self.version,
@@ -241,7 +241,7 @@ class ParameterServer:
         self._durations = [*self._durations[-20:], seconds]
         self._opened = self._met = None
         self.reach.opens((), now)
-        self._fence.have_met |= self.policy.meets and len(agreed) > 1
+        self._leases.have_met |= self.policy.meets and len(agreed) > 1
         for answer in agreed:
             answer.seat.cuts = 0
         self.version = max(a.message.version for a in agreed)
@@ -249,7 +249,7 @@ class ParameterServer:
         self.metrics = {**(_mean_metrics(told) or self.metrics), **self._apart(agreed)}
         if self.policy.rounds_between:
             self._tell_of_publications(agreed)
-        self._desk.emit(
+        self._callbacks.emit(
             RoundClosed(
                 phase=self.phase,
                 version=self.version,

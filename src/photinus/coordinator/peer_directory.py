@@ -19,8 +19,8 @@ class PeerDirectory:
     it says or hears holds parameters, and between two meetings nobody waits for it.
     """
 
-    def __init__(self, course: Phases) -> None:
-        self._course = course
+    def __init__(self, phases: Phases) -> None:
+        self._phases = phases
         self._members: frozenset[int] | None = None
         self._peers: list[list[Any]] = []
         self._edition = self._announced = 0
@@ -30,33 +30,33 @@ class PeerDirectory:
 
     @property
     def _point(self) -> tuple[int, int]:
-        return self._course.owner.phase, self._course.owner.version
+        return self._phases.owner.phase, self._phases.owner.version
 
     def here(self) -> Mapping[str, Any]:
         """Returns who is there, under which lease and where each listens."""
-        fence = self._course.fence
-        if self._members is not fence.members:
-            self._members, self._edition = fence.members, self._edition + 1
-            seats = [fence.seats[slot] for slot in sorted(self._members)]
+        leases = self._phases.leases
+        if self._members is not leases.members:
+            self._members, self._edition = leases.members, self._edition + 1
+            seats = [leases.seats[slot] for slot in sorted(self._members)]
             self._peers = [[seat.slot, seat.lease, seat.address] for seat in seats]
         return {"edition": self._edition, "peers": self._peers}
 
     def hear(self, frame: Frame) -> list[Frame]:
         """Takes in how much a worker has published since the last agreement."""
-        fence = self._course.fence
+        leases = self._phases.leases
         if frame.phase != self._point[0]:
             return []
         if frame.version != self._point[1]:
             # it was left out of a meeting: called to that one, it learns that it must rejoin
-            return [self._to(fence.seats[frame.slot], frame.version)]
+            return [self._to(leases.seats[frame.slot], frame.version)]
         self._told[frame.slot] = frame
         is_behind = int(frame.note.get("edition", -1)) < int(self.here()["edition"])
         is_called = self._called == self._point
-        return [self._to(fence.seats[frame.slot])] if is_behind or is_called else []
+        return [self._to(leases.seats[frame.slot])] if is_behind or is_called else []
 
     def asks(self, now: float) -> list[Frame]:
         """Returns the call to a meeting that stands still again: all tell what they lack."""
-        seats = [self._course.fence.seats[slot] for slot in self._course.owner.asks(now)]
+        seats = [self._phases.leases.seats[slot] for slot in self._phases.owner.asks(now)]
         answered = [seat.answered for seat in seats if seat.waiting is not None]
         return [frame for frame in answered if frame is not None and frame.kind == "meet"]
 
@@ -66,8 +66,8 @@ class PeerDirectory:
         Args:
             is_wanted: whether somebody needs an agreed point: a joiner, or a checkpoint.
         """
-        course = self._course
-        if not course.owner.policy.meets or not course.has_begun:
+        phases = self._phases
+        if not phases.owner.policy.meets or not phases.has_begun:
             return []
         self.here()
         is_new_call = self._called != self._point and self._is_due(is_wanted=is_wanted)
@@ -76,25 +76,25 @@ class PeerDirectory:
         if self._announced == self._edition and not is_new_call:
             return []
         self._announced = self._edition
-        return [self._to(course.fence.seats[slot]) for slot in sorted(course.fence.members)]
+        return [self._to(phases.leases.seats[slot]) for slot in sorted(phases.leases.members)]
 
     def _is_due(self, *, is_wanted: bool) -> bool:
         """After m publications of each on average, when the budget is spent, or as wanted."""
-        owner, fence = self._course.owner, self._course.fence
+        owner, leases = self._phases.owner, self._phases.leases
         most = owner.policy.rounds_between
-        if not most or not fence.members:
+        if not most or not leases.members:
             return False
         told = [
             frame
             for frame in self._told.values()
-            if (frame.phase, frame.version) == self._point and fence.holds(frame)
+            if (frame.phase, frame.version) == self._point and leases.holds(frame)
         ]
         rounds, examples = sum(f.sequence for f in told), sum(f.examples for f in told)
         is_spent = owner.applied + examples >= owner.budget
-        return is_wanted or is_spent or rounds >= most * len(fence.members)
+        return is_wanted or is_spent or rounds >= most * len(leases.members)
 
     def _to(self, seat: SeatState, missed: int | None = None) -> Frame:
         is_called = missed is not None or self._called == self._point
         note = {"here": self.here(), "call": is_called}
-        version = self._course.owner.version if missed is None else missed
-        return self._course.frame("here", seat.slot, seat.lease, version=version, note=note)
+        version = self._phases.owner.version if missed is None else missed
+        return self._phases.frame("here", seat.slot, seat.lease, version=version, note=note)

@@ -43,11 +43,13 @@ class Phases:
 
     owner: ParameterServer
 
-    def __init__(self, program: TrainingPlan, desk: Callbacks, now: float, cut: Cut | None) -> None:
+    def __init__(
+        self, program: TrainingPlan, callbacks: Callbacks, now: float, cut: Cut | None
+    ) -> None:
         if cut is not None:
             _check(cut, program)
-        self.program, self.desk = program, desk
-        self.fence = Leases(program.workers, program.lease_seconds)
+        self.program, self.callbacks = program, callbacks
+        self.leases = Leases(program.workers, program.lease_seconds)
         self.history: tuple[Vector, ...] = cut.history if cut else ()
         self.span, self.keep = (0.0, 1.0), frozenset[int]()
         self.cuts, self.has_begun, self.is_between_passes = Cuts(cut), False, False
@@ -63,7 +65,7 @@ class Phases:
     @property
     def rows(self) -> int:
         """Of all workers."""
-        return sum(max(0, seat.rows) for seat in self.fence.seats.values())
+        return sum(max(0, seat.rows) for seat in self.leases.seats.values())
 
     @property
     def progress(self) -> float:
@@ -73,22 +75,24 @@ class Phases:
     @property
     def is_stage_over(self) -> bool:
         """True where no rest follows the present phase."""
-        return self.phase.part != START or self.trials.is_stopped or self.span[1] == 1.0
+        return self.phase.part != START or self.early_stopping.is_stopped or self.span[1] == 1.0
 
     @property
     def is_spent(self) -> bool:
         """True when the budget is used up and shares were not fixed in advance."""
         is_done = self.owner.applied >= self.owner.budget
-        return self.trials.is_stopped or (is_done and not self.program.is_fixed(self.owner.phase))
+        return self.early_stopping.is_stopped or (
+            is_done and not self.program.is_fixed(self.owner.phase)
+        )
 
     def frame(self, kind: str, slot: int, lease: int, **fields: Any) -> Frame:  # noqa: ANN401
         """Returns a frame to a slot's worker."""
-        seat = Seat(self.desk.run, self.desk.term, self.owner.phase, slot, lease)
+        seat = Seat(self.callbacks.run, self.callbacks.term, self.owner.phase, slot, lease)
         return seat.frame(kind, **fields)
 
     def warn(self, wrong: str, *, got: object = None, do: str = "") -> None:
         """Tells the user."""
-        self.desk.emit(Warned(text=message(wrong, got=got, do=do)))
+        self.callbacks.emit(Warned(text=message(wrong, got=got, do=do)))
 
     # -- phases ----------------------------------------------------------------------------------
 
@@ -102,12 +106,12 @@ class Phases:
         """
         self.entered = self.saved = now
         self.cuts.drop()
-        self.fence.reopen()
+        self.leases.reopen()
         if point is None:
-            for seat in self.fence.seats.values():
+            for seat in self.leases.seats.values():
                 seat.position, seat.reached, seat.lost = 0, {}, 0
             epochs = self.program.phases[phase].stage.epochs if self.program.validation else 0.0
-            self.trials = EarlyStopping(epochs, self.program.patience)
+            self.early_stopping = EarlyStopping(epochs, self.program.patience)
         cut = self.cuts.last
         is_here = cut is not None and cut.phase == phase
         if point is None:
@@ -123,7 +127,9 @@ class Phases:
         self.agreement, self._settled_warnings = self.program.phases[phase].settled(
             self.rows, self.program.workers, self.span
         )
-        self.owner = ParameterServer(phase, self.agreement.policy(), point, self.fence, self.desk)
+        self.owner = ParameterServer(
+            phase, self.agreement.policy(), point, self.leases, self.callbacks
+        )
 
     def begin(self, now: float) -> None:
         """The phase begins: all rows are counted; or another pass over them."""
@@ -143,7 +149,7 @@ class Phases:
             self.warn(f"{self.phase.name}: {warning}")
         self._warn_of_span()
         self.entered = self.saved = now
-        stage, rows = self.phase.stage, {s.slot: s.rows for s in self.fence.seats.values()}
+        stage, rows = self.phase.stage, {s.slot: s.rows for s in self.leases.seats.values()}
         start, end = (round(share * stage.epochs * self.rows) for share in self.span)
         self.owner.budget = max(1, end - start)
         cut = self.cuts.at(self.owner.phase, self.owner.version)
@@ -151,7 +157,7 @@ class Phases:
             wrong = "the workers hold other rows than at the checkpoint: some count twice, or never"
             self.warn(wrong, do="resume with the same data in the same partitions")
         vector = self.owner.point.vector
-        self.desk.emit(
+        self.callbacks.emit(
             PhaseStarted(
                 phase=self.owner.phase,
                 name=self.phase.name,
@@ -164,7 +170,7 @@ class Phases:
         )
 
     def _spans(self, phase: int) -> tuple[float, float]:
-        is_stream = any(seat.streams for seat in self.fence.seats.values())
+        is_stream = any(seat.streams for seat in self.leases.seats.values())
         return self.program.phases[phase].span(self.rows, is_stream=is_stream)
 
     def finish(self, point: Message, now: float) -> bool:
@@ -180,7 +186,7 @@ class Phases:
             self.history = (*self.history, point.vector)
         if following == len(self.program.phases):
             return False
-        closed = {s.slot: s.closed for s in self.fence.seats.values() if s.closed is not None}
+        closed = {s.slot: s.closed for s in self.leases.seats.values() if s.closed is not None}
         newest = max((frame.version for frame in closed.values()), default=-1)
         closed = {slot: f for slot, f in closed.items() if goes_on and f.version == newest}
         self.keep = frozenset(closed)
@@ -188,26 +194,26 @@ class Phases:
         self.begin(now)
         cut = self.here()
         if goes_on:
-            self.desk.enter("rest", self.frame("stop", 0, 0), {})
+            self.callbacks.enter("rest", self.frame("stop", 0, 0), {})
             inner = {slot: inner_of(named(frame)) for slot, frame in closed.items()}
             cut = replace(cut, inner={slot: held for slot, held in inner.items() if held})
             self.cuts.last = cut
-        self.desk.save(cut)
+        self.callbacks.save(cut)
         return True
 
     def passes(self) -> dict[str, float]:
         """Returns how often each worker's rows were trained on in this stage."""
-        seats = [seat for seat in self.fence.seats.values() if seat.rows > 0]
+        seats = [seat for seat in self.leases.seats.values() if seat.rows > 0]
         numbers = self.owner.numbers
         return {str(s.slot): (s.position - s.lost - s.behind(numbers)) / s.rows for s in seats}
 
     def warn_of_unused_rows(self) -> None:
         """Names the workers whose rows were trained on less often than the others'."""
-        if self.trials.is_stopped or not self.program.is_fixed(self.owner.phase):
+        if self.early_stopping.is_stopped or not self.program.is_fixed(self.owner.phase):
             return
         wanted, rows, stage = self.span[1] * self.phase.stage.epochs, self.rows, self.phase.stage
         for slot, passes in self.passes().items():
-            seat = self.fence.seats[int(slot)]
+            seat = self.leases.seats[int(slot)]
             missing = (wanted - passes) * seat.rows
             share = 1.0 if self.program.is_shared else seat.rows / rows
             if missing > math.ceil(stage.batch_size * share):
@@ -225,14 +231,14 @@ class Phases:
         wrong = [*self._uneven_rows(), *self._other_labels()]
         if not wrong or self._begun >= 0:
             return False
-        can_shuffle = self.desk.can_shuffle and not self._is_shuffled
+        can_shuffle = self.callbacks.can_shuffle and not self._is_shuffled
         self.wants_shuffle = self.program.shuffle and can_shuffle
         for text, got, do in wrong:
             self.warn(text, got=got or None, do=_SHUFFLES if self.wants_shuffle else do)
         return self.wants_shuffle
 
     def _other_labels(self) -> list[tuple[str, str, str]]:
-        far = skewed({s.slot: s.labels for s in self.fence.seats.values()})
+        far = skewed({s.slot: s.labels for s in self.leases.seats.values()})
         local = [
             number
             for number, phase in enumerate(self.program.phases)
@@ -246,7 +252,7 @@ class Phases:
         return [(wrong, f"up to {max(far.values()):.0%} of a worker's rows", do)]
 
     def _uneven_rows(self) -> list[tuple[str, str, str]]:
-        rows = [max(0, seat.rows) for seat in self.fence.seats.values()]
+        rows = [max(0, seat.rows) for seat in self.leases.seats.values()]
         empty, most, total = rows.count(0), max(rows), sum(rows)
         do = "repartition the data, or use fewer workers"
         found = [(f"{empty} of {len(rows)} partitions are empty", "", do)] if empty else []
@@ -257,7 +263,7 @@ class Phases:
 
     def _warn_of_span(self) -> None:
         """Means of units lie in 0..1: other inputs are trained on without an error, to no end."""
-        numbers = [number for seat in self.fence.seats.values() for number in seat.span]
+        numbers = [number for seat in self.leases.seats.values() for number in seat.span]
         low, high = min(numbers, default=0.0), max(numbers, default=0.0)
         if self.phase.stage.reads_probabilities and (low < 0 or high > 1):
             self.warn(
@@ -275,7 +281,7 @@ class Phases:
     def rest(self) -> list[Frame]:
         """A pass over the rows is over: keeps what the workers held alone, and lets all go."""
         self.is_between_passes = True
-        owner, seats = self.owner, self.fence.seats.values()
+        owner, seats = self.owner, self.leases.seats.values()
         cut = self.cuts.at(owner.phase, owner.version)
         if owner.version > 0 and (cut is None or not cut.inner):
             closed = {s.slot: s.closed for s in seats if s.closed is not None}
@@ -288,7 +294,7 @@ class Phases:
         self.is_between_passes, self.has_begun = False, False
         self._is_shuffled, self.wants_shuffle = self._is_shuffled or self.wants_shuffle, False
         self.cuts.drop()
-        self.fence.empty(now)
+        self.leases.empty(now)
 
     def _is_newest(self, closed: Frame) -> bool:
         """Tells whether a worker's own state fits the agreed point."""
@@ -306,13 +312,13 @@ class Phases:
             )
             cut = replace(cut, point=point)
         self.cuts.last = replace(cut, inner={s: inner_of(a) for s, a in sorted(held.items())})
-        self.desk.save(self.cuts.last)
+        self.callbacks.save(self.cuts.last)
 
     # -- cuts ------------------------------------------------------------------------------------
 
     def here(self) -> Cut:
         """Returns the present point as a cut, without what the workers hold alone."""
-        owner, seats = self.owner, self.fence.seats.values()
+        owner, seats = self.owner, self.leases.seats.values()
         return Cut(
             phase=owner.phase,
             version=owner.version,
@@ -328,7 +334,7 @@ class Phases:
 
     def is_cut_due(self, now: float) -> bool:
         """Tells whether the present round shall be saved."""
-        every = self.desk.checkpoint_seconds
+        every = self.callbacks.checkpoint_seconds
         return self._is_cut_asked or (every is not None and now - self.saved >= every)
 
     def begin_cut(self, members: frozenset[int], now: float) -> bool:
@@ -338,10 +344,12 @@ class Phases:
             members: whose work was just agreed on.
             now: the time.
         """
-        owner, seats = self.owner, self.fence.seats.values()
+        owner, seats = self.owner, self.leases.seats.values()
         is_all = bool(members) and not any(seat.closed for seat in seats)
-        is_all = is_all and (members == self.fence.members or not owner.policy.waits)
-        is_trial = is_all and self.trials.begin(self.progress, owner.version, self.fence.members)
+        is_all = is_all and (members == self.leases.members or not owner.policy.waits)
+        is_trial = is_all and self.early_stopping.begin(
+            self.progress, owner.version, self.leases.members
+        )
         if not is_trial and not self.is_cut_due(now):
             return False
         # where nobody waits, no two workers are at the same point: each starts fresh
@@ -364,10 +372,10 @@ class Phases:
         cut = self.cuts.whole(keeps=self.owner.policy.keeps)
         if cut is None:
             return
-        self.trials.hold(cut)
+        self.early_stopping.hold(cut)
         if self.is_cut_due(now):
             self.saved, self._is_cut_asked = now, False
-            self.desk.save(cut)
+            self.callbacks.save(cut)
 
     # -- validation ------------------------------------------------------------------------------
 
@@ -376,12 +384,12 @@ class Phases:
         told = frame.note.get("measured")
         if not isinstance(told, dict):
             return
-        self.trials.take(frame.slot, told)
-        found = self.trials.whole()
+        self.early_stopping.take(frame.slot, told)
+        found = self.early_stopping.whole()
         if found is None:
             return
         extra = {"best": True} if found.is_best else {}
-        self.desk.emit(
+        self.callbacks.emit(
             Evaluated(
                 phase=self.owner.phase,
                 name="validation",
@@ -390,9 +398,9 @@ class Phases:
                 extra=extra,
             )
         )
-        if found.is_best and self.trials.best is not None:
-            self.desk.best(self.trials.best)
-        if self.trials.is_stopped:
+        if found.is_best and self.early_stopping.best is not None:
+            self.callbacks.best(self.early_stopping.best)
+        if self.early_stopping.is_stopped:
             wrong = f"{self.phase.name}: no better point in {self.program.patience} measurements"
             self.warn(wrong, got="the phase ends, at its best point")
 
@@ -416,13 +424,13 @@ class Phases:
                 version=0,
                 applied=0,
                 point=self._start(self.owner.phase),
-                positions=dict.fromkeys(self.fence.seats, 0),
+                positions=dict.fromkeys(self.leases.seats, 0),
             )
         self.cuts.last = cut
         self.cuts.drop()
         self._restore(cut)
-        self.fence.reopen()
-        self.desk.enter("back", self.frame("stop", 0, 0, version=cut.version), {})
+        self.leases.reopen()
+        self.callbacks.enter("back", self.frame("stop", 0, 0, version=cut.version), {})
         self.warn(
             "all workers were lost, and with them what they had agreed on",
             got=f"went back from version {lost} to {cut.version} of phase {cut.phase}",
@@ -431,7 +439,7 @@ class Phases:
 
     def _restore(self, cut: Cut) -> None:
         self.owner.restore(cut.point, cut.applied)
-        for seat in self.fence.seats.values():
+        for seat in self.leases.seats.values():
             seat.position = cut.positions.get(seat.slot, 0)
             seat.reached = dict(cut.reached.get(seat.slot, {}))
             seat.lost = cut.lost.get(seat.slot, 0)

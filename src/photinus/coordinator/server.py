@@ -28,11 +28,11 @@ class Speaks(Protocol):
     failure_kind: str
 
     @property
-    def desk(self) -> Callbacks:
+    def callbacks(self) -> Callbacks:
         """Where events go."""
 
     @property
-    def fence(self) -> Leases:
+    def leases(self) -> Leases:
         """The seats."""
 
     @property
@@ -111,12 +111,12 @@ class Service:
     def lease(self, slot: int) -> int:
         """Returns how often a slot was taken."""
         with self._lock:
-            return self._coordinator.fence.seats[slot].lease
+            return self._coordinator.leases.seats[slot].lease
 
     def starved(self) -> frozenset[int]:
         """Returns the slots that wait for a task whose place a copy of another one takes."""
         with self._lock:
-            return self._coordinator.fence.starved
+            return self._coordinator.leases.starved
 
     def died(self, slot: int, attempt: str) -> None:
         """An attempt's process has ended, as whoever started it knows.
@@ -129,17 +129,17 @@ class Service:
             asking = self._asking.get(slot)
             if asking is not None and asking[1].note.get("attempt") == attempt:
                 self._coordinator.withdraw(self._asking.pop(slot)[1])
-            self._coordinator.fence.died(slot, attempt, self._now())
+            self._coordinator.leases.died(slot, attempt, self._now())
 
     def retire(self, slot: int, attempt: str) -> None:
         """Has an attempt give its seat up after its next push."""
         with self._lock:
-            self._coordinator.fence.seats[slot].leaver = attempt
+            self._coordinator.leases.seats[slot].leaver = attempt
 
     def has_left(self, slot: int, attempt: str) -> bool:
         """Tells whether this attempt does not hold the seat."""
         with self._lock:
-            seat = self._coordinator.fence.seats[slot]
+            seat = self._coordinator.leases.seats[slot]
             return not seat.is_live or seat.attempt != attempt
 
     @property
@@ -185,7 +185,7 @@ class Service:
         self._look_at_bytes(now)
         self._carry(self._coordinator.tick(now))
         for report in self._gauges.due(now):
-            self._coordinator.desk.emit(report)
+            self._coordinator.callbacks.emit(report)
 
     def _look_at_bytes(self, now: float) -> None:
         """Bytes that came since are signs of life: of a long frame, or of one that waits here.
@@ -193,16 +193,16 @@ class Service:
         Nobody takes this lock while the coordinator merges a large round, and what came meanwhile
         came nevertheless.
         """
-        fence = self._coordinator.fence
+        leases = self._coordinator.leases
         for slot, peer in self._lines.items():
             received, sent = self._moved(peer)
             if received:
-                fence.sent_bytes(slot, fence.seats[slot].lease, now)
+                leases.sent_bytes(slot, leases.seats[slot].lease, now)
             if (received and peer.arriving is not None) or (sent and peer.waiting):
-                fence.moved(slot, now)
+                leases.moved(slot, now)
         for slot, (peer, lease) in self._beats.items():
             if self._moved(peer)[0]:
-                fence.sent_bytes(slot, lease, now)
+                leases.sent_bytes(slot, lease, now)
 
     def _moved(self, peer: Peer) -> tuple[int, int]:
         """Returns how many bytes came from a peer, and went to it, since this was asked last."""
@@ -220,14 +220,14 @@ class Service:
     def _take_in(self, peer: Peer, frame: Frame) -> None:
         if frame.kind == "hello" and (frame.slot, frame.note.get("attempt")) in self._dead:
             return
-        fence, now = self._coordinator.fence, self._now()
-        is_held = frame.term == self._coordinator.desk.term and fence.holds(frame)
+        leases, now = self._coordinator.leases, self._now()
+        is_held = frame.term == self._coordinator.callbacks.term and leases.holds(frame)
         self._place(peer, frame, is_held=is_held)
-        if is_held and frame.kind == "push" and frame.sequence == fence.seats[frame.slot].sequence:
+        if is_held and frame.kind == "push" and frame.sequence == leases.seats[frame.slot].sequence:
             self._gauges.pushed(frame, peer, now)
             for asks in (self._payoff.pushed, self._payoff.sent):
                 if warning := asks(frame, peer.bytes_per_second):
-                    self._coordinator.desk.emit(Warned(text=warning))
+                    self._coordinator.callbacks.emit(Warned(text=warning))
         self._carry(self._coordinator.hear(frame, now), peer, frame)
 
     def _place(self, peer: Peer, frame: Frame, *, is_held: bool) -> None:
@@ -237,9 +237,9 @@ class Service:
         elif frame.kind == "note":
             self._log(frame)
         elif frame.kind == "beat":
-            fence = self._coordinator.fence
-            if is_held or fence.is_granted_to(frame):
-                self._beats[frame.slot] = peer, fence.seats[frame.slot].lease
+            leases = self._coordinator.leases
+            if is_held or leases.is_granted_to(frame):
+                self._beats[frame.slot] = peer, leases.seats[frame.slot].lease
             if not peer.is_signed:
                 peer.send(frame)
         elif is_held:
@@ -259,7 +259,7 @@ class Service:
 
     def _log(self, frame: Frame) -> None:
         level, text = str(frame.note.get("level", "")), str(frame.note.get("text", ""))
-        self._coordinator.desk.emit(Log(slot=frame.slot, level=level, text=text))
+        self._coordinator.callbacks.emit(Log(slot=frame.slot, level=level, text=text))
 
     def _gone(self, peer: Peer) -> None:
         with self._lock:
@@ -271,7 +271,7 @@ class Service:
                     self._coordinator.withdraw(hello)
             for slot, line in self._lines.items():
                 if line is peer:
-                    lease = self._coordinator.fence.seats[slot].lease
+                    lease = self._coordinator.leases.seats[slot].lease
                     self._coordinator.gone(slot, lease, self._now())
 
     def _carry(self, out: list[Frame], peer: Peer | None = None, said: Frame | None = None) -> None:

@@ -75,8 +75,8 @@ class UnitOwner:
         desk: where events and ledger lines go; frames of another run or term are never heard.
     """
 
-    def __init__(self, units: Units, rule: Rule, desk: Callbacks) -> None:
-        self._fence, self._desk = Leases(units.count), desk
+    def __init__(self, units: Units, rule: Rule, callbacks: Callbacks) -> None:
+        self._leases, self._callbacks = Leases(units.count), callbacks
         self.failure, self.failure_kind = "", ""
         """Why it cannot go on, and the class of the error that tells it; empty while it can."""
         self.cause: Exception | None = None
@@ -96,19 +96,19 @@ class UnitOwner:
         }
 
     @property
-    def desk(self) -> Callbacks:
+    def callbacks(self) -> Callbacks:
         """Where events and ledger lines go."""
-        return self._desk
+        return self._callbacks
 
     @property
-    def fence(self) -> Leases:
+    def leases(self) -> Leases:
         """The seats, one a unit."""
-        return self._fence
+        return self._leases
 
     @property
     def is_over(self) -> bool:
         """True when every worker may go."""
-        return bool(self.failure) or all(s.closed is not None for s in self.fence.seats.values())
+        return bool(self.failure) or all(s.closed is not None for s in self.leases.seats.values())
 
     # -- what only trainings have ----------------------------------------------------------------
 
@@ -126,55 +126,55 @@ class UnitOwner:
     def hear(self, frame: Frame, now: float) -> list[Frame]:
         """Takes one frame in; returns the frames to send, each to its unit's worker."""
         hears = self._hears.get(frame.kind)
-        if (frame.run, frame.term) != (self.desk.run, self.desk.term):
+        if (frame.run, frame.term) != (self.callbacks.run, self.callbacks.term):
             return []
-        if frame.slot not in self.fence.seats:
+        if frame.slot not in self.leases.seats:
             count = f"{self._units.unit} {frame.slot} came, and there were {self._units.count}"
             wrong = f"the data changed its {self._units.unit}s"
             told = self.stop(message(wrong, got=count, do="repartition(n) it, or cache() it"))
             return [*told, self._to(frame, "stop")]
-        self.fence.heard(frame, now)
+        self.leases.heard(frame, now)
         if hears is None:
             return []
         return [self._to(frame, "stop")] if self.failure else hears(frame, now)
 
     def gone(self, slot: int, lease: int, now: float) -> None:
         """A worker's connection closed."""
-        self.fence.gone(slot, lease, now)
+        self.leases.gone(slot, lease, now)
 
     def withdraw(self, hello: Frame) -> None:
         """Who asked for a seat is gone, and waits for it no longer."""
-        self.fence.withdraw(hello)
+        self.leases.withdraw(hello)
 
     def tick(self, now: float) -> list[Frame]:
         """Called some times a second: leases end, standbys sit down."""
         unheard = now - (now if self._ticked is None else self._ticked)
         self._ticked = now
-        seats = self.fence.seats.values()
+        seats = self.leases.seats.values()
         if unheard > _HEARD_SECONDS:  # the rule took long: signs of life wait to be heard
             for seat in seats:
                 seat.ends_at += unheard
-        self.fence.ended(now)
+        self.leases.ended(now)
         free = [s for s in seats if s.asking and not s.is_live and s.waiting is None]
         return [self._granted(s, now) for s in free if s.closed is None and not self.failure]
 
     def stop(self, reason: str) -> list[Frame]:
         """Ends the work without a result."""
         self.failure = self.failure or reason
-        here = [s for s in self.fence.seats.values() if s.is_live or s.asking is not None]
+        here = [s for s in self.leases.seats.values() if s.is_live or s.asking is not None]
         note = {"reason": self.failure}
         return [self._frame("stop", s.slot, s.lease, note=note) for s in here]
 
     # -- seats -----------------------------------------------------------------------------------
 
     def _hello(self, frame: Frame, now: float) -> list[Frame]:
-        seat = self.fence.seats[frame.slot]
+        seat = self.leases.seats[frame.slot]
         if seat.closed is not None:
             return [self._to(frame, "done")]
         if seat.is_live and seat.is_again(frame):
             if int(frame.note["hello"]) <= seat.hello:
                 return [seat.answered] if seat.answered is not None else []
-            self.fence.vacate(seat)
+            self.leases.vacate(seat)
         seat.asking = frame
         if seat.is_live or seat.waiting is not None:
             return [self._to(frame, "busy")]
@@ -183,13 +183,13 @@ class UnitOwner:
     def _granted(self, seat: SeatState, now: float) -> Frame:
         hello = seat.asking
         assert hello is not None
-        self.fence.grant(seat, hello, now)
+        self.leases.grant(seat, hello, now)
         attempt, pid = seat.attempt, int(hello.note.get("pid", 0))
-        self.desk.emit(
+        self.callbacks.emit(
             WorkerJoined(slot=seat.slot, lease=seat.lease, host=seat.host, attempt=attempt, pid=pid)
         )
         told = {"granted": seat.lease, "next": seat.sequence, "cursor": seat.position}
-        self.desk.enter("grant", hello, told)
+        self.callbacks.enter("grant", hello, told)
         grant = Grant(
             phase=hello.phase,
             lease=seat.lease,
@@ -209,7 +209,7 @@ class UnitOwner:
 
         A unit that fails twice in the same way, at the same line, will do so again.
         """
-        seat, held = self.fence.seats[frame.slot], self.fence.holds(frame)
+        seat, held = self.leases.seats[frame.slot], self.leases.holds(frame)
         if frame.lease and not held:
             return [self._to(frame, "fenced")]
         seat.strikes += 1
@@ -218,7 +218,7 @@ class UnitOwner:
             self.failure_kind = kind
             return [*self.stop(text), self._to(frame, "stop")]
         if held:
-            self.fence.vacate(seat)
+            self.leases.vacate(seat)
         cause = str(frame.note.get("cause", "")) or text
         is_same, self._causes[seat.slot] = self._causes.get(seat.slot) == cause, cause
         if seat.strikes < FAILURES and not is_same:
@@ -231,15 +231,15 @@ class UnitOwner:
     # -- pushes ----------------------------------------------------------------------------------
 
     def _push(self, frame: Frame, now: float) -> list[Frame]:  # noqa: ARG002 - as all of `hear`
-        seat, verdict = self.fence.seats[frame.slot], self.fence.verdict(frame)
+        seat, verdict = self.leases.seats[frame.slot], self.leases.verdict(frame)
         if verdict != "next":
-            self.desk.enter(verdict, frame, {})
+            self.callbacks.enter(verdict, frame, {})
             if verdict == "fenced":
                 return [self._to(frame, "fenced")]
             last = seat.answered
             is_its = last is not None and (last.kind, last.sequence) == ("agreed", frame.sequence)
             return [last] if is_its and last is not None else []
-        self.desk.enter("push", frame, {})
+        self.callbacks.enter("push", frame, {})
         seat.sequence += 1
         seat.waiting = frame
         self._results[frame.slot] = unpacked(named(frame)["vector"])
@@ -253,12 +253,12 @@ class UnitOwner:
         seat.waiting = None
         del self._results[seat.slot]
         self.refused.append(seat.slot)
-        self.desk.enter("refuse", frame, {})
+        self.callbacks.enter("refuse", frame, {})
         unit = f"{self._units.unit} {seat.slot}"
         wrong = f"{self._units.work} returned numbers that are not finite on {unit}"
         if self._units.together:
             return self.stop(wrong)
-        self.desk.emit(Warned(text=message(wrong, got="dropped", do="look at its rows")))
+        self.callbacks.emit(Warned(text=message(wrong, got="dropped", do="look at its rows")))
         return [self._answer(seat, frame, is_done=True)]
 
     def _closed(self) -> list[Frame]:
@@ -269,7 +269,7 @@ class UnitOwner:
         except Exception as error:
             return self._failed(error, list(results))
         self.version += 1
-        seats = [self.fence.seats[slot] for slot in results]
+        seats = [self.leases.seats[slot] for slot in results]
         return [self._applied(seat, is_done=is_done) for seat in seats]
 
     def _failed(self, error: Exception, slots: list[int]) -> list[Frame]:
@@ -285,16 +285,16 @@ class UnitOwner:
     def _applied(self, seat: SeatState, *, is_done: bool) -> Frame:
         push, seat.waiting = seat.waiting, None
         assert push is not None
-        self.fence.counts["applied"] += 1
+        self.leases.counts["applied"] += 1
         seat.position = push.position
-        self.desk.enter("apply", push, {"applied_in": self.version})
+        self.callbacks.enter("apply", push, {"applied_in": self.version})
         answer = self._answer(seat, push, is_done=is_done)
-        self.desk.enter("ack", answer, {})
+        self.callbacks.enter("ack", answer, {})
         return answer
 
     def _answer(self, seat: SeatState, push: Frame, *, is_done: bool) -> Frame:
         if is_done:
-            self.fence.close(seat, push)
+            self.leases.close(seat, push)
         state = None if is_done else self._rule.state()
         told = Message("agreed", state, version=self.version)
         seat.answered = message_to(self._to(push, "agreed"), told, stop=is_done)
@@ -306,7 +306,7 @@ class UnitOwner:
         return self._frame(kind, frame.slot, frame.lease, sequence=frame.sequence, note=note)
 
     def _frame(self, kind: str, slot: int, lease: int, **fields: Any) -> Frame:  # noqa: ANN401
-        return Seat(self.desk.run, self.desk.term, 0, slot, lease).frame(kind, **fields)
+        return Seat(self.callbacks.run, self.callbacks.term, 0, slot, lease).frame(kind, **fields)
 
 
 def unit_life(work: Callable[[Vector], Vector], *, can_repeat: bool) -> Life:

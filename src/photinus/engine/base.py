@@ -231,7 +231,7 @@ class Assignment:
             advice=wait_for_them,
         )
 
-    def desk(self) -> Callbacks:
+    def callbacks(self) -> Callbacks:
         """Returns the coordinator's desk."""
         return Callbacks(
             run=self.run,

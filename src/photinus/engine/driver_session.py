@@ -50,10 +50,10 @@ class Meeting:
         road: str = SOCKETS,
         key: WorkerKey | None = None,
     ) -> None:
-        allow_descriptors(_SPARE + _EACH * speaks.fence.workers, "the driver")
+        allow_descriptors(_SPARE + _EACH * speaks.leases.workers, "the driver")
         make = Credentials.make if security == "tls" else Credentials.none
         self._host, self._speaks, self._road = host, speaks, road
-        self._keys = key or make(speaks.desk.run)
+        self._keys = key or make(speaks.callbacks.run)
         self._service = Service(speaks, self._listen)
         self.address = self._service.listener.address
 
@@ -71,11 +71,11 @@ class Meeting:
         return TcpListener(self._host, self._keys, hear, gone, on_refused=self._refused)
 
     def _refused(self, counts: Mapping[str, int]) -> None:
-        self._speaks.desk.emit(Warned(text=refused(counts)))
+        self._speaks.callbacks.emit(Warned(text=refused(counts)))
 
     def call(self, lost_seconds: float = 30.0, threads: int = 1) -> Call:
         """Returns what every worker must know, with a key of its own."""
-        term = self._speaks.desk.term
+        term = self._speaks.callbacks.term
         return Call(self.address, self._key(), term, lost_seconds, threads=threads)
 
     def _key(self, *, is_peer: bool = False) -> WorkerKey:
@@ -85,7 +85,7 @@ class Meeting:
     @property
     def slots(self) -> int:
         """How many seats there are."""
-        return self._speaks.fence.workers
+        return self._speaks.leases.workers
 
     def lease(self, slot: int) -> int:
         """Returns how often a slot was taken."""
@@ -135,11 +135,11 @@ class DriverSession(Meeting):
     ) -> None:
         self._assignment = assignment
         self._coordinator = Coordinator(
-            assignment.program, assignment.desk(), now=time.monotonic(), cut=assignment.cut
+            assignment.program, assignment.callbacks(), now=time.monotonic(), cut=assignment.cut
         )
         super().__init__(self._coordinator, host, assignment.security, assignment.road, key)
 
-    def errand(self, faults: Faults | None = None) -> WorkerBootstrap:
+    def bootstrap(self, faults: Faults | None = None) -> WorkerBootstrap:
         """Returns what every worker is sent, and what shall go wrong with it on purpose."""
         assignment = self._assignment
         workers, has_sockets = assignment.program.workers, assignment.road == SOCKETS

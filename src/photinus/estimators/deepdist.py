@@ -158,7 +158,7 @@ class DeepDist:
                 owner = self._owner(parts.count, rule)
                 run_units(parts, owner, _task(sent), security=self._security, again=False)
                 refused += owner.refused
-                for name, count in owner.fence.counts.items():
+                for name, count in owner.leases.counts.items():
                     counts[name] = counts.get(name, 0) + count
         finally:
             sent.destroy()
@@ -176,10 +176,10 @@ class DeepDist:
     def _owner(self, partitions: int, rule: _Server) -> UnitOwner:
         """Returns who speaks for one epoch: a term of its own."""
         self._term += 1
-        desk = Callbacks(run=self._run, term=self._term, emit=self._emit)
+        callbacks = Callbacks(run=self._run, term=self._term, emit=self._emit)
         if self._book is not None:
-            desk = replace(desk, enter=self._book.enter)
-        return UnitOwner(Units(count=partitions), rule, desk)
+            callbacks = replace(callbacks, enter=self._book.enter)
+        return UnitOwner(Units(count=partitions), rule, callbacks)
 
 
 class _Server:

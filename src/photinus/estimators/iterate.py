@@ -129,14 +129,14 @@ def iterate(
     with ExitStack() as stack:
         sent = spark.sparkContext.broadcast(coded(compute))
         stack.callback(sent.destroy)
-        desk = Callbacks(run=run, emit=emit or logged)
+        callbacks = Callbacks(run=run, emit=emit or logged)
         if folder is not None:
             Path(folder).mkdir(parents=True, exist_ok=True)
             book = LedgerWriter(Path(folder) / "ledger.jsonl", run)
             stack.callback(book.close)
-            desk = replace(desk, enter=book.enter)
+            callbacks = replace(callbacks, enter=book.enter)
         units = Units(count=count, together=True, unit="worker", work="compute", taking="update")
-        owner = UnitOwner(units, rule, desk)
+        owner = UnitOwner(units, rule, callbacks)
         work = _work(sent, replace(spec, scale=scale), Budget())
         run_units(parts, owner, work, security=security, again=True)
     return Iterated(rule.value, rule.rounds, rule.is_done)

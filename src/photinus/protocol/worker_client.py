@@ -53,7 +53,7 @@ class Worker:
         notes: Callable[[], Iterable[_Note]] = tuple,
     ) -> None:
         self._life, self._connect, self._seated, self._notes = life, connect, seated, notes
-        self._voice, self._link = WorkerSession(seat, about), connect()
+        self._session, self._link = WorkerSession(seat, about), connect()
         self._mesh: Mesh | None = None
         self._ring: Ring | None = None
         self._inbox: list[Frame] = []
@@ -69,7 +69,7 @@ class Worker:
             mesh: opens the links to the others, given the one to the coordinator.
         """
         self._mesh = mesh(self._link)
-        self._voice.listens_at(self._mesh.address)
+        self._session.listens_at(self._mesh.address)
 
     def sum_by(self, ring: Callable[[Link], Ring]) -> None:
         """Makes every mean in one sum of all, in clear; before `run`.
@@ -78,7 +78,7 @@ class Worker:
             ring: opens it, given the link to the coordinator.
         """
         self._ring = ring(self._link)
-        self._voice.listens_at(self._ring.address)
+        self._session.listens_at(self._ring.address)
 
     def run(self) -> None:
         """Pumps the life to its end.
@@ -128,7 +128,7 @@ class Worker:
 
     def _done(self, ask: Ask) -> Any:  # noqa: ANN401 - what this ask is answered by
         if isinstance(ask, Stepped):
-            self._voice.stepped(ask)
+            self._session.stepped(ask)
             return self._listen(ask)
         self._tell()
         said = self._said(ask)
@@ -136,19 +136,19 @@ class Worker:
             self._send(said)
         if isinstance(ask, (Snapshot, Measured)):
             return News()
-        if not self._voice.waits(ask):
+        if not self._session.waits(ask):
             return self._so_far(ask)
-        answer = self._voice.understood(self._answer(ask, said), time.monotonic())
-        self._seated(self._voice.seat)
+        answer = self._session.understood(self._answer(ask, said), time.monotonic())
+        self._seated(self._session.seat)
         return answer
 
     def _said(self, ask: Ask) -> Frame | None:
         """Returns what to say to the coordinator; what is for other workers is sent to them."""
         if isinstance(ask, Exchange) and ask.turn.kind == "publish":
             assert ask.message is not None
-            self._post(self._voice.peers.publishes(ask.message))
+            self._post(self._session.peers.publishes(ask.message))
             return None
-        return self._voice.frame(ask, time.monotonic())
+        return self._session.frame(ask, time.monotonic())
 
     def _listen(self, ask: Stepped) -> News:
         """Between exchanges: the time, and now and then whether the run was stopped."""
@@ -157,22 +157,22 @@ class Worker:
             self._listened = now
             self._tell()
             return self._so_far(ask)
-        return self._voice.news(now)
+        return self._session.news(now)
 
     def _so_far(self, ask: Ask) -> News:
         """What has come in; nothing is waited for."""
         for heard in self._heard(0.0):
             if not self._is_of_peers(heard):
-                self._voice.answers(ask, None, heard)
+                self._session.answers(ask, None, heard)
         self._look_at_mesh(0.0)
-        return self._voice.news(time.monotonic())
+        return self._session.news(time.monotonic())
 
     # -- other workers ---------------------------------------------------------------------------
 
     def _post(self, out: Sequence[Addressed]) -> None:
         """Sends what goes to other workers, and what goes to the coordinator."""
         for to, frame in out:
-            address = self._voice.peers.addresses.get(to)
+            address = self._session.peers.addresses.get(to)
             if to == COORDINATOR:
                 self._send(frame)
             elif self._mesh is not None and address:
@@ -183,17 +183,17 @@ class Worker:
         if heard.kind not in OTHERS:
             return False
         if self._mesh is not None:
-            self._voice.peers.nears(self._mesh.arriving())
-        self._post(self._voice.peers.told(heard))
+            self._session.peers.nears(self._mesh.arriving())
+        self._post(self._session.peers.told(heard))
         if self._mesh is not None:
-            self._mesh.keep(self._voice.peers.addresses.values())
+            self._mesh.keep(self._session.peers.addresses.values())
         if self._ring is not None:
             self._sum_up(self._ring)
         return True
 
     def _sum_up(self, ring: Ring) -> None:
         """The members of the open meeting sum up; if that fails the coordinator calls again."""
-        peers = self._voice.peers
+        peers = self._session.peers
         meeting = peers.summing
         if meeting is None:
             return
@@ -204,7 +204,7 @@ class Worker:
         """Takes in what the others said, and says again what a broken line may have lost."""
         if self._mesh is None:
             return
-        peers = self._voice.peers
+        peers = self._session.peers
         for frame in self._mesh.take(seconds):
             self._post(peers.hear(frame))
         for address in self._mesh.broken():
@@ -219,17 +219,17 @@ class Worker:
     def _tell(self) -> None:
         """Sends what was logged since."""
         for note in self._notes():
-            self._send(self._voice.seat.frame("note", note=note))
+            self._send(self._session.seat.frame("note", note=note))
 
     def _answer(self, ask: Ask, said: Frame | None) -> Frame:
         """Waits for the answer; what was said is said again when the link was lost, or silent."""
-        spoke, tries, slot = time.monotonic(), 0, self._voice.seat.slot
+        spoke, tries, slot = time.monotonic(), 0, self._session.seat.slot
         while True:
-            is_meeting = self._mesh is not None and self._voice.peers.is_waiting_for_peers
+            is_meeting = self._mesh is not None and self._session.peers.is_waiting_for_peers
             self._look_at_mesh(_MEET_SECONDS if is_meeting else 0.0)
             came = self._heard(0.0 if is_meeting else self._patience, said)
             for place, heard in enumerate(came):
-                if not self._is_of_peers(heard) and self._voice.answers(ask, said, heard):
+                if not self._is_of_peers(heard) and self._session.answers(ask, said, heard):
                     self._inbox = came[place + 1 :] + self._inbox
                     return heard
             # what is on its way is not asked for once more
@@ -269,7 +269,7 @@ class Worker:
                 raise LinkLostError("the coordinator says nothing any more", do=do)
             self._link = self._connect()
             try:
-                for frame in self._voice.under_way.values():
+                for frame in self._session.under_way.values():
                     self._inbox += self._link.exchange(frame, 0.0)
             except LinkLostError:
                 continue

@@ -45,7 +45,7 @@ class Victim:
     """Under the present lease."""
 
     def life(self, program: TrainingPlan, slot: int, part: Part) -> Life:
-        """Returns the life of `nodes.life.live`, in which the faults happen."""
+        """Returns the life of `training.worker_loop.live`, in which the faults happen."""
         if any(fault.kind in _IN_A_STEP for fault in self.planned):
             phases = (replace(p, stage=_SpoiledStage(p.stage, self)) for p in program.phases)
             program = replace(program, phases=tuple(phases))

@@ -75,21 +75,21 @@ class LocalEngine(Engine):
         with (
             threads_held(assignment.program.threads),
             _handed(parts) as handed,
-            DriverSession(assignment, self._host) as hall,
+            DriverSession(assignment, self._host) as session,
             harm,
         ):
-            errand = hall.errand(self._faults)
-            family = _Family(assignment, hall, errand, handed, self._before)
+            bootstrap = session.bootstrap(self._faults)
+            family = _Family(assignment, session, bootstrap, handed, self._before)
             patience = _LEAVE_SECONDS
             try:
                 family.watch()
             except KeyboardInterrupt as error:
                 patience = _HURRY_SECONDS
-                hall.stopped(stopped_by(error))
+                session.stopped(stopped_by(error))
                 raise
             finally:
                 family.end(patience)
-        return hall.result()
+        return session.result()
 
 
 def _advice() -> str:
@@ -127,13 +127,13 @@ class _Family:
     def __init__(
         self,
         assignment: Assignment,
-        hall: DriverSession,
-        errand: WorkerBootstrap,
+        session: DriverSession,
+        bootstrap: WorkerBootstrap,
         handed: _Handed,
         before: Callable[[int], Sequence[str]],
     ) -> None:
-        self._assignment, self._hall, self._handed = assignment, hall, handed
-        self._errand, self._before = errand, before
+        self._assignment, self._session, self._handed = assignment, session, handed
+        self._bootstrap, self._before = bootstrap, before
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._workers = assignment.program.workers
         self._births, self._early = 0, Counter[int]()
@@ -144,18 +144,18 @@ class _Family:
         """Waits for the end of the run; a child that died is born again."""
         began = time.monotonic()
         self._bear(0.0)
-        while not self._hall.wait(_LOOK_SECONDS):
+        while not self._session.wait(_LOOK_SECONDS):
             self._bear(time.monotonic() - began)
             for slot, child in self._children.items():
                 # one that ended well may have told why, and that is still to be heard
-                if child.poll() is not None and (child.returncode or not self._hall.wait(1.0)):
-                    self._hall.died(slot, self._attempts[slot])
+                if child.poll() is not None and (child.returncode or not self._session.wait(1.0)):
+                    self._session.died(slot, self._attempts[slot])
                     self._again(slot, child.returncode)
 
     def _bear(self, seconds: float) -> None:
         """Starts the workers whose places are free after so many seconds."""
         for slot in set(range(self._workers)) - self._children.keys():
-            if self._errand.faults.comes_after(slot, self._workers) <= seconds:
+            if self._bootstrap.faults.comes_after(slot, self._workers) <= seconds:
                 self._children[slot] = self._born(slot)
 
     def _again(self, slot: int, code: int) -> None:
@@ -171,7 +171,7 @@ class _Family:
             wrong = f"worker {slot} may not open enough files and connections"
             raise NotReadyError(wrong, do="raise its limit: ulimit -n 64, or more")
         self._early[slot] += 1
-        if self._hall.lease(slot) > self._leases[slot]:
+        if self._session.lease(slot) > self._leases[slot]:
             self._early[slot] = 0
         most = self._assignment.restarts + self._workers
         if self._births >= most or self._early[slot] >= 3:
@@ -185,9 +185,9 @@ class _Family:
         handed, scale = self._handed, self._assignment.data.scale
         arrays = handed.arrays[slot % len(handed.arrays)]
         self._attempts[slot] = attempt = f"{slot}-{self._births}"
-        order = Order(self._errand, slot, attempt, *arrays, scale, handed.rows, handed.parent)
+        order = Order(self._bootstrap, slot, attempt, *arrays, scale, handed.rows, handed.parent)
         sent = _pickled(order)
-        self._births, self._leases[slot] = self._births + 1, self._hall.lease(slot)
+        self._births, self._leases[slot] = self._births + 1, self._session.lease(slot)
         child = subprocess.Popen(  # noqa: S603 - what stands before is the caller's own word
             [*self._before(slot), sys.executable, "-m", "photinus.engine.local.worker_main"],
             stdin=subprocess.PIPE,
@@ -206,7 +206,9 @@ class _Family:
         try:
             for child in self._children.values():
                 with suppress(subprocess.TimeoutExpired):
-                    child.wait(max(0.0, deadline - time.monotonic()) if self._hall.is_over else 0.0)
+                    child.wait(
+                        max(0.0, deadline - time.monotonic()) if self._session.is_over else 0.0
+                    )
         finally:  # also after a signal that waits for nothing
             for child in self._children.values():
                 child.kill()

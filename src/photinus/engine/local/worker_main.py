@@ -32,7 +32,7 @@ _GRACE_SECONDS = 10.0
 class Order:
     """What a parent hands to its child."""
 
-    errand: WorkerBootstrap
+    bootstrap: WorkerBootstrap
     slot: int
     attempt: str
     features: Stored
@@ -47,7 +47,7 @@ class Order:
         """Opens the slot's rows."""
         labels = None if self.labels is None else self.labels.mapped(self.rows)
         rows = Rows.of(self.features.mapped(self.rows), labels, scale=self.scale)
-        return part_of(rows, self.errand.program)
+        return part_of(rows, self.bootstrap.program)
 
 
 def main() -> int:
@@ -73,7 +73,7 @@ def main() -> int:
     watch = threading.Thread(target=_end_with, args=(order.parent,), name="parent", daemon=True)
     watch.start()
     try:
-        order.errand.run(order.slot, order.attempt, order.part)
+        order.bootstrap.run(order.slot, order.attempt, order.part)
     except LinkLostError:
         return LOST
     return 0

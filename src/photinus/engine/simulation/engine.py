@@ -59,7 +59,7 @@ class SimulatedEngine(Engine):
         rows = [Rows.of(*part, scale=data.scale) for part in dealt(data, program, faults)]
         parts = [part_of(rows[s % len(rows)], program) for s in range(program.workers)]
         harm = DriverFaults(faults, assignment, lambda: self.seconds)
-        coordinator = Coordinator(program, harm.assignment.desk(), cut=assignment.cut)
+        coordinator = Coordinator(program, harm.assignment.callbacks(), cut=assignment.cut)
         simulation = Simulation(program, parts, self.world, coordinator=coordinator)
         self._simulation = simulation
 

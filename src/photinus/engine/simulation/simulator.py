@@ -66,7 +66,7 @@ class _Node:
     slot: int
     attempt: str
     life: Life
-    voice: WorkerSession
+    session: WorkerSession
     ask: Ask | None = None
     said: Frame | None = None
     lost: FencedError | None = None
@@ -102,7 +102,7 @@ class Simulation:
         program: TrainingPlan,
         parts: Sequence[Part],
         world: World | None = None,
-        desk: Callbacks | None = None,
+        callbacks: Callbacks | None = None,
         coordinator: Coordinator | None = None,
     ) -> None:
         if len(parts) != program.workers:
@@ -114,7 +114,7 @@ class Simulation:
         self.down_rate = self.world.bytes_per_second
         self.up_rate = min(self.down_rate, program.bandwidth or self.down_rate)
         self.happened: list[Fault] = []
-        self.coordinator = coordinator or Coordinator(program, desk)
+        self.coordinator = coordinator or Coordinator(program, callbacks)
         self.steps = [0] * program.workers
         self.nodes: dict[int, _Node] = {}
         self.standbys: list[_Node] = []
@@ -139,7 +139,7 @@ class Simulation:
         self._attempts += 1
         if slot in self.nodes and not self.nodes[slot].is_dead:
             self.standbys.append(self.nodes[slot])
-        attempt, desk = f"a{self._attempts}", self.coordinator.desk
+        attempt, callbacks = f"a{self._attempts}", self.coordinator.callbacks
         about = {"attempt": attempt, "address": attempt}
         victim = Victim(
             self.faults.of(slot),
@@ -147,7 +147,7 @@ class Simulation:
             lambda seconds, fault: self.at(seconds, self._happen, node, fault),
         )
         life = victim.life(self.program, slot, self.parts[slot])
-        seat = Seat(desk.run, desk.term, 0, slot)
+        seat = Seat(callbacks.run, callbacks.term, 0, slot)
         node = _Node(slot, attempt, life, WorkerSession(seat, about), up_rate=self.up_rate)
         self.nodes[slot] = self._by_address[attempt] = node
         self.at(0, self._pump, node, None)
@@ -203,7 +203,7 @@ class Simulation:
         """Its connection closes, behind all that was said on it."""
         passed = node.up.lines.get(COORDINATOR, 0.0)
         last = max(0.0, passed - self.now) + self.world.latency_seconds
-        lease = node.voice.seat.lease
+        lease = node.session.seat.lease
         self.at(last, lambda: self.coordinator.gone(node.slot, lease, self.now))
 
     def _cut_off(self, node: _Node, seconds: float, *, is_silent: bool) -> None:
@@ -216,14 +216,14 @@ class Simulation:
     def _mend(self, node: _Node) -> None:
         """The links are made again, and what was under way is said again."""
         held, node.held, node.is_cut = node.held, list[Frame](), False
-        again = [*node.voice.under_way.values(), *([node.said] if node.said else [])]
+        again = [*node.session.under_way.values(), *([node.said] if node.said else [])]
         again += [frame for frame in held if all(frame is not other for other in again)]
         for frame in again if not node.is_dead else []:
             self._send(node, frame)
         for other in self.nodes.values():
             if other is not node and not other.is_dead:
-                self._post(other, other.voice.peers.again(node.slot))
-                self._post(node, node.voice.peers.again(other.slot))
+                self._post(other, other.session.peers.again(node.slot))
+                self._post(node, node.session.peers.again(other.slot))
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -255,7 +255,7 @@ class Simulation:
     def _tick(self) -> None:
         for node in [*self.nodes.values(), *self.standbys]:
             if not (node.is_dead or node.is_frozen or node.is_cut):
-                beat = node.voice.seat.frame("beat", note={"attempt": node.attempt})
+                beat = node.session.seat.frame("beat", note={"attempt": node.attempt})
                 self.at(self.world.latency_seconds, self._hear, beat)
                 self._look_at_bytes(node)
         self._carry(self.coordinator.tick(self.now))
@@ -263,14 +263,14 @@ class Simulation:
 
     def _look_at_bytes(self, node: _Node) -> None:
         """As the service of real links does: bytes of frames that are on their way."""
-        fence, seat = self.coordinator.fence, node.voice.seat
+        leases, seat = self.coordinator.leases, node.session.seat
         is_up, is_down = node.up.free_at > self.now, node.down.free_at > self.now
         if self.nodes[node.slot] is not node:
             return
         if is_up:
-            fence.sent_bytes(node.slot, seat.lease, self.now)
+            leases.sent_bytes(node.slot, seat.lease, self.now)
         if is_up or is_down:
-            fence.moved(node.slot, self.now)
+            leases.moved(node.slot, self.now)
 
     def _pump(self, node: _Node, answer: Any, lost: FencedError | None = None) -> None:  # noqa: ANN401
         """Lets a life go on until it has to wait."""
@@ -285,34 +285,34 @@ class Simulation:
             answer = lost = None
             if isinstance(ask, Stepped):
                 self.steps[node.slot] += 1
-                node.voice.stepped(ask)
-                batch = self.program.phases[node.voice.seat.phase].stage.batch_size
+                node.session.stepped(ask)
+                batch = self.program.phases[node.session.seat.phase].stage.batch_size
                 share = ask.examples * self.program.workers / batch
                 seconds = self.world.step(node.slot) * max(1.0, share)
                 return self.at(seconds * node.slowed, self._stepped, node)
             frame = self._said(node, ask)
             is_told = isinstance(ask, (Snapshot, Measured))
-            is_waiting = not is_told and node.voice.waits(ask)
+            is_waiting = not is_told and node.session.waits(ask)
             if is_waiting:
                 node.ask, node.said = ask, frame
             if frame is not None:
                 self._say(node, frame)
             if is_waiting:
                 return None
-            answer = News() if is_told else node.voice.news(self.now)
+            answer = News() if is_told else node.session.news(self.now)
         return None
 
     def _said(self, node: _Node, ask: Ask) -> Frame | None:
         """Returns what to say to the coordinator; what is for other workers is sent to them."""
         if isinstance(ask, Exchange) and ask.turn.kind == "publish":
             assert ask.message is not None
-            self._post(node, node.voice.peers.publishes(ask.message))
+            self._post(node, node.session.peers.publishes(ask.message))
             return None
-        return node.voice.frame(ask, self.now)
+        return node.session.frame(ask, self.now)
 
     def _stepped(self, node: _Node) -> None:
         lost, node.lost = node.lost, None
-        self._pump(node, node.voice.news(self.now), lost)
+        self._pump(node, node.session.news(self.now), lost)
 
     def _post(self, node: _Node, out: list[Addressed]) -> None:
         """Sends what a worker says to others, each over its own line."""
@@ -320,7 +320,7 @@ class Simulation:
             if to == COORDINATOR:
                 self._send(node, frame)
                 continue
-            address = node.voice.peers.addresses.get(to, "")
+            address = node.session.peers.addresses.get(to, "")
             other = self._by_address.get(address)
             coming = [f for f in other.coming if f.slot == node.slot] if other else []
             if any(is_same(frame, f) for f in coming):
@@ -352,11 +352,11 @@ class Simulation:
     def _read(self, node: _Node, frame: Frame) -> None:
         node.coming.remove(frame)
         if not node.is_dead:
-            self._post(node, node.voice.peers.hear(frame))
+            self._post(node, node.session.peers.hear(frame))
 
     def _say(self, node: _Node, frame: Frame, tries: int = 0) -> None:
         """Says a frame again and again until it is answered."""
-        under_way = node.voice.under_way.get(frame.sequence)
+        under_way = node.session.under_way.get(frame.sequence)
         is_open = node.said is frame or under_way is frame
         if node.is_dead or not (is_open or frame.kind == "state"):
             return
@@ -422,10 +422,10 @@ class Simulation:
             return
         if frame.kind in OTHERS:
             arriving = [f.slot for f in node.coming if f.kind in PEERS]
-            node.voice.peers.nears(arriving)
-        self._post(node, node.voice.peers.told(frame))
+            node.session.peers.nears(arriving)
+        self._post(node, node.session.peers.told(frame))
         try:
-            if not node.voice.answers(node.ask, node.said, frame):
+            if not node.session.answers(node.ask, node.said, frame):
                 return
         except FencedError as error:
             if node.ask is None:
@@ -436,7 +436,7 @@ class Simulation:
         assert node.ask is not None
         is_grant = isinstance(node.ask, (Hello, Close))
         node.ask = node.said = None
-        answer = node.voice.understood(frame, self.now)
+        answer = node.session.understood(frame, self.now)
         node.is_dead = is_grant and answer is None
         if not node.is_dead:
             self._pump(node, answer)

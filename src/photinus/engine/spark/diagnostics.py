@@ -147,10 +147,10 @@ def _tasks(spark: SparkSession, host: str, workers: int) -> Iterator[Finding]:
 def _tasks_afar(spark: SparkSession, host: str, workers: int) -> Iterator[Finding]:
     """Runs a tiny task for each worker: one of them will have to listen to the others."""
     folder = Path("runs").absolute() / f"doctor-{secrets.token_hex(4)}"
-    corner, key = RunDirectory(str(folder), 1), Credentials.make(secrets.token_bytes(16))
+    run_directory, key = RunDirectory(str(folder), 1), Credentials.make(secrets.token_bytes(16))
     task = _task_afar(host, asdict(key.worker(is_peer=True)), str(folder))
     try:
-        corner.make({})
+        run_directory.make({})
         tasks = spark.range(0, workers, 1, workers).mapInArrow(task, _SCHEMA)
         rows = _rows(SparkJob(spark, tasks.collect, key.run.hex()), workers)
     finally:

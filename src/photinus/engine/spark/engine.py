@@ -149,10 +149,10 @@ class SparkEngine(Engine):
 
         def job(
             rows: DataFrame,
-            errand: WorkerBootstrap | Hosted,
+            bootstrap: WorkerBootstrap | Hosted,
             counted: Mapping[int, int] | None = None,
         ) -> SparkJob:
-            task = _task(_Reads(errand, spec, data.checks, data.budget, counted))
+            task = _task(_Reads(bootstrap, spec, data.checks, data.budget, counted))
             check_size(task)
 
             def act() -> list[Any]:  # a plan that failed gives the same error again, and no job
@@ -175,15 +175,22 @@ class SparkEngine(Engine):
         others = taken_slots(spark.sparkContext, *self._faults.taken())
         assignment = replace(assignment, can_shuffle=isinstance(assignment.data, FrameData))
         threads = threads_held(assignment.program.threads)
-        with held, threads, Keeper() as rows, DriverSession(assignment, host) as hall, others, harm:
+        with (
+            held,
+            threads,
+            Keeper() as rows,
+            DriverSession(assignment, host) as session,
+            others,
+            harm,
+        ):
             rows.keep(partitioned(frame, workers))
 
             def make(counted: Mapping[int, int] | None) -> SparkJob:
-                return job(rows.frame, hall.errand(self._faults), counted)
+                return job(rows.frame, session.bootstrap(self._faults), counted)
 
-            passes = _Passes(hall, make, assignment, lambda: rows.keep(shuffled(frame, workers)))
-            moves = Moves(Departures(spark.sparkContext), hall, assignment.emit)
-            starving, deaths = Starving(hall.starved, assignment.emit), Deaths(hall)
+            passes = _Passes(session, make, assignment, lambda: rows.keep(shuffled(frame, workers)))
+            moves = Moves(Departures(spark.sparkContext), session, assignment.emit)
+            starving, deaths = Starving(session.starved, assignment.emit), Deaths(session)
 
             def beside(job: SparkJob) -> None:
                 absent.look(job)
@@ -192,14 +199,14 @@ class SparkEngine(Engine):
                 starving.look(job)
 
             see_through(
-                hall,
+                session,
                 make(None),
                 assignment.emit,
                 follow=passes.next,
-                stopped=hall.stopped,
+                stopped=session.stopped,
                 beside=beside,
             )
-        return hall.result()
+        return session.result()
 
 
 def _framed(spark: SparkSession, data: Any, program: TrainingPlan) -> FrameData:  # noqa: ANN401
@@ -262,7 +269,7 @@ def _keys(spark: SparkSession, partitions: int) -> list[int]:
 class _Reads:
     """What a task is sent: its errand, and how it reads its partition."""
 
-    errand: WorkerBootstrap | Hosted
+    bootstrap: WorkerBootstrap | Hosted
     spec: ColumnSpec
     checks: RowChecks
     budget: Budget
@@ -278,17 +285,17 @@ class _Reads:
         counted = self.counted or {}
         nothing = replace(self.budget, memory_bytes=0, disk_bytes=0)
         budget = nothing if slot in counted else self.budget
-        batches = harmed_batches(batches, self.errand.faults, slot)
-        program = self.errand.program
+        batches = harmed_batches(batches, self.bootstrap.faults, slot)
+        program = self.bootstrap.program
         sieve = Sieve(self.checks, slot, lambda: trained_in(program))
         rows = gather(batches, self.spec, sieve, budget)
         if isinstance(rows, Rows):
-            part = part_of(rows, self.errand.program)
+            part = part_of(rows, self.bootstrap.program)
             return (part if self.counted is None else replace(part, passes=1)), False
-        if self.errand.program.validation:
+        if self.bootstrap.program.validation:
             do = "use more workers or a larger budget, or validation=0"
             raise NotReadyError("rows that stream cannot be set aside to measure on", do=do)
-        if isinstance(self.errand, Hosted):
+        if isinstance(self.bootstrap, Hosted):
             wrong = f"the rows of partition {slot} fit neither in memory nor on disk"
             do = "use more workers, or a classic session, where they stream"
             raise NotReadyError(wrong, got="Spark Connect", do=do)
@@ -320,7 +327,7 @@ def _task(reads: _Reads) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Rec
             return part
 
         try:
-            reads.errand.run(slot, str(task.taskAttemptId()), open_part)
+            reads.bootstrap.run(slot, str(task.taskAttemptId()), open_part)
         except LinkLostError:
             end_executor()
             raise
@@ -345,26 +352,26 @@ class _Passes:
 
     def __init__(
         self,
-        hall: DriverSession,
+        session: DriverSession,
         make: Callable[[Mapping[int, int] | None], SparkJob],
         of: Assignment,
         shuffle: Callable[[], None],
     ) -> None:
-        self._hall, self._make, self._of, self._shuffle = hall, make, of, shuffle
+        self._session, self._make, self._of, self._shuffle = session, make, of, shuffle
         self._counted: Mapping[int, int] = {}
 
     def next(self, job: SparkJob) -> SparkJob | None:
         """Returns the job of the next pass; None where the last one is not over."""
-        if not self._hall.is_between_passes or job.error is not None:
+        if not self._session.is_between_passes or job.error is not None:
             return None
-        if self._hall.wants_shuffle:
+        if self._session.wants_shuffle:
             self._shuffle()
-            self._hall.next_pass()
+            self._session.next_pass()
             return self._make(None)
         streams = {row["slot"]: row["rows"] for row in job.rows if row["streams"]}
         if streams != self._counted:
             _check_passes(streams, self._of)
-        self._hall.next_pass()
+        self._session.next_pass()
         self._counted = streams
         return self._make(streams)
 

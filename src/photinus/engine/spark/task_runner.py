@@ -126,8 +126,8 @@ def run_units(parts: Parts, owner: UnitOwner, work: Work, *, security: str, agai
             return iter(())
 
         check_size(task)
-        job = SparkJob(parts.context, parts.collected(task), owner.desk.run.hex())
-        see_through(meeting, job, owner.desk.emit)
+        job = SparkJob(parts.context, parts.collected(task), owner.callbacks.run.hex())
+        see_through(meeting, job, owner.callbacks.emit)
     if owner.failure:
         raise told_error(owner.failure, owner.failure_kind) from owner.cause
 

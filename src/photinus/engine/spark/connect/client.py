@@ -40,8 +40,8 @@ class Afar:
             wrong = "on Spark Connect a run needs a folder that client and executors share"
             raise UsageError(wrong, do="name one, or call photinus.train")
         self._assignment = assignment
-        self._corner = RunDirectory(assignment.folder, assignment.term)
-        self._corner.make(assignment.program.start)
+        self._run_directory = RunDirectory(assignment.folder, assignment.term)
+        self._run_directory.make(assignment.program.start)
         self._pause = threading.Event()
         self._leases: Counter[int] = Counter()
         self._read: dict[Path, int] = {}
@@ -53,7 +53,7 @@ class Afar:
         if error is not None:
             self.stop(str(error) or type(error).__name__)
         self._drain()
-        self._corner.remove()
+        self._run_directory.remove()
 
     def hosted(self, faults: Faults, towards: str) -> Hosted:
         """Returns what every task is sent.
@@ -82,18 +82,18 @@ class Afar:
     def wait(self, seconds: float) -> bool:
         """Waits for the end, and passes on what was told meanwhile; returns whether it has come."""
         self._pause.wait(seconds)
-        self._corner.beat()
-        is_over = self._corner.has_outcome
+        self._run_directory.beat()
+        is_over = self._run_directory.has_outcome
         self._drain()
         return is_over
 
     def stop(self, reason: str) -> None:
         """Ends the run without a result."""
-        self._corner.stop(reason)
+        self._run_directory.stop(reason)
 
     def stopped(self, wrong: str) -> None:
         """Ctrl-C or SIGTERM: as of `DriverSession.stopped`."""
-        self._corner.stop(wrong, saves=True)
+        self._run_directory.stop(wrong, saves=True)
         deadline = time.monotonic() + LAST_SECONDS + 2.0
         while not self.wait(0.1) and time.monotonic() < deadline:
             continue
@@ -105,7 +105,7 @@ class Afar:
             RunFailedError: the run ended without a result.
         """
         try:
-            result, failure, kind = self._corner.outcome()
+            result, failure, kind = self._run_directory.outcome()
         except CheckpointError as error:
             raise RunFailedError("the run's result cannot be read", got=error) from error
         if result is None:
@@ -114,7 +114,7 @@ class Afar:
 
     def _drain(self) -> None:
         """Passes on what coordinators told since: each file only grows."""
-        for _, path in self._corner.words():
+        for _, path in self._run_directory.words():
             start = self._read.get(path, 0)
             with path.open("rb") as file:
                 file.seek(start)

@@ -68,11 +68,11 @@ class Hosted:
             NotReadyError: this task does not see the run folder.
             LinkLostError: neither a coordinator nor the client is to be found any more.
         """
-        corner = RunDirectory(self.assignment.folder, self.assignment.term)
-        corner.check()
-        _Task(self, corner, slot, attempt, functools.cache(open_part)).run()
+        run_directory = RunDirectory(self.assignment.folder, self.assignment.term)
+        run_directory.check()
+        _Task(self, run_directory, slot, attempt, functools.cache(open_part)).run()
 
-    def errand(self, term: int, address: str) -> WorkerBootstrap:
+    def bootstrap(self, term: int, address: str) -> WorkerBootstrap:
         """Returns what a worker does under a coordinator."""
         faults = self.faults if term == self.assignment.term else Faults()
         backend = BACKENDS.get(self.assignment.road, "")
@@ -86,7 +86,7 @@ class _Task:
     """One task: lives as a worker under one coordinator after the other."""
 
     hosted: Hosted
-    corner: RunDirectory
+    run_directory: RunDirectory
     slot: int
     attempt: str
     open_part: Callable[[], Part]
@@ -94,22 +94,22 @@ class _Task:
 
     def run(self) -> None:
         left = 0
-        while not self.corner.has_outcome:
-            here = self.corner.host()
+        while not self.run_directory.has_outcome:
+            here = self.run_directory.host()
             if here is not None and here[0] > left:
                 was_told = self._has_lived(*here)
                 # who was told to go waits for the outcome, or for a newer coordinator
                 left, here = (here[0], here) if was_told else (left, None)
-            if here is None and self.slot == 0 and not self.corner.has_outcome:
+            if here is None and self.slot == 0 and not self.run_directory.has_outcome:
                 self._host()
             self._look_for_the_client()
             threading.Event().wait(_PAUSE_SECONDS)
 
     def _look_for_the_client(self) -> None:
         """While the client lives, a coordinator will come: slot 0's task is started again."""
-        if not self.corner.is_ours:
+        if not self.run_directory.is_ours:
             raise LinkLostError("another client has resumed this run", do="look at that one's")
-        silent = self.corner.silent_seconds()
+        silent = self.run_directory.silent_seconds()
         if silent > self.hosted.assignment.lost_seconds:
             got = f"no coordinator, and no sign of the client for {silent:.0f} s"
             raise LinkLostError("the run is lost", got=got, do="look at the client; then resume")
@@ -117,25 +117,25 @@ class _Task:
     def _has_lived(self, term: int, address: str) -> bool:
         """Lives under a coordinator until that says it is over; False where it was lost."""
         try:
-            self.live(self.hosted.errand(term, address))
+            self.live(self.hosted.bootstrap(term, address))
         except LinkLostError:
             return False
         return True
 
-    def live(self, errand: WorkerBootstrap) -> None:
+    def live(self, bootstrap: WorkerBootstrap) -> None:
         """Lives one life."""
         self.lives += 1
-        errand.run(self.slot, f"{self.attempt}.{self.lives}", self.open_part)
+        bootstrap.run(self.slot, f"{self.attempt}.{self.lives}", self.open_part)
 
     def _host(self) -> None:
         """Takes the next term, and hosts the coordinator until all is over."""
-        sent, corner = self.hosted.assignment, self.corner
-        place, term = corner.place, sent.term
-        if corner.host() is not None:
+        sent, run_directory = self.hosted.assignment, self.run_directory
+        place, term = run_directory.place, sent.term
+        if run_directory.host() is not None:
             term = place.claim_term({"run": sent.run.hex(), "client": sent.term})
-        if not corner.is_ours:
+        if not run_directory.is_ours:
             return
-        with _Words(corner, term) as words:
+        with _Words(run_directory, term) as words:
             vault = Checkpoints(
                 place.checkpoints,
                 sent.fingerprint,
@@ -144,16 +144,16 @@ class _Task:
                 saved=words.emit,
             )
             try:
-                with _guarded(corner):
+                with _guarded(run_directory):
                     self._serve(words, vault, term)
             finally:
                 vault.close()
 
     def _serve(self, words: _Words, vault: Checkpoints, term: int) -> None:
-        corner, key, sent = self.corner, self.hosted.key, self.hosted.assignment
+        run_directory, key, sent = self.run_directory, self.hosted.key, self.hosted.assignment
         assignment = replace(
             sent,
-            program=replace(sent.program, start=corner.given()),
+            program=replace(sent.program, start=run_directory.given()),
             term=term,
             cut=vault.newest(),
             emit=words.emit,
@@ -165,40 +165,40 @@ class _Task:
             got = f"back as term {term}, from {vault.found or 'the beginning'}"
             words.emit(Warned(text=message("the coordinator was lost", got=got)))
         threads = threads_held(assignment.program.threads)
-        with threads, DriverSession(assignment, local_host(self.hosted.towards), key) as hall:
-            if not corner.announce(term, hall.address):
+        with threads, DriverSession(assignment, local_host(self.hosted.towards), key) as session:
+            if not run_directory.announce(term, session.address):
                 return
-            with _Watch(hall, corner, assignment) as watch:
-                while not hall.wait(0.0):
+            with _Watch(session, run_directory, assignment) as watch:
+                while not session.wait(0.0):
                     with suppress(LinkLostError):  # cut on purpose: the coordinator is here
-                        self.live(self.hosted.errand(term, hall.address))
-                    hall.wait(_PAUSE_SECONDS)
+                        self.live(self.hosted.bootstrap(term, session.address))
+                    session.wait(_PAUSE_SECONDS)
             if not watch.is_fenced:
                 vault.close()
                 words.flush()
-                corner.say(hall.result())
+                run_directory.say(session.result())
 
 
 class _guarded:  # noqa: N801
     """What the coordinator fails on is the outcome; what befalls its task is not."""
 
-    def __init__(self, corner: RunDirectory) -> None:
-        self._corner = corner
+    def __init__(self, run_directory: RunDirectory) -> None:
+        self._run_directory = run_directory
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if not isinstance(error, PhotinusError) or isinstance(error, LinkLostError):
             return False
-        self._corner.say(None, str(error), type(error).__name__)
+        self._run_directory.say(None, str(error), type(error).__name__)
         return True
 
 
 class _Words:
     """The coordinator's words, on their way to the client."""
 
-    def __init__(self, corner: RunDirectory, term: int) -> None:
-        self._lines = Lines(corner.path / f"words-{term}.jsonl")
+    def __init__(self, run_directory: RunDirectory, term: int) -> None:
+        self._lines = Lines(run_directory.path / f"words-{term}.jsonl")
         self._thinned = Thinned(self._write)
 
     def __enter__(self) -> Self:
@@ -231,8 +231,10 @@ class _Watch:
     is_fenced = False
     """True when the coordinator's word counts no more."""
 
-    def __init__(self, hall: DriverSession, corner: RunDirectory, assignment: Assignment) -> None:
-        self._hall, self._corner, self._assignment = hall, corner, assignment
+    def __init__(
+        self, session: DriverSession, run_directory: RunDirectory, assignment: Assignment
+    ) -> None:
+        self._session, self._run_directory, self._assignment = session, run_directory, assignment
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._look, name="photinus-watch", daemon=True)
         self._thread.start()
@@ -249,19 +251,19 @@ class _Watch:
             asked = self._asked()
             if asked is not None:
                 if asked["saves"]:
-                    self._hall.stopped(asked["reason"])
-                self._hall.stop(asked["reason"])
+                    self._session.stopped(asked["reason"])
+                self._session.stop(asked["reason"])
                 return
 
     def _asked(self) -> dict[str, Any] | None:
         """Returns why the end has come, if it has."""
-        asked = self._corner.asked()
+        asked = self._run_directory.asked()
         if asked is not None:
             return asked
-        newest = self._corner.place.newest_term()
+        newest = self._run_directory.place.newest_term()
         if newest > self._assignment.term:
             self.is_fenced = True
             return {"reason": f"term {newest} has taken over", "saves": False}
-        if self._corner.silent_seconds() > self._assignment.lost_seconds:
+        if self._run_directory.silent_seconds() > self._assignment.lost_seconds:
             return {"reason": "the client is lost", "saves": True}
         return None
