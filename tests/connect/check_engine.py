@@ -58,7 +58,7 @@ def test_slot_0_is_killed_and_the_coordinator_comes_back_from_its_checkpoint(
     assert killed
     assert np.isfinite(result.vectors[0]).all()
     said = [event.text for event in events if isinstance(event, Warned)]
-    assert any("the coordinator was lost; got back as term 2, from phase000" in s for s in said)
+    assert any("the coordinator was lost; it is back as term 2, from phase000" in s for s in said)
     found = audit(tmp_path / "ledger.jsonl")
     assert found.is_exact, found.offences[:3]
     assert found.applied > 0

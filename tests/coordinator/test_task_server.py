@@ -246,7 +246,7 @@ def test_numbers_that_are_not_finite_never_reach_the_rule(scene):
     assert play.rule.taken == []
     assert play.owner.refused == [0]
     [warned] = [e.text for e in play.events if type(e).__name__ == "Warned"]
-    assert warned.startswith("gradient returned numbers that are not finite on partition 0")
+    assert warned.startswith("gradient returned values that are not finite on partition 0")
     assert play.audited().missed == 1
 
 
@@ -255,7 +255,7 @@ def test_a_round_together_cannot_do_without_a_part(scene):
     first = play.player(0).hello()
     first.takes()
     assert first.push(np.inf, 2).kinds()[-1] == "stop"
-    assert play.owner.failure == "compute returned numbers that are not finite on worker 0"
+    assert play.owner.failure == "compute returned values that are not finite on worker 0"
 
 
 def test_what_the_rule_raises_ends_the_work_in_one_sentence(scene):

@@ -101,7 +101,7 @@ def test_a_worker_that_never_comes_back_ends_the_phase_after_patience(field):
     played.simulation.at(0.2, played.simulation.kill, 2, None)
     played.run()
     assert played.tape.warnings() == [
-        "worker 2 did not come back; got the rest of its share is lost",
+        "worker 2 did not come back; the rest of its share is not trained on",
         "logistic: 96 examples of worker 2 were not used; "
         "got 1.20 passes over its 120 rows, not 2.00",
     ]

@@ -179,7 +179,7 @@ def test_a_gradient_that_is_no_number_costs_one_push(field, recipe):
     played = field.play(recipe, epochs=4, world={"faults": faults}).run()
     assert np.isfinite(played.vector).all()
     told, unused = played.tape.warnings()
-    assert "worker 1 pushed numbers that are not finite" in told
+    assert "worker 1 pushed values that are not finite" in told
     assert "examples of worker 1 were not used" in unused
     played.tape.assert_exact()
 

@@ -28,7 +28,7 @@ CLOSED = "worker 1 is lost: its connection closed and did not come back"
 SILENT = "worker 1 is lost: no sign of life from it for 5 s"
 BACK = "worker 1: 120 rows, lease 2"
 NAN = re.compile(
-    r"worker 1 pushed numbers that are not finite; got dropped \(1 of 3\); "
+    r"worker 1 pushed values that are not finite; the push was dropped \(1 of 3\); "
     r"look at its rows, or lower the learning rate"
 )
 

@@ -179,7 +179,7 @@ def test_numbers_that_are_not_finite_never_reach_the_model(field, name):
     refusals = [w for w in played.tape.warnings() if "not finite" in w]
     if name == "iterative_reduce":
         assert len(refusals) == 3
-    assert "worker 2 pushed numbers that are not finite" in refusals[0]
+    assert "worker 2 pushed values that are not finite" in refusals[0]
     if len(refusals) == 3:
         assert "its rows are left out from now on" in refusals[2]
     played.tape.assert_exact()
@@ -189,7 +189,7 @@ def test_numbers_that_are_not_finite_never_reach_the_model(field, name):
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 def test_when_nobodys_numbers_are_finite_the_run_fails(field):
     played = field.play(field.small["averaging"], parts=field.parts(4, bad={0, 1, 2, 3}))
-    with pytest.raises(RunFailedError, match="every worker's numbers are not finite"):
+    with pytest.raises(RunFailedError, match="every worker's values are not finite"):
         played.run()
 
 

@@ -47,7 +47,7 @@ def test_a_worker_leaves_after_its_next_push_and_says_so_once():
     assert look(0.2) == [task]
     assert look(2.0) == [task], "it is told to go once"
     assert [e.text for e in events] == [
-        "executor 7 is decommissioned; got worker 1 leaves it after its next push"
+        "executor 7 is decommissioned; worker 1 leaves it after its next push"
     ]
 
 

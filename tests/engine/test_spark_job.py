@@ -353,6 +353,6 @@ def test_a_job_whose_copies_starve_a_worker_is_ended_after_two_minutes_and_begun
     starving.look(job)
     assert script == ["cancel"]
     assert [event.text for event in events] == [
-        "workers [1] have no task, as copies of others' tasks hold the slots; got 120 s; "
-        "the job is ended"
+        "workers [1] have no task, as copies of others' tasks hold the slots; "
+        "after 120 s the job is ended, and submitted again"
     ]

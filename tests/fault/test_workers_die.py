@@ -103,7 +103,7 @@ def test_a_process_whose_gradient_is_no_number_heals(tiny, tmp_path):
     faults = Faults().nan(slot=1, step=107)
     watch = Watch(tiny, tmp_path, epochs=300.0).trained(LocalEngine, faults, dropped=20 * 8)
     told, unused = watch.warnings
-    assert told.startswith("worker 1 pushed numbers that are not finite")
+    assert told.startswith("worker 1 pushed values that are not finite")
     assert "examples of worker 1 were not used" in unused
     assert len(watch.pids(1)) == 1
 
@@ -202,7 +202,7 @@ def test_every_fault_that_has_a_name_happens_to_a_worker_of_spark(spark, tiny, t
         "no sign of life from it for 5 s",
         "its process ended",
     ]
-    told = "worker 1 pushed numbers that are not finite; got dropped (1 of 3); "
+    told = "worker 1 pushed values that are not finite; the push was dropped (1 of 3); "
     told += "look at its rows, or lower the learning rate"
     assert [text for text in watch.warnings if not text.startswith("Spark gives a task")] == [told]
     assert watch.book.counts["fenced"] >= 1, "what it said when it woke"

@@ -139,7 +139,7 @@ def test_a_usual_trigger_leaves_room_for_ten_rounds(recipe, steps, every):
 def test_rounds_of_less_than_half_their_usual_length_are_told():
     _, warnings = diloco().settled(Setting(workers=4, steps=600))
     assert warnings[0] == (
-        "diloco: 600 steps leave no room for 10 rounds of 500 steps; got rounds of 60 steps; "
+        "diloco: 600 steps leave no room for 10 rounds of 500 steps; a round has 60 steps; "
         "train longer, or set every=500 steps to keep it"
     )
     assert averaging().settled(Setting(workers=4, steps=400))[1] == []

@@ -265,13 +265,14 @@ class Coordinator:
         seat.strikes += 1
         seat.loses(frame.position, self.owner.numbers)
         seat.is_quarantined = seat.strikes >= STRIKES
-        wrong = f"worker {seat.slot} pushed numbers that are not finite"
-        done = "its rows are left out from now on" if seat.is_quarantined else "dropped"
+        wrong = f"worker {seat.slot} pushed values that are not finite"
+        then = f"the push was dropped ({seat.strikes} of {STRIKES})"
+        then += "; its rows are left out from now on" if seat.is_quarantined else ""
         do = "look at its rows, or lower the learning rate"
-        self._phases.warn(wrong, got=f"{done} ({seat.strikes} of {STRIKES})", do=do)
+        self._phases.warn(wrong, then=then, do=do)
         self.callbacks.enter("refuse", frame, {})
         if all(s.is_quarantined or s.rows == 0 for s in self.leases.seats.values()):
-            return self.stop(f"every worker's numbers are not finite; {do}")
+            return self.stop(f"every worker's values are not finite; {do}")
         seat.answered = seat.answers[frame.sequence] = self._to(frame, "refused")
         if not self.owner.policy.waits:  # what it has under way behind this is no better
             self.leases.vacate(seat)
@@ -293,8 +294,9 @@ class Coordinator:
     def _warn_of_other_bits(self, seat: SeatState, message: Message) -> None:
         where = f" on {seat.host}" if seat.host else ""
         self._phases.warn(
-            f"worker {seat.slot}{where} held other bits than were agreed, {message.fingerprint}",
-            got=f"its work since version {message.version} is dropped, and it heals",
+            f"worker {seat.slot}{where} held other bits than were agreed",
+            got=message.fingerprint,
+            then=f"its work since version {message.version} is dropped; it gets the agreed ones",
             do="test the memory of its host if this comes again",
         )
 
@@ -338,7 +340,7 @@ class Coordinator:
             return []
         for seat in is_open:
             wrong = f"worker {seat.slot} did not come back"
-            self._phases.warn(wrong, got="the rest of its share is lost")
+            self._phases.warn(wrong, then="the rest of its share is not trained on")
         if any(s.rests for s in seats) and not self._phases.is_spent:
             return self._phases.rest()
         return self._finish(now)

@@ -90,9 +90,9 @@ class Phases:
         seat = Seat(self.callbacks.run, self.callbacks.term, self.owner.phase, slot, lease)
         return seat.frame(kind, **fields)
 
-    def warn(self, wrong: str, *, got: object = None, do: str = "") -> None:
-        """Tells the user."""
-        self.callbacks.emit(Warned(text=message(wrong, got=got, do=do)))
+    def warn(self, wrong: str, *, got: object = None, then: str = "", do: str = "") -> None:
+        """Warns the user; the arguments are those of `message`."""
+        self.callbacks.emit(Warned(text=message(wrong, got=got, then=then, do=do)))
 
     # -- phases ----------------------------------------------------------------------------------
 
@@ -402,7 +402,7 @@ class Phases:
             self.callbacks.best(self.early_stopping.best)
         if self.early_stopping.is_stopped:
             wrong = f"{self.phase.name}: no better point in {self.program.patience} measurements"
-            self.warn(wrong, got="the phase ends, at its best point")
+            self.warn(wrong, then="the phase ends, at its best point")
 
     def remember(self, held: Mapping[str, Vector], version: int) -> None:
         """Keeps the parameters of a worker that is done, should all others be lost."""
@@ -433,7 +433,7 @@ class Phases:
         self.callbacks.enter("back", self.frame("stop", 0, 0, version=cut.version), {})
         self.warn(
             "all workers were lost, and with them what they had agreed on",
-            got=f"went back from version {lost} to {cut.version} of phase {cut.phase}",
+            then=f"the run went back from version {lost} to {cut.version} of phase {cut.phase}",
             do="checkpoint more often to lose less",
         )
 

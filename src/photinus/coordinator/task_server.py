@@ -255,10 +255,12 @@ class UnitOwner:
         self.refused.append(seat.slot)
         self.callbacks.enter("refuse", frame, {})
         unit = f"{self._units.unit} {seat.slot}"
-        wrong = f"{self._units.work} returned numbers that are not finite on {unit}"
+        wrong = f"{self._units.work} returned values that are not finite on {unit}"
         if self._units.together:
             return self.stop(wrong)
-        self.callbacks.emit(Warned(text=message(wrong, got="dropped", do="look at its rows")))
+        self.callbacks.emit(
+            Warned(text=message(wrong, then="they were dropped", do="look at its rows"))
+        )
         return [self._answer(seat, frame, is_done=True)]
 
     def _closed(self) -> list[Frame]:

@@ -29,19 +29,23 @@ __all__ = [
 ]
 
 
-def message(wrong: str, *, got: object = None, do: str = "") -> str:
-    """Returns the one form of every message: what is wrong; what was got; what to do.
+def message(wrong: str, *, got: object = None, then: str = "", do: str = "") -> str:
+    """Returns the one form of every message.
+
+    Args:
+        wrong: what is wrong.
+        got: what was given.
+        then: what photinus did about it.
+        do: what the reader can do about it.
 
     Example:
         >>> message("workers must be at least 1", got=0, do="name how many tasks shall train")
         'workers must be at least 1; got 0; name how many tasks shall train'
+        >>> message("worker 2 ended", got="exit code 1", then="its slot is started again")
+        'worker 2 ended; got exit code 1; its slot is started again'
     """
-    parts = [wrong]
-    if got is not None:
-        parts.append(f"got {got}")
-    if do:
-        parts.append(do)
-    return "; ".join(parts)
+    given = "" if got is None else f"got {got}"
+    return "; ".join(part for part in (wrong, given, then, do) if part)
 
 
 class PhotinusError(Exception):

@@ -343,9 +343,9 @@ class Job:
         alone = [a.recipe for a in self._agreements if getattr(a, "gradients_until", 0) == AUTO]
         if not self._is_folder or not alone or self.workers == 1:
             return []
-        wrong = f"a folder is too slow for a start by gradients, and {alone[0]} goes without"
-        got = "in a short run the error is higher than one process's"
-        return [message(wrong, got=got, do="use sockets, or train longer")]
+        wrong = "a folder is too slow for a start by gradients"
+        then = f"{alone[0]} has none, and in a short run the error is higher than one process's"
+        return [message(wrong, then=then, do="use sockets, or train longer")]
 
 
 def _model(values: Mapping[str, Any]) -> Any:  # noqa: ANN401 - one of MODELS

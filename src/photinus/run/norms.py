@@ -36,13 +36,14 @@ def with_rows_to_normalize(draft: Draft) -> tuple[Draft, str]:
     if not names:
         return draft, ""
     usual, larger = model.batch_size, replace(model, batch_size=least)
-    chosen = f"batch_size is {least} now"
+    then = f"batch_size is {least} now"
     if model.lr is None and "lr" not in model.settings and model.lr_scale == "none":
         larger = replace(larger, lr=follow_batch(model.rate(), "linear", least, usual))
-        chosen += f", and the learning rate {least / usual:g} times the usual one"
+        then += f", and the learning rate {least / usual:g} times the usual one"
     text = message(
         f"{min(names)} needs {LEAST_ROWS} rows of a step on each worker",
-        got=f"batch_size {usual} for {job.workers} workers; {chosen}",
+        got=f"batch_size {usual} for {job.workers} workers",
+        then=then,
         do="use fewer workers, or GroupNorm, to keep your batch_size",
     )
     return Draft(replace(job, model=larger), made), text

@@ -84,7 +84,7 @@ def shortened(every: Trigger, setting: Setting, least: int = 1) -> tuple[Trigger
         return shorter, ""
     wrong = f"{setting.steps} steps leave no room for {_FEW_ROUNDS} rounds of {every}"
     do = f"train longer, or set every={every.steps} steps to keep it"
-    return shorter, message(wrong, got=f"rounds of {shorter}", do=do)
+    return shorter, message(wrong, then=f"a round has {shorter}", do=do)
 
 
 def limit(every: Trigger, setting: Setting, *, is_immediate: bool) -> float:

@@ -177,7 +177,7 @@ class _Family:
         if self._births >= most or self._early[slot] >= 3:
             do = _OUT_OF_MEMORY if code == -signal.SIGKILL else "look at what it printed"
             raise RunFailedError(f"worker {slot} ended too often", got=_ended(code), do=do)
-        text = message(f"worker {slot} ended", got=_ended(code), do="its slot is started again")
+        text = message(f"worker {slot} ended", got=_ended(code), then="its slot is started again")
         self._assignment.emit(Warned(text=text))
         self._children[slot] = self._born(slot)
 

@@ -132,5 +132,5 @@ class Moves:
             self._moving[task] = now + _PATIENCE_SECONDS
             self.seats.retire(task.slot, str(task.task))
             wrong = f"executor {task.executor} is decommissioned"
-            got = f"worker {task.slot} leaves it after its next push"
-            self.emit(Warned(text=message(wrong, got=got)))
+            then = f"worker {task.slot} leaves it after its next push"
+            self.emit(Warned(text=message(wrong, then=then)))

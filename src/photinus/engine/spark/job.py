@@ -434,7 +434,7 @@ def _again(job: SparkJob, tries: int, emit: Callable[[Event], None]) -> SparkJob
         raise RunFailedError(wrong, got=reason, do=do)
     if tries > _AGAIN:
         raise RunFailedError("Spark gave the job up", got=reason, do=job.cure(job.error))
-    what = message("Spark gave the job up", got=f"{reason}; it is submitted again")
+    what = message("Spark gave the job up", got=reason, then="it is submitted again")
     emit(Warned(text=what))
     return job.again()
 

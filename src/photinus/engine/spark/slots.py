@@ -61,7 +61,7 @@ def held_slots(
             if not has_told:
                 wrong = f"{workers} workers need {workers} slots at the same time"
                 got = f"{most} slots, of which other runs of this application hold {others}"
-                emit(Warned(text=message(wrong, got=f"{got}; this run waits for them")))
+                emit(Warned(text=message(wrong, got=got, then="this run waits for them")))
                 has_told = True
             _NEWS.wait(_LOOK_SECONDS)
         _HELD[application] += workers
@@ -173,6 +173,6 @@ class Starving:
             return
         self._since = None
         wrong = f"workers {sorted(slots)} have no task, as copies of others' tasks hold the slots"
-        got = f"{_STARVED_SECONDS:g} s; the job is ended"
-        self._emit(Warned(text=message(wrong, got=got)))
+        then = f"after {_STARVED_SECONDS:g} s the job is ended, and submitted again"
+        self._emit(Warned(text=message(wrong, then=then)))
         job.cancel()

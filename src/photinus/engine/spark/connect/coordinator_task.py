@@ -162,8 +162,8 @@ class _Task:
             best=vault.save_best,
         )
         if term > sent.term:
-            got = f"back as term {term}, from {vault.found or 'the beginning'}"
-            words.emit(Warned(text=message("the coordinator was lost", got=got)))
+            then = f"it is back as term {term}, from {vault.found or 'the beginning'}"
+            words.emit(Warned(text=message("the coordinator was lost", then=then)))
         threads = threads_held(assignment.program.threads)
         with threads, DriverSession(assignment, local_host(self.hosted.towards), key) as session:
             if not run_directory.announce(term, session.address):
