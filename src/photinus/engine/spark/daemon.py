@@ -10,6 +10,9 @@ import gc
 
 import torch._dynamo  # noqa: F401 - which the first optimizer of a process loads
 
+import photinus.data.spool
+import photinus.engine.worker_bootstrap  # noqa: F401 - so that every fork has both
+
 __all__: list[str] = []
 
 if __name__ == "__main__":
