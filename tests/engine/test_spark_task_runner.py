@@ -117,7 +117,7 @@ def test_a_failure_that_comes_again_is_told_with_its_place_and_the_user_s_own_tr
     assert max(tries.count(unit) for unit in tries) == 2
     files = [line for line in trace if line.startswith("  File ")]
     assert len(files) == 1, "photinus' own lines are left out"
-    assert "test_spark_units.py" in files[0]
+    assert "test_spark_task_runner.py" in files[0]
     assert trace[-1] == "ZeroDivisionError: division by zero"
 
 
