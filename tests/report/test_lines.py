@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import errno
+import os
 import stat
 
 import pytest
 
 from photinus.core.errors import DataError
+from photinus.report import lines as module
 from photinus.report.lines import Lines, read_lines
 
 
@@ -16,6 +19,56 @@ def test_a_line_cut_by_a_crash_is_dropped_when_the_file_is_opened_again(tmp_path
         lines.write({"c": 2})
         lines.close()
         assert path.read_bytes() == whole + b'{"c":2}\n'
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    """A disk with room for so many bytes more; None for a disk that is never full."""
+    disk = type("Disk", (), {"room": None})()
+    write = os.write
+
+    def written(descriptor, data):
+        if disk.room == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        count = write(descriptor, data[: disk.room])
+        disk.room = None if disk.room is None else disk.room - count
+        return count
+
+    monkeypatch.setattr(os, "write", written)
+    return disk
+
+
+@pytest.mark.parametrize("room", [0, 3, 8, 11])
+def test_lines_that_find_no_room_are_written_once_there_is_some(tmp_path, disk, room):
+    lines = Lines(tmp_path / "lines")
+    lines.write({"a": 0})
+    disk.room = room
+    for number in range(1, 4):
+        lines.write({"a": number})
+    assert lines.lost == 3 - room // 8
+    disk.room = None
+    lines.write({"a": 4})
+    assert lines.lost == 0
+    lines.close()
+    assert list(read_lines(tmp_path / "lines")) == [{"a": number} for number in range(5)]
+
+
+def test_lines_that_find_no_room_until_the_end_are_counted_as_lost(tmp_path, disk, monkeypatch):
+    monkeypatch.setattr(module, "_MOST_WAITING_BYTES", 16)
+    lines = Lines(tmp_path / "lines")
+    lines.write({"a": 0})
+    disk.room = 3
+    for number in range(1, 9):
+        lines.write({"a": number})
+    lines.close()
+    lines.write({"a": 9})
+    assert lines.lost == 9
+    disk.room = None
+    assert lines.lost == 9, "the file is closed"
+    again = Lines(tmp_path / "lines")
+    again.write({"a": 10})
+    again.close()
+    assert list(read_lines(tmp_path / "lines")) == [{"a": 0}, {"a": 10}]
 
 
 def test_only_the_owner_may_read_it(tmp_path):

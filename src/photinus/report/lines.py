@@ -14,6 +14,8 @@ from photinus.core.errors import DataError, UsageError
 
 __all__ = ["Lines", "read_lines"]
 
+_MOST_WAITING_BYTES = 16 << 20
+
 
 def _plain(value: object) -> object:
     """Returns numpy's numbers and arrays, and what JSON does not know, as plain values."""
@@ -26,7 +28,8 @@ def _plain(value: object) -> object:
 class Lines:
     """Appends JSON lines from any thread, each flushed at once.
 
-    A full disk does not end the training: lines that cannot be written are counted.
+    A full disk does not end the training: lines wait until there is room again. Those that find
+    none before the end, or are more than memory should hold, are lost, and counted.
 
     Raises:
         UsageError: the file cannot be opened.
@@ -34,10 +37,8 @@ class Lines:
 
     def __init__(self, path: Path | str) -> None:
         self._lock = threading.Lock()
-        self._is_torn = False
+        self._waiting, self._dropped = bytearray(), 0
         self._is_closed = False
-        self.lost = 0
-        """Lines that could not be written."""
         try:
             self._descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600)
             with open(self._descriptor, "rb", closefd=False) as file:
@@ -49,21 +50,30 @@ class Lines:
         """Appends one line; after `close` it is counted as lost."""
         line = json.dumps(values, default=_plain, separators=(",", ":")).encode() + b"\n"
         with self._lock:
-            if self._is_closed:
-                self.lost += 1
-                return
-            data = b"\n" + line if self._is_torn else line
-            try:
-                self._is_torn = os.write(self._descriptor, data) != len(data)
-            except OSError:
-                self.lost += 1
+            if self._is_closed or len(self._waiting) > _MOST_WAITING_BYTES:
+                self._dropped += 1
             else:
-                self.lost += self._is_torn
+                self._waiting += line
+            self._flush()
+
+    def _flush(self) -> None:
+        """Writes what waits; of a line that fits in part the rest comes with the next ones."""
+        if self._waiting and not self._is_closed:
+            with contextlib.suppress(OSError):
+                del self._waiting[: os.write(self._descriptor, self._waiting)]
+
+    @property
+    def lost(self) -> int:
+        """Lines that could not be written so far."""
+        with self._lock:
+            self._flush()
+            return self._dropped + self._waiting.count(b"\n")
 
     def close(self) -> None:
         """Closes the file; closing twice is harmless."""
         with self._lock:
             if not self._is_closed:
+                self._flush()
                 self._is_closed = True
                 os.close(self._descriptor)
 
