@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 from photinus.core.clock import Steps
 from photinus.models.logistic import LogisticStage
 from photinus.strategies.own import Own
-from photinus.strategies.recipes import RECIPES, all_reduce, averaging, diloco, downpour, post_local
+from photinus.strategies.recipes import (
+    RECIPES,
+    all_reduce,
+    averaging,
+    diloco,
+    downpour,
+    elastic,
+    post_local,
+)
 from photinus.training.plan import FASTEST, REST, START, WHOLE, Phase, TrainingPlan, split
 
 
@@ -24,6 +32,15 @@ def test_who_trains_alone_between_rounds_starts_by_gradients(name):
     parts = [phase.part for phase in split(stage(), RECIPES[name].build(), 4)]
     by_gradients = ("all_reduce", "full_gradient", "iterative_reduce")
     assert parts == ([WHOLE] if name in by_gradients else [START, REST])
+
+
+@pytest.mark.parametrize("asked", [{}, {"alpha": 0.5}, {"gradients_until": 0.0}])
+def test_a_single_worker_is_on_a_spring_only_where_it_was_asked_for(asked):
+    """Its centre would trail behind it; without one it trains plainly."""
+    [phase] = split(stage(), elastic(**asked), 1)
+    assert phase.part == WHOLE
+    assert (phase.agreement.payload == "elastic") == bool(asked)
+    assert asked or phase.agreement.policy() == all_reduce().policy()
 
 
 def test_the_parts_are_of_one_stage_and_the_start_is_named_for_what_it_does():

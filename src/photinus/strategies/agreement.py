@@ -285,6 +285,12 @@ class Agreement:
             grace_seconds=self.grace_seconds,
         )
 
+    @property
+    def is_spring_by_default(self) -> bool:
+        """True of `elastic` as it is: to a single worker its centre is only a drag."""
+        is_usual = {"alpha", "gradients_until"} <= self.usual
+        return self.payload == "elastic" and is_usual and bool(self.gradients_until)
+
     def settled(self, setting: Setting) -> tuple[Agreement, list[str]]:
         """Returns the same for a phase whose length is known, and warnings.
 

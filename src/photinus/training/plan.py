@@ -114,6 +114,8 @@ def split(stage: Stage, agreement: Agrees, workers: int) -> tuple[Phase, ...]:
     inside = getattr(getattr(stage, "settings", None), "optimizer", "sgd")
     optimizer = str(getattr(stage, "optimizer", "") or inside).lower()
     whole = Phase(stage=stage, agreement=agreement, optimizer=optimizer)
+    if workers == 1 and isinstance(agreement, Agreement) and agreement.is_spring_by_default:
+        return (replace(whole, agreement=agreement.start(workers)),)
     if workers == 1 or not isinstance(agreement, Agreement) or not agreement.gradients_until:
         return (whole,)
     until = agreement.gradients_until
