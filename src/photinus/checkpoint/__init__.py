@@ -1,1 +1,1 @@
-"""Floor 1: whole checkpoints or none."""
+"""Checkpoints and the run folder."""

@@ -1,4 +1,4 @@
-"""Saving beside the training: it waits for one copy in memory, never for the disk."""
+"""Writes checkpoints in a background thread; training waits only for one copy in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user takes away, and what a run may start from: safetensors and a little JSON."""
+"""Exports a trained model, and reads one to start from: safetensors and JSON."""
 
 from __future__ import annotations
 

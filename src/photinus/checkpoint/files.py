@@ -1,4 +1,4 @@
-"""Folders that are whole or not there: written aside, synced, sealed, renamed.
+"""Atomic folders: written aside, synced, sealed with checksums, then renamed.
 
 A sealed folder is some safetensors files and one JSON file written last, the seal, which
 names every file with its size and sha256 and carries a sha256 of itself. The rename is the

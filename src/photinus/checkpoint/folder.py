@@ -1,4 +1,4 @@
-"""The run folder: where a run keeps what outlives its processes, and the file that makes a term."""
+"""The run folder: its files, and the file that claims a coordinator's term."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run folder's copy at an address: what outlives the machine that trains."""
+"""Copies a run folder to an address, so that another machine can resume the run."""
 
 from __future__ import annotations
 

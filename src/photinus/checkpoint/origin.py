@@ -1,4 +1,4 @@
-"""Whose run made a folder: signatures by a key that only this user can read.
+"""Signs folders with a key of this user, and checks who made a folder.
 
 A folder may name code, and code that is named is imported and called. So a run signs what it
 saves with a key of its user, which lies beside no run and travels nowhere: nobody else can make a

@@ -1,4 +1,4 @@
-"""The checkpoints of one run: the newest whole one is found, whatever else is damaged."""
+"""The checkpoints of one run: finds the newest whole one, even where others are damaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that compares ways of agreeing: `compare`."""
+"""The command `compare`: the same job under several strategies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What spark-submit starts on a node: trains the job there, or goes on with it.
+"""The program that spark-submit starts on a node: trains or resumes the job there.
 
 YARN starts a driver that is lost again from this first line. The run folder, at an address that
 is the same for every attempt, says whether there is something to go on with.

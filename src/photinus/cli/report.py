@@ -1,4 +1,4 @@
-"""The commands that look at what was trained: `evaluate`, `report`, `audit`."""
+"""The commands `evaluate`, `report` and `audit`."""
 
 from __future__ import annotations
 

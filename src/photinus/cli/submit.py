@@ -1,4 +1,4 @@
-"""The command `submit`: a job on a cluster whose nodes have nothing but Python and Java."""
+"""The command `submit`: runs a job on a cluster whose nodes have only Python and Java."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plain values as TOML: the standard library only reads it."""
+"""Writes plain values as TOML; the standard library only reads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run on the screen: its live view, and what to do when it was stopped."""
+"""Shows a run on the screen, and says how to resume it after it was stopped."""
 
 from __future__ import annotations
 

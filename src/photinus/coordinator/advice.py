@@ -1,4 +1,4 @@
-"""Whether a codec pays, and whether workers agree too often for their links."""
+"""Advice: whether a codec pays, and whether workers agree too often for their links."""
 
 from __future__ import annotations
 

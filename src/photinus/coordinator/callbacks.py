@@ -1,4 +1,4 @@
-"""Where a coordinator's words go, and how patient it is."""
+"""Callbacks and timeouts of the coordinator."""
 
 from __future__ import annotations
 

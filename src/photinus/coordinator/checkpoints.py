@@ -1,4 +1,4 @@
-"""Cuts as checkpoints, and back; and where a term of a run keeps them."""
+"""Converts cuts to checkpoints and back, and keeps those of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The coordinator: what comes in and goes out; it holds no parameters of its own.
+"""The coordinator: handles every frame from workers and answers it.
 
 A state machine without input or output: a frame (or the time) in, frames out. The same object
 serves processes, Spark tasks and the simulator; `coordinator.server` gives it a lock, a clock and a

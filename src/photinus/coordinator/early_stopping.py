@@ -1,4 +1,4 @@
-"""Validation: the agreed point on rows that were set aside, what is best, and when to stop."""
+"""Early stopping: measures on validation rows, keeps the best point, decides when to stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seats, leases and sequence numbers: a push counts under the seat's present lease, and once.
+"""Leases and sequence numbers: a push counts once, and only under the seat's present lease.
 
 A lower number is a copy (answered again, not applied), a higher one a gap, an older lease is
 fenced. Apply, count, cursor and version move together, in `Coordinator`.

@@ -1,4 +1,4 @@
-"""Who sits where: hello, grants, standbys, and healing those who come back."""
+"""Membership: admits workers, grants leases, keeps standbys, brings joiners up to date."""
 
 from __future__ import annotations
 

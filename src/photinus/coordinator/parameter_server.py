@@ -1,4 +1,4 @@
-"""The owner of one phase's parameters: takes pushes in, and knows how far the phase is.
+"""Holds the agreed parameters of one phase, applies pushes, and tracks progress.
 
 What the policy decides, and when a round waits no longer; apply, count, cursor and version move
 together here.

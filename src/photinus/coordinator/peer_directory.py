@@ -1,4 +1,4 @@
-"""Who is there, told to all who publish to each other, and when they are called to a meeting."""
+"""Tells workers that talk to each other who is there, and calls them to meetings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a run is: its seats, the present phase and its owner, the budget, the cuts."""
+"""Phases of a run: seats, the present phase and its owner, the budget, the cuts."""
 
 from __future__ import annotations
 

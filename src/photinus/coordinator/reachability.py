@@ -1,4 +1,4 @@
-"""Who cannot reach whom in a meeting: what its members miss, and who is left out for it."""
+"""Finds which members of a meeting cannot reach each other, and leaves one out."""
 
 from __future__ import annotations
 

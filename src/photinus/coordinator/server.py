@@ -1,4 +1,4 @@
-"""The coordinator at work: a lock, a clock, a listener, and one line to each slot."""
+"""Runs the coordinator behind a listener: a lock, a clock, one connection per slot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work in units, for doors whose arithmetic is the user's own: what is due, and what was counted.
+"""Serves units of work for DeepDist and `iterate`: assigns them and counts each result once.
 
 A *unit* is a partition or a worker's seat. Whoever works on one says hello, is granted the present
 state, and pushes what it made of it. Where units are independent a push is applied at once; where

@@ -1,4 +1,4 @@
-"""What each worker does, as its pushes and its connection tell: a report about once a second."""
+"""Reports each worker's speed, waiting and bytes about once a second."""
 
 from __future__ import annotations
 

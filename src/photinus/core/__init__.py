@@ -1,1 +1,1 @@
-"""Floor 0: flat parameters, clock, events, settings, errors, seeds."""
+"""Parameters, clock, events, settings, errors and seeds."""

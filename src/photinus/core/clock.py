@@ -1,4 +1,4 @@
-"""A worker's clock, and the triggers that say when it is time to agree."""
+"""A worker's clock, and the triggers that decide when to agree."""
 
 from __future__ import annotations
 

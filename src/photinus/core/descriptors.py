@@ -1,4 +1,4 @@
-"""How many files and connections a process may have open."""
+"""The limit of open files and connections of a process."""
 
 from __future__ import annotations
 

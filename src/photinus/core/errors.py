@@ -1,4 +1,4 @@
-"""Every error that photinus raises, and the one form of their messages.
+"""All exceptions of photinus, and the form of their messages.
 
 PhotinusError
 ├── UsageError             an argument, a setting or a name is wrong

@@ -1,4 +1,4 @@
-"""Names of the user's own code, "package.module:function", turned into objects."""
+"""Imports a user's code by name: "package.module:function"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parameters as one flat, contiguous buffer with a layout; an exchange copies nothing.
+"""The parameters as one flat, contiguous buffer with a layout; exchanges copy nothing.
 
 Sections: *trained* goes through the strategy; *floats* (BatchNorm's running statistics) travel
 beside it as float32 and are merged by their weighted mean, never through an outer optimizer;

@@ -1,4 +1,4 @@
-"""One seed gives every worker, phase, epoch and purpose its own: there is nothing to save."""
+"""Derives a seed for each worker, phase, epoch and purpose from the job's seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings are frozen dataclasses; their limits are data, and one function words every refusal.
+"""Settings as frozen dataclasses: limits as data, and one function that words every refusal.
 
 A settings class lists its limits in `LIMITS` and calls `validate(self)` in `__post_init__`.
 `to_dict` and `from_dict` carry it through TOML and JSON and back.

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: both interrupt what runs in the main thread, as KeyboardInterrupt."""
+"""Ctrl-C and SIGTERM: both raise KeyboardInterrupt in the main thread."""
 
 from __future__ import annotations
 

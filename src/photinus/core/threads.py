@@ -1,4 +1,4 @@
-"""How many threads every BLAS, OpenMP and torch compute with: part of "same job, same bits".
+"""Sets the threads of BLAS, OpenMP and torch, so that the same job gives the same bits.
 
 A product that two threads share is summed up in another order than by one. So every process that
 computes for a run holds all of them to the run's own number, whatever the machine has.

@@ -1,1 +1,1 @@
-"""Floor 1: rows on their way to the model."""
+"""Rows on their way to the model."""

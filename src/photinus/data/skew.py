@@ -1,4 +1,4 @@
-"""Whether the workers' rows are alike: how the labels of each are spread, against those of all."""
+"""Compares each worker's labels with those of all workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A DataFrame's columns as the workers want them: few types, known widths, so many partitions."""
+"""Selects and partitions a DataFrame's columns for the workers."""
 
 from __future__ import annotations
 

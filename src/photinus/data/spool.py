@@ -1,4 +1,4 @@
-"""Where a slot's rows lie: in memory, in files without a name, or nowhere (they stream).
+"""Stores a slot's rows in memory or in unnamed files; rows that fit neither stream.
 
 In memory they lie in pages mapped for them alone: arrays grow in place while rows arrive, so that
 no second copy of all rows ever stands beside the first, and what is freed goes back to the system.

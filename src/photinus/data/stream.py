@@ -1,4 +1,4 @@
-"""Feeds a slot from rows that neither memory nor disk can hold: one pass, in order of arrival."""
+"""Feeds a slot from rows that fit neither memory nor disk: one pass, in order of arrival."""
 
 from __future__ import annotations
 

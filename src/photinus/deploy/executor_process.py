@@ -1,4 +1,4 @@
-"""The executor that a worker of Spark's lives in: a Java process above its own."""
+"""Finds and ends the executor process that a Spark worker runs in."""
 
 from __future__ import annotations
 

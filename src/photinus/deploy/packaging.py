@@ -1,4 +1,4 @@
-"""What travels with a job to nodes that have a Python interpreter and Java, and nothing else.
+"""Packs the environment and photinus for nodes that have only Python and Java.
 
 Three archives, each named by a digest of what is in it, so that one that lies on the cluster
 already is not made or sent again: the environment (torch and all that photinus needs), Spark's

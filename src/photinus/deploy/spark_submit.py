@@ -1,4 +1,4 @@
-"""How an application of Spark is started on a cluster: masters, settings, spark-submit's line."""
+"""Builds the spark-submit command: masters, settings, files."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Floor 3: where processes live: simulated, local, on Spark."""
+"""Where workers run: local processes, Spark tasks, or the simulator."""

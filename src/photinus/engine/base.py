@@ -1,4 +1,4 @@
-"""What an engine is: it gives a program's workers a place to live, and returns what they agreed."""
+"""The interface of an engine: runs a plan's workers and returns what they agreed on."""
 
 from __future__ import annotations
 

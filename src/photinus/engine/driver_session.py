@@ -1,4 +1,4 @@
-"""The driver's side of a run with real processes: keys, listener, coordinator, and the end."""
+"""The driver's side of a run with real processes: keys, listener, coordinator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker's log lines, kept until they can be sent."""
+"""Keeps a worker's log lines until they can be sent."""
 
 from __future__ import annotations
 

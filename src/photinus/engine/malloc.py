@@ -1,4 +1,4 @@
-"""What becomes of freed memory: a step's is kept for the next, that of reading is given back."""
+"""Tells the C library which freed memory to keep and which to return to the system."""
 
 from __future__ import annotations
 

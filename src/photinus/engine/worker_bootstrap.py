@@ -1,4 +1,4 @@
-"""What a worker process does, wherever it lives: the same few lines in a child and in a task."""
+"""Starts a worker in any process: connects, joins, trains, reports errors."""
 
 from __future__ import annotations
 

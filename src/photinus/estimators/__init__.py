@@ -1,1 +1,1 @@
-"""Floor 5: the doors of Spark ML."""
+"""Estimators for Spark ML."""

@@ -1,4 +1,4 @@
-"""What all estimators share: the Params make a job, Spark's tasks run it, the result is a model."""
+"""What all estimators share: Params become a job, and the result becomes a model."""
 
 from __future__ import annotations
 

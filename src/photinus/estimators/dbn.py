@@ -1,4 +1,4 @@
-"""The deep belief network as a classifier of Spark ML."""
+"""A Spark ML classifier that trains a deep belief network."""
 
 from __future__ import annotations
 

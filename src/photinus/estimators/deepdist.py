@@ -1,4 +1,4 @@
-"""DeepDist's door: any Python object as a model, a gradient on workers, a descent in the driver."""
+"""DeepDist: trains any Python object from gradients of partitions."""
 
 from __future__ import annotations
 

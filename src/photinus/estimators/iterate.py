@@ -1,4 +1,4 @@
-"""Any iterative algorithm: compute on every worker's rows, combine, update, until it is done."""
+"""Runs any iterative algorithm: compute on rows, combine, update."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any torch module as a classifier of Spark ML."""
+"""A Spark ML classifier that trains any torch module."""
 
 from __future__ import annotations
 

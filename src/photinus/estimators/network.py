@@ -1,4 +1,4 @@
-"""A trained network as plain values and bytes: what is saved, sent to the tasks, and run there."""
+"""A trained network as plain values and bytes, for saving and for scoring tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of Params: from a Param's name to the job's setting that it is."""
+"""Tables of Params: each Param's name and the job setting that it stands for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Params of the estimators, made of their tables, and the plain job that they are."""
+"""Makes Params from their tables, and a job from Params."""
 
 from __future__ import annotations
 

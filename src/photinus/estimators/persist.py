@@ -1,4 +1,4 @@
-"""Saved models: Spark ML's metadata, and the weights as safetensors in rows of bytes; no pickle.
+"""Saves and loads models: Spark ML metadata, weights as safetensors, no pickle.
 
 Everything goes through Spark, so that a model lies wherever Spark can write.
 """

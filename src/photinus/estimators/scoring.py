@@ -1,4 +1,4 @@
-"""Scoring in Spark's Python workers: columns of features go in, columns of arrays come out."""
+"""Scores in Spark's Python workers: feature columns in, result columns out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any object as an outline, sent once, and the arrays and plain values that fill it, sent often."""
+"""Splits any object into an outline, sent once, and arrays and values, sent often."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fit tells of itself, from the run's journal."""
+"""The training summary of a model, from the run's journal."""
 
 from __future__ import annotations
 

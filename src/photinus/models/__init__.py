@@ -1,1 +1,1 @@
-"""Floor 1: what is trained."""
+"""Models: what is trained."""

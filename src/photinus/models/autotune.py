@@ -1,4 +1,4 @@
-"""Which precision and which memory format a module trains fastest in: measured, never assumed.
+"""Measures which precision and memory format train a module fastest.
 
 Seconds are the processor's, of this thread: on a busy machine those of a clock would decide by
 chance.

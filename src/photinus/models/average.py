@@ -1,4 +1,4 @@
-"""A moving average of the weights, which a model is measured and used with."""
+"""A moving average of the weights, used for measuring and scoring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every model is: parameters in one flat buffer, a gradient in the same layout.
+"""The interface of a model: flat parameters, and a gradient in the same layout.
 
 A `Model` learns from one batch; a `Stage` says what one phase trains and is small enough to send.
 `check_model` tells whether a model, one's own too, keeps the contract.

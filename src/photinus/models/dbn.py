@@ -1,4 +1,4 @@
-"""Deep belief networks as a list of stages: one RBM a layer, then fine-tuning by backpropagation.
+"""Deep belief networks as a list of stages: one RBM per layer, then fine-tuning.
 
 Reference: Hinton, Osindero and Teh, A fast learning algorithm for deep belief nets (2006);
 Hinton and Salakhutdinov, Reducing the dimensionality of data with neural networks (2006), the

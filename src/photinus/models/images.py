@@ -1,4 +1,4 @@
-"""Images as a network reads them: cut, mirrored, made lighter or flatter, whitened.
+"""Prepares images for a network: crops, mirrors, brightness, contrast, whitening.
 
 A function of this kind is named as `ModuleStage.reads`: it takes a batch as it is stored, and one
 random number for each example, or none where nothing shall be left to chance.

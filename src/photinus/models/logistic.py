@@ -1,4 +1,4 @@
-"""Softmax regression in plain numpy: the smallest model, on which claims are tried in milliseconds.
+"""Softmax regression in plain numpy: the smallest model, for fast tests.
 
 It runs in float32 or float64, without torch's threads and allocator, so that a simulation of a
 thousand workers takes seconds, and it is the oracle's side of many tests: the loss is convex.

@@ -1,4 +1,4 @@
-"""Supervised losses by name, and what an evaluation sums up."""
+"""Supervised losses by name, and the sums of an evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Local response normalisation across channels, forward and backward in one pass each.
+"""Local response normalization across channels, forward and backward in one pass each.
 
 torch's own makes five passes over the activations and keeps them all for the way back. Here the
 sum over neighbouring channels is a product with a banded matrix, which runs as fast as any other

@@ -1,4 +1,4 @@
-"""Matrix products by whichever library is faster here, and in bfloat16 where that is.
+"""Matrix products by the fastest library here, in bfloat16 where that is faster.
 
 torch sends float32 products to MKL, which on some processors runs at less than half of what oneDNN
 reaches on the same core. Which one is taken is decided by a short measurement, never by a name,

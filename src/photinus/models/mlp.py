@@ -1,4 +1,4 @@
-"""A network of dense layers with its own backward pass: products as fast as the processor has them.
+"""A network of dense layers with a hand-written backward pass.
 
 The weights lie as [inputs, outputs], so that a stack of RBMs is taken over as it is.
 Shapes: B examples; layer l maps n[l] to n[l+1] numbers.

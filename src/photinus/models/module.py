@@ -1,4 +1,4 @@
-"""Any torch module with a loss, its parameters moved into the flat buffer."""
+"""Any torch module with a loss; its parameters live in the flat buffer."""
 
 from __future__ import annotations
 

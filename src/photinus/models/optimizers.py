@@ -1,4 +1,4 @@
-"""Inner optimizers: how one worker turns a gradient into a step, in place on the flat buffer.
+"""Inner optimizers: one worker's step from a gradient, in place on the flat buffer.
 
 Learning rate and momentum are functions of the phase's agreed progress 0..1, so that all workers
 follow one schedule, whoever joins when.

@@ -1,4 +1,4 @@
-"""Cheap random bits: 16 a draw, from SFC64; twenty times cheaper than torch's Bernoulli."""
+"""Cheap random bits from SFC64, 16 per draw; twenty times faster than torch's Bernoulli."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers that follow the phase's progress: learning rates and momenta."""
+"""Schedules over a phase's progress: learning rates and momenta."""
 
 from __future__ import annotations
 

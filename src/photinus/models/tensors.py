@@ -1,4 +1,4 @@
-"""Arrays as tensors: without a copy wherever torch can share the memory."""
+"""Arrays as tensors, without a copy where torch can share the memory."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What workers and the coordinator say to each other, and who says it."""
+"""The messages between workers and coordinator, and the sessions that exchange them."""

@@ -1,4 +1,4 @@
-"""Between what strategies say (messages) and what travels (frames).
+"""Converts a strategy's messages to frames and back.
 
 Every array of a frame is named in its note, so that both sides read the same thing.
 """

@@ -1,4 +1,4 @@
-"""What a worker says to other workers, and what it hears from them: without input or output.
+"""A worker's side of the exchange with other workers, without input or output.
 
 A publication counts at most once for (origin, lease, number), and only from the agreed point that
 both stand on; what is lost on the way the next meeting makes up for.

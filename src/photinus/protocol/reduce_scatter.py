@@ -1,4 +1,4 @@
-"""One exact mean among fixed workers: reduce-scatter, merge, all-gather; the same bits on all.
+"""An exact mean among fixed workers: reduce-scatter, merge, all-gather; same bits on all.
 
 Without input or output: it says what to send to whom, and takes in what came.
 """

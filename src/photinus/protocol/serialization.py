@@ -1,4 +1,4 @@
-"""Arrays and plain values of any structure as one vector of bytes, and back: no code travels.
+"""Packs arrays and plain values of any structure into bytes, and back; no code travels.
 
 A parcel is the length of its table, the table (JSON), and the arrays' own bytes, each at a
 multiple of 64, so that what arrives is used where it lies.

@@ -1,4 +1,4 @@
-"""A worker: pumps its life over a link, and comes back when it was cut off."""
+"""The worker's client: runs its loop over a link, and reconnects when cut off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker says, and how it understands the answers: without input or output.
+"""A worker's side of the exchange with the coordinator, without input or output.
 
 The blocking worker and the simulator's nodes both speak through this.
 """

@@ -1,1 +1,1 @@
-"""Floor 1: the journal of a run, and what is made of it."""
+"""The journal of a run, and the reports made from it."""

@@ -1,4 +1,4 @@
-"""Curves and swim-lanes as SVG, drawn here: nothing is loaded when the page is opened."""
+"""Curves and swim-lanes as inline SVG; the page loads nothing."""
 
 from __future__ import annotations
 

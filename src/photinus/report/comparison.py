@@ -1,4 +1,4 @@
-"""Ways of agreeing side by side: one table, and one picture."""
+"""Compares strategies side by side: one table and one picture."""
 
 from __future__ import annotations
 

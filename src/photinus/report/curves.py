@@ -1,4 +1,4 @@
-"""The curves of a run, taken from its journal."""
+"""The curves of a run, from its journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How sure an error rate is."""
+"""The confidence interval of an error rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal: every event of a run in `events.jsonl`, from which all reports are made."""
+"""The journal: every event of a run in `events.jsonl`; all reports are made from it."""
 
 from __future__ import annotations
 

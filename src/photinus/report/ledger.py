@@ -1,4 +1,4 @@
-"""The ledger: who pushed what and what was applied; and the audit that proves exactly once."""
+"""The ledger of pushes, and the audit that proves each was applied exactly once."""
 
 from __future__ import annotations
 

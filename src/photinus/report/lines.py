@@ -1,4 +1,4 @@
-"""A file of JSON lines that only grows; a line cut by a crash is dropped at the next opening."""
+"""An append-only file of JSON lines; a line cut off by a crash is dropped on opening."""
 
 from __future__ import annotations
 

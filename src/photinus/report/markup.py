@@ -1,4 +1,4 @@
-"""HTML and SVG as nested calls: what is not markup already is escaped, without exception."""
+"""HTML and SVG as nested calls; everything that is not markup is escaped."""
 
 from __future__ import annotations
 

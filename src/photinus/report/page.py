@@ -1,4 +1,4 @@
-"""The report: one HTML file, made from the journal alone, that loads and runs nothing."""
+"""The report: one HTML file, made from the journal, that loads and runs nothing."""
 
 from __future__ import annotations
 

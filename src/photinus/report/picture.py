@@ -1,4 +1,4 @@
-"""Grey pictures of weights, as PNG in a data URI: the filters of a first layer."""
+"""Grayscale pictures of weights as PNG data URIs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page's style: light and dark, for the screen and for paper."""
+"""The style sheet of the report: light, dark, and print."""
 
 __all__ = ["STYLE"]
 

@@ -1,4 +1,4 @@
-"""The present state of a run, folded from its events: for the terminal and for the page alike."""
+"""The present state of a run, computed from its events."""
 
 from __future__ import annotations
 

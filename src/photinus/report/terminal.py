@@ -1,4 +1,4 @@
-"""The run in the terminal: a live view on a screen, plain lines in a file."""
+"""Shows a run in the terminal: a live view on a screen, plain lines in a file."""
 
 from __future__ import annotations
 

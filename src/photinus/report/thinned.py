@@ -1,4 +1,4 @@
-"""Rounds by the hundred in a second, joined before they are written: the sums stay whole."""
+"""Joins many round events of one second into one; the sums stay exact."""
 
 from __future__ import annotations
 

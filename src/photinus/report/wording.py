@@ -1,4 +1,4 @@
-"""The one line that each event is worth, in plain words."""
+"""One line of text for each event."""
 
 from __future__ import annotations
 

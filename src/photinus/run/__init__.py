@@ -1,1 +1,1 @@
-"""Floor 4: what a user asks for."""
+"""Jobs: train, resume, measure, compare."""

@@ -1,4 +1,4 @@
-"""The same job under several ways of agreeing, one after the other."""
+"""Runs the same job under several strategies, one after the other."""
 
 from __future__ import annotations
 

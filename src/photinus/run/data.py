@@ -1,4 +1,4 @@
-"""A job's rows, read from where its source says."""
+"""Reads a job's rows from its source."""
 
 from __future__ import annotations
 

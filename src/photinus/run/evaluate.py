@@ -1,4 +1,4 @@
-"""The trained model: saved for the user to take away, loaded again, and measured."""
+"""The trained model: saves, loads and measures it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job: what a user asks for, as plain settings that go through TOML and back."""
+"""A job: all settings of a training run, convertible to TOML and back."""
 
 from __future__ import annotations
 

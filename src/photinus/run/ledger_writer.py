@@ -1,4 +1,4 @@
-"""The ledger of a run as the coordinator's words fill it."""
+"""Writes the coordinator's operations to the ledger."""
 
 from __future__ import annotations
 

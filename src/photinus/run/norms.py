@@ -1,4 +1,4 @@
-"""Normalization over a batch: every worker must have rows enough to estimate a mean from."""
+"""BatchNorm: gives each worker enough rows per step to estimate mean and variance."""
 
 from __future__ import annotations
 

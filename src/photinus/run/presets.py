@@ -1,4 +1,4 @@
-"""The jobs that photinus knows by name."""
+"""Jobs that photinus knows by name."""
 
 from __future__ import annotations
 

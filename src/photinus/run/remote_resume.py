@@ -1,4 +1,4 @@
-"""Runs that are kept at an address, such as hdfs://host:port/runs/first."""
+"""Keeps runs at an address such as hdfs://host:port/runs/first, and resumes them from there."""
 
 from __future__ import annotations
 

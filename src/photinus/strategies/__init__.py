@@ -1,1 +1,1 @@
-"""Floor 1: how workers agree, as pure functions."""
+"""How workers agree, as pure functions."""

@@ -1,4 +1,4 @@
-"""What an agreement is made of: the parts of a way of agreeing, and the two halves they build."""
+"""The parts of a strategy, and the worker's and owner's halves that they build."""
 
 from __future__ import annotations
 

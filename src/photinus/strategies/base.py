@@ -1,4 +1,4 @@
-"""What a strategy is: the worker's half and the owner's half of how workers agree.
+"""The interface of a strategy: the worker's half and the owner's half.
 
 Both halves are pure: all that they remember is the state that they return, so a checkpoint is
 values, and the same functions run in the simulator, in processes and on Spark. `offer` and

@@ -1,4 +1,4 @@
-"""What a state is made of, as values that equal each other only bit for bit."""
+"""Compares states bit for bit."""
 
 from __future__ import annotations
 

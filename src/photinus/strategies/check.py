@@ -1,4 +1,4 @@
-"""`check_strategy`: whether a way of agreeing, one's own too, keeps the contract."""
+"""`check_strategy`: checks that a strategy keeps the contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a way of agreeing without an owner keeps its contract."""
+"""Checks that a strategy without an owner keeps the contract."""
 
 from __future__ import annotations
 

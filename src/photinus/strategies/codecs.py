@@ -1,4 +1,4 @@
-"""Codecs: how a vector travels. Up and down apart; what all hold is what all decoded.
+"""Codecs: how a vector is encoded for the network, up and down.
 
 int8 and int4 go by blocks of `BLOCK` numbers with one scale each, nearest-even:
 s = max|x| / L;  q = round(x / s);  x̂ = q·s;  L = 127 or 7, so |x − x̂| ≤ s / 2.

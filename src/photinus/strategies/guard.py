@@ -1,4 +1,4 @@
-"""What an agreement must know of a phase's length, and what follows: its start, rounds and gain."""
+"""Follows from a phase's length: start by gradients, rounds, and outer gain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agreement without waiting: each push is applied as it comes (Downpour), or pulls (EASGD)."""
+"""Strategies without waiting: each push is applied on arrival (Downpour), or pulls (EASGD)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the deltas of one round become one: uniform, by examples, or nova."""
+"""Merges the deltas of one round: uniform, by examples, or nova."""
 
 from __future__ import annotations
 

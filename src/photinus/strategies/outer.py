@@ -1,4 +1,4 @@
-"""Outer optimizers: what the owner does with the merged delta; the same function on every worker.
+"""Outer optimizers: apply the merged delta; the same function on every worker.
 
 A delta is anchor − parameters: it points uphill, like a gradient. The state is a tuple of
 vectors, so that it can be sent to a joiner and saved as it is.

@@ -1,4 +1,4 @@
-"""A way of agreeing of the user's own, by the name of what makes its two halves."""
+"""A user's own strategy, by the name of its factory."""
 
 from __future__ import annotations
 

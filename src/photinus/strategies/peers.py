@@ -1,4 +1,4 @@
-"""Agreement without an owner: workers publish to each other, and meet now and then.
+"""Strategies without an owner: workers publish to each other, and meet from time to time.
 
 Both ways keep the same account. A worker's own progress P since the last exact agreement is known
 exactly whatever was mixed in since, so that the next one, anchor − mean P, makes up for every

@@ -1,4 +1,4 @@
-"""The parts of an agreement as plain values, for TOML and JSON, and back."""
+"""Strategies as plain values, for TOML and JSON, and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recipes: each way of agreeing by its public name, as a short configuration of the parts.
+"""Recipes: each strategy by its public name, built from the parts.
 
 The defaults in a signature are what is used. A part that the caller leaves out may follow the run:
 rounds are shorter in a short phase, and a worker that is alone trains plainly.

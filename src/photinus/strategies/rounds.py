@@ -1,4 +1,4 @@
-"""Agreement by rounds: the worker's halves, and the owner's policy for both."""
+"""Strategies with rounds: the worker's halves, and the owner's policy for both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Some rows of a flat vector: what travels where few of many change, as word vectors do.
+"""Selected rows of a flat vector, for models of which few rows change at a time.
 
 A vector [n] is read as rows of `width` numbers, the last one maybe shorter. Where the tables lie in
 it is no matter: with the width of its word vectors, a network's other layers are rows as well.

@@ -1,4 +1,4 @@
-"""Agreement by fragments: one after the other, each under way while training goes on."""
+"""Strategies by fragments: one after the other, each in flight while training continues."""
 
 from __future__ import annotations
 

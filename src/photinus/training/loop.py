@@ -1,4 +1,4 @@
-"""The one training loop: step, offer, exchange, accept.
+"""The training loop: step, offer, exchange, accept.
 
 It is a generator, so that whoever pumps it owns the input and output: processes on one machine,
 Spark tasks, or a simulator in virtual time. It knows no sockets, no clocks and no threads.

@@ -1,4 +1,4 @@
-"""What a run does, small enough to be sent to every worker: phases, seeds, shares."""
+"""The training plan, sent to every worker: phases, seeds, shares."""
 
 from __future__ import annotations
 

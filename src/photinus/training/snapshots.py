@@ -1,4 +1,4 @@
-"""Cuts through a run: one agreed point with all that the workers hold alone at that point.
+"""Cuts: one agreed point with all that each worker holds at that point.
 
 A cut is what a checkpoint saves and what a run resumes from.
 """

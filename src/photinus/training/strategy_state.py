@@ -1,4 +1,4 @@
-"""What a strategy's state holds that only this worker knows, as arrays for a cut, and back.
+"""Saves and restores a strategy's state that only this worker has.
 
 Clocks are kept by their age: a worker that goes on from a cut begins to count at 0.
 """

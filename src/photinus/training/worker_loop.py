@@ -1,4 +1,4 @@
-"""A worker's whole life, phase after phase, as one generator around the loop."""
+"""A worker's phases, one after the other, around the training loop."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Floor 1: frames, encrypted links and their in-memory twin."""
+"""Frames, encrypted links, and links in memory."""

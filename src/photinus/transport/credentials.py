@@ -1,4 +1,4 @@
-"""Keys made for one run: a certificate authority, the server's certificate, the workers' own.
+"""Keys of one run: a certificate authority, the server's certificate, the workers' certificates.
 
 They live as long as the run. A `WorkerKey` is plain bytes and travels only in a task's closure.
 """

@@ -1,4 +1,4 @@
-"""Where a folder road may lie: a directory of this machine, or what fsspec reaches.
+"""File systems that a folder road can use: local directories, or any that fsspec reaches.
 
 A file appears whole or not at all; who lists a directory never sees one that is half written.
 """

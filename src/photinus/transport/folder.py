@@ -1,4 +1,4 @@
-"""Links through a shared folder, for clusters whose executors may open no port: no socket at all.
+"""Links through a shared folder, for clusters whose executors may not open ports.
 
     FOLDER/RUN/signs/LIFE-N     the listener of this life is alive: a new N every few seconds
     FOLDER/RUN/up/LINK-N        frames of a link to the listener, in the order of N

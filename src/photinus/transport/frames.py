@@ -1,4 +1,4 @@
-"""The wire format, without any input or output: one `Frame`, its bytes, and their decoder.
+"""The wire format: one `Frame`, its bytes and its decoder; no input or output.
 
 A frame travels as *pieces*, each with a short header (magic, version, part k of m, length,
 checksum). Piece 0 is the head: every number of the frame, the note as JSON, and the type and size

@@ -1,4 +1,4 @@
-"""Signs of life over a link of their own, both ways, however busy a worker's main thread is."""
+"""Heartbeats over a connection of their own, independent of the worker's main thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a link and a listener are, and `check_link`, the contract that every road must keep."""
+"""The interfaces of links and listeners, and `check_link`, their contract."""
 
 from __future__ import annotations
 

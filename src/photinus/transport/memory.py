@@ -1,4 +1,4 @@
-"""Links within one process, without sockets: the twin of `tcp` and `serve`.
+"""Links within one process, without sockets, for tests and the simulator.
 
 Frames pass through the same bytes as on a wire, and `hear` runs in the thread that sends, so a test
 repeats exactly. Faults are injected by name: `cut` a link, lose or double a frame.

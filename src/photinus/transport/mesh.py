@@ -1,4 +1,4 @@
-"""Links from worker to worker: one listens, and speaks to each of the others on a line of its own.
+"""Links between workers: one listener, and one connection to each other worker.
 
 A line has a thread and a queue: whoever speaks never waits for whoever is slow. What a broken line
 had in hand is lost, and told with `broken`; publications that pile up push the oldest out.

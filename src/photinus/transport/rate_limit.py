@@ -1,4 +1,4 @@
-"""A cap on the bytes that one worker sends in a second, over all its lines together."""
+"""Limits the bytes per second that one worker sends, over all its connections."""
 
 from __future__ import annotations
 

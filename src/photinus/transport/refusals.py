@@ -1,4 +1,4 @@
-"""Whom a listener turned away: counted, and told of at most once in a while."""
+"""Counts connections that a listener refused, and reports them now and then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums among fixed members through torch.distributed: in clear, nobody is asked for a key.
+"""Sums among fixed members through torch.distributed, without encryption.
 
 For a network that is trusted as a whole. Who is in, and whether it counts, is said elsewhere: a sum
 that fails raises, and the members that are left make another group. Arrays in the host's memory are

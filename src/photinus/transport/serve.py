@@ -1,4 +1,4 @@
-"""The listening side over TCP: a thread that accepts, and two for each peer, to read and write."""
+"""The TCP listener: one thread accepts, and two per peer read and write."""
 
 from __future__ import annotations
 

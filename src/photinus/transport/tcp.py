@@ -1,4 +1,4 @@
-"""A worker's link over TCP: mutual TLS 1.3, or bytes in clear on a trusted network."""
+"""A worker's TCP link: mutual TLS 1.3, or plain bytes on a trusted network."""
 
 from __future__ import annotations
 

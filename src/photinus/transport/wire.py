@@ -1,4 +1,4 @@
-"""One connected socket, plain or TLS, that one thread may read while another one writes.
+"""One connected socket, plain or TLS; one thread may read while another writes.
 
 TLS runs over buffers in memory: a lock then guards the cipher alone and never a wait, and a
 stranger's bytes can be counted before a handshake is done.

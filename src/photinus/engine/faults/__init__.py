@@ -1,1 +1,1 @@
-"""Faults on purpose."""
+"""Fault injection."""

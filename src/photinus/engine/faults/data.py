@@ -1,4 +1,4 @@
-"""What a planned fault does to the rows of a slot, before anybody has looked at them."""
+"""Injects faults into the rows of a slot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a planned fault does to the process that holds the coordinator, and to its run's folder."""
+"""Injects faults into the driver process and its run folder."""
 
 from __future__ import annotations
 

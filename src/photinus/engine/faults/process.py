@@ -1,4 +1,4 @@
-"""What a planned fault does to a real worker process: to the one that it runs in."""
+"""Injects faults into the worker process that it runs in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One worker's life with the faults that are planned for it, whatever engine it lives in."""
+"""Wraps a worker's loop and injects the planned faults, on every engine."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Workers as processes of this machine."""
+"""Workers as processes on this machine."""

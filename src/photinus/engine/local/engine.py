@@ -1,4 +1,4 @@
-"""Workers as processes on this machine; a process that dies is started again in its slot."""
+"""Runs workers as processes on this machine, and restarts those that end."""
 
 from __future__ import annotations
 

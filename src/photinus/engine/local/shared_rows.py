@@ -1,4 +1,4 @@
-"""Rows that a parent hands to its children, in a file that has no name.
+"""Shares rows with child processes in a file without a name.
 
 Nothing is left in the temporary folder, however the parent ends: the system frees the file with
 the last process that holds it.

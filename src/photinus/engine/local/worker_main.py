@@ -1,4 +1,4 @@
-"""A worker process of the local engine: reads its errand from the pipe of its own parent."""
+"""The worker process of the local engine; it reads its task from its parent's pipe."""
 
 from __future__ import annotations
 

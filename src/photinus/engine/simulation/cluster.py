@@ -1,4 +1,4 @@
-"""How fast the simulator's machines are, and what goes wrong on them."""
+"""Describes the simulated machines: speeds, links and faults."""
 
 from __future__ import annotations
 

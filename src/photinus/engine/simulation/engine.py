@@ -1,4 +1,4 @@
-"""The simulator as an engine: real gradients of real models, in virtual seconds."""
+"""The simulator as an engine: real gradients, virtual time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Workers, a coordinator and the links between them in virtual time: deterministic, with faults.
+"""Workers, coordinator and links in virtual time: deterministic, with faults.
 
-Real models learn real gradients; only the seconds are invented. The loop, the strategies, the
-fence and the coordinator are those of every other engine.
+Models and gradients are real; only the time is virtual. The loop, the strategies, the leases and
+the coordinator are those of every other engine.
 """
 
 from __future__ import annotations

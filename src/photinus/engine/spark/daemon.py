@@ -1,4 +1,4 @@
-"""Spark's Python daemon with the tensor library loaded: its workers, forked, need not load it.
+"""Spark's Python daemon with torch loaded, so that forked workers start quickly.
 
 Loading takes some seconds of a processor in each worker, at the first task and after every death;
 Spark asks for this module by `spark.python.daemon.module`.

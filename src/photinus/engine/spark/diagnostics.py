@@ -1,4 +1,4 @@
-"""Looks at a Spark session as a run would find it: slots, workers, the way back, its settings."""
+"""Checks a Spark session for `doctor`: slots, workers, network, settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers as plain long-lived tasks of Spark, one a slot, that meet through our own coordinator.
+"""Runs workers as long-lived Spark tasks, one per slot, around our own coordinator.
 
 No barrier stage: there one lost executor ends the job. A task that dies is started again by Spark
 alone, takes its slot with a higher lease, and goes on; the others never stop.

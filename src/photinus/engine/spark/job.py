@@ -1,4 +1,4 @@
-"""One Spark job in a thread of its own, and what became of its tasks."""
+"""Runs one Spark job in a thread, and reports what became of its tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks whose Python processes have ended, as Spark's scheduler knows before anybody else."""
+"""Learns from Spark's scheduler which tasks' Python processes have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Spark application that photinus starts on this machine when the user has none."""
+"""Starts a local Spark session for training when the user has none."""
 
 from __future__ import annotations
 

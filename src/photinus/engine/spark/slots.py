@@ -1,4 +1,4 @@
-"""Runs of one application take their slots together, or wait.
+"""Lets runs of one application take all their slots at once, or wait.
 
 Two that had a part of theirs each would wait for each other for ever, whatever Spark's pools.
 """

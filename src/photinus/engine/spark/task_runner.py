@@ -1,4 +1,4 @@
-"""Units of work as tasks of Spark: the partitions of an RDD or of a DataFrame."""
+"""Runs units of work as Spark tasks: partitions of an RDD or a DataFrame."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client's side of a run whose coordinator lives in a task: it waits at the run folder."""
+"""The Spark Connect client's side of a run: it waits at the run folder."""
 
 from __future__ import annotations
 

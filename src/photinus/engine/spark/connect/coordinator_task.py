@@ -1,4 +1,4 @@
-"""The coordinator as a guest in the task of slot 0, where no task can reach the driver.
+"""Runs the coordinator in the task of slot 0, where tasks cannot reach the driver.
 
 The others find it through the run folder. When that task is lost Spark starts it again, and the
 coordinator is back under the next term, from its last checkpoint, as after a driver's resume.

@@ -1,4 +1,4 @@
-"""A corner of the run folder in which a client of Spark Connect and its tasks leave word.
+"""Files through which a Spark Connect client and its tasks exchange status.
 
     connect-TERM/given/         what the phases start from, as the client hands it over
     connect-TERM/host-N.json    where the coordinator of term N listens
