@@ -1,4 +1,4 @@
-"""The fault matrix of docs/reliability.md: what each fault says; its rows name real tests."""
+"""The fault matrix of the docs: what each fault says; its rows name real tests."""
 
 import ast
 import re
@@ -122,7 +122,7 @@ def test_f20_a_clock_that_is_wrong_by_hours_ends_no_lease_and_no_key():
 
 # -- the page --------------------------------------------------------------------------------------
 
-PAGE = ROOT / "docs" / "reliability.md"
+PAGE = ROOT / "docs" / "reliability" / "evidence.md"
 
 
 def rows():
