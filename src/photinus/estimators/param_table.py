@@ -140,18 +140,18 @@ _COMMON_ROWS = (
     *MODEL_ROWS,
     Row(
         name="numClasses",
-        meaning="how many classes there are; left out, as column, module or labels say",
+        meaning="the number of classes; default: from the column, the module or the labels",
         convert=_Whole,
     ),
     Row(
         name="scale",
-        meaning="features are taken as float32(features) * scale, as 1/255 for bytes",
+        meaning="features are read as float32(features) * scale; for bytes use 1/255",
         convert=_Number,
         place="data.scale",
     ),
     Row(
         name="strategy",
-        meaning="how the workers agree: a recipe's name, its JSON or an Agreement; kept as JSON",
+        meaning="how the workers agree: a recipe's name, its JSON or an Agreement; stored as JSON",
         convert=_to_strategy,
         place="strategy",
         shape=json.loads,
@@ -173,7 +173,7 @@ _COMMON_ROWS = (
     ),
     Row(
         name="share",
-        meaning="rows: all rows are used equally often; fastest: whoever is faster does more",
+        meaning="rows: all rows are used equally often; fastest: a faster worker does more",
         convert=_Text,
         place="share",
     ),
@@ -185,19 +185,19 @@ _COMMON_ROWS = (
     ),
     Row(
         name="bandwidth",
-        meaning="bytes that each worker may send in a second; left out, as many as it can",
+        meaning="bytes that each worker may send in a second; default: no limit",
         convert=_Number,
         place="bandwidth",
     ),
     Row(
         name="seed",
-        meaning="decides first weights, order of rows and all chance",
+        meaning="determines first weights, order of rows and all random numbers",
         convert=_Whole,
         place="seed",
     ),
     Row(
         name="security",
-        meaning="tls, or none: frames in clear, for a network that is trusted as a whole",
+        meaning="tls, or none: unencrypted frames, for a network that is trusted as a whole",
         convert=_Text,
         place="security",
     ),
@@ -210,7 +210,7 @@ _COMMON_ROWS = (
     ),
     Row(
         name="checkpointSeconds",
-        meaning="how often a checkpoint is saved, in seconds",
+        meaning="seconds between two checkpoints",
         convert=_Number,
         place="checkpoint_seconds",
     ),
@@ -238,7 +238,7 @@ DBN_ROWS = (
     ),
     Row(
         name="preTrainLearningRate",
-        meaning="the pre-training's rate: held, then falling to a twentieth; left out, 0.1",
+        meaning="the pre-training's rate: constant, then falling to a twentieth; default: 0.1",
         convert=_Number,
         place="model.pretraining.lr",
         shape=_falling,
@@ -263,21 +263,21 @@ DBN_ROWS = (
     ),
     Row(
         name="optimizer",
-        meaning="of the fine-tuning: one of torch's by name, or package.module:Class",
+        meaning="the fine-tuning's optimizer: one of torch's by name, or package.module:Class",
         convert=_Text,
         place="model.fine_tuning.optimizer",
     ),
     Row(
         name="learningRate",
-        meaning="the fine-tuning's highest rate, from which it falls by a cosine; left out, the "
-        "optimizer's usual",
+        meaning="the fine-tuning's highest rate, from which it falls by a cosine; default: the "
+        "optimizer's own",
         convert=_Number,
         place="model.fine_tuning.lr",
         shape=_cosine,
     ),
     Row(
         name="weightDecay",
-        meaning="of the fine-tuning",
+        meaning="the fine-tuning's weight decay",
         convert=_Number,
         place="model.fine_tuning.weight_decay",
     ),
@@ -289,7 +289,7 @@ DBN_ROWS = (
     ),
     Row(
         name="hiddenDropout",
-        meaning="likewise of each hidden layer; in a deeper network the last one repeats",
+        meaning="the same for each hidden layer; in a deeper network the last one repeats",
         convert=TypeConverters.toListFloat,
         place="model.fine_tuning.dropout_hidden",
     ),
@@ -301,14 +301,14 @@ DBN_ROWS = (
     ),
     Row(
         name="preTrainStrategy",
-        meaning="how the workers agree in the pre-training; left out, as strategy says",
+        meaning="how the workers agree in the pre-training; default: strategy",
         convert=_to_strategy,
         place="strategies.pretraining",
         shape=json.loads,
     ),
     Row(
         name="fineTuneStrategy",
-        meaning="how the workers agree in the fine-tuning; left out, as strategy says",
+        meaning="how the workers agree in the fine-tuning; default: strategy",
         convert=_to_strategy,
         place="strategies.fine-tune",
         shape=json.loads,
@@ -362,7 +362,7 @@ MODULE_ROWS = (
     ),
     Row(
         name="learningRate",
-        meaning="the highest rate, from which it falls by a cosine; left out, the optimizer's own",
+        meaning="the highest rate, from which it falls by a cosine; default: the optimizer's own",
         convert=_Number,
         place="model.lr",
         shape=_cosine,
