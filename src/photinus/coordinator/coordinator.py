@@ -43,7 +43,7 @@ class Result:
 
 
 class Coordinator:
-    """Joins the fence, the owner of the present phase and the budget.
+    """Joins the leases, the owner of the present phase and the budget.
 
     Args:
         program: what is trained.

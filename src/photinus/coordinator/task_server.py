@@ -3,7 +3,7 @@
 A *unit* is a partition or a worker's seat. Whoever works on one says hello, is granted the present
 state, and pushes what it made of it. Where units are independent a push is applied at once; where
 they work together a round waits for every unit, however often one was started again. Seats,
-leases and sequence numbers are the fence's: each unit counts once a round.
+leases and sequence numbers are those of `Leases`: each unit counts once a round.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Units:
 
 
 class UnitOwner:
-    """Joins the fence and the rule; a state machine like the `Coordinator`, for `Service`.
+    """Joins the leases and the rule; a state machine like the `Coordinator`, for `Service`.
 
     When a worker is lost its unit is done again by whoever takes the seat next; nothing of it was
     applied before. What was applied is never done again.

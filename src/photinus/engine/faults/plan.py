@@ -1,6 +1,6 @@
 """Faults by name: one plain object for the simulator and for real processes.
 
-Nothing goes wrong unless a caller says so in code: the object travels with a worker's errand, and
+Nothing goes wrong unless a caller says so in code: the object travels with a worker's settings, and
 no setting of a job, file or environment can name one.
 """
 

@@ -21,7 +21,7 @@ from photinus.training.worker_loop import Part
 __all__ = ["CUT_OFF", "LOST", "NO_FILES", "UNREADABLE", "Order", "main"]
 
 UNREADABLE, LOST, CUT_OFF, NO_FILES = 64, 65, 66, 67
-"""How a child ends that cannot read its errand, that finds no coordinator any more, that does not
+"""How a child ends that cannot read its order, that finds no coordinator any more, that does not
 have the files that its parent handed to it, or that may not open enough of its own."""
 _TERMINATED = 128 + signal.SIGTERM
 _GRACE_SECONDS = 10.0
@@ -51,7 +51,7 @@ class Order:
 
 
 def main() -> int:
-    """Runs one errand; returns the exit code."""
+    """Runs one worker; returns the exit code."""
     signal.signal(signal.SIGTERM, _terminated)
     try:
         allow_descriptors(SPARE_DESCRIPTORS, "a worker")

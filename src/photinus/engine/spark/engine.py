@@ -267,7 +267,7 @@ def _keys(spark: SparkSession, partitions: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Reads:
-    """What a task is sent: its errand, and how it reads its partition."""
+    """What a task is sent: how its worker starts, and how it reads its partition."""
 
     bootstrap: WorkerBootstrap | Hosted
     spec: ColumnSpec

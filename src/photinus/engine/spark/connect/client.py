@@ -25,7 +25,7 @@ __all__ = ["Afar"]
 
 
 class Afar:
-    """What `Hall` is to a driver: here the hall itself is in the task of slot 0.
+    """What `DriverSession` is to a driver; the coordinator is in the task of slot 0.
 
     Args:
         assignment: what is trained; its run folder is where all is told.

@@ -226,7 +226,7 @@ class _Words:
 
 
 class _Watch:
-    """Looks into the corner: whether the client lives and wants the end, and for a newer term."""
+    """Looks whether the client lives and wants the end, and for a newer term."""
 
     is_fenced = False
     """True when the coordinator's word counts no more."""

@@ -43,7 +43,7 @@ _PULSE_SECONDS = 1.0
 
 
 class RunDirectory:
-    """The corner of one client's term.
+    """The directory of one client's term.
 
     Args:
         folder: the run's.
@@ -60,7 +60,7 @@ class RunDirectory:
     # -- what the client does --------------------------------------------------------------------
 
     def make(self, start: Mapping[str, tuple[Vector, ...]]) -> None:
-        """Makes the corner, with what phases start from; those of older clients are removed.
+        """Makes the directory, with what phases start from; those of older clients are removed.
 
         Raises:
             NotReadyError: the folder cannot be written.
@@ -121,7 +121,7 @@ class RunDirectory:
     # -- what a task does ------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Looks whether this task sees the client's corner, and may write there.
+        """Looks whether this task sees the client's directory, and may write there.
 
         Raises:
             NotReadyError: it does not, or may not.
@@ -168,7 +168,7 @@ class RunDirectory:
         return None if said is None else (terms[-1], str(json.loads(said)["address"]))
 
     def asked(self) -> dict[str, Any] | None:
-        """Returns what the client wants, if it wants the end; it does where the corner is gone."""
+        """Returns what the client wants, if it wants the end; it does without a directory."""
         said = self._place.read("stop", _MOST_BYTES)
         if said is not None:
             asked: dict[str, Any] = json.loads(said)
