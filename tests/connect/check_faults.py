@@ -10,7 +10,7 @@ import pytest
 from photinus.core.errors import NotReadyError, UsageError
 from photinus.core.events import WorkerJoined
 from photinus.engine.base import ArrayData
-from photinus.engine.spark.connect.client import Afar
+from photinus.engine.spark.connect.client import ConnectSession
 from photinus.engine.spark.engine import SparkEngine
 from photinus.report.ledger import audit
 from photinus.run.ledger_writer import LedgerWriter
@@ -34,14 +34,14 @@ def test_more_workers_than_slots_are_refused_at_once(connected, assignment, tiny
 def test_a_folder_that_tasks_do_not_see_ends_the_run_with_a_sentence(
     connected, assignment, monkeypatch, tmp_path
 ):
-    hosted = Afar.hosted
+    hosted = ConnectSession.hosted
 
     def elsewhere(self, *args):
         sent = hosted(self, *args)
         folder = str(tmp_path / "elsewhere")
         return replace(sent, assignment=replace(sent.assignment, folder=folder))
 
-    monkeypatch.setattr(Afar, "hosted", elsewhere)
+    monkeypatch.setattr(ConnectSession, "hosted", elsewhere)
     with pytest.raises(NotReadyError, match=r"is not seen by a task.*share, and may all write to"):
         SparkEngine(connected).run(assignment())
 

@@ -13,7 +13,7 @@ from photinus.data.rows import Rows
 from photinus.engine.base import ArrayData, part_of
 from photinus.engine.faults.plan import Faults
 from photinus.engine.simulation.engine import SimulatedEngine
-from photinus.engine.spark.connect.client import Afar
+from photinus.engine.spark.connect.client import ConnectSession
 from photinus.report.ledger import audit
 from photinus.run.ledger_writer import LedgerWriter
 
@@ -81,7 +81,7 @@ def test_the_result_comes_back_through_the_folder_and_nothing_stays_there(assign
     book = LedgerWriter(tmp_path / "ledger.jsonl", bytes(16))
     expected = SimulatedEngine().run(assignment())
     job = assignment(emit=events.append, enter=book.enter, security="tls")
-    with Afar(job) as afar:
+    with ConnectSession(job) as afar:
         tasks = Tasks(afar.hosted(Faults(), "127.0.0.1"), job.data)
         tasks.start()
         until_over(afar, tasks)
@@ -104,7 +104,7 @@ def test_a_coordinator_that_was_overtaken_is_fenced_and_another_goes_on_from_its
     program = tiny.program(recipes=tiny.recipes[:1], epochs=600.0)
     fields = {"checkpoint_seconds": 0.1, "emit": events.append, "enter": book.enter}
     job = assignment(program=program, **fields)
-    with Afar(job) as afar:
+    with ConnectSession(job) as afar:
         tasks = Tasks(afar.hosted(Faults(), "127.0.0.1"), job.data)
         tasks.start()
         until_told(afar, events, CheckpointSaved)
@@ -123,7 +123,7 @@ def test_an_error_of_a_worker_reaches_the_client_in_its_own_class(assignment, ti
     labels = tiny.labels.copy()
     labels[41] = 10
     job = assignment(data=ArrayData(tiny.features, labels))
-    with Afar(job) as afar:
+    with ConnectSession(job) as afar:
         tasks = Tasks(afar.hosted(Faults(), "127.0.0.1"), job.data)
         tasks.start()
         until_over(afar, tasks)
@@ -137,7 +137,7 @@ def test_ctrl_c_saves_and_ends_the_tasks(assignment, tiny, tmp_path):
     events = []
     program = tiny.program(recipes=tiny.recipes[:1], epochs=100_000.0)
     job = assignment(program=program, emit=events.append)
-    with Afar(job) as afar:
+    with ConnectSession(job) as afar:
         tasks = Tasks(afar.hosted(Faults(), "127.0.0.1"), job.data)
         tasks.start()
         until_told(afar, events, RoundClosed)
@@ -150,7 +150,7 @@ def test_ctrl_c_saves_and_ends_the_tasks(assignment, tiny, tmp_path):
 
 def test_slots_of_spark_connect_cannot_be_taken(assignment):
     with (
-        Afar(assignment()) as afar,
+        ConnectSession(assignment()) as afar,
         pytest.raises(UsageError, match="of the same application; got Spark Connect; use"),
     ):
         afar.hosted(Faults().take_slots(1, seconds=1.0), "127.0.0.1")
@@ -159,7 +159,7 @@ def test_slots_of_spark_connect_cannot_be_taken(assignment):
 def test_tasks_end_by_themselves_when_the_client_is_lost(assignment, tiny):
     program = tiny.program(recipes=tiny.recipes[:1], epochs=100_000.0)
     job = assignment(program=program, lost_seconds=2.0)
-    with Afar(job) as afar:
+    with ConnectSession(job) as afar:
         tasks = Tasks(afar.hosted(Faults(), "127.0.0.1"), job.data)
         tasks.start()
         tasks.end()
@@ -169,7 +169,7 @@ def test_tasks_end_by_themselves_when_the_client_is_lost(assignment, tiny):
 
 def test_tasks_wait_for_a_coordinator_as_long_as_the_client_lives(assignment):
     job = assignment(lost_seconds=2.0)
-    with Afar(job) as afar:
+    with ConnectSession(job) as afar:
         tasks = Tasks(afar.hosted(Faults(), "127.0.0.1"), job.data)
         tasks.start(1)
         deadline = time.monotonic() + 3.0
@@ -187,7 +187,7 @@ def test_a_later_attempt_of_slot_0_stands_by_while_the_coordinator_lives(
     program = tiny.program(recipes=tiny.recipes[:1], epochs=600.0)
     events = []
     job = assignment(program=program, emit=events.append)
-    with Afar(job) as afar:
+    with ConnectSession(job) as afar:
         tasks = Tasks(afar.hosted(Faults(), "127.0.0.1"), job.data)
         tasks.start()
         until_told(afar, events, RoundClosed)
@@ -200,7 +200,7 @@ def test_a_later_attempt_of_slot_0_stands_by_while_the_coordinator_lives(
 
 def test_tasks_of_a_client_whose_run_was_resumed_leave_it_alone(assignment, tmp_path):
     job = assignment()
-    with Afar(job) as afar:
+    with ConnectSession(job) as afar:
         RunFolder(tmp_path / "run", resume=True).claim_term()
         tasks = Tasks(afar.hosted(Faults(), "127.0.0.1"), job.data)
         tasks.start()
@@ -210,12 +210,12 @@ def test_tasks_of_a_client_whose_run_was_resumed_leave_it_alone(assignment, tmp_
 
 def test_a_run_without_a_folder_is_refused(tiny):
     with pytest.raises(UsageError, match="needs a folder that client and executors share"):
-        Afar(tiny.assignment())
+        ConnectSession(tiny.assignment())
 
 
 def test_the_corner_is_for_its_owner_only_and_holds_no_key(assignment, tmp_path):
     job = assignment(security="tls")
-    with Afar(job) as afar:
+    with ConnectSession(job) as afar:
         key = afar.hosted(Faults(), "127.0.0.1").key
         run_directory = next(tmp_path.glob("run/connect-*"))
         assert run_directory.stat().st_mode & 0o777 == 0o700

@@ -79,16 +79,16 @@ class LocalEngine(Engine):
             harm,
         ):
             bootstrap = session.bootstrap(self._faults)
-            family = _Family(assignment, session, bootstrap, handed, self._before)
+            processes = _Processes(assignment, session, bootstrap, handed, self._before)
             patience = _LEAVE_SECONDS
             try:
-                family.watch()
+                processes.watch()
             except KeyboardInterrupt as error:
                 patience = _HURRY_SECONDS
                 session.stopped(stopped_by(error))
                 raise
             finally:
-                family.end(patience)
+                processes.end(patience)
         return session.result()
 
 
@@ -121,7 +121,7 @@ def _handed(parts: list[tuple[Array, Array | None]]) -> Iterator[_Handed]:
             os.close(parent)
 
 
-class _Family:
+class _Processes:
     """The children of one run."""
 
     def __init__(

@@ -44,7 +44,7 @@ from photinus.engine.driver_session import DriverSession
 from photinus.engine.faults.data import harmed_batches
 from photinus.engine.faults.driver import DriverFaults
 from photinus.engine.faults.plan import Faults, faults_of
-from photinus.engine.spark.connect.client import Afar
+from photinus.engine.spark.connect.client import ConnectSession
 from photinus.engine.spark.connect.coordinator_task import Hosted
 from photinus.engine.spark.decommission import Departures, Moves
 from photinus.engine.spark.job import (
@@ -163,7 +163,7 @@ class SparkEngine(Engine):
         if is_connect(spark):
             if not isinstance(assignment.data, ArrayData):  # arrays were dealt out already
                 frame = partitioned(frame, workers)  # by a shuffle: no skew is left
-            with Afar(assignment) as afar, harm:
+            with ConnectSession(assignment) as afar, harm:
                 first = job(frame, afar.hosted(self._faults, host))
                 emit, stopped = assignment.emit, afar.stopped
                 see_through(afar, first, emit, follow=told_by_a_task, stopped=stopped)

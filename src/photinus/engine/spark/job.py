@@ -79,7 +79,7 @@ class Failures(NamedTuple):
 
 
 class Awaited(Protocol):
-    """Where a run ends: a `Meeting` here, or one that is `Afar`."""
+    """Where a run ends: a `Meeting` here, or one that is `ConnectSession`."""
 
     @property
     def slots(self) -> int:

@@ -21,10 +21,10 @@ from photinus.engine.worker_bootstrap import told_error
 from photinus.transport.credentials import Credentials
 from photinus.transport.frames import Frame
 
-__all__ = ["Afar"]
+__all__ = ["ConnectSession"]
 
 
-class Afar:
+class ConnectSession:
     """What `DriverSession` is to a driver; the coordinator is in the task of slot 0.
 
     Args:
