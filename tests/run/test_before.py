@@ -1,0 +1,32 @@
+"""A run of the version before is resumed: its folder, checkpoint and ledger are read as they are.
+
+`before/` was written before rooms, files and messages got their present names, and was stopped.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from photinus.report.ledger import audit
+from photinus.run.job import Job
+from photinus.run.train import resume, train
+
+BEFORE = Path(__file__).parent / "before"
+
+
+def test_a_run_of_the_version_before_ends_as_it_would_have_ended(small, tmp_path, events):
+    folder = tmp_path / "run"
+    shutil.copytree(BEFORE, folder)
+    outcome = resume(folder, small.data(), test=small.test)
+    job = Job.from_dict(json.loads((BEFORE / "job.json").read_text())["job"])
+    whole = train(job, small.data(), test=small.test, folder=tmp_path / "whole")
+    np.testing.assert_allclose(outcome.vector, whole.vector, rtol=1e-9, atol=1e-12)
+    assert outcome.metrics == pytest.approx(whole.metrics)
+    found = audit(folder / "ledger.jsonl")
+    assert found.is_exact, found.offences
+    assert found.undone > 0, "what came after the checkpoint was done again"
+    assert [e.state for e in events(folder, "RunEnded")] == ["stopped", "done"]
+    assert outcome.report.is_file()
