@@ -71,7 +71,9 @@ class Filled:
         save = Checkpoints.save
 
         def counted(vault, *arguments, **settings):
-            self.under_way += 1
+            self.wait()  # a second one that waits takes the first one's place, without a word
+            with self.changed:
+                self.under_way += 1
             save(vault, *arguments, **settings)
 
         monkeypatch.setattr(Checkpoints, "save", counted)
@@ -79,14 +81,17 @@ class Filled:
     def __call__(self, event):
         self.events.append(event)
         if isinstance(event, RoundClosed):
-            with self.changed:
-                assert self.changed.wait_for(lambda: not self.under_way, 60.0)
+            self.wait()
             self.rounds += self.filler is not None
         if isinstance(event, CheckpointSaved | CheckpointFailed):
             self.fill_or_empty()
             with self.changed:
                 self.under_way -= 1
                 self.changed.notify()
+
+    def wait(self):
+        with self.changed:
+            assert self.changed.wait_for(lambda: not self.under_way, 60.0)
 
     def fill_or_empty(self):
         if self.filler is None:
