@@ -119,9 +119,11 @@ def test_a_full_disk_costs_checkpoints_for_a_while_and_no_bit(disk, left, tmp_pa
         engine="local",
         checkpoint_seconds=0.0,
     )
-    filled, shown = Filled(disk, left, monkeypatch), StringIO()
+    shown = StringIO()
     terminal = Terminal(Console(file=shown, width=200))
-    outcome = train(job, data, folder=disk / "run", sinks=(filled, terminal.write))
+    with monkeypatch.context() as patched:
+        filled = Filled(disk, left, patched)
+        outcome = train(job, data, folder=disk / "run", sinks=(filled, terminal.write))
     terminal.close()
 
     failed, saved = filled.of(CheckpointFailed), filled.of(CheckpointSaved)
