@@ -16,7 +16,7 @@ from photinus.core.errors import (
     RunFailedError,
     UsageError,
 )
-from photinus.core.events import Log, RoundClosed
+from photinus.core.events import CheckpointSaved, Log, RoundClosed
 from photinus.engine.base import ArrayData
 from photinus.engine.faults.plan import Faults
 from photinus.engine.simulation.cluster import World
@@ -324,9 +324,22 @@ def test_a_run_without_a_checkpoint_begins_anew(small, tmp_path, breaking):
 
 
 def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(small, tmp_path, events, breaking):
-    job = small.job(checkpoint_seconds=0.0)
+    job, saved = small.job(checkpoint_seconds=0.0), threading.Semaphore(0)
+
+    def two_are_written(event):
+        if isinstance(event, CheckpointSaved):
+            saved.release()
+        if isinstance(event, RoundClosed) and event.version in (4, 8):
+            assert saved.acquire(timeout=60)
+
     with pytest.raises(KeyboardInterrupt):
-        train(job, small.data(), folder=tmp_path / "run", engine=breaking(9))
+        train(
+            job,
+            small.data(),
+            folder=tmp_path / "run",
+            engine=breaking(9),
+            sinks=(two_are_written,),
+        )
     names = sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir() if p.is_dir())
     damaged = tmp_path / "run" / "checkpoints" / names[-1] / "agreed.safetensors"
     data = damaged.read_bytes()
