@@ -232,7 +232,7 @@ class Assignment:
         )
 
     def callbacks(self) -> Callbacks:
-        """Returns the coordinator's desk."""
+        """Returns the coordinator's callbacks and timeouts."""
         return Callbacks(
             run=self.run,
             term=self.term,
