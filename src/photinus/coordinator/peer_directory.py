@@ -79,7 +79,11 @@ class PeerDirectory:
         return [self._to(phases.leases.seats[slot]) for slot in sorted(phases.leases.members)]
 
     def _is_due(self, *, is_wanted: bool) -> bool:
-        """After m publications of each on average, when the budget is spent, or as wanted."""
+        """After m publications of each on average, when the budget is spent, or as wanted.
+
+        Also when a worker that is done with its rows waits for a meeting: slower ones, which are
+        not called, would be late for it.
+        """
         owner, leases = self._phases.owner, self._phases.leases
         most = owner.policy.rounds_between
         if not most or not leases.members:
@@ -91,7 +95,10 @@ class PeerDirectory:
         ]
         rounds, examples = sum(f.sequence for f in told), sum(f.examples for f in told)
         is_spent = owner.applied + examples >= owner.budget
-        return is_wanted or is_spent or rounds >= most * len(leases.members)
+        passes = self._phases.span[1] * self._phases.phase.stage.epochs
+        waiting = (s for s in leases.seats.values() if s.waiting is not None)
+        is_done = any(s.waiting.position >= passes * s.rows for s in waiting if s.waiting)
+        return is_wanted or is_done or is_spent or rounds >= most * len(leases.members)
 
     def _to(self, seat: SeatState, missed: int | None = None) -> Frame:
         is_called = missed is not None or self._called == self._point
