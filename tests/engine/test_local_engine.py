@@ -204,3 +204,17 @@ def test_a_worker_computes_in_as_many_threads_as_it_is_told(tiny):
     assert seen[3][0] >= seen[1][0] + 2
     _, used, passed = seen[1]
     assert used <= passed + 0.03, "the clock of processor time ticks each hundredth of a second"
+
+
+def test_a_worker_imports_what_the_driver_can(tmp_path, monkeypatch):
+    """As a module beside a script that was started by its path from elsewhere."""
+    (tmp_path / "beside.py").write_text("from torch.nn import Linear as net")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    stage = ModuleStage(
+        module="beside:net", arguments={"in_features": 2, "out_features": 2}, batch_size=8
+    )
+    phase = Phase(stage, averaging(every=Steps(2)))
+    program = TrainingPlan(phases=(phase,), workers=1, seed=0, checks=RowChecks(classes=2))
+    rows = ArrayData(np.eye(2, dtype=np.float32).repeat(16, 0), np.arange(2).repeat(16))
+    result = LocalEngine().run(Assignment(program=program, data=rows, run=bytes(16)))
+    assert result.phases[0].epochs == 1

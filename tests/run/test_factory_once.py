@@ -36,7 +36,6 @@ def factory(tmp_path, monkeypatch):
     home.mkdir()
     (home / "counted_factory.py").write_text(FACTORY)
     monkeypatch.syspath_prepend(str(home))
-    monkeypatch.setenv("PYTHONPATH", f"{home}:{os.environ.get('PYTHONPATH', '')}")
     return home / "counted_factory.py", tmp_path / "calls"
 
 

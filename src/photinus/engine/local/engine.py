@@ -191,7 +191,7 @@ class _Processes:
         child = subprocess.Popen(  # noqa: S603 - what stands before is the caller's own word
             [*self._before(slot), sys.executable, "-m", "photinus.engine.local.worker_main"],
             stdin=subprocess.PIPE,
-            env={**os.environ, **environment(self._assignment.program.threads)},
+            env={**os.environ, **environment(self._assignment.program.threads), **_import_path()},
             pass_fds=(handed.rows, handed.parent),
             process_group=0,  # Ctrl-C reaches the driver alone, and that tells the children
         )
@@ -214,6 +214,11 @@ class _Processes:
                 child.kill()
             for child in self._children.values():
                 child.wait()
+
+
+def _import_path() -> dict[str, str]:
+    """A worker imports what this process can, also beside a script that was started by its path."""
+    return {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
 
 
 def _pickled(order: Order) -> bytes:
