@@ -13,7 +13,7 @@ from photinus.core.clock import Steps
 from photinus.core.errors import RunFailedError, UsageError
 from photinus.data.arrays import FeedOrder, PartitionFeed
 from photinus.data.rows import Rows
-from photinus.engine.base import ArrayData
+from photinus.engine.base import ArrayData, Assignment
 from photinus.engine.local.engine import LocalEngine
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.logistic import LogisticStage
@@ -213,8 +213,8 @@ def test_a_worker_imports_what_the_driver_can(tmp_path, monkeypatch):
     stage = ModuleStage(
         module="beside:net", arguments={"in_features": 2, "out_features": 2}, batch_size=8
     )
-    phase = Phase(stage, averaging(every=Steps(2)))
-    program = TrainingPlan(phases=(phase,), workers=1, seed=0, checks=RowChecks(classes=2))
+    phase = Phase(stage=stage, agreement=averaging(every=Steps(2)))
+    program = TrainingPlan(phases=(phase,), workers=1, seed=0)
     rows = ArrayData(np.eye(2, dtype=np.float32).repeat(16, 0), np.arange(2).repeat(16))
     result = LocalEngine().run(Assignment(program=program, data=rows, run=bytes(16)))
-    assert result.phases[0].epochs == 1
+    assert result.vectors[0].size == 6

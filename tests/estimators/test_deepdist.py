@@ -193,6 +193,22 @@ def test_the_server_lives_within_the_with():
         dd.train(None, plain, breaks)
 
 
+@pytest.mark.parametrize(
+    ("given", "named", "mend"),
+    [
+        ((), {"master": "127.0.0.1:5000"}, "find the driver by themselves"),
+        ((), {"host": "127.0.0.1:5000"}, "find the driver by themselves"),
+        ((), {"batch": 100}, "a partition is one batch"),
+        ((), {"min_updates": 0}, "one after the other"),
+        ((), {"max_updates": 4096}, "one after the other"),
+        (("127.0.0.1:5000",), {}, "no argument master; got 127.0.0.1:5000"),
+    ],
+)
+def test_an_argument_of_the_original_gets_a_sentence_of_its_own(given, named, mend):
+    with pytest.raises(UsageError, match=mend):
+        DeepDist(Line(), *given, **named)
+
+
 def test_data_must_be_an_rdd_or_a_dataframe_of_a_classic_session():
     class OfConnect:
         sparkSession, mapInArrow = object(), None  # noqa: N815

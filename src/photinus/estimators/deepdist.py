@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +39,30 @@ __all__ = ["DeepDist", "Stepper", "Trained"]
 
 _Gradient = Callable[[Any, Iterator[Any]], Any]
 _Descent = Callable[[Any, Any], object]
+_ADDRESS = "leave it out: workers find the driver by themselves"
+_AT_ONCE = "leave it out: updates are applied one after the other, as they arrive"
+_OLD_ARGUMENTS = {
+    "master": _ADDRESS,
+    "host": _ADDRESS,
+    "batch": "leave it out: a partition is one batch; rdd.repartition(n) changes its size",
+    "min_updates": _AT_ONCE,
+    "max_updates": _AT_ONCE,
+}
+"""Arguments of the original DeepDist -> what to do instead."""
+
+
+def _without_old_arguments(init: Callable[..., None]) -> Callable[..., None]:
+    """Refuses an argument of the original DeepDist by a sentence of its own."""
+
+    @functools.wraps(init)
+    def checked(self: DeepDist, *given: Any, **named: Any) -> None:  # noqa: ANN401 - as given
+        old = dict(zip(("master", "min_updates", "max_updates"), given[1:], strict=False)) | named
+        for name in _OLD_ARGUMENTS.keys() & old:
+            wrong = f"DeepDist has no argument {name}"
+            raise UsageError(wrong, got=old[name], do=_OLD_ARGUMENTS[name])
+        init(self, *given, **named)
+
+    return checked
 
 
 class Trained(NamedTuple):
@@ -91,6 +116,7 @@ class DeepDist:
     Source: DeepDist (Neumann, 2014), after Downpour SGD (Dean et al., 2012).
     """
 
+    @_without_old_arguments
     def __init__(
         self,
         model: Any,  # noqa: ANN401 - any object
