@@ -43,6 +43,8 @@ class Chart:
     series: Sequence[Series]
     starts_at_zero: bool = False
     """True for rates: half as high is then half as much."""
+    x_from: float = 0.0
+    """Where the horizontal axis begins, unless a point lies before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +92,11 @@ def thinned(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
 class _Plane:
     """From numbers to pixels."""
 
-    def __init__(self, drawn: Sequence[Series], starts_at_zero: bool) -> None:
+    def __init__(self, drawn: Sequence[Series], given: Chart) -> None:
         finite = [p for s in drawn for p in s.points if all(map(math.isfinite, p))]
         xs, ys = [x for x, _ in finite] or [0.0], [y for _, y in finite] or [0.0]
-        self.x_low, self.x_high = _widened(min(0.0, *xs), max(xs))
-        low, high = _widened(0.0 if starts_at_zero else min(ys), max(ys))
+        self.x_low, self.x_high = _widened(min(given.x_from, *xs), max(xs))
+        low, high = _widened(0.0 if given.starts_at_zero else min(ys), max(ys))
         steps = ticks(low, high)
         # the axis ends on round numbers just outside of the curve
         step = steps[1] - steps[0] if len(steps) > 1 else high - low
@@ -121,7 +123,7 @@ def _widened(low: float, high: float) -> tuple[float, float]:
 def chart(given: Chart) -> Markup:
     """Returns a figure: title, legend, axes, curves."""
     drawn = [Series(s.name, thinned(s.points), s.has_dots) for s in given.series]
-    plane = _Plane(drawn, given.starts_at_zero)
+    plane = _Plane(drawn, given)
     picture = tag(
         "svg",
         *_grid(plane, given.x_label),
@@ -196,20 +198,24 @@ def _dot(plane: _Plane, name: str, point: Point, colour: str) -> Markup:
     )
 
 
-def lanes(given: Sequence[Lane], marks: Sequence[tuple[float, str]], end: float) -> Markup:
+def lanes(
+    given: Sequence[Lane], marks: Sequence[tuple[float, str]], end: float, begin: float = 0.0
+) -> Markup:
     """Returns the workers' swim-lanes.
 
     Args:
         given: a lane each; how full it is filled says how much of that time was work.
         marks: (seconds, name) of the phases.
         end: of the time axis, seconds.
+        begin: of the time axis; what came before is not drawn.
     """
     width, left, top = 1060.0, 70.0, 20.0
     bottom = top + _LANE * len(given)
     unit, length = time_unit(end)
 
     def at(seconds: float) -> float:
-        return left + seconds / max(end, 1e-9) * (width - left - 12)
+        share = (max(seconds, begin) - begin) / max(end - begin, 1e-9)
+        return left + share * (width - left - 12)
 
     parts = []
     for seconds, name in marks:
@@ -219,8 +225,9 @@ def lanes(given: Sequence[Lane], marks: Sequence[tuple[float, str]], end: float)
     for row, lane in enumerate(given):
         y = top + row * _LANE + 3
         parts.append(tag("text", lane.name, x=left - 8, y=y + 13, text_anchor="end"))
-        parts += [part for span in lane.spans for part in _span(at, span, y, _LANE - 6)]
-    for value in ticks(0.0, end / length, 8):
+        drawn = [span for span in lane.spans if span[1] > begin]
+        parts += [part for span in drawn for part in _span(at, span, y, _LANE - 6)]
+    for value in ticks(begin / length, end / length, 8):
         x = at(value * length)
         parts.append(tag("text", f"{value:g}", x=x, y=bottom + 16, text_anchor="middle"))
     parts.append(tag("line", x1=left, x2=width - 12, y1=bottom + 2, y2=bottom + 2, class_="axis"))

@@ -10,7 +10,7 @@ from photinus.report.chart import Chart, Lane, Point, Series, time_unit
 from photinus.report.journal import Stamped
 from photinus.report.summary import PhaseState, Summary
 
-__all__ = ["speed_charts", "training_charts", "worker_lanes"]
+__all__ = ["speed_charts", "training_began", "training_charts", "worker_lanes"]
 
 _MOST_METRICS = 4
 _MOST_WORKERS = 8
@@ -77,11 +77,24 @@ def speed_charts(summary: Summary, stamped: Sequence[Stamped]) -> list[Chart]:
         ("Each worker", f"examples per second{some}", workers),
         ("Rounds", "seconds from first push to end", [Series("round", durations)]),
     )
+    begin = training_began(stamped) / length
     return [
-        Chart(title=title, subtitle=text, x_label=unit, series=series, starts_at_zero=True)
+        Chart(
+            title=title,
+            subtitle=text,
+            x_label=unit,
+            series=series,
+            starts_at_zero=True,
+            x_from=begin,
+        )
         for title, text, series in drawn
         if any(s.points for s in series)
     ]
+
+
+def training_began(stamped: Sequence[Stamped]) -> float:
+    """Returns when the first phase began, in seconds: before it nothing was trained."""
+    return next((s.at for s in stamped if isinstance(s.event, e.PhaseStarted)), 0.0)
 
 
 def _applied(stamped: Sequence[Stamped], length: float) -> list[Point]:

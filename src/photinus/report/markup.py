@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 
 __all__ = ["Markup", "table", "tag"]
 
+_NARROW = 4
+"""So many columns a narrow screen has room for."""
 _EMPTY = {"meta", "img", "br", "circle", "line", "path", "polyline", "rect"}
 
 
@@ -51,14 +53,22 @@ def _text(value: object) -> str:
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
-    """A name that begins with # heads a column of numbers, set to the right."""
-    classes = ["r" if name.startswith("#") else None for name in names]
-    head = [
-        tag("th", name.removeprefix("#"), class_=c) for name, c in zip(names, classes, strict=True)
-    ]
+    """A name that begins with # heads a column of numbers, set to the right.
+
+    Where there are more than `_NARROW` columns, a narrow screen shows each row as a list of names
+    and values: every cell knows the name of its column.
+    """
+    columns = [(n.removeprefix("#"), "r" if n.startswith("#") else None) for n in names]
+    head = [tag("th", name, class_=c) for name, c in columns]
     body = [
-        tag("tr", *(tag("td", cell, class_=c) for cell, c in zip(row, classes, strict=True)))
+        tag(
+            "tr",
+            *(
+                tag("td", cell, class_=c, data_name=name or None)
+                for cell, (name, c) in zip(row, columns, strict=True)
+            ),
+        )
         for row in rows
     ]
     table = tag("table", tag("thead", tag("tr", *head)), tag("tbody", *body))
-    return tag("div", table, class_="wide")
+    return tag("div", table, class_="wide" if len(names) <= _NARROW else "wide stacks")

@@ -13,7 +13,12 @@ from typing import Any
 from photinus.core import events as e
 from photinus.core.errors import UsageError
 from photinus.report.chart import chart, lanes
-from photinus.report.curves import speed_charts, training_charts, worker_lanes
+from photinus.report.curves import (
+    speed_charts,
+    training_began,
+    training_charts,
+    worker_lanes,
+)
 from photinus.report.journal import Stamped, read
 from photinus.report.markup import Markup, table, tag
 from photinus.report.picture import data_uri, mosaic, unpack
@@ -25,6 +30,27 @@ from photinus.report.wording import interval_text, line_of, metrics_text
 __all__ = ["render", "save"]
 
 _MOST_LINES = 200
+_WORDS = (
+    ("step", "one mini-batch on one worker"),
+    ("round", "one synchronisation of the workers: they agree on the parameters"),
+    ("epoch, pass", "every row was used once"),
+    ("phase", "a part of the job with a model of its own, such as a layer or the fine-tuning"),
+    ("examples", "rows that were trained on; a row counts once in each epoch"),
+    ("push", "what a worker sends to the others: a gradient, or how far its parameters moved"),
+    ("waits", "the share of its time that a worker waited for the others"),
+    ("up, sent", "bytes from the workers; down, received: bytes to the workers"),
+    ("applied", "pushes that moved the agreed parameters, each exactly once"),
+    ("duplicate", "a push that arrived again, after an interrupted connection; it counted once"),
+    ("fenced", "a push of a worker whose place another one had taken; it did not count"),
+    ("dropped", "a push that was not applied, since its values were not finite or too old"),
+    ("lost", "how often a worker stopped or was cut off; it came back, or its place was taken"),
+    ("left out", "a worker was too late for a round; it keeps its progress and catches up"),
+    ("lease", "the right of one worker to one place; a new lease ends the old one"),
+    ("heal", "to bring a new or late worker to the agreed parameters"),
+    ("checkpoint", "the whole state of the run in a folder, from which it can be resumed"),
+    ("95 %", "in brackets: where the true error lies, with a probability of 95 %"),
+)
+"""The words of the page, explained at its end."""
 _CELL = 34.0
 
 
@@ -66,6 +92,7 @@ def render(journal: Path, evaluate: str = "") -> str:
         _section("Workers", _lanes(summary, stamped), _workers(summary)),
         _section("What happened", _log(stamped)),
         _section("Settings", _settings(summary)),
+        _section("Words", table(("word", "meaning"), _WORDS)),
         _section("Evaluate the saved model", tag("pre", command)),
         tag("footer", "Made by photinus from the run's journal. This page loads nothing."),
     ]
@@ -247,11 +274,15 @@ def _phases(summary: Summary) -> Markup | None:
 def _lanes(summary: Summary, stamped: Sequence[Stamped]) -> Markup | None:
     drawn = worker_lanes(summary, stamped)
     marks = [(s.at, s.event.name) for s in stamped if isinstance(s.event, e.PhaseStarted)]
-    words = "how full a lane is says how much of that time was work; a gap is a lost worker"
+    words = (
+        "how full a lane is says how much of that time was work; a gap is a lost worker; "
+        "the time before the first step is not shown"
+    )
     if not drawn:
         return None
     caption = tag("figcaption", tag("span", words))
-    return tag("figure", caption, lanes(drawn, marks, summary.at))
+    picture = lanes(drawn, marks, summary.at, training_began(stamped))
+    return tag("figure", caption, picture, class_="wide")
 
 
 def _workers(summary: Summary) -> Markup | None:

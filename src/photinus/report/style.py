@@ -16,7 +16,7 @@ STYLE = """
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 40px 28px 80px; max-width: 1120px; background: var(--paper);
   color: var(--ink); font: 15px/1.55 system-ui, -apple-system, "Segoe UI", "Helvetica Neue",
-  "DejaVu Sans", sans-serif; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
+  "DejaVu Sans", sans-serif; font-variant-numeric: tabular-nums; overflow-wrap: break-word; }
 h1 { font-size: 30px; line-height: 1.2; letter-spacing: -.02em; margin: 0; font-weight: 650; }
 h2 { font-size: 13px; letter-spacing: .07em; text-transform: uppercase; color: var(--soft);
   font-weight: 600; margin: 52px 0 14px; padding-top: 14px; border-top: 1px solid var(--faint); }
@@ -41,6 +41,7 @@ figcaption b { font-weight: 600; } figcaption span { color: var(--soft); }
 .k3 { background: var(--c3); } .k4 { background: var(--c4); } .k5 { background: var(--c5); }
 .k6 { background: var(--c6); } .k7 { background: var(--c7); }
 svg { display: block; width: 100%; height: auto; overflow: visible; }
+figure.wide svg { min-width: 640px; }
 svg text { font-size: 10.5px; fill: var(--soft); } svg .u { font-style: italic; }
 .grid { stroke: var(--faint); stroke-width: 1; } .axis { stroke: var(--soft); stroke-width: 1; }
 polyline { fill: none; stroke-width: 1.8; stroke-linejoin: round; stroke-linecap: round; }
@@ -56,14 +57,20 @@ th { text-align: left; font-weight: 500; color: var(--soft); font-size: 12.5px; 
 th, td { padding: 5px 16px 5px 0; border-bottom: 1px solid var(--faint); vertical-align: top; }
 .r { text-align: right; white-space: nowrap; } .wide { overflow-x: auto; }
 .two { display: grid; grid-template-columns: repeat(auto-fit, minmax(380px, 1fr)); gap: 8px 48px; }
-@media (max-width: 520px) { .two, .charts { grid-template-columns: minmax(0, 1fr); }
-  body { padding: 24px 16px 60px; } }
 .filters { image-rendering: pixelated; width: 100%; border-radius: 4px; }
 pre { background: var(--panel); border-radius: 6px; padding: 12px 16px; overflow-x: auto;
   font: 13px/1.5 ui-monospace, "SF Mono", Menlo, "DejaVu Sans Mono", monospace; }
 .log td:first-child { width: 90px; color: var(--soft); } .Warned, .CheckpointFailed, .WorkerLost {
   color: var(--warm); }
 footer { margin-top: 60px; color: var(--soft); font-size: 12.5px; }
+@media (max-width: 520px) { .two, .charts { grid-template-columns: minmax(0, 1fr); }
+  body { padding: 24px 16px 60px; } th, td { padding-right: 10px; }
+  .stacks thead, .stacks td:empty { display: none; } .log td { overflow-wrap: anywhere; }
+  .stacks tr { display: block; padding: 8px 0; border-bottom: 1px solid var(--faint); }
+  .stacks td { display: flex; justify-content: space-between; gap: 16px; padding: 1px 0;
+    border: 0; white-space: normal; text-align: right; }
+  .stacks td::before { content: attr(data-name); color: var(--soft); text-align: left;
+    flex: none; } }
 @media print { body { max-width: none; padding: 0; } h2 { break-after: avoid; }
   figure, tr { break-inside: avoid; } }
 """
