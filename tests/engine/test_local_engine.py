@@ -1,5 +1,6 @@
 import os
 import re
+import sys
 import tempfile
 import threading
 import time
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from photinus.core.clock import Steps
-from photinus.core.errors import RunFailedError, UsageError
+from photinus.core.errors import DataError, RunFailedError, UsageError
 from photinus.data.arrays import FeedOrder, PartitionFeed
 from photinus.data.rows import Rows
 from photinus.engine.base import ArrayData, Assignment
@@ -83,6 +84,45 @@ def test_a_model_that_fails_ends_the_run_once_in_its_own_words(tiny):
     place = r"\nin phase [\w-]+, partition (\d), in the batch of its examples \d+ to \d+$"
     assert re.search(place, text.strip())[1] == text.split()[1], "a slot trains on its partition"
     assert threading.active_count() == before
+
+
+FAILS_AT_STEP_3 = """
+import torch
+
+class Net(torch.nn.Linear):
+    calls = 0
+
+    def forward(self, features):
+        self.calls += 1
+        if self.calls > 2:
+            {what}
+        return super().forward(features)
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "told"),
+    [
+        ("raise ValueError('mine')", RunFailedError, ["failing.py", "line 10", "ValueError: mine"]),
+        ("features = features[:, 1:]", DataError, ["does not take this batch", "failing.py"]),
+    ],
+)
+def test_an_error_of_the_users_module_names_line_partition_and_batch(
+    tmp_path, monkeypatch, what, kind, told
+):
+    (tmp_path / "failing.py").write_text(FAILS_AT_STEP_3.format(what=what))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "failing", raising=False)
+    stage = ModuleStage(
+        module="failing:Net", arguments={"in_features": 2, "out_features": 2}, batch_size=8
+    )
+    phase = Phase(stage=stage, agreement=averaging(every=Steps(2)))
+    program = TrainingPlan(phases=(phase,), workers=1, seed=0)
+    rows = ArrayData(np.eye(2, dtype=np.float32).repeat(16, 0), np.arange(2).repeat(16))
+    with pytest.raises(kind) as failed:
+        LocalEngine().run(Assignment(program=program, data=rows, run=bytes(16)))
+    for words in (*told, "partition 0, in the batch of its examples 16 to 23"):
+        assert words in str(failed.value)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -171,7 +171,7 @@ class Call:
         The traceback goes only where it is no plain sentence. Under the lease that the worker
         had: of a worker that had lost its seat nobody cares.
         """
-        text = str(error)
+        text = "; ".join([str(error), *getattr(error, "__notes__", ())])
         if not isinstance(error, PhotinusError):
             text = f"worker {seat.slot} failed: " + "".join(_users_traceback(error))
         cause = f"{type(error).__name__}: {error}{_place(error)}"

@@ -214,6 +214,8 @@ class ModuleModel(Model):
             weights = getattr(batch, "weights", None)
             loss = self._loss(outputs, target_for(self._name, outputs, labels), weights)
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
+            if _is_users_own(error):
+                raise
             raise DataError(
                 f"{type(self.module).__name__} with loss {self._name} does not take this batch",
                 got=f"features {_shape(features)}, labels {_shape(labels)}: {error}{_place(error)}",
@@ -222,11 +224,19 @@ class ModuleModel(Model):
         return loss, outputs, labels
 
 
+_HOMES = (*torch.__path__, *photinus.__path__)
+
+
+def _is_users_own(error: Exception) -> bool:
+    """Tells whether the user's code raised an error by itself: its words and traceback say more."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return not last.filename.startswith(_HOMES) and (last.line or "").startswith("raise")
+
+
 def _place(error: Exception) -> str:
     """Returns the user's line at which an error was raised; nothing where no line is theirs."""
-    homes = (*torch.__path__, *photinus.__path__)
     found = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in found if not frame.filename.startswith(homes)]
+    own = [frame for frame in found if not frame.filename.startswith(_HOMES)]
     return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
 
 
