@@ -5,7 +5,6 @@ The workers import the module by its name, so its file must be on their path: `a
 
 import numpy as np
 import pandas as pd
-from pyspark.sql import SparkSession
 from torch import nn
 
 import photinus as ph
@@ -48,4 +47,4 @@ def main(spark, rows=20_000, epochs=10.0, folder=""):
 
 
 if __name__ == "__main__":
-    main(SparkSession.builder.master("local[2,20]").getOrCreate())
+    main(ph.spark_session(2))

@@ -241,7 +241,11 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
     """Imports a public name from the room that it lives in."""
     if name not in _HOME_OF:
-        raise AttributeError(f"photinus has no {name}")
+        import difflib
+
+        near = difflib.get_close_matches(name, __all__, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise AttributeError(f"photinus has no {name!r}{hint}")
     value = getattr(importlib.import_module(f"photinus.{_HOME_OF[name]}"), name)
     globals()[name] = value
     return value

@@ -58,6 +58,13 @@ def test_spark_and_its_workers_are_looked_at(capsys, spark):
 
 
 @pytest.mark.spark
+def test_too_few_retries_are_named(capsys, spark):
+    out = call(capsys, "--workers", "2")[1]
+    assert "Spark gives a task up after 4 failures and ends the run with it" in out
+    assert "-> start the application with master local[N,20]" in out
+
+
+@pytest.mark.spark
 def test_too_few_slots_are_named(capsys, spark):
     code, out, _ = call(capsys, "--workers", "5")
     assert code == EXIT_CODES["not ready"]

@@ -178,6 +178,14 @@ def test_the_environment_stands_behind_the_arguments(call, monkeypatch):
         (["train", "mnist-dbn", "--strategy", "avering"], "did you mean 'averaging'?"),
         (["train", "mnist-dbn", "--strategy", "{avering}"], "the strategy is no JSON"),
         (["train", "mnist-dbn", "--workers", "0"], "workers of Job must be a whole number"),
+        (["train", "nosuch.toml"], "the job nosuch.toml cannot be read; got No such file or dir"),
+        (["train", "/", "--print-config"], "unknown job; got '/'"),
+        (["train", "cifar10", "--set", "epochs=3"], "got 'epochs'; did you mean model.epochs?"),
+        (
+            ["train", "mnist-dbn", "--set", "epochs=3"],
+            "did you mean model.pretraining.epochs or model.fine_tuning.epochs?",
+        ),
+        (["train", "cifar10", "--set", "model.module=mynets.MLP"], "did you mean 'mynets:MLP'?"),
         (["train", "mnist-dbn", "--set", "model.hiden=[5]"], "did you mean 'hidden'?"),
         (["train", "mnist-dbn", "--set", "model"], "KEY=VALUE"),
         (
@@ -231,6 +239,8 @@ def test_a_road_is_refused_in_the_simulator(call, job, road):
         (errors.UsageError("no such thing"), "usage"),
         (KeyboardInterrupt(), "interrupted"),
         (ValueError("what"), "failed"),
+        (PermissionError(13, "Permission denied", "/model"), "failed"),
+        (errors.DataError("no row", got=FileNotFoundError(2, "No such file", "x")), "failed"),
     ],
 )
 def test_every_error_has_its_exit_code_and_no_traceback(call, job, monkeypatch, error, end):
@@ -241,6 +251,7 @@ def test_every_error_has_its_exit_code_and_no_traceback(call, job, monkeypatch, 
     code, _, err = call("train", job)
     assert code == EXIT_CODES[end]
     assert "Traceback" not in err
+    assert "Errno" not in err
     assert len(err.splitlines()) == 1
     monkeypatch.setenv("PHOTINUS_DEBUG", "1")
     assert "Traceback" in call("train", job)[2]
@@ -262,6 +273,14 @@ def test_a_run_folder_with_other_files_is_left_as_it_was(call, job, tmp_path):
     assert code == EXIT_CODES["usage"]
     assert "holds other files" in err
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["letter.txt"]
+
+
+@pytest.mark.parametrize("setting", ["data.path='no.parquet'", "data.features=['x,y']"])
+def test_what_is_refused_before_training_leaves_no_folder(call, job, tmp_path, setting):
+    code, _, err = call("train", job, "--folder", "run", "--set", setting)
+    assert code in (EXIT_CODES["failed"], EXIT_CODES["usage"])
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])

@@ -51,7 +51,7 @@ def test_lists_are_rows_and_are_scaled_when_they_are_measured_on(table):
 
 def test_a_wrong_column_is_named_beside_those_there_are(table, small):
     path = table(pixels=[[1.0]], label=[0])
-    with pytest.raises(UsageError, match="has no column features; got pixels, label"):
+    with pytest.raises(UsageError, match="unknown column; got 'features'; known: label, pixels"):
         read_train(small.job(data=source(path), engine="local"))
 
 

@@ -147,7 +147,10 @@ def test_a_gain_above_a_share_is_lowered_where_nobody_waits():
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"strategy": "averaging"}, r"strategy of Job must be averaging\(\) or another"),
+        ({"strategy": 5}, r"strategy of Job must be averaging\(\) or another"),
+        ({"strategy": "averaging"}, r"not its name; got 'averaging'; strategy=photinus.averaging"),
+        ({"strategy": "averagin"}, "unknown strategy; got 'averagin'; did you mean 'averaging'"),
+        ({"modell": 1}, "unknown setting of Job; got 'modell'; did you mean 'model'"),
         ({"strategies": {"rbm1": "averaging"}}, "strategies of Job must be a strategy for each"),
         ({"data": "mnist"}, "data of Job must be a Source; got 'mnist'"),
     ],

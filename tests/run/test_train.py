@@ -28,7 +28,7 @@ from photinus.models.schedules import Schedule
 from photinus.report.ledger import audit
 from photinus.run.data import TestRows
 from photinus.run.evaluate import load_trained, measure
-from photinus.run.job import Job
+from photinus.run.job import Job, Source
 from photinus.run.train import resume, train
 from photinus.strategies.outer import DelayedNesterov, Descent, Sgd
 from photinus.strategies.recipes import (
@@ -179,11 +179,11 @@ def test_numbers_to_predict_are_no_classes(small, tmp_path):
     assert train(job, rows, folder=tmp_path / "run").vector.size
 
 
-def test_a_wrong_label_to_measure_on_is_named_before_training(small, tmp_path, events):
+def test_a_wrong_label_to_measure_on_is_named_before_training(small, tmp_path):
     test = TestRows(small.features[:4], np.array([0, 1, 2, 3]))
     with pytest.raises(DataError, match=r"rows to measure on: partition 0 row 3 .* outside 0\.\.2"):
         train(small.job(), small.data(), test=test, folder=tmp_path / "run")
-    assert not events(tmp_path / "run", "RoundClosed")
+    assert not (tmp_path / "run").exists()
 
 
 def test_ctrl_c_is_journaled_as_a_stop(small, tmp_path, events, breaking):
@@ -546,17 +546,52 @@ def test_wrong_arguments_are_told(small, tmp_path, call, said):
     ],
 )
 def test_what_only_the_last_phase_meets_is_told_before_the_first(
-    small, tmp_path, events, fields, wrong, said
+    small, tmp_path, fields, wrong, said
 ):
     model = DBN(inputs=6, hidden=(4,), classes=3, precision="mkl", **fields)
     data = ArrayData(**{"features": small.features, "labels": small.labels} | wrong)
     with pytest.raises(PhotinusError, match=said):
         train(small.job(model=model), data, folder=tmp_path / "run")
-    assert not events(tmp_path / "run", "PhaseStarted")
+    assert not (tmp_path / "run").exists()
 
 
-def test_test_rows_of_another_width_are_told_before_training(small, tmp_path, events):
+def test_test_rows_of_another_width_are_told_before_training(small, tmp_path):
     narrow = TestRows(small.features[:, :5], small.labels)
     with pytest.raises(DataError, match="rows of 6 numbers"):
         train(small.job(), small.data(), test=narrow, folder=tmp_path / "run")
-    assert not events(tmp_path / "run", "PhaseStarted")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "source", "said"),
+    [
+        ({"module": "nowhere:net"}, {}, "the module 'nowhere:net' cannot be imported"),
+        ({"arguments": {"width": 3}}, {}, "cannot be made from its arguments"),
+        ({"loss": "nowhere:loss"}, {}, "the loss 'nowhere:loss' cannot be imported"),
+        ({}, {"path": "nowhere.parquet"}, "there is no nowhere.parquet"),
+        ({}, {"features": ("x", "z")}, "unknown column; got 'z'; known: label, x, y"),
+        (
+            {},
+            {"features": ("x,y",)},
+            r"unknown column; got 'x,y'; one name is one column: write \['x', 'y'\]",
+        ),
+    ],
+    ids=["module", "arguments", "loss", "path", "column", "joined"],
+)
+def test_what_needs_no_rows_is_told_before_a_run_folder_is_made(tmp_path, model, source, said):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = {"x": [0.0, 1.0], "y": [1.0, 0.0], "label": [0, 1]}
+    pq.write_table(pa.table(table), tmp_path / "rows.parquet")
+    linear = {"module": "torch.nn:Linear", "arguments": {"in_features": 2, "out_features": 2}}
+    place = {"path": str(tmp_path / "rows.parquet"), "features": ("x", "y")}
+    job = Job(
+        model=ModuleStage(**{**linear, **model}),
+        data=Source(name="parquet", **{**place, **source}),
+        engine="simulate",
+        workers=2,
+    )
+    with pytest.raises(PhotinusError, match=said):
+        train(job, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -49,25 +50,37 @@ class RunFolder:
     def _make(self, resume: bool) -> None:
         for folder in (self.path, self.logs, self.checkpoints):
             if folder is self.path:
-                self._accept(resume)
+                self.check_free(self.path, resume=resume)
             if not folder.is_dir():
                 folder.mkdir(mode=0o700, parents=True)
         probe = self.path / f".probe-{uuid.uuid4().hex}"
         probe.touch(mode=0o600)
         probe.unlink()
 
-    def _accept(self, resume: bool) -> None:
-        names = {e.name for e in self.path.iterdir()} if self.path.exists() else set()
+    @staticmethod
+    def check_free(path: Path, *, resume: bool = False) -> None:
+        """Refuses a folder that is taken; nothing is made.
+
+        Args:
+            path: of the folder.
+            resume: whether the run in it goes on.
+
+        Raises:
+            UsageError: it holds a run that does not go on, or other files.
+        """
+        names: set[str] = set()
+        with contextlib.suppress(OSError):  # one that cannot be read is refused as it is made
+            names = {e.name for e in path.iterdir()}
         holds_run = any(_TERM.fullmatch(name) for name in names)
         if holds_run and not resume:
             raise UsageError(
-                f"the run folder {self.path} holds a run already",
+                f"the run folder {path} holds a run already",
                 do="resume it, or name another folder",
             )
-        others = names - {self.logs.name, self.checkpoints.name}
+        others = names - {"logs", "checkpoints"}
         if others and not holds_run:
             raise UsageError(
-                f"the run folder {self.path} holds other files",
+                f"the run folder {path} holds other files",
                 got=", ".join(sorted(others)[:3]),
                 do="name a new or an empty folder",
             )

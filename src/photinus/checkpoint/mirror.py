@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from photinus.core.addresses import filesystem
-from photinus.core.errors import CheckpointError, FencedError
+from photinus.core.errors import CheckpointError, FencedError, reason_of
 
 __all__ = ["Mirror"]
 
@@ -115,7 +115,7 @@ class Mirror:
             try:
                 self._tried(self._push, f"{self.address} cannot be written to")
             except FileNotFoundError as error:
-                raise CheckpointError("a file of the run has gone", got=str(error)) from error
+                raise CheckpointError("a file of the run has gone", got=error.filename) from error
 
     def _push(self) -> None:
         for path in sorted(self.local.rglob("*")):
@@ -227,7 +227,7 @@ class Mirror:
         except (FileNotFoundError, FileExistsError):
             raise
         except Exception as error:  # a file system of any maker, each with errors of its own
-            raise CheckpointError(wrong, got=str(error).partition("\n")[0]) from error
+            raise CheckpointError(wrong, got=reason_of(error).partition("\n")[0]) from error
 
 
 def _stamp(path: Path) -> _Stamp:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from photinus.cli.report import audit, evaluate, report
 from photinus.cli.submit import submit
 from photinus.cli.train import demo, train
 from photinus.cli.watch import StoppedError, is_debugging
-from photinus.core.errors import NotReadyError, PhotinusError, UsageError
+from photinus.core.errors import NotReadyError, PhotinusError, UsageError, reason_of
 from photinus.core.signals import interruptible
 
 __all__ = ["EXIT_CODES", "commands", "main"]
@@ -74,6 +75,9 @@ def _run(act: Callable[[], object]) -> str:
         return _said(str(error), error, _ENDS.get(type(error), "failed"))
     except BrokenPipeError:  # whoever read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename else ""
+        return _said(f"{name}{reason_of(error)}; PHOTINUS_DEBUG=1 shows where", error, "failed")
     except Exception as error:
         text = f"{type(error).__name__}: {error}; this is a fault of photinus or of the model"
         return _said(f"{text}; PHOTINUS_DEBUG=1 shows where", error, "failed")
@@ -85,5 +89,6 @@ def _said(text: str, error: BaseException, end: str) -> str:
         import traceback
 
         traceback.print_exception(error)
+    text = re.sub(r"\[Errno -?\d+\] ", "", text)  # of an error within an error
     click.echo(f"photinus: {text}", err=True)
     return end

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from photinus.core.errors import PhotinusError, RunFailedError
+from photinus.core.errors import DataError, PhotinusError, RunFailedError, UsageError
 from photinus.core.events import Event
 
 __all__ = [
@@ -48,6 +48,10 @@ def watched(
         raise StoppedError("stopped" + way_on(folder, address, command)) from error
     except RunFailedError as error:
         raise RunFailedError(f"{error}{way_on(folder, address, command)}") from error
+    except (UsageError, DataError):  # refused before there was a run: nothing is left of it
+        if not (folder / "job.json").is_file():
+            _unmake(folder)
+        raise
     finally:
         terminal.close()
 
@@ -84,6 +88,14 @@ def _log_of(folder: Path) -> Path:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # parents get no mode
             file.parent.mkdir(mode=0o700, exist_ok=True)
     return file
+
+
+def _unmake(folder: Path) -> None:
+    """Removes what `_log_of` has made, and nothing else."""
+    with contextlib.suppress(OSError):
+        (folder / "logs" / "spark.log").unlink(missing_ok=True)
+        (folder / "logs").rmdir()
+        folder.rmdir()
 
 
 def is_debugging() -> bool:

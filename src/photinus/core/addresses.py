@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from photinus.core.errors import NotReadyError
+from photinus.core.errors import NotReadyError, reason_of
 
 __all__ = ["filesystem", "is_address", "on_disk"]
 
@@ -59,7 +59,7 @@ def filesystem(address: str) -> tuple[Any, str]:
         # pyspark forks to start Java
         fs, path = fsspec.core.url_to_fs(address, skip_instance_cache=True)
     except (ImportError, ValueError, OSError) as error:
-        raise NotReadyError(f"{address} cannot be opened", got=error) from error
+        raise NotReadyError(f"{address} cannot be opened", got=reason_of(error)) from error
     return fs, str(path).rstrip("/")
 
 

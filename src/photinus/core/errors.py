@@ -26,6 +26,7 @@ __all__ = [
     "RunFailedError",
     "UsageError",
     "message",
+    "reason_of",
 ]
 
 
@@ -46,6 +47,19 @@ def message(wrong: str, *, got: object = None, then: str = "", do: str = "") -> 
     """
     given = "" if got is None else f"got {got}"
     return "; ".join(part for part in (wrong, given, then, do) if part)
+
+
+def reason_of(error: BaseException) -> str:
+    """Returns in words why something failed: an error of the system without its number.
+
+    Example:
+        >>> reason_of(FileNotFoundError(2, "No such file or directory", "job.toml"))
+        'No such file or directory'
+        >>> reason_of(ValueError("a wrong date"))
+        'a wrong date'
+    """
+    said = (isinstance(error, OSError) and error.strerror) or str(error)
+    return said or type(error).__name__
 
 
 class PhotinusError(Exception):

@@ -13,7 +13,7 @@ from typing import Any
 
 from photinus.core.errors import UsageError
 
-__all__ = ["code_named", "code_names", "imported"]
+__all__ = ["check_name", "code_named", "code_names", "imported"]
 
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _LIBRARIES = frozenset(
@@ -45,7 +45,7 @@ def imported(path: str, kind: str) -> Callable[..., Any]:
     """
     module, colon, name = path.partition(":")
     if not (module and colon and name):
-        raise UsageError(f"a {kind} is named package.module:name", got=repr(path))
+        raise _misnamed(path, kind)
     try:
         found = importlib.import_module(module)
     except Exception as error:  # whatever the user's module raises while it is imported
@@ -83,8 +83,7 @@ def code_named(path: str, kind: str, *bases: type) -> Callable[..., Any]:
         photinus.core.errors.UsageError: a module must be the user's own code; got \
 'subprocess:getoutput' of Python's library; name a function of your own package
     """
-    if not _NAME.fullmatch(path):
-        raise UsageError(f"a {kind} is named package.module:name", got=repr(path))
+    check_name(path, kind)
     if path.partition(":")[0].partition(".")[0] in sys.stdlib_module_names:  # not even imported
         raise _refused(path, kind, "Python's library")
     found = imported(path, kind)
@@ -106,6 +105,29 @@ def code_named(path: str, kind: str, *bases: type) -> Callable[..., Any]:
     if is_ours or (root in _LIBRARIES and home not in _PLAIN_MODULES):
         raise _refused(path, kind, root)
     return found
+
+
+def check_name(path: str, kind: str) -> None:
+    """Refuses what is no name of code; nothing is imported.
+
+    Raises:
+        UsageError: it is not of the form "package.module:name".
+
+    Example:
+        >>> check_name("mynets.MLP", "module")
+        Traceback (most recent call last):
+        photinus.core.errors.UsageError: a module is named package.module:name; got \
+'mynets.MLP'; did you mean 'mynets:MLP'?
+    """
+    if not _NAME.fullmatch(path):
+        raise _misnamed(path, kind)
+
+
+def _misnamed(path: str, kind: str) -> UsageError:
+    home, dot, name = path.rpartition(".")
+    is_dotted = dot and _NAME.fullmatch(f"{home}:{name}")
+    do = f"did you mean '{home}:{name}'?" if is_dotted else f"e.g. {kind}='mynets:Net'"
+    return UsageError(f"a {kind} is named package.module:name", got=repr(path), do=do)
 
 
 def _refused(path: str, kind: str, owner: str) -> UsageError:

@@ -24,8 +24,11 @@ __all__ = [
     "at_least",
     "between",
     "from_dict",
+    "named_settings",
     "one_of",
+    "paths_to",
     "to_dict",
+    "unknown_column",
     "unknown_name",
     "validate",
     "whole",
@@ -111,6 +114,8 @@ def validate(instance: object, of: str = "") -> None:
             wrong = f"{name} of {of or kind.__name__} must be {limit.text}"
             is_numpy = type(value).__module__ == "numpy"
             do = "make it plain: int(...), float(...) or .tolist()" if is_numpy else ""
+            is_names = limit is _PLAIN[tuple] and isinstance(value, str) and _is_names(kind, name)
+            do = _as_list(value) if is_names else do
             raise UsageError(wrong, got=repr(value), do=do)
 
 
@@ -142,12 +147,84 @@ def _made_of(cls: type) -> Limit:
     return Limit(f"of type {cls.__name__}", lambda v: isinstance(v, cls))
 
 
+def _is_names(cls: Any, field: str) -> bool:  # noqa: ANN401 - any dataclass
+    """Tells whether a field holds a list of texts."""
+    return typing.get_args(typing.get_type_hints(cls)[field])[:1] == (str,)
+
+
+def _as_list(text: str) -> str:
+    """Returns how names are written that were given in one text."""
+    return f"write {[part.strip() for part in text.split(',')]}"
+
+
+def unknown_column(name: str, known: typing.Iterable[str]) -> UsageError:
+    """Returns the error for a column that is not there; several names in one text are taken apart.
+
+    Example:
+        >>> str(unknown_column("left,right", ["left", "right"]))
+        "unknown column; got 'left,right'; one name is one column: write ['left', 'right']"
+    """
+    columns = set(known)
+    if "," in name and {part.strip() for part in name.split(",")} <= columns:
+        do = f"one name is one column: {_as_list(name)}"
+        return UsageError("unknown column", got=repr(name), do=do)
+    return unknown_name("column", name, columns)
+
+
 def unknown_name(kind: str, name: str, known: typing.Iterable[str]) -> UsageError:
     """Returns the error for a name that is none of `known`, with the nearest one as a hint."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
     return UsageError(f"unknown {kind}", got=repr(name), do=hint)
+
+
+def named_settings(cls: type[S]) -> type[S]:
+    """Has a dataclass's constructor refuse an unknown setting with the nearest known one.
+
+    Example:
+        >>> @named_settings
+        ... @dataclass(kw_only=True)
+        ... class Net:
+        ...     hidden: int = 3
+        >>> Net(hiden=4)
+        Traceback (most recent call last):
+        photinus.core.errors.UsageError: unknown setting of Net; got 'hiden'; did you mean 'hidden'?
+    """
+    make = cls.__init__
+    fields = [f for f in dataclasses.fields(cls) if f.init]  # type: ignore[arg-type]
+    known = [f.name for f in fields]
+    absent = dataclasses.MISSING
+    needed = [f.name for f in fields if f.default is absent and f.default_factory is absent]
+
+    @functools.wraps(make)
+    def made(self: Any, *args: Any, **values: Any) -> None:  # noqa: ANN401 - any settings
+        for name in values:
+            if name not in known:
+                raise unknown_name(f"setting of {cls.__name__}", name, known)
+        if missing := [name for name in needed[len(args) :] if name not in values]:
+            raise UsageError(f"{cls.__name__} needs {missing[0]}", do=f"{missing[0]}=...")
+        make(self, *args, **values)
+
+    cls.__init__ = made  # type: ignore[method-assign]
+    return cls
+
+
+def paths_to(name: str, cls: Any, within: str = "") -> list[str]:  # noqa: ANN401 - any dataclass
+    """Returns where a setting of that name lies in a settings class, by dots.
+
+    Args:
+        name: of the setting.
+        cls: a dataclass whose fields may be of other ones.
+        within: the path to `cls`.
+    """
+    hints, found = typing.get_type_hints(cls), []
+    for field in (f for f in dataclasses.fields(cls) if f.init):
+        place = f"{within}{field.name}"
+        found += [place] if field.name == name else []
+        if dataclasses.is_dataclass(hints[field.name]):
+            found += paths_to(name, hints[field.name], f"{place}.")
+    return found
 
 
 def to_dict(instance: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass
@@ -203,7 +280,9 @@ def _shaped(name: str, hint: Any, value: Any) -> Any:  # noqa: ANN401 - any fiel
         return _settings(name, typing.cast(type, hint), value)
     if typing.get_origin(hint) is tuple:
         if not isinstance(value, (list, tuple)):
-            raise UsageError(f"{name} must be a list", got=repr(value))
+            is_names = isinstance(value, str) and typing.get_args(hint)[0] is str
+            do = _as_list(value) if is_names else ""
+            raise UsageError(f"{name} must be a list", got=repr(value), do=do)
         return tuple(_shaped(name, typing.get_args(hint)[0], v) for v in value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from photinus.core.addresses import filesystem, is_address, on_disk
-from photinus.core.errors import DataError, NotReadyError
+from photinus.core.errors import DataError, NotReadyError, reason_of
 from photinus.core.settings import unknown_name
 
 __all__ = ["CLASSES", "FILES", "RECORD_BYTES", "Split", "check_length", "load", "parse_records"]
@@ -139,7 +139,7 @@ def _from_remote(filesystem: Any, path: str) -> bytes | None:  # noqa: ANN401 - 
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise DataError(f"{path} cannot be read", got=str(error), do=_DO) from error
+        raise DataError(f"{path} cannot be read", got=reason_of(error), do=_DO) from error
 
 
 def _from_disk(path: Path) -> bytes | None:

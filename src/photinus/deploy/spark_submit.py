@@ -13,7 +13,7 @@ from typing import Final
 from xml.etree import ElementTree
 
 from photinus.core.addresses import is_address
-from photinus.core.errors import NotReadyError, UsageError
+from photinus.core.errors import NotReadyError, UsageError, reason_of
 from photinus.deploy.executor_process import ENDS_EXECUTOR
 from photinus.deploy.packaging import LAUNCHER
 from photinus.transport.filesystems import check_reached
@@ -209,7 +209,7 @@ def home_of_user() -> str:
     try:
         settings = ElementTree.parse(file).getroot()  # noqa: S314 - the administrator's own file
     except (OSError, ElementTree.ParseError) as error:
-        raise NotReadyError(f"{file} cannot be read", got=error) from error
+        raise NotReadyError(f"{file} cannot be read", got=reason_of(error)) from error
     found = {p.findtext("name", ""): p.findtext("value", "") for p in settings.iter("property")}
     root = (found.get("fs.defaultFS") or found.get("fs.default.name") or "").strip().rstrip("/")
     if not is_address(root):

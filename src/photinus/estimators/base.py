@@ -28,6 +28,7 @@ from photinus.core.settings import unknown_name
 from photinus.data.checks import RowChecks
 from photinus.data.spark import classes_in, columns, once, one_column, selected, shape_of
 from photinus.engine.spark.engine import FrameData, SparkEngine, check_slots, free_slots
+from photinus.engine.spark.executor_python import check_python
 from photinus.engine.spark.job import queried
 from photinus.engine.spark.session import is_connect
 from photinus.estimators.network import Network, layer_reader, predictor
@@ -132,6 +133,8 @@ class NetworkClassifier(
             raise UsageError("fit takes a DataFrame of Spark", got=got, do=do)
         spark, workers = dataset.sparkSession, self.getOrDefault("numWorkers")
         job = self._job({}, workers)  # the Params alone, before any row is looked at
+        if not is_connect(spark):
+            check_python(spark.sparkContext)
         if workers:
             check_slots(spark, workers)
         else:

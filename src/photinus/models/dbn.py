@@ -24,6 +24,7 @@ from photinus.core.settings import (
     above,
     at_least,
     between,
+    named_settings,
     one_of,
     unknown_name,
     validate,
@@ -44,6 +45,7 @@ _RISING = Schedule(((0.0, 0.5), (0.25, 0.5), (0.25, 0.9)))
 _SHARE = Limit("a number from 0 to below 1", lambda v: 0 <= v < 1)
 
 
+@named_settings
 @dataclass(frozen=True, kw_only=True)
 class Pretraining:
     """How each RBM is trained."""
@@ -86,6 +88,7 @@ class Pretraining:
         validate(self)
 
 
+@named_settings
 @dataclass(frozen=True, kw_only=True)
 class FineTuning:
     """How the whole network is trained after it."""
@@ -234,6 +237,7 @@ class FineTuneStage(Stage):
         preload(self.settings.optimizer)
 
 
+@named_settings
 @dataclass(frozen=True, kw_only=True)
 class DBN:
     """A deep belief network: its sizes, and how it is trained.

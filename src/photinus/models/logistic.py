@@ -13,7 +13,7 @@ import numpy as np
 
 from photinus.core.errors import DataError
 from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
-from photinus.core.settings import above, at_least, one_of, validate, whole
+from photinus.core.settings import above, at_least, named_settings, one_of, validate, whole
 from photinus.models.base import Batch, Model, Stage
 from photinus.models.optimizers import Inner
 from photinus.models.tensors import rows_of
@@ -88,6 +88,7 @@ class Descent(Inner):
         """Nothing is remembered."""
 
 
+@named_settings
 @dataclass(frozen=True, kw_only=True)
 class LogisticStage(Stage):
     """A phase of softmax regression by plain gradient descent.

@@ -16,9 +16,18 @@ from torch import Tensor, nn
 
 import photinus
 from photinus.core.errors import DataError, UsageError
-from photinus.core.factories import code_named
+from photinus.core.factories import check_name, code_named
 from photinus.core.parameters import FLOATS, INTEGERS, TRAINED, Layout, Parameters, Vector
-from photinus.core.settings import Limit, above, between, one_of, unknown_name, validate, whole
+from photinus.core.settings import (
+    Limit,
+    above,
+    between,
+    named_settings,
+    one_of,
+    unknown_name,
+    validate,
+    whole,
+)
 from photinus.models.autotune import MEMORIES, PRECISIONS, fastest, laid_out
 from photinus.models.average import Average, average_layout
 from photinus.models.base import Batch, Model, Stage
@@ -286,6 +295,7 @@ def _common_type(trained: Mapping[str, nn.Parameter]) -> str:
     return str(types.pop()).removeprefix("torch.")
 
 
+@named_settings
 @dataclass(frozen=True, kw_only=True)
 class ModuleStage(Stage):
     """One phase that trains a module made by an importable function.
@@ -357,6 +367,8 @@ class ModuleStage(Stage):
     def __post_init__(self) -> None:
         keep_schedules(self, "lr")
         validate(self)
+        if self.module:  # an estimator has none before it is set
+            check_name(self.module, "module")
         if ":" not in self.loss and self.loss not in LOSSES:
             raise unknown_name("loss", self.loss, LOSSES)
         if ":" not in self.optimizer and self.optimizer.lower() not in OPTIMIZERS:

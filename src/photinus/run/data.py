@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from photinus.core.addresses import filesystem, is_address, on_disk
-from photinus.core.errors import DataError, NotReadyError, UsageError
+from photinus.core.errors import DataError, NotReadyError, UsageError, reason_of
+from photinus.core.settings import unknown_column
 from photinus.data import cifar, mnist
 from photinus.data.base import Array
 from photinus.data.checks import RowChecks, Sieve
@@ -24,6 +25,7 @@ from photinus.transport.filesystems import check_reached
 
 __all__ = [
     "TestRows",
+    "check_columns",
     "check_fit",
     "check_test",
     "handed",
@@ -194,6 +196,19 @@ def check_fit(model: Any, rows: Any, like: Any = None) -> None:  # noqa: ANN401 
         raise DataError("a label must be one of the classes", got=list(labels.shape), do=do)
 
 
+def check_columns(data: Any) -> None:  # noqa: ANN401 - as of `limited`
+    """Refuses a DataFrame that lacks a column, or holds one of another kind; no row is read.
+
+    Raises:
+        UsageError: a column is unknown.
+        DataError: a model cannot learn from its type.
+    """
+    if hasattr(data, "frame"):
+        from photinus.data.spark import selected
+
+        selected(data.frame, data.features, data.label)
+
+
 def _cifar_frame(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameData
     from photinus.data.spark import cifar_frame
     from photinus.engine.spark.engine import FrameData
@@ -251,13 +266,12 @@ def _table(source: Source, path: str) -> tuple[Array, Array | None]:
     try:
         table = ds.dataset(place, filesystem=system, format="parquet")
     except (OSError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
+        reason = reason_of(error).partition("\n")[0]
         raise DataError(f"{path} cannot be read as Parquet", got=reason) from error
     names = [*source.features, *([source.label] if source.label else [])]
     missing = [name for name in names if name not in table.schema.names]
     if missing:
-        known = ", ".join(table.schema.names)
-        raise UsageError(f"{path} has no column {missing[0]}", got=known, do="name one of these")
+        raise UsageError(f"{path}: {unknown_column(missing[0], table.schema.names)}")
     kind = str(table.schema.field(source.features[0]).type)
     spec = ColumnSpec(
         features=source.features,

@@ -12,13 +12,15 @@ from typing import Any
 from torch import nn
 
 from photinus.checkpoint.files import is_plain
-from photinus.core.errors import UsageError, message
+from photinus.core.errors import UsageError, message, reason_of
 from photinus.core.settings import (
     Limit,
     at_least,
     between,
     from_dict,
+    named_settings,
     one_of,
+    paths_to,
     to_dict,
     unknown_name,
     validate,
@@ -50,6 +52,7 @@ MIN_BANDWIDTH = 1e4
 """Below that a worker's smallest pushes would take longer than a round may."""
 
 
+@named_settings
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
     """Where the rows come from."""
@@ -100,6 +103,8 @@ def _check_named(model: object) -> None:
     if not issubclass(kind, nn.Module):
         return
     home, before = kind.__module__, ""
+    if home.startswith("torch.nn.") and getattr(nn, kind.__name__, None) is kind:
+        home = "torch.nn"
     if home == "__main__":
         home, before = "mynets", "put its class into a file that every worker can import: "
     wrong = "model of Job must say how a module is made, since every worker makes its own"
@@ -111,6 +116,7 @@ def _is_agreement(value: object) -> bool:
     return isinstance(value, (Agreement, Own))
 
 
+@named_settings
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
     """Model, data and agreement: all that decides what is trained, and how.
@@ -193,6 +199,11 @@ class Job:
 
     def __post_init__(self) -> None:
         _check_named(self.model)
+        if isinstance(self.strategy, str):
+            from_plain(self.strategy)  # an unknown one is named
+            do = f"strategy=photinus.{self.strategy}()"
+            got = repr(self.strategy)
+            raise UsageError("strategy of Job must be an Agreement, not its name", got=got, do=do)
         validate(self)
         known = {stage.name for stage in self._plain_stages()} | {"pretraining"}
         if self.patience and not self.validation:
@@ -274,7 +285,7 @@ class Job:
         known = {f.name for f in dataclasses.fields(cls)}
         for key in plain:
             if key not in known:
-                raise unknown_name("setting of a job", key, known)
+                raise _unknown(key, known, plain.get("model"))
         if "model" in plain:
             plain["model"] = _model(plain["model"])
         if "data" in plain:
@@ -348,6 +359,16 @@ class Job:
         return [message(wrong, then=then, do="use sockets, or train longer")]
 
 
+def _unknown(key: str, known: set[str], model: object) -> UsageError:
+    """Returns the error of an unknown setting; one of the model or the data is named in full."""
+    kind = model.get("kind", "dbn") if isinstance(model, Mapping) else "dbn"
+    places = paths_to(key, MODELS.get(str(kind), DBN), "model.") + paths_to(key, Source, "data.")
+    if not places:
+        return unknown_name("setting of a job", key, known)
+    do = f"did you mean {' or '.join(places)}?"
+    return UsageError("unknown setting of a job", got=repr(key), do=do)
+
+
 def _model(values: Mapping[str, Any]) -> Any:  # noqa: ANN401 - one of MODELS
     if not isinstance(values, Mapping):
         return values
@@ -370,7 +391,7 @@ def read_job(path: Path | str) -> Job:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the job {path} cannot be read", got=str(error)) from error
+        raise UsageError(f"the job {path} cannot be read", got=reason_of(error)) from error
     try:
         return Job.from_dict(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 from photinus.checkpoint.mirror import Mirror
 from photinus.checkpoint.origin import Trust, check_code, is_signed, signature_of
 from photinus.core.addresses import is_address
-from photinus.core.errors import CheckpointError, FencedError, RunFailedError, UsageError
+from photinus.core.errors import CheckpointError, FencedError, RunFailedError, UsageError, reason_of
 from photinus.core.events import RunEnded, RunStarted
 from photinus.report.journal import read
 from photinus.run.job import Job
@@ -155,7 +155,7 @@ def saved_job(path: Path, name: str, trust_code: Trust = False) -> tuple[Job, by
         plain, run = saved["job"], bytes.fromhex(saved["run"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         wrong = f"{name} holds no run to resume"
-        raise UsageError(wrong, got=str(error), do="name the folder of a run") from error
+        raise UsageError(wrong, got=reason_of(error), do="name the folder of a run") from error
     body = {"run": saved["run"], "job": plain}
     if not is_signed(_KIND, body, saved.get("signature")):  # a name is called as a job is made
         check_code(plain, f"the run {name}", trust_code)

@@ -41,6 +41,7 @@ from photinus.report.journal import Journal
 from photinus.report.thinned import Thinned
 from photinus.run.data import (
     TestRows,
+    check_columns,
     check_fit,
     check_test,
     handed,
@@ -79,6 +80,9 @@ __all__ = [
 
 _Sink = Callable[[Event], None]
 _Test = TestRows | tuple[Array, Array] | None
+_Given = tuple[Any, _Test, Engine | None]
+"""Rows to train on, rows to measure on, and the engine, where a caller names them."""
+_NONE: _Given = (None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +189,14 @@ def train_draft(
     if mirror is not None and mirror.holds_run():
         wrong, do = f"{mirror.address} holds a run already", "resume it, or name another folder"
         raise UsageError(wrong, do=do)
-    place = RunFolder(path)
-    run = secrets.token_bytes(16)
-    with interruptible(signal.SIGTERM), _Run(job, place, run, sinks, mirror) as running:
-        save_job(place.path, job, run)
-        running.draft, running.note = draft, told
-        return running.train(data, test, engine, cut=None)
+    RunFolder.check_free(path)
+    with interruptible(signal.SIGTERM):
+        prepared = _prepared(draft, (data, test, engine))  # nothing is made where this refuses
+        run = secrets.token_bytes(16)
+        with _Run(job, RunFolder(path), run, sinks, mirror) as running:
+            save_job(running.place.path, job, run)
+            running.draft, running.note = draft, told
+            return running.train(prepared, cut=None)
 
 
 def resume(
@@ -221,7 +227,7 @@ def resume(
 
 def continued(
     folder: Path | str | Mirror,
-    given: tuple[Any, _Test, Engine | None] = (None, None, None),
+    given: _Given = _NONE,
     *,
     sinks: tuple[_Sink, ...] = (),
     trust_code: Trust = False,
@@ -248,7 +254,7 @@ def continued(
     place = RunFolder(path, resume=True)
     with interruptible(signal.SIGTERM), _Run(job, place, run, sinks, mirror) as running:
         running.note = note
-        return running.train(*given, cut=running.vault.newest())
+        return running.train(None, cut=running.vault.newest(), given=given)
 
 
 def new_folder(name: str) -> Path:
@@ -270,6 +276,51 @@ def engine_of(name: str) -> Engine:
     from photinus.engine.simulation.engine import SimulatedEngine
 
     return SimulatedEngine()
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What is trained, over which rows, and where: looked at before a run folder is made."""
+
+    engine: Engine
+    data: Any
+    test: TestRows | None
+    program: TrainingPlan
+
+
+def _engine(job: Job, engine: Engine | None) -> Engine:
+    engine = engine or engine_of(job.engine)
+    if not isinstance(engine, Engine):
+        do = 'e.g. LocalEngine(); or name one in the job: engine="local"'
+        raise UsageError("engine must be an Engine", got=repr(engine), do=do)
+    return engine
+
+
+def _prepared(draft: Draft, given: _Given, *, is_new: bool = True) -> _Prepared:
+    """Refuses what can be told of a job without training it: module, loss, path, columns, rows."""
+    job, (data, test, engine) = draft.job, given
+    engine, program = _engine(job, engine), job.program()
+    stages = list({id(p.stage): p.stage for p in program.phases}.values())
+    for stage in stages[1:]:  # what is misnamed there is met only after the first
+        stage.inner(stage.build((), program.seed).parameters.layout)
+    if is_new:
+        program = replace(program, start=first_parameters(draft))
+    return _Prepared(engine, *_checked(job, data, test), program)
+
+
+def _checked(job: Job, data: Any, test: _Test) -> tuple[Any, TestRows | None]:  # noqa: ANN401
+    """Returns the rows, which are the job's source's where none were handed over."""
+    if data is None:
+        data = read_train(job)
+        test = read_test(job.data) if test is None else test
+    data = limited(handed(data, job), classes_of(job.model))
+    check_fit(job.model, data)
+    check_columns(data)
+    measured_on: TestRows | None = handed_test(test, job.data)
+    if measured_on is not None:
+        check_test(measured_on, classes_of(job.model))
+        check_fit(job.model, measured_on, like=data)
+    return data, measured_on
 
 
 class _Run:
@@ -348,30 +399,22 @@ class _Run:
         for sink in self.sinks:
             sink(event)
 
-    def train(
-        self,
-        data: Any,  # noqa: ANN401 - as of `train`
-        test: _Test,
-        engine: Engine | None,
-        cut: Cut | None,
-    ) -> Outcome:
-        """Runs the engine, then saves and measures what was agreed."""
-        engine = engine or engine_of(self.job.engine)
-        if not isinstance(engine, Engine):
-            do = 'e.g. LocalEngine(); or name one in the job: engine="local"'
-            raise UsageError("engine must be an Engine", got=repr(engine), do=do)
+    def train(self, prepared: _Prepared | None, cut: Cut | None, given: _Given = _NONE) -> Outcome:
+        """Runs the engine, then saves and measures what was agreed.
+
+        Args:
+            prepared: what is trained; None of a run that goes on, which notes its refusal.
+            cut: where it goes on.
+            given: what `_prepared` takes.
+        """
+        engine = prepared.engine if prepared else _engine(self.job, given[2])
         self._started(engine.name)
         if self.note:
             self.emit(Warned(text=self.note))
         if self.mirror is not None:
             self.mirror.push()  # from here on another machine can go on with the run
-        data, test = self._checked(data, test)
-        program = self.job.program()
-        for stage in list({id(p.stage): p.stage for p in program.phases}.values())[1:]:
-            # what is misnamed there is met only after the first
-            stage.inner(stage.build((), program.seed).parameters.layout)
-        if cut is None:
-            program = replace(program, start=first_parameters(self.draft))
+        prepared = prepared or _prepared(self.draft, (*given[:2], engine), is_new=cut is None)
+        data, test, program = prepared.data, prepared.test, prepared.program
         for text in self.job.warnings():
             self.emit(Warned(text=text))
         result = engine.run(self._assignment(program, data, cut))
@@ -401,20 +444,6 @@ class _Run:
                     got=f"{refused} pushes refused or dropped",
                     do="look at the warnings above; lower the learning rate, or look at the rows",
                 )
-
-    def _checked(self, data: Any, test: _Test) -> tuple[Any, TestRows | None]:  # noqa: ANN401
-        """Returns the rows, which are the job's source's where none were handed over."""
-        if data is None:
-            data = read_train(self.job)
-            test = read_test(self.job.data) if test is None else test
-        model = self.job.model
-        data = limited(handed(data, self.job), classes_of(model))
-        check_fit(model, data)
-        measured_on: TestRows | None = handed_test(test, self.job.data)
-        if measured_on is not None:
-            check_test(measured_on, classes_of(model))
-            check_fit(model, measured_on, like=data)
-        return data, measured_on
 
     def _assignment(self, program: TrainingPlan, data: Any, cut: Cut | None) -> Assignment:  # noqa: ANN401
         return Assignment(

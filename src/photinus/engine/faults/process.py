@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable
 
-from photinus.core.errors import LinkLostError, NotReadyError, UsageError
+from photinus.core.errors import LinkLostError, NotReadyError, UsageError, reason_of
 from photinus.deploy.executor_process import executor_of_worker
 from photinus.engine.faults.plan import CUT, FREEZE, KILL, SLOW, SLOW_LINK, Fault
 from photinus.transport.link import Link
@@ -176,7 +176,9 @@ def _ip(*words: str) -> list[str]:
         )
     except (OSError, subprocess.CalledProcessError) as error:
         wrong = f"ip {' '.join(words)} failed"
-        raise NotReadyError(wrong, got=str(error), do="look at the network of the host") from error
+        raise NotReadyError(
+            wrong, got=reason_of(error), do="look at the network of the host"
+        ) from error
     return done.stdout.split()
 
 

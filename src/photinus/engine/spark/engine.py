@@ -47,6 +47,7 @@ from photinus.engine.faults.plan import Faults, faults_of
 from photinus.engine.spark.connect.client import ConnectSession
 from photinus.engine.spark.connect.coordinator_task import Hosted
 from photinus.engine.spark.decommission import Departures, Moves
+from photinus.engine.spark.executor_python import check_python
 from photinus.engine.spark.job import (
     SparkJob,
     check_size,
@@ -123,6 +124,8 @@ class SparkEngine(Engine):
         workers = assignment.program.workers
         harm = DriverFaults(self._faults, assignment)
         assignment = harm.assignment
+        if not is_connect(spark):
+            check_python(spark.sparkContext)
         check_slots(spark, workers)
         for text in session_warnings(spark, has_view=assignment.has_view):
             assignment.emit(Warned(text=text))

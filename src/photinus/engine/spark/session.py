@@ -102,10 +102,11 @@ def session_warnings(spark: SparkSession, *, has_view: bool = False) -> list[str
     master = setting("spark.master", "")
     failures = _failures(master, setting("spark.task.maxFailures", "4"))
     if failures < _RETRIES:
-        cure = f"local[N,{_RETRIES}]" if master.startswith("local[") else "spark.task.maxFailures"
+        is_local = master.startswith("local")  # which ignores the setting
+        cure = f"master local[N,{_RETRIES}]" if is_local else f"spark.task.maxFailures={_RETRIES}"
         warnings.append(
             f"Spark gives a task up after {failures} failure{'s' * (failures > 1)} and ends the "
-            f"run with it; start the application with {cure} ({_RETRIES})"
+            f"run with it; start the application with {cure}"
         )
     if setting("spark.speculation", "false") == "true":
         warnings.append(

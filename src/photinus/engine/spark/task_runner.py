@@ -14,6 +14,7 @@ from photinus.core.parameters import Vector
 from photinus.core.signals import interruptible
 from photinus.core.threads import threads_held
 from photinus.engine.driver_session import Meeting
+from photinus.engine.spark.executor_python import check_python
 from photinus.engine.spark.job import SparkJob, check_size, see_through
 from photinus.engine.spark.session import is_connect
 from photinus.engine.worker_bootstrap import told_error
@@ -111,6 +112,7 @@ def run_units(parts: Parts, owner: UnitOwner, work: Work, *, security: str, agai
     """
     if not parts.count:
         raise UsageError("there are no partitions", do="look at where the data is read")
+    check_python(parts.context)
     host = parts.context.getConf().get("spark.driver.host", "127.0.0.1")
     threads = int(parts.context.getConf().get("spark.task.cpus", "1"))
     held = threads_held(threads)
