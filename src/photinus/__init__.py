@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from photinus.data.base import Batch, Feed, check_feed
     from photinus.data.spark import cifar_frame
+    from photinus.engine.agree import agree
     from photinus.engine.base import ArrayData, Engine
     from photinus.engine.faults.plan import Faults
     from photinus.engine.local.engine import LocalEngine
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from photinus.estimators.dbn import DBNClassificationModel, DBNClassifier
     from photinus.estimators.deepdist import DeepDist, Stepper
     from photinus.estimators.iterate import iterate
+    from photinus.estimators.launch import launch
     from photinus.estimators.module import TorchClassificationModel, TorchClassifier
     from photinus.models.base import Model, Stage, check_model
     from photinus.models.dbn import DBN, FineTuning, Pretraining
@@ -140,6 +142,7 @@ __all__ = [
     "Turn",
     "UsageError",
     "World",
+    "agree",
     "all_reduce",
     "averaging",
     "check_feed",
@@ -154,6 +157,7 @@ __all__ = [
     "gossip",
     "iterate",
     "iterative_reduce",
+    "launch",
     "load_trained",
     "measure",
     "post_local",
@@ -183,6 +187,7 @@ _HOMES = {
         "RunFailedError",
         "UsageError",
     ),
+    "engine.agree": ("agree",),
     "engine.base": ("ArrayData", "Engine"),
     "engine.faults.plan": ("Faults",),
     "engine.local.engine": ("LocalEngine",),
@@ -193,6 +198,7 @@ _HOMES = {
     "estimators.dbn": ("DBNClassificationModel", "DBNClassifier"),
     "estimators.deepdist": ("DeepDist", "Stepper"),
     "estimators.iterate": ("iterate",),
+    "estimators.launch": ("launch",),
     "estimators.module": ("TorchClassificationModel", "TorchClassifier"),
     "data.base": ("Batch", "Feed", "check_feed"),
     "data.spark": ("cifar_frame",),

@@ -19,6 +19,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 TYPED = {
     "compare_in_simulator": "full_gradient",
     "deepdist_word2vec": "updates",
+    "keep_your_trainer": "test error",
     "kmeans": "rounds, inertia",
     "logistic": "rounds, weights",
     "own_module": "error",
@@ -63,6 +64,8 @@ def test_every_example_is_typed_or_the_main_job():
 def test_an_example_runs_as_it_is_typed(name, cifar, tmp_path):
     if name == "deepdist_word2vec":
         pytest.importorskip("gensim")
+    if name == "keep_your_trainer":
+        pytest.importorskip("accelerate", reason="photinus[text] is not installed")
     arguments = [cifar] if name == "sparknet_cifar10" else []
     environment = {**os.environ, "PYTHONPATH": str(Path(photinus.__file__).parents[1])}
     done = subprocess.run(

@@ -73,10 +73,10 @@ class Meeting:
     def _refused(self, counts: Mapping[str, int]) -> None:
         self._speaks.callbacks.emit(Warned(text=refused(counts)))
 
-    def call(self, lost_seconds: float = 30.0, threads: int = 1) -> Call:
+    def call(self, threads: int = 1, *, has_peers: bool = False) -> Call:
         """Returns what every worker must know, with a key of its own."""
-        term = self._speaks.callbacks.term
-        return Call(self.address, self._key(), term, lost_seconds, threads=threads)
+        term, key = self._speaks.callbacks.term, self._key(is_peer=has_peers)
+        return Call(self.address, key, term, has_peers=has_peers, threads=threads)
 
     def _key(self, *, is_peer: bool = False) -> WorkerKey:
         keys = self._keys

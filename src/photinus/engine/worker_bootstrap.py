@@ -9,8 +9,9 @@ import platform
 import traceback
 import uuid
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import photinus
 from photinus.core import errors
@@ -39,7 +40,10 @@ from photinus.transport.serve import TcpListener
 from photinus.transport.tcp import TcpLink
 from photinus.transport.wire import Limits
 
-__all__ = ["BEAT_SECONDS", "SPARE_DESCRIPTORS", "Call", "WorkerBootstrap", "told_error"]
+__all__ = ["BEAT_SECONDS", "SPARE_DESCRIPTORS", "Call", "Opened", "WorkerBootstrap", "told_error"]
+
+Opened = Callable[[Life, Mapping[str, Any]], Worker]
+"""Makes a worker of its life and of what its hellos tell."""
 
 BEAT_SECONDS = 1.0
 _SILENT, _FEWEST_BEATS = 0.9, 5
@@ -48,8 +52,16 @@ takes time, too."""
 SPARE_DESCRIPTORS = 16
 """What a worker opens besides its connections to other workers."""
 _OURS = os.path.join(os.path.dirname(photinus.__file__), "")
+_SAY_SECONDS = 60.0
 _STOP_SECONDS = 5.0
 """So long a worker that failed waits for the coordinator to take that in."""
+
+
+class _Sits(NamedTuple):
+    seat: Seat
+    attempt: str
+    beater: Beater
+    lines: LogLines
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +97,31 @@ class Call:
             NotReadyError: this process may not open enough files.
             Exception: the worker's own, where another attempt shall follow.
         """
+        self.serve(slot, attempt, lambda opened: opened(begin(), {}).run())
+
+    def serve(self, slot: int, attempt: str, do: Callable[[Opened], None]) -> None:
+        """Does something in a slot; an error of its own is told.
+
+        Args:
+            slot: the seat to take.
+            attempt: tells this worker from others of the same slot.
+            do: what is done; it is given what makes a `Worker`, of a life and of what its hellos
+                tell besides.
+
+        Raises:
+            LinkLostError: the coordinator is not to be found any more.
+            NotReadyError: this process may not open enough files.
+            Exception: the worker's own, where another attempt shall follow.
+        """
         keep_freed_memory()
         allow_descriptors(SPARE_DESCRIPTORS, f"worker {slot}")
         seat, attempt = Seat(self.key.run, self.term, 0, slot), attempt or uuid.uuid4().hex
         beater = Beater(self._quick_link, _beat(seat, attempt), BEAT_SECONDS)
         with threads_held(self.threads), beater, LogLines() as lines:
+            sits = _Sits(seat, attempt, beater, lines)
             try:
-                self._pump(beater, seat, attempt, begin, lines)
+                with ExitStack() as closing:
+                    do(lambda life, about: self._worker(sits, life, about, closing))
             except RunFailedError:
                 return  # the coordinator said so
             except LinkLostError:
@@ -100,35 +130,49 @@ class Call:
                 if self._tell(beater.frame.lease, seat, error):
                     raise
 
-    def _pump(
-        self,
-        beater: Beater,
-        seat: Seat,
-        attempt: str,
-        begin: Callable[[], Life],
-        lines: LogLines,
-    ) -> None:
+    def _worker(
+        self, sits: _Sits, life: Life, about: Mapping[str, Any], closing: ExitStack
+    ) -> Worker:
+        seat, attempt, beater, lines = sits
+
         def seated(now: Seat) -> None:
             beater.frame = _beat(now, attempt)
 
         worker = Worker(
-            begin(),
+            life,
             self._link,
             seat,
-            about={"attempt": attempt, "host": _host(), "pid": os.getpid()},
+            about={"attempt": attempt, "host": _host(), "pid": os.getpid(), **about},
             seated=seated,
             notes=lines.take,
         )
+        closing.callback(worker.close)
         if not self.address.startswith(SCHEME):  # a folder's listener leaves signs of its own
             beater.heard = lambda seconds: self._judge(worker, seconds)
-        try:
-            if self.backend:
-                worker.sum_by(lambda link: _ring(link, self.backend, seat.slot))
-            elif self.has_peers:
-                worker.join(self._mesh)
-            worker.run()
-        finally:
-            worker.close()
+        if self.backend:
+            worker.sum_by(lambda link: _ring(link, self.backend, seat.slot))
+        elif self.has_peers:
+            worker.join(self._mesh)
+        return worker
+
+    def say(self, frame: Frame) -> None:
+        """Says a frame over a link of its own, until the coordinator has it.
+
+        Raises:
+            RunFailedError: the run was stopped.
+            LinkLostError: the coordinator is not to be found any more.
+        """
+        while True:
+            link = self._link()
+            try:
+                for heard in link.exchange(frame, _SAY_SECONDS):
+                    if heard.kind == "stop":
+                        raise RunFailedError(str(heard.note.get("reason", "the run was stopped")))
+                    return
+            except LinkLostError:
+                continue
+            finally:
+                link.close()
 
     def _judge(self, worker: Worker, silent_seconds: float) -> None:
         """A driver that stands still, or whose host is cut off, closes no connection."""

@@ -61,6 +61,8 @@ class Worker:
         self._received = 0
         """Bytes from the coordinator, when that was looked at last."""
         self._is_left = False
+        self._untold: Ask | None = None
+        """What the life said last, and was not answered yet."""
 
     def join(self, mesh: Callable[[Link], Mesh]) -> None:
         """Lets other workers speak to this one; before `run`.
@@ -87,17 +89,35 @@ class Worker:
             RunFailedError: the coordinator stopped the run.
             LinkLostError: it was not to be found for as long as `connect` tries.
         """
-        answer, lost = None, None
+        while self.pump():
+            pass
+
+    def pump(self) -> bool:
+        """Pumps the life until it has stepped once more; False at its end.
+
+        That step is told of by the next call: until then whoever calls may take it.
+        """
         try:
             while True:
-                ask = self._life.throw(lost) if lost else self._life.send(answer)
-                answer, lost = None, None
-                try:
-                    answer = self._done(ask)
-                except FencedError as error:
-                    lost = error
+                self._untold = self._next()
+                if isinstance(self._untold, Stepped):
+                    return True
         except StopIteration:
-            return
+            return False
+
+    def finish(self) -> None:
+        """Pumps the life to its end; the step that was not told of yet was none."""
+        self._untold = None
+        self.run()
+
+    def _next(self) -> Ask:
+        """Answers what the life said last; returns what it says next."""
+        ask, self._untold = self._untold, None
+        try:
+            answer = None if ask is None else self._done(ask)
+        except FencedError as error:
+            return self._life.throw(error)
+        return self._life.send(answer)
 
     def leave(self) -> None:
         """Ends the run from here, from any thread: the coordinator says nothing any more."""

@@ -147,8 +147,13 @@ class News(NamedTuple):
 Answers = Generator[Stepped | Exchange | Snapshot | Measured, News, Any]
 
 
-def work(bench: Bench) -> Generator[Stepped | Exchange | Snapshot | Measured, News, Snapshot]:
-    """Runs one phase; the parameters are the model's, changed in place. Returns how it ended."""
+def work(
+    bench: Bench,
+) -> Generator[Stepped | Exchange | Snapshot | Measured, News | None, Snapshot]:
+    """Runs one phase; the parameters are the model's, changed in place. Returns how it ended.
+
+    A `Stepped` that is answered by None was no step: the phase ends before it.
+    """
     model, feed, strategy = bench.model, bench.feed, bench.strategy
     trained = model.parameters.trained
     state, pace, first = strategy.init(trained), bench.pace, feed.epochs
@@ -160,7 +165,10 @@ def work(bench: Bench) -> Generator[Stepped | Exchange | Snapshot | Measured, Ne
         gradient, metrics = _learnt(bench, batch)
         if strategy.site != GRADIENT:
             step(bench, gradient, at)
-        told = _until_taken(bench, (yield Stepped(len(batch.features), metrics)))
+        heard = yield Stepped(len(batch.features), metrics)
+        if heard is None:
+            break
+        told = _until_taken(bench, heard)
         clock = clock.after(len(batch.features), told.seconds, feed.epochs - first)
         vector = gradient if strategy.site == GRADIENT else trained
         state = take_in(bench, vector, told.messages, state)
@@ -171,7 +179,7 @@ def work(bench: Bench) -> Generator[Stepped | Exchange | Snapshot | Measured, Ne
         clock = clock._replace(progress=pace.agreed)
         yield from tell(bench, news, clock, state)
         is_over = told.stop or news.stop
-        del told, news  # of a large model each answer counts
+        del heard, told, news  # of a large model each answer counts
         if is_over:
             break
     state, news = yield from drain(bench, clock._replace(closing=True), state)

@@ -1,0 +1,208 @@
+"""The coordinator of loops of the user's own: the model is known once worker 0 has told it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from photinus.coordinator.callbacks import Callbacks
+from photinus.coordinator.coordinator import Coordinator
+from photinus.coordinator.leases import Leases
+from photinus.core.errors import RunFailedError, UsageError, message
+from photinus.core.parameters import Entry, Layout, Parameters
+from photinus.protocol.messages import Seat, named, pack
+from photinus.strategies.agreement import Agreement
+from photinus.strategies.own import Own
+from photinus.strategies.recipes import RECIPES, from_plain, to_plain
+from photinus.strategies.sole import Sole
+from photinus.training.own_loop import agreed_on, plan_of
+from photinus.training.plan import Agrees
+from photinus.transport.frames import Frame
+
+__all__ = ["LoopCoordinator", "start_of"]
+
+_TOLD = {"model": "model", "strategy": "strategy", "is_counted": "way to say how many steps"}
+"""What all workers tell alike -> what it is, for people."""
+_OTHER = "make the model and the strategy alike on every worker: they may not depend on the slot"
+
+
+def start_of(seat: Seat, parameters: Parameters, about: Mapping[str, Any]) -> Frame:
+    """Returns what worker 0 tells before its first hello: from where all start.
+
+    Args:
+        seat: its own.
+        parameters: of its model.
+        about: what the hello of every worker tells, too.
+    """
+    entries = [asdict(entry) for entry in parameters.layout.entries]
+    layout = json.dumps({"entries": entries, "dtype": parameters.layout.dtype}).encode()
+    arrays = {
+        "layout": np.frombuffer(layout, np.uint8),
+        "trained": parameters.trained,
+        "floats": parameters.floats,
+        "integers": parameters.integers,
+    }
+    return pack(seat.frame("state"), arrays, about)
+
+
+class LoopCoordinator:
+    """A `Coordinator` of no numbers until worker 0 has told the start; then one of those.
+
+    Args:
+        workers: how many.
+        strategy: how they agree, where they do not say so themselves.
+        callbacks: where events and ledger lines go.
+    """
+
+    def __init__(self, workers: int, strategy: Agreement | Own, callbacks: Callbacks) -> None:
+        self._workers, self._strategy = workers, strategy
+        nothing = Parameters(Layout(()))
+        self._held: dict[int, Frame] | None = {}
+        """Slot -> its hello that came before the start; None after it."""
+        self._about: Mapping[str, Any] = {}
+        self._layout = nothing.layout
+        self._in = self._begun(Sole(), nothing, callbacks, 0.0)
+
+    def _begun(
+        self, agreement: Agrees, start: Parameters, callbacks: Callbacks, now: float
+    ) -> Coordinator:
+        vectors = (start.trained, start.floats, start.integers)
+        is_counted = bool(self._about.get("is_counted"))
+        plan = plan_of(agreement, self._workers, is_counted=is_counted, start=vectors)
+        return Coordinator(plan, callbacks, now=now)
+
+    # -- as a coordinator ------------------------------------------------------------------------
+
+    @property
+    def callbacks(self) -> Callbacks:
+        """Where events and ledger lines go."""
+        return self._in.callbacks
+
+    @property
+    def leases(self) -> Leases:
+        """The seats."""
+        return self._in.leases
+
+    @property
+    def failure(self) -> str:
+        """Why the run cannot go on; empty while it can."""
+        return self._in.failure
+
+    @failure.setter
+    def failure(self, reason: str) -> None:
+        self._in.failure = reason
+
+    @property
+    def failure_kind(self) -> str:
+        """The class of the error that a worker told of."""
+        return self._in.failure_kind
+
+    @failure_kind.setter
+    def failure_kind(self, kind: str) -> None:
+        self._in.failure_kind = kind
+
+    @property
+    def is_over(self) -> bool:
+        """True when every worker may go."""
+        return self._in.is_over
+
+    is_between_passes = is_cut_asked = False
+
+    def next_pass(self, now: float) -> None:
+        """Rows are the loop's own business."""
+
+    def ask_for_a_cut(self) -> bool:
+        """There is no run folder to save one in."""
+        return False
+
+    def gone(self, slot: int, lease: int, now: float) -> None:
+        """A worker's connection closed."""
+        self._in.gone(slot, lease, now)
+
+    def withdraw(self, hello: Frame) -> None:
+        """Who asked for a seat is gone, and waits for it no longer."""
+        self._in.withdraw(hello)
+
+    def tick(self, now: float) -> list[Frame]:
+        """Lets time pass, once there is a model."""
+        return [] if self._held is not None else self._in.tick(now)
+
+    def stop(self, reason: str) -> list[Frame]:
+        """Ends it without a result."""
+        out, held = self._in.stop(reason), self._held or {}
+        return out + [answer for hello in held.values() for answer in self._in.hear(hello, 0.0)]
+
+    # -- the start -------------------------------------------------------------------------------
+
+    def hear(self, frame: Frame, now: float) -> list[Frame]:
+        """Takes one frame in; returns the frames to send, each to its slot's worker."""
+        mine = (self.callbacks.run, self.callbacks.term)
+        is_known = (frame.run, frame.term) == mine and frame.slot in self.leases.seats
+        if is_known and not self.is_over and not frame.lease:
+            if frame.kind == "state":
+                return self._started(frame, now)
+            if frame.kind == "hello" and self._held is not None:
+                self._held[frame.slot] = frame
+                return []
+            if frame.kind == "hello" and (wrong := self._differs(frame)):
+                self.failure_kind = UsageError.__name__
+                return self.stop(wrong)
+        return self._in.hear(frame, now)
+
+    def _started(self, frame: Frame, now: float) -> list[Frame]:
+        """The first start counts; who tells it is answered in any case."""
+        answer = Seat(frame.run, frame.term, 0, frame.slot).frame("busy")
+        if self._held is None:
+            return [answer]
+        arrays, held = named(frame), self._held
+        told = json.loads(arrays["layout"].tobytes())
+        self._layout = Layout(
+            tuple(Entry(**{**e, "shape": tuple(e["shape"])}) for e in told["entries"]),
+            str(told["dtype"]),
+        )
+        vectors = (arrays[name] for name in ("trained", "floats", "integers"))
+        start = Parameters(self._layout, *vectors)
+        self._about = {name: frame.note.get(name) for name in _TOLD}
+        agreement = agreed_on(self._told_strategy(), self._workers)
+        self._in, self._held = self._begun(agreement, start, self.callbacks, now), None
+        return [answer, *(f for hello in held.values() for f in self.hear(hello, now))]
+
+    def _told_strategy(self) -> Agreement | Own:
+        """A name that comes over the network is never imported."""
+        told = self._about["strategy"]
+        if told == to_plain(self._strategy):
+            return self._strategy
+        if not isinstance(told, Mapping) or told.get("recipe") not in RECIPES or _names_code(told):
+            do = "name it in photinus.launch, too"
+            raise UsageError("agree names a strategy of one's own", got=told, do=do)
+        return from_plain(told)
+
+    def _differs(self, hello: Frame) -> str:
+        """Returns what of a worker's model or strategy is not as worker 0 has it."""
+        for name, what in _TOLD.items():
+            if (got := hello.note.get(name)) != self._about[name]:
+                wrong = f"worker {hello.slot} and worker 0 have another {what}"
+                return message(wrong, got=f"{got} and {self._about[name]}", do=_OTHER)
+        return ""
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def result(self) -> Parameters:
+        """Returns what was agreed.
+
+        Raises:
+            RunFailedError: the run ended without a result.
+        """
+        found = self._in.result
+        if found is None:
+            raise RunFailedError("the run ended before its workers were done")
+        return Parameters(self._layout, found.vectors[-1], found.floats, found.integers)
+
+
+def _names_code(told: Mapping[str, Any]) -> bool:
+    outer = told.get("outer")
+    return isinstance(outer, Mapping) and "function" in outer

@@ -1,0 +1,228 @@
+"""Lets a training loop of the user's own agree with those on other workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from photinus.coordinator.loop_coordinator import start_of
+from photinus.core.errors import NotReadyError, RunFailedError, UsageError
+from photinus.core.settings import Limit, whole
+from photinus.engine.trainers import for_lightning, for_transformers
+from photinus.engine.worker_bootstrap import Call, Opened
+from photinus.protocol.messages import Seat
+from photinus.strategies.agreement import Agreement
+from photinus.strategies.own import Own
+from photinus.strategies.recipes import to_plain
+from photinus.training.own_loop import OwnLoop, agreed_on, part_of_loop, plan_of
+from photinus.training.worker_loop import live
+from photinus.transport.rate_limit import Pace
+from photinus.transport.wire import Limits
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback
+    from torch import nn
+    from transformers import TrainerCallback
+
+__all__ = ["Agreed", "Loop", "agree"]
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """What travels to every worker: where to say hello, and how all agree.
+
+    Args:
+        call: where, and with which key.
+        workers: how many there are.
+        strategy: how they agree, where `agree` names no other.
+        bandwidth: bytes that each may send in a second; None for no cap.
+    """
+
+    call: Call
+    workers: int
+    strategy: Agreement | Own
+    bandwidth: float | None = None
+
+    def run(
+        self,
+        slot: int,
+        attempt: str,
+        function: Callable[..., object],
+        read: Callable[[], Sequence[Any]],
+    ) -> None:
+        """Calls the user's function in a slot, and ends what it agreed on when it returns.
+
+        Args:
+            slot: the seat to take.
+            attempt: tells this call from others of the same slot.
+            function: the user's.
+            read: reads its arguments.
+
+        Raises:
+            LinkLostError: the coordinator is not to be found any more.
+        """
+
+        def do(opened: Opened) -> None:
+            arguments = read()
+            with _within(_Here(self, slot, opened)) as here:
+                function(*arguments)
+                if here.agreed is None:
+                    wrong = "the function has returned, and its model agreed with nobody"
+                    raise UsageError(wrong, do="call photinus.agree(model) in it")
+                here.agreed._close()
+
+        pace = None if self.bandwidth is None else Pace(self.bandwidth)
+        replace(self.call, limits=Limits(pace=pace)).serve(slot, attempt, do)
+
+
+@dataclass(eq=False, slots=True)
+class _Here:
+    """The worker that this process is."""
+
+    loop: Loop
+    slot: int
+    opened: Opened
+    agreed: Agreed | None = field(default=None)
+
+
+_HERE: list[_Here] = []
+
+
+@contextmanager
+def _within(here: _Here) -> Iterator[_Here]:
+    _HERE.append(here)
+    try:
+        yield here
+    finally:
+        _HERE.remove(here)
+
+
+def agree(
+    model: nn.Module, strategy: Agreement | Own | None = None, *, steps: int | None = None
+) -> Agreed:
+    """Joins the other workers: all go on from one point, and agree as the strategy says.
+
+    Call it in the function that `photinus.launch` runs, once the model is made. It returns when all
+    workers have come; the model then has the parameters of worker 0's.
+
+    Args:
+        model: its parameters with `requires_grad` are agreed on, and its buffers.
+        strategy: a recipe that acts after steps; left out, that of `launch`.
+        steps: how many optimizer steps this worker will take, where that is known: rounds are then
+            shortened in a short training, and progress is told.
+
+    Raises:
+        UsageError: outside of `launch`, called twice, or the strategy acts inside of a step.
+
+    Example:
+        >>> agreed = agree(model)  # doctest: +SKIP
+        >>> for batch in loader:  # doctest: +SKIP
+        ...     model(batch).backward()
+        ...     optimizer.step()
+        ...     agreed.step()
+    """
+    if not _HERE:
+        wrong = "photinus.agree was called outside of a function that photinus.launch runs"
+        raise UsageError(wrong, do="photinus.launch(function, workers=4, data=df)")
+    here = _HERE[-1]
+    if here.agreed is not None:
+        do = "put the models into one torch.nn.ModuleList"
+        raise UsageError("photinus.agree was called twice in one function", do=do)
+    if not Limit.optional(whole(1)).holds(steps):
+        raise UsageError("steps must be a whole number of at least 1, or None", got=repr(steps))
+    here.agreed = Agreed(here, model, strategy or here.loop.strategy, steps)
+    return here.agreed
+
+
+class Agreed:
+    """A model that agrees with those of other workers, as `agree` returns it.
+
+    Args:
+        here: which worker this is.
+        model: what is trained.
+        strategy: how all agree.
+        steps: how many this worker will take.
+    """
+
+    def __init__(
+        self, here: _Here, model: nn.Module, strategy: Agreement | Own, steps: int | None
+    ) -> None:
+        agreement = agreed_on(strategy, here.loop.workers)
+        call, seat = here.loop.call, Seat(here.loop.call.key.run, here.loop.call.term, 0, here.slot)
+        self._loop = OwnLoop(model)
+        plan = plan_of(agreement, here.loop.workers, is_counted=steps is not None, loop=self._loop)
+        if plan.has_peers and not call.has_peers:
+            do = "name it in photinus.launch"
+            raise UsageError("workers speak to each other in this strategy", got=strategy, do=do)
+        about = {
+            "model": self._loop.parameters.layout.fingerprint(),
+            "strategy": to_plain(strategy),
+            "is_counted": steps is not None,
+        }
+        if here.slot == 0:
+            call.say(start_of(seat, self._loop.parameters, about))
+        part = part_of_loop(self._loop, steps)
+        self._worker = here.opened(live(plan, here.slot, part), about)
+        self._is_open = self._worker.pump()
+        if not self._is_open:
+            raise RunFailedError("all workers are done")
+        self._loop.scatter()
+        self.begin: int = self._loop.steps
+        """The steps of earlier attempts in this worker's place that are agreed on; else 0."""
+
+    def step(self, **metrics: float) -> None:
+        """Tells that the optimizer has stepped; agrees with the others where that is due.
+
+        Args:
+            metrics: what was measured in the step, such as its loss: for the journal.
+
+        Raises:
+            RunFailedError: the run was stopped.
+        """
+        if not self._is_open:
+            return
+        self._loop.metrics = {name: float(value) for name, value in metrics.items()}
+        self._loop.steps += 1
+        self._loop.gather()
+        self._is_open = self._worker.pump()
+        self._loop.scatter()
+
+    def _close(self) -> None:
+        """Agrees on what is not yet agreed on, and waits until all workers are done."""
+        if self._is_open:
+            self._is_open = False
+            self._loop.gather()
+            self._worker.finish()
+            self._loop.scatter()
+
+    def transformers_callback(self) -> TrainerCallback:
+        """Returns what `callbacks=[...]` of a `transformers.Trainer` takes.
+
+        A trainer of sentence-transformers takes it, too. Where this worker takes the place of one
+        that was lost, training goes on at its step: in number, learning rate and logs.
+
+        Raises:
+            NotReadyError: transformers is not installed.
+        """
+        _check("transformers")
+        made: TrainerCallback = for_transformers(self)
+        return made
+
+    def lightning_callback(self) -> Callback:
+        """Returns what `callbacks=[...]` of a `lightning.Trainer` takes; else as the other.
+
+        Raises:
+            NotReadyError: lightning is not installed.
+        """
+        _check("lightning")
+        made: Callback = for_lightning(self)
+        return made
+
+
+def _check(package: str) -> None:
+    if find_spec(package) is None:
+        do = f"install {package} on every worker"
+        raise NotReadyError(f"{package} is not installed here", do=do)

@@ -1,0 +1,107 @@
+"""Runs a function of the user's own as long-lived Spark tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from photinus.coordinator.loop_coordinator import LoopCoordinator
+from photinus.core.errors import DataError, LinkLostError
+from photinus.core.signals import interruptible
+from photinus.core.threads import threads_held
+from photinus.data.spark import partitioned
+from photinus.data.table import TableRows
+from photinus.deploy.executor_process import end_executor
+from photinus.engine.agree import Loop
+from photinus.engine.driver_session import Meeting
+from photinus.engine.spark.engine import check_slots, slots_of
+from photinus.engine.spark.job import SparkJob, check_size, see_through
+from photinus.engine.spark.lost_tasks import Deaths
+from photinus.engine.spark.slots import held_slots
+from photinus.engine.spark.task_runner import check_classic, coded, loaded
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["launch_on_spark"]
+
+
+def launch_on_spark(
+    function: Callable[..., object],
+    data: DataFrame | None,
+    spark: SparkSession,
+    coordinator: LoopCoordinator,
+    security: str,
+    make: Callable[[Meeting], Loop],
+) -> None:
+    """Runs the function in one task for each slot, until all have returned.
+
+    Args:
+        function: it travels in the tasks' closure.
+        data: its rows; None where it takes none.
+        spark: the session.
+        coordinator: who speaks for the run.
+        security: tls, or none.
+        make: returns what every worker is sent.
+
+    Raises:
+        UsageError: there are not enough slots, or the function is too large to send.
+        NotReadyError: it is a session of Spark Connect.
+    """
+    check_classic(spark)
+    workers, context = coordinator.leases.workers, spark.sparkContext
+    emit = coordinator.callbacks.emit
+    host, code = str(spark.conf.get("spark.driver.host", "127.0.0.1")), coded(function)
+    with interruptible():
+        check_slots(spark, workers)
+        slots = partial(slots_of, spark)
+        with (
+            held_slots(context.applicationId, workers, slots, emit),
+            Meeting(coordinator, host, security) as meeting,
+        ):
+            loop = make(meeting)
+            with threads_held(loop.call.threads):
+                task = _task(loop, code, has_rows=data is not None)
+                check_size(task)
+                rows = spark.range(workers) if data is None else data
+                frame = partitioned(rows, workers)
+                job = SparkJob(
+                    context,
+                    lambda: frame.mapInArrow(task, "slot int").collect(),
+                    coordinator.callbacks.run.hex(),
+                )
+                deaths = Deaths(meeting)
+                see_through(meeting, job, emit, beside=deaths.look)
+
+
+def _task(
+    loop: Loop, code: bytes, *, has_rows: bool
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        task = TaskContext.get()
+        assert task is not None
+        slot = task.partitionId()
+
+        def call(*arguments: Any) -> None:  # noqa: ANN401 - what the user's function takes
+            loaded(code, "the function")(*arguments)
+
+        def read() -> list[TableRows]:
+            rows = TableRows(batches)
+            if not len(rows):
+                do = "repartition the DataFrame, or use fewer workers"
+                raise DataError(f"worker {slot} has no rows", do=do)
+            return [rows] if has_rows else []
+
+        try:
+            loop.run(slot, str(task.taskAttemptId()), call, read)
+        except LinkLostError:
+            end_executor()
+            raise
+        yield pa.RecordBatch.from_arrays([pa.array([slot], pa.int32())], names=["slot"])
+
+    return run

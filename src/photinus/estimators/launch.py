@@ -1,0 +1,155 @@
+"""Runs a training function of the user's own on workers that agree on its model."""
+
+from __future__ import annotations
+
+import inspect
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from photinus.coordinator.callbacks import Callbacks
+from photinus.coordinator.loop_coordinator import LoopCoordinator
+from photinus.core.errors import UsageError
+from photinus.core.events import Event
+from photinus.core.settings import Limit, above, one_of, validate, whole
+from photinus.engine.agree import Loop
+from photinus.engine.driver_session import Meeting
+from photinus.engine.local.launch import launch_here
+from photinus.engine.spark.task_runner import logged
+from photinus.engine.worker_bootstrap import told_error
+from photinus.strategies.agreement import Agreement
+from photinus.strategies.own import Own
+from photinus.strategies.recipes import averaging
+from photinus.training.own_loop import agreed_on, plan_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["launch"]
+
+
+def launch(
+    function: Callable[..., object],
+    *,
+    workers: int,
+    data: DataFrame | Sequence[Any] | None = None,
+    strategy: Agreement | Own = averaging(),  # noqa: B008 - frozen
+    engine: str = "spark",
+    threads: int = 1,
+    bandwidth: float | None = None,
+    security: str = "tls",
+    spark: SparkSession | None = None,
+    emit: Callable[[Event], None] | None = None,
+) -> dict[str, torch.Tensor]:
+    """Runs a training function on every worker, and returns the parameters that they agree on.
+
+    The function makes its model, calls `photinus.agree(model)`, and trains: with a
+    `transformers.Trainer`, a `LightningModule`, or a loop of its own. It travels in the closure of
+    Spark's tasks, and nowhere else. When a worker is lost, Spark calls the function again, and
+    `agree` goes on from what was agreed on. One worker is the plain run, bit for bit.
+
+    Args:
+        function: called with the worker's rows, or without arguments where there is no `data`.
+        workers: how many.
+        data: rows of any columns; a worker gets a part of them as a map-style data set of dicts.
+        strategy: when and how the workers agree, if `agree` does not say; it acts after steps.
+        engine: "spark", or "local": processes on this machine, which import the function by its
+            name, and get every K-th row of a sequence.
+        threads: with which each worker computes.
+        bandwidth: bytes that each worker may send in a second; None for no cap.
+        security: tls, or none: frames in clear, for a network that is trusted as a whole.
+        spark: the session; left out, that of `data`, the active one, or a local one.
+        emit: is told of everything that happens; left out, warnings go to the log `photinus`.
+
+    Returns:
+        The agreed parameters and buffers by name, as of a `state_dict`; frozen ones are not in it.
+
+    Raises:
+        UsageError: an argument is out of its limits, or the strategy acts inside of a step.
+        NotReadyError: the cluster lacks slots or a module.
+        RunFailedError: the function failed on a worker.
+
+    Example:
+        >>> def train(rows):  # doctest: +SKIP
+        ...     model = make_model()
+        ...     agreed = photinus.agree(model)
+        ...     for batch in DataLoader(rows, batch_size=32, shuffle=True):
+        ...         ...
+        ...         optimizer.step()
+        ...         agreed.step()
+        >>> model.load_state_dict(launch(train, workers=4, data=df))  # doctest: +SKIP
+    """
+    asked = _Asked(workers, engine, threads, bandwidth, security)
+    validate(asked, of="launch")
+    _check_callable(function, () if data is None else (data,))
+    agreement = agreed_on(strategy, workers)
+    has_peers = plan_of(agreement, workers, is_counted=False).has_peers
+    callbacks = Callbacks(run=secrets.token_bytes(16), emit=emit or logged)
+    coordinator = LoopCoordinator(workers, strategy, callbacks)
+
+    def make(meeting: Meeting) -> Loop:
+        call = meeting.call(threads=threads, has_peers=has_peers)
+        return Loop(call, workers, strategy, bandwidth)
+
+    if engine == "local":
+        launch_here(function, _sequence(data), coordinator, security, make)
+    else:
+        from photinus.engine.spark.launch import launch_on_spark
+
+        session = spark or _session(data, workers)
+        launch_on_spark(function, _frame(data), session, coordinator, security, make)
+    if coordinator.failure:
+        raise told_error(coordinator.failure, coordinator.failure_kind)
+    found = coordinator.result()
+    return {name: torch.from_numpy(tensor) for name, tensor in found.tensors().items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    workers: int
+    engine: str
+    threads: int
+    bandwidth: float | None
+    security: str
+    LIMITS = {  # noqa: RUF012
+        "workers": whole(1),
+        "engine": one_of("spark", "local"),
+        "threads": whole(1),
+        "bandwidth": Limit.optional(above(0)),
+        "security": one_of("tls", "none"),
+    }
+
+
+def _check_callable(function: object, arguments: tuple[Any, ...]) -> None:
+    if not callable(function):
+        do = "photinus.launch(train, workers=4, data=df) with a function train(rows)"
+        raise UsageError("launch runs a function", got=repr(function), do=do)
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError as error:
+        wants = "the worker's rows" if arguments else "no argument: there is no data"
+        raise UsageError(f"the function must take {wants}", got=error) from error
+
+
+def _sequence(data: Any) -> Sequence[Any] | None:  # noqa: ANN401 - what a user may give
+    if data is None or (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+        return data  # type: ignore[no-any-return]
+    do = 'give a list of rows, or engine="spark"'
+    raise UsageError("the local engine reads a sequence of rows", got=type(data).__name__, do=do)
+
+
+def _frame(data: Any) -> DataFrame | None:  # noqa: ANN401 - what a user may give
+    if data is None or hasattr(data, "sparkSession"):
+        return data  # type: ignore[no-any-return]
+    got = type(data).__name__
+    raise UsageError("data must be a DataFrame", got=got, do='or give engine="local"')
+
+
+def _session(data: Any, workers: int) -> SparkSession:  # noqa: ANN401 - what a user may give
+    from photinus.engine.spark.session import spark_session
+
+    frame = _frame(data)
+    return spark_session(workers) if frame is None else frame.sparkSession

@@ -1,0 +1,107 @@
+"""How a single worker agrees: the owner holds a copy of its parameters, bit for bit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from photinus.core.clock import Clock, Steps, Trigger
+from photinus.core.parameters import Vector
+from photinus.strategies.base import PARAMETERS, Message, Policy, Reply, Strategy, Turn
+
+__all__ = ["Latest", "Sole", "Told"]
+
+
+class Told(NamedTuple):
+    """What the worker remembers."""
+
+    version: int = 0
+    sent: Clock = Clock()
+    """When it last pushed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sole(Strategy):
+    """Pushes the parameters as they are: θ. Nothing comes down, but to whoever returns.
+
+    anchor − (anchor − θ) has other bits than θ: with a delta one worker would not be plain training
+    bit for bit. A worker that was lost goes on from its last push. Both halves are `Agrees`.
+
+    Example:
+        >>> Sole(every=Steps(2)).due(Clock(steps=2), Told())
+        (Turn(kind='swap', fragment=(0, 0)),)
+    """
+
+    every: Trigger = field(default_factory=lambda: Steps(50))
+    """When to push."""
+    site = PARAMETERS
+    is_deterministic = True
+
+    def __str__(self) -> str:
+        return f"one worker, saved every {self.every}"
+
+    def strategy(self) -> Sole:
+        """Returns the worker's half."""
+        return self
+
+    def policy(self) -> Latest:
+        """Returns the owner's half."""
+        return Latest()
+
+    def init(self, vector: Vector) -> Told:  # noqa: ARG002 - the owner has it
+        """Nothing was pushed yet."""
+        return Told()
+
+    def due(self, clock: Clock, state: Told) -> tuple[Turn, ...]:
+        """A swap when the trigger fires; at the end of the phase, when anything is unsent."""
+        unsent = clock.closing and clock.steps > state.sent.steps
+        return (Turn("swap"),) if unsent or self.every.fires(clock, state.sent) else ()
+
+    def offer(self, turn: Turn, vector: Vector, clock: Clock, state: Told) -> tuple[Message, Told]:
+        """Offers the parameters."""
+        since = clock.since(state.sent)
+        message = Message("push", vector.copy(), turn.fragment, since=since, version=state.version)
+        return message, state._replace(sent=clock)
+
+    def accept(self, vector: Vector, incoming: Message, state: Told) -> Told:
+        """Takes the version; the parameters only as a joiner."""
+        if incoming.vector is not None:
+            np.copyto(vector, incoming.vector)
+        return state._replace(version=incoming.version)
+
+
+class Latest(Policy):
+    """The owner of one worker's parameters: the latest push."""
+
+    def init(self, point: Message) -> Message:
+        """Starts from a point."""
+        return point._replace(kind="heal")
+
+    def receive(
+        self,
+        slot: int,
+        message: Message,
+        members: frozenset[int],  # noqa: ARG002 - there is one
+        state: Message,
+    ) -> tuple[list[Reply], Message]:
+        """Keeps a push of the present version; any other worker is told the point."""
+        if message.kind == "fetch" or message.version != state.version:
+            return [Reply(slot, state)], state
+        pushed = {n: getattr(message, n) for n in ("vector", "floats", "integers")}
+        kept = {name: value for name, value in pushed.items() if value is not None}
+        state = state._replace(**kept, version=state.version + 1)
+        return [Reply(slot, Message("agreed", version=state.version))], state
+
+    def close(
+        self,
+        members: frozenset[int],  # noqa: ARG002 - nobody is waited for
+        state: Message,
+    ) -> tuple[list[Reply], Message]:
+        """Nothing waits."""
+        return [], state
+
+    def agreed(self, state: Message) -> Message:
+        """Returns the latest push."""
+        return state

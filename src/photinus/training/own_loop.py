@@ -1,0 +1,193 @@
+"""Stands for a training loop of the user's own in the life of a worker.
+
+The life is that of any worker: `worker_loop.live` around `loop.work`. Its model computes nothing
+and its feed holds no rows: each step was taken by the user's loop before the life tells of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor, from_numpy, nn
+
+from photinus.core.errors import UsageError
+from photinus.core.parameters import Layout, Vector
+from photinus.data.base import Batch, Feed, Transform
+from photinus.models.base import Model, Stage
+from photinus.models.module import ModuleModel
+from photinus.models.optimizers import Inner
+from photinus.strategies.agreement import Agreement
+from photinus.strategies.base import PARAMETERS
+from photinus.strategies.guard import AUTO
+from photinus.strategies.own import Own
+from photinus.strategies.sole import Sole
+from photinus.training.plan import Agrees, Phase, TrainingPlan
+from photinus.training.worker_loop import Part
+
+__all__ = ["OwnLoop", "agreed_on", "part_of_loop", "plan_of"]
+
+_NAME = "loop"
+_ONE = Batch(np.zeros((1, 0), np.float32))
+
+
+class OwnLoop(Model):
+    """A module that the user's own loop trains; its tensors are views of the flat buffer.
+
+    Whoever moves them elsewhere, to a GPU say, has them copied from and to it.
+
+    Args:
+        module: what is trained: its parameters with `requires_grad`.
+
+    Raises:
+        UsageError: nothing is to be trained, or types are mixed.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.parameters = ModuleModel(module, "mse").parameters  # its loss is asked for nothing
+        self.metrics: dict[str, float] = {}
+        """Of the step that was taken last."""
+        self.steps = 0
+        """How many were taken in this phase, whoever sat in the slot."""
+        views = {name: from_numpy(view) for name, view in self.parameters.tensors().items()}
+        self._trained = [(p, views[n]) for n, p in module.named_parameters() if p.requires_grad]
+        self._buffers = [
+            (module.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2], views[name])
+            for name, _ in module.named_buffers()
+            if name in views
+        ]
+
+    def gather(self) -> None:
+        """Copies the tensors that lie elsewhere into the flat buffer."""
+        for tensor, view in self._elsewhere():
+            view.copy_(tensor)
+
+    def scatter(self) -> None:
+        """Copies the flat buffer into the tensors that lie elsewhere."""
+        for tensor, view in self._elsewhere():
+            tensor.copy_(view)
+
+    def _elsewhere(self) -> Iterator[tuple[Tensor, Tensor]]:
+        tensors = [(p.data, view) for p, view in self._trained]
+        tensors += [(of.get_buffer(name), view) for of, name, view in self._buffers]
+        return ((t, v) for t, v in tensors if t.numel() and t.data_ptr() != v.data_ptr())
+
+    def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:  # type: ignore[override]  # noqa: ARG002
+        """Returns no gradient: the step is the user's, with what was measured in it."""
+        return self.parameters.trained[:0], self.metrics
+
+    def measure(self, batch: Batch) -> Mapping[str, float]:  # type: ignore[override]  # noqa: ARG002
+        """Measures nothing."""
+        return {}
+
+
+class _Steps(Feed):
+    """One example a step, for as long as the user's loop takes them."""
+
+    def __init__(self, loop: OwnLoop, rows: int) -> None:
+        self._loop, self._rows = loop, rows
+
+    @property
+    def rows(self) -> int:
+        return self._rows
+
+    @property
+    def position(self) -> int:
+        return self._loop.steps
+
+    def __iter__(self) -> Iterator[Batch]:
+        while True:
+            yield _ONE
+
+    def seek(self, position: int) -> None:
+        self._loop.steps = position
+
+    def mapped(self, function: Transform) -> Feed:  # noqa: ARG002
+        return self
+
+
+class _NoInner(Inner):
+    """The user's optimizer has stepped."""
+
+    def step(self, trained: Vector, gradient: Vector, progress: float) -> None:
+        pass
+
+    def state(self) -> dict[str, Vector]:
+        return {}
+
+    def load(self, state: Mapping[str, Vector]) -> None:
+        pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LoopStage(Stage):
+    batch_size: int
+    loop: OwnLoop | None = field(default=None, compare=False)
+    name: str = _NAME
+    epochs: float = 1.0
+
+    def build(self, history: tuple[Vector, ...], seed: int) -> Model:  # noqa: ARG002
+        assert self.loop is not None, "only a worker has the user's model"
+        return self.loop
+
+    def inner(self, layout: Layout) -> Inner:  # noqa: ARG002
+        return _NoInner()
+
+
+def plan_of(
+    agreement: Agrees,
+    workers: int,
+    *,
+    is_counted: bool,
+    loop: OwnLoop | None = None,
+    start: tuple[Vector, ...] = (),
+) -> TrainingPlan:
+    """Returns the plan of a loop of the user's own: one phase.
+
+    Args:
+        agreement: as `agreed_on` returned it.
+        workers: how many.
+        is_counted: whether each worker's number of steps is known: a recipe then follows it.
+        loop: of a worker.
+        start: trained [n], floats and integers to start from, for the driver.
+    """
+    stage = _LoopStage(batch_size=workers, loop=loop)
+    optimizer = "adamw" if is_counted and isinstance(agreement, Agreement) else None
+    phase = Phase(stage=stage, agreement=agreement, optimizer=optimizer)
+    return TrainingPlan(phases=(phase,), workers=workers, start={_NAME: start} if start else {})
+
+
+def part_of_loop(loop: OwnLoop, steps: int | None) -> Part:
+    """Returns a worker's part: its steps, as far as their number is known."""
+    rows = steps or 1
+    return Part(rows, lambda order: _Steps(loop, rows))  # noqa: ARG005
+
+
+def agreed_on(strategy: Any, workers: int) -> Agrees:  # noqa: ANN401 - what a user may give
+    """Returns how workers agree whose steps are the user's own.
+
+    Raises:
+        UsageError: the strategy acts on gradients, inside of a step, or counts rows.
+    """
+    if not isinstance(strategy, (Agreement, Own)):
+        do = "e.g. photinus.averaging(every=photinus.Steps(20))"
+        raise UsageError("strategy must be a recipe", got=repr(strategy), do=do)
+    is_recipe = isinstance(strategy, Agreement)
+    if isinstance(strategy, Agreement) and strategy.gradients_until == AUTO:
+        strategy = replace(strategy, gradients_until=0.0)
+    if strategy.strategy().site != PARAMETERS or getattr(strategy, "gradients_until", 0.0):
+        raise UsageError(
+            "a loop of one's own agrees on parameters after its steps, not on gradients in them",
+            got=strategy.recipe,
+            do="use averaging, diloco, streaming, downpour, elastic, publish or gossip; "
+            "gradients_until=0 leaves a start by gradients out",
+        )
+    every = getattr(strategy.strategy(), "every", None)
+    if is_recipe and every is not None and (every.epochs or every.examples):
+        wrong = "a loop of one's own is counted in steps and seconds, not in rows"
+        raise UsageError(wrong, got=f"every {every}", do="e.g. every=photinus.Steps(50)")
+    if isinstance(strategy, Agreement):
+        strategy.check_workers(workers)
+    return Sole(every=every) if workers == 1 and every is not None else strategy
