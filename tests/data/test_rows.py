@@ -36,12 +36,16 @@ def test_colliding_hashes_are_told_apart_by_content(features, random):
     arrival = list(range(len(features)))
     random.shuffle(arrival)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows_module, "content_hash", lambda f, y: (f[:, 0] > 0).astype(np.uint64))
+        patch.setattr(
+            rows_module, "content_hash", lambda f, y=None, w=None: (f[:, 0] > 0).astype(np.uint64)
+        )
         assert in_order(Rows.of(features)) == in_order(Rows.of(features[arrival]))
 
 
 def test_colliding_hashes_are_told_apart_by_label(monkeypatch):
-    monkeypatch.setattr(rows_module, "content_hash", lambda f, y: np.zeros(len(f), np.uint64))
+    monkeypatch.setattr(
+        rows_module, "content_hash", lambda f, y=None, w=None: np.zeros(len(f), np.uint64)
+    )
     features, labels = np.ones((6, 2)), np.array([3, 1, 2, 1, 0, 5])
     rows = Rows.of(features, labels)
     assert rows.labels[rows.order].tolist() == [0, 1, 1, 2, 3, 5]

@@ -14,7 +14,7 @@ from photinus.core.errors import DataError, NotReadyError
 from photinus.data import spool
 from photinus.data.arrays import FeedOrder, PartitionFeed
 from photinus.data.arrow import ColumnSpec
-from photinus.data.base import MappedFeed
+from photinus.data.base import Block, MappedFeed
 from photinus.data.checks import RowChecks, Sieve
 from photinus.data.rows import Rows
 from photinus.data.spool import Budget, Storage, gather
@@ -76,7 +76,7 @@ def test_what_fits_neither_streams_from_the_first_row(tmp_path):
 
 def test_a_disk_that_is_full_before_its_quota_streams(tmp_path):
     room = Storage(Budget(memory_bytes=0, disk_bytes=ROWS_BYTES, folder=str(tmp_path)))
-    block = (VALUES, np.arange(100))
+    block = Block(VALUES, np.arange(100))
 
     class Full:
         def __init__(self, file):
@@ -88,12 +88,14 @@ def test_a_disk_that_is_full_before_its_quota_streams(tmp_path):
         def __getattr__(self, name):
             return getattr(self.file, name)
 
-    half = (VALUES[:50], np.arange(50))
+    half = Block(VALUES[:50], np.arange(50))
     written = spool._Spool(room, block)
     assert written.add(half)
     written._files[1] = Full(written._files[1])
     assert not written.add(half)
-    assert np.array_equal(np.concatenate([x for x, _ in written.blocks()]), VALUES[:50])
+    assert np.array_equal(
+        np.concatenate([block.features for block in written.blocks()]), VALUES[:50]
+    )
 
 
 def test_no_more_than_most_of_the_free_disk_is_taken(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from photinus.core.errors import UsageError
 from photinus.data.arrays import FeedOrder, PartitionFeed
+from photinus.data.base import Block
 from photinus.data.rows import Rows
 from photinus.data.stream import Stream, StreamFeed
 
@@ -15,7 +16,7 @@ def stream(sizes):
     borders = np.cumsum([0, *sizes])
     values = np.arange(borders[-1])
     for start, stop in pairwise(borders):
-        yield values[start:stop, None], values[start:stop]
+        yield Block(values[start:stop, None], values[start:stop])
 
 
 def feed(sizes, batch_size=4, rows=0, at=0, **order):
@@ -97,7 +98,7 @@ def test_it_does_not_go_back_nor_beyond_its_end():
 def test_batches_are_fresh_and_scaled():
     stored = np.full((2, 2), 51, np.uint8)
     stored.setflags(write=False)
-    given_out = StreamFeed(Stream(iter([(stored, None)]), 1 / 255), FeedOrder())
+    given_out = StreamFeed(Stream(iter([Block(stored)]), 1 / 255), FeedOrder())
     (batch,) = given_out
     assert batch.features.dtype == np.float32
     assert np.allclose(batch.features, 0.2)
@@ -122,10 +123,10 @@ def test_a_streams_draws_are_those_of_the_same_rows_in_memory():
 
     order = FeedOrder(batch_size=4, epochs=1.0, seed=3)
     held = PartitionFeed(Rows.of(features, labels), order)
-    assert drawn(StreamFeed(Stream(iter([(features, labels)])), order)) == drawn(held)
+    assert drawn(StreamFeed(Stream(iter([Block(features, labels)])), order)) == drawn(held)
     order = FeedOrder(batch_size=4, epochs=2.0, seed=3)
     held = PartitionFeed(Rows.of(features, labels), order)
     held.seek(10)
-    second = StreamFeed(Stream(iter([(features, labels)])), order, rows=10)
+    second = StreamFeed(Stream(iter([Block(features, labels)])), order, rows=10)
     second.seek(10)
     assert drawn(second) == drawn(held)

@@ -13,13 +13,13 @@ from photinus.engine.faults.plan import Faults
 
 
 def lengths(parts):
-    return [len(features) for features, _ in parts]
+    return [len(part.features) for part in parts]
 
 
 def test_without_such_faults_rows_are_dealt_as_ever(tiny):
     program = tiny.program(workers=4)
     parts = dealt(tiny.data, program, Faults().kill(slot=1, step=1))
-    for slot, (features, labels) in enumerate(parts):
+    for slot, (features, labels, _) in enumerate(parts):
         plain = tiny.data.part(program, slot)
         assert np.array_equal(features, plain[0])
         assert np.array_equal(labels, plain[1])

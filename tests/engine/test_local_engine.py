@@ -47,7 +47,7 @@ def test_one_worker_in_clear_is_the_plain_loop(tiny):
     stage = program.phases[0].stage
     model = stage.build((), 0)
     inner = stage.inner(model.parameters.layout)
-    features, labels = tiny.data.part(program, 0)
+    features, labels, _ = tiny.data.part(program, 0)
     order = FeedOrder(batch_size=8, epochs=stage.epochs, phase=stage.name)
     for batch in PartitionFeed(Rows.of(features, labels), order):
         inner.step(model.parameters.trained, model.learn(batch, 0)[0], 0.0)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from photinus.core.clock import Seconds, Steps
+from photinus.data.base import Block
 from photinus.data.stream import Stream, StreamFeed
 from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule
@@ -41,7 +42,7 @@ def streamed(field, workers, passes=1):
 
     def blocks(rows):
         for start in range(0, len(rows.features), 7):
-            yield rows.features[start : start + 7], rows.labels[start : start + 7]
+            yield Block(rows.features[start : start + 7], rows.labels[start : start + 7])
 
     parts = []
     for slot in range(workers):

@@ -31,7 +31,7 @@ class Tasks:
             self.threads[-1].start()
 
     def _part(self, slot):
-        features, labels = self.data.part(self.hosted.program, slot)
+        features, labels, _ = self.data.part(self.hosted.program, slot)
         return part_of(Rows.of(features, labels), self.hosted.program)
 
     def _run(self, slot):

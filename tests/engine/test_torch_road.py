@@ -17,6 +17,7 @@ from photinus.data.rows import Rows
 from photinus.engine.base import part_of
 from photinus.engine.driver_session import DriverSession
 from photinus.engine.faults.plan import Faults
+from photinus.engine.local.shared_rows import HandedRows
 from photinus.engine.local.worker_main import Order
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.report.ledger import audit
@@ -85,21 +86,23 @@ def test_a_killed_process_is_left_out_of_the_sums_and_comes_back(tiny, tmp_path)
     """Slot 1 is a process of its own, and the next one takes its seat."""
     assignment, book, events = assigned(tiny, tmp_path, 60.0)
     program = assignment.program
-    names = [str(tmp_path / f"{name}.npy") for name in ("features", "labels")]
-    for name, array in zip(names, tiny.data.part(program, 1), strict=True):
-        np.save(name, array)
+    parent, ours = os.pipe()
+    rows = HandedRows()
+    stored = rows.add_rows(tiny.data.part(program, 1))
 
     def work(slot):
         part = part_of(Rows.of(*tiny.data.part(program, slot)), program)
         bootstrap.run(slot, f"only-{slot}", lambda: part)
 
     def child(attempt):
-        order = pickle.dumps(Order(bootstrap, 1, attempt, *names, None))
+        order = Order(bootstrap, 1, attempt, stored, None, rows.descriptor, parent)
         return subprocess.run(
-            [sys.executable, "-m", "photinus.engine.local.worker_main"], input=order
+            [sys.executable, "-m", "photinus.engine.local.worker_main"],
+            input=pickle.dumps(order),
+            pass_fds=(rows.descriptor, parent),
         )
 
-    with DriverSession(assignment) as session:
+    with rows, open(parent), open(ours, "w"), DriverSession(assignment) as session:
         bootstrap = session.bootstrap(Faults().kill(slot=1, step=40))
         with ThreadPoolExecutor(2) as pool:
             others = [pool.submit(work, slot) for slot in (0, 2)]

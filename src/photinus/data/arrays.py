@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import starmap
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,10 @@ from photinus.core.settings import Limit, at_least, validate, whole
 from photinus.data.base import Batch, Feed, MappedFeed, Transform
 from photinus.data.rows import Rows
 
-__all__ = ["FeedOrder", "PartitionFeed", "RowsFeed", "Walk", "draws_seed"]
+__all__ = ["FeedOrder", "PartitionFeed", "RowsFeed", "Walk", "by_length", "draws_seed"]
+
+_WINDOW_BATCHES = 100
+"""So many batches share out their rows by length: among more, batches would be less random."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,6 +144,7 @@ class RowsFeed(Feed):
     def __init__(self, rows: Rows, order: FeedOrder, held: int) -> None:
         self._rows = rows
         self._order = order
+        self._lengths = rows.lengths()
         self._walk = Walk(order, held, self._epoch_rows, self._border, self._end(held))
 
     @property
@@ -173,6 +178,21 @@ class RowsFeed(Feed):
     @abstractmethod
     def _epoch_rows(self, epoch: int) -> NDArray[np.int64]:
         """Returns what this slot reads in an epoch, in its order."""
+
+    def _alike(self, index: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
+        """Returns the rows of an epoch with rows of similar length in one batch."""
+        if self._lengths is None:
+            return index
+        # all slots draw alike: in one step the batches of all are of similar length
+        drawn = generator(self._order.seed, "lengths", self._order.phase, epoch)
+        return by_length(index, self._lengths, self._borders_of(len(index)), drawn)
+
+    def _borders_of(self, rows: int) -> NDArray[np.int64]:
+        """Returns where the batches of an epoch end."""
+        borders = [0]
+        while borders[-1] < rows:
+            borders.append(min(rows, self._order.border(borders[-1])))
+        return np.array(borders[1:], np.int64)
 
     def _border(self, done: int) -> int:
         """Returns where the batch ends that begins after `done` examples of an epoch."""
@@ -212,4 +232,40 @@ class PartitionFeed(RowsFeed):
     def _epoch_rows(self, epoch: int) -> NDArray[np.int64]:
         order = self._order
         drawn = generator(order.seed, "order", order.phase, order.slot, epoch)
-        return self._rows.order[drawn.permutation(len(self._rows))]
+        return self._alike(self._rows.order[drawn.permutation(len(self._rows))], epoch)
+
+
+def by_length(
+    index: NDArray[np.int64],
+    lengths: NDArray[np.integer[Any]],
+    borders: NDArray[np.int64],
+    drawn: np.random.Generator,
+) -> NDArray[np.int64]:
+    """Returns the rows of an epoch in another order: rows of similar length share a batch.
+
+    So less is padded. Only rows of 100 batches in succession change places, and these batches are
+    not ordered by length.
+
+    Args:
+        index: rows in the order of the epoch [n].
+        lengths: of every row that there is.
+        borders: where the batches end, the last one at n.
+        drawn: decides the order of the batches.
+
+    Example:
+        >>> lengths, drawn = np.array([1, 9, 1, 9]), np.random.default_rng(0)
+        >>> made = by_length(np.arange(4), lengths, np.array([2, 4]), drawn)
+        >>> lengths[made].tolist()
+        [1, 1, 9, 9]
+    """
+    made, starts = np.empty_like(index), np.concatenate([[0], borders[:-1]])
+    for first in range(0, len(borders), _WINDOW_BATCHES):
+        window = range(first, min(first + _WINDOW_BATCHES, len(borders)))
+        rows = index[starts[first] : borders[window[-1]]]
+        rows = rows[np.argsort(lengths[rows], kind="stable")]
+        done = 0
+        for batch in drawn.permutation(len(window)) + first:
+            size = borders[batch] - starts[batch]
+            made[starts[batch] : borders[batch]] = rows[done : done + size]
+            done += size
+    return made

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from photinus.core.errors import DataError
 from photinus.core.settings import Limit, above, one_of, validate
-from photinus.data.base import Array
+from photinus.data.base import Array, Block, Features
 from photinus.data.checks import Finding, Sieve
+from photinus.data.columns import InputSpec, inputs_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,6 +39,11 @@ class ColumnSpec:
     features: tuple[str, ...]
     """One column, or several of kind numeric that are stacked."""
     label: str | None = None
+    """A column of numbers, or of arrays: several labels a row."""
+    weight: str | None = None
+    """A column of numbers: how much each row counts."""
+    inputs: InputSpec | None = None
+    """What `forward` takes, where it takes several inputs; `features` are then their names."""
     kind: str = LIST
     """binary: equally many bytes a row; list: equally many numbers a row; numeric: a number a row
     and column; image: Spark's image structure (its bytes as they are: height, width, BGR)."""
@@ -64,30 +70,32 @@ class ColumnSpec:
         return math.prod(self.shape)
 
 
-def arrays(batch: pa.RecordBatch, spec: ColumnSpec, sieve: Sieve) -> tuple[Array, Array | None]:
-    """Returns a batch's good rows: features [n, ...] and labels [n] or None.
+def arrays(batch: pa.RecordBatch, spec: ColumnSpec, sieve: Sieve) -> Block:
+    """Returns a batch's good rows.
 
     The features may share the batch's memory and be read-only.
 
     Raises:
         DataError: a column is missing or of the wrong type, or a row is bad (see `Sieve`).
     """
-    wanted = (*spec.features, *(() if spec.label is None else (spec.label,)))
+    others = tuple(name for name in (spec.label, spec.weight) if name is not None)
+    wanted = (*spec.features, *others)
     for name in wanted:
         if name not in batch.schema.names:
             raise DataError(f"no column {name}", got=", ".join(batch.schema.names))
-    batch = batch.select(list(wanted))
+    batch = batch.select(list(dict.fromkeys(wanted)))
     sieve.open(batch.num_rows)
-    keep = sieve.sift(_findings(batch, spec))
-    if keep is not None:
-        import pyarrow as pa
-
-        batch = batch.filter(pa.array(keep))
-    with np.errstate(over="ignore"):  # a number that becomes infinite is found below, by its place
-        features = _features(batch, spec)
+    features: Features
+    if spec.inputs is not None:
+        batch, features = inputs_of(batch, spec.inputs, others, sieve)
+    else:
+        batch = sieve.filtered(batch, _findings(batch, spec))
+        with np.errstate(over="ignore"):  # a number that becomes infinite is found below
+            features = _features(batch, spec)
     labels = None if spec.label is None else _labels(batch.column(spec.label), spec.label)
     names = (", ".join(spec.features), spec.label or "label")
-    return sieve.checked(features, labels, names, spec.scale)
+    block = Block(features, labels, _weights(batch, spec.weight))
+    return sieve.passed(block, names, spec.scale)
 
 
 def _findings(batch: pa.RecordBatch, spec: ColumnSpec) -> Iterator[Finding]:
@@ -207,9 +215,18 @@ def _features(batch: pa.RecordBatch, spec: ColumnSpec) -> Array:
 
 
 def _labels(column: pa.Array, name: str) -> Array:
-    """Returns [n], as int64 where they are whole numbers or truth values."""
+    """Returns [n] or [n, L], as int64 where they are whole numbers or truth values."""
+    if _type_is(column, "list", "large_list", "fixed_size_list"):
+        offsets = _offsets(column, name, LIST)
+        numbers = column.values.slice(offsets[0], offsets[-1] - offsets[0])
+        return _labels(numbers, name).reshape(len(column), -1)
     labels = _numbers(column, name)
     return labels if labels.dtype.kind == "f" else labels.astype(np.int64, copy=False)
+
+
+def _weights(batch: pa.RecordBatch, name: str | None) -> Array | None:
+    """Returns [n]."""
+    return None if name is None else _numbers(batch.column(name), name).astype(np.float32)
 
 
 def _numbers(column: pa.Array, name: str) -> Array:

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Array", "Batch", "Feed", "MakesFeed", "MappedFeed", "Transform", "check_feed"]
+__all__ = [
+    "Array",
+    "Batch",
+    "Block",
+    "Features",
+    "Feed",
+    "MakesFeed",
+    "MappedFeed",
+    "Transform",
+    "check_feed",
+]
 
 Array = NDArray[Any]
+Features = Any
+"""An array [n, ...] of one input, or `Inputs`: several by their names."""
 
 Transform = Callable[[Array], Array]
 """Turns features [B, ...] into features [B, ...], row by row."""
@@ -26,10 +38,10 @@ class Batch(NamedTuple):
         32
     """
 
-    features: Array
-    """[B, ...]"""
+    features: Any
+    """[B, ...]; of several inputs a dict of such arrays, by the names of forward's parameters"""
     labels: Array | None = None
-    """[B], or [B, ...] for regression"""
+    """[B], or [B, ...] for several labels"""
     weights: Array | None = None
     """[B]; None weighs every example the same"""
     draws: Array | None = None
@@ -39,7 +51,33 @@ class Batch(NamedTuple):
     @property
     def examples(self) -> int:
         """How many examples the batch holds."""
-        return len(self.features)
+        known = self.draws if self.draws is not None else self.labels
+        if not isinstance(self.features, Mapping):
+            known = self.features
+        return len(next(iter(self.features.values())) if known is None else known)
+
+    def part(self, some: slice) -> Batch:
+        """Returns some of the examples, without a copy."""
+        if isinstance(self.features, Mapping):
+            features: Any = {name: array[some] for name, array in self.features.items()}
+        else:
+            features = self.features[some]
+        return Batch(features, *(None if array is None else array[some] for array in self[1:]))
+
+
+class Block(NamedTuple):
+    """Some rows on their way: as they are stored, not as they are handed out."""
+
+    features: Features
+    """[m, ...]"""
+    labels: Array | None = None
+    """[m], or [m, L]"""
+    weights: Array | None = None
+    """[m], float32"""
+
+    def part(self, some: Any) -> Block:  # noqa: ANN401 - a slice, numbers or truth values
+        """Returns some of the rows."""
+        return Block(*(None if part is None else part[some] for part in self))
 
 
 class Feed(ABC):

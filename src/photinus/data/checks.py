@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +14,13 @@ from numpy.typing import NDArray
 from photinus.core.errors import DataError
 from photinus.core.parameters import is_finite
 from photinus.core.settings import Limit, between, one_of, validate, whole
-from photinus.data.base import Array
+from photinus.data.base import Array, Block
+from photinus.data.inputs import Column, Inputs
 
-__all__ = ["Columns", "Finding", "RowChecks", "Sieve"]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Columns", "Finding", "RowChecks", "Sieve", "not_finite"]
 
 _FLOAT32 = float(np.finfo(np.float32).max)
 
@@ -88,8 +93,8 @@ mend the row, or leave it out
         """Looks at the values of a block: features [n, ...] and labels [n, ...]."""
         for column, values in zip(columns, (features, labels), strict=True):
             if self.finite and values is not None:
-                yield from _not_finite(column, values)
-        if self.classes is not None and labels is not None:
+                yield from not_finite(column, values)
+        if self.classes is not None and labels is not None and labels.ndim == 1:
             top, given = self.classes - 1, labels
             good = (given >= 0) & (given <= top) & (given == np.floor(given))
             # NaN compares false: it must land among the bad
@@ -109,7 +114,8 @@ mend the row, or leave it out
             yield Finding(columns[1], "label", bad, describe, cure)
 
 
-def _not_finite(column: str, values: Array) -> Iterator[Finding]:
+def not_finite(column: str, values: Array) -> Iterator[Finding]:
+    """Finds rows [n, ...] with NaN or infinity."""
     if is_finite(values.reshape(-1)):
         return
     good = np.isfinite(values.reshape(len(values), -1))  # [n, width]
@@ -147,6 +153,14 @@ def _too_large(
     yield Finding(column, "too large", np.asarray(lost.any(axis=1)), describe)
 
 
+def _of_weights(weights: Array | None) -> Iterator[Finding]:
+    if weights is None:
+        return
+    yield from not_finite("weight", weights)
+    describe = "weight {:g}, expected at least 0".format
+    yield Finding("weight", "negative", weights < 0, lambda row: describe(weights[row]))
+
+
 def _in_float64() -> str:
     return "float64"
 
@@ -170,6 +184,8 @@ class Sieve:
         self.partition = partition
         self._trained_in = trained_in
         self.seen = 0
+        self.likes: dict[str, Column] = {}
+        """What the first rows of each input were like; none of them."""
         self.skipped: Counter[str] = Counter()
         """How many rows were left out, by column and kind of fault."""
         self._rows = np.empty(0, np.int64)
@@ -199,6 +215,15 @@ class Sieve:
             self._cap(max(self.seen, _EARLY_ROWS))
         return keep
 
+    def filtered(self, batch: pa.RecordBatch, findings: Iterator[Finding]) -> pa.RecordBatch:
+        """Returns the rows of an Arrow batch that `sift` keeps."""
+        keep = self.sift(findings)
+        if keep is None:
+            return batch
+        import pyarrow as pa
+
+        return batch.filter(pa.array(keep))
+
     def checked(
         self,
         features: Array,
@@ -217,13 +242,29 @@ class Sieve:
         Raises:
             DataError: as `sift`; or the shape or the type of a column is wrong.
         """
-        self._check_kinds(features, labels, columns)
-        keep = self.sift(self._findings(features, labels, columns, scale))
+        return self.passed(Block(features, labels), columns, scale)[:2]
+
+    def passed(
+        self,
+        block: Block,
+        columns: Columns = ("features", "label"),
+        scale: float | None = None,
+    ) -> Block:
+        """Does what `checked` does, to the weights of rows as well; inputs are checked already.
+
+        Raises:
+            DataError: as `checked`; or a weight is negative.
+        """
+        inputs = block.features if isinstance(block.features, Inputs) else None
+        features = np.empty((len(block.features), 0)) if inputs is not None else block.features
+        self._check_kinds(features, block.labels, columns)
+        found = self._findings(features, block.labels, columns, scale)
+        keep = self.sift(chain(found, _of_weights(block.weights)))
         if keep is not None:
-            features, labels = features[keep], None if labels is None else labels[keep]
-        if labels is not None and self.checks.classes is not None:
-            labels = labels.astype(np.int64, copy=False)
-        return features, labels
+            block = Block(*(None if part is None else part[keep] for part in block))
+        if block.labels is not None and self.checks.classes is not None:
+            block = block._replace(labels=block.labels.astype(np.int64, copy=False))
+        return block
 
     def _findings(
         self, features: Array, labels: Array | None, columns: Columns, scale: float | None

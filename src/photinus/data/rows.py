@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from photinus.core.errors import DataError, UsageError
 from photinus.core.seeds import generator
-from photinus.data.base import Array, Batch, Transform
+from photinus.data.base import Array, Batch, Block, Features, Transform
+from photinus.data.inputs import Inputs, Ragged
 
 __all__ = ["Room", "Rows", "content_hash", "memory", "scaled", "span_of"]
 
@@ -24,6 +25,7 @@ Room = Callable[[tuple[int, ...], np.dtype[Any]], Array | None]
 """Returns an empty array of that shape and dtype, or None where there is no room for it."""
 
 _CHUNK_ROWS = 4096
+_CHUNK_VALUES = 1 << 18
 _SPAN_ROWS = 1000
 _CACHE_BYTES = 1 << 18
 """Rows are hashed in chunks that stay in the processor's cache: about 3 GB/s on one core."""
@@ -36,7 +38,7 @@ def memory(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """All rows of a slot: `features` [n, ...], `labels` [n, ...] or None.
+    """All rows of a slot: `features` [n, ...], `labels` [n, ...] and `weights` [n] or None.
 
     Example:
         >>> one = Rows.of(np.array([[1.0], [2.0], [3.0]]))
@@ -45,7 +47,7 @@ class Rows:
         True
     """
 
-    features: Array
+    features: Features
     labels: Array | None
     order: NDArray[np.int64]
     """[n], or fewer of a part: the rows sorted by the hash of their content."""
@@ -55,12 +57,14 @@ class Rows:
     """Features are stored as they are and handed out as float32(features) · scale."""
     room: Room = memory
     """Where transformed features may lie."""
+    weights: Array | None = None
 
     @classmethod
     def of(
         cls,
-        features: Array,
+        features: Features,
         labels: Array | None = None,
+        weights: Array | None = None,
         *,
         scale: float | None = None,
         room: Room = memory,
@@ -73,9 +77,12 @@ class Rows:
         if labels is not None and len(labels) != len(features):
             got = f"{len(features)} and {len(labels)}"
             raise UsageError("features and labels must be equally many", got=got)
-        # a memmap's own class would come back from every batch and slow it down
-        features, labels = np.asarray(features), None if labels is None else np.asarray(labels)
-        return cls(features, labels, *_sorted(features, labels), scale, room)
+        if not isinstance(features, Inputs):
+            # a memmap's own class would come back from every batch and slow it down
+            features = np.asarray(features)
+        labels = None if labels is None else np.asarray(labels)
+        index = _sorted(Block(features, labels, weights))
+        return cls(features, labels, *index, scale, room, weights)
 
     def __len__(self) -> int:
         return len(self.order)
@@ -94,8 +101,12 @@ class Rows:
     def batch(self, index: NDArray[np.int64], seed: int = 0) -> Batch:
         """Gathers the rows of `index` [B] into fresh arrays; `seed` tells their draws apart."""
         labels = None if self.labels is None else np.take(self.labels, index, axis=0)
-        features = scaled(np.take(self.features, index, axis=0), self.scale)
-        return Batch(features, labels, draws=np.take(self.keys, index) ^ np.uint64(seed))
+        weights = None if self.weights is None else np.take(self.weights, index)
+        if isinstance(self.features, Inputs):
+            features: Any = self.features.batch(index)
+        else:
+            features = scaled(np.take(self.features, index, axis=0), self.scale)
+        return Batch(features, labels, weights, np.take(self.keys, index) ^ np.uint64(seed))
 
     def mapped(self, function: Transform) -> Rows | None:
         """Returns the rows with transformed features and the same order; None without room for it.
@@ -107,8 +118,10 @@ class Rows:
             function: features [m, ...] as they are handed out, to features [m, ...].
 
         Raises:
-            UsageError: the function does not keep the number of rows.
+            UsageError: the function does not keep the number of rows, or there are several inputs.
         """
+        if isinstance(self.features, Inputs):
+            raise UsageError("only one array of features can be transformed", got="several inputs")
         if not len(self):
             return self
         out: Array | None = None
@@ -127,7 +140,11 @@ class Rows:
                 return None
             out[index] = given
         assert out is not None
-        return Rows(out, self.labels, self.order, self.keys, None, self.room)
+        return replace(self, features=out, scale=None)
+
+    def lengths(self) -> NDArray[np.integer[Any]] | None:
+        """Returns how long each row is, [n]; None where all are equally long."""
+        return self.features.lengths() if isinstance(self.features, Inputs) else None
 
     def label_counts(self, classes: int) -> NDArray[np.int64]:
         """Returns how many rows each of `classes` labels has, [classes]: shows skew between slots.
@@ -153,13 +170,15 @@ def scaled(features: Array, scale: float | None) -> Array:
     return floats
 
 
-def span_of(features: Array, scale: float | None) -> tuple[float, float] | None:
+def span_of(features: Features, scale: float | None) -> tuple[float, float] | None:
     """Returns the lowest and the highest number of the first rows, scaled; None without any.
 
     Example:
         >>> span_of(np.array([[0, 51], [255, 102]]), 1 / 51)
         (0.0, 5.0)
     """
+    if isinstance(features, Inputs):
+        return None
     first = features[:_SPAN_ROWS]
     if not first.size:
         return None
@@ -167,7 +186,9 @@ def span_of(features: Array, scale: float | None) -> tuple[float, float] | None:
     return float(low), float(high)
 
 
-def content_hash(features: Array, labels: Array | None = None) -> NDArray[np.uint64]:
+def content_hash(
+    features: Features, labels: Array | None = None, weights: Array | None = None
+) -> NDArray[np.uint64]:
     """Returns a hash of 64 bits for every row, [n]: mixed words, Σⱼ aⱼ mix(xⱼ), mixed again.
 
     The same bytes give the same hash on every machine of the same byte order.
@@ -176,13 +197,39 @@ def content_hash(features: Array, labels: Array | None = None) -> NDArray[np.uin
         Multilinear hashing: Carter and Wegman (1979); the mixing is that of SplitMix64:
         Steele, Lea and Flood (2014).
     """
-    hashed = _row_sums(features, "features")
-    if labels is not None:
-        hashed += _row_sums(labels, "labels")
+    if isinstance(features, Inputs):
+        hashed = np.zeros(len(features), np.uint64)
+        for name, column in features.columns.items():
+            if isinstance(column, Ragged):
+                hashed += _ragged_sums(column, f"input {name}")
+            else:
+                hashed += _row_sums(column, f"input {name}")
+    else:
+        hashed = _row_sums(features, "features")
+    for name, others in (("labels", labels), ("weights", weights)):
+        if others is not None:
+            hashed += _row_sums(others, name)
+    return _mixed(hashed)
+
+
+def _mixed(hashed: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Mixes 64 bits, in place."""
     scratch = np.empty_like(hashed)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         _mix(hashed, scratch, shift, factor)
     return hashed
+
+
+def _ragged_sums(column: Ragged, name: str) -> NDArray[np.uint64]:
+    """Σⱼ mix(hash(xⱼ) + j·φ) over the values of every row, and its length, modulo 2^64."""
+    sums = np.asarray(column.lengths).astype(np.uint64) * np.uint64(0xD1342543DE82EF95)
+    rows = max(1, _CHUNK_VALUES * len(column) // max(1, len(column.values)))
+    for start in range(0, len(column), rows):
+        some = column[start : start + rows]
+        of_values = _row_sums(some.values, name)
+        of_values += some.within().astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        sums[start : start + rows] += some.sums(_mixed(of_values))
+    return sums
 
 
 def _row_sums(values: Array, column: str) -> NDArray[np.uint64]:
@@ -214,23 +261,25 @@ def _mix(words: NDArray[np.uint64], scratch: NDArray[np.uint64], shift: int, fac
     np.bitwise_xor(words, scratch, out=words)
 
 
-def _sorted(features: Array, labels: Array | None) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    hashed = content_hash(features, labels)
+def _sorted(rows: Block) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    hashed = content_hash(*rows)
     order = np.argsort(hashed, kind="stable").astype(np.int64, copy=False)
     ordered = hashed[order]
     ties = np.flatnonzero(ordered[1:] == ordered[:-1])  # position i ties with i + 1
-    if ties.size and not _all_equal(features, labels, order, ties):
-        _untie(features, labels, order, ties)
+    if ties.size and not _all_equal(rows, order, ties):
+        _untie(rows, order, ties)
     return order, hashed
 
 
-def _all_equal(
-    features: Array, labels: Array | None, order: NDArray[np.int64], ties: NDArray[np.int64]
-) -> bool:
+def _all_equal(rows: Block, order: NDArray[np.int64], ties: NDArray[np.int64]) -> bool:
     """Tells whether rows of the same hash are the same rows: their order then does not matter."""
+    if isinstance(rows.features, Inputs):
+        return all(_content(rows, order[t]) == _content(rows, order[t + 1]) for t in ties)
     for start in range(0, len(ties), _CHUNK_ROWS):
         some = ties[start : start + _CHUNK_ROWS]
-        for values in (features,) if labels is None else (features, labels):
+        for values in rows:
+            if values is None:
+                continue
             one = np.ascontiguousarray(values[order[some]]).view(np.uint8)
             if not np.array_equal(
                 one, np.ascontiguousarray(values[order[some + 1]]).view(np.uint8)
@@ -239,15 +288,15 @@ def _all_equal(
     return True
 
 
-def _untie(
-    features: Array, labels: Array | None, order: NDArray[np.int64], ties: NDArray[np.int64]
-) -> None:
+def _content(rows: Block, row: int) -> tuple[bytes, ...]:
+    features, labels, weights = rows
+    mine = features.bytes_of(row) if isinstance(features, Inputs) else features[row].tobytes()
+    return (mine, *(b"" if part is None else part[row].tobytes() for part in (labels, weights)))
+
+
+def _untie(rows: Block, order: NDArray[np.int64], ties: NDArray[np.int64]) -> None:
     """Sorts, in place, each group of rows of one hash by their bytes."""
-
-    def content(row: int) -> tuple[bytes, bytes]:
-        return features[row].tobytes(), b"" if labels is None else labels[row].tobytes()
-
     breaks = np.flatnonzero(np.diff(ties) > 1) + 1
     for group in np.split(ties, breaks):
         span = slice(int(group[0]), int(group[-1]) + 2)
-        order[span] = sorted(order[span].tolist(), key=content)
+        order[span] = sorted(order[span].tolist(), key=lambda row: _content(rows, row))

@@ -46,8 +46,12 @@ class SharedFeed(RowsFeed):
         """This slot's share of the epoch's permutation, in the order of its steps."""
         order = self._order
         drawn = generator(order.seed, "shared order", order.phase, epoch)
-        permuted = self._rows.order[drawn.permutation(len(self._rows))]
+        permuted = self._alike(self._rows.order[drawn.permutation(len(self._rows))], epoch)
         return np.concatenate([permuted[piece] for piece in self._slices])
+
+    def _borders_of(self, rows: int) -> NDArray[np.int64]:
+        batch = max(self._order.batch_size, self._order.workers)
+        return np.minimum(np.arange(batch, rows + batch, batch), rows)
 
     def _border(self, done: int) -> int:
         return int(self._borders[np.searchsorted(self._borders, done, side="right")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import re
 from dataclasses import replace
@@ -14,7 +15,10 @@ from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 from photinus.core.errors import DataError, UsageError
 from photinus.core.settings import unknown_column, unknown_name
 from photinus.data import cifar
-from photinus.data.arrow import BINARY, IMAGE, LIST, NUMERIC, ColumnSpec
+from photinus.data.arrow import BINARY, IMAGE, LIST, NUMERIC, ColumnSpec, arrays
+from photinus.data.base import Block
+from photinus.data.checks import RowChecks, Sieve
+from photinus.data.columns import InputSpec, holds_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -29,6 +33,8 @@ __all__ = [
     "cifar_frame",
     "classes_in",
     "columns",
+    "first_rows",
+    "input_column",
     "once",
     "one_column",
     "partitioned",
@@ -68,29 +74,114 @@ def columns(
 
 
 def selected(
-    df: DataFrame, features: str | list[str], label: str | None = None
+    df: DataFrame,
+    features: str | list[str],
+    label: str | list[str] | None = None,
+    *,
+    inputs: InputSpec | None = None,
+    weight: str | None = None,
 ) -> tuple[DataFrame, ColumnSpec]:
     """Selects as `columns` does, but asks for no row: one column of features has no shape yet.
+
+    Args:
+        df: the user's rows.
+        features: as of `columns`.
+        label: as of `columns`, or several columns.
+        inputs: what `forward` takes, where that is more than one array; `features` is then not
+            looked at.
+        weight: a column of numbers.
 
     Raises:
         UsageError: as `columns`.
         DataError: a column has a type that a model cannot learn from.
     """
+    if inputs is not None:
+        return _selected_inputs(df, inputs, label, weight)
     names = [features] if isinstance(features, str) else list(features)
-    _check_names(df, names, label)
-    labels, named = ([], None) if label is None else ([_label(df, label)], _plain(label))
+    if not names:
+        raise UsageError("no feature column is named", do=f"known: {', '.join(df.columns)}")
+    _check_names(df, names, label, weight)
+    others, of_others = _others(df, label, weight, ())
     if len(names) > 1 or _is_number(df.schema[names[0]].dataType):
         numbers = [_number(df, name, several=len(names) > 1) for name in names]
         shape: tuple[int, ...] = (len(names),)
         spec = ColumnSpec(
-            features=tuple(map(_plain, names)), label=named, kind=NUMERIC, shape=shape
+            features=tuple(map(_plain, names)), kind=NUMERIC, shape=shape, **of_others
         )
-        return df.select(*numbers, *labels), spec
+        return df.select(*numbers, *others), spec
     name = names[0]
     column, kind, _ = _feature(df, name)
     dtype = "uint8" if kind in (BINARY, IMAGE) else "float32"
-    spec = ColumnSpec(features=(_plain(name),), label=named, kind=kind, dtype=dtype)
-    return df.select(column.alias(_plain(name)), *labels), spec
+    spec = ColumnSpec(features=(_plain(name),), kind=kind, dtype=dtype, **of_others)
+    return df.select(column.alias(_plain(name)), *others), spec
+
+
+def _selected_inputs(
+    df: DataFrame, inputs: InputSpec, label: str | list[str] | None, weight: str | None
+) -> tuple[DataFrame, ColumnSpec]:
+    if not inputs.columns:
+        raise UsageError("no input is named", do='inputs={"parameter": "column"}')
+    for column in inputs.columns.values():
+        _check_names(df, [column] if isinstance(column, str) else list(column), None)
+    _check_names(df, [], label, weight)
+    others, of_others = _others(df, label, weight, inputs.columns)
+    chosen = [input_column(df, inputs, name).alias(name) for name in inputs.columns]
+    spec = ColumnSpec(features=tuple(inputs.columns), inputs=inputs, **of_others)
+    return df.select(*chosen, *others), spec
+
+
+def input_column(df: DataFrame, inputs: InputSpec, name: str) -> Column:
+    """Returns one input's column as the workers want it.
+
+    Raises:
+        DataError: it is text without an encoder.
+        UsageError: one of several columns holds no numbers.
+    """
+    column = inputs.columns[name]
+    if not isinstance(column, str):
+        numbers = [_number(df, each, several=True) for each in column]
+        return _whole_array(numbers)
+    kind = df.schema[column].dataType
+    if name in inputs.encoders:
+        return _quoted(column)
+    while isinstance(kind, T.ArrayType):
+        kind = kind.elementType
+    if isinstance(kind, (T.StringType, T.MapType, T.DateType, T.TimestampType)):
+        raise holds_text(column)
+    is_alone = kind is df.schema[column].dataType
+    if isinstance(kind, T.DecimalType) and is_alone:
+        return _quoted(column).cast("float")
+    return _feature(df, column)[0] if is_alone and _is_image(kind) else _quoted(column)
+
+
+def _whole_array(columns: list[Column]) -> Column:
+    """Returns an array of columns, null where one of them is."""
+    is_whole = functools.reduce(lambda a, b: a & b, (c.isNotNull() for c in columns))
+    return F.when(is_whole, F.array(*columns))
+
+
+def _others(
+    df: DataFrame, label: str | list[str] | None, weight: str | None, taken: Iterable[str]
+) -> tuple[list[Column], dict[str, Any]]:
+    """Returns the columns of labels and of weights, and what they are called in a ColumnSpec."""
+    columns, names = [], dict[str, Any]()
+    if label is not None:
+        several = [_label(df, name) for name in ([label] if isinstance(label, str) else label)]
+        column = several[0] if isinstance(label, str) else _whole_array(several)
+        names["label"] = label if isinstance(label, str) else ", ".join(label)
+        columns.append(column)
+    if weight is not None:
+        kind = df.schema[weight].dataType
+        if not _is_number(kind):
+            wrong = f"column {weight}: a weight must be a number"
+            raise DataError(wrong, got=kind.simpleString())
+        columns.append(_quoted(weight).cast("double"))
+        names["weight"] = weight
+    for place, name in names.items():
+        plain = _plain(name)
+        names[place] = f"{plain} ({place})" if plain in taken else plain
+    aliased = zip(columns, names.values(), strict=True)
+    return [column.alias(name) for column, name in aliased], names
 
 
 def shape_of(frame: DataFrame, spec: ColumnSpec) -> tuple[int, ...]:
@@ -103,10 +194,43 @@ def shape_of(frame: DataFrame, spec: ColumnSpec) -> tuple[int, ...]:
     Raises:
         DataError: there are no rows.
     """
-    if spec.shape:
+    if spec.shape or spec.inputs is not None:
         return spec.shape
     name = spec.features[0]
     return _first_shape(frame, name, _feature(frame, name)[2])
+
+
+def first_rows(frame: DataFrame, spec: ColumnSpec, rows: int = 2) -> Block:
+    """Returns the first rows as a worker reads them; asks for them.
+
+    Args:
+        frame: as `selected` returned it.
+        spec: likewise.
+        rows: how many.
+
+    Raises:
+        DataError: there are no rows, or one of them is bad.
+    """
+    import pyarrow as pa
+
+    sent = frame.limit(rows).mapInArrow(_streams, "rows binary").collect()
+    tables = [pa.ipc.open_stream(row["rows"]).read_all() for row in sent]
+    table = pa.concat_tables(tables).combine_chunks() if tables else None
+    if table is None or not table.num_rows:
+        raise DataError("there are no rows", do="look at where the data is read")
+    return arrays(table.to_batches()[0], spec, Sieve(RowChecks()))
+
+
+def _streams(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    """Yields batches as bytes: every Spark has a way for these to the driver."""
+    import pyarrow as pa
+
+    for batch in batches:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as stream:
+            stream.write_batch(batch)
+        rows = pa.array([sink.getvalue().to_pybytes()], pa.binary())
+        yield pa.RecordBatch.from_arrays([rows], names=["rows"])
 
 
 def classes_in(df: DataFrame, label: str) -> int | None:
@@ -309,10 +433,14 @@ def _partitions(df: DataFrame) -> int | None:
         return None
 
 
-def _check_names(df: DataFrame, names: list[str], label: str | None) -> None:
-    wanted = [*names, *([] if label is None else [label])]
-    if not names:
-        raise UsageError("no feature column is named", do=f"known: {', '.join(df.columns)}")
+def _check_names(
+    df: DataFrame,
+    names: list[str],
+    label: str | list[str] | None,
+    weight: str | None = None,
+) -> None:
+    labels = [label] if isinstance(label, str) else (label or [])
+    wanted = [*names, *labels, *([] if weight is None else [weight])]
     for name in wanted:
         if name not in df.columns:
             raise unknown_column(name, df.columns)
@@ -375,7 +503,7 @@ def _feature(df: DataFrame, name: str) -> tuple[Column, str, list[Column]]:
 
         array = vector_to_array(column, "float32")
         return array, LIST, [F.size(array)]
-    if isinstance(kind, T.StructType) and set(_IMAGE_PARTS) <= set(kind.names):
+    if _is_image(kind):
         parts = F.struct(*(column[part].alias(part) for part in _IMAGE_PARTS))
         # a struct made of the parts of a null is no null: the workers must see it
         whole = F.when(column.isNotNull(), parts)
@@ -387,6 +515,10 @@ def _feature(df: DataFrame, name: str) -> tuple[Column, str, list[Column]]:
         got=kind.simpleString(),
         do="use ML vectors, arrays of numbers, bytes, images or columns of numbers",
     )
+
+
+def _is_image(kind: T.DataType) -> bool:
+    return isinstance(kind, T.StructType) and set(_IMAGE_PARTS) <= set(kind.names)
 
 
 def _first_shape(df: DataFrame, name: str, size: list[Column]) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from itertools import chain
@@ -28,10 +28,11 @@ import numpy as np
 from photinus.core.errors import NotReadyError
 from photinus.core.settings import validate, whole
 from photinus.data.arrow import ColumnSpec, arrays
-from photinus.data.base import Array
+from photinus.data.base import Array, Block
 from photinus.data.checks import Sieve
+from photinus.data.inputs import Inputs, from_parts, parts_of
 from photinus.data.rows import Rows
-from photinus.data.stream import Block, Stream
+from photinus.data.stream import Stream
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -221,52 +222,46 @@ def _mapping(size: int) -> mmap.mmap:
 
 
 class _Growing:
-    """Rows on their way into memory: features and labels in pages each."""
+    """Rows on their way into memory: every array of a block in pages of its own."""
 
     def __init__(self, first: Block) -> None:
-        self._like = [None if part is None else part[:0] for part in first]
-        self._pages = [_Pages() for _ in first]
+        self._like = first.part(slice(0, 0))
+        self._arrays = [part[:0] for part in _parts_of(first)]
+        self._pages = [_Pages() for _ in self._arrays]
+        self._counts = [0] * len(self._arrays)
         self.rows = 0
 
     def fits(self, block: Block, room: Storage) -> bool:
         """Tells whether these rows and a block more would fit."""
-        rows = self.rows + len(block[0])
-        return room.holds(rows, rows * sum(_row_bytes(like) for like in self._like))
+        held = zip(self._counts, self._arrays, strict=True)
+        size = sum(count * _row_bytes(like) for count, like in held)
+        return room.holds(self.rows + len(block.features), size + _bytes(block))
 
     def add(self, block: Block) -> None:
         """Copies a block behind those before it."""
-        for pages, like, part in zip(self._pages, self._like, block, strict=True):
-            if like is None or part is None:
-                continue
-            start = self.rows * _row_bytes(like)
-            pages.reserve(start + len(part) * _row_bytes(like))
-            pages.array(part.shape, like.dtype, start)[...] = part
-        self.rows += len(block[0])
+        for i, (like, part) in enumerate(zip(self._arrays, _parts_of(block), strict=True)):
+            start = self._counts[i] * _row_bytes(like)
+            self._pages[i].reserve(start + len(part) * _row_bytes(like))
+            self._pages[i].array(part.shape, like.dtype, start)[...] = part
+            self._counts[i] += len(part)
+        self.rows += len(block.features)
 
     def arrays(self, room: Storage) -> Block:
         """Returns the rows; they count as memory from now on."""
-        features, labels = (
-            None if like is None else room.kept(pages, (self.rows, *like.shape[1:]), like.dtype)
-            for pages, like in zip(self._fitted(), self._like, strict=True)
-        )
-        assert features is not None
-        return features, labels
+        return self._block(lambda pages, shape, dtype: room.kept(pages, shape, dtype))
 
     def drained(self) -> Iterator[Block]:
         """Gives the rows away again, in their order, in blocks of some megabytes."""
-        features, labels = (
-            None if like is None else pages.array((self.rows, *like.shape[1:]), like.dtype)
-            for pages, like in zip(self._fitted(), self._like, strict=True)
-        )
-        assert features is not None
-        yield from _parts(features, labels)
+        yield from _parts(self._block(lambda pages, shape, dtype: pages.array(shape, dtype)))
 
-    def _fitted(self) -> list[_Pages]:
+    def _block(self, made: Callable[[_Pages, tuple[int, ...], np.dtype[Any]], Array]) -> Block:
         """Hands the pages over."""
         given, self._pages = self._pages, []
-        for pages, like in zip(given, self._like, strict=True):
-            pages.fit(self.rows * _row_bytes(like))
-        return given
+        arrays = []
+        for pages, like, count in zip(given, self._arrays, self._counts, strict=True):
+            pages.fit(count * _row_bytes(like))
+            arrays.append(made(pages, (count, *like.shape[1:]), like.dtype))
+        return _of_parts(self._like, arrays)
 
 
 def gather(
@@ -289,20 +284,21 @@ def gather(
     first = next(blocks, None)
     if first is None:
         labels = None if spec.label is None else np.empty(0, np.int64)
-        return Rows.of(np.empty((0, *spec.shape), spec.dtype), labels, scale=spec.scale, room=room)
+        empty = np.empty((0, *spec.shape), spec.dtype) if spec.inputs is None else Inputs({}, 0)
+        return Rows.of(empty, labels, scale=spec.scale, room=room)
     held = _Growing(first)
     incoming = chain((first,), blocks)
     del first  # each block is freed once it is copied
     over = _fill(held, incoming, room)
     if over is None:
-        return _indexed(*held.arrays(room), spec, room)
+        return _indexed(held.arrays(room), spec, room)
     spool = _Spool(room, over)
     incoming = chain(held.drained(), (over,), blocks)
     del held, over
     for block in incoming:
         if not spool.add(block):
             return Stream(chain(spool.blocks(), (block,), incoming), spec.scale)
-    return _indexed(*spool.arrays(), spec, room)
+    return _indexed(spool.arrays(), spec, room)
 
 
 def _fill(held: _Growing, blocks: Iterator[Block], room: Storage) -> Block | None:
@@ -314,73 +310,88 @@ def _fill(held: _Growing, blocks: Iterator[Block], room: Storage) -> Block | Non
     return None
 
 
-def _indexed(features: Array, labels: Array | None, spec: ColumnSpec, room: Storage) -> Rows:
-    room.index(len(features))
-    return Rows.of(features, labels, scale=spec.scale, room=room)
+def _indexed(rows: Block, spec: ColumnSpec, room: Storage) -> Rows:
+    room.index(len(rows.features))
+    return Rows.of(*rows, scale=spec.scale, room=room)
 
 
 def _blocks(batches: Iterable[pa.RecordBatch], spec: ColumnSpec, sieve: Sieve) -> Iterator[Block]:
     for batch in batches:
         block: Block | None = arrays(batch, spec, sieve)
         del batch
-        if block is not None and len(block[0]):
+        if block is not None and len(block.features):
             yield block
         block = None  # the next one needs its memory
     sieve.end()
 
 
+def _parts_of(block: Block) -> list[Array]:
+    """Returns all arrays of a block."""
+    others = (part for part in block[1:] if part is not None)
+    return [*parts_of(block.features), *others]
+
+
+def _of_parts(like: Block, arrays: Sequence[Array]) -> Block:
+    """Returns a block like another one, made of arrays as `_parts_of` returns them."""
+    count = len(parts_of(like.features))
+    left = iter(arrays[count:])
+    others = (None if part is None else next(left) for part in like[1:])
+    return Block(from_parts(like.features, arrays[:count]), *others)
+
+
 def _bytes(block: Block) -> int:
-    return block[0].nbytes + (0 if block[1] is None else block[1].nbytes)
+    return sum(part.nbytes for part in _parts_of(block))
 
 
-def _row_bytes(like: Array | None) -> int:
-    return 0 if like is None else math.prod(like.shape[1:]) * like.dtype.itemsize
+def _row_bytes(like: Array) -> int:
+    return math.prod(like.shape[1:]) * like.dtype.itemsize
 
 
-def _parts(features: Array, labels: Array | None) -> Iterator[Block]:
+def _parts(block: Block) -> Iterator[Block]:
     """Yields rows in their order, in blocks of some megabytes."""
-    rows = max(1, _BLOCK_BYTES // max(1, _row_bytes(features)))
-    for start in range(0, len(features), rows):
-        some = slice(start, start + rows)
-        yield features[some], None if labels is None else labels[some]
+    count = len(block.features)
+    rows = max(1, _BLOCK_BYTES * count // max(1, _bytes(block)))
+    for start in range(0, count, rows):
+        yield block.part(slice(start, start + rows))
 
 
 class _Spool:
-    """Rows on their way to disk: features and labels in a file each."""
+    """Rows on their way to disk: every array of a block in a file of its own."""
 
     def __init__(self, room: Storage, first: Block) -> None:
         self._room = room
-        self._like = [part[:0] for part in first if part is not None]
-        self._files = [room.file() for _ in self._like]
-        self._rows = 0
+        self._like = first.part(slice(0, 0))
+        self._arrays = [part[:0] for part in _parts_of(first)]
+        self._counts = [0] * len(self._arrays)
+        self._files = [room.file() for _ in self._arrays]
         self._left = room.disk_left()
 
     def add(self, block: Block) -> bool:
         """Writes a block; False when it does not fit, and then nothing of it counts."""
         if _bytes(block) > self._left:
             return False
-        parts = (part for part in block if part is not None)
+        parts = _parts_of(block)
         try:
             for file, part in zip(self._files, parts, strict=True):
-                left = np.ascontiguousarray(part).data.cast("B")
+                left = np.ascontiguousarray(part).reshape(-1).view(np.uint8).data
                 while left:  # a raw file may take a part of what it is given
                     left = left[file.write(left) :]
         except OSError:  # the disk is fuller than it said: what came before still holds
             return False
         self._left -= _bytes(block)
-        self._rows += len(block[0])
+        self._counts = [n + len(part) for n, part in zip(self._counts, parts, strict=True)]
         return True
 
     def arrays(self) -> Block:
         """Maps what was written."""
         mapped = [
-            self._room.mapped(file, (self._rows, *like.shape[1:]), like.dtype)
-            for file, like in zip(self._files, self._like, strict=True)
+            self._room.mapped(file, (count, *like.shape[1:]), like.dtype)
+            for file, like, count in zip(self._files, self._arrays, self._counts, strict=True)
         ]
         for file in self._files:
             file.close()
-        return mapped[0], mapped[1] if len(mapped) > 1 else None
+        return _of_parts(self._like, mapped)
 
     def blocks(self) -> Iterator[Block]:
         """Gives back what was written, in its order, in blocks of some megabytes."""
-        yield from _parts(*self.arrays())
+        yield from _parts(self.arrays())

@@ -6,16 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from photinus.core.errors import UsageError
 from photinus.data.arrays import FeedOrder, draws_seed
-from photinus.data.base import Array, Batch, Feed, MappedFeed, Transform
+from photinus.data.base import Batch, Block, Feed, MappedFeed, Transform
+from photinus.data.inputs import Inputs, joined
 from photinus.data.rows import content_hash, scaled
 
-__all__ = ["Block", "Stream", "StreamFeed"]
-
-Block = tuple[Array, Array | None]
-"""Some rows: features [m, ...] and labels [m, ...] or None."""
+__all__ = ["Stream", "StreamFeed"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +39,7 @@ class StreamFeed(Feed):
             `seek` tells which pass this is: the one that holds the position.
 
     Example:
-        >>> blocks = iter([(np.arange(5)[:, None], None), (np.arange(5, 8)[:, None], None)])
+        >>> blocks = iter([Block(np.arange(5)[:, None]), Block(np.arange(5, 8)[:, None])])
         >>> feed = StreamFeed(Stream(blocks), FeedOrder(batch_size=4, epochs=2.0))
         >>> [batch.features[:, 0].tolist() for batch in feed], feed.needs_pass
         ([[0, 1, 2, 3], [4, 5, 6, 7]], True)
@@ -93,15 +92,19 @@ class StreamFeed(Feed):
             do = f"seek {self._position} in a feed over a new pass"
             raise UsageError("a stream gives its rows once", got="a second pass", do=do)
         while not self._is_done and (block := self._take()) is not None:
-            features, labels = block
-            draws = content_hash(features, labels) ^ np.uint64(self._seed)
-            self._position += len(features)
-            # the blocks may lie in memory that is not ours to write
-            yield Batch(
-                scaled(features.copy(), self._stream.scale),
-                None if labels is None else labels.copy(),
-                draws=draws,
-            )
+            draws = content_hash(*block) ^ np.uint64(self._seed)
+            self._position += len(block.features)
+            yield self._batch(block, draws)
+
+    def _batch(self, block: Block, draws: NDArray[np.uint64]) -> Batch:
+        features, labels, weights = block
+        # the blocks may lie in memory that is not ours to write
+        if isinstance(features, Inputs):
+            features = features.batch(np.arange(len(features)))
+        else:
+            features = scaled(features.copy(), self._stream.scale)
+        labels = None if labels is None else labels.copy()
+        return Batch(features, labels, None if weights is None else weights.copy(), draws)
 
     def seek(self, position: int) -> None:
         """Goes on after `position` examples; the rows up to it pass by.
@@ -122,8 +125,8 @@ class StreamFeed(Feed):
                 wrong = f"this pass ends at position {self._position}"
                 do = "make a feed over a new pass"
                 raise UsageError(wrong, got=position, do=do)
-            skipped = min(left, len(block[0]))
-            self._keep(_part(block, skipped, None))
+            skipped = min(left, len(block.features))
+            self._keep(block.part(slice(skipped, None)))
             self._position += skipped
             left -= skipped
 
@@ -140,9 +143,9 @@ class StreamFeed(Feed):
         parts: list[Block] = []
         left = want
         while left and (block := self._next()) is not None:
-            parts.append(_part(block, 0, left))
-            self._keep(_part(block, left, None))
-            left -= len(parts[-1][0])
+            parts.append(block.part(slice(left)))
+            self._keep(block.part(slice(left, None)))
+            left -= len(parts[-1].features)
         if left:
             self._is_over = True
             if not parts:
@@ -152,7 +155,7 @@ class StreamFeed(Feed):
     def _next(self) -> Block | None:
         """Returns the next rows, one or more; None at the end of the pass."""
         block, self._rest, self._is_fresh = self._rest, None, False
-        while block is None or not len(block[0]):
+        while block is None or not len(block.features):
             block = next(self._stream.blocks, None)
             if block is None:
                 self._is_over = True
@@ -160,14 +163,9 @@ class StreamFeed(Feed):
         return block
 
     def _keep(self, rest: Block) -> None:
-        self._rest = rest if len(rest[0]) else None
-
-
-def _part(block: Block, start: int, stop: int | None) -> Block:
-    features, labels = block
-    return features[start:stop], None if labels is None else labels[start:stop]
+        self._rest = rest if len(rest.features) else None
 
 
 def _joined(parts: list[Block]) -> Block:
-    labels = [y for _, y in parts if y is not None]
-    return np.concatenate([x for x, _ in parts]), np.concatenate(labels) if labels else None
+    columns = (None if column[0] is None else joined(column) for column in zip(*parts, strict=True))
+    return Block(*columns)

@@ -17,8 +17,9 @@ from photinus.core.events import Event
 from photinus.core.seeds import generator
 from photinus.core.settings import Limit, above, at_least, one_of, validate, whole
 from photinus.data.arrays import PartitionFeed
-from photinus.data.base import Array
+from photinus.data.base import Array, Block, Features
 from photinus.data.checks import RowChecks, Sieve
+from photinus.data.inputs import Inputs
 from photinus.data.rows import Rows, span_of
 from photinus.data.shared import SharedFeed
 from photinus.data.skew import label_counts
@@ -57,32 +58,33 @@ class ArrayData:
     """Rows in the driver's memory: `features` [n, ...], `labels` [n] or None.
 
     Args:
-        features: what the model reads; the first axis counts the rows.
+        features: what the model reads: an array whose first axis counts the rows, or `Inputs`.
         labels: a number for each row; None where the model needs none.
         scale: features are handed out as float32(features) · scale; None as they are.
         checks: what every row must be.
+        weights: how much each row counts, float32 [n]; None for all alike.
     """
 
-    features: Array
+    features: Features
     labels: Array | None = None
     scale: float | None = None
     checks: RowChecks = field(default_factory=RowChecks)
+    weights: Array | None = None
     LIMITS = {"scale": Limit.optional(at_least(0))}  # noqa: RUF012
 
     def __post_init__(self) -> None:
         check_arrays(self.features, self.labels)
-        object.__setattr__(self, "features", native(self.features))
+        if not isinstance(self.features, Inputs):
+            object.__setattr__(self, "features", native(self.features))
         if self.labels is not None:
             object.__setattr__(self, "labels", native(self.labels))
         validate(self)
 
-    def part(self, program: TrainingPlan, slot: int) -> tuple[Array, Array | None]:
+    def part(self, program: TrainingPlan, slot: int) -> Block:
         """Returns one slot's rows: a share of a permutation that the seed gives, or all rows."""
         labels = None if self.labels is None else _of_one_kind(self.labels)
-        if program.is_shared:
-            return self.features, labels
-        mine = self.numbers(program, slot)
-        return self.features[mine], None if labels is None else labels[mine]
+        rows = Block(self.features, labels, self.weights)
+        return rows if program.is_shared else rows.part(self.numbers(program, slot))
 
     def numbers(self, program: TrainingPlan, slot: int) -> NDArray[np.int64]:
         """Returns the numbers of one slot's rows [m] in `features`."""
@@ -99,9 +101,9 @@ class ArrayData:
         """
         sieve = Sieve(self.checks, trained_in=lambda: trained_in(program))
         sieve.open(len(self.features))
-        features, labels = sieve.checked(self.features, self.labels, scale=self.scale)
+        rows = sieve.passed(Block(self.features, self.labels, self.weights), scale=self.scale)
         sieve.end()
-        return ArrayData(features, labels, self.scale, self.checks)
+        return ArrayData(rows.features, rows.labels, self.scale, self.checks, rows.weights)
 
 
 def check_arrays(features: Any, labels: Any) -> None:  # noqa: ANN401 - what a user may give
@@ -110,7 +112,8 @@ def check_arrays(features: Any, labels: Any) -> None:  # noqa: ANN401 - what a u
     Raises:
         UsageError: they are no arrays of numbers, there are none, or not equally many.
     """
-    _check_kind("features", features, "make them numbers")
+    if not isinstance(features, Inputs):
+        _check_kind("features", features, "make them numbers")
     if labels is not None:
         _check_kind("labels", labels, "number the classes 0, 1, 2, ...")
     if len(features) == 0:
@@ -125,7 +128,7 @@ def _check_kind(name: str, rows: Any, do: str) -> None:  # noqa: ANN401 - what a
         got = type(rows).__name__
         raise UsageError(f"{name} must be a NumPy array", got=got, do="np.asarray(...) makes one")
     if rows.dtype == object and _is_ragged(rows):
-        ragged = "pad the sequences to one length, or cut them to a fixed length"
+        ragged = "hand them over as an input: ({'tokens': rows}, labels); each batch is then padded"
         raise UsageError(f"{name} must be rows of one length", got="a ragged array", do=ragged)
     if rows.dtype.kind not in "fiub":
         raise UsageError(f"{name} must hold numbers", got=rows.dtype, do=do)

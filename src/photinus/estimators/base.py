@@ -10,7 +10,6 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,14 +23,15 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
 from photinus.core.errors import DataError, UsageError
-from photinus.core.settings import unknown_name
+from photinus.core.settings import to_dict, unknown_name
 from photinus.data.checks import RowChecks
-from photinus.data.spark import classes_in, columns, once, one_column, selected, shape_of
+from photinus.data.spark import classes_in, columns, once, one_column, selected
 from photinus.engine.spark.engine import FrameData, SparkEngine, check_slots, free_slots
 from photinus.engine.spark.executor_python import check_python
 from photinus.engine.spark.job import queried
 from photinus.engine.spark.session import is_connect
-from photinus.estimators.network import Network, layer_reader, predictor
+from photinus.estimators.inputs import exampled, input_columns
+from photinus.estimators.network import Network, layer_reader, named_layer, predictor
 from photinus.estimators.param_table import MODEL_ROWS, Row
 from photinus.estimators.params import defaults, plain_job, with_params
 from photinus.estimators.persist import NetworkReader, NetworkWriter, ParamsReader, ParamsWriter
@@ -44,10 +44,9 @@ from photinus.run.job import MODELS, Job
 from photinus.run.train import train_draft
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from torch import nn
 
-    from photinus.data.arrow import ColumnSpec
     from photinus.run.evaluate import Draft
 
 __all__ = ["NetworkClassificationModel", "NetworkClassifier"]
@@ -139,24 +138,26 @@ class NetworkClassifier(
             check_slots(spark, workers)
         else:
             workers = free_slots(spark, _batch_size(job.model))
-        frame, spec = selected(dataset, features, label)
+        frame, spec = selected(
+            dataset, features, label, inputs=job.data.named, weight=job.data.weight or None
+        )
         asked = self.getOrDefault("numClasses") if self.isSet("numClasses") else None
         known = asked or classes_in(dataset, label)
         with once(frame, always=known is None and not self._counts_outputs) as rows:
-            spec = replace(spec, shape=queried(spark, lambda: shape_of(rows, spec)))
+            spec, example = queried(spark, lambda: exampled(rows, spec, job.data.scale))
             if known is None and not self._counts_outputs:
                 known = _classes(rows, str(spec.label))
             classes = None if known is None else max(2, known)
             job = self._job(self._sizes(spec.shape, classes or 2), workers)
-            outputs, draft = self._outputs(job, spec, classes)
+            outputs, draft = self._outputs(job, example, classes)
             more = "set numClasses to {} or more" if asked else self._more_classes
             data = FrameData(
                 frame=rows,
-                features=spec.features[0] if len(spec.features) == 1 else list(spec.features),
                 label=spec.label,
                 scale=job.data.scale,
                 checks=RowChecks(classes=asked or outputs, more_classes=more),
                 shape=spec.shape,
+                spec=spec,
             )
             network, summary = self._trained(draft, data, outputs)
         made = self._copyValues(self._model(network))
@@ -179,6 +180,7 @@ class NetworkClassifier(
                 classes=outputs,
                 scale=job.data.scale,
                 seed=job.seed,
+                inputs=None if job.data.named is None else to_dict(job.data.named),
             )
         return network, summary
 
@@ -239,12 +241,12 @@ class NetworkClassifier(
         """Returns the model's settings that the rows decide."""
 
     @abstractmethod
-    def _outputs(self, job: Job, spec: ColumnSpec, classes: int | None) -> tuple[int, Draft]:
+    def _outputs(self, job: Job, example: Any, classes: int | None) -> tuple[int, Draft]:  # noqa: ANN401
         """Returns how many outputs the job's model has for rows of this kind, and the model.
 
         Args:
             job: what is trained.
-            spec: what the rows are.
+            example: two rows as the model reads them: [2, ...], or a dict of arrays by input.
             classes: so many are known to be needed; None where the model says it.
         """
 
@@ -312,17 +314,20 @@ class NetworkClassificationModel(
         """
         label = self.getOrDefault("labelCol")
         spark, features = dataset.sparkSession, self.getOrDefault("featuresCol")
-        frame, spec = queried(spark, lambda: columns(dataset, features, label))
-        scored = self.copy({self.getParam("featuresCol"): frame.columns[0]})
-        wrong = F.col(f"`{spec.label}`") != F.col(self.getOrDefault("predictionCol"))
+        if self.network.named is not None:
+            named, frame, scored = str(label), dataset, self
+        else:
+            frame, spec = queried(spark, lambda: columns(dataset, features, label))
+            scored = self.copy({self.getParam("featuresCol"): frame.columns[0]})
+            named = str(spec.label)
+        wrong = F.col(f"`{named}`") != F.col(self.getOrDefault("predictionCol"))
         counts = scored.transform(frame).agg(F.count("*"), F.sum(wrong.cast("long")))
         first: Any = queried(spark, counts.first)
         examples, errors = int(first[0]), int(first[1] or 0)
         return Evaluation(errors / examples, error_interval(errors, examples), examples)
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
-        features = one_column(dataset, self.getOrDefault("featuresCol"), self.network.shape)
-        is_bytes = dict(dataset.select(features.alias("x")).dtypes)["x"] == "binary"
+        features, is_bytes = self._features(dataset)
         fields = {
             str(self.getOrDefault(param)): field
             for param, field in _SCORES.items()
@@ -340,6 +345,14 @@ class NetworkClassificationModel(
             named[name] = array_to_vector(column) if is_array else column
         return dataset.withColumn(scores, score(features)).withColumns(named).drop(scores)
 
+    def _features(self, dataset: DataFrame) -> tuple[Column, bool]:
+        """Returns what is scored as one column, and whether its rows are bytes."""
+        named = self.network.named
+        if named is not None:
+            return input_columns(dataset, named), False
+        features = one_column(dataset, self.getOrDefault("featuresCol"), self.network.shape)
+        return features, dict(dataset.select(features.alias("x")).dtypes)["x"] == "binary"
+
     def _score(
         self, spark: SparkSession, fields: T.StructType, is_bytes: bool
     ) -> Callable[..., Any]:
@@ -354,7 +367,7 @@ class NetworkClassificationModel(
                 lambda: predictor(sent, threads, fields.names),
                 fields,
                 batch,
-                None if is_bytes else [self.numFeatures],
+                self.network.named or (None if is_bytes else [self.numFeatures]),
             )
         return self._sent[key]
 
@@ -382,11 +395,19 @@ class NetworkClassificationModel(
             UsageError: the network has no such layer, or is a DBN.
         """
         self.network.outputs(layer)
-        features = one_column(dataset, self.getOrDefault("featuresCol"), self.network.shape)
-        is_bytes = dict(dataset.select(features.alias("x")).dtypes)["x"] == "binary"
+        features, is_bytes = self._features(dataset)
         spark = dataset.sparkSession
         threads = int(str(spark.conf.get("spark.task.cpus", "1")))
         sent = self._network_on(spark)
+        if self.network.named is not None:
+            fields = T.StructType([T.StructField("layer", T.ArrayType(T.FloatType()))])
+            read = scorer(
+                lambda: named_layer(sent, threads, layer),
+                fields,
+                self.getOrDefault("predictBatchSize"),
+                self.network.named,
+            )
+            return dataset.withColumn(outputCol, read(features)["layer"])
         read = predict_batch_udf(
             lambda: layer_reader(sent, threads, layer),
             return_type=T.ArrayType(T.FloatType()),

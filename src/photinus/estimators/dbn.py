@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from photinus.data.arrow import ColumnSpec
 from photinus.estimators.base import NetworkClassificationModel, NetworkClassifier
 from photinus.estimators.param_table import DBN_ROWS
 from photinus.estimators.params import keyword_params, with_params
@@ -91,6 +90,6 @@ class DBNClassifier(NetworkClassifier):
     def _sizes(self, shape: tuple[int, ...], classes: int) -> dict[str, Any]:
         return {"inputs": math.prod(shape), "classes": classes}
 
-    def _outputs(self, job: Job, spec: ColumnSpec, classes: int | None) -> tuple[int, Draft]:
+    def _outputs(self, job: Job, example: Any, classes: int | None) -> tuple[int, Draft]:  # noqa: ANN401
         assert classes is not None
         return classes, Draft(job.resolved())

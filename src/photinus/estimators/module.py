@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import nn
 
 from photinus.core.errors import UsageError
-from photinus.data.arrow import ColumnSpec
 from photinus.estimators.base import NetworkClassificationModel, NetworkClassifier
 from photinus.estimators.param_table import MODULE_ROWS
 from photinus.estimators.params import keyword_params, with_params
@@ -54,7 +52,7 @@ class TorchClassifier(NetworkClassifier):
         self,
         *,
         featuresCol: str = "features",
-        labelCol: str = "label",
+        labelCol: str | Sequence[str] = "label",
         predictionCol: str = "prediction",
         probabilityCol: str = "probability",
         rawPredictionCol: str = "rawPrediction",
@@ -71,6 +69,10 @@ class TorchClassifier(NetworkClassifier):
         security: str = "tls",
         runDir: str = "",
         checkpointSeconds: float = 60.0,
+        inputs: Mapping[str, str | Sequence[str]] | None = None,
+        encoders: Mapping[str, str] | None = None,
+        collate: str = "",
+        weightCol: str = "",
         module: str | Callable[..., nn.Module] = "",
         moduleArgs: Mapping[str, Any] | None = None,
         loss: str = "cross_entropy",
@@ -88,18 +90,16 @@ class TorchClassifier(NetworkClassifier):
     def _sizes(self, shape: tuple[int, ...], classes: int) -> dict[str, Any]:
         return {}
 
-    def _outputs(self, job: Job, spec: ColumnSpec, classes: int | None) -> tuple[int, Draft]:
-        """Puts two rows of zeros through the module, so that a wrong one is found before all."""
+    def _outputs(self, job: Job, example: Any, classes: int | None) -> tuple[int, Draft]:  # noqa: ANN401
+        """Puts two rows through the module, so that a wrong one is found before all."""
         draft = Draft(job.resolved())
-        module: nn.Module = draft.model().module.eval()  # type: ignore[attr-defined]
-        is_byte = spec.dtype == "uint8" and job.data.scale is None
-        kind = torch.uint8 if is_byte else next(module.parameters()).dtype
+        model: Any = draft.model()
         try:
-            with torch.inference_mode():
-                got: list[int] = list(module(torch.zeros(2, *spec.shape, dtype=kind)).shape)
+            got: list[int] = list(model.outputs(example).shape)
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
+            taken = f"rows of shape {example.shape[1:]}" if job.data.named is None else "its inputs"
             raise UsageError(
-                f"the module {job.model.module} does not take rows of shape {spec.shape}",
+                f"the module {job.model.module} does not take {taken}",
                 got=str(error).partition("\n")[0],
             ) from error
         if len(got) != 2 or got[1] < (classes or 2):

@@ -19,12 +19,13 @@ from photinus.core.parameters import Vector
 from photinus.core.settings import from_dict
 from photinus.core.threads import use_threads
 from photinus.data.base import Array
+from photinus.data.columns import InputSpec
 from photinus.data.rows import scaled
 from photinus.models.dbn import DBN
 from photinus.models.module import ModuleModel, ModuleStage
 from photinus.run.job import MODELS
 
-__all__ = ["Network", "layer_reader", "predictor"]
+__all__ = ["Network", "layer_reader", "named_layer", "predictor"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +43,13 @@ class Network:
     classes: int
     scale: float | None = None
     seed: int = 0
+    inputs: Mapping[str, Any] | None = None
+    """An `InputSpec`, plain, where the module takes several inputs."""
+
+    @property
+    def named(self) -> InputSpec | None:
+        """What the module takes by names; None where it takes one array."""
+        return None if self.inputs is None else from_dict(InputSpec, self.inputs)
 
     @classmethod
     def saved(cls, folder: Path, **others: Any) -> Network:  # noqa: ANN401 - the other fields
@@ -62,7 +70,7 @@ class Network:
 
     def meta(self) -> dict[str, Any]:
         """Returns all but the weights, plain."""
-        names = ("kind", "settings", "shape", "classes", "scale", "seed")
+        names = ("kind", "settings", "shape", "classes", "scale", "seed", "inputs")
         return {name: getattr(self, name) for name in names} | {"shape": list(self.shape)}
 
     def weights(self) -> bytes:
@@ -116,7 +124,9 @@ class Network:
 
         return run
 
-    def _rows(self, features: Array) -> Array:
+    def _rows(self, features: Any) -> Any:  # noqa: ANN401 - an array, or a dict of them by input
+        if isinstance(features, Mapping):
+            return features
         if features.dtype == object:  # bytes, a row each
             features = np.frombuffer(b"".join(features), np.uint8)
         return scaled(np.array(features).reshape(-1, *self.shape), self.scale)
@@ -140,6 +150,14 @@ def layer_reader(
         return made.reshape(len(made), -1)
 
     return read
+
+
+def named_layer(
+    load: Callable[[], tuple[Mapping[str, Any], bytes]], threads: int, layer: str
+) -> Callable[[Array], dict[str, Array]]:
+    """Returns `layer_reader`'s function, with "layer" as the name of what it returns."""
+    read = layer_reader(load, threads, layer)
+    return lambda features: {"layer": read(features)}
 
 
 def predictor(

@@ -81,6 +81,12 @@ def _to_json(value: Any) -> dict[str, Any]:  # noqa: ANN401 - what a user may gi
     return plain
 
 
+def _to_names(value: Any) -> str | list[str]:  # noqa: ANN401 - what a user may give
+    """Returns a column's name, or a list of names."""
+    is_list = isinstance(value, (list, tuple))
+    return TypeConverters.toListString(value) if is_list else TypeConverters.toString(value)
+
+
 def _to_shuffle(value: Any) -> str | bool:  # noqa: ANN401 - what a user may give
     """Returns "auto" or False, also of their text."""
     return False if str(value).lower() == "false" else str(value)
@@ -105,8 +111,8 @@ MODEL_ROWS = (
     ),
     Row(
         name="labelCol",
-        meaning="the column of labels, 0..numClasses-1",
-        convert=_Text,
+        meaning="the column of labels, 0..numClasses-1; or a list of columns of numbers",
+        convert=_to_names,
         default="label",
     ),
     Row(
@@ -323,6 +329,33 @@ DBN_ROWS = (
 
 MODULE_ROWS = (
     *_COMMON_ROWS,
+    Row(
+        name="inputs",
+        meaning="a dict: parameter of the module's forward -> column, or columns of numbers that "
+        "are stacked; featuresCol is then not read",
+        convert=_to_json,
+        place="data.inputs",
+    ),
+    Row(
+        name="encoders",
+        meaning="a dict: input -> package.module:function of a list of the column's values, which "
+        "makes arrays of them; or image, which decodes JPEG and PNG",
+        convert=_to_json,
+        place="data.encoders",
+    ),
+    Row(
+        name="collate",
+        meaning="package.module:function of a list of rows, dicts by input: makes a batch, in the "
+        "place of padding",
+        convert=_Text,
+        place="data.collate",
+    ),
+    Row(
+        name="weightCol",
+        meaning="the column that says how much each row counts in the loss; '' for none",
+        convert=_Text,
+        place="data.weight",
+    ),
     Row(
         name="module",
         meaning="package.module:factory (or the function itself), importable on every worker; "

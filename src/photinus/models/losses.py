@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 
 import torch
@@ -17,7 +18,11 @@ from photinus.models.tensors import tensor_of
 __all__ = ["CLASSES", "LOSSES", "Loss", "count_errors", "loss_named", "target_for"]
 
 Loss = Callable[[Tensor, Tensor, Vector | None], Tensor]
-"""(outputs [B, ...], targets, weights [B] or None) → the batch's (weighted) mean loss []."""
+"""(outputs [B, ...], targets, weights [B] or None) → the mean of weight · loss over the batch [].
+
+It is not divided by the sum of the weights: a batch without heavy rows would count as much as one
+with them, and the mean over workers would not be that of one process.
+"""
 
 _Each = Callable[..., Tensor]
 
@@ -65,18 +70,21 @@ def loss_named(name: str, label_smoothing: float = 0.0) -> Loss:
         parts = each(outputs, targets, reduction="none", **how).reshape(len(outputs), -1)
         one = parts.sum(1) if is_sum else parts.mean(1)  # [B]
         w = tensor_of(weights).to(one.dtype)
-        return (one * w).sum() / w.sum()
+        return (one * w).mean()
 
     return loss
 
 
 def _own(name: str, function: _Each) -> Loss:
+    takes_weights = "weights" in inspect.signature(function).parameters
+
     def loss(outputs: Tensor, targets: Tensor, weights: Vector | None) -> Tensor:
-        if weights is not None:
-            raise UsageError(
-                f"the loss {name} cannot weigh examples", do="take a loss by name, or no weights"
-            )
-        return function(outputs, targets)
+        if weights is None:
+            return function(outputs, targets)
+        if not takes_weights:
+            do = "give it a third parameter weights [B], take a loss by name, or no weights"
+            raise UsageError(f"the loss {name} cannot weigh examples", do=do)
+        return function(outputs, targets, weights=tensor_of(weights).to(outputs.dtype))
 
     return loss
 

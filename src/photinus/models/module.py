@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 import photinus
 from photinus.core.errors import DataError, UsageError
 from photinus.core.factories import check_name, code_named
+from photinus.core.masks import mask_of
 from photinus.core.parameters import FLOATS, INTEGERS, TRAINED, Layout, Parameters, Vector
 from photinus.core.settings import (
     Limit,
@@ -45,6 +47,9 @@ from photinus.models.tensors import tensor_of
 
 __all__ = ["USUAL_BATCH", "Learning", "ModuleModel", "ModuleStage"]
 
+_Features = Any
+"""[B, ...], or a dict of such arrays by the names of `forward`'s parameters."""
+_Read = Tensor | dict[str, Tensor]
 USUAL_BATCH = 32
 _CHUNK_ROWS = 1000
 _TRIED_ROWS = 32
@@ -90,6 +95,7 @@ class ModuleModel(Model):
         self.module, self._how = module, how or Learning()
         self._name, self._loss = loss, loss_named(loss, self._how.label_smoothing)
         self._reads = code_named(self._how.reads, "function") if self._how.reads else None
+        self._takes = frozenset(inspect.signature(module.forward).parameters)
         trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
         dtype = _common_type(trained)
         kept = {n: b for n, b in module.named_buffers() if b.dtype in _SECTIONS}
@@ -119,7 +125,7 @@ class ModuleModel(Model):
     def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the gradient by automatic differentiation, and the loss with its penalty."""
         self.module.train()
-        if len(batch.features) == 1:  # one row has no variance, and torch refuses it
+        if _examples(batch) == 1:  # one row has no variance, and torch refuses it
             for norm in self._norms:
                 norm.eval()
         if self._average is not None:
@@ -152,7 +158,7 @@ class ModuleModel(Model):
         self.module.eval()
         with torch.no_grad(), self.shown():
             loss, outputs, labels = self._forward(batch)
-        size = len(batch.features)
+        size = _examples(batch)
         sums = {"examples": float(size), "loss": float(loss) * size}
         return {**sums, **count_errors(self._name, outputs, labels)}
 
@@ -160,11 +166,11 @@ class ModuleModel(Model):
         """Has the moving average, if there is one, in the trained parameters' place."""
         return nullcontext() if self._average is None else self._average.shown()
 
-    def outputs(self, features: Vector, layer: str = "") -> Vector:
+    def outputs(self, features: _Features, layer: str = "") -> Vector:
         """Returns what the module, or a layer of it, makes of features, [B, ...].
 
         Args:
-            features: [B, ...], as they are stored.
+            features: [B, ...] as they are stored, or a dict of such arrays by input.
             layer: a submodule's name, as in `state_dict`; the whole module without one.
 
         Raises:
@@ -184,8 +190,8 @@ class ModuleModel(Model):
         hook = found.register_forward_hook(keep)
         try:
             with torch.no_grad(), self.shown():
-                for start in range(0, max(1, len(features)), _CHUNK_ROWS):
-                    self._pass(self._read(features[start : start + _CHUNK_ROWS]))
+                for some in _chunks(features):
+                    self._pass(self._read(some))
         finally:
             hook.remove()
         result: Vector = torch.cat(made).numpy()
@@ -202,22 +208,29 @@ class ModuleModel(Model):
             raise unknown_name("layer", name, [known for known in layers if known])
         return layers[name]
 
-    def _read(self, features: Vector, draws: Vector | None = None) -> Tensor:
+    def _read(self, features: _Features, draws: Vector | None = None) -> _Read:
         """Returns features [B, ...] as the module reads them."""
-        array = features if self._reads is None else np.asarray(self._reads(features, draws))
+        given = features if self._reads is None else self._reads(features, draws)
+        if isinstance(given, Mapping):
+            return {name: self._tensor(a) for name, a in _chosen(given, self._takes).items()}
+        return self._tensor(np.asarray(given))
+
+    def _tensor(self, array: Vector) -> Tensor:
         x = tensor_of(array)
         x = x.to(self._dtype) if x.is_floating_point() else x
         return laid_out(x, self._how.memory)
 
-    def _pass(self, x: Tensor) -> Tensor:
+    def _pass(self, x: _Read) -> Tensor:
         is_low = self._how.precision == "bfloat16"
         with torch.autocast("cpu", torch.bfloat16, enabled=is_low):
-            outputs: Tensor = self.module(x)  # [B, ...]
-        return outputs.to(self._dtype)
+            outputs: Tensor = self.module(**x) if isinstance(x, dict) else self.module(x)
+        return outputs.to(self._dtype)  # [B, ...]
 
     def _forward(self, batch: Batch, draws: Vector | None = None) -> tuple[Tensor, Tensor, Tensor]:
         features = self._read(batch.features, draws)  # [B, ...]
         labels = features if batch.labels is None else tensor_of(batch.labels)
+        if isinstance(labels, dict):
+            raise DataError("several inputs cannot be the target", do="name a column of labels")
         try:
             outputs = self._pass(features)
             weights = getattr(batch, "weights", None)
@@ -240,6 +253,38 @@ def _is_users_own(error: Exception) -> bool:
     """Tells whether the user's code raised an error by itself: its words and traceback say more."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return not last.filename.startswith(_HOMES) and (last.line or "").startswith("raise")
+
+
+def _examples(batch: Batch) -> int:
+    """Returns how many examples a batch holds, whatever its features are."""
+    known = getattr(batch, "examples", None)
+    return len(batch.features) if known is None else known
+
+
+def _chunks(features: _Features) -> Iterator[_Features]:
+    """Yields features some rows at a time; at least once."""
+    is_named = isinstance(features, Mapping)
+    rows = len(next(iter(features.values()))) if is_named else len(features)
+    for start in range(0, max(1, rows), _CHUNK_ROWS):
+        some = slice(start, start + _CHUNK_ROWS)
+        yield {n: array[some] for n, array in features.items()} if is_named else features[some]
+
+
+def _chosen(inputs: Mapping[str, Vector], takes: frozenset[str]) -> dict[str, Vector]:
+    """Returns all inputs, and of their masks those that `forward` has a parameter for.
+
+    Args:
+        inputs: by name; `tokens_mask`, bool [B, T], says which places of `tokens` are no padding.
+        takes: the parameters. `mask` is the mask of the first input that has one, and so is
+            `attention_mask`, as int64.
+    """
+    masks = {mask_of(name): inputs[mask_of(name)] for name in inputs if mask_of(name) in inputs}
+    chosen = {name: a for name, a in inputs.items() if name not in masks or name in takes}
+    if masks:
+        first = next(iter(masks.values()))
+        given = {"mask": first, "attention_mask": first.astype(np.int64)}
+        chosen |= {name: a for name, a in given.items() if name in takes and name not in inputs}
+    return chosen
 
 
 def _place(error: Exception) -> str:
@@ -269,7 +314,9 @@ def _decayed(
     return found
 
 
-def _shape(tensor: Tensor) -> str:
+def _shape(tensor: _Read) -> str:
+    if isinstance(tensor, dict):
+        return ", ".join(f"{name} {_shape(x)}" for name, x in tensor.items())
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from photinus.core.addresses import filesystem, is_address, on_disk
 from photinus.core.errors import DataError, NotReadyError, UsageError, reason_of
 from photinus.core.settings import unknown_column
 from photinus.data import cifar, mnist
-from photinus.data.base import Array
+from photinus.data.base import Array, Block, Features
 from photinus.data.checks import RowChecks, Sieve
+from photinus.data.columns import inputs_from
+from photinus.data.inputs import Inputs, joined
 from photinus.data.rows import scaled
 from photinus.engine.base import ArrayData, check_arrays, native
 from photinus.models.dbn import DBN
@@ -41,13 +44,13 @@ class TestRows:
     """Rows that are only measured on.
 
     Args:
-        features: floats [n, ...], scaled as those that are trained on.
+        features: floats [n, ...], scaled as those that are trained on; or `Inputs`.
         labels: a number for each row [n].
     """
 
     __test__ = False  # no test case, whatever its name makes pytest think
 
-    features: Array
+    features: Features
     labels: Array
 
     def __post_init__(self) -> None:
@@ -79,8 +82,8 @@ def read_train(job: Job) -> Any:  # noqa: ANN401 - ArrayData, or a DataFrame's r
         return ArrayData(pictures, kinds, source.scale, RowChecks(classes=10))
     if job.engine == "spark":
         return _frame(job, source)
-    features, labels = _table(source, source.path)
-    return ArrayData(features, labels, source.scale, RowChecks(classes=source.classes))
+    rows, checks = _table(source, source.path), RowChecks(classes=source.classes)
+    return ArrayData(rows.features, rows.labels, source.scale, checks, rows.weights)
 
 
 def read_test(source: Source) -> TestRows | None:
@@ -95,7 +98,7 @@ def read_test(source: Source) -> TestRows | None:
         return TestRows(scaled(pictures, source.scale), kinds.astype(np.int64))
     if not source.test:
         return None
-    features, labels = _table(source, source.test)
+    features, labels, _ = _table(source, source.test)
     if labels is None:
         raise UsageError("rows to measure on need labels", do='name the column: label = "..."')
     return TestRows(scaled(features, source.scale), labels)
@@ -105,17 +108,17 @@ def handed(data: Any, job: Job) -> Any:  # noqa: ANN401 - whatever a user gives
     """Returns rows that were handed over as engines take them; what is no rows comes back as it is.
 
     Args:
-        data: a Spark DataFrame, `features` or `(features, labels)` as NumPy arrays, the path of
-            Parquet files, an ArrayData or a FrameData.
+        data: a Spark DataFrame, `features` or `(features, labels)` as NumPy arrays (of several
+            inputs a dict of arrays), the path of Parquet files, an ArrayData or a FrameData.
         job: whose source says which columns are read, how they are scaled, and how many classes.
     """
     source, checks = job.data, RowChecks(classes=job.data.classes)
     if isinstance(data, (str, Path)):
         return read_train(replace(job, data=replace(source, name="parquet", path=str(data))))
-    if isinstance(data, np.ndarray):
-        return ArrayData(data, None, source.scale, checks)
+    if isinstance(data, (np.ndarray, Mapping)):
+        data = data, None
     if isinstance(data, tuple) and len(data) == 2:
-        return ArrayData(*data, source.scale, checks)
+        return ArrayData(_inputs(data[0], source), data[1], source.scale, checks)
     return _frame_data(data, source) if hasattr(data, "sparkSession") else data
 
 
@@ -123,9 +126,14 @@ def handed_test(test: Any, source: Source) -> Any:  # noqa: ANN401 - whatever a 
     """Returns `(features, labels)` as rows to measure on, and anything else as it is."""
     if not isinstance(test, tuple) or len(test) != 2:
         return test
-    features, labels = test
+    features, labels = _inputs(test[0], source), test[1]
     is_array = isinstance(features, np.ndarray)
     return TestRows(scaled(features.copy(), source.scale) if is_array else features, labels)
+
+
+def _inputs(features: Any, source: Source) -> Any:  # noqa: ANN401 - whatever a user gives
+    is_named = isinstance(features, Mapping)
+    return inputs_from(features, source.named) if is_named else features
 
 
 def limited(data: Any, classes: int | None) -> Any:  # noqa: ANN401 - as of `read_train`
@@ -183,8 +191,11 @@ def check_fit(model: Any, rows: Any, like: Any = None) -> None:  # noqa: ANN401 
     """
     features, labels = rows.features, getattr(rows, "labels", getattr(rows, "label", None))
     width = {DBN: "inputs", LogisticStage: "features"}.get(type(model))
+    if width and (isinstance(features, Inputs) or getattr(rows, "inputs", None) is not None):
+        do = "train a ModuleStage, or name one column of features"
+        raise UsageError(f"a {type(model).__name__} takes no several inputs", do=do)
     reads = getattr(model, width) if width else None
-    if reads is None and isinstance(like, ArrayData):
+    if reads is None and isinstance(getattr(like, "features", None), np.ndarray):
         reads = math.prod(like.features.shape[1:])
     if isinstance(features, np.ndarray) and reads not in (None, math.prod(features.shape[1:])):
         raise wrong_width(features.shape, reads)
@@ -246,19 +257,21 @@ def _frame_data(frame: Any, source: Source) -> Any:  # noqa: ANN401 - a DataFram
     return FrameData(
         frame=frame,
         features=names[0] if len(names) == 1 else names,
-        label=source.label or None,
+        label=source.labels,
         scale=source.scale,
         checks=RowChecks(classes=source.classes),
+        inputs=source.named,
+        weight=source.weight or None,
     )
 
 
-def _table(source: Source, path: str) -> tuple[Array, Array | None]:
+def _table(source: Source, path: str) -> Block:
     """Reads Parquet files without Spark."""
     try:
         import pyarrow.dataset as ds
     except ImportError:
         raise NotReadyError("pyarrow is not installed", do="pip install pyarrow") from None
-    from photinus.data.arrow import BINARY, LIST, NUMERIC, ColumnSpec, arrays
+    from photinus.data.arrow import arrays
 
     system, place = filesystem(path) if is_address(path) else (None, str(on_disk(path)))
     if not (system.exists(place) if system else Path(place).exists()):
@@ -268,24 +281,59 @@ def _table(source: Source, path: str) -> tuple[Array, Array | None]:
     except (OSError, ValueError) as error:
         reason = reason_of(error).partition("\n")[0]
         raise DataError(f"{path} cannot be read as Parquet", got=reason) from error
-    names = [*source.features, *([source.label] if source.label else [])]
+    of_inputs = source.inputs.values() if source.inputs else source.features
+    labels = source.labels or []
+    several = [name for names in (*of_inputs, labels) for name in _listed(names)]
+    names = list(dict.fromkeys([*several, *([source.weight] if source.weight else [])]))
     missing = [name for name in names if name not in table.schema.names]
     if missing:
         raise UsageError(f"{path}: {unknown_column(missing[0], table.schema.names)}")
+    spec, sieve = _spec(table, source), Sieve(RowChecks(classes=source.classes))
+    batches = (b for b in table.to_batches(columns=names) if b.num_rows)
+    blocks = [arrays(_renamed(b, source, spec), spec, sieve) for b in batches]
+    if not blocks:
+        raise DataError(f"{path} holds no rows")
+    return Block(*(None if p[0] is None else joined(p) for p in zip(*blocks, strict=True)))
+
+
+def _listed(names: Any) -> list[str]:  # noqa: ANN401 - a name, or several
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _spec(table: Any, source: Source) -> Any:  # noqa: ANN401 - a dataset -> ColumnSpec
+    from photinus.data.arrow import BINARY, LIST, NUMERIC, ColumnSpec
+
+    label = ", ".join(_listed(source.labels or [])) or None
+    others: dict[str, Any] = {"label": label, "weight": source.weight or None}
+    if source.named is not None:
+        for place, name in others.items():
+            others[place] = f"{name} ({place})" if name in source.inputs else name
+        return ColumnSpec(features=tuple(source.inputs), inputs=source.named, **others)
     kind = str(table.schema.field(source.features[0]).type)
-    spec = ColumnSpec(
+    return ColumnSpec(
         features=source.features,
-        label=source.label or None,
         kind=BINARY if "binary" in kind else LIST if "list" in kind else NUMERIC,
         dtype="uint8" if "binary" in kind else "float32",
         shape=_shape(table, source, kind),
+        **others,
     )
-    sieve = Sieve(RowChecks(classes=source.classes))
-    blocks = [arrays(b, spec, sieve) for b in table.to_batches(columns=names) if b.num_rows]
-    if not blocks:
-        raise DataError(f"{path} holds no rows")
-    labels = [block[1] for block in blocks if block[1] is not None]
-    return np.concatenate([b[0] for b in blocks]), np.concatenate(labels) if labels else None
+
+
+def _renamed(batch: Any, source: Source, spec: Any) -> Any:  # noqa: ANN401 - of Arrow
+    """Returns a batch with the columns that a ColumnSpec names."""
+    import pyarrow as pa
+
+    given: dict[str, Any] = dict(source.inputs) or {name: name for name in source.features}
+    given |= {spec.label: source.labels} if spec.label else {}
+    given |= {spec.weight: source.weight} if spec.weight else {}
+    columns = []
+    for names in given.values():
+        if isinstance(names, str):
+            columns.append(batch.column(names))
+            continue
+        numbers = np.stack([np.asarray(batch.column(name)) for name in names], axis=1)
+        columns.append(pa.FixedSizeListArray.from_arrays(numbers.reshape(-1), len(names)))
+    return pa.RecordBatch.from_arrays(columns, list(given))
 
 
 def _shape(table: Any, source: Source, kind: str) -> tuple[int, ...]:  # noqa: ANN401 - a dataset

@@ -19,6 +19,7 @@ from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
 from photinus.core.settings import to_dict
 from photinus.data.base import Batch
+from photinus.data.inputs import Inputs
 from photinus.models.base import Model, Stage
 from photinus.models.dbn import DBN
 from photinus.models.module import ModuleModel
@@ -225,9 +226,11 @@ def measure(trained: Trained, test: TestRows) -> tuple[dict[str, float], dict[st
     check_fit(trained.settings, test)
     model, sums = trained.model(), dict[str, float]()
     for start in range(0, len(test.features), _CHUNK_ROWS):
-        batch = Batch(
-            test.features[start : start + _CHUNK_ROWS], test.labels[start : start + _CHUNK_ROWS]
-        )
+        some = slice(start, start + _CHUNK_ROWS)
+        features = test.features[some]
+        if isinstance(features, Inputs):
+            features = features.batch(np.arange(len(features)))
+        batch = Batch(features, test.labels[some])
         for name, value in model.measure(batch).items():
             sums[name] = sums.get(name, 0.0) + float(value)
     count = sums.pop("examples")

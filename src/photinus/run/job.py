@@ -27,6 +27,7 @@ from photinus.core.settings import (
     whole,
 )
 from photinus.core.threads import threads_held
+from photinus.data.columns import InputSpec
 from photinus.engine.base import BACKENDS, SOCKETS
 from photinus.models.base import Stage
 from photinus.models.dbn import DBN
@@ -66,14 +67,29 @@ class Source:
     """Likewise, of rows that are only measured on."""
     features: tuple[str, ...] = ("features",)
     """Columns: one of vectors, arrays, bytes or images, or several of numbers."""
-    label: str = "label"
-    """A column of numbers; "" for none."""
+    label: str | tuple[str, ...] = "label"
+    """A column of numbers, or several: [B, L]; "" for none."""
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    """Where the module takes several inputs, or integers: parameter of `forward` -> column, or
+    several columns of numbers that are stacked. `features` are then not read."""
+    encoders: Mapping[str, str] = field(default_factory=dict)
+    """Input -> "package.module:function" of a list of the column's values, which makes arrays of
+    them; or "image", which decodes JPEG and PNG."""
+    collate: str = ""
+    """"package.module:function" of a list of rows, dicts by input: makes a batch in padding's
+    place."""
+    weight: str = ""
+    """A column of numbers: how much each row counts in the loss; "" for none."""
     scale: float | None = None
     """Features are taken as float32(features) · scale."""
     classes: int | None = None
     """Labels must be 0..classes-1."""
     LIMITS = {  # noqa: RUF012
         "name": one_of("mnist", "cifar10", "parquet", "given"),
+        "label": Limit(
+            "a column's name, or a list of names",
+            lambda v: isinstance(v, str) or all(isinstance(name, str) for name in v),
+        ),
         "scale": Limit.optional(at_least(0)),
         "classes": Limit.optional(whole(1)),
     }
@@ -82,6 +98,28 @@ class Source:
         validate(self)
         if self.name == "parquet" and not self.path:
             raise UsageError("a parquet source needs a path", got="none", do='path = "..."')
+        if self.inputs and self.scale is not None:
+            do = "multiply in the module's forward"
+            raise UsageError("scale is for one array of features, not for inputs", do=do)
+
+    @property
+    def named(self) -> InputSpec | None:
+        """What `forward` takes by names; None where it takes one array of features.
+
+        Raises:
+            UsageError: there are encoders or a collate, and no inputs; or a name is no parameter's.
+        """
+        if not self.inputs and (self.encoders or self.collate):
+            do = 'name them: inputs = {parameter = "column"}'
+            raise UsageError("encoders and collate are for inputs, and there are none", do=do)
+        if not self.inputs:
+            return None
+        return InputSpec(columns=self.inputs, encoders=self.encoders, collate=self.collate)
+
+    @property
+    def labels(self) -> str | list[str] | None:
+        """The column of labels, or several; None for none."""
+        return (self.label if isinstance(self.label, str) else list(self.label)) or None
 
 
 def classes_of(model: Any) -> int | None:  # noqa: ANN401 - one of MODELS

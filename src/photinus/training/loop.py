@@ -165,11 +165,11 @@ def work(
         gradient, metrics = _learnt(bench, batch)
         if strategy.site != GRADIENT:
             step(bench, gradient, at)
-        heard = yield Stepped(len(batch.features), metrics)
+        heard = yield Stepped(batch.examples, metrics)
         if heard is None:
             break
         told = _until_taken(bench, heard)
-        clock = clock.after(len(batch.features), told.seconds, feed.epochs - first)
+        clock = clock.after(batch.examples, told.seconds, feed.epochs - first)
         vector = gradient if strategy.site == GRADIENT else trained
         state = take_in(bench, vector, told.messages, state)
         state, news = yield from exchange(bench, vector, clock, state)
@@ -193,7 +193,7 @@ def _learnt(bench: Bench, batch: Batch) -> tuple[Vector, Mapping[str, float]]:
     try:
         return bench.model.learn(batch, bench.seed(at))
     except Exception as error:
-        first = at - len(batch.features)
+        first = at - batch.examples
         error.add_note(f"in {bench.where}, in the batch of its examples {first} to {at - 1}")
         said = str(error).lower()  # torch raises no MemoryError
         if isinstance(error, MemoryError) or any(words in said for words in _NO_MEMORY):

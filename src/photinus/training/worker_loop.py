@@ -272,14 +272,10 @@ class _WholePart(Model):
     def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:  # type: ignore[override]
         """Returns the mean gradient over all chunks, weighted by their rows."""
         total, sums = np.zeros_like(self.parameters.trained), dict[str, float]()
-        count = len(batch.features)
+        count = batch.examples
         for start in range(0, count, CHUNK_ROWS):
-            chunk = Batch(
-                batch.features[start : start + CHUNK_ROWS],
-                None if batch.labels is None else batch.labels[start : start + CHUNK_ROWS],
-                draws=None if batch.draws is None else batch.draws[start : start + CHUNK_ROWS],
-            )
-            share = len(chunk.features) / count
+            chunk = batch.part(slice(start, start + CHUNK_ROWS))
+            share = chunk.examples / count
             gradient, metrics = self._model.learn(chunk, derive(seed, start))
             total += gradient * total.dtype.type(share)
             for name, value in metrics.items():

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from photinus.core.errors import UsageError
-from photinus.data.base import Array
+from photinus.data.base import Block
+from photinus.data.inputs import Inputs
 from photinus.engine.base import ArrayData
 from photinus.engine.faults.plan import Faults
 from photinus.training.plan import TrainingPlan
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["dealt", "harmed_batches"]
 
 
-def dealt(
-    data: ArrayData, program: TrainingPlan, faults: Faults
-) -> list[tuple[Array, Array | None]]:
+def dealt(data: ArrayData, program: TrainingPlan, faults: Faults) -> list[Block]:
     """Returns the rows of each slot that pass their checks; once, where all share them.
 
     Raises:
@@ -35,10 +34,7 @@ def dealt(
     left = [faults.rows_left(slot) for slot in range(program.workers)]
     if program.is_shared and any(rows is not None for rows in left):
         raise UsageError("few_rows befalls a partition", got="rows that all workers share")
-    return [
-        (features[:rows], None if labels is None else labels[:rows])
-        for (features, labels), rows in zip(parts, left, strict=False)
-    ]
+    return [part.part(slice(rows)) for part, rows in zip(parts, left, strict=False)]
 
 
 def _spoiled(data: ArrayData, program: TrainingPlan, faults: Faults) -> ArrayData:
@@ -47,7 +43,7 @@ def _spoiled(data: ArrayData, program: TrainingPlan, faults: Faults) -> ArrayDat
         for row in faults.bad_rows(slot):
             numbers = data.numbers(program, slot)[: faults.rows_left(slot)]
             _check(row, len(numbers))
-            if features.dtype.kind == "f":
+            if not isinstance(features, Inputs) and features.dtype.kind == "f":
                 features = features.copy()
                 features[numbers[row]] = np.nan
             elif labels is not None and labels.dtype.kind in "if":
@@ -55,7 +51,8 @@ def _spoiled(data: ArrayData, program: TrainingPlan, faults: Faults) -> ArrayDat
                 labels[numbers[row]] = -1
             else:
                 wrong, do = "there is no wrong value for a row", "use floats, or labels"
-                raise UsageError(wrong, got=f"features of {features.dtype}", do=do)
+                got = f"features of {getattr(features, 'dtype', 'several inputs')}"
+                raise UsageError(wrong, got=got, do=do)
     return replace(data, features=features, labels=labels)
 
 

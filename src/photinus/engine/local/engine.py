@@ -19,13 +19,13 @@ from photinus.core.errors import NotReadyError, RunFailedError, UsageError, mess
 from photinus.core.events import Warned
 from photinus.core.signals import stopped_by
 from photinus.core.threads import environment, threads_held
-from photinus.data.base import Array
+from photinus.data.base import Block
 from photinus.engine.base import MEMORY_RAN_OUT, ArrayData, Assignment, Engine
 from photinus.engine.driver_session import DriverSession
 from photinus.engine.faults.data import dealt
 from photinus.engine.faults.driver import DriverFaults
 from photinus.engine.faults.plan import Faults, faults_of
-from photinus.engine.local.shared_rows import HandedRows, Stored
+from photinus.engine.local.shared_rows import HandedRows, StoredRows
 from photinus.engine.local.worker_main import CUT_OFF, NO_FILES, UNREADABLE, Order
 from photinus.engine.worker_bootstrap import WorkerBootstrap
 
@@ -100,8 +100,8 @@ def _advice() -> str:
 class _Handed:
     """What every child inherits."""
 
-    arrays: list[tuple[Stored, Stored | None]]
-    """The features and labels of each slot."""
+    slots: list[StoredRows]
+    """The rows of each slot."""
     rows: int
     """The descriptor of the file that holds them."""
     parent: int
@@ -109,13 +109,13 @@ class _Handed:
 
 
 @contextmanager
-def _handed(parts: list[tuple[Array, Array | None]]) -> Iterator[_Handed]:
+def _handed(parts: list[Block]) -> Iterator[_Handed]:
     """Holds each slot's rows in a file that its process maps into memory."""
     with HandedRows() as rows:
-        arrays = [(rows.add(x), None if y is None else rows.add(y)) for x, y in parts]
+        slots = [rows.add_rows(part) for part in parts]
         parent, ours = os.pipe()
         try:
-            yield _Handed(arrays, rows.descriptor, parent)
+            yield _Handed(slots, rows.descriptor, parent)
         finally:
             os.close(ours)
             os.close(parent)
@@ -183,9 +183,9 @@ class _Processes:
 
     def _born(self, slot: int) -> subprocess.Popen[bytes]:
         handed, scale = self._handed, self._assignment.data.scale
-        arrays = handed.arrays[slot % len(handed.arrays)]
+        mine = handed.slots[slot % len(handed.slots)]
         self._attempts[slot] = attempt = f"{slot}-{self._births}"
-        order = Order(self._bootstrap, slot, attempt, *arrays, scale, handed.rows, handed.parent)
+        order = Order(self._bootstrap, slot, attempt, mine, scale, handed.rows, handed.parent)
         sent = _pickled(order)
         self._births, self._leases[slot] = self._births + 1, self._session.lease(slot)
         child = subprocess.Popen(  # noqa: S603 - what stands before is the caller's own word

@@ -15,9 +15,10 @@ from typing import Self
 import numpy as np
 
 from photinus.core.errors import NotReadyError
-from photinus.data.base import Array
+from photinus.data.base import Array, Block
+from photinus.data.inputs import from_parts, parts_of
 
-__all__ = ["HandedRows", "Stored"]
+__all__ = ["HandedRows", "Stored", "StoredRows"]
 
 _ALIGNED = 64
 _PIECE = 64 << 20
@@ -41,6 +42,23 @@ class Stored:
             return np.empty(self.shape, self.dtype)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             return np.memmap(file, self.dtype, "r", self.offset, self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRows:
+    """Where the arrays of a slot's rows lie in the file."""
+
+    like: Block
+    """None of the rows, but what they are like."""
+    features: list[Stored]
+    others: list[Stored]
+    """Labels and weights, as far as there are any."""
+
+    def mapped(self, descriptor: int) -> Block:
+        """Returns the rows, mapped into memory."""
+        features = from_parts(self.like.features, [s.mapped(descriptor) for s in self.features])
+        left = (stored.mapped(descriptor) for stored in self.others)
+        return Block(features, *(None if part is None else next(left) for part in self.like[1:]))
 
 
 class HandedRows:
@@ -69,6 +87,12 @@ class HandedRows:
         self, kind: type | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._file.close()
+
+    def add_rows(self, rows: Block) -> StoredRows:
+        """Writes all arrays of some rows."""
+        features = [self.add(part) for part in parts_of(rows.features)]
+        others = [self.add(part) for part in rows[1:] if part is not None]
+        return StoredRows(rows.part(slice(0)), features, others)
 
     def add(self, array: Array) -> Stored:
         """Writes an array behind those that are there.

@@ -14,7 +14,7 @@ from photinus.core.descriptors import allow_descriptors
 from photinus.core.errors import LinkLostError, NotReadyError
 from photinus.data.rows import Rows
 from photinus.engine.base import part_of
-from photinus.engine.local.shared_rows import Stored
+from photinus.engine.local.shared_rows import StoredRows
 from photinus.engine.worker_bootstrap import SPARE_DESCRIPTORS, WorkerBootstrap
 from photinus.training.worker_loop import Part
 
@@ -35,8 +35,7 @@ class Order:
     bootstrap: WorkerBootstrap
     slot: int
     attempt: str
-    features: Stored
-    labels: Stored | None
+    stored: StoredRows
     scale: float | None
     rows: int
     """The descriptor of the file that holds the rows of all slots."""
@@ -45,8 +44,7 @@ class Order:
 
     def part(self) -> Part:
         """Opens the slot's rows."""
-        labels = None if self.labels is None else self.labels.mapped(self.rows)
-        rows = Rows.of(self.features.mapped(self.rows), labels, scale=self.scale)
+        rows = Rows.of(*self.stored.mapped(self.rows), scale=self.scale)
         return part_of(rows, self.bootstrap.program)
 
 

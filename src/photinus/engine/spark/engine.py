@@ -24,8 +24,10 @@ from photinus.core.events import Warned
 from photinus.core.signals import interruptible
 from photinus.core.threads import threads_held
 from photinus.data.arrow import ColumnSpec
-from photinus.data.base import Array
+from photinus.data.base import Array, Block
 from photinus.data.checks import RowChecks, Sieve
+from photinus.data.columns import InputSpec
+from photinus.data.inputs import Inputs
 from photinus.data.rows import Rows, span_of
 from photinus.data.spark import (
     ONE_PROCESS,
@@ -81,20 +83,34 @@ class FrameData:
     Args:
         frame: where the rows are.
         features: a column of vectors, arrays, bytes or images, or several columns of numbers.
-        label: a column of numbers, or None.
+        label: a column of numbers, several of them, or None.
         scale: features are handed out as float32(features) · scale; None as they are.
         checks: what every row must be.
         budget: of memory and disk, for each worker.
         shape: of one row's features, where it is known: else the first row is asked for.
+        inputs: what `forward` takes, where that is more than one array; features are then left out.
+        weight: a column of numbers: how much each row counts.
+        spec: what the columns are, where `frame` is what `selected` returned.
     """
 
     frame: DataFrame
-    features: str | list[str]
-    label: str | None = None
+    features: str | list[str] = "features"
+    label: str | list[str] | None = None
     scale: float | None = None
     checks: RowChecks = field(default_factory=RowChecks)
     budget: Budget = field(default_factory=Budget)
     shape: tuple[int, ...] = ()
+    inputs: InputSpec | None = None
+    weight: str | None = None
+    spec: ColumnSpec | None = None
+
+    def selected(self) -> tuple[DataFrame, ColumnSpec]:
+        """Returns what the workers need of the frame, and what it is."""
+        if self.spec is not None:
+            return self.frame, self.spec
+        return selected(
+            self.frame, self.features, self.label, inputs=self.inputs, weight=self.weight
+        )
 
 
 class SparkEngine(Engine):
@@ -130,7 +146,7 @@ class SparkEngine(Engine):
         for text in session_warnings(spark, has_view=assignment.has_view):
             assignment.emit(Warned(text=text))
         data = _framed(spark, assignment.data, assignment.program)
-        frame, spec = selected(data.frame, data.features, data.label)
+        frame, spec = data.selected()
         is_own = isinstance(assignment.data, ArrayData)  # then to run it again costs little
         with nullcontext(frame) if is_own else once(frame) as rows:
             shape = data.shape or queried(spark, lambda: shape_of(rows, spec))
@@ -216,6 +232,9 @@ def _framed(spark: SparkSession, data: Any, program: TrainingPlan) -> FrameData:
     if isinstance(data, FrameData):
         return data
     if isinstance(data, ArrayData):
+        if isinstance(data.features, Inputs) or data.weights is not None:
+            wrong, do = "several inputs in memory stay on one machine", "hand over a DataFrame"
+            raise UsageError(wrong, got="the Spark engine", do=f'{do}, or engine="local"')
         return FrameData(
             frame=frame_of(spark, [data.part(program, slot) for slot in range(program.workers)]),
             features="features",
@@ -227,7 +246,7 @@ def _framed(spark: SparkSession, data: Any, program: TrainingPlan) -> FrameData:
     raise UsageError("the Spark engine reads DataFrames and arrays", got=type(data).__name__)
 
 
-def frame_of(spark: SparkSession, parts: Sequence[tuple[Array, Array | None]]) -> DataFrame:
+def frame_of(spark: SparkSession, parts: Sequence[Block | tuple[Array, Array | None]]) -> DataFrame:
     """Returns arrays as a DataFrame with one partition for each part, in their order.
 
     Rows of uint8 become bytes, all others arrays of floats; a row's shape becomes one dimension.
@@ -239,7 +258,7 @@ def frame_of(spark: SparkSession, parts: Sequence[tuple[Array, Array | None]]) -
     import pandas as pd
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-    features: list[Any] = [row for part, _ in parts for row in part.reshape(len(part), -1)]
+    features: list[Any] = [row for x, *_ in parts for row in x.reshape(len(x), -1)]
     is_bytes = parts[0][0].dtype == np.uint8
     if is_bytes:
         features = [row.tobytes() for row in features]
@@ -247,12 +266,12 @@ def frame_of(spark: SparkSession, parts: Sequence[tuple[Array, Array | None]]) -
         features = [row.tolist() for row in features]  # without Arrow no other arrays are taken
     table: dict[str, Any] = {"features": features}
     schema = "features " + ("binary" if is_bytes else "array<float>")
-    labels = [part for _, part in parts if part is not None]
+    labels = [part[1] for part in parts if part[1] is not None]
     if labels:
         is_whole = all(np.issubdtype(part.dtype, np.integer) for part in labels)
         table["label"] = np.concatenate(labels).astype(np.int64 if is_whole else np.float64)
         schema += ", label " + ("long" if is_whole else "double")
-    table["key"] = np.repeat(_keys(spark, len(parts)), [len(part) for part, _ in parts])
+    table["key"] = np.repeat(_keys(spark, len(parts)), [len(part[0]) for part in parts])
     frame = spark.createDataFrame(pd.DataFrame(table), schema + ", key long")
     return frame.repartition(len(parts), F.col("key")).drop("key")
 
@@ -305,8 +324,9 @@ class _Reads:
         stream, known = rows, counted.get(slot)
         if known is None:
             count, span = 0, None
-            for features, _ in stream.blocks:
-                count, span = count + len(features), span or span_of(features, stream.scale)
+            for block in stream.blocks:
+                count += len(block.features)
+                span = span or span_of(block.features, stream.scale)
             return Part(count, lambda order: StreamFeed(stream, order), 0, span=span), True
         return Part(known, lambda order: StreamFeed(stream, order, rows=known), 1), True
 

@@ -1,0 +1,507 @@
+"""Converts Arrow columns of any kind to the inputs of a module, each by its name."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from photinus.core.errors import DataError, PhotinusError, UsageError
+from photinus.core.factories import code_named
+from photinus.core.settings import unknown_name
+from photinus.data.base import Array
+from photinus.data.checks import Finding, Sieve, not_finite
+from photinus.data.images import decoded
+from photinus.data.inputs import SPARSE, Column, Inputs, Ragged
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["ENCODERS", "InputSpec", "holds_text", "inputs_from", "inputs_of"]
+
+ENCODERS: Mapping[str, Callable[[list[Any]], Any]] = {"image": decoded}
+"""By name: what makes arrays of a column's values; all others are "package.module:function"."""
+
+_SAME_SIZE = "scale or cut the images to one size, or leave the row out"
+_KINDS = {
+    "number": ("integer", "floating", "boolean", "decimal"),
+    "bytes": ("binary", "large_binary", "fixed_size_binary"),
+    "list": ("list", "large_list", "fixed_size_list"),
+    "text": ("string", "large_string"),
+    "struct": ("struct",),
+}
+_VECTOR = {"type", "size", "indices", "values"}
+_IMAGE = {"height", "width", "nChannels", "data"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputSpec:
+    """Which columns reach which parameters of a module's `forward`, and how.
+
+    Example:
+        >>> InputSpec(columns={"tokens": "ids", "price": "amount"}).column("tokens")
+        'ids'
+    """
+
+    columns: Mapping[str, Any]
+    """Parameter -> column, or several columns of numbers that are stacked: float32 [B, n]."""
+    encoders: Mapping[str, str] = field(default_factory=dict)
+    """Parameter -> "package.module:function" of a list of the column's values; it returns an array
+    [n, ...], a list of n arrays of any lengths, or a dict of these by parameters. Or "image"."""
+    collate: str = ""
+    """As of `Inputs`."""
+
+    def __post_init__(self) -> None:
+        for name, column in self.columns.items():
+            if not str(name).isidentifier():
+                do = 'inputs={"parameter": "column"}'
+                raise UsageError("an input has the name of a parameter", got=repr(name), do=do)
+            several = isinstance(column, (tuple, list)) and column
+            if not all(isinstance(c, str) for c in (several or (column,))):
+                wrong = f"the input {name} is a column's name, or a list of names"
+                raise UsageError(wrong, got=repr(column))
+        for name, encoder in self.encoders.items():
+            if name not in self.columns:
+                raise unknown_name("input in encoders", name, self.columns)
+            if ":" not in str(encoder) and encoder not in ENCODERS:
+                do = "name an own one as package.module:function"
+                raise UsageError(f"unknown encoder of {name}", got=repr(encoder), do=do)
+
+    def column(self, name: str) -> str:
+        """Returns what an input's column, or columns, are called."""
+        column = self.columns[name]
+        return column if isinstance(column, str) else ", ".join(column)
+
+    def encoder(self, name: str) -> Callable[[list[Any]], Any] | None:
+        """Returns an input's encoder, if it has one.
+
+        Raises:
+            UsageError: it cannot be imported.
+        """
+        named = self.encoders.get(name)
+        return None if named is None else _encoder(named)
+
+
+@functools.cache
+def _encoder(name: str) -> Callable[[list[Any]], Any]:
+    return ENCODERS[name] if name in ENCODERS else code_named(name, "encoder")
+
+
+def holds_text(column: str) -> DataError:
+    """Returns the error for a column of text that has no encoder."""
+    do = (
+        'name an encoder: inputs={"text": "' + column + '"}, encoders={"text": '
+        '"package.module:function"}; or index its values by StringIndexer'
+    )
+    return DataError(f"column {column} holds text", do=do)
+
+
+def inputs_from(given: Mapping[str, Any], spec: InputSpec | None) -> Inputs:
+    """Returns inputs in memory: an array, or a list of arrays of any lengths, for each name.
+
+    Args:
+        given: by the names of `forward`'s parameters.
+        spec: which of them have encoders.
+
+    Raises:
+        UsageError: they are not equally many.
+        DataError: one is text without an encoder, or no numbers.
+    """
+    columns: dict[str, Column] = {}
+    for name, values in given.items():
+        encoder = None if spec is None else spec.encoder(name)
+        if encoder is None and len(values) and isinstance(values[0], str):
+            raise holds_text(name)
+        made = values if encoder is None else encoder(list(values))
+        for key, each in made.items() if isinstance(made, Mapping) else ((name, made),):
+            column = _as_column(each, str(key), len(values))
+            if isinstance(column, Finding):
+                row = int(np.argmax(column.bad))
+                raise DataError(f"row {row} of {key}: {column.describe(row)}", do=column.cure(row))
+            columns[str(key)] = column
+    counts = {name: len(column) for name, column in columns.items()}
+    if len(set(counts.values())) != 1:
+        raise UsageError("all inputs must have equally many rows", got=counts or "no inputs")
+    collate = "" if spec is None else spec.collate
+    return Inputs(columns, next(iter(counts.values())), collate)
+
+
+def inputs_of(
+    batch: pa.RecordBatch, spec: InputSpec, others: Sequence[str], sieve: Sieve
+) -> tuple[pa.RecordBatch, Inputs]:
+    """Returns the good rows of a batch, and their inputs.
+
+    Args:
+        batch: a column for each input, by its name, and others.
+        spec: the inputs.
+        others: the names of the other columns.
+        sieve: checks the rows.
+
+    Raises:
+        DataError: a column is of the wrong type, or a row is bad (see `Sieve`).
+    """
+    named = {name: spec.column(name) for name in spec.columns}
+    batch = sieve.filtered(batch, _findings(batch, spec, [*spec.columns, *others], sieve))
+    columns, fault = _columns(batch, spec, sieve)
+    while fault is not None:
+        batch = sieve.filtered(batch, iter([fault]))
+        columns, fault = _columns(batch, spec, sieve)
+    wrong = (_not_finite(column, named.get(n, n)) for n, column in columns.items())
+    keep = sieve.sift(chain.from_iterable(wrong))
+    inputs = Inputs(columns, batch.num_rows, spec.collate)
+    for name, column in columns.items():
+        sieve.likes.setdefault(name, column[:0])
+    if keep is None:
+        return batch, inputs
+    import pyarrow as pa
+
+    return batch.filter(pa.array(keep)), inputs[keep]
+
+
+def _findings(
+    batch: pa.RecordBatch, spec: InputSpec, names: Sequence[str], sieve: Sieve
+) -> Iterator[Finding]:
+    """What must be known of a batch before its columns can be read as arrays."""
+    for name in names:
+        column, called = batch.column(name), name
+        if name in spec.columns:
+            called = spec.column(name)
+        if column.null_count:
+            yield Finding(called, "null", np.asarray(column.is_null()), lambda _: "null")
+        if name in spec.columns and name not in spec.encoders:
+            yield from _of_shape(column, called, sieve.likes.get(name))
+
+
+def _of_shape(column: pa.Array, name: str, like: Column | None) -> Iterator[Finding]:
+    kind = _kind(column.type, name)
+    shape = None if like is None else _row_shape(like)
+    if kind == "list":
+        yield from _of_lists(column, name, shape)
+    elif kind in ("image", "vector"):
+        sizes = _image_sizes(column) if kind == "image" else _vector_sizes(column)
+        yield from _unequal(sizes, name, shape)
+
+
+def _kind(kind: Any, name: str) -> str:  # noqa: ANN401 - an Arrow type
+    """Returns what a column's rows are.
+
+    Raises:
+        DataError: they are text, or nothing that a model can learn from.
+    """
+    import pyarrow.types as t
+
+    kinds = (
+        each
+        for each, tests in _KINDS.items()
+        if any(getattr(t, f"is_{test}")(kind) for test in tests)
+    )
+    found = next(kinds, "")
+    if found == "text":
+        raise holds_text(name)
+    if found == "list":
+        found = "list" if _kind(kind.value_type, name) in ("number", "list") else ""
+    elif found == "struct":
+        fields = {kind.field(i).name for i in range(kind.num_fields)}
+        found = "image" if fields >= _IMAGE else "vector" if fields == _VECTOR else ""
+    if found:
+        return found
+    do = "use numbers, arrays of numbers, ML vectors, bytes or images, or name an encoder"
+    raise DataError(f"column {name}: a model cannot learn from this type", got=kind, do=do)
+
+
+def _row_shape(like: Column) -> tuple[int, ...]:
+    """Returns the shape of a row, or of one value of a row of any length."""
+    if isinstance(like, Ragged):
+        return (like.width,) if like.is_sparse else like.values.shape[1:]
+    return like.shape[1:]
+
+
+def _of_lists(column: pa.Array, name: str, shape: tuple[int, ...] | None) -> Iterator[Finding]:
+    """Nulls at any depth, and inner lists of unequal lengths."""
+    rows, level = len(column), 0
+    owners = np.arange(rows)
+    while _is_list(column.type):
+        lengths = _lengths(column)
+        if level and len(lengths):
+            wanted = int(lengths[0]) if shape is None else shape[level - 1]
+            yield Finding(
+                name,
+                "length",
+                _marked(owners[lengths != wanted], rows),
+                lambda _, wanted=wanted: f"inner arrays are not all of length {wanted}",  # type: ignore[misc]
+                lambda _: "only the outermost length of an array may vary from row to row",
+            )
+        owners, column, level = np.repeat(owners, lengths), column.flatten(), level + 1
+        if column.null_count:
+            bad = _marked(owners[np.asarray(column.is_null())], rows)
+            yield Finding(name, "null", bad, lambda _: "null inside an array")
+
+
+def _unequal(sizes: NDArray[Any], name: str, shape: tuple[int, ...] | None) -> Iterator[Finding]:
+    """Images or vectors of another size than the first one: sizes [n, k]."""
+    if not len(sizes):
+        return
+    expected = np.array(sizes[0] if shape is None else shape)
+
+    def describe(row: int) -> str:
+        got, wanted = ("x".join(map(str, size)) for size in (sizes[row], expected))
+        return f"size {got}, expected {wanted}"
+
+    do = _SAME_SIZE if sizes.shape[1] > 1 else "make all vectors of one size, or leave the row out"
+    yield Finding(name, "size", (sizes != expected).any(axis=1), describe, lambda _: do)
+
+
+def _not_finite(column: Column, name: str) -> Iterator[Finding]:
+    if not isinstance(column, Ragged):
+        yield from not_finite(name, column)
+        return
+    values = column.values["number"] if column.is_sparse else column.values
+    for finding in not_finite(name, values):
+        owners = column.owners()
+        first = dict(zip(owners[finding.bad][::-1], np.flatnonzero(finding.bad)[::-1], strict=True))
+        bad = _marked(owners[finding.bad], len(column))
+        yield finding._replace(bad=bad, describe=lambda row: finding.describe(int(first[row])))  # noqa: B023
+
+
+def _marked(rows: NDArray[Any], count: int) -> NDArray[np.bool_]:
+    bad = np.zeros(count, np.bool_)
+    bad[rows] = True
+    return bad
+
+
+def _is_list(kind: Any) -> bool:  # noqa: ANN401 - an Arrow type
+    import pyarrow.types as t
+
+    return bool(t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind))
+
+
+def _lengths(column: pa.Array) -> NDArray[np.int32]:
+    import pyarrow.compute as pc
+
+    lengths: NDArray[np.int32] = np.asarray(pc.list_value_length(column).fill_null(0))
+    return lengths.astype(np.int32, copy=False)
+
+
+def _columns(
+    batch: pa.RecordBatch, spec: InputSpec, sieve: Sieve
+) -> tuple[dict[str, Column], Finding | None]:
+    """Returns all inputs, or the first rows that cannot be made one."""
+    columns: dict[str, Column] = {}
+    for name in spec.columns:
+        called, encoder = spec.column(name), spec.encoder(name)
+        if encoder is None:
+            plain = _converted(batch.column(name), called)
+            if not isinstance(spec.columns[name], str) and isinstance(plain, Ragged):
+                plain = plain.values.reshape(len(plain), -1)  # several numbers, stacked
+            made: Mapping[str, Any] = {name: plain}
+        else:
+            found = _encoded(batch.column(name).to_pylist(), encoder, spec.encoders[name])
+            if isinstance(found, _Failed):
+                return {}, Finding(called, "encoder", found.bad, found.said.__getitem__)
+            made = found if isinstance(found, Mapping) else {name: found}
+        for key, values in made.items():
+            if key in columns:
+                raise UsageError("two inputs have one name", got=repr(key), do="rename one")
+            like = sieve.likes.get(key)
+            column = _as_column(values, called, batch.num_rows)
+            if isinstance(column, Finding):
+                return {}, column
+            columns[str(key)] = _conform(column, like, called)
+    return columns, None
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """Which values an encoder does not take, and what it says to each."""
+
+    bad: NDArray[np.bool_]
+    said: Mapping[int, str]
+
+
+def _encoded(values: list[Any], encoder: Callable[[list[Any]], Any], name: str) -> Any:  # noqa: ANN401
+    """Returns what an encoder makes of a column's values, or which of them it does not take."""
+    try:
+        return encoder(values)
+    except Exception as error:  # whatever the user's function raises
+        said = {}
+        for row, value in enumerate(values):
+            try:
+                encoder([value])
+            except Exception as mine:  # likewise
+                said[row] = _said(mine, name)
+        if not said:  # each value alone is taken
+            raise DataError(_said(error, name)) from error
+        return _Failed(_marked(np.array(list(said)), len(values)), said)
+
+
+def _said(error: Exception, name: str) -> str:
+    text = str(error) if isinstance(error, PhotinusError) else f"{type(error).__name__}: {error}"
+    return text if name in ENCODERS else f"the encoder {name!r} failed: {text}"
+
+
+def _as_column(made: Any, name: str, rows: int) -> Column | Finding:  # noqa: ANN401
+    """Returns what an encoder, or a conversion, made of so many rows; or the rows that differ."""
+    if isinstance(made, Ragged):
+        return made
+    is_list = isinstance(made, (list, tuple)) or getattr(made, "dtype", "") == np.dtype(object)
+    if len(made) != rows:
+        do = "return one array, or number, for each value of the list"
+        wrong = f"column {name}: an encoder must return as many rows as it gets"
+        raise DataError(wrong, got=f"{len(made)} for {rows}", do=do)
+    if not is_list:
+        return _numbers(np.asarray(made), name)
+    arrays = [np.asarray(row) for row in made]
+    if not arrays or arrays[0].ndim == 0:
+        return _numbers(np.array(arrays), name)
+    is_image = arrays[0].ndim > 2
+    shapes = [array.shape if is_image else array.shape[1:] for array in arrays]
+    bad = np.array([shape != shapes[0] for shape in shapes])
+    if bad.any():
+        do = _SAME_SIZE if is_image else "only the first dimension may vary"
+        return Finding(
+            name,
+            "size",
+            bad,
+            lambda row: f"shape {arrays[row].shape}, expected {arrays[0].shape}",
+            lambda _: do,
+        )
+    if is_image:
+        return _numbers(np.stack(arrays), name)
+    lengths = np.array([len(array) for array in arrays], np.int32)
+    return Ragged(lengths, _numbers(np.concatenate(arrays), name))
+
+
+def _numbers(values: Array, name: str) -> Array:
+    """Returns numbers as they are stored: floats as float32.
+
+    Raises:
+        DataError: they are none.
+    """
+    if values.dtype.kind not in "fiub":
+        raise DataError(f"column {name} must hold numbers", got=f"type {values.dtype}")
+    with np.errstate(over="ignore"):  # a number that becomes infinite is found, by its row
+        return values.astype(np.float32, copy=False) if values.dtype.kind == "f" else values
+
+
+def _conform(column: Column, like: Column | None, name: str) -> Column:
+    """Returns a column as the first rows of the partition were: of their type, if it holds it.
+
+    Raises:
+        DataError: it does not, or has another shape.
+    """
+    if like is None:
+        return column
+    if isinstance(like, Ragged) and like.is_sparse and not isinstance(column, Ragged):
+        column = _sparse_of(column)
+    elif isinstance(column, Ragged) and column.is_sparse and not isinstance(like, Ragged):
+        column = column.dense(np.arange(len(column)))
+    if type(column) is not type(like) or _row_shape(column) != _row_shape(like):
+        got, wanted = (f"{type(c).__name__} of {list(_row_shape(c))}" for c in (column, like))
+        raise DataError(f"column {name}: rows differ in shape", got=f"{wanted}, then {got}")
+    mine = column.values if isinstance(column, Ragged) else column
+    wanted_type = (like.values if isinstance(like, Ragged) else like).dtype
+    if mine.dtype == wanted_type:
+        return column
+    cast = mine.astype(wanted_type)
+    if not np.array_equal(cast, mine):
+        got = f"{wanted_type}, then {mine.dtype}"
+        raise DataError(f"column {name}: an encoder must return one type of numbers", got=got)
+    return Ragged(column.lengths, cast) if isinstance(column, Ragged) else cast
+
+
+def _converted(column: pa.Array, name: str) -> Column:
+    """Returns a column without nulls."""
+    kind = _kind(column.type, name)
+    if kind == "number":
+        import pyarrow as pa
+
+        is_decimal = pa.types.is_decimal(column.type)
+        column = column.cast(pa.float64()) if is_decimal else column
+        return _numbers(column.to_numpy(zero_copy_only=False), name)
+    if kind == "bytes":
+        return _bytes(column)
+    if kind == "image":
+        sizes = _image_sizes(column)
+        values = _bytes(column.field("data")).values
+        return values.reshape(-1, *(sizes[0] if len(sizes) else (0, 0, 0)))
+    return _vectors(column, name) if kind == "vector" else _lists(column, name)
+
+
+def _bytes(column: pa.Array) -> Ragged:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    lengths = np.asarray(pc.binary_length(column)).astype(np.int32, copy=False)
+    if not lengths.sum():
+        return Ragged(lengths, np.empty(0, np.uint8))
+    if pa.types.is_fixed_size_binary(column.type):
+        width = column.type.byte_width
+        data, start = column.buffers()[1], column.offset * width
+    else:
+        wide = pa.types.is_large_binary(column.type)
+        dtype = np.dtype(np.int64 if wide else np.int32)
+        data = column.buffers()[2]
+        start = int(np.frombuffer(column.buffers()[1], dtype, 1, column.offset * dtype.itemsize)[0])
+    return Ragged(lengths, np.frombuffer(data, np.uint8, int(lengths.sum()), start))
+
+
+def _lists(column: pa.Array, name: str) -> Column:
+    lengths, inner = _lengths(column), []
+    fixed = column.type.list_size if _is_fixed(column.type) else None
+    column = column.flatten()
+    while _is_list(column.type):
+        widths = _lengths(column)
+        inner.append(int(widths[0]) if len(widths) else 0)
+        column = column.flatten()
+    values = _converted(column, name)
+    assert isinstance(values, np.ndarray)
+    values = values.reshape(-1, *inner) if inner and values.size else values
+    return Ragged(lengths, values) if fixed is None else values.reshape(-1, fixed, *inner)
+
+
+def _is_fixed(kind: Any) -> bool:  # noqa: ANN401 - an Arrow type
+    import pyarrow.types as t
+
+    return bool(t.is_fixed_size_list(kind))
+
+
+def _image_sizes(column: pa.Array) -> NDArray[np.int32]:
+    """Returns height, width and channels, [n, 3]."""
+    parts = ("height", "width", "nChannels")
+    return np.stack([np.asarray(column.field(part).fill_null(0)) for part in parts], axis=1)
+
+
+def _vector_sizes(column: pa.Array) -> NDArray[np.int32]:
+    """Returns how long vectors are, [n, 1]."""
+    is_dense = np.asarray(column.field("type").fill_null(1)) == 1
+    sizes = np.asarray(column.field("size").fill_null(0))
+    return np.where(is_dense, _lengths(column.field("values")), sizes)[:, None]
+
+
+def _vectors(column: pa.Array, name: str) -> Column:
+    """Returns ML vectors: as they are stored sparse, where one is."""
+    sizes, values = _vector_sizes(column), column.field("values")
+    width = int(sizes[0, 0]) if len(sizes) else 0
+    is_dense = np.asarray(column.field("type")) == 1
+    numbers = _numbers(values.flatten().to_numpy(zero_copy_only=False), name)
+    if is_dense.all():
+        return numbers.reshape(-1, width)
+    ragged = Ragged(_lengths(values), np.empty(len(numbers), SPARSE), width)
+    ragged.values["number"] = numbers
+    of_dense = is_dense[ragged.owners()]
+    ragged.values["place"][of_dense] = ragged.within()[of_dense]
+    ragged.values["place"][~of_dense] = column.field("indices").flatten().to_numpy()
+    return ragged
+
+
+def _sparse_of(dense: Array) -> Ragged:
+    rows, places = np.nonzero(dense)
+    values = np.empty(len(rows), SPARSE)
+    values["place"], values["number"] = places, dense[rows, places]
+    lengths = np.bincount(rows, minlength=len(dense)).astype(np.int32)
+    return Ragged(lengths, values, dense.shape[1])

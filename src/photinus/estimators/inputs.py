@@ -1,0 +1,101 @@
+"""Several inputs in estimators: what the module is tried on, and what its model scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.ml.functions import vector_to_array
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from photinus.data.base import Array
+from photinus.data.checks import RowChecks, Sieve
+from photinus.data.columns import InputSpec, inputs_of
+from photinus.data.spark import first_rows, input_column, selected, shape_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from photinus.data.arrow import ColumnSpec
+
+__all__ = ["exampled", "input_columns", "scored_inputs"]
+
+
+def exampled(
+    rows: DataFrame, spec: ColumnSpec, scale: float | None
+) -> tuple[ColumnSpec, dict[str, Array] | Array]:
+    """Returns the spec with its shape, and two rows as a module reads them; asks for the first.
+
+    Args:
+        rows: as `selected` returned them.
+        spec: likewise.
+        scale: of the job.
+
+    Raises:
+        DataError: there are no rows, or one of them is bad.
+    """
+    if spec.inputs is not None:
+        inputs = first_rows(rows, spec).features
+        return spec, inputs.batch(np.arange(len(inputs)))
+    shape = shape_of(rows, spec)
+    is_byte = spec.dtype == "uint8" and scale is None
+    return replace(spec, shape=shape), np.zeros((2, *shape), np.uint8 if is_byte else np.float32)
+
+
+def input_columns(df: DataFrame, spec: InputSpec) -> Column:
+    """Returns all inputs as one column: a structure.
+
+    Raises:
+        UsageError: a column is unknown.
+        DataError: it has a type that a model cannot learn from.
+    """
+    selected(df, [], inputs=spec)
+    columns = []
+    for name, column in spec.columns.items():
+        made = input_column(df, spec, name)
+        is_one = isinstance(column, str) and name not in spec.encoders
+        is_vector = is_one and type(df.schema[column].dataType).__name__ == "VectorUDT"
+        if is_vector and not hasattr(F, "arrow_udf"):  # pandas would make objects of them
+            made = vector_to_array(made, "float32")
+        columns.append(made.alias(name))
+    return F.struct(*columns)
+
+
+def scored_inputs(
+    columns: Iterator[pa.Array],
+    spec: InputSpec,
+    batch: int,
+    predict: Callable[[Any], dict[str, Array]],
+) -> Iterator[dict[str, Array]]:
+    """Yields the scores of each column of structures, by their names.
+
+    Rows of similar length are scored together, so that little is padded.
+
+    Args:
+        columns: structures with a field for each input.
+        spec: the inputs.
+        batch: rows that are scored at once.
+        predict: scores a batch, a dict of arrays by input.
+
+    Raises:
+        DataError: a row is bad; its number counts the partition's rows that are scored.
+    """
+    task = TaskContext.get()
+    sieve = Sieve(RowChecks(), task.partitionId() if task else 0)
+    for column in columns:
+        rows = pa.RecordBatch.from_struct_array(column)
+        sieve.open(rows.num_rows)
+        inputs = inputs_of(rows, spec, (), sieve)[1]
+        lengths = inputs.lengths()
+        order = np.arange(len(inputs))
+        order = order if lengths is None else np.argsort(lengths, kind="stable")
+        found = [
+            predict(inputs.batch(order[start : start + batch]))
+            for start in range(0, len(order), batch)
+        ]
+        back = np.argsort(order)
+        yield {name: np.concatenate([part[name] for part in found])[back] for name in found[0]}
