@@ -75,7 +75,7 @@ def speed(checkpoint_seconds: float) -> tuple[float, int]:
     )
     with tempfile.TemporaryDirectory() as folder:
         noted = (lambda event: events.append((time.perf_counter(), event)),)
-        train(job, data, folder=Path(folder) / "run", sinks=noted)
+        train(job, data, folder=Path(folder) / "run", callbacks=noted)
     rounds = [(at, e.examples) for at, e in events if isinstance(e, RoundClosed)][1:]
     saved = sum(isinstance(e, CheckpointSaved) for _, e in events)
     (first, before), (last, after) = rounds[0], rounds[-1]

@@ -62,7 +62,7 @@ def curve(settings, strategy, workers, data, test):
 
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "run"
-        outcome = train(job, data, test=test, folder=place, sinks=(listen,))
+        outcome = train(job, data, test=test, folder=place, callbacks=(listen,))
     return np.array(losses), outcome.metrics
 
 

@@ -62,7 +62,7 @@ def one(preset_name: str, workers: int, seed: int, hidden: str, limit: int | Non
         data = ArrayData(images.train_images[:limit], images.train_labels[:limit], 1 / 255)
     began, counted = time.process_time(), Bytes(workers)
     with tempfile.TemporaryDirectory() as folder:
-        outcome = train(job, data, folder=Path(folder) / "run", sinks=(counted,))
+        outcome = train(job, data, folder=Path(folder) / "run", callbacks=(counted,))
     if limit is not None:
         print(f"{limit} rows, {time.process_time() - began:.0f} CPU seconds", flush=True)
         return

@@ -79,7 +79,7 @@ def full_batch(data: ArrayData, epochs: int) -> list[tuple[float, float]]:
 
     job = Job(model=model, workers=WORKERS, strategy=full_gradient(), engine="spark")
     with tempfile.TemporaryDirectory() as folder:
-        train(job, data, folder=Path(folder) / "run", sinks=(listen,))
+        train(job, data, folder=Path(folder) / "run", callbacks=(listen,))
     return seen
 
 

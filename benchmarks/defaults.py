@@ -202,9 +202,9 @@ def show_sorted(recipes: list[str], seed: int = 0) -> None:
         data = FrameData(frame=frame_of(spark, parts), features="features", label="label")
         job = job_of(task, recipe, PARTITIONS, seed, shuffle=shuffle)
         with tempfile.TemporaryDirectory() as folder:
-            rows, sinks = TestRows(*task.test), (events.append,)
+            rows, callbacks = TestRows(*task.test), (events.append,)
             place = f"{folder}/run"
-            outcome = train(job, data, test=rows, folder=place, sinks=sinks, engine=engine)
+            outcome = train(job, data, test=rows, folder=place, callbacks=callbacks, engine=engine)
         ended = [e for e in events if isinstance(e, PhaseEnded)][-1]
         assert set(ended.passes.values()) == {task.model.epochs}, ended.passes
         is_shuffled = any("redistributed" in e.text for e in events if isinstance(e, Warned))

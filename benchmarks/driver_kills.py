@@ -173,9 +173,9 @@ def live(folder: Path, name: str, pipe: int) -> None:
         local.subprocess.Popen = start
         engine = Hasty(LocalEngine())
     if (folder / "job.json").exists():
-        resume(folder, data(), sinks=(tell,), engine=engine)
+        resume(folder, data(), callbacks=(tell,), engine=engine)
     else:
-        train(job(name), data(), folder=folder, sinks=(tell,), engine=engine)
+        train(job(name), data(), folder=folder, callbacks=(tell,), engine=engine)
 
 
 def born(folder: Path, name: str) -> tuple[int, int]:

@@ -58,10 +58,10 @@ def live(folder: Path, engine: str, fault: str) -> None:
 
         place = folder / "disk" / "run"
         if place.exists():
-            resume(place, data(), sinks=(tell,), engine=engines(engine)(Faults()))
+            resume(place, data(), callbacks=(tell,), engine=engines(engine)(Faults()))
             return
         made = engines(engine)(FAULTS[fault].noted_in(str(folder / "diary")))
-        train(job, data(), folder=place, sinks=(tell,), engine=made)
+        train(job, data(), folder=place, callbacks=(tell,), engine=made)
 
 
 @contextlib.contextmanager

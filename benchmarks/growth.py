@@ -163,7 +163,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         try:
-            train(job(), data, folder=run, sinks=(watch.emit,), engine=engine)
+            train(job(), data, folder=run, callbacks=(watch.emit,), engine=engine)
         except KeyboardInterrupt:
             print(*lines(watch, seconds, is_plain=is_plain), sep="\n")
         finally:

@@ -133,7 +133,9 @@ def ours(recipe: str) -> list[dict[str, float]]:
 
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder) / "run"
-            outcome = ph.train(job, data, test=ph.TestRows(*test), folder=place, sinks=(listen,))
+            outcome = ph.train(
+                job, data, test=ph.TestRows(*test), folder=place, callbacks=(listen,)
+            )
         steps = (rounds[-1][1] - rounds[0][1]) / BATCH / WORKERS
         step = (rounds[-1][0] - rounds[0][0]) / steps
         return {"first": rounds[0][0], "step": step, "error": outcome.metrics["error"]}

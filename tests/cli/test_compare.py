@@ -1,5 +1,6 @@
 """`photinus compare` as a user meets it."""
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,34 @@ def test_who_describes_the_links_of_a_job_for_spark_means_the_simulator(call, jo
     code, out, _ = call("compare", file, "--strategy", "averaging", "--mbit", 100)
     assert code == 0
     assert "averaging every 50 steps" in out
+
+
+def test_a_comparison_that_was_stopped_goes_on_with_the_command_that_it_says(
+    call, job, tmp_path, monkeypatch
+):
+    from photinus.run import compare
+
+    real, trained = compare._one, []
+
+    def stopped_at_the_second(asked, *rest):
+        if trained:
+            raise KeyboardInterrupt
+        trained.append(asked.strategy.recipe)
+        return real(asked, *rest)
+
+    asked = ("compare", job, "--strategy", "averaging", "--strategy", "diloco", "--folder", "all")
+    monkeypatch.setattr(compare, "_one", stopped_at_the_second)
+    code, _, err = call(*asked)
+    last = err.splitlines()[-1]
+    assert code == EXIT_CODES["interrupted"]
+    assert last.startswith("photinus: stopped; go on with: photinus compare job.toml ")
+    monkeypatch.setattr(
+        compare, "_one", lambda asked, *rest: trained.append(asked) or real(asked, *rest)
+    )
+    code, out, _ = call(*shlex.split(last.partition("go on with: photinus ")[2]))
+    assert code == 0
+    assert [trained[0], trained[1].strategy.recipe] == ["averaging", "diloco"]
+    assert "averaging" in out
+    assert call(*asked, "--seed", "3")[2].endswith(
+        "comparison of another job; name another folder\n"
+    )

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from photinus.cli.watch import StoppedError, error_text, shortest, stderr_in, watched, way_on
+from photinus.cli.watch import StoppedError, error_text, stderr_in, watched
+from photinus.run.way_on import shortest, way_on
 
 
 def test_an_error_comes_with_its_interval():

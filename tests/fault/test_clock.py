@@ -45,7 +45,7 @@ def trained(engine, road):
         checkpoint_seconds=0.0,
     )
     events = []
-    outcome = ph.train(job, data, folder=f"run-{engine}", sinks=(events.append,))
+    outcome = ph.train(job, data, folder=f"run-{engine}", callbacks=(events.append,))
     told = [e for e in events if isinstance(e, (Warned, WorkerLost))]  # not of a busy machine
     print([e for e in told if "workers came within" not in getattr(e, "text", "")])
     print(any(isinstance(e, CheckpointSaved) for e in events))

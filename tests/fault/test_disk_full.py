@@ -123,7 +123,7 @@ def test_a_full_disk_costs_checkpoints_for_a_while_and_no_bit(disk, left, tmp_pa
     terminal = Terminal(Console(file=shown, width=200))
     with monkeypatch.context() as patched:
         filled = Filled(disk, left, patched)
-        outcome = train(job, data, folder=disk / "run", sinks=(filled, terminal.write))
+        outcome = train(job, data, folder=disk / "run", callbacks=(filled, terminal.write))
     terminal.close()
 
     failed, saved = filled.of(CheckpointFailed), filled.of(CheckpointSaved)

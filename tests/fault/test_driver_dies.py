@@ -63,7 +63,7 @@ data = ArrayData(held["features"], held["labels"])
 job = Job.from_dict(json.loads(plain))
 engine = Hasty() if job.engine == "local" else None
 try:
-    train(job, data, folder=folder, sinks=(tell,), engine=engine)
+    train(job, data, folder=folder, callbacks=(tell,), engine=engine)
 except KeyboardInterrupt:
     sys.exit(130)
 """

@@ -58,7 +58,7 @@ job = Job.from_dict(json.loads(plain))
 engine = LocalEngine(before=kills) if how == "kills" else None
 before = signal.getsignal(signal.SIGTERM)
 try:
-    train(job, data, folder=folder, sinks=(tell,), engine=engine)
+    train(job, data, folder=folder, callbacks=(tell,), engine=engine)
 except KeyboardInterrupt:
     assert signal.getsignal(signal.SIGTERM) is before
     sys.exit(130)

@@ -111,7 +111,7 @@ class Trained:
             ArrayData(features, labels),
             folder=self.folder,
             engine=self.engine,
-            sinks=(self.events.append,),
+            callbacks=(self.events.append,),
         )
         assert np.isfinite(self.outcome.vector).all()
         assert audit(self.folder / "ledger.jsonl").is_exact
@@ -294,7 +294,7 @@ def test_a_killed_driver_resumes_past_a_flipped_bit_to_the_same_bits(
         monkeypatch.setattr(module, name, PATIENT_SECONDS)
     monkeypatch.setattr(reachability, "LATE_SECONDS", PATIENT_SECONDS)
     data, told = ArrayData(features, labels), []
-    outcome = resume(tmp_path / "run", data, sinks=(told.append,), engine=SimulatedEngine())
+    outcome = resume(tmp_path / "run", data, callbacks=(told.append,), engine=SimulatedEngine())
     refused = [e.text for e in told if isinstance(e, Warned) and "is refused" in e.text]
     assert re.match(
         r"checkpoint \S+ is refused: \S+\.safetensors: sha256 mismatch; got", refused[0]
@@ -317,7 +317,7 @@ def test_a_full_disk_costs_checkpoints_for_a_while_and_no_run(trained, engine, d
         ArrayData(features, labels),
         folder=run.folder,
         engine=run.engine,
-        sinks=(run.events.append,),
+        callbacks=(run.events.append,),
     )
     failed = run.of(CheckpointFailed)
     assert failed

@@ -64,7 +64,7 @@ def test_it_learns_and_counts_every_push_once(spark, tiny, tmp_path):
         test=test,
         folder=tmp_path / "run",
         engine=SparkEngine(spark),
-        sinks=(events.append,),
+        callbacks=(events.append,),
     )
     of = {kind: [e for e in events if type(e).__name__ == kind] for kind in map(_kind, events)}
     assert outcome.metrics["error"] < 0.2, "guessing errs in 2 of 3"
@@ -89,7 +89,7 @@ def test_a_worker_killed_in_a_pass_goes_on_in_it(spark, tiny, tmp_path):
         rows(spark, tiny),
         folder=tmp_path / "run",
         engine=SparkEngine(spark),
-        sinks=(kill,),
+        callbacks=(kill,),
     )
     assert killed
     found = audit(tmp_path / "run" / "ledger.jsonl")
@@ -104,7 +104,7 @@ def test_a_wrong_row_at_the_end_of_a_stream_is_found_before_any_training(spark, 
             rows(spark, tiny, features={89: np.nan}),
             folder=tmp_path / "run",
             engine=SparkEngine(spark),
-            sinks=(events.append,),
+            callbacks=(events.append,),
         )
     assert "RoundClosed" not in map(_kind, events)
 

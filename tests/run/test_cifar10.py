@@ -45,7 +45,7 @@ def line(folder, workers, dtype, steps, batch):
             found.append(event.metrics["loss"])
 
     job = replace(job, model=model, data=Source(name="given"))
-    train(job, ArrayData(images, labels), folder=folder / str(workers), sinks=(listen,))
+    train(job, ArrayData(images, labels), folder=folder / str(workers), callbacks=(listen,))
     assert len(found) == steps
     return np.array(found)
 

@@ -85,7 +85,7 @@ def test_a_run_says_it_once_and_keeps_it_for_a_resume(small, tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(asked, small.data(), folder=tmp_path / "run", sinks=(stop,))
+        train(asked, small.data(), folder=tmp_path / "run", callbacks=(stop,))
     assert len(warned) == 1
     saved = Job.from_dict(json.loads((tmp_path / "run/job.json").read_text())["job"])
     assert saved.model.batch_size == 64

@@ -89,7 +89,7 @@ def test_a_job_survives_the_trip_through_its_folder(small, tmp_path):
 def test_hundreds_of_rounds_are_journaled_as_few_without_losing_any(small, tmp_path, events):
     job = small.job(strategy=all_reduce(codec="fp32"))
     seen = []
-    outcome = train(job, small.data(), folder=tmp_path / "run", sinks=(seen.append,))
+    outcome = train(job, small.data(), folder=tmp_path / "run", callbacks=(seen.append,))
     every = [e for e in seen if type(e).__name__ == "RoundClosed"]
     written = events(outcome.folder, "RoundClosed")
     assert len(written) <= len(every) == sum(e.rounds for e in written)
@@ -191,6 +191,50 @@ def test_ctrl_c_is_journaled_as_a_stop(small, tmp_path, events, breaking):
         train(small.job(), small.data(), folder=tmp_path / "run", engine=breaking(3))
     [ended] = events(tmp_path / "run", "RunEnded")
     assert (ended.state, ended.reason) == ("stopped", "Ctrl-C")
+
+
+def test_a_stop_says_how_to_go_on_and_leaves_a_report(small, tmp_path, breaking, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = r"^stopped by Ctrl-C; go on with: photinus.resume\('run', data\)$"
+    with pytest.raises(KeyboardInterrupt, match=said):
+        train(small.job(), small.data(), folder="run", engine=breaking(3))
+    assert "stopped" in (tmp_path / "run" / "report.html").read_text()
+    resume("run", small.data())
+    assert "done" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_failed_run_leaves_a_report(small, tmp_path):
+    features = small.features.copy()
+    features[7, 2] = np.nan
+    with pytest.raises(DataError):
+        train(small.job(), small.data(features), folder=tmp_path / "run")
+    assert "row 7" in (tmp_path / "run" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("verbose", [True, False, None])
+def test_a_run_is_shown_where_that_is_asked_for_and_not_in_a_pipe(small, tmp_path, capsys, verbose):
+    train(small.job(), small.data(), folder=tmp_path / "run", verbose=verbose)
+    assert ("done" in capsys.readouterr().out) == bool(verbose)
+
+
+def test_a_callback_is_told_where_the_run_is_kept_and_when_it_is_over(small, tmp_path, breaking):
+    told = []
+
+    class Mine:
+        def open(self, folder):
+            told.append(folder)
+
+        def __call__(self, event):
+            told.append(type(event).__name__)
+
+        def close(self):
+            told.append((tmp_path / "run" / "report.html").is_file())
+
+    how = {"callbacks": [Mine()], "engine": breaking(3)}
+    with pytest.raises(KeyboardInterrupt):
+        train(small.job(), small.data(), folder=tmp_path / "run", **how)
+    assert told[:2] == [tmp_path / "run", "RunStarted"]
+    assert told[-2:] == ["RunEnded", True]
 
 
 def test_the_workers_log_lines_are_kept_by_slot(small, tmp_path):
@@ -303,10 +347,12 @@ def test_the_audit_counts_what_a_resume_gave_up(small, tmp_path, breaking, way):
         "publish": 3,
     }
     with pytest.raises(KeyboardInterrupt):
-        train(job, small.data(), folder=folder, engine=breaking(last.get(way, 9)), sinks=noted(0))
+        train(
+            job, small.data(), folder=folder, engine=breaking(last.get(way, 9)), callbacks=noted(0)
+        )
     names = sorted(p.name for p in (folder / "checkpoints").iterdir() if p.is_dir())
     saved = int(names[-1].rpartition("version")[2]) if names else 0
-    resume(folder, small.data(), sinks=noted(1))
+    resume(folder, small.data(), callbacks=noted(1))
     found = audit(folder / "ledger.jsonl")
     assert found.offences == []
     held = sum(pushes for version, pushes in closed[0] if version <= saved)
@@ -338,7 +384,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(small, tmp_path
             small.data(),
             folder=tmp_path / "run",
             engine=breaking(9),
-            sinks=(two_are_written,),
+            callbacks=(two_are_written,),
         )
     names = sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir() if p.is_dir())
     damaged = tmp_path / "run" / "checkpoints" / names[-1] / "agreed.safetensors"
@@ -407,13 +453,13 @@ def test_training_in_another_thread_takes_no_signal(small, tmp_path):
     def look(event):
         seen.append(signal.getsignal(signal.SIGTERM))
 
-    fields = {"folder": tmp_path / "run", "sinks": (look,)}
+    fields = {"folder": tmp_path / "run", "callbacks": (look,)}
     thread = threading.Thread(target=train, args=(small.job(), small.data()), kwargs=fields)
     thread.start()
     thread.join()
     assert set(seen) == {before}
     seen.clear()
-    train(small.job(), small.data(), folder=tmp_path / "main", sinks=(look,))
+    train(small.job(), small.data(), folder=tmp_path / "main", callbacks=(look,))
     assert before not in seen
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -525,7 +571,10 @@ def test_a_function_of_the_users_is_the_outer_step_and_is_found_again(small, tmp
         (lambda s, at: train(DBN(), s.data(), folder=at), "must be a Job; got DBN; make one"),
         (lambda s, at: train(s.job(), s.data(), folder=5), "a folder must be a path"),
         (lambda s, at: train(s.job(), s.data(), folder=at, engine="local"), "must be an Engine"),
-        (lambda s, at: train(s.job(), s.data(), folder=at, sinks=print), "sinks must be a tuple"),
+        (
+            lambda s, at: train(s.job(), s.data(), folder=at, callbacks=print),
+            "callbacks must be a list",
+        ),
     ],
 )
 def test_wrong_arguments_are_told(small, tmp_path, call, said):

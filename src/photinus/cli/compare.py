@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from photinus.cli.train import ENGINE, agreement_of, job_of
+from photinus.cli.watch import StoppedError
 from photinus.core.errors import RunFailedError, UsageError
 
 if TYPE_CHECKING:
@@ -72,7 +76,8 @@ def compare(
     def told(row: Compared) -> None:
         click.echo(f"{row.strategy}: {row.failure or f'{row.seconds:.1f} seconds'}", err=True)
 
-    rows = compared(asked, agreements, folder=place, world=world, told=told)
+    with _stoppable(place):
+        rows = compared(asked, agreements, folder=place, world=world, told=told)
     lines = comparison_table(rows)
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     for line in lines:
@@ -86,6 +91,26 @@ def compare(
     click.echo(f"\n{place / 'comparison.html'}")
     if all(row.failure for row in rows):
         raise RunFailedError("no strategy could train this job", do="the table says why")
+
+
+@contextlib.contextmanager
+def _stoppable(folder: Path) -> Iterator[None]:
+    """Says how to go on where somebody stops the comparison."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        again = _again(click.get_current_context(), folder)
+        raise StoppedError(f"stopped; go on with: {again}") from error
+
+
+def _again(context: click.Context, folder: Path) -> str:
+    """Returns the command that goes on with a comparison: the same one, with its folder."""
+    words = ["photinus", "compare", context.params["job"]]
+    for param in context.command.params:
+        value = str(folder) if param.name == "folder" else context.params.get(param.name or "")
+        for one in value if isinstance(value, tuple) else (value,):
+            words += [param.opts[-1], str(one)] if one is not None and param.name != "job" else []
+    return shlex.join(words)
 
 
 def _made(folder: Path) -> Path:

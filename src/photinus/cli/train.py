@@ -49,6 +49,7 @@ _SET = click.option(
 @_SET
 def demo(workers: int | None, engine: str | None, folder: str, settings: tuple[str, ...]) -> None:
     """Train a deep belief network on MNIST: some minutes on two cores."""
+    click.echo("trains 784-500-500-2000-10 on MNIST: some minutes on two cores")
     begin(job_of("mnist-dbn-demo", settings, workers=workers, engine=engine), folder)
 
 
@@ -214,8 +215,10 @@ def go_on(
     from photinus.run.train import continued
 
     path, mirror = placed(folder)
-    with watched(path, mirror.address if mirror else "", command) as sinks:
-        outcome = continued(mirror or path, sinks=sinks, note=note, trust_code=trust_code)
+    with watched(path, mirror.address if mirror else "", command) as shown:
+        outcome = continued(
+            mirror or path, callbacks=shown, verbose=False, trust_code=trust_code, note=note
+        )
     _told(outcome)
 
 
@@ -230,16 +233,21 @@ def begin(job: Job, folder: str | Mirror, command: str = "train") -> None:
     from photinus.cli.watch import watched
     from photinus.run.remote_resume import placed
     from photinus.run.train import new_folder, train
+    from photinus.run.way_on import shortest
 
     path, mirror = placed(folder or new_folder(job.name))
-    with watched(path, mirror.address if mirror else "", command) as sinks:
-        outcome = train(job, folder=mirror or path, sinks=sinks)
+    where = mirror.address if mirror else shortest(path)
+    begins = "starts Spark and reads the rows" if job.engine == "spark" else "reads the rows"
+    click.echo(f"{job.name}, {job.workers} workers: {begins}; the run is kept in {where}")
+    with watched(path, mirror.address if mirror else "", command) as shown:
+        outcome = train(job, folder=mirror or path, callbacks=shown, verbose=False)
     _told(outcome)
 
 
 def _told(outcome: Outcome) -> None:
     """Says what came out, and what to do with it."""
-    from photinus.cli.watch import error_text, shortest
+    from photinus.cli.watch import error_text
+    from photinus.run.way_on import shortest
 
     folder = outcome.address or str(shortest(outcome.folder))
     lines: Mapping[str, str] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,10 +15,8 @@ __all__ = [
     "StoppedError",
     "error_text",
     "is_debugging",
-    "shortest",
     "stderr_in",
     "watched",
-    "way_on",
 ]
 
 
@@ -39,6 +36,7 @@ def watched(
         command: of photinus, which goes on with it.
     """
     from photinus.report.terminal import Terminal
+    from photinus.run.way_on import way_on
 
     terminal = Terminal()
     try:
@@ -101,22 +99,6 @@ def _unmake(folder: Path) -> None:
 def is_debugging() -> bool:
     """Whether errors come with their traceback, and nothing is kept off the screen."""
     return os.environ.get("PHOTINUS_DEBUG", "0") not in ("", "0")
-
-
-def way_on(folder: Path, address: str = "", command: str = "train") -> str:
-    """Returns how to go on with a run; nothing where there is none."""
-    if not (folder / "job.json").is_file():
-        return ""
-    where = shlex.quote(address or str(shortest(folder)))
-    return f"; go on with: photinus {command} --resume {where}"
-
-
-def shortest(path: Path) -> Path:
-    """Returns a path as a user would type it: below the present folder, or whole."""
-    try:
-        return path.absolute().relative_to(Path.cwd())
-    except ValueError:
-        return path
 
 
 def error_text(metrics: Mapping[str, float], interval: tuple[float, float] | None) -> str:

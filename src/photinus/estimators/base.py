@@ -8,7 +8,7 @@ import secrets
 import tempfile
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -23,6 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
 from photinus.core.errors import DataError, UsageError
+from photinus.core.events import Event
 from photinus.core.settings import to_dict, unknown_name
 from photinus.data.checks import RowChecks
 from photinus.data.spark import classes_in, columns, once, one_column, selected
@@ -97,6 +98,10 @@ class NetworkClassifier(
     """Whether the model says how many classes there are, if nobody else does."""
     _more_classes: ClassVar[str]
     """What to do where a label is too large."""
+    callbacks: Sequence[Callable[[Event], None]] = ()
+    """Called with every event of a fit; no Param, and not saved."""
+    verbose: bool | None = None
+    """Shows a fit as it goes on; None: on a screen and in a notebook."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,7 +176,15 @@ class NetworkClassifier(
         job = draft.job
         with self._folder() as folder:
             engine = SparkEngine(data.frame.sparkSession)
-            outcome = train_draft(draft, data, folder=folder, engine=engine)
+            outcome = train_draft(
+                draft,
+                data,
+                folder=folder,
+                callbacks=self.callbacks,
+                verbose=self.verbose,
+                engine=engine,
+                is_kept=bool(self.getOrDefault("runDir")),
+            )
             kept = outcome.folder if self.getOrDefault("runDir") else None
             summary = TrainingSummary.of(read(outcome.folder / "events.jsonl"), kept)
             network = Network.saved(

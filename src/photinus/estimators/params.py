@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import textwrap
 from collections.abc import Callable, Mapping
@@ -20,13 +21,30 @@ F = TypeVar("F", bound=Callable[..., None])
 
 
 def keyword_params(init: F) -> F:
-    """Makes a constructor set the Params that were passed; the others keep their defaults."""
+    """Makes a constructor set the Params that were passed; the others keep their defaults.
+
+    It takes two more keywords, which are no Params and are not saved: `callbacks` and `verbose`, as
+    `photinus.train` does.
+    """
 
     @functools.wraps(init)
     def made(self: Any, *args: Any, **values: Any) -> None:  # noqa: ANN401 - any estimator
+        self.callbacks = values.pop("callbacks", ())
+        self.verbose = values.pop("verbose", None)
         init(self, *args)
         self.setParams(**values)
 
+    said = inspect.signature(init)
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, default, kind in (
+            ("callbacks", (), "Sequence[Callable[[Event], None]]"),
+            ("verbose", None, "bool | None"),
+        )
+    ]
+    made.__signature__ = said.replace(  # type: ignore[attr-defined]
+        parameters=[*said.parameters.values(), *more]
+    )
     return cast(F, made)
 
 

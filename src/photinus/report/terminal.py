@@ -15,11 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 from photinus.core import events as e
+from photinus.report.notebook import Cell, in_notebook
 from photinus.report.summary import PhaseState, Summary, WorkerState
 from photinus.report.units import bytes_text, count_text, seconds_text
 from photinus.report.wording import line_of, metrics_text
 
-__all__ = ["Terminal"]
+__all__ = ["Terminal", "is_watched"]
 
 _REFRESH_SECONDS = 0.25
 _SHOWN_WORKERS = 16
@@ -36,12 +37,21 @@ _STYLES: dict[type[e.Event], str] = {
 _CONTROL = {code: "\ufffd" for code in (*range(32), *range(127, 160))} | {10: " ", 9: " "}
 
 
+def is_watched() -> bool:
+    """Tells whether somebody looks at what is shown: on a screen, or in a notebook.
+
+    Not in other threads than the main one: several runs at once would write over each other.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and (in_notebook() or Console().is_terminal)
+
+
 class Terminal:
     """Shows events as they come, from any thread.
 
-    On a screen: the phase, its progress, and a table of the workers, drawn again at most four
-    times a second. Elsewhere: one line about every `every_seconds`, and one for each phase,
-    worker, checkpoint and warning.
+    On a screen and in a notebook: the phase, its progress, and a table of the workers, drawn again
+    in place, at most four times a second. Elsewhere: one line about every `every_seconds`, and one
+    for each phase, worker, checkpoint and warning.
 
     Args:
         console: where to; standard output when left out.
@@ -63,8 +73,11 @@ class Terminal:
         self._lock = threading.Lock()
         self._drawn = self._lined = -float("inf")
         self._is_gone = False
-        self._live: Live | None = None
-        if self._console.is_terminal:
+        self._live: Live | Cell | None = None
+        if console is None and in_notebook():
+            self._live = Cell()
+            self._console = self._live.console
+        elif self._console.is_terminal:
             self._live = Live(console=self._console, auto_refresh=False, transient=False)
             self._live.start()
 

@@ -74,6 +74,8 @@ def compare(
 ) -> list[Compared]:
     """Trains the job under each strategy, and writes `comparison.html` and `.json`.
 
+    Strategies that `.json` holds already are not trained again: a stopped comparison goes on.
+
     Args:
         job: what to train; its engine decides where, and so whose seconds are compared.
         agreements: the ways of agreeing; left out, every recipe of the table as it is usual.
@@ -82,7 +84,8 @@ def compare(
         told: called after each run.
 
     Raises:
-        UsageError: a world is given and the engine is not the simulator.
+        UsageError: a world is given and the engine is not the simulator, or the folder holds a
+            comparison of another job.
         PhotinusError: the rows cannot be read; a strategy that fails has a line that says so.
     """
     if world is not None and job.engine != "simulate":
@@ -90,11 +93,13 @@ def compare(
         raise UsageError(wrong, got=got, do="name the engine simulate, or no speeds")
     asked = list(agreements) or [recipe.build() for recipe in RECIPES.values()]
     data, test = read_train(job), read_test(job.data)
-    rows = []
+    _check_same(job, folder / "job.json")
+    rows, known = [], _compared(folder / "comparison.json")
     for number, agreement in enumerate(asked):
         engine = SimulatedEngine(world) if job.engine == "simulate" else engine_of(job.engine)
-        here = folder / f"{number:02d}-{agreement.recipe}"
-        row = _one(replace(job, strategy=agreement, strategies={}), engine, here, (data, test))
+        here = _free(folder / f"{number:02d}-{agreement.recipe}")
+        its = replace(job, strategy=agreement, strategies={})
+        row = known.get(str(agreement)) or _one(its, engine, here, (data, test))
         rows.append(row)
         told(row)
         plain = json.dumps([asdict(r) for r in rows], indent=1)
@@ -103,11 +108,39 @@ def compare(
     return rows
 
 
+def _check_same(job: Job, file: Path) -> None:
+    """Notes which job is compared, and refuses another one in its folder."""
+    plain = json.loads(json.dumps(job.to_dict()))
+    if file.is_file() and json.loads(file.read_text()) != plain:
+        wrong = f"{file.parent} holds a comparison of another job"
+        raise UsageError(wrong, do="name another folder")
+    file.write_text(json.dumps(plain, indent=1) + "\n")
+
+
+def _compared(file: Path) -> dict[str, Compared]:
+    """Returns what an earlier call has compared, by strategy."""
+    rows = json.loads(file.read_text()) if file.is_file() else []
+    made = [
+        Compared(
+            **{**row, "passes": tuple(row["passes"]), "curve": tuple(map(tuple, row["curve"]))}
+        )
+        for row in rows
+    ]
+    return {row.strategy: row for row in made if not row.failure}
+
+
+def _free(folder: Path) -> Path:
+    """Returns the folder, or one beside it where a run was stopped in it."""
+    return folder if not folder.exists() else folder.with_name(f"{folder.name}-again")
+
+
 def _one(job: Job, engine: Engine, folder: Path, rows: tuple[Any, TestRows | None]) -> Compared:
     tally, name = _Tally(_clock(engine)), str(job.strategy)
     data, test = rows
     try:
-        outcome = train(job, data, test=test, folder=folder, sinks=(tally,), engine=engine)
+        outcome = train(
+            job, data, test=test, folder=folder, callbacks=(tally,), verbose=False, engine=engine
+        )
     except PhotinusError as error:
         return Compared(strategy=name, seconds=0.0, failure=str(error))
     is_virtual = isinstance(engine, SimulatedEngine)

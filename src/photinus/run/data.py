@@ -214,7 +214,7 @@ def check_columns(data: Any) -> None:  # noqa: ANN401 - as of `limited`
         UsageError: a column is unknown.
         DataError: a model cannot learn from its type.
     """
-    if hasattr(data, "frame"):
+    if hasattr(data, "frame") and not data.shape:
         from photinus.data.spark import selected
 
         selected(data.frame, data.features, data.label)

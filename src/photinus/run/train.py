@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import platform
 import secrets
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,12 +34,13 @@ from photinus.core.events import (
     Warned,
 )
 from photinus.core.parameters import Vector
-from photinus.core.signals import interruptible
+from photinus.core.signals import interruptible, stopped_by
 from photinus.core.threads import threads_held
 from photinus.data.base import Array
 from photinus.engine.base import Assignment, Engine
 from photinus.report import page
 from photinus.report.journal import Journal
+from photinus.report.terminal import Terminal, is_watched
 from photinus.report.thinned import Thinned
 from photinus.run.data import (
     TestRows,
@@ -62,6 +65,7 @@ from photinus.run.remote_resume import (
     saved_job,
     send_all,
 )
+from photinus.run.way_on import way_on
 from photinus.training.plan import TrainingPlan
 from photinus.training.snapshots import Cut
 
@@ -78,7 +82,8 @@ __all__ = [
     "train_draft",
 ]
 
-_Sink = Callable[[Event], None]
+_Callback = Callable[[Event], None]
+_Callbacks = Sequence[_Callback]
 _Test = TestRows | tuple[Array, Array] | None
 _Given = tuple[Any, _Test, Engine | None]
 """Rows to train on, rows to measure on, and the engine, where a caller names them."""
@@ -123,7 +128,8 @@ def train(
     *,
     test: _Test = None,
     folder: Path | str | Mirror = "",
-    sinks: tuple[_Sink, ...] = (),
+    callbacks: _Callbacks = (),
+    verbose: bool | None = None,
     engine: Engine | None = None,
 ) -> Outcome:
     """Trains a job from its beginning.
@@ -137,10 +143,14 @@ def train(
             names where the rows are its own.
         folder: where the run is kept: a path, or an address such as hdfs://host:port/runs/first;
             left out, a new folder under `runs/`.
-        sinks: called with every event.
+        callbacks: called with every event of `photinus.core.events`, one at a time, while it
+            happens. One with `open(folder)` and `close()` is also told where the run is kept, and
+            when it is over. What one raises ends the run.
+        verbose: shows the training as it goes on; left out, on a screen and in a notebook.
         engine: where to train, if not as the job says.
 
     Raises:
+        KeyboardInterrupt: Ctrl-C or SIGTERM stopped it; says how to go on.
         PhotinusError: of the kind that says what was wrong; the checkpoints stay.
 
     Example:
@@ -161,7 +171,15 @@ def train(
     if isinstance(data, (str, Path)):  # a resume then reads the same rows
         job = replace(job, data=replace(job.data, name="parquet", path=str(data)))
         data = None
-    return train_draft(Draft(job.resolved()), data, test, folder=folder, sinks=sinks, engine=engine)
+    return train_draft(
+        Draft(job.resolved()),
+        data,
+        test,
+        folder=folder,
+        callbacks=callbacks,
+        verbose=verbose,
+        engine=engine,
+    )
 
 
 def train_draft(
@@ -170,8 +188,10 @@ def train_draft(
     test: _Test = None,
     *,
     folder: Path | str | Mirror = "",
-    sinks: tuple[_Sink, ...] = (),
+    callbacks: _Callbacks = (),
+    verbose: bool | None = None,
     engine: Engine | None = None,
+    is_kept: bool = True,
 ) -> Outcome:
     """Trains a job whose model may exist already; all else is as of `train`.
 
@@ -180,8 +200,10 @@ def train_draft(
         data: the rows.
         test: rows to measure on.
         folder: where the run is kept.
-        sinks: called with every event.
+        callbacks: called with every event.
+        verbose: as of `train`.
         engine: where to train.
+        is_kept: the folder outlives the run, so that there is something to go on with.
     """
     draft, told = with_rows_to_normalize(draft)
     job = draft.job
@@ -190,10 +212,11 @@ def train_draft(
         wrong, do = f"{mirror.address} holds a run already", "resume it, or name another folder"
         raise UsageError(wrong, do=do)
     RunFolder.check_free(path)
-    with interruptible(signal.SIGTERM):
+    goes_on = partial(_way_on, path, mirror, job) if is_kept else _nothing_kept
+    with interruptible(signal.SIGTERM), _shown(callbacks, verbose, goes_on) as shown:
         prepared = _prepared(draft, (data, test, engine))  # nothing is made where this refuses
         run = secrets.token_bytes(16)
-        with _Run(job, RunFolder(path), run, sinks, mirror) as running:
+        with _Run(job, RunFolder(path), run, shown, mirror) as running:
             save_job(running.place.path, job, run)
             running.draft, running.note = draft, told
             return running.train(prepared, cut=None)
@@ -204,7 +227,8 @@ def resume(
     data: Any = None,  # noqa: ANN401 - as of `train`
     *,
     test: _Test = None,
-    sinks: tuple[_Sink, ...] = (),
+    callbacks: _Callbacks = (),
+    verbose: bool | None = None,
     engine: Engine | None = None,
     trust_code: Trust = False,
 ) -> Outcome:
@@ -214,7 +238,8 @@ def resume(
         folder: where the run is kept.
         data: the rows, where they are not the job's source.
         test: rows to measure on, likewise.
-        sinks: called with every event.
+        callbacks: as of `train`.
+        verbose: as of `train`.
         engine: where to train, if not as the job says.
         trust_code: run the code that the folder names, though no run of this user made it.
 
@@ -222,14 +247,16 @@ def resume(
         UsageError: the folder holds no run, or comes from elsewhere and names code.
         PhotinusError: as `train` does.
     """
-    return continued(folder, (data, test, engine), sinks=sinks, trust_code=trust_code)
+    given = data, test, engine
+    return continued(folder, given, callbacks=callbacks, verbose=verbose, trust_code=trust_code)
 
 
 def continued(
     folder: Path | str | Mirror,
     given: _Given = _NONE,
     *,
-    sinks: tuple[_Sink, ...] = (),
+    callbacks: _Callbacks = (),
+    verbose: bool | None = None,
     trust_code: Trust = False,
     note: str = "",
 ) -> Outcome:
@@ -238,7 +265,8 @@ def continued(
     Args:
         folder: where the run is kept.
         given: rows to train on, rows to measure on, and the engine.
-        sinks: called with every event.
+        callbacks: as of `train`.
+        verbose: as of `train`.
         trust_code: as of `resume`.
         note: a sentence for the journal.
     """
@@ -251,10 +279,41 @@ def continued(
             f"{folder_name(path, mirror)} is done: there is nothing to resume",
             do="train anew; start = 'FOLDER/model' goes on from its parameters",
         )
-    place = RunFolder(path, resume=True)
-    with interruptible(signal.SIGTERM), _Run(job, place, run, sinks, mirror) as running:
+    place, goes_on = RunFolder(path, resume=True), partial(_way_on, path, mirror, job)
+    with (
+        interruptible(signal.SIGTERM),
+        _shown(callbacks, verbose, goes_on) as shown,
+        _Run(job, place, run, shown, mirror) as running,
+    ):
         running.note = note
         return running.train(None, cut=running.vault.newest(), given=given)
+
+
+def _way_on(path: Path, mirror: Mirror | None, job: Job) -> str:
+    address = mirror.address if mirror else ""
+    return way_on(path, address, is_given=job.data.name == "given")
+
+
+def _nothing_kept() -> str:
+    return "; nothing of the run is kept: with runDir there is something to go on with"
+
+
+@contextlib.contextmanager
+def _shown(
+    callbacks: _Callbacks, verbose: bool | None, goes_on: Callable[[], str]
+) -> Iterator[_Callbacks]:
+    """Adds the view to the callbacks, and says how to go on where somebody stops the run."""
+    if not isinstance(callbacks, (tuple, list)) or not all(map(callable, callbacks)):
+        do = "e.g. callbacks=[print]"
+        raise UsageError("callbacks must be a list of functions", got=repr(callbacks), do=do)
+    view = Terminal() if (is_watched() if verbose is None else verbose) else None
+    try:
+        yield callbacks if view is None else (*callbacks, view.write)
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(f"{stopped_by(error)}{goes_on()}") from None
+    finally:
+        if view is not None:
+            view.close()
 
 
 def new_folder(name: str) -> Path:
@@ -324,20 +383,23 @@ def _checked(job: Job, data: Any, test: _Test) -> tuple[Any, TestRows | None]:  
 
 
 class _Run:
-    """One term of a run: its files are open, its events go to all sinks."""
+    """One term of a run: its files are open, its events go to all callbacks."""
 
     def __init__(
         self,
         job: Job,
         place: RunFolder,
         run: bytes,
-        sinks: tuple[_Sink, ...],
+        callbacks: _Callbacks,
         mirror: Mirror | None,
     ) -> None:
-        if not isinstance(sinks, (tuple, list)) or not all(map(callable, sinks)):
-            do = "e.g. sinks=(print,)"
-            raise UsageError("sinks must be a tuple of functions", got=repr(sinks), do=do)
-        self.job, self.place, self.run, self.sinks, self.mirror = job, place, run, sinks, mirror
+        self.job, self.place, self.run, self.callbacks, self.mirror = (
+            job,
+            place,
+            run,
+            callbacks,
+            mirror,
+        )
         self.term = place.claim_term({"run": run.hex(), "job": job.name})
         if mirror is not None:
             mirror.claim(self.term)
@@ -355,6 +417,9 @@ class _Run:
         self.note, self.draft = "", Draft(job)
 
     def __enter__(self) -> _Run:
+        for callback in self.callbacks:
+            if hasattr(callback, "open"):
+                callback.open(self.place.path)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -370,6 +435,12 @@ class _Run:
             self._end("stopped" if is_stop else "failed", {}, reason)
         self._book.close()
         self._journal.close()
+        with contextlib.suppress(*((PhotinusError, OSError) if error is not None else ())):
+            self.place.report.touch(mode=0o600)
+            page.save(self.place.events, self.place.report)
+        for callback in self.callbacks:
+            if hasattr(callback, "close"):
+                callback.close()
         if self.mirror is not None:
             send_all(self.mirror, is_failed=error is not None)
 
@@ -396,8 +467,8 @@ class _Run:
                     file.write(f"{event.level} {event.text}\n")
             except OSError:
                 self._lost_logs += 1
-        for sink in self.sinks:
-            sink(event)
+        for callback in self.callbacks:
+            callback(event)
 
     def train(self, prepared: _Prepared | None, cut: Cut | None, given: _Given = _NONE) -> Outcome:
         """Runs the engine, then saves and measures what was agreed.
@@ -422,8 +493,6 @@ class _Run:
         save_trained(self.draft, result, self.place.model)
         metrics, interval = self._measure(result, test)
         self._end("done", metrics)
-        self.place.report.touch(mode=0o600)
-        page.save(self.place.events, self.place.report)
         address = "" if self.mirror is None else self.mirror.address
         return Outcome(
             self.place.path,
@@ -457,7 +526,7 @@ class _Run:
             save=self.vault.save,
             best=self.vault.save_best,
             has_view=any(
-                getattr(getattr(s, "__self__", None), "is_live", False) for s in self.sinks
+                getattr(getattr(s, "__self__", None), "is_live", False) for s in self.callbacks
             ),
             checkpoint_seconds=self.job.checkpoint_seconds,
             security=self.job.security,

@@ -1,0 +1,67 @@
+"""Shows a run in a notebook: one output of a cell, which is replaced as the run goes on."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections import deque
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+__all__ = ["Cell", "in_notebook"]
+
+_LINES = 12
+_COLUMNS = 110
+_FORMAT = '<pre style="line-height:1.3;overflow-x:auto">{code}</pre>'
+
+
+def in_notebook() -> bool:
+    """Tells whether this process is the kernel of a notebook; IPython is never imported for it."""
+    if "IPython" not in sys.modules:
+        return False
+    shell = sys.modules["IPython"].get_ipython()
+    return shell is not None and hasattr(shell, "kernel")
+
+
+class Cell:
+    """What `rich.live.Live` is on a screen, in a notebook: the newest lines, and a view below.
+
+    Args:
+        display: as `IPython.display.display`; left out, that one.
+        html: as `IPython.display.HTML`; left out, that one.
+    """
+
+    def __init__(self, display: Any = None, html: Any = None) -> None:  # noqa: ANN401 - IPython's
+        if display is None:
+            from IPython.display import HTML, display
+
+            html = HTML
+        self._html = html
+        self._lines: deque[str] = deque(maxlen=_LINES)
+        self.console = Console(file=_Lines(self._lines), width=_COLUMNS)
+        self._handle = display(html(""), display_id=True)
+
+    def update(self, view: RenderableType, *, refresh: bool = True) -> None:
+        """Replaces what is shown."""
+        if refresh:
+            page = Console(file=io.StringIO(), record=True, width=_COLUMNS, force_jupyter=False)
+            page.print(Group(Text("\n".join(self._lines)), view))
+            code = page.export_html(inline_styles=True, code_format=_FORMAT)
+            self._handle.update(self._html(code))
+
+    def stop(self) -> None:
+        """Leaves what was shown last."""
+
+
+class _Lines(io.StringIO):
+    """Takes what a console prints, by lines."""
+
+    def __init__(self, lines: deque[str]) -> None:
+        super().__init__()
+        self._kept = lines
+
+    def write(self, text: str) -> int:
+        self._kept.extend(line for line in text.splitlines() if line.strip())
+        return len(text)
