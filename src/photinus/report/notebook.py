@@ -35,9 +35,9 @@ class Cell:
 
     def __init__(self, display: Any = None, html: Any = None) -> None:  # noqa: ANN401 - IPython's
         if display is None:
-            from IPython.display import HTML, display
+            import IPython.display as ipython
 
-            html = HTML
+            display, html = ipython.display, ipython.HTML
         self._html = html
         self._lines: deque[str] = deque(maxlen=_LINES)
         self.console = Console(file=_Lines(self._lines), width=_COLUMNS)
