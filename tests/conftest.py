@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 from photinus.core.clock import Epochs, Steps
 from photinus.data.checks import RowChecks
@@ -24,6 +25,9 @@ from photinus.strategies.recipes import (
     streaming,
 )
 from photinus.training.plan import Phase, TrainingPlan
+
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")  # a busy machine is no reason to fail
 
 QUICK = "-XX:TieredStopAtLevel=1"
 
