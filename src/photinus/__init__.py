@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from photinus.models.logistic import LogisticStage
     from photinus.models.module import ModuleStage
     from photinus.models.schedules import Schedule
+    from photinus.report.trackers.mlflow import MLflowCallback
+    from photinus.report.trackers.tensorboard import TensorBoardCallback
+    from photinus.report.trackers.trackio import TrackioCallback
     from photinus.run.data import TestRows
     from photinus.run.evaluate import load_trained, measure
     from photinus.run.job import Job, Source, read_job
@@ -109,6 +112,7 @@ __all__ = [
     "LinkLostError",
     "LocalEngine",
     "LogisticStage",
+    "MLflowCallback",
     "Message",
     "Model",
     "ModuleStage",
@@ -135,9 +139,11 @@ __all__ = [
     "Stepper",
     "Steps",
     "Strategy",
+    "TensorBoardCallback",
     "TestRows",
     "TorchClassificationModel",
     "TorchClassifier",
+    "TrackioCallback",
     "Trigger",
     "Turn",
     "UsageError",
@@ -207,6 +213,9 @@ _HOMES = {
     "models.logistic": ("LogisticStage",),
     "models.module": ("ModuleStage",),
     "models.schedules": ("Schedule",),
+    "report.trackers.mlflow": ("MLflowCallback",),
+    "report.trackers.tensorboard": ("TensorBoardCallback",),
+    "report.trackers.trackio": ("TrackioCallback",),
     "run.data": ("TestRows",),
     "run.evaluate": ("load_trained", "measure"),
     "run.job": ("Job", "Source", "read_job"),

@@ -1,0 +1,1 @@
+"""Experiment trackers as callbacks: MLflow, TensorBoard, trackio."""

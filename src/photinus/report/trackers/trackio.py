@@ -1,0 +1,59 @@
+"""trackio, which has the interface of Weights & Biases, as a callback."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from photinus.report.trackers.base import Point, Tracker, needed
+
+__all__ = ["TrackioCallback"]
+
+
+class TrackioCallback(Tracker):
+    """Logs a run to trackio: one run of trackio's for all workers and every resume.
+
+    Args:
+        project: its name.
+        settings: keyword arguments of `trackio.init`, such as `space_id`.
+
+    Example:
+        >>> from photinus import TrackioCallback, train
+        >>> train(job, data, callbacks=[TrackioCallback("digits")])  # doctest: +SKIP
+    """
+
+    name = "trackio"
+
+    def __init__(
+        self, project: str = "photinus", settings: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__()
+        self.project, self.settings = project, dict(settings or {})
+
+    def _connect(self) -> None:
+        self._trackio = needed("trackio", "trackio")
+
+    def _begin(self, run: str, settings: Mapping[str, Any]) -> None:
+        plain = {k: v if isinstance(v, (int, float, str)) else str(v) for k, v in settings.items()}
+        usual = {"embed": False, "auto_log_cpu": False, "auto_log_gpu": False, "config": plain}
+        name = f"{run}-{self.key}"
+        self._run: Any = self._trackio.init(
+            project=self.project, name=name, resume="allow", **{**usual, **self.settings}
+        )
+
+    def _send(self, points: Sequence[Point]) -> None:
+        for point in points:
+            self._run.log(dict(point.metrics), step=point.step)
+
+    def _keep(self, path: Path, kind: str, metrics: Mapping[str, float]) -> None:
+        if kind == "model":
+            made = self._trackio.Artifact(self.key, type=kind, metadata=dict(metrics))
+            made.add_dir(str(path))
+            self._run.log_artifact(made)
+        elif kind == "checkpoint":
+            named = {f"checkpoint/{name}": value for name, value in metrics.items()}
+            self._run.log(named)
+
+    def _end(self, state: str) -> None:  # noqa: ARG002 - trackio knows one end
+        self._run.finish()

@@ -1,0 +1,226 @@
+"""Trackers: one run of theirs for a whole run, and never in the way of training."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from photinus.core.errors import NotReadyError
+from photinus.core.events import RoundClosed
+from photinus.engine.base import ArrayData
+from photinus.engine.simulation.engine import SimulatedEngine
+from photinus.models.logistic import LogisticStage
+from photinus.report.trackers import base
+from photinus.report.trackers.mlflow import MLflowCallback
+from photinus.report.trackers.tensorboard import TensorBoardCallback
+from photinus.report.trackers.trackio import TrackioCallback
+from photinus.run.data import TestRows
+from photinus.run.job import Job
+from photinus.run.train import resume, train
+
+# what the trackers' packages use of Python that is about to change is not ours
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning",
+    "ignore::UserWarning", "ignore::ResourceWarning")  # fmt: skip
+
+WORKERS = 8
+LIFE = """
+import os, signal, sys
+import numpy as np
+from photinus.core.events import CheckpointSaved
+from photinus.engine.base import ArrayData
+from photinus.engine.faults.plan import Faults
+from photinus.engine.local.engine import LocalEngine
+from photinus.models.logistic import LogisticStage
+from photinus.report.trackers import mlflow, tensorboard, trackio
+from photinus.run.job import Job
+from photinus.run.train import resume, train
+
+kind, folder, life = sys.argv[1:]
+chance = np.random.default_rng(0)
+data = ArrayData(chance.normal(size=(4000, 6)).astype("f4"), chance.integers(0, 3, 4000))
+model = LogisticStage(features=6, classes=3, epochs=12, batch_size=80)
+job = Job(name="tracked", model=model, workers=8, engine="local", checkpoint_seconds=0.0)
+made = {"mlflow": mlflow.MLflowCallback, "tensorboard": tensorboard.TensorBoardCallback,
+        "trackio": trackio.TrackioCallback}[kind]()
+saved = []
+
+def killer(event):
+    if life == "first" and isinstance(event, CheckpointSaved):
+        saved.append(event)
+        if len(saved) == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+kills = Faults()
+for slot, step in ((1, 8), (2, 12), (3, 16), (4, 20), (5, 24)):
+    kills = kills.kill(slot, step)
+engine = LocalEngine(kills)
+if life == "first":
+    train(job, data, folder=folder, callbacks=[made, killer], engine=engine)
+else:
+    resume(folder, data, callbacks=[made], engine=engine)
+"""
+
+
+def data():
+    chance = np.random.default_rng(0)
+    labels = chance.integers(0, 3, 480)
+    features = chance.normal(size=(480, 6)).astype("f4") + np.tile(np.eye(3, dtype="f4")[labels], 2)
+    return ArrayData(features, labels)
+
+
+def job():
+    model = LogisticStage(features=6, classes=3, epochs=4, batch_size=48)
+    return Job(name="tracked", model=model, workers=WORKERS, engine="simulate")
+
+
+class Stopping(SimulatedEngine):
+    """Ends at the tenth round, as Ctrl-C would."""
+
+    def run(self, assignment):
+        emit = assignment.emit
+
+        def breaks(event):
+            emit(event)
+            if isinstance(event, RoundClosed) and event.version == 10:
+                raise KeyboardInterrupt
+
+        object.__setattr__(assignment, "emit", breaks)
+        return super().run(assignment)
+
+
+def lived(callback, folder):
+    """Trains, is stopped, and goes on: two lives of one run."""
+    rows = data()
+    test = TestRows(rows.features, rows.labels)
+    with pytest.raises(KeyboardInterrupt):
+        train(job(), rows, test=test, folder=folder, callbacks=[callback()], engine=Stopping())
+    return resume(folder, rows, test=test, callbacks=[callback()])
+
+
+@pytest.fixture
+def mlruns(tmp_path, monkeypatch):
+    pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path}/mlruns")
+    from mlflow import MlflowClient
+
+    return lambda: MlflowClient(tracking_uri=f"file:{tmp_path}/mlruns")
+
+
+def runs_of(client):
+    place = client.get_experiment_by_name("photinus").experiment_id
+    return client.search_runs([place])
+
+
+def test_mlflow_has_one_run_of_eight_workers_through_a_stop_and_a_resume(mlruns, tmp_path):
+    outcome = lived(MLflowCallback, tmp_path / "run")
+    client = mlruns()
+    [run] = runs_of(client)
+    assert run.info.status == "FINISHED"
+    assert run.data.params["model.epochs"] == "4"
+    assert run.data.metrics["test/error"] == pytest.approx(outcome.metrics["error"])
+    steps = [m.step for m in client.get_metric_history(run.info.run_id, "loss")]
+    assert steps[-1] == 40
+    kept = {file.path for file in client.list_artifacts(run.info.run_id)}
+    assert {"report.html", "model"} <= kept
+
+
+def test_tensorboard_has_one_folder_and_metrics_by_step(tmp_path):
+    pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    outcome = lived(TensorBoardCallback, tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run").rglob("*tensorboard")] == ["tensorboard"]
+    found = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    assert found.Scalars("loss")[-1].step == 40
+    said = found.Scalars("test/error")[-1].value
+    assert said == pytest.approx(outcome.metrics["error"], abs=1e-6)
+
+
+def test_trackio_has_one_run(tmp_path, monkeypatch):
+    pytest.importorskip("trackio", reason="the extra trackio is not installed")
+    from trackio import utils
+    from trackio.sqlite_storage import SQLiteStorage
+
+    monkeypatch.setattr(utils, "TRACKIO_DIR", tmp_path / "kept", raising=False)
+    monkeypatch.setattr("trackio.sqlite_storage.TRACKIO_DIR", tmp_path / "kept", raising=False)
+    lived(TrackioCallback, tmp_path / "run")
+    [name] = SQLiteStorage.get_runs("photinus")
+    logs = SQLiteStorage.get_logs("photinus", name)
+    assert max(log["step"] for log in logs if "loss" in log) == 40
+
+
+def test_a_missing_package_is_told_before_training(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    with pytest.raises(NotReadyError, match=r"pip install 'photinus\[mlflow\]'"):
+        train(job(), data(), folder=tmp_path / "run", callbacks=[MLflowCallback()])
+
+
+class Broken(TensorBoardCallback):
+    def _begin(self, run, settings):
+        raise OSError(28, "No space left on device")
+
+
+def test_a_tracker_that_fails_ends_no_training_and_is_told_of_once(tmp_path, caplog):
+    pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
+    outcome = train(job(), data(), folder=tmp_path / "run", callbacks=[Broken()])
+    assert outcome.vector.size
+    [said] = [record.message for record in caplog.records if "tracker" in record.message]
+    assert said == (
+        "the tracker tensorboard has failed; got No space left on device; "
+        "training goes on without it"
+    )
+
+
+def test_an_event_waits_for_no_tracker(tmp_path):
+    slow = TensorBoardCallback()
+    slow._feed = lambda: None  # one that takes nothing
+    slow._connect = lambda: None
+    (tmp_path / "events.jsonl").touch()
+    slow.open(tmp_path)
+    for n in range(10_000):
+        slow(RoundClosed(phase=0, version=n, slots=(0,), examples=n, progress=0.0, seconds=0.0))
+    assert slow._queue.qsize() == 10_000
+    assert base.Point(1, {}).step == 1
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.fault
+@pytest.mark.parametrize("kind", ["mlflow", "tensorboard", "trackio"])
+def test_one_run_of_eight_workers_through_five_kills_a_driver_kill_and_a_resume(
+    kind, mlruns, tmp_path
+):
+    pytest.importorskip(kind, reason=f"the extra {kind} is not installed")
+    for life in ("first", "second"):
+        environment = {**os.environ, "TRACKIO_DIR": str(tmp_path / "kept")}
+        said = subprocess.run(
+            [sys.executable, "-c", LIFE, kind, str(tmp_path / "run"), life],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
+        assert said.returncode == {"first": -signal.SIGKILL, "second": 0}[life], said.stderr[-3000:]
+    if kind == "mlflow":
+        [run] = runs_of(mlruns())
+        assert run.info.status == "FINISHED"
+        workers = [name for name in run.data.metrics if name.endswith("examples_per_second")]
+        assert len(workers) == WORKERS
+        kept = [file.path for file in mlruns().list_artifacts(run.info.run_id)]
+        assert "checkpoints" in kept
+    elif kind == "tensorboard":
+        assert len(list(tmp_path.rglob("events.out.*"))) == 2
+        assert len({file.parent for file in tmp_path.rglob("events.out.*")}) == 1
+    else:
+        import sqlite3
+
+        [file] = Path(tmp_path / "kept").glob("*.db")
+        with sqlite3.connect(file) as db:
+            names = db.execute("select distinct run_name from metrics").fetchall()
+        assert len(names) == 1
