@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from photinus.core.masks import mask_of
+
 __all__ = [
     "Array",
     "Batch",
@@ -233,4 +235,16 @@ _Keys = list[tuple[bytes, bytes]]
 def _keys(batch: Batch) -> _Keys:
     """The batch as plain values: (features, label) of every row."""
     labels = batch.labels if batch.labels is not None else np.zeros(batch.examples)
-    return [(x.tobytes(), y.tobytes()) for x, y in zip(batch.features, labels, strict=True)]
+    return [(_content(batch.features, i), y.tobytes()) for i, y in enumerate(labels)]
+
+
+def _content(features: Any, row: int) -> bytes:  # noqa: ANN401 - an array, or a dict of them
+    """Returns a row without its padding, which the other rows of its batch decide."""
+    if not isinstance(features, Mapping):
+        return bytes(features[row].tobytes())
+    masks = {name: features[mask_of(name)][row] for name in features if mask_of(name) in features}
+    return b"".join(
+        (array[row][masks[name]] if name in masks else array[row]).tobytes()
+        for name, array in features.items()
+        if not any(name == mask_of(masked) for masked in masks)
+    )

@@ -22,7 +22,7 @@ from photinus.data.inputs import SPARSE, Column, Inputs, Ragged
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ENCODERS", "InputSpec", "holds_text", "inputs_from", "inputs_of"]
+__all__ = ["ENCODERS", "InputSpec", "holds_text", "inputs_from", "inputs_of", "renamed"]
 
 ENCODERS: Mapping[str, Callable[[list[Any]], Any]] = {"image": decoded}
 """By name: what makes arrays of a column's values; all others are "package.module:function"."""
@@ -99,6 +99,25 @@ def holds_text(column: str) -> DataError:
         '"package.module:function"}; or index its values by StringIndexer'
     )
     return DataError(f"column {column} holds text", do=do)
+
+
+def renamed(batch: pa.RecordBatch, names: Mapping[str, Any]) -> pa.RecordBatch:
+    """Returns columns of a batch under other names.
+
+    Args:
+        batch: the columns.
+        names: new name -> a column's, or those of several columns of numbers that are stacked.
+    """
+    import pyarrow as pa
+
+    columns = []
+    for given in names.values():
+        if isinstance(given, str):
+            columns.append(batch.column(given))
+            continue
+        numbers = np.stack([np.asarray(batch.column(name)) for name in given], axis=1)  # [n, k]
+        columns.append(pa.FixedSizeListArray.from_arrays(numbers.reshape(-1), len(given)))
+    return pa.RecordBatch.from_arrays(columns, list(names))
 
 
 def inputs_from(given: Mapping[str, Any], spec: InputSpec | None) -> Inputs:

@@ -37,10 +37,12 @@ __all__ = [
     "input_column",
     "once",
     "one_column",
+    "parquet_files",
     "partitioned",
     "selected",
     "shape_of",
     "shuffled",
+    "streamed",
 ]
 
 ONE_PROCESS = r"local(\[|$)"
@@ -213,12 +215,39 @@ def first_rows(frame: DataFrame, spec: ColumnSpec, rows: int = 2) -> Block:
     """
     import pyarrow as pa
 
-    sent = frame.limit(rows).mapInArrow(_streams, "rows binary").collect()
-    tables = [pa.ipc.open_stream(row["rows"]).read_all() for row in sent]
-    table = pa.concat_tables(tables).combine_chunks() if tables else None
-    if table is None or not table.num_rows:
+    found = [batch for batch in streamed(frame.limit(rows)) if batch.num_rows]
+    if not found:
         raise DataError("there are no rows", do="look at where the data is read")
-    return arrays(table.to_batches()[0], spec, Sieve(RowChecks()))
+    (batch,) = pa.Table.from_batches(found).combine_chunks().to_batches()
+    return arrays(batch, spec, Sieve(RowChecks()))
+
+
+def streamed(frame: DataFrame) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a plan in the driver, partition by partition."""
+    import pyarrow as pa
+
+    for row in frame.mapInArrow(_streams, "rows binary").toLocalIterator():
+        yield from pa.ipc.open_stream(row["rows"])
+
+
+def parquet_files(df: DataFrame) -> list[str] | None:
+    """Returns the files of a DataFrame that is columns of Parquet files and no more, else None.
+
+    A client of Spark Connect does not know the plan.
+    """
+    plan = getattr(df, "_jdf", None)
+    node = plan and plan.queryExecution().analyzed()
+    while node is not None and str(node.nodeName()) in ("Project", "SubqueryAlias"):
+        if str(node.nodeName()) == "Project":
+            columns = node.projectList()
+            kinds = (columns.apply(i).getClass().getSimpleName() for i in range(columns.size()))
+            if any(kind != "AttributeReference" for kind in kinds):
+                return None
+        node = node.child()
+    if node is None or not str(node.nodeName()).startswith("LogicalRelation"):
+        return None
+    is_parquet = str(node.relation()).startswith("parquet")
+    return sorted(df.inputFiles()) if is_parquet else None
 
 
 def _streams(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:

@@ -16,7 +16,7 @@ from photinus.core.settings import unknown_column
 from photinus.data import cifar, mnist
 from photinus.data.base import Array, Block, Features
 from photinus.data.checks import RowChecks, Sieve
-from photinus.data.columns import inputs_from
+from photinus.data.columns import inputs_from, renamed
 from photinus.data.inputs import Inputs, joined
 from photinus.data.rows import scaled
 from photinus.engine.base import ArrayData, check_arrays, native
@@ -290,7 +290,8 @@ def _table(source: Source, path: str) -> Block:
         raise UsageError(f"{path}: {unknown_column(missing[0], table.schema.names)}")
     spec, sieve = _spec(table, source), Sieve(RowChecks(classes=source.classes))
     batches = (b for b in table.to_batches(columns=names) if b.num_rows)
-    blocks = [arrays(_renamed(b, source, spec), spec, sieve) for b in batches]
+    renames = _names(source, spec)
+    blocks = [arrays(renamed(b, renames), spec, sieve) for b in batches]
     if not blocks:
         raise DataError(f"{path} holds no rows")
     return Block(*(None if p[0] is None else joined(p) for p in zip(*blocks, strict=True)))
@@ -319,21 +320,11 @@ def _spec(table: Any, source: Source) -> Any:  # noqa: ANN401 - a dataset -> Col
     )
 
 
-def _renamed(batch: Any, source: Source, spec: Any) -> Any:  # noqa: ANN401 - of Arrow
-    """Returns a batch with the columns that a ColumnSpec names."""
-    import pyarrow as pa
-
+def _names(source: Source, spec: Any) -> dict[str, Any]:  # noqa: ANN401 - a ColumnSpec
+    """Returns what a ColumnSpec calls each column -> what it, or several, are called."""
     given: dict[str, Any] = dict(source.inputs) or {name: name for name in source.features}
     given |= {spec.label: source.labels} if spec.label else {}
-    given |= {spec.weight: source.weight} if spec.weight else {}
-    columns = []
-    for names in given.values():
-        if isinstance(names, str):
-            columns.append(batch.column(names))
-            continue
-        numbers = np.stack([np.asarray(batch.column(name)) for name in names], axis=1)
-        columns.append(pa.FixedSizeListArray.from_arrays(numbers.reshape(-1), len(names)))
-    return pa.RecordBatch.from_arrays(columns, list(given))
+    return given | ({spec.weight: source.weight} if spec.weight else {})
 
 
 def _shape(table: Any, source: Source, kind: str) -> tuple[int, ...]:  # noqa: ANN401 - a dataset

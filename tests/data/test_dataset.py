@@ -1,0 +1,135 @@
+"""A DataFrame as a data set of torch: of Parquet files, and of any plan."""
+
+import pickle  # noqa: TID251 - as launchers send a data set
+
+import pytest
+import torch
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from torch.utils.data import DataLoader
+
+import photinus.data
+from photinus.core.errors import DataError, UsageError
+from photinus.data.spark import parquet_files
+
+pytestmark = pytest.mark.spark
+
+ROWS = 203
+
+
+@pytest.fixture(scope="module")
+def table(spark, tmp_path_factory):
+    """Partitions of very unequal sizes, as files of several row groups."""
+    rows = [([i % 7] * (1 + i % 5), i / 2, i % 3, i) for i in range(ROWS)]
+    frame = spark.createDataFrame(rows, "ids array<int>, amount double, label int, number int")
+    path = str(tmp_path_factory.mktemp("rows of files") / "table")
+    sizes = F.when(F.col("number") < 180, 0).otherwise(F.col("number") % 3)
+    writer = frame.repartition(4, sizes).write.option("parquet.block.row.count.limit", 50)
+    writer.parquet(path)
+    return spark.read.parquet(path)
+
+
+def made(table, **how):
+    inputs = {"tokens": "ids", "pair": ["amount", "number"]}
+    return photinus.data.batches(table, inputs, "label", batch_size=16, **how)
+
+
+def numbers(batches):
+    return [batch.features["pair"][:, 1].int().tolist() for batch in batches]
+
+
+def flat(batches):
+    return [number for batch in numbers(batches) for number in batch]
+
+
+def test_each_pass_is_an_epoch_in_an_order_of_its_own(table):
+    rows = made(table, seed=3)
+    first, second = flat(rows), flat(rows)
+    assert sorted(first) == sorted(second) == list(range(ROWS))
+    assert first != second
+    assert flat(made(table, seed=3)) == first
+    assert flat(made(table, seed=4)) != first
+
+
+def test_a_batch_is_tensors_as_forward_takes_them(table):
+    batch = next(iter(made(table)))
+    assert batch.features["tokens"].dtype == torch.int64
+    assert batch.features["tokens_mask"].dtype == torch.bool
+    assert batch.features["pair"].shape == (16, 2)
+    assert batch.labels.dtype == torch.int64
+    one = next(iter(photinus.data.batches(table, "amount", weight="amount", batch_size=5)))
+    assert one.features.shape == (5,)
+    assert one.labels is None
+    assert torch.equal(one.features, one.weights)
+
+
+def test_processes_share_the_rows_of_files_and_need_the_same_number_of_steps(table, monkeypatch):
+    parts = [numbers(made(table, rank=rank, workers=3)) for rank in range(3)]
+    assert sorted(n for part in parts for batch in part for n in batch) == list(range(ROWS))
+    assert len({len(part) for part in parts}) == 1
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert numbers(made(table)) == parts[1], "as torch's launchers say it"
+    with pytest.raises(UsageError, match=r"rank must lie in 0..workers-1; got 5 of 3"):
+        next(iter(made(table, rank=5)))
+
+
+def test_a_pass_goes_on_at_the_row_where_it_was_left(table):
+    whole = made(table, seed=1)
+    epochs = [numbers(whole), numbers(whole)]
+    for done in (0, 3, len(epochs[0]) - 1):
+        left = made(table, seed=1)
+        for taken, _ in enumerate(left, start=1):
+            if taken == done:
+                break
+        fresh = made(table, seed=1)
+        if done:
+            state = left.state_dict()
+            assert state["position"] == sum(map(len, epochs[0][:done]))
+            fresh.load_state_dict(pickle.loads(pickle.dumps(state)))
+        assert numbers(fresh) == epochs[0][done:]
+        assert numbers(fresh) == epochs[1], "and the epoch after it is the whole one's"
+
+
+def test_a_state_of_another_share_is_refused(table):
+    state = made(table, rank=0, workers=2).state_dict()
+    with pytest.raises(UsageError, match="the state is of another"):
+        made(table).load_state_dict(state)
+
+
+def test_a_data_set_of_files_is_pickled_without_its_rows(table):
+    data = pickle.dumps(made(table, seed=2))
+    assert len(data) < 10_000, "and takes no row with it"
+    assert flat(pickle.loads(data)) == flat(made(table, seed=2))
+
+
+def test_a_data_loader_hands_the_batches_on(table):
+    loader = DataLoader(made(table, seed=2), batch_size=None)
+    assert flat(loader) == flat(made(table, seed=2))
+
+
+def test_any_plan_is_run_for_one_process(table):
+    plan = table.where("number < 100").withColumn("amount", F.col("amount") + 1)
+    assert parquet_files(plan) is None
+    rows = made(plan)
+    assert sorted(flat(rows)) == list(range(100))
+    with pytest.raises(UsageError, match="runs for one process; got process 1 of 2; write it as"):
+        next(iter(made(plan, rank=1, workers=2)))
+    with pytest.raises(UsageError, match="the plan of a DataFrame stays in the driver"):
+        pickle.dumps(rows)
+
+
+def test_only_plain_columns_of_parquet_files_are_read_without_spark(spark, table, tmp_path):
+    assert parquet_files(table.select("ids", "label"))
+    assert parquet_files(table.select((F.col("label") + 1).alias("label"))) is None
+    table.select("label").write.csv(str(tmp_path / "csv"))
+    assert parquet_files(spark.read.csv(str(tmp_path / "csv"))) is None
+    assert parquet_files(spark.range(5)) is None
+
+
+def test_what_is_wrong_is_told_before_any_row_is_read(table):
+    with pytest.raises(UsageError, match="amonut"):
+        photinus.data.batches(table, "amonut")
+    with pytest.raises(DataError, match="column name holds text; name an encoder"):
+        photinus.data.batches(table.withColumn("name", F.lit("a")), "name")
+    with pytest.raises(UsageError, match="batch_size of batches must be a whole number"):
+        photinus.data.batches(table, "amount", batch_size=0)
