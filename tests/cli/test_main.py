@@ -18,6 +18,7 @@ from photinus.run.job import ENGINES
 from photinus.run.presets import PRESETS
 
 OPTIONS = {
+    "devices": ["--tasks"],
     "audit": ["run"],
     "compare": [
         "job",
@@ -60,6 +61,7 @@ OPTIONS = {
         "--strategy",
         "--seed",
         "--threads",
+        "--device",
         "--road",
         "--folder",
         "--set",

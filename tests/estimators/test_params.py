@@ -34,6 +34,7 @@ OTHERS = {
     "share": "fastest",
     "learningRateScale": "sqrt",
     "numThreads": 2,
+    "device": "auto",
     "bandwidth": 2e6,
     "seed": 5,
     "security": "none",
@@ -62,6 +63,8 @@ OTHERS = {
     "loss": "multi_margin",
     "optimizerArgs": {"momentum": 0.5},
     "epochs": 4.0,
+    "activationMemory": "recompute",
+    "activationBytes": 100_000_000,
 }
 """For each Param a value that is not its default."""
 

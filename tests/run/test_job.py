@@ -158,3 +158,28 @@ def test_a_gain_above_a_share_is_lowered_where_nobody_waits():
 def test_a_field_of_another_kind_is_named(fields, said):
     with pytest.raises(UsageError, match=said):
         Job(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"device": "gpu"}, "device of Job must be auto, cpu, cuda, .*; got 'gpu'"),
+        ({"device": ("cuda", "cpu")}, "one for each; got 2 names for 4 workers"),
+        ({"device": ("cuda", "gpu", "cpu", "cpu")}, "device of Job must be"),
+        ({"model": ModuleStage(module="m:f", device="gpu")}, "device of the model must be"),
+        ({"resources": {"gpu": 1.5}}, "resources of Job must be a share"),
+        ({"resources": {"gpu": 0}}, "resources of Job must be a share"),
+    ],
+)
+def test_a_wrong_device_or_resource_is_refused(fields, said):
+    with pytest.raises(UsageError, match=said):
+        Job(**fields)
+
+
+def test_devices_and_resources_survive_toml_and_reach_the_workers():
+    job = Job(workers=2, device=["cuda:1", "cpu"], resources={"gpu": 0.25})
+    assert Job.from_dict(job.to_dict()) == job
+    plan = job.program()
+    assert [plan.device(0, slot) for slot in range(2)] == ["cuda:1", "cpu"]
+    assert plan.resources == {"gpu": 0.25}
+    assert Job(workers=2, device="auto").program().device(0, 1) == "auto"

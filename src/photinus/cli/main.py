@@ -13,6 +13,7 @@ import click
 
 from photinus import __version__
 from photinus.cli.compare import compare
+from photinus.cli.devices import devices
 from photinus.cli.doctor import doctor
 from photinus.cli.report import audit, evaluate, report
 from photinus.cli.submit import submit
@@ -43,7 +44,7 @@ def commands() -> None:
     """
 
 
-for _command in (demo, train, submit, compare, evaluate, report, audit, doctor):
+for _command in (demo, train, submit, compare, evaluate, report, audit, doctor, devices):
     commands.add_command(_command)
 
 

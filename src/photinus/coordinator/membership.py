@@ -180,6 +180,7 @@ class Membership:
                 attempt=seat.attempt,
                 examples=seat.rows,
                 pid=int(hello.note.get("pid", 0)),
+                device=str(hello.note.get("device", "")),
             )
         )
         granted = {"granted": seat.lease, "next": seat.sequence, "cursor": seat.position}

@@ -86,6 +86,8 @@ class WorkerJoined(Event):
     """Its rows."""
     pid: int = 0
     """Its process, on its host."""
+    device: str = ""
+    """What it was asked to compute on."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,8 @@ from photinus.core import errors
 from photinus.core.descriptors import allow_descriptors
 from photinus.core.errors import LinkError, LinkLostError, PhotinusError, RunFailedError
 from photinus.core.threads import threads_held
+from photinus.devices.found import ready
+from photinus.devices.resources import Given
 from photinus.engine.faults.plan import SLOW_LINK, Faults
 from photinus.engine.faults.process import Cable, Harm
 from photinus.engine.faults.worker import Victim
@@ -84,20 +86,27 @@ class Call:
     threads: int = 1
     """With which its libraries compute while it lives."""
 
-    def live(self, slot: int, attempt: str, begin: Callable[[], Life]) -> None:
+    def live(
+        self,
+        slot: int,
+        attempt: str,
+        begin: Callable[[], Life],
+        about: Mapping[str, str] | None = None,
+    ) -> None:
         """Lives one life in a slot until all is over; an error of its own is told.
 
         Args:
             slot: the seat to take.
             attempt: tells this life from others of the same slot.
             begin: reads what there is to read, and returns the life.
+            about: told with every hello, as it is once `begin` has returned.
 
         Raises:
             LinkLostError: the coordinator is not to be found any more.
             NotReadyError: this process may not open enough files.
             Exception: the worker's own, where another attempt shall follow.
         """
-        self.serve(slot, attempt, lambda opened: opened(begin(), {}).run())
+        self.serve(slot, attempt, lambda opened: opened(begin(), about or {}).run())
 
     def serve(self, slot: int, attempt: str, do: Callable[[Opened], None]) -> None:
         """Does something in a slot; an error of its own is told.
@@ -245,13 +254,20 @@ class WorkerBootstrap:
     backend: str = ""
     """As of `Call`."""
 
-    def run(self, slot: int, attempt: str, open_part: Callable[[], Part]) -> None:
+    def run(
+        self,
+        slot: int,
+        attempt: str,
+        open_part: Callable[[], Part],
+        given: Given | None = None,
+    ) -> None:
         """Trains in one slot until the run is over; an error of its own ends the run.
 
         Args:
             slot: the seat to take.
             attempt: tells this life from others of the same slot.
             open_part: reads the slot's rows, once.
+            given: the accelerators that it may use, where somebody shares them out.
 
         Raises:
             LinkLostError: the coordinator is not to be found any more.
@@ -263,10 +279,15 @@ class WorkerBootstrap:
         harm = Harm(self.faults.diary, pace, self.address)
         victim = Victim(planned, harm.happen, harm.later)
 
+        about: dict[str, str] = {}
+
         def begin() -> Life:
             harm.check(planned)
-            for phase in self.program.phases:
+            if given is not None:
+                given.bind()
+            for number, phase in enumerate(self.program.phases):
                 phase.stage.preload()  # that may take seconds, and there is no lease yet
+                about["device"] = ready(self.program.device(number, slot))
             part = open_part()
             release_freed_memory()
             return victim.life(self.program, slot, part)
@@ -282,7 +303,7 @@ class WorkerBootstrap:
             Limits(pace=pace),
             self.program.threads,
         )
-        call.live(slot, attempt, begin)
+        call.live(slot, attempt, begin, about)
 
 
 def told_error(text: str, kind: str) -> PhotinusError:

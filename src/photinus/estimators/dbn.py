@@ -63,6 +63,7 @@ class DBNClassifier(NetworkClassifier):
         shuffle: str | bool = "auto",
         share: str = "rows",
         numThreads: int = 1,
+        device: str = "cpu",
         bandwidth: float | None = None,
         seed: int = 0,
         security: str = "tls",

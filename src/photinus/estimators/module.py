@@ -64,6 +64,7 @@ class TorchClassifier(NetworkClassifier):
         shuffle: str | bool = "auto",
         share: str = "rows",
         numThreads: int = 1,
+        device: str = "cpu",
         bandwidth: float | None = None,
         seed: int = 0,
         security: str = "tls",
@@ -83,6 +84,8 @@ class TorchClassifier(NetworkClassifier):
         learningRateScale: str = "none",
         batchSize: int = 32,
         epochs: float = 1.0,
+        activationMemory: str = "keep",
+        activationBytes: int | None = None,
         precision: str = "float32",
     ) -> None:
         super().__init__()

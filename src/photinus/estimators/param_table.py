@@ -190,6 +190,13 @@ _COMMON_ROWS = (
         place="threads",
     ),
     Row(
+        name="device",
+        meaning="what the workers compute on: cpu, cuda, cuda:1, xpu, mps or auto, the "
+        "fastest one that each has",
+        convert=_Text,
+        place="device",
+    ),
+    Row(
         name="bandwidth",
         meaning="bytes that each worker may send in a second; default: no limit",
         convert=_Number,
@@ -417,6 +424,20 @@ MODULE_ROWS = (
         meaning="passes over the rows",
         convert=_Number,
         place="model.epochs",
+    ),
+    Row(
+        name="activationMemory",
+        meaning="keep; recompute: forward passes are run again; offload: activations go to the "
+        "host, from there to a file; auto: the first of them that stays under activationBytes",
+        convert=_Text,
+        place="model.activation_memory",
+    ),
+    Row(
+        name="activationBytes",
+        meaning="bytes that a worker's step may need beside parameters and optimizer; more is "
+        "refused",
+        convert=_Whole,
+        place="model.activation_bytes",
     ),
     Row(
         name="precision",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
+from torch import Tensor
 
-from photinus.core.parameters import FLOATS, INTEGERS, Parameters
+from photinus.core.parameters import FLOATS, INTEGERS
 
 __all__ = ["Average", "average_layout"]
 
@@ -30,7 +30,9 @@ class Average:
     n counts the steps; what the last step gave is taken in at the next one.
 
     Args:
-        parameters: with the entries of `average_layout` at their end.
+        trained: the parameters [n].
+        floats: of the layout, with the entries of `average_layout` at their end.
+        integers: likewise.
         decay: d, once there have been many steps.
 
     Reference:
@@ -38,11 +40,10 @@ class Average:
         form of TensorFlow's `ExponentialMovingAverage` with `num_updates`.
     """
 
-    def __init__(self, parameters: Parameters, decay: float) -> None:
-        self._trained = torch.from_numpy(parameters.trained)
-        floats = torch.from_numpy(parameters.floats)
-        self._shadow = floats[len(floats) - len(self._trained) :]
-        self._steps = parameters.integers[-1:]
+    def __init__(self, trained: Tensor, floats: Tensor, integers: Tensor, decay: float) -> None:
+        self._trained = trained
+        self._shadow = floats[len(floats) - len(trained) :]
+        self._steps = integers[-1:]
         self._decay = decay
         self._shadow.copy_(self._trained)
 

@@ -74,6 +74,26 @@ class Model(ABC):
                     do="load it into a model made from the same settings",
                 )
             own[...] = given
+            self.to_device(own)
+
+    def place(self, device: str, inner: Inner) -> Inner:  # noqa: ARG002
+        """Moves to a device, where it learns from now on; returns the inner optimizer, moved too.
+
+        Args:
+            device: a name of torch's, such as "cuda:1", or "stand-in".
+            inner: that steps on what this model learns.
+
+        Raises:
+            UsageError: it computes on the processor only.
+        """
+        name = type(self).__name__
+        raise UsageError(f"{name} computes on the processor only", got=device, do='device="cpu"')
+
+    def to_host(self, *vectors: Vector) -> None:  # noqa: B027 - without a device it is there
+        """Brings the newest numbers of its own vectors, the gradient too, to where others read."""
+
+    def to_device(self, *vectors: Vector) -> None:  # noqa: B027 - likewise
+        """Takes its own vectors, which were written to, to where it learns."""
 
     @abstractmethod
     def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
@@ -84,8 +104,9 @@ class Model(ABC):
             seed: decides all chance of this step (dropout, samples): nothing is left to save.
 
         Returns:
-            The gradient, float32 in the layout of `parameters`, valid until the next call, and
-            metrics (means over the batch), of which a costly one may be missing from most steps.
+            The gradient, float32 in the layout of `parameters`, valid until the next call and to
+            be read after `to_host`, and metrics (means over the batch), of which a costly one may
+            be missing from most steps.
         """
 
     @abstractmethod
@@ -171,6 +192,7 @@ def _check_learn(model: Model, twin: Model, batch: Batch) -> None:
     before = model.parameters.trained.copy()
     assert np.array_equal(before, twin.parameters.trained), "first parameters differ"
     gradient, metrics = model.learn(batch, 3)
+    model.to_host(gradient, model.parameters.trained)
     assert np.array_equal(before, model.parameters.trained), "learn changed the parameters"
     assert gradient.shape == before.shape, "the gradient has another length than the parameters"
     assert gradient.dtype == before.dtype, "the gradient has another type than the parameters"
@@ -178,6 +200,7 @@ def _check_learn(model: Model, twin: Model, batch: Batch) -> None:
     assert all(isinstance(v, float) for v in metrics.values()), "a metric is no float"
     first = gradient.copy()
     again, _ = twin.learn(batch, 3)
+    twin.to_host(again)
     assert np.array_equal(first, again), "the same seed gave other bits"
     sums = model.measure(batch)
     assert sums["examples"] == len(batch.features), "measure counts other examples"
@@ -186,12 +209,19 @@ def _check_learn(model: Model, twin: Model, batch: Batch) -> None:
 
 def _check_load(model: Model, other: Model, batch: Batch) -> None:
     other.parameters.trained += np.float32(0.01)
+    other.to_device(other.parameters.trained)
     p = other.parameters
     model.load(p.trained, p.floats, p.integers)
     assert np.array_equal(model.parameters.trained, p.trained), "load lost numbers"
     assert not np.shares_memory(model.parameters.trained, p.trained), "load kept a reference"
-    left, right = model.learn(batch, 5)[0].copy(), other.learn(batch, 5)[0]
+    left, right = _gradient(model, batch, 5), _gradient(other, batch, 5)
     assert np.array_equal(left, right), "a loaded model learns otherwise"
+
+
+def _gradient(model: Model, batch: Batch, seed: int) -> Vector:
+    gradient, _ = model.learn(batch, seed)
+    model.to_host(gradient)
+    return gradient.copy()
 
 
 def _check_finite_differences(model: Model, batch: Batch) -> None:
@@ -209,7 +239,7 @@ def _check_finite_differences(model: Model, batch: Batch) -> None:
         direction = chance.standard_normal(saved.size).astype(saved.dtype)
         direction /= np.linalg.norm(direction)
         model.load(saved, *state)
-        slope = float(model.learn(batch, 1)[0] @ direction)
+        slope = float(_gradient(model, batch, 1) @ direction)
         rise = loss(saved + size * direction) - loss(saved - size * direction)
         model.load(saved, *state)
         close = np.isclose(rise / (2 * size), slope, rtol=2e-2, atol=2e-3)

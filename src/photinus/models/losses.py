@@ -17,7 +17,7 @@ from photinus.models.tensors import tensor_of
 
 __all__ = ["CLASSES", "LOSSES", "Loss", "count_errors", "loss_named", "target_for"]
 
-Loss = Callable[[Tensor, Tensor, Vector | None], Tensor]
+Loss = Callable[[Tensor, Tensor, Vector | Tensor | None], Tensor]
 """(outputs [B, ...], targets, weights [B] or None) → the mean of weight · loss over the batch [].
 
 It is not divided by the sum of the weights: a batch without heavy rows would count as much as one
@@ -62,7 +62,7 @@ def loss_named(name: str, label_smoothing: float = 0.0) -> Loss:
     is_sum = name.startswith("reconstruction")
     each = LOSSES[name]
 
-    def loss(outputs: Tensor, targets: Tensor, weights: Vector | None) -> Tensor:
+    def loss(outputs: Tensor, targets: Tensor, weights: Vector | Tensor | None) -> Tensor:
         if weights is None and is_sum:
             return each(outputs, targets, reduction="sum") / len(outputs)
         if weights is None:
@@ -78,7 +78,7 @@ def loss_named(name: str, label_smoothing: float = 0.0) -> Loss:
 def _own(name: str, function: _Each) -> Loss:
     takes_weights = "weights" in inspect.signature(function).parameters
 
-    def loss(outputs: Tensor, targets: Tensor, weights: Vector | None) -> Tensor:
+    def loss(outputs: Tensor, targets: Tensor, weights: Vector | Tensor | None) -> Tensor:
         if weights is None:
             return function(outputs, targets)
         if not takes_weights:

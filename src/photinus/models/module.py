@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,7 +20,7 @@ import photinus
 from photinus.core.errors import DataError, UsageError
 from photinus.core.factories import check_name, code_named
 from photinus.core.masks import mask_of
-from photinus.core.parameters import FLOATS, INTEGERS, TRAINED, Layout, Parameters, Vector
+from photinus.core.parameters import FLOATS, INTEGERS, TRAINED, Layout, Vector
 from photinus.core.settings import (
     Limit,
     above,
@@ -30,11 +31,13 @@ from photinus.core.settings import (
     validate,
     whole,
 )
+from photinus.models.activations import ACTIVATIONS, AUTO, Activations, PeakBytes, fitting
 from photinus.models.autotune import MEMORIES, PRECISIONS, fastest, laid_out
 from photinus.models.average import Average, average_layout
 from photinus.models.base import Batch, Model, Stage
 from photinus.models.losses import LOSSES, count_errors, loss_named, target_for
 from photinus.models.optimizers import OPTIMIZERS, Inner, TorchInner, preload, usual_rate
+from photinus.models.placement import CPU, Placed, PlacedInner
 from photinus.models.schedules import (
     LR_SCALES,
     SCHEDULE,
@@ -52,6 +55,8 @@ _Features = Any
 _Read = Tensor | dict[str, Tensor]
 USUAL_BATCH = 32
 _CHUNK_ROWS = 1000
+_MEASURED_EVERY = 8
+"""On a device, the loss of one step in so many is read."""
 _TRIED_ROWS = 32
 
 
@@ -65,6 +70,8 @@ class Learning:
     reads: str = ""
     l2: Mapping[str, float] = field(default_factory=dict)
     average: float = 0.0
+    activation_memory: str = "keep"
+    activation_bytes: int | None = None
 
 
 class ModuleModel(Model):
@@ -93,53 +100,107 @@ class ModuleModel(Model):
                 names none of them.
         """
         self.module, self._how = module, how or Learning()
+        self._budget, self._fits = self._how.activation_bytes, ("keep", 0)
+        """How activations are kept, for batches of up to so many rows."""
         self._name, self._loss = loss, loss_named(loss, self._how.label_smoothing)
         self._reads = code_named(self._how.reads, "function") if self._how.reads else None
         self._takes = frozenset(inspect.signature(module.forward).parameters)
         trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
         dtype = _common_type(trained)
         kept = {n: b for n, b in module.named_buffers() if b.dtype in _SECTIONS}
+        self._names, self._kept = list(trained), list(kept)
         entries = [(n, tuple(p.shape), TRAINED) for n, p in trained.items()]
         tensors = entries + [(n, tuple(b.shape), _SECTIONS[b.dtype]) for n, b in kept.items()]
         tensors += average_layout(entries) if self._how.average else []
-        self.parameters = Parameters(Layout.of(tensors, dtype))
-        gradients = Parameters(self.parameters.layout)
-        self._gradient = gradients.trained
         self._dtype = getattr(torch, dtype)
         self._trained = list(trained.values())
-        self._slopes = [torch.from_numpy(gradients.view(name)) for name in trained]
-        for name, parameter in trained.items():
-            parameter.data = self._moved(name, parameter.data)
-        for name, buffer in kept.items():
-            path, _, last = name.rpartition(".")
-            module.get_submodule(path)._buffers[last] = self._moved(name, buffer)
         self._norms = [m for m in module.modules() if isinstance(m, nn.BatchNorm1d)]
-        self._decayed = _decayed(self.parameters, self._gradient, self._how.l2)
-        has_average = self._how.average > 0
-        self._average = Average(self.parameters, self._how.average) if has_average else None
+        self._lie(Placed(Layout.of(tensors, dtype)))
 
-    def _moved(self, name: str, tensor: Tensor) -> Tensor:
-        view: Tensor = torch.from_numpy(self.parameters.view(name))
-        return view.copy_(tensor.detach())
+    def _lie(self, at: Placed) -> None:
+        """Makes the module's tensors views of flat vectors; their numbers are kept."""
+        self._at, self.parameters, self._gradient = at, at.parameters, at.gradient
+        self._slopes = [at.slope(name) for name in self._names]
+        for name, parameter in zip(self._names, self._trained, strict=True):
+            parameter.data = at.view(name).copy_(parameter.detach())
+        for name in self._kept:
+            path, _, last = name.rpartition(".")
+            buffers = self.module.get_submodule(path)._buffers
+            old = buffers[last]
+            assert old is not None
+            buffers[last] = at.view(name).copy_(old)
+        trained, slope = at.tensor(self.parameters.trained), at.tensor(self._gradient)
+        self._decayed = _decayed(self.parameters.layout, trained, slope, self._how.l2)
+        decay, p = self._how.average, self.parameters
+        rest = at.tensor(p.floats), at.tensor(p.integers)
+        self._average = Average(trained, *rest, decay) if decay else None
+        self._activations = Activations(self.module)
+        at.touched(p.trained, p.floats, p.integers)
+        at.to_host((p.trained, p.floats, p.integers))
+
+    def place(self, device: str, inner: Inner) -> Inner:
+        """Moves the module, its gradient and the inner optimizer to a device."""
+        at = Placed(self.parameters.layout, device)
+        self.module.to(at.device)
+        self._lie(at)
+        return PlacedInner(inner, at)
+
+    def to_host(self, *vectors: Vector) -> None:
+        """Brings parameters, buffers or the gradient from the device."""
+        self._at.to_host(vectors)
+
+    def to_device(self, *vectors: Vector) -> None:
+        """Sends parameters, buffers or the gradient to the device."""
+        self._at.to_device(vectors)
 
     def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the gradient by automatic differentiation, and the loss with its penalty."""
+        self._at.sync()
         self.module.train()
         if _examples(batch) == 1:  # one row has no variance, and torch refuses it
             for norm in self._norms:
                 norm.eval()
         if self._average is not None:
             self._average.step()
-        with torch.random.fork_rng(devices=[]):
-            # torch.manual_seed looks at every accelerator, and at the call stack: 1 ms a step
-            torch.default_generator.manual_seed(seed)
-            loss, _, _ = self._forward(batch, getattr(batch, "draws", None))
+        loss = self._lost(batch, seed, self._kept_for(batch))
         self._differentiate(loss)
-        penalty = 0.0
+        penalty: Tensor | float = 0.0
         for weights, slope, factor in self._decayed:
             slope.add_(weights, alpha=factor)
-            penalty += factor / 2 * float(torch.dot(weights, weights))
-        return self._gradient, {"loss": float(loss.detach()) + penalty}
+            penalty += factor / 2 * torch.dot(weights, weights).double()
+        self._at.touched(self._gradient, self.parameters.floats, self.parameters.integers)
+        if self._at.is_apart and seed % _MEASURED_EVERY:
+            return self._gradient, {}  # to read the loss is to wait for the device
+        return self._gradient, {"loss": float(loss.detach()) + float(penalty)}
+
+    def _lost(self, batch: Batch, seed: int, how: str) -> Tensor:
+        """Returns the loss of a forward pass under a seed, its activations left in a way."""
+        with torch.random.fork_rng(devices=[]), self._activations.left(how):
+            # torch.manual_seed looks at every accelerator, and at the call stack: 1 ms a step
+            torch.default_generator.manual_seed(seed)
+            self._at.seed(seed)
+            return self._forward(batch, getattr(batch, "draws", None))[0]
+
+    def _kept_for(self, batch: Batch) -> str:
+        """Returns how a batch's activations are kept; a budget is held to the first batch."""
+        asked, rows, budget = self._how.activation_memory, _examples(batch), self._budget
+        if budget is None:
+            return asked
+        if rows > self._fits[1]:
+            vectors = self.parameters.floats, self.parameters.integers
+            buffers = [self._at.tensor(vector) for vector in vectors]
+            before = [buffer.clone() for buffer in buffers]
+
+            def peak(how: str, rows: int) -> int:
+                with PeakBytes() as bytes_:
+                    self._differentiate(self._lost(_part(batch, rows), 0, how))
+                return bytes_.most
+
+            ways = ACTIVATIONS if asked == AUTO else (asked,)
+            self._fits = fitting(peak, rows, budget, ways)[0], rows
+            for buffer, kept in zip(buffers, before, strict=True):
+                buffer.copy_(kept)
+        return self._fits[0]
 
     def _differentiate(self, loss: Tensor) -> None:
         # `backward` into views would zero them, read and add: three more passes over the memory
@@ -184,7 +245,7 @@ class ModuleModel(Model):
                 got = type(out).__name__
                 raise UsageError(f"the layer {layer!r} must return a tensor", got=got)
             # a copy: the next layer may write over it
-            made.append(out.to(self._dtype, copy=True))
+            made.append(out.to(CPU, self._dtype, copy=True))
 
         self.module.eval()
         hook = found.register_forward_hook(keep)
@@ -210,30 +271,32 @@ class ModuleModel(Model):
 
     def _read(self, features: _Features, draws: Vector | None = None) -> _Read:
         """Returns features [B, ...] as the module reads them."""
+        self._at.sync()
         given = features if self._reads is None else self._reads(features, draws)
         if isinstance(given, Mapping):
             return {name: self._tensor(a) for name, a in _chosen(given, self._takes).items()}
         return self._tensor(np.asarray(given))
 
     def _tensor(self, array: Vector) -> Tensor:
-        x = tensor_of(array)
+        x = self._at.sent(tensor_of(array))
         x = x.to(self._dtype) if x.is_floating_point() else x
         return laid_out(x, self._how.memory)
 
     def _pass(self, x: _Read) -> Tensor:
         is_low = self._how.precision == "bfloat16"
-        with torch.autocast("cpu", torch.bfloat16, enabled=is_low):
+        with torch.autocast(self._at.device.type, torch.bfloat16, enabled=is_low):
             outputs: Tensor = self.module(**x) if isinstance(x, dict) else self.module(x)
         return outputs.to(self._dtype)  # [B, ...]
 
     def _forward(self, batch: Batch, draws: Vector | None = None) -> tuple[Tensor, Tensor, Tensor]:
         features = self._read(batch.features, draws)  # [B, ...]
-        labels = features if batch.labels is None else tensor_of(batch.labels)
+        labels = features if batch.labels is None else self._at.sent(tensor_of(batch.labels))
         if isinstance(labels, dict):
             raise DataError("several inputs cannot be the target", do="name a column of labels")
         try:
             outputs = self._pass(features)
             weights = getattr(batch, "weights", None)
+            weights = None if weights is None else self._at.tensor(weights)
             loss = self._loss(outputs, target_for(self._name, outputs, labels), weights)
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
             if _is_users_own(error):
@@ -255,9 +318,21 @@ def _is_users_own(error: Exception) -> bool:
     return not last.filename.startswith(_HOMES) and (last.line or "").startswith("raise")
 
 
+def _part(batch: Batch, rows: int) -> SimpleNamespace:
+    """Returns the first rows of a batch."""
+    features: _Features = batch.features
+    if isinstance(features, Mapping):
+        features = {name: array[:rows] for name, array in features.items()}
+    else:
+        features = features[:rows]
+    others = {name: getattr(batch, name, None) for name in ("labels", "weights", "draws")}
+    cut = {name: v if v is None else v[:rows] for name, v in others.items()}
+    return SimpleNamespace(features=features, examples=rows, **cut)
+
+
 def _examples(batch: Batch) -> int:
     """Returns how many examples a batch holds, whatever its features are."""
-    known = getattr(batch, "examples", None)
+    known: int | None = getattr(batch, "examples", None)
     return len(batch.features) if known is None else known
 
 
@@ -298,19 +373,18 @@ _SECTIONS = {torch.float32: FLOATS, torch.int64: INTEGERS}
 
 
 def _decayed(
-    parameters: Parameters, gradient: Vector, l2: Mapping[str, float]
+    layout: Layout, trained: Tensor, gradient: Tensor, l2: Mapping[str, float]
 ) -> list[tuple[Tensor, Tensor, float]]:
     """Returns (weights [m], their part of the gradient [m], factor) for all that `l2` names."""
     found = []
     for pattern, factor in l2.items():
-        names = [e for e in parameters.layout.entries if e.section == TRAINED]
+        names = [e for e in layout.entries if e.section == TRAINED]
         named = [e for e in names if fnmatchcase(e.name, pattern)]
         if not named:
             raise unknown_name("parameter in l2", pattern, [e.name for e in names])
         for entry in named:
             part = slice(entry.offset, entry.offset + entry.size)
-            weights = torch.from_numpy(parameters.trained[part])
-            found.append((weights, torch.from_numpy(gradient[part]), float(factor)))
+            found.append((trained[part], gradient[part], float(factor)))
     return found
 
 
@@ -366,6 +440,9 @@ class ModuleStage(Stage):
         "precision": one_of(*PRECISIONS, "auto"),
         "memory": one_of(*MEMORIES, "auto"),
         "average": Limit("a number from 0 to below 1", lambda v: 0 <= v < 1),
+        "activation_memory": one_of(*ACTIVATIONS, AUTO),
+        "activation_bytes": Limit.optional(whole(1)),
+        "device": Limit("a device's name, or nothing", lambda v: isinstance(v, str)),
     }
 
     module: str
@@ -398,6 +475,14 @@ class ModuleStage(Stage):
     average: float = 0.0
     """How slowly a moving average follows the weights, 0.9999 say; the model is then measured and
     used with it. 0: none."""
+    activation_memory: str = "keep"
+    """"recompute": each block's forward pass is run again in the backward pass; "offload": what it
+    saves goes to the host, from there to a file; "auto": the first that stays under the budget."""
+    activation_bytes: int | None = None
+    """What a worker's step may need beside parameters and optimizer; more is refused."""
+    device: str = ""
+    """What this phase is trained on, as of a job; left out, the job's. It is used and measured on
+    the processor."""
     optimizer: str = "adamw"
     """One of torch's by name in lower case, or "package.module:Class"."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -420,6 +505,9 @@ class ModuleStage(Stage):
             raise unknown_name("loss", self.loss, LOSSES)
         if ":" not in self.optimizer and self.optimizer.lower() not in OPTIMIZERS:
             raise unknown_name("optimizer", self.optimizer, OPTIMIZERS)
+        if self.activation_memory == AUTO and self.activation_bytes is None:
+            wrong = 'activation_memory="auto" needs a budget'
+            raise UsageError(wrong, got="none", do="set activation_bytes")
         self.rate()
 
     def rate(self) -> Schedule:

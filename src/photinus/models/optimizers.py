@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.optim.sgd import sgd
 
 from photinus.core.errors import CheckpointError, UsageError
@@ -88,6 +89,15 @@ class Inner(ABC):
             gradient: [n], left as it is.
             progress: the phase's agreed progress 0..1.
         """
+
+    def move(self, device: torch.device) -> None:
+        """Keeps its state on a device from now on, and steps there, on the device's tensors.
+
+        Raises:
+            UsageError: it steps on the processor only.
+        """
+        name = type(self).__name__
+        raise UsageError(f"{name} steps on the processor only", got=device, do='device="cpu"')
 
     @abstractmethod
     def state(self) -> dict[str, Vector]:
@@ -165,14 +175,13 @@ class TorchInner(Inner):
         self._size = layout.size()
         self._lr = lr
         self._pieces = _pieces(layout, per_tensor=per_tensor, weights_apart=decays == "weights")
-        self._dtype = layout.dtype
         kind = getattr(torch, layout.dtype)
         self._tensors = [
             torch.nn.Parameter(torch.zeros(p.stop - p.start, dtype=kind).view(p.shape))
             for p in self._pieces
         ]
         self._optimizer = self._make(optimizer, dict(settings or {}))
-        self._bound: Vector | None = None
+        self._bound: Vector | Tensor | None = None
 
     def _make(self, name: str, settings: dict[str, Any]) -> torch.optim.Optimizer:
         cls = _class_of(name)
@@ -192,7 +201,12 @@ class TorchInner(Inner):
             raise UsageError(f"{name} makes no torch optimizer", got=type(made).__name__)
         return made
 
-    def step(self, trained: Vector, gradient: Vector, progress: float) -> None:
+    def move(self, device: torch.device) -> None:
+        """Keeps its state on a device from now on."""
+        for tensor in self._tensors:
+            tensor.data = tensor.data.to(device)
+
+    def step(self, trained: Vector | Tensor, gradient: Vector | Tensor, progress: float) -> None:
         """Moves `trained` downhill by the optimizer's rule."""
         if self._bound is not trained:
             self._bind(trained)
@@ -205,10 +219,10 @@ class TorchInner(Inner):
                 group["lr"] = rate
         self._optimizer.step()
 
-    def _bind(self, trained: Vector) -> None:
+    def _bind(self, trained: Vector | Tensor) -> None:
         if trained.shape != (self._size,):
             raise UsageError("the layout has another size", got=list(trained.shape))
-        whole = torch.from_numpy(trained)
+        whole = tensor_of(trained)
         for piece, tensor in zip(self._pieces, self._tensors, strict=True):
             tensor.data = whole[piece.start : piece.stop].view(piece.shape)
         self._bound = trained
@@ -242,8 +256,9 @@ class TorchInner(Inner):
     def _allocate(self) -> None:
         """Lets the optimizer make its tensors, by a step on zeros that nobody sees."""
         self._optimizer.state.clear()
-        zeros = np.zeros(self._size, self._dtype)
-        self.step(zeros.copy(), zeros, 0.0)
+        kind, device = self._tensors[0].dtype, self._tensors[0].device
+        zeros = torch.zeros(self._size, dtype=kind, device=device)
+        self.step(zeros.clone(), zeros, 0.0)
         self._bound = None
 
     def _write(self, name: str, whole: torch.Tensor) -> None:
@@ -285,7 +300,7 @@ def _class_of(name: str) -> Any:  # noqa: ANN401 - whatever a name leads to
 
 def _joined(values: list[Any]) -> Vector:
     return np.concatenate(
-        [torch.as_tensor(v).detach().reshape(-1).numpy() for v in values if v is not None]
+        [torch.as_tensor(v).detach().reshape(-1).cpu().numpy() for v in values if v is not None]
     )
 
 

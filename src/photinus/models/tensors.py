@@ -28,12 +28,16 @@ class Rooms:
         return self._made[key]
 
 
-def tensor_of(array: Vector) -> Tensor:
+def tensor_of(array: Vector | Tensor) -> Tensor:
     """Returns the array as a tensor; shares its memory unless it is read-only, reversed or foreign.
+
+    A tensor is returned as it is.
 
     Raises:
         DataError: torch has no such type.
     """
+    if isinstance(array, Tensor):
+        return array
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):

@@ -66,7 +66,8 @@ def _evaluated(event: e.Evaluated) -> str:
 def _worker_joined(event: e.WorkerJoined) -> str:
     again = f", lease {event.lease}" if event.lease > 1 else ""
     where = f" on {event.host}" if event.host else ""
-    return f"worker {event.slot}{where}: {count_text(event.examples)} rows{again}"
+    device = f", {event.device}" if event.device not in ("", "cpu") else ""
+    return f"worker {event.slot}{where}: {count_text(event.examples)} rows{again}{device}"
 
 
 def _worker_lost(event: e.WorkerLost) -> str:

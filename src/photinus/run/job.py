@@ -28,6 +28,7 @@ from photinus.core.settings import (
 )
 from photinus.core.threads import threads_held
 from photinus.data.columns import InputSpec
+from photinus.devices.names import DEVICES, is_device
 from photinus.engine.base import BACKENDS, SOCKETS
 from photinus.models.base import Stage
 from photinus.models.dbn import DBN
@@ -150,6 +151,11 @@ def _check_named(model: object) -> None:
     raise UsageError(wrong, got=f"the torch module {kind.__name__}", do=do)
 
 
+def _is_amount(value: object) -> bool:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and (0 < value <= 1 or value == value // 1 > 0)  # type: ignore[operator]
+
+
 def _is_agreement(value: object) -> bool:
     return isinstance(value, (Agreement, Own))
 
@@ -183,6 +189,11 @@ class Job:
     """Decides first weights, order of rows and all chance."""
     threads: int = 1
     """Of each worker."""
+    device: str | tuple[str, ...] = "cpu"
+    """What the workers compute on: cpu, cuda, cuda:1, xpu, mps, or auto,
+    the fastest one that each has; or a list with a name for each worker."""
+    resources: Mapping[str, float] = field(default_factory=dict)
+    """What each worker gets of Spark's resources, as {"gpu": 1}; 0.25 is a quarter of one."""
     bandwidth: float | None = None
     """Bytes that each worker may send in a second, over all its connections; None for no cap."""
     validation: float = 0.0
@@ -225,6 +236,11 @@ class Job:
         "engine": one_of(*ENGINES),
         "seed": whole(0),
         "threads": whole(1),
+        "device": DEVICES,
+        "resources": Limit(
+            'a share from above 0 to 1, or a whole number, for each name: {"gpu": 1}',
+            lambda v: isinstance(v, Mapping) and all(map(_is_amount, v.values())),
+        ),
         "bandwidth": Limit.optional(at_least(MIN_BANDWIDTH)),
         "validation": between(0, 0.9),
         "patience": whole(0),
@@ -243,6 +259,7 @@ class Job:
             got = repr(self.strategy)
             raise UsageError("strategy of Job must be an Agreement, not its name", got=got, do=do)
         validate(self)
+        self._check_device()
         known = {stage.name for stage in self._plain_stages()} | {"pretraining"}
         if self.patience and not self.validation:
             do = "set validation, e.g. to 0.1"
@@ -256,6 +273,18 @@ class Job:
             got = f"bandwidth={self.bandwidth:g} and road {self.road!r}"
             raise UsageError("bandwidth caps what goes over sockets", got=got, do="leave it out")
         self._check_agreements()
+
+    def _check_device(self) -> None:
+        own = getattr(self.model, "device", "")
+        if own and not is_device(own):
+            raise UsageError("device of the model must be a device's name", got=repr(own))
+        if isinstance(self.device, str):
+            return
+        object.__setattr__(self, "device", tuple(self.device))
+        if len(self.device) != self.workers:
+            wrong = "device of Job must name one for all workers, or one for each"
+            got = f"{len(self.device)} names for {self.workers} workers"
+            raise UsageError(wrong, got=got, do='device="auto" lets each choose')
 
     @property
     def _agreements(self) -> tuple[Agreement | Own, ...]:
@@ -372,6 +401,8 @@ class Job:
             seed=self.seed,
             is_shared=self.is_shared,
             threads=self.threads,
+            devices=(self.device,) if isinstance(self.device, str) else self.device,
+            resources=self.resources,
             bandwidth=self.bandwidth,
             lease_seconds=_FOLDER_LEASE_SECONDS if self._is_folder else LEASE_SECONDS,
             validation=self.validation,

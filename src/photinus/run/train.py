@@ -586,12 +586,14 @@ _LATER = {"data": ("inputs", "encoders", "collate", "weight")}
 def _fingerprint(job: Job) -> str:
     """What must be the same for a checkpoint to fit: all but where and how long it runs."""
     plain = Job.from_dict(job.to_dict()).to_dict()  # 4 epochs are 4.0 when they are read again
-    for name in ("engine", "checkpoint_seconds", "security", "road", "name"):
+    for name in ("engine", "checkpoint_seconds", "security", "road", "name", "device", "resources"):
         plain.pop(name)
     for part, names in _LATER.items():
         for name in names:
             if not plain[part].get(name):
                 plain[part].pop(name, None)
+    for name in ("device", "activation_memory", "activation_bytes"):  # the bits are the same
+        plain["model"].pop(name, None)
     text = json.dumps(plain, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -160,6 +160,7 @@ def work(
     clock = Clock(progress=pace.agreed)
     if bench.heal:
         state = take_up(trained, strategy.accept(trained, bench.heal.pop(), state), bench.kept)
+        model.to_device(trained)
     for batch in feed:
         at = pace.progress(clock)
         gradient, metrics = _learnt(bench, batch)
@@ -212,6 +213,7 @@ def tell(bench: Bench, news: News, clock: Clock, state: Any) -> Answers:  # noqa
 def step(bench: Bench, gradient: Vector, progress: float) -> None:
     """Takes the inner step, and adds the gradient up where its sum is pushed."""
     if bench.sums is not None:
+        bench.model.to_host(gradient)
         bench.sums[:] += gradient
     bench.inner.step(bench.model.parameters.trained, gradient, progress)
 
@@ -229,9 +231,11 @@ def exchange(bench: Bench, vector: Vector, clock: Clock, state: Any) -> Answers:
     news = News()
     for turn in bench.strategy.due(clock, state):
         offered = vector if bench.sums is None or turn.kind != "push" else bench.sums
+        bench.model.to_host(offered)
         message, state = bench.strategy.offer(turn, offered, clock, state)
         if message is not None:
             message = _with_fingerprint(bench, _with_buffers(bench, message), state)
+        bench.model.to_device(offered)  # some write into it
         if offered is bench.sums:
             offered[:] = 0
         if turn.kind == "take" and bench.arrived:
@@ -263,18 +267,23 @@ def _until_taken(bench: Bench, news: News) -> News:
 
 def take_in(bench: Bench, vector: Vector, messages: tuple[Message, ...], state: Any) -> Any:  # noqa: ANN401
     """Accepts what came in, one message after the other; returns the strategy's new state."""
-    parameters = bench.model.parameters
+    model, parameters = bench.model, bench.model.parameters
     for incoming in messages:
+        model.to_host(vector)
         state = bench.strategy.accept(vector, incoming, state)
+        model.to_device(vector)
         if incoming.floats is not None and incoming.integers is not None:
+            model.to_host(parameters.floats, parameters.integers)
             np.copyto(parameters.floats, incoming.floats)
             np.copyto(parameters.integers, incoming.integers)
+            model.to_device(parameters.floats, parameters.integers)
     return state
 
 
 def snapshot(bench: Bench, clock: Clock, state: Any) -> Snapshot:  # noqa: ANN401
     """Returns copies of all that a worker holds alone."""
     parameters, position = bench.model.parameters, bench.feed.position
+    bench.model.to_host(parameters.trained, parameters.floats, parameters.integers)
     inner = {name: value.copy() for name, value in bench.inner.state().items()}
     return Snapshot(
         position,
@@ -291,6 +300,8 @@ def _with_fingerprint(bench: Bench, message: Message, state: Any) -> Message:  #
     if message.kind != "push" or message.version % FINGERPRINT_EVERY or is_under_way:
         return message
     is_gradient = bench.strategy.site == GRADIENT
+    if is_gradient:
+        bench.model.to_host(bench.model.parameters.trained)
     same = bench.model.parameters.trained if is_gradient else getattr(state, "anchor", None)
     return message if same is None else message._replace(fingerprint=fingerprint(same))
 
@@ -301,4 +312,5 @@ def _with_buffers(bench: Bench, message: Message) -> Message:
     is_time = bench.strategy.site != GRADIENT or message.version % BUFFERS_EVERY == 0
     if message.kind != "push" or not has_buffers or not is_time:
         return message
+    bench.model.to_host(parameters.floats, parameters.integers)
     return message._replace(floats=parameters.floats.copy(), integers=parameters.integers.copy())

@@ -134,6 +134,11 @@ class TrainingPlan:
     """True when every worker can read all rows and takes its share of one permutation."""
     threads: int = 1
     """Of each worker's tensor library; a fixed count is part of "same seed, same bits"."""
+    devices: tuple[str, ...] = ("cpu",)
+    """What each slot's worker computes on; one name stands for all of them."""
+    resources: Mapping[str, float] = field(default_factory=dict)
+    """What each worker's task asks of Spark's resources, by name; none: what the application has
+    tasks ask for."""
     bandwidth: float | None = None
     """Bytes that each worker may send in a second; None for no cap."""
     lease_seconds: float = LEASE_SECONDS
@@ -162,6 +167,11 @@ class TrainingPlan:
     def has_peers(self) -> bool:
         """True when in any phase the workers speak to each other."""
         return any(getattr(p.agreement.policy(), "meets", False) for p in self.phases)
+
+    def device(self, phase: int, slot: int) -> str:
+        """Returns what a slot's worker computes on in a phase: a device's name, or "auto"."""
+        of_stage = getattr(self.phases[phase].stage, "device", "")
+        return of_stage or self.devices[min(slot, len(self.devices) - 1)]
 
     def build(self, phase: int, history: tuple[Vector, ...]) -> Model:
         """Returns the model of a phase's stage with its first parameters."""

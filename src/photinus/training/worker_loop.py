@@ -20,6 +20,7 @@ from photinus.models.base import Model
 from photinus.models.optimizers import Inner
 from photinus.strategies.base import GRADIENT_SUM, Message, is_held_by_workers
 from photinus.training.loop import Bench, Exchange, Measured, Pace, Snapshot, Stepped, work
+from photinus.training.placement import device_for, fresh
 from photinus.training.plan import REST, START, TrainingPlan
 from photinus.training.strategy_state import position_of, split
 
@@ -207,17 +208,7 @@ def _bench(
     phase = program.phases[grant.phase]
     agreement, _ = phase.settled(grant.rows, program.workers, grant.span)
     stage, strategy = phase.stage, agreement.strategy()
-    goes_on = before is not None and phase.part == REST and grant.is_fresh and not grant.inner
-    model = before.model if before and goes_on else stage.build(history, program.seed)
-    heal = grant.heal
-    assert heal.vector is not None
-    model.load(heal.vector, heal.floats, heal.integers)
-    layout, (held, kept) = model.parameters.layout, split(grant.inner)
-    inner = before.inner if before and goes_on else stage.inner(layout)
-    if held:
-        inner.load(held)
     is_whole = bool(getattr(strategy, "whole_part", False))
-    trained = model.parameters.trained
     order = FeedOrder(
         batch_size=max(1, part.rows) if is_whole else stage.batch_size,
         share=(1, 1) if is_whole or not part.rows else (part.rows, max(part.rows, grant.rows)),
@@ -236,7 +227,26 @@ def _bench(
     feed = part.open(order)
     if stage.prepares:
         feed = feed.mapped(prepare)
+    held, kept = split(grant.inner)
     feed.seek(position_of(kept, grant.position))
+
+    def make(device: str) -> tuple[Model, Inner]:
+        return fresh(stage, history, program.seed, device)
+
+    def first() -> Batch | None:
+        return next(iter(part.open(order).mapped(prepare)), None) if part.passes is None else None
+
+    goes_on = before is not None and phase.part == REST and grant.is_fresh and not grant.inner
+    if before and goes_on:
+        model, inner = before
+    else:
+        model, inner = make(device_for(program.device(grant.phase, slot), make, first))
+    heal = grant.heal
+    assert heal.vector is not None
+    model.load(heal.vector, heal.floats, heal.integers)
+    if held:
+        inner.load(held)
+    trained = model.parameters.trained
     per_example = grant.rows / max(1, part.rows) / max(1, grant.budget)
     return Bench(
         model=_WholePart(model) if is_whole else model,
@@ -277,6 +287,7 @@ class _WholePart(Model):
             chunk = batch.part(slice(start, start + CHUNK_ROWS))
             share = chunk.examples / count
             gradient, metrics = self._model.learn(chunk, derive(seed, start))
+            self._model.to_host(gradient)
             total += gradient * total.dtype.type(share)
             for name, value in metrics.items():
                 sums[name] = sums.get(name, 0.0) + share * value
@@ -285,3 +296,11 @@ class _WholePart(Model):
     def measure(self, batch: Batch) -> Mapping[str, float]:  # type: ignore[override]
         """As the model does."""
         return self._model.measure(batch)
+
+    def to_host(self, *vectors: Vector) -> None:
+        """As the model does."""
+        self._model.to_host(*vectors)
+
+    def to_device(self, *vectors: Vector) -> None:
+        """As the model does."""
+        self._model.to_device(*vectors)

@@ -105,6 +105,7 @@ class _SpoiledStage(Stage):
     def __init__(self, stage: Stage, victim: Victim) -> None:
         self.name, self.epochs, self.batch_size = stage.name, stage.epochs, stage.batch_size
         self._stage, self._victim = stage, victim
+        self.device = getattr(stage, "device", "")
 
     def build(self, history: tuple[Vector, ...], seed: int) -> Model:
         return _SpoiledModel(self._stage.build(history, seed), self._victim)
@@ -138,6 +139,17 @@ class _SpoiledModel(Model):
 
     def measure(self, batch: Batch) -> Mapping[str, float]:
         return self._model.measure(batch)
+
+    def place(self, device: str, inner: Inner) -> Inner:
+        moved = self._model.place(device, inner)
+        self.parameters = self._model.parameters
+        return moved
+
+    def to_host(self, *vectors: Vector) -> None:
+        self._model.to_host(*vectors)
+
+    def to_device(self, *vectors: Vector) -> None:
+        self._model.to_device(*vectors)
 
 
 def _allocate_in_vain() -> None:

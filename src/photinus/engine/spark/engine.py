@@ -7,7 +7,6 @@ alone, takes its slot with a higher lease, and goes on; the others never stop.
 from __future__ import annotations
 
 import math
-import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,6 +40,7 @@ from photinus.data.spark import (
 from photinus.data.spool import Budget, gather
 from photinus.data.stream import StreamFeed
 from photinus.deploy.executor_process import end_executor
+from photinus.devices.resources import Given
 from photinus.engine.base import ArrayData, Assignment, Engine, part_of, trained_in
 from photinus.engine.driver_session import DriverSession
 from photinus.engine.faults.data import harmed_batches
@@ -58,6 +58,7 @@ from photinus.engine.spark.job import (
     told_by_a_task,
 )
 from photinus.engine.spark.lost_tasks import Deaths
+from photinus.engine.spark.resources import amounts_of, profile_of
 from photinus.engine.spark.session import is_connect, session_warnings, spark_session
 from photinus.engine.spark.slots import Absent, Starving, held_now, held_slots, taken_slots
 from photinus.engine.worker_bootstrap import WorkerBootstrap
@@ -66,6 +67,7 @@ from photinus.training.worker_loop import Part
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.resource import ResourceProfile
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["FrameData", "SparkEngine", "check_slots", "frame_of", "free_slots", "slots_of"]
@@ -142,7 +144,8 @@ class SparkEngine(Engine):
         assignment = harm.assignment
         if not is_connect(spark):
             check_python(spark.sparkContext)
-        check_slots(spark, workers)
+        profile = profile_of(spark, assignment.program.resources, assignment.emit)
+        check_slots(spark, workers, profile)
         for text in session_warnings(spark, has_view=assignment.has_view):
             assignment.emit(Warned(text=text))
         data = _framed(spark, assignment.data, assignment.program)
@@ -151,33 +154,28 @@ class SparkEngine(Engine):
         with nullcontext(frame) if is_own else once(frame) as rows:
             shape = data.shape or queried(spark, lambda: shape_of(rows, spec))
             spec = replace(spec, scale=data.scale, shape=shape)
-            return self._over(spark, assignment, harm, replace(data, frame=rows), spec)
+            tasks = _Tasks(spark, profile, assignment)
+            return self._over(tasks, assignment, harm, replace(data, frame=rows), spec)
 
     def _over(
         self,
-        spark: SparkSession,
+        tasks: _Tasks,
         assignment: Assignment,
         harm: DriverFaults,
         data: FrameData,
         spec: ColumnSpec,
     ) -> Result:
         """Trains over rows that are selected, `data.frame`, and are what `spec` says."""
-        workers, frame = assignment.program.workers, data.frame
+        workers, frame, spark = assignment.program.workers, data.frame, tasks.spark
         host = str(spark.conf.get("spark.driver.host", "127.0.0.1"))
-        of = spark if is_connect(spark) else spark.sparkContext
 
         def job(
             rows: DataFrame,
             bootstrap: WorkerBootstrap | Hosted,
             counted: Mapping[int, int] | None = None,
         ) -> SparkJob:
-            task = _task(_Reads(bootstrap, spec, data.checks, data.budget, counted))
-            check_size(task)
-
-            def act() -> list[Any]:  # a plan that failed gives the same error again, and no job
-                return rows.mapInArrow(task, _SCHEMA).collect()
-
-            return SparkJob(of, act, assignment.run.hex())
+            reads = _Reads(bootstrap, spec, data.checks, data.budget, counted, tasks.amounts)
+            return tasks.job(rows, _task(reads))
 
         if is_connect(spark):
             if not isinstance(assignment.data, ArrayData):  # arrays were dealt out already
@@ -187,7 +185,8 @@ class SparkEngine(Engine):
                 emit, stopped = assignment.emit, afar.stopped
                 see_through(afar, first, emit, follow=told_by_a_task, stopped=stopped)
                 return afar.result()
-        application, slots = spark.sparkContext.applicationId, partial(slots_of, spark)
+        slots = partial(slots_of, spark, tasks.profile)
+        application = spark.sparkContext.applicationId
         absent = Absent(spark.sparkContext, workers, slots)
         assignment = replace(assignment, advice=absent.advice)
         held = held_slots(application, workers, slots, assignment.emit)
@@ -226,6 +225,31 @@ class SparkEngine(Engine):
                 beside=beside,
             )
         return session.result()
+
+
+@dataclass(frozen=True, slots=True)
+class _Tasks:
+    """How the training's tasks are started."""
+
+    spark: SparkSession
+    profile: ResourceProfile | None
+    assignment: Assignment
+
+    @property
+    def amounts(self) -> Mapping[str, float]:
+        """What each asks for of Spark's resources."""
+        return amounts_of(self.spark, self.assignment.program.resources)
+
+    def job(self, rows: DataFrame, task: Any) -> SparkJob:  # noqa: ANN401 - as of `mapInArrow`
+        """Returns the job that runs a task over each partition of `rows`."""
+        check_size(task)
+        how: dict[str, Any] = {} if self.profile is None else {"profile": self.profile}
+
+        def act() -> list[Any]:  # a plan that failed gives the same error again, and no job
+            return rows.mapInArrow(task, _SCHEMA, **how).collect()
+
+        of = self.spark if is_connect(self.spark) else self.spark.sparkContext
+        return SparkJob(of, act, self.assignment.run.hex())
 
 
 def _framed(spark: SparkSession, data: Any, program: TrainingPlan) -> FrameData:  # noqa: ANN401
@@ -297,6 +321,8 @@ class _Reads:
     budget: Budget
     counted: Mapping[int, int] | None
     """The partitions that stream, and how many rows each holds; None in a run's first job."""
+    amounts: Mapping[str, float]
+    """What the task asked for of Spark's resources, by name."""
 
     def part(self, batches: Iterable[pa.RecordBatch], slot: int) -> tuple[Part, bool]:
         """Opens a partition, and tells whether it streams.
@@ -341,8 +367,7 @@ def _task(reads: _Reads) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Rec
         task = TaskContext.get()
         assert task is not None
         slot, said = task.partitionId(), {"rows": 0, "streams": False}
-        if gpu := task.resources().get("gpu"):  # tasks on one host must not meet on one GPU
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.addresses)
+        addresses = {name: tuple(got.addresses) for name, got in task.resources().items()}
 
         def open_part() -> Part:
             part, streams = reads.part(batches, slot)
@@ -350,7 +375,8 @@ def _task(reads: _Reads) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Rec
             return part
 
         try:
-            reads.bootstrap.run(slot, str(task.taskAttemptId()), open_part)
+            given = Given(addresses, reads.amounts)
+            reads.bootstrap.run(slot, str(task.taskAttemptId()), open_part, given)
         except LinkLostError:
             end_executor()
             raise
@@ -411,24 +437,25 @@ def _check_passes(streams: Mapping[int, int], assignment: Assignment) -> None:
     assignment.emit(Warned(text=message(wrong, got=got, do=do)))
 
 
-def check_slots(spark: SparkSession, workers: int) -> None:
+def check_slots(spark: SparkSession, workers: int, profile: ResourceProfile | None = None) -> None:
     """Refuses at once when there can never be as many slots as workers.
 
     Raises:
         UsageError: the application has fewer; tells how many.
     """
     waiting, waited = threading.Event(), 0.0
-    slots = slots_of(spark)
+    slots = slots_of(spark, profile)
     is_local = re.match(ONE_PROCESS, str(spark.conf.get("spark.master", "local")))
     while slots is not None and slots < workers and not is_local and waited < _REGISTER_SECONDS:
         waiting.wait(0.5)
         waited += 0.5
-        slots = slots_of(spark)
+        slots = slots_of(spark, profile)
     if slots is not None and slots < workers:
         raise UsageError(
             f"{workers} workers need {workers} slots at the same time",
             got=f"{slots} slots",
-            do=f"use workers={slots} or fewer, or give the application more cores",
+            do=f"use workers={slots} or fewer, or give the application more "
+            + ("cores" if profile is None else "cores or resources"),
         )
 
 
@@ -446,8 +473,8 @@ def free_slots(spark: SparkSession, most: int) -> int:
     return max(1, min(most, slots - taken))
 
 
-def slots_of(spark: SparkSession) -> int | None:
-    """Returns how many tasks can run at the same time.
+def slots_of(spark: SparkSession, profile: ResourceProfile | None = None) -> int | None:
+    """Returns how many tasks can run at the same time, of a stage with this profile.
 
     None where that has no bound, or where a client of Spark Connect is not told.
     """
@@ -464,5 +491,8 @@ def slots_of(spark: SparkSession) -> int | None:
     if str(conf.get("spark.master", "")) == "yarn":  # which starts containers when it has room
         cores, cpus = (int(str(conf.get(f"spark.{key}", "1"))) for key in _SLOT)
         return int(str(conf.get("spark.executor.instances", "2"))) * (cores // cpus)
-    profile = scala.resourceProfileManager().defaultResourceProfile()
-    return int(scala.maxNumConcurrentTasks(profile))
+    manager = scala.resourceProfileManager()
+    if profile is None or (asked := profile._java_resource_profile) is None:
+        return int(scala.maxNumConcurrentTasks(manager.defaultResourceProfile()))
+    manager.addResourceProfile(asked)
+    return int(scala.maxNumConcurrentTasks(asked))

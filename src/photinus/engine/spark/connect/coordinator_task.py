@@ -17,6 +17,7 @@ from photinus.coordinator.checkpoints import Checkpoints
 from photinus.core.errors import LinkLostError, PhotinusError, message
 from photinus.core.events import Event, Warned, event_to_dict
 from photinus.core.threads import threads_held
+from photinus.devices.resources import Given
 from photinus.engine.base import BACKENDS, Assignment
 from photinus.engine.driver_session import DriverSession
 from photinus.engine.faults.plan import Faults
@@ -61,7 +62,9 @@ class Hosted:
         """What is trained."""
         return self.assignment.program
 
-    def run(self, slot: int, attempt: str, open_part: Callable[[], Part]) -> None:
+    def run(
+        self, slot: int, attempt: str, open_part: Callable[[], Part], given: Given | None = None
+    ) -> None:
         """As `Errand.run`: trains in one slot until the run is over, and hosts it in slot 0.
 
         Raises:
@@ -70,7 +73,8 @@ class Hosted:
         """
         run_directory = RunDirectory(self.assignment.folder, self.assignment.term)
         run_directory.check()
-        _Task(self, run_directory, slot, attempt, functools.cache(open_part)).run()
+        opened = functools.cache(open_part)
+        _Task(self, run_directory, slot, attempt, opened, given or Given()).run()
 
     def bootstrap(self, term: int, address: str) -> WorkerBootstrap:
         """Returns what a worker does under a coordinator."""
@@ -90,6 +94,7 @@ class _Task:
     slot: int
     attempt: str
     open_part: Callable[[], Part]
+    given: Given
     lives: int = 0
 
     def run(self) -> None:
@@ -125,7 +130,7 @@ class _Task:
     def live(self, bootstrap: WorkerBootstrap) -> None:
         """Lives one life."""
         self.lives += 1
-        bootstrap.run(self.slot, f"{self.attempt}.{self.lives}", self.open_part)
+        bootstrap.run(self.slot, f"{self.attempt}.{self.lives}", self.open_part, self.given)
 
     def _host(self) -> None:
         """Takes the next term, and hosts the coordinator until all is over."""

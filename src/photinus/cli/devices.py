@@ -1,0 +1,58 @@
+"""The command `devices`."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from photinus.cli.watch import stderr_in
+
+if TYPE_CHECKING:
+    from photinus.engine.spark.executor_devices import Seen
+
+__all__ = ["devices"]
+
+
+@click.command()
+@click.option(
+    "--tasks", type=click.IntRange(1), metavar="N", help="Ask so many tasks of Spark as well."
+)
+def devices(tasks: int | None) -> None:
+    """List what this machine can compute on, and, with --tasks, what Spark's executors can.
+
+    Speed is that of a product of float32 matrices of 1024 x 1024, measured now.
+    """
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in ("where", "device", "is", "memory", "GFLOP/s", "driver", "of Spark"):
+        table.add_column(name, justify="right" if name in ("memory", "GFLOP/s") else "left")
+    for one in (*_here(), *(_there(tasks) if tasks else ())):
+        memory = f"{one.device.memory_bytes / 2**30:.1f} GiB" if one.device.memory_bytes else ""
+        told = (one.host, one.device.name, one.device.title, memory, f"{one.gflops:.0f}")
+        table.add_row(*told, one.device.driver, one.resource)
+    Console().print(table)
+
+
+def _here() -> tuple[Seen, ...]:
+    from photinus.devices.found import found, product_gflops
+    from photinus.engine.spark.executor_devices import Seen
+
+    return tuple(
+        Seen(host=platform.node(), resource="", device=one, gflops=product_gflops(one.name))
+        for one in found()
+    )
+
+
+def _there(tasks: int) -> tuple[Seen, ...]:
+    from photinus.engine.spark.executor_devices import seen_by_tasks
+    from photinus.engine.spark.session import spark_session
+
+    with stderr_in(Path(os.devnull)):
+        return seen_by_tasks(spark_session(tasks, name="photinus devices"), tasks)

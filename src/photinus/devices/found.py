@@ -1,0 +1,196 @@
+"""Finds the devices of this machine, measures them, and refuses what is not there."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from photinus.core.errors import NotReadyError
+from photinus.devices.names import kind_of
+from photinus.devices.resources import bound
+
+__all__ = ["Device", "check_memory", "fastest", "found", "product_gflops", "ready"]
+
+_SIZE = 1024
+_REPEATS = 3
+_COPIES = 4
+"""Parameters, gradient, and two vectors of the optimizer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Device:
+    """One device of this machine."""
+
+    name: str
+    """As a job names it."""
+    title: str
+    """As its maker names it."""
+    memory_bytes: int = 0
+    """All of it; 0 where that is not told."""
+    driver: str = ""
+
+
+def found() -> tuple[Device, ...]:
+    """Returns the devices that PyTorch can use here, the processor first.
+
+    Example:
+        >>> found()[0].name
+        'cpu'
+    """
+    return (_processor(), *_gpus("cuda"), *_gpus("xpu"), *_apple())
+
+
+def _processor() -> Device:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Device(name="cpu", title=_processor_title(), memory_bytes=memory, driver=_torch())
+
+
+def _processor_title() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.machine())
+
+
+def _torch() -> str:
+    return f"PyTorch {torch.__version__}"
+
+
+def _gpus(kind: str) -> tuple[Device, ...]:
+    module = torch.get_device_module(kind)
+    if not module.is_available():
+        return ()
+    version = f"CUDA {torch.version.cuda}" if kind == "cuda" else "Level Zero"
+    devices = []
+    for index in range(module.device_count()):
+        told = module.get_device_properties(index)
+        devices.append(
+            Device(
+                name=f"{kind}:{index}",
+                title=str(told.name),
+                memory_bytes=int(told.total_memory),
+                driver=f"{_torch()}, {version}",
+            )
+        )
+    return tuple(devices)
+
+
+def _apple() -> tuple[Device, ...]:
+    if not torch.backends.mps.is_available():
+        return ()
+    memory = torch.mps.recommended_max_memory()
+    return (Device(name="mps", title="Apple GPU", memory_bytes=memory, driver=_torch()),)
+
+
+def product_gflops(name: str) -> float:
+    """Returns how many 10⁹ operations a second a product of float32 [1024, 1024] makes.
+
+    Args:
+        name: of a device that is there.
+    """
+    device = torch.device(name)
+    x = torch.ones(_SIZE, _SIZE, device=device)
+    best = float("inf")
+    for _ in range(_REPEATS + 1):  # the first one compiles, or fills caches
+        start = time.perf_counter()
+        float((x @ x)[0, 0])  # to read a number waits for the device
+        best = min(best, time.perf_counter() - start)
+    return 2 * _SIZE**3 / best / 1e9
+
+
+def ready(name: str) -> str:
+    """Returns a device's whole name, with its number, and holds it for this process.
+
+    Args:
+        name: of a device; "auto" stays as it is.
+
+    Raises:
+        NotReadyError: it is not there, or its driver does not start.
+    """
+    kind, _, number = name.partition(":")
+    if kind == "stand-in":
+        return f"{kind}:{number or bound().address or 0}"
+    if kind in ("cuda", "xpu", "mps"):
+        return _accelerator(name, kind, number)
+    return name
+
+
+def _accelerator(name: str, kind: str, number: str) -> str:
+    here = ", ".join(device.name for device in found())
+    if not any(kind_of(one) == kind for one in here.split(", ")):
+        do = 'device="auto" takes what there is; photinus devices lists it'
+        raise _missing(name, f"{here}, with {_torch()}{_why_not(kind)}", do)
+    whole = name if kind == "mps" else f"{kind}:{number or 0}"
+    if whole not in here.split(", "):
+        raise _missing(name, here, "photinus devices lists what there is")
+    if kind != "mps":
+        module = torch.get_device_module(kind)
+        module.set_device(int(number or 0))
+        if bound().share < 1:
+            module.set_per_process_memory_fraction(bound().share)
+    return whole
+
+
+def _missing(name: str, got: str, do: str) -> NotReadyError:
+    given = bound()
+    told = f"; Spark gave {given.resource} {given.address}" if given.address else ""
+    return NotReadyError(f"there is no device {name} on {platform.node()}", got=got + told, do=do)
+
+
+def _why_not(kind: str) -> str:
+    """Returns what the driver says: that there is none, or that it is too old."""
+    try:
+        torch.get_device_module(kind).init()
+    except (RuntimeError, AssertionError, AttributeError) as error:
+        return f": {str(error).partition(chr(10))[0].rstrip('.')}"
+    return ""
+
+
+def check_memory(name: str, parameter_bytes: int) -> None:
+    """Refuses a device that cannot hold a model's parameters and what training adds to them.
+
+    Args:
+        name: as of `ready`.
+        parameter_bytes: of the trained section.
+
+    Raises:
+        NotReadyError: its free memory is less.
+    """
+    kind = kind_of(name)
+    if kind not in ("cuda", "xpu"):
+        return
+    free, all_bytes = torch.get_device_module(kind).mem_get_info(int(name.partition(":")[2]))
+    free = min(free, int(all_bytes * bound().share))
+    need = _COPIES * parameter_bytes
+    if free < need:
+        wrong = f"the device {name} has too little memory for this model"
+        got = f"{free >> 20} MiB free, and {need >> 20} MiB needed before any batch"
+        raise NotReadyError(wrong, got=got, do="end what else runs there, or use a larger card")
+
+
+def fastest(seconds: Callable[[str], float], names: tuple[str, ...], what: str) -> tuple[str, str]:
+    """Returns the device on which something takes least, and a sentence that says why.
+
+    Args:
+        seconds: that it takes on a device.
+        names: to choose from.
+        what: is measured.
+
+    Example:
+        >>> fastest({"cpu": 0.5, "cuda:0": 0.25}.__getitem__, ("cpu", "cuda:0"), "a step")
+        ('cuda:0', 'device cuda:0: a step takes 500 ms on cpu, 250 ms on cuda:0')
+    """
+    if len(names) == 1:
+        return names[0], f"device {names[0]}: {platform.node()} has no other one"
+    spent: Mapping[str, float] = {name: seconds(name) for name in names}
+    best = min(names, key=lambda name: spent[name])
+    told = ", ".join(f"{1000 * spent[name]:.3g} ms on {name}" for name in names)
+    return best, f"device {best}: {what} takes {told}"

@@ -1,0 +1,48 @@
+"""The names of devices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from photinus.core.settings import Limit
+
+__all__ = ["AUTO", "DEVICE", "DEVICES", "is_device", "kind_of"]
+
+AUTO = "auto"
+"""Each worker takes the device on which a step of its model takes least."""
+
+_NAME = re.compile(r"auto|cpu|mps|(cuda|xpu|stand-in)(:\d+)?")
+_KNOWN = "auto, cpu, cuda, cuda:N, xpu, xpu:N, mps or stand-in"
+
+
+def is_device(name: object) -> bool:
+    """Tells whether it is a device's name, or "auto".
+
+    Example:
+        >>> is_device("cuda:1"), is_device("gpu")
+        (True, False)
+    """
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+def kind_of(name: str) -> str:
+    """Returns what stands before the first colon.
+
+    Example:
+        >>> kind_of("cuda:1")
+        'cuda'
+    """
+    return name.partition(":")[0]
+
+
+def _are_devices(value: object) -> bool:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return all(map(is_device, value))
+    return is_device(value)
+
+
+DEVICE = Limit(_KNOWN, is_device)
+"""Of a setting that names one."""
+DEVICES = Limit(f"{_KNOWN}, or a list with one for each worker", _are_devices)
+"""Of a setting that names one for all workers, or one for each."""

@@ -1,0 +1,79 @@
+"""The accelerators that Spark gave to a task: their addresses, and the share of each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from photinus.core.errors import NotReadyError
+
+__all__ = ["Bound", "Given", "bound"]
+
+_GPU = "gpu"
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What a task may use."""
+
+    resource: str = ""
+    """Spark's name of it: gpu, fpga or any other; empty where Spark gave nothing."""
+    address: str = ""
+    """The first of its addresses: a number, or a name as MIG-...."""
+    share: float = 1.0
+    """Of the accelerator's memory: below 1 where several tasks have the same address."""
+
+
+_bound = Bound()
+
+
+def bound() -> Bound:
+    """Returns what this process was given last."""
+    return _bound
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What Spark gave to a task.
+
+    Example:
+        >>> Given({"fpga": ["3"]}, {"fpga": 0.5}).bind()
+        Bound(resource='fpga', address='3', share=0.5)
+        >>> Given().bind()
+        Bound(resource='', address='', share=1.0)
+    """
+
+    addresses: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Of each resource by its name."""
+    amounts: Mapping[str, float] = field(default_factory=dict)
+    """How much of each it asked for; below 1 it is a share of one address."""
+
+    def bind(self) -> Bound:
+        """Keeps this process to it.
+
+        CUDA reads the addresses of GPUs, numbers and names of MIG alike, once, as it starts.
+
+        Raises:
+            NotReadyError: CUDA has started in this process, with other addresses.
+        """
+        global _bound  # of the process, as is what CUDA sees
+        name = _GPU if _GPU in self.addresses else min(self.addresses, default="")
+        addresses = list(self.addresses.get(name, ()))
+        first = addresses[0] if addresses else ""
+        _bound = Bound(name, first, min(1.0, self.amounts.get(name, 1.0)))
+        if name == _GPU and addresses:
+            _see(",".join(addresses))
+        return _bound
+
+
+def _see(visible: str) -> None:
+    before = os.environ.get(_VISIBLE)
+    if torch.cuda.is_initialized() and before != visible:  # type: ignore[no-untyped-call]
+        wrong = "this process holds another GPU than Spark gave to its task"
+        do = "start the application with spark.python.worker.reuse=false"
+        raise NotReadyError(wrong, got=f"{before or 'all'}, and now {visible}", do=do)
+    os.environ[_VISIBLE] = visible

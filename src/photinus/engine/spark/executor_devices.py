@@ -1,0 +1,77 @@
+"""Asks tasks of Spark which devices they see, and what Spark gave to them."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from photinus.devices.found import Device, found, product_gflops
+from photinus.devices.resources import Given
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+__all__ = ["Seen", "seen_by_tasks"]
+
+_SCHEMA = (
+    "host string, resource string, name string, title string, memory_bytes long, driver string, "
+    "gflops double"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """A device that a task sees."""
+
+    host: str
+    resource: str
+    """What Spark gave to the task, as "gpu 0"; empty for nothing."""
+    device: Device
+    gflops: float
+    """10⁹ operations a second, by a measured product."""
+
+
+def seen_by_tasks(spark: SparkSession, tasks: int) -> tuple[Seen, ...]:
+    """Returns what so many tasks see, each device of a host and an address once.
+
+    Args:
+        spark: any session.
+        tasks: how many to ask.
+    """
+    asked = spark.range(0, tasks, 1, tasks).mapInArrow(_look, _SCHEMA)
+    seen = {}
+    for row in asked.collect():
+        plain = row.asDict()
+        host, resource, gflops = (plain.pop(name) for name in ("host", "resource", "gflops"))
+        device = Device(**plain)
+        one = Seen(host=host, resource=resource, device=device, gflops=gflops)
+        seen[host, resource, device.name] = one
+    return tuple(seen[key] for key in sorted(seen))
+
+
+def _look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+    from pyspark import TaskContext
+
+    for _ in batches:
+        pass
+    task = TaskContext.get()
+    assert task is not None
+    given: Mapping[str, list[str]] = {n: list(r.addresses) for n, r in task.resources().items()}
+    bound = Given(given).bind()
+    rows = [
+        {
+            "host": platform.node(),
+            "resource": f"{bound.resource} {bound.address}".strip(),
+            "name": device.name,
+            "title": device.title,
+            "memory_bytes": device.memory_bytes,
+            "driver": device.driver,
+            "gflops": product_gflops(device.name),
+        }
+        for device in found()
+    ]
+    yield pa.RecordBatch.from_pylist(rows)

@@ -1,0 +1,98 @@
+"""Spark's resources for workers: what they ask for, and a stage's profile that asks for it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from photinus.core.errors import NotReadyError, UsageError, message
+from photinus.core.events import Event, Warned
+from photinus.data.spark import ONE_PROCESS
+from photinus.engine.spark.session import is_connect
+
+if TYPE_CHECKING:
+    from pyspark.resource import ResourceProfile
+    from pyspark.sql import SparkSession
+
+__all__ = ["amounts_of", "profile_of"]
+
+_AMOUNT = re.compile(r"spark\.(executor|task)\.resource\.(.+)\.amount")
+
+
+def amounts_of(spark: SparkSession, wanted: Mapping[str, float]) -> dict[str, float]:
+    """Returns how much of each resource a worker's task gets.
+
+    Args:
+        spark: the session.
+        wanted: by the job; what it leaves out is as the application has it.
+    """
+    return {**_told(spark, "task"), **wanted}
+
+
+def profile_of(
+    spark: SparkSession, wanted: Mapping[str, float], emit: Callable[[Event], None]
+) -> ResourceProfile | None:
+    """Returns a profile for the training's stage alone; None where none is needed.
+
+    Args:
+        spark: the session.
+        wanted: name -> amount for each worker.
+        emit: is told where Spark has no resources to give.
+
+    Raises:
+        UsageError: the executors have no such resource, or too little of it each.
+        NotReadyError: this pyspark gives a stage no profile.
+    """
+    if not wanted:
+        return None
+    if re.match(ONE_PROCESS, str(spark.conf.get("spark.master", "local"))):
+        wrong = "a local Spark hands out no resources"
+        then = "each worker sees every device of this machine"
+        emit(Warned(text=message(wrong, got=_listed(wanted), then=then)))
+        return None
+    from pyspark.sql import DataFrame
+
+    if "profile" not in inspect.signature(DataFrame.mapInArrow).parameters:
+        wrong = "this pyspark gives one stage no resources of its own"
+        do = "start the application with spark.task.resource.NAME.amount, or pyspark 4"
+        raise NotReadyError(wrong, got=_listed(wanted), do=do)
+    if not is_connect(spark):
+        _check(_told(spark, "executor"), wanted)
+    return _built(spark, wanted)
+
+
+def _check(has: Mapping[str, float], wanted: Mapping[str, float]) -> None:
+    for name, amount in wanted.items():
+        if has.get(name, 0.0) < amount:
+            do = f"start the application with spark.executor.resource.{name}.amount"
+            got = f"{_listed(has)}, and resources={dict(wanted)}"
+            raise UsageError(f"the executors have too little {name} for a worker", got=got, do=do)
+
+
+def _built(spark: SparkSession, wanted: Mapping[str, float]) -> ResourceProfile:
+    from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
+
+    asks = TaskResourceRequests().cpus(int(str(spark.conf.get("spark.task.cpus", "1"))))
+    for name, amount in wanted.items():
+        asks = asks.resource(name, amount)
+    made: Any = ResourceProfileBuilder().require(asks).build
+    profile: ResourceProfile = made
+    return profile
+
+
+def _told(spark: SparkSession, whose: str) -> dict[str, float]:
+    """Returns what the application's settings say that executors have, or that tasks ask for."""
+    if is_connect(spark):
+        return {}
+    found = {}
+    for key, value in spark.sparkContext.getConf().getAll():
+        named = _AMOUNT.fullmatch(key)
+        if named and named[1] == whose:
+            found[named[2]] = float(value)
+    return found
+
+
+def _listed(amounts: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {amount:g}" for name, amount in amounts.items()) or "none"

@@ -1,0 +1,116 @@
+"""Spark's resources on executors: invented addresses, and the stand-in device at each of them."""
+
+import numpy as np
+import pytest
+
+from photinus.core.clock import Steps
+from photinus.engine.simulation.engine import SimulatedEngine
+from photinus.models.module import ModuleStage
+from photinus.strategies.recipes import averaging
+from photinus.training.plan import Phase, TrainingPlan
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+MIG = "MIG-GPU-8f6e2a3c/1/0"
+SCRIPT = '#!/bin/sh\necho \'{"name": "%s", "addresses": ["%s", "%s"]}\'\n'
+STAGE = ModuleStage(
+    module="torch.nn:Linear",
+    arguments={"in_features": 6, "out_features": 3},
+    epochs=2.0,
+    batch_size=16,
+)
+
+
+def program(workers, **fields):
+    phase = Phase(stage=STAGE, agreement=averaging(every=Steps(3), gradients_until=0.0))
+    return TrainingPlan(phases=(phase,), workers=workers, **fields)
+
+
+@pytest.fixture(scope="module")
+def driver(clusters, applications, tmp_path_factory):
+    """Two executors of two cores, each with two GPUs, one of them a part by MIG, and two FPGAs."""
+    settings = {}
+    for name, addresses in {"gpu": ("0", MIG), "fpga": ("2", "3")}.items():
+        script = tmp_path_factory.mktemp("found") / name
+        script.write_text(SCRIPT % (name, *addresses))
+        script.chmod(0o755)
+        settings |= {
+            f"spark.worker.resource.{name}.amount": "2",
+            f"spark.worker.resource.{name}.discoveryScript": str(script),
+            f"spark.executor.resource.{name}.amount": "2",
+        }
+    return applications(clusters(settings, installed=True))
+
+
+@pytest.fixture
+def trained(driver, tiny, request):
+    """Trains; returns the device of each worker, by its slot."""
+
+    def run(plan, name=request.node.name):
+        vectors = driver.train(name, plan, tiny.data)
+        alone = SimulatedEngine().run(tiny.assignment(plan)).vectors
+        assert all(np.array_equal(mine, other) for mine, other in zip(vectors, alone, strict=True))
+        joined = {line["slot"]: line["device"] for line in driver.of("WorkerJoined", name)}
+        return [joined[slot] for slot in range(plan.workers)]
+
+    return run
+
+
+@pytest.fixture
+def refused(driver, tiny, request):
+    """Starts a job that must not begin; returns what its user is told."""
+
+    def run(plan, name=request.node.name):
+        driver.start(name, plan, tiny.data)
+        failed = driver.wait("Failed", name)
+        assert not driver.of("RoundClosed", name)
+        return failed["text"]
+
+    return run
+
+
+def test_a_job_that_asks_for_no_resource_trains_on_the_processor(trained):
+    assert trained(program(2)) == ["cpu", "cpu"]
+
+
+def test_each_worker_has_a_gpu_of_its_own(trained):
+    devices = trained(program(4, devices=("stand-in",), resources={"gpu": 1}))
+    assert sorted(devices) == ["stand-in:0"] * 2 + [f"stand-in:{MIG}"] * 2
+
+
+def test_two_workers_share_the_first_gpu_of_an_executor_by_halves(trained):
+    devices = trained(program(4, devices=("stand-in",), resources={"gpu": 0.5}))
+    assert devices == ["stand-in:0"] * 4
+
+
+def test_a_resource_of_any_name_is_handed_out(trained):
+    devices = trained(program(4, devices=("stand-in",), resources={"fpga": 1}))
+    assert sorted(devices) == ["stand-in:2"] * 2 + ["stand-in:3"] * 2
+
+
+def test_workers_of_one_run_compute_on_different_devices(trained):
+    asked = ("stand-in", "cpu", "cpu", "stand-in:7")
+    assert trained(program(4, devices=asked)) == ["stand-in:0", "cpu", "cpu", "stand-in:7"]
+
+
+def test_too_few_gpus_for_all_workers_are_refused_before_training(refused):
+    text = refused(program(4, devices=("stand-in",), resources={"gpu": 2}))
+    assert "4 workers need 4 slots at the same time; got 2 slots" in text
+
+
+def test_more_gpus_for_a_worker_than_an_executor_has_are_refused(refused):
+    text = refused(program(1, devices=("stand-in",), resources={"gpu": 3}))
+    assert "the executors have too little gpu for a worker" in text
+
+
+def test_a_resource_that_no_executor_has_is_refused(refused):
+    text = refused(program(2, resources={"gpus": 1}))
+    assert "the executors have too little gpus for a worker" in text
+    assert "spark.executor.resource.gpus.amount" in text
+
+
+def test_cuda_on_executors_without_it_is_refused_in_a_sentence(refused):
+    text = refused(program(2, devices=("cuda",), resources={"gpu": 1}))
+    assert "there is no device cuda on" in text
+    assert "Spark gave gpu" in text
+    assert 'device="auto" takes what there is' in text

@@ -1,0 +1,50 @@
+import os
+
+import pytest
+import torch
+
+from photinus.core.errors import NotReadyError
+from photinus.devices.found import ready
+from photinus.devices.resources import Bound, Given, bound
+
+MIG = "MIG-GPU-8f6e2a3c/1/0"
+
+
+@pytest.fixture(autouse=True)
+def unbound(monkeypatch):
+    """As a process is that Spark gave nothing to; CUDA's variable is put back."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "before")
+    yield
+    Given().bind()
+
+
+def test_a_task_without_resources_keeps_what_cuda_sees():
+    assert Given().bind() == Bound()
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "before"
+
+
+@pytest.mark.parametrize(
+    ("addresses", "visible"),
+    [(["1"], "1"), (["0", "1"], "0,1"), ([MIG], MIG)],
+    ids=["one", "two", "mig"],
+)
+def test_cuda_sees_the_gpus_addresses_alone(addresses, visible):
+    Given({"gpu": addresses}, {"gpu": float(len(addresses))}).bind()
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == visible
+    assert bound() == Bound("gpu", addresses[0], 1.0)
+
+
+def test_a_fraction_is_the_share_of_the_memory():
+    assert Given({"gpu": ["0"]}, {"gpu": 0.25}).bind().share == 0.25
+
+
+def test_another_resource_leaves_cuda_alone_and_names_the_stand_ins_address():
+    Given({"fpga": ["3"]}, {"fpga": 1.0}).bind()
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "before"
+    assert ready("stand-in") == "stand-in:3"
+
+
+def test_a_process_that_holds_another_gpu_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    with pytest.raises(NotReadyError, match=r"holds another GPU .* got before, and now 1; start"):
+        Given({"gpu": ["1"]}).bind()

@@ -1,0 +1,102 @@
+"""A run on the stand-in device, with buffers and copies of its own, has the processor's bits."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from torch import nn
+
+from photinus.core.clock import Steps
+from photinus.data.checks import RowChecks
+from photinus.engine.base import ArrayData, Assignment
+from photinus.engine.simulation.engine import SimulatedEngine
+from photinus.models.module import ModuleStage
+from photinus.strategies.recipes import (
+    all_reduce,
+    averaging,
+    diloco,
+    downpour,
+    elastic,
+    full_gradient,
+    gossip,
+    post_local,
+    publish,
+    streaming,
+)
+from photinus.training.plan import TrainingPlan, split
+
+AGREEMENTS = {
+    "averaging": averaging(every=Steps(3)),
+    "averaging, from its start by gradients on": averaging(every=Steps(3), gradients_until=0.5),
+    "diloco in int8": diloco(every=Steps(5), codec="int8"),
+    "streaming": streaming(every=Steps(4), fragments=2, gradients_until=0.0),
+    "all_reduce": all_reduce(codec="bf16"),
+    "all_reduce among workers": all_reduce(owners=2),
+    "full_gradient": full_gradient(),
+    "downpour": downpour(gradients_until=0.0),
+    "elastic": elastic(gradients_until=0.0),
+    "post_local": post_local(),
+    "publish": publish(gradients_until=0.0),
+    "gossip": gossip(gradients_until=0.0),
+}
+
+
+def net():
+    """Has statistics of its own, chance, and a constant."""
+    net = nn.Sequential(
+        nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3)
+    )
+    net[0].bias.requires_grad_(False)
+    return net
+
+
+STAGE = ModuleStage(
+    module=f"{__name__}:net", epochs=2.0, batch_size=16, l2={"4.*": 0.01}, average=0.99, lr=0.01
+)
+
+
+def program(agreement, stage=STAGE, workers=2, **fields):
+    return TrainingPlan(phases=split(stage, agreement, workers), workers=workers, **fields)
+
+
+@pytest.fixture
+def trained(tiny):
+    data = ArrayData(tiny.features, tiny.labels, checks=RowChecks(classes=3))
+
+    def run(plan, **fields):
+        return SimulatedEngine().run(Assignment(program=plan, data=data, run=bytes(16), **fields))
+
+    return run
+
+
+@pytest.mark.parametrize("name", AGREEMENTS)
+def test_the_stand_in_device_gives_the_processors_bits(name, trained):
+    plain = trained(program(AGREEMENTS[name]))
+    apart = trained(program(AGREEMENTS[name], devices=("stand-in",)))
+    for mine, theirs in zip(apart.vectors, plain.vectors, strict=True):
+        assert np.array_equal(mine, theirs)
+    assert np.array_equal(apart.floats, plain.floats)
+    assert np.array_equal(apart.integers, plain.integers)
+
+
+def test_a_run_goes_on_from_a_cut_on_another_device_with_the_same_bits(trained):
+    cuts, plan = [], program(AGREEMENTS["averaging"])
+    apart = replace(plan, devices=("stand-in",))
+    whole = trained(apart, save=cuts.append, checkpoint_seconds=0.0)
+    middle = next(cut for cut in cuts if cut.version > 1 and cut.inner)
+    assert np.array_equal(trained(plan, cut=middle, term=2).vectors[-1], whole.vectors[-1])
+    assert np.array_equal(trained(apart, cut=middle, term=2).vectors[-1], whole.vectors[-1])
+
+
+def test_each_worker_may_compute_on_a_device_of_its_own(trained):
+    plan = program(AGREEMENTS["averaging"])
+    mixed = trained(replace(plan, devices=("stand-in", "cpu")))
+    assert np.array_equal(mixed.vectors[-1], trained(plan).vectors[-1])
+
+
+def test_a_phases_own_device_wins_over_the_jobs(trained):
+    stage = replace(STAGE, device="stand-in")
+    plan = program(AGREEMENTS["averaging"], stage)
+    assert plan.device(0, 0) == "stand-in"
+    plain = trained(program(AGREEMENTS["averaging"]))
+    assert np.array_equal(trained(plan).vectors[-1], plain.vectors[-1])
