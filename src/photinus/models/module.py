@@ -194,7 +194,8 @@ class ModuleModel(Model):
             def peak(how: str, rows: int) -> int:
                 with PeakBytes() as bytes_:
                     self._differentiate(self._lost(_part(batch, rows), 0, how))
-                return bytes_.most
+                most: int = bytes_.most
+                return most
 
             ways = ACTIVATIONS if asked == AUTO else (asked,)
             self._fits = fitting(peak, rows, budget, ways)[0], rows
