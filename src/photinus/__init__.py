@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     )
     from photinus.data.base import Batch, Feed, check_feed
     from photinus.data.spark import cifar_frame
+    from photinus.embeddings.vectors import WordVectors
+    from photinus.embeddings.word2vec import Word2VecStage
     from photinus.engine.agree import agree
     from photinus.engine.base import ArrayData, Engine
     from photinus.engine.faults.plan import Faults
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from photinus.estimators.iterate import iterate
     from photinus.estimators.launch import launch
     from photinus.estimators.module import TorchClassificationModel, TorchClassifier
+    from photinus.estimators.word2vec import Word2Vec, Word2VecModel
     from photinus.models.base import Model, Stage, check_model
     from photinus.models.dbn import DBN, FineTuning, Pretraining
     from photinus.models.logistic import LogisticStage
@@ -147,6 +150,10 @@ __all__ = [
     "Trigger",
     "Turn",
     "UsageError",
+    "Word2Vec",
+    "Word2VecModel",
+    "Word2VecStage",
+    "WordVectors",
     "World",
     "agree",
     "all_reduce",
@@ -206,6 +213,9 @@ _HOMES = {
     "estimators.iterate": ("iterate",),
     "estimators.launch": ("launch",),
     "estimators.module": ("TorchClassificationModel", "TorchClassifier"),
+    "estimators.word2vec": ("Word2Vec", "Word2VecModel"),
+    "embeddings.vectors": ("WordVectors",),
+    "embeddings.word2vec": ("Word2VecStage",),
     "data.base": ("Batch", "Feed", "check_feed"),
     "data.spark": ("cifar_frame",),
     "models.base": ("Model", "Stage", "check_model"),

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from photinus.run.evaluate import Draft
 
-__all__ = ["NetworkClassificationModel", "NetworkClassifier"]
+__all__ = ["Keywords", "NetworkClassificationModel", "NetworkClassifier"]
 
 _SCORES = {
     "rawPredictionCol": T.StructField("raw", T.ArrayType(T.DoubleType())),
@@ -62,7 +62,7 @@ _MOST_FUNCTION_BYTES = 96 << 20
 """Of what a function holds: a message of Spark Connect's takes 128 MiB."""
 
 
-class _Keywords:
+class Keywords:
     """Params that are set together, by their names."""
 
     _rows: ClassVar[tuple[Row, ...]] = ()
@@ -82,7 +82,7 @@ class _Keywords:
 
 
 class NetworkClassifier(
-    _Keywords,
+    Keywords,
     Classifier[Any],
     HasProbabilityCol,
     HasSeed,
@@ -277,7 +277,7 @@ class NetworkClassifier(
 
 @with_params(MODEL_ROWS)
 class NetworkClassificationModel(
-    _Keywords, ClassificationModel, HasProbabilityCol, MLWritable, MLReadable[Any]
+    Keywords, ClassificationModel, HasProbabilityCol, MLWritable, MLReadable[Any]
 ):
     """A trained classifier.
 

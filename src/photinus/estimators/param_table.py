@@ -16,7 +16,7 @@ from photinus.strategies.agreement import Agreement
 from photinus.strategies.own import Own
 from photinus.strategies.recipes import from_plain, to_plain
 
-__all__ = ["DBN_ROWS", "MODEL_ROWS", "MODULE_ROWS", "Row", "same"]
+__all__ = ["DBN_ROWS", "MODEL_ROWS", "MODULE_ROWS", "RUN_ROWS", "Row", "same"]
 
 
 def same(value: Any) -> Any:  # noqa: ANN401 - any Param's value
@@ -446,3 +446,16 @@ MODULE_ROWS = (
         place="model.precision",
     ),
 )
+
+_OF_A_RUN = (
+    "strategy",
+    "numWorkers",
+    "numThreads",
+    "bandwidth",
+    "seed",
+    "security",
+    "runDir",
+    "checkpointSeconds",
+)
+RUN_ROWS = tuple(row for row in _COMMON_ROWS if row.name in _OF_A_RUN)
+"""What estimators of another kind share with those of networks."""

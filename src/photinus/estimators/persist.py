@@ -15,7 +15,7 @@ from photinus.checkpoint.origin import check_code, is_signed, signature_of
 from photinus.core.errors import CheckpointError
 from photinus.estimators.network import Network
 
-__all__ = ["NetworkReader", "NetworkWriter", "ParamsReader", "ParamsWriter"]
+__all__ = ["NetworkReader", "NetworkWriter", "ParamsReader", "ParamsWriter", "write_head"]
 
 M = TypeVar("M", bound=MLReadable[Any])
 
@@ -42,7 +42,7 @@ class NetworkWriter(MLWriter):
         meta, weights = network.meta(), network.weights()
         extra = {"network": meta, _SIGNATURE: signature_of(_MODEL, _signed(meta, weights))}
         mode = "overwrite" if self.shouldOverwrite else "error"
-        _write_head(self._model, spark, path, mode, extra)
+        write_head(self._model, spark, path, mode, extra)
         rows = [(i, bytearray(part)) for i, part in enumerate(_parts(weights))]
         data = spark.createDataFrame(rows, _SCHEMA)
         data.coalesce(1).write.mode(mode).parquet(f"{path}/data")
@@ -110,7 +110,7 @@ class ParamsWriter(MLWriter):
         given = {p.name: me.getOrDefault(p) for p in me.params if me.isSet(p)}
         extra = {_SIGNATURE: signature_of(_PARAMS, given)}
         mode = "overwrite" if self.shouldOverwrite else "error"
-        _write_head(me, self.sparkSession, path, mode, extra)
+        write_head(me, self.sparkSession, path, mode, extra)
 
 
 class ParamsReader(_Reader[M]):
@@ -132,13 +132,22 @@ def _signed(meta: dict[str, Any], weights: bytes) -> dict[str, Any]:
     return {"meta": meta, "tensors": hashlib.sha256(weights).hexdigest()}
 
 
-def _write_head(
+def write_head(
     instance: Any,  # noqa: ANN401 - with Params
     spark: Any,  # noqa: ANN401 - classic or Connect
     path: str,
     mode: str,
     extra: dict[str, Any],
 ) -> None:
+    """Writes the `metadata` of what has Params below `path`.
+
+    Args:
+        instance: whose Params.
+        spark: the session.
+        path: of the folder.
+        mode: "overwrite" or "error".
+        extra: what else is noted.
+    """
     metadata = DefaultParamsWriter._get_metadata_to_save(instance, spark, extra)
     head = spark.createDataFrame([(metadata,)], "value string")
     head.coalesce(1).write.mode(mode).text(f"{path}/metadata")

@@ -150,6 +150,14 @@ class Stage(ABC):
         """
 
     @property
+    def takes_gradients(self) -> bool:
+        """Whether a step follows from a batch's gradient; where not, workers agree on parameters.
+
+        Its `inner` is then an `InPlace`.
+        """
+        return True
+
+    @property
     def reads_probabilities(self) -> bool:
         """Whether the job's features should lie in 0..1; the user is told where they do not."""
         return False

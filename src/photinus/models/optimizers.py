@@ -10,7 +10,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,7 +24,19 @@ from photinus.core.settings import unknown_name
 from photinus.models.schedules import Schedule
 from photinus.models.tensors import tensor_of
 
-__all__ = ["OPTIMIZERS", "RATES", "Inner", "Momentum", "TorchInner", "preload", "usual_rate"]
+if TYPE_CHECKING:
+    from photinus.models.base import Batch, Model
+
+__all__ = [
+    "OPTIMIZERS",
+    "RATES",
+    "InPlace",
+    "Inner",
+    "Momentum",
+    "TorchInner",
+    "preload",
+    "usual_rate",
+]
 
 OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = {
     name.lower(): cls
@@ -106,6 +118,23 @@ class Inner(ABC):
     @abstractmethod
     def load(self, state: Mapping[str, Vector]) -> None:
         """Takes up a `state()`: what follows has the same bits as if it had never stopped."""
+
+
+class InPlace(Inner):
+    """Takes all steps of a batch itself: for tables of which a batch touches few rows."""
+
+    @abstractmethod
+    def descend(
+        self, model: Model, batch: Batch, seed: int, progress: float
+    ) -> Mapping[str, float]:
+        """Learns a batch, changing the model's parameters; returns what was measured on the way.
+
+        Args:
+            model: of the same stage.
+            batch: features [B, ...].
+            seed: decides all chance.
+            progress: the phase's agreed progress 0..1.
+        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from photinus.core.parameters import Vector
 from photinus.core.settings import to_dict
 from photinus.data.base import Batch
 from photinus.data.inputs import Inputs
+from photinus.embeddings.word2vec import WordTables
 from photinus.models.base import Model, Stage
 from photinus.models.dbn import DBN
 from photinus.models.module import ModuleModel
@@ -71,7 +72,7 @@ class Trained:
     """A trained model: its settings, and its parameters."""
 
     settings: Any
-    """A DBN, a ModuleStage or a LogisticStage."""
+    """One of `MODELS`."""
     vector: Vector
     """[n]"""
     floats: Vector
@@ -97,6 +98,10 @@ class Trained:
         if isinstance(model, ModuleModel):
             with model.shown():
                 return copy.deepcopy(model.module).eval()
+        if isinstance(model, WordTables):
+            return nn.Embedding.from_pretrained(
+                torch.from_numpy(model.parameters.view("inputs").copy())
+            )
         tensors = model.parameters.tensors()  # of softmax regression: W [features, classes], b
         features, classes = tensors["W"].shape
         linear = nn.Linear(features, classes)

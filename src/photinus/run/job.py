@@ -29,13 +29,14 @@ from photinus.core.settings import (
 from photinus.core.threads import threads_held
 from photinus.data.columns import InputSpec
 from photinus.devices.names import DEVICES, is_device
+from photinus.embeddings.word2vec import Word2VecStage
 from photinus.engine.base import BACKENDS, SOCKETS
 from photinus.models.base import Stage
 from photinus.models.dbn import DBN
 from photinus.models.logistic import LogisticStage
 from photinus.models.module import ModuleStage
 from photinus.strategies.agreement import Agreement
-from photinus.strategies.base import GRADIENT
+from photinus.strategies.base import GRADIENT, GRADIENT_SUM
 from photinus.strategies.guard import AUTO
 from photinus.strategies.own import Own
 from photinus.strategies.recipes import averaging, from_plain, to_plain
@@ -44,7 +45,12 @@ from photinus.training.plan import FASTEST, LEASE_SECONDS, ROWS, TrainingPlan, s
 __all__ = ["ENGINES", "MIN_BANDWIDTH", "MODELS", "Job", "Source", "classes_of", "read_job"]
 
 ENGINES = ("spark", "local", "simulate")
-MODELS: dict[str, type] = {"dbn": DBN, "module": ModuleStage, "logistic": LogisticStage}
+MODELS: dict[str, type] = {
+    "dbn": DBN,
+    "module": ModuleStage,
+    "logistic": LogisticStage,
+    "word2vec": Word2VecStage,
+}
 """Kinds of models by name."""
 
 _FOLDER_LEASE_SECONDS = 60.0
@@ -172,7 +178,7 @@ class Job:
     """
 
     model: Any = field(default_factory=DBN)
-    """A DBN, a ModuleStage or a LogisticStage."""
+    """A DBN, a ModuleStage, a LogisticStage or a Word2VecStage."""
     data: Source = field(default_factory=Source)
     """Where the rows come from, unless they are handed to `train`."""
     strategy: Agreement | Own = field(default_factory=averaging)
@@ -220,7 +226,8 @@ class Job:
     """A saved model's folder, or a safetensors file: only the last phase is trained, from there."""
     LIMITS = {  # noqa: RUF012
         "model": Limit(
-            "a DBN, a ModuleStage or a LogisticStage", lambda m: type(m) in MODELS.values()
+            "a DBN, a ModuleStage, a LogisticStage or a Word2VecStage",
+            lambda m: type(m) in MODELS.values(),
         ),
         "data": Limit("a Source", lambda v: isinstance(v, Source)),
         "strategy": Limit("averaging() or another recipe, or Own('module:name')", _is_agreement),
@@ -298,10 +305,24 @@ class Job:
         for agreement in self._agreements:
             if isinstance(agreement, Agreement):
                 agreement.check_workers(self.workers)
+        if not self._takes_gradients:
+            self._check_in_place()
         if self.road in BACKENDS:
             self._check_torch()
         elif self._is_folder:
             self._check_folder()
+
+    @property
+    def _takes_gradients(self) -> bool:
+        return all(stage.takes_gradients for stage in self._plain_stages())
+
+    def _check_in_place(self) -> None:
+        for agreement in self._agreements:
+            is_start = getattr(agreement, "gradients_until", 0) not in (0, AUTO)
+            if agreement.strategy().site in (GRADIENT, GRADIENT_SUM) or is_start:
+                wrong = "word vectors take their steps in place: workers agree on parameters"
+                do = "name averaging, publish, or downpour of deltas"
+                raise UsageError(wrong, got=str(agreement), do=do)
 
     def _check_torch(self) -> None:
         if self.security != "none":
@@ -414,7 +435,8 @@ class Job:
     def _agreement(self, phase: str) -> Agreement | Own:
         """Returns how the workers agree in a phase, over the road that they have."""
         asked = self.agreement(phase)
-        if isinstance(asked, Agreement) and self._is_folder and asked.gradients_until == AUTO:
+        is_without = self._is_folder or not self._takes_gradients
+        if isinstance(asked, Agreement) and is_without and asked.gradients_until == AUTO:
             return dataclasses.replace(asked, gradients_until=0.0)
         return asked
 

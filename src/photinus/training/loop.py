@@ -16,7 +16,7 @@ from photinus.core.clock import Clock
 from photinus.core.parameters import Vector, fingerprint
 from photinus.data.base import Batch, Feed
 from photinus.models.base import Model
-from photinus.models.optimizers import Inner
+from photinus.models.optimizers import Inner, InPlace
 from photinus.strategies.base import GRADIENT, Message, Strategy, Turn, is_held_by_workers
 from photinus.training.strategy_state import keep, take_up
 
@@ -44,6 +44,8 @@ BUFFERS_EVERY = 50
 """With agreement on gradients, float buffers are averaged every so many steps."""
 FINGERPRINT_EVERY = 20
 """Every so many rounds a push says which bits its worker holds as agreed."""
+_TAKEN: Vector = np.zeros(0, np.float32)
+"""In the place of a gradient, where the steps were taken in place."""
 _NO_MEMORY = ("allocate memory", "out of memory")
 
 
@@ -163,7 +165,7 @@ def work(
         model.to_device(trained)
     for batch in feed:
         at = pace.progress(clock)
-        gradient, metrics = _learnt(bench, batch)
+        gradient, metrics = _learnt(bench, batch, at)
         if strategy.site != GRADIENT:
             step(bench, gradient, at)
         heard = yield Stepped(batch.examples, metrics)
@@ -188,10 +190,12 @@ def work(
     return snapshot(bench, clock, state)
 
 
-def _learnt(bench: Bench, batch: Batch) -> tuple[Vector, Mapping[str, float]]:
+def _learnt(bench: Bench, batch: Batch, progress: float) -> tuple[Vector, Mapping[str, float]]:
     """Returns gradient and metrics of a batch; an error says which batch it was."""
     at = bench.feed.position
     try:
+        if isinstance(bench.inner, InPlace):
+            return _TAKEN, bench.inner.descend(bench.model, batch, bench.seed(at), progress)
         return bench.model.learn(batch, bench.seed(at))
     except Exception as error:
         first = at - batch.examples
@@ -215,7 +219,8 @@ def step(bench: Bench, gradient: Vector, progress: float) -> None:
     if bench.sums is not None:
         bench.model.to_host(gradient)
         bench.sums[:] += gradient
-    bench.inner.step(bench.model.parameters.trained, gradient, progress)
+    if gradient is not _TAKEN:
+        bench.inner.step(bench.model.parameters.trained, gradient, progress)
 
 
 def drain(bench: Bench, clock: Clock, state: Any) -> Answers:  # noqa: ANN401

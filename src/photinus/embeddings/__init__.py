@@ -1,0 +1,1 @@
+"""Embeddings: vectors of words, items and nodes, learnt from sequences."""

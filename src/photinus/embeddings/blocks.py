@@ -1,0 +1,70 @@
+"""Cuts sentences into rows of one length: numbers of words, -1 between sentences and at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from photinus.core.parameters import Vector
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["BETWEEN", "MOST_TOKENS", "blocks", "encoded", "tokens_in_block"]
+
+BETWEEN = -1
+MOST_TOKENS = 1000
+_FEWEST_TOKENS = 64
+_ROWS = 64
+"""So many rows a worker should have at least."""
+
+
+def tokens_in_block(words: int, workers: int) -> int:
+    """Returns how long rows shall be for so many words of text.
+
+    Example:
+        >>> tokens_in_block(10_000_000, 4), tokens_in_block(20_000, 4)
+        (1000, 78)
+    """
+    return min(MOST_TOKENS, max(_FEWEST_TOKENS, words // (_ROWS * workers)))
+
+
+def encoded(sentences: pa.Array, words: pa.Array) -> Vector:
+    """Returns sentences as numbers of words [T] int32, -1 after each; other words are left out.
+
+    Args:
+        sentences: lists of texts.
+        words: the vocabulary.
+    """
+    import pyarrow.compute as pc
+
+    sentences = sentences.filter(sentences.is_valid())
+    lengths = np.asarray(pc.list_value_length(sentences)).astype(np.int64)
+    found = pc.index_in(sentences.flatten(), value_set=words)
+    numbers = np.asarray(found.fill_null(BETWEEN - 1)).astype(np.int32, copy=False)
+    tokens = np.full(len(numbers) + len(lengths), BETWEEN, np.int32)
+    tokens[np.arange(len(numbers)) + np.repeat(np.arange(len(lengths)), lengths)] = numbers
+    kept: Vector = tokens[tokens != BETWEEN - 1]
+    return kept
+
+
+def blocks(pieces: Iterator[Vector], length: int) -> Iterator[Vector]:
+    """Yields rows [B, length] int32 from pieces of text; the last row is filled up with -1.
+
+    Example:
+        >>> [rows.tolist() for rows in blocks(iter([np.array([5, 6, -1]), np.array([7, -1])]), 4)]
+        [[[5, 6, -1, 7]]]
+    """
+    rest = np.zeros(0, np.int32)
+    for piece in pieces:
+        rest = np.concatenate([rest, piece.astype(np.int32, copy=False)])
+        whole = len(rest) // length * length
+        if whole:
+            yield rest[:whole].reshape(-1, length)
+            rest = rest[whole:]
+    if (rest >= 0).any():
+        last = np.full(length, BETWEEN, np.int32)
+        last[: len(rest)] = rest
+        yield last[None]

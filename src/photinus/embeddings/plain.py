@@ -1,0 +1,170 @@
+"""word2vec in plain numpy: what the fast kernel is held to, and where numba is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from photinus.core.parameters import Vector
+from photinus.embeddings.draws import (
+    DEAD,
+    Chances,
+    around,
+    longest,
+    negatives,
+    path,
+    sentence,
+    window,
+)
+
+__all__ = ["LOSS_EVERY", "OUTPUTS", "Rule", "Tables", "add_gradient", "centres", "descend"]
+
+CONTEXTS, OUTPUTS = 2, 6
+"""So many contexts and outputs take a step together."""
+LOSS_EVERY = 64
+"""The loss is taken of every so many centres."""
+
+
+class Tables(NamedTuple):
+    """What is trained, and how far each row moves."""
+
+    inputs: Vector
+    """A row for each word, its vector in the end [V, D] float32."""
+    outputs: Vector
+    """A row for each word, or for each inner node of the Huffman tree [O, D] float32."""
+    input_gain: Vector
+    """By what the steps of each row are multiplied [V] float32."""
+    output_gain: Vector
+    """Likewise [O]."""
+
+
+class Rule(NamedTuple):
+    """The settings that decide a step."""
+
+    window: int
+    negatives: int
+    """0: hierarchical softmax."""
+    cbow: bool
+
+
+def centres(
+    text: Vector, chances: Chances, rule: Rule, state: int
+) -> Iterator[tuple[Vector, Vector, Vector]]:
+    """Yields for each centre its context [C], its outputs [O], and their labels [O].
+
+    Args:
+        text: numbers of words [T], below 0 between sentences.
+        chances: as of the vocabulary.
+        rule: window and negatives.
+        state: of the generator.
+    """
+    most, at = longest(chances, rule.negatives), 0
+    kept, context = np.empty(len(text), np.int64), np.empty(2 * rule.window, np.int64)
+    outputs, labels = np.empty(most, np.int64), np.empty(most, np.float32)
+    while at < len(text):
+        count, at, state = sentence(text, at, chances.keep, state, kept)
+        at += 1
+        for place in range(count):
+            side, state = window(rule.window, state)
+            held, length = around(place, side, kept, count, context), most
+            if not held:
+                continue
+            if rule.negatives:
+                state = negatives(
+                    int(kept[place]), chances.own, chances.other, state, outputs, labels
+                )
+            else:
+                length = path(int(kept[place]), *chances[3:], outputs, labels)
+            yield context[:held], outputs[:length], labels[:length]
+
+
+def descend(
+    text: Vector, tables: Tables, chances: Chances, rule: Rule, rate: float, state: int
+) -> tuple[float, int]:
+    """Learns a row of text in place; returns the summed loss of some pairs, and how many they were.
+
+    Six outputs O [6, D] of a centre and two of its contexts X [2, D] take a step together:
+    G = rate · (labels − σ(X Oᵀ)), then X ← X + G O, each row times its gain. When all contexts are
+    through, O ← O + Σ Gᵀ X. With CBOW X is one row, the mean of all contexts, and each of them then
+    moves as far as it did.
+
+    Args:
+        text: numbers of words [T], below 0 between sentences.
+        tables: what is trained.
+        chances: as of the vocabulary.
+        rule: window, negatives, CBOW or skip-gram.
+        rate: the learning rate.
+        state: of the generator.
+    """
+    inputs, loss, pairs = tables.inputs, 0.0, 0
+    for number, (context, drawn, labels) in enumerate(centres(text, chances, rule, state)):
+        if rule.cbow:
+            first = inputs[context].mean(axis=0, keepdims=True)  # [1, D]
+            x = first.copy()
+            told = _centre(
+                (x, np.ones(1, np.float32), np.zeros(1, np.int64)), tables, (drawn, labels), rate
+            )
+            np.add.at(inputs, context, tables.input_gain[context, None] * (x - first))
+        else:
+            told = _centre((inputs, tables.input_gain, context), tables, (drawn, labels), rate)
+        if number % LOSS_EVERY == 0:
+            loss, pairs = loss + told, pairs + (1 if rule.cbow else len(context))
+    return loss, pairs
+
+
+def _centre(
+    side: tuple[Vector, Vector, Vector], tables: Tables, drawn: tuple[Vector, Vector], rate: float
+) -> float:
+    """Takes the step of a centre; returns its loss.
+
+    Args:
+        side: the inputs [n, D], their gains [n], and which of them are its contexts [C].
+        tables: whose outputs move.
+        drawn: its outputs [O], and their labels.
+        rate: the learning rate.
+    """
+    inputs, gains, context = side
+    outputs, loss = tables.outputs, 0.0
+    for g in range(0, len(drawn[0]), OUTPUTS):
+        rows, labels = drawn[0][g : g + OUTPUTS], drawn[1][g : g + OUTPUTS]
+        o = outputs[rows]
+        change = np.zeros_like(o)
+        for c in range(0, len(context), CONTEXTS):
+            some = context[c : c + CONTEXTS]
+            x = inputs[some]
+            miss = np.where(labels == DEAD, 0, labels - 1 / (1 + np.exp(-(x @ o.T))))  # [C, O]
+            change += (rate * miss).T @ x
+            np.add.at(inputs, some, gains[some, None] * ((rate * miss) @ o))
+            loss -= float(np.log1p(-abs(miss)).sum())
+        np.add.at(outputs, rows, tables.output_gain[rows, None] * change)
+    return loss
+
+
+def add_gradient(
+    drawn: Iterable[tuple[Vector, Vector, Vector]],
+    tables: Tables,
+    to: tuple[Vector, Vector],
+    *,
+    is_mean: bool,
+) -> tuple[float, int]:
+    """Adds the gradient of −Σ log p over all pairs; returns that loss, and how many they are.
+
+    Args:
+        drawn: contexts, outputs and labels, as of `centres`.
+        tables: at which point.
+        to: both tables' gradients [V, D] and [O, D].
+        is_mean: an input is the mean of its context.
+    """
+    loss, pairs = 0.0, 0
+    for context, rows, labels in drawn:
+        x, o = tables.inputs[context], tables.outputs[rows]
+        if is_mean:
+            x = x.mean(axis=0, keepdims=True)
+        miss = np.where(labels == DEAD, 0, 1 / (1 + np.exp(-(x @ o.T))) - labels)  # [C, O]
+        share = 1 / len(context) if is_mean else 1.0
+        np.add.at(to[0], context, share * (miss @ o))
+        np.add.at(to[1], rows, miss.T @ x)
+        loss, pairs = loss - float(np.log1p(-abs(miss)).sum()), pairs + len(x)
+    return loss, pairs

@@ -1,0 +1,332 @@
+"""Trained vectors: neighbours, analogies, similarity, and the files of word2vec."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from photinus.core.errors import DataError, UsageError
+from photinus.core.parameters import Vector
+
+__all__ = ["Analogies", "Section", "Similarity", "WordVectors"]
+
+_CHUNK = 512
+"""Questions that are answered by one matrix product."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """How many questions of a section were answered right."""
+
+    name: str
+    right: int
+    covered: int
+    """Questions of which all four words have a vector."""
+    questions: int
+
+    @property
+    def share(self) -> float:
+        """Of the covered ones."""
+        return self.right / self.covered if self.covered else 0.0
+
+    def __str__(self) -> str:
+        of = f"{self.right} of {self.covered} covered of {self.questions}"
+        return f"{self.name}: {100 * self.share:.1f} % right, {of}"
+
+
+@dataclass(frozen=True, slots=True)
+class Analogies:
+    """The answers to analogy questions; printed with what is covered, and the cut-off."""
+
+    sections: tuple[Section, ...]
+    cutoff: int
+    """Only so many of the most frequent words were known."""
+
+    @property
+    def total(self) -> Section:
+        """All sections together."""
+        sums = [
+            sum(getattr(s, n) for s in self.sections) for n in ("right", "covered", "questions")
+        ]
+        return Section("all", *sums)
+
+    @property
+    def share(self) -> float:
+        """Of the covered questions, how many were answered right."""
+        return self.total.share
+
+    def __str__(self) -> str:
+        lines = map(str, (*self.sections, self.total))
+        return "\n".join([*lines, f"cut-off: the {self.cutoff} most frequent words"])
+
+
+@dataclass(frozen=True, slots=True)
+class Similarity:
+    """How the vectors' similarities of pairs agree with what people said."""
+
+    spearman: float
+    """Rank correlation, -1 to 1."""
+    covered: int
+    pairs: int
+
+    def __str__(self) -> str:
+        return f"Spearman {self.spearman:.3f} on {self.covered} covered of {self.pairs} pairs"
+
+
+@dataclass(frozen=True, eq=False)
+class WordVectors:
+    """A vector for each word, the most frequent word first.
+
+    Args:
+        words: V different texts.
+        vectors: [V, D] float32.
+
+    Example:
+        >>> corners = np.array([[1, 0], [0.9, 0.1], [0, 1]], np.float32)
+        >>> vectors = WordVectors(["cat", "dog", "stone"], corners)
+        >>> [word for word, _ in vectors.most_similar(["cat"], count=1)]
+        ['dog']
+    """
+
+    words: Sequence[str]
+    vectors: Vector
+    counts: Vector | None = field(default=None)
+    """How often each word occurs [V], where that is known."""
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Word -> its row."""
+        return {word: row for row, word in enumerate(self.words)}
+
+    @cached_property
+    def unit(self) -> Vector:
+        """The vectors, each of length 1 [V, D]."""
+        lengths = np.linalg.norm(self.vectors, axis=1, keepdims=True)
+        unit: Vector = self.vectors / np.maximum(lengths, 1e-12)
+        return unit
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def vector(self, word: str) -> Vector:
+        """Returns a word's vector [D].
+
+        Raises:
+            UsageError: it has none.
+        """
+        row: Vector = self.vectors[self._row(word)]
+        return row
+
+    def _row(self, word: str) -> int:
+        if word not in self.index:
+            do = "it may be rarer than minCount; look at `words`"
+            raise UsageError("the word has no vector", got=repr(word), do=do)
+        return self.index[word]
+
+    def most_similar(
+        self,
+        positive: Sequence[str | Vector],
+        negative: Sequence[str | Vector] = (),
+        *,
+        count: int = 10,
+    ) -> list[tuple[str, float]]:
+        """Returns the words nearest to Σ positive − Σ negative, with their cosines.
+
+        Args:
+            positive: words, or vectors [D].
+            negative: likewise.
+            count: how many to return; the words asked for are not among them.
+
+        Raises:
+            UsageError: a word has no vector, or nothing is asked for.
+        """
+        if isinstance(positive, str) or isinstance(negative, str) or not [*positive, *negative]:
+            do = 'most_similar(["king", "woman"], ["man"])'
+            raise UsageError("most_similar takes lists of words", got=repr(positive), do=do)
+        aim, own = np.zeros(self.vectors.shape[1], np.float32), list[int]()
+        for sign, given in ((1.0, positive), (-1.0, negative)):
+            for one in given:
+                if isinstance(one, str):
+                    own.append(self._row(one))
+                    aim += np.float32(sign) * self.unit[own[-1]]
+                else:
+                    aim += np.float32(sign) * one / max(float(np.linalg.norm(one)), 1e-12)
+        near = self.unit @ (aim / max(float(np.linalg.norm(aim)), 1e-12))  # [V]
+        near[own] = -np.inf
+        most = min(count, len(near) - len(set(own)))
+        best = np.argpartition(-near, most - 1)[:most] if most else np.zeros(0, np.int64)
+        return [(self.words[row], float(near[row])) for row in best[np.argsort(-near[best])]]
+
+    def analogies(self, questions: Path | str, *, cutoff: int = 30_000) -> Analogies:
+        """Answers questions "a is to b as c is to d": d is the nearest to b − a + c.
+
+        Args:
+            questions: a file as word2vec's questions-words.txt: four words a line, `: name` before
+                each section. Upper and lower case are the same.
+            cutoff: only so many of the most frequent words are known.
+
+        Raises:
+            UsageError: no question is covered, or the file holds none.
+        """
+        known: dict[str, int] = {}
+        for row, word in enumerate(self.words[:cutoff]):
+            known.setdefault(word.lower(), row)
+        asked = _sections(questions)
+        sections = tuple(self._section(name, lines, known) for name, lines in asked.items())
+        made = Analogies(sections, min(cutoff, len(self)))
+        if not made.total.covered:
+            wrong = "no question has four words with vectors"
+            got = f"{made.total.questions} questions, cut-off {made.cutoff}"
+            raise UsageError(wrong, got=got, do="train on more text, or name other questions")
+        return made
+
+    def _section(self, name: str, lines: list[list[str]], known: dict[str, int]) -> Section:
+        rows = [[known[w] for w in line] for line in lines if all(w in known for w in line)]
+        right, unit = 0, self.unit[: max(known.values(), default=0) + 1]
+        for start in range(0, len(rows), _CHUNK):
+            a, b, c, d = np.array(rows[start : start + _CHUNK]).T
+            near = (unit[b] - unit[a] + unit[c]) @ unit.T  # [Q, V]
+            for others in (a, b, c):
+                near[np.arange(len(a)), others] = -np.inf
+            right += int((near.argmax(axis=1) == d).sum())
+        return Section(name, right, len(rows), len(lines))
+
+    def similarity(self, pairs: Path | str) -> Similarity:
+        """Compares the cosines of pairs of words with what people said, by Spearman's correlation.
+
+        Args:
+            pairs: a file as WordSim-353 or SimLex-999: two words and a number a line, between tabs.
+
+        Raises:
+            UsageError: fewer than two pairs have vectors.
+        """
+        lines = [line.split("\t") for line in _lines(pairs) if not line.startswith("#")]
+        said = [(a.lower(), b.lower(), float(x)) for a, b, x, *_ in lines if _is_number(x)]
+        known = {word.lower(): row for row, word in reversed(list(enumerate(self.words)))}
+        held = [(known[a], known[b], x) for a, b, x in said if a in known and b in known]
+        if len(held) < 2:
+            wrong = "at least two pairs must have vectors"
+            raise UsageError(wrong, got=f"{len(held)} of {len(said)}", do="name another file")
+        a, b = (np.array([one[side] for one in held]) for side in (0, 1))
+        near = (self.unit[a] * self.unit[b]).sum(axis=1)
+        ranks = [_ranks(near), _ranks(np.array([x for _, _, x in held]))]
+        return Similarity(float(np.corrcoef(*ranks)[0, 1]), len(held), len(said))
+
+    def save(self, path: Path | str) -> None:
+        """Writes the vectors in a format of the file's ending.
+
+        Args:
+            path: `.txt`: word2vec's text; `.bin`: its binary form; `.safetensors`: the tensor
+                "vectors", with the words in its metadata.
+
+        Raises:
+            UsageError: the ending is another, or a word holds a space.
+        """
+        target = Path(path)
+        if target.suffix == ".safetensors":
+            from safetensors.numpy import save_file
+
+            save_file({"vectors": self.vectors}, target, {"words": "\n".join(self.words)})
+            return
+        if target.suffix not in (".txt", ".bin"):
+            do = "name .txt, .bin or .safetensors"
+            raise UsageError("vectors have no format of this ending", got=target.name, do=do)
+        wrong = next((word for word in self.words if not word or len(word.split()) != 1), None)
+        if wrong is not None:
+            do = "save as .safetensors"
+            raise UsageError("word2vec's files hold no word with a space", got=repr(wrong), do=do)
+        rows = np.ascontiguousarray(self.vectors, "<f4")
+        with target.open("wb") as file:
+            file.write(f"{len(self)} {rows.shape[1]}\n".encode())
+            for word, row in zip(self.words, rows, strict=True):
+                if target.suffix == ".bin":
+                    file.write(word.encode() + b" " + row.tobytes() + b"\n")
+                else:
+                    file.write(f"{word} {' '.join(repr(float(x)) for x in row)}\n".encode())
+
+    @staticmethod
+    def load(path: Path | str) -> WordVectors:
+        """Reads what `save` wrote, or word2vec and gensim did.
+
+        Raises:
+            DataError: the file is cut or of another format.
+            UsageError: it is missing.
+        """
+        source = Path(path)
+        if not source.is_file():
+            raise UsageError("there are no vectors", got=str(source), do="name a file of vectors")
+        try:
+            if source.suffix == ".safetensors":
+                from safetensors import safe_open
+
+                with safe_open(source, "numpy") as held:
+                    words = held.metadata()["words"].split("\n")
+                    return WordVectors(words, held.get_tensor("vectors"))
+            data = source.read_bytes()
+            return _binary(data) if source.suffix == ".bin" else _text(data.decode())
+        except DataError:
+            raise
+        except Exception as error:
+            got = f"{type(error).__name__}: {error}"
+            raise DataError(f"{source} holds no word vectors, or is cut", got=got) from error
+
+
+def _binary(data: bytes) -> WordVectors:
+    head, _, rest = data.partition(b"\n")
+    count, dims = map(int, head.split())
+    words, vectors, at = [], np.empty((count, dims), np.float32), 0
+    for row in range(count):
+        end = rest.index(b" ", at)
+        words.append(rest[at:end].lstrip(b"\n").decode())
+        vectors[row] = np.frombuffer(rest, "<f4", dims, end + 1)
+        at = end + 1 + 4 * dims
+    return WordVectors(words, vectors)
+
+
+def _text(data: str) -> WordVectors:
+    head, *lines = data.splitlines()
+    count, dims = map(int, head.split())
+    if len(lines) != count:
+        raise DataError("the file of vectors is cut", got=f"{len(lines)} of {count} lines")
+    parts = [line.split(" ") for line in lines]
+    vectors = np.array([part[1 : dims + 1] for part in parts], np.float32)
+    return WordVectors([part[0] for part in parts], vectors)
+
+
+def _lines(path: Path | str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read", got=str(error)) from error
+
+
+def _sections(path: Path | str) -> dict[str, list[list[str]]]:
+    found: dict[str, list[list[str]]] = {}
+    name = "questions"
+    for line in _lines(path):
+        words = line.lower().split()
+        if line.startswith(":"):
+            name = line[1:].strip()
+        elif len(words) == 4:
+            found.setdefault(name, []).append(words)
+    return found
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _ranks(values: Iterable[float] | Vector) -> Vector:
+    """Returns ranks [n]; equal values share their mean rank."""
+    _, place, count = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
+    ends = np.cumsum(count)
+    ranks: Vector = (ends - (count - 1) / 2)[place]
+    return ranks

@@ -1,0 +1,150 @@
+"""From the counts of words to all that is drawn by chance."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from photinus.core.errors import DataError
+from photinus.core.parameters import Vector
+from photinus.embeddings.draws import Chances
+
+__all__ = ["alias_table", "chances_of", "gains", "huffman", "keep_shares"]
+
+_POWER = 0.75
+"""Negatives are drawn in proportion to this power of their counts."""
+_CONTEXTS = 6.0
+"""Words in a window of 5 to each side, shortened at random."""
+_PULL = 0.1
+"""The share of the way to its aim that a row goes in one step, at the first rate."""
+
+
+def chances_of(counts: Vector, sample: float, negatives: int) -> Chances:
+    """Returns the draws of a vocabulary.
+
+    Args:
+        counts: how often each word occurs [V].
+        sample: words above this share of all are left out at random; 0: never.
+        negatives: words drawn for each centre; 0: hierarchical softmax.
+
+    Raises:
+        DataError: the counts are missing.
+    """
+    if not counts.size or counts.min() < 1:
+        do = "Word2Vec(...).fit counts the words itself"
+        raise DataError("word vectors need the count of every word", got=f"{counts.size}", do=do)
+    paths = huffman(counts) if negatives == 0 else _NO_PATHS
+    return Chances(keep_shares(counts, sample), *alias_table(counts**_POWER), *paths)
+
+
+_NO_PATHS = (np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
+
+
+def keep_shares(counts: Vector, sample: float) -> Vector:
+    """Returns with which probability an occurrence of each word is kept: √(t/f) + t/f, [V] float32.
+
+    Example:
+        >>> keep_shares(np.array([1000, 10]), 0.01).round(2).tolist()
+        [0.11, 1.0]
+    """
+    if sample <= 0:
+        return np.ones(len(counts), np.float32)
+    ratio = sample * counts.sum() / counts
+    shares: Vector = np.minimum(1.0, np.sqrt(ratio) + ratio).astype(np.float32)
+    return shares
+
+
+def alias_table(weights: Vector) -> tuple[Vector, Vector]:
+    """Returns a column for each weight: the probability of its own number, and the other one.
+
+    A number is drawn in constant time: a column with equal chances, then one of its two numbers.
+
+    Args:
+        weights: above 0 [V].
+
+    Reference:
+        Vose, A linear algorithm for generating random numbers with a given distribution (1991).
+    """
+    share = weights * (len(weights) / weights.sum())
+    own, other = np.ones(len(share), np.float32), np.arange(len(share), dtype=np.int32)
+    small = np.flatnonzero(share < 1).tolist()
+    large = np.flatnonzero(share >= 1).tolist()
+    rest = share.tolist()
+    while small and large:
+        low, high = small.pop(), large[-1]
+        own[low], other[low] = rest[low], high
+        rest[high] -= 1 - rest[low]
+        if rest[high] < 1:
+            small.append(large.pop())
+    return own, other
+
+
+def huffman(counts: Vector) -> tuple[Vector, Vector, Vector]:
+    """Returns each word's path through the Huffman tree, from the root: starts, nodes, codes.
+
+    Args:
+        counts: how often each word occurs [V].
+
+    Example:
+        >>> starts, nodes, codes = huffman(np.array([5, 2, 1]))
+        >>> np.diff(starts).tolist(), nodes.tolist(), codes.tolist()
+        ([1, 2, 2], [1, 1, 0, 1, 0], [1.0, 0.0, 1.0, 0.0, 0.0])
+    """
+    words = len(counts)
+    order = np.argsort(counts, kind="stable")
+    leaves, inner = [(int(counts[w]), int(w)) for w in order], list[tuple[int, int]]()
+    parent, turn = np.zeros(2 * words, np.int64), np.zeros(2 * words, np.float32)
+    at_leaf = at_inner = 0
+    for node in range(words - 1):
+        both = []
+        for way in (0, 1):
+            is_leaf = at_leaf < words and (
+                at_inner == len(inner) or leaves[at_leaf][0] <= inner[at_inner][0]
+            )
+            count, child = leaves[at_leaf] if is_leaf else inner[at_inner]
+            at_leaf, at_inner = at_leaf + is_leaf, at_inner + (not is_leaf)
+            parent[child], turn[child] = words + node, way
+            both.append(count)
+        inner.append((sum(both), words + node))
+    paths = [_path(word, parent, turn, words) for word in range(words)]
+    starts = np.concatenate([[0], np.cumsum([len(path) for path in paths])])
+    flat = [step for path in paths for step in path]
+    nodes = np.array([node for node, _ in flat], np.int32)
+    return starts.astype(np.int64), nodes, np.array([code for _, code in flat], np.float32)
+
+
+def _path(word: int, parent: Vector, turn: Vector, words: int) -> list[tuple[int, float]]:
+    steps, at, root = [], word, 2 * words - 2
+    while at != root:
+        steps.append((int(parent[at]) - words, float(turn[at])))
+        at = int(parent[at])
+    return steps[::-1]
+
+
+def gains(
+    counts: Vector, keep: Vector, workers: int, words: float, negatives: int
+) -> tuple[Vector, Vector]:
+    """Returns by what each row's steps are multiplied, so that the mean of K workers learns as one.
+
+    A row that takes n steps between two rounds goes the share 1 − (1 − a)ⁿ of its way. One worker
+    with the text of all would go 1 − (1 − a)ᴷⁿ. The gain is the quotient: K for a rare word, whose
+    step the mean divides by K, and 1 for a frequent one, where the workers find the same.
+
+    Args:
+        counts: how often each word occurs [V].
+        keep: with which probability an occurrence stays [V].
+        workers: K.
+        words: of text that a worker reads between two rounds.
+        negatives: for each centre; 0: hierarchical softmax, of which all outputs are frequent.
+
+    Returns:
+        The gains of the inputs [V], and of the outputs [V].
+    """
+    kept = counts * keep.astype(np.float64) / counts.sum() * words  # a word's centres in a round
+    drawn = counts**_POWER
+    drawn *= negatives * kept.sum() / drawn.sum()
+    output = kept + drawn if negatives else np.full(len(counts), np.inf)
+    made = []
+    for steps in (kept, output):
+        one = -np.expm1(-_PULL * _CONTEXTS * steps)
+        made.append((-np.expm1(-_PULL * _CONTEXTS * workers * steps) / one).astype(np.float32))
+    return made[0], made[1]

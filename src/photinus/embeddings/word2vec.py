@@ -1,0 +1,238 @@
+"""word2vec as a stage of a job: two tables, and steps in place on the rows that a text touches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from photinus.core.errors import NotReadyError
+from photinus.core.parameters import INTEGERS, TRAINED, Layout, Parameters, Vector
+from photinus.core.seeds import generator
+from photinus.core.settings import above, at_least, one_of, validate, whole
+from photinus.embeddings import plain
+from photinus.embeddings.draws import Chances
+from photinus.embeddings.plain import Rule, Tables
+from photinus.embeddings.vocabulary import chances_of, gains
+from photinus.models.base import Batch, Model, Stage
+from photinus.models.optimizers import InPlace
+
+__all__ = ["KERNELS", "RowDescent", "Word2VecStage", "WordTables", "texts_of"]
+
+KERNELS = ("numba", "numpy")
+"""Names of the two forms of the same steps: the fast one, and the plain one."""
+_SEEDS = 1 << 48
+
+
+@dataclass(frozen=True, kw_only=True)
+class Word2VecStage(Stage):
+    """Skip-gram or CBOW over rows of text, with negative sampling or hierarchical softmax.
+
+    A row is a piece of text as numbers of words, below 0 between and after sentences.
+
+    Example:
+        >>> Word2VecStage(words=1000, dims=50).build((), seed=0).parameters.trained.size
+        100000
+
+    Reference: Mikolov et al., Efficient estimation of word representations in vector space (2013).
+    """
+
+    words: int
+    """V, how many have a vector."""
+    dims: int = 100
+    """D, numbers in a vector."""
+    window: int = 5
+    """Words to each side that a centre is learnt with, at most."""
+    negatives: int = 5
+    """Words drawn against each centre; 0: hierarchical softmax."""
+    cbow: bool = False
+    """A centre is told from the mean of its context, not each word of it from the centre."""
+    sample: float = 1e-3
+    """Words above this share of the text are left out at random; 0: never."""
+    lr: float = 0.025
+    """The learning rate at the start; it falls in a straight line over the whole run."""
+    least_lr: float = 1e-4
+    """The rate at its end."""
+    name: str = "word2vec"
+    """Of the phase."""
+    epochs: float = 5.0
+    """Passes over the text."""
+    batch_size: int = 8
+    """Rows of one step of all workers together."""
+    workers: int = 1
+    """K, whose mean is taken."""
+    round_words: float = 0.0
+    """Words that a worker reads between two rounds; 0: all rows move by plain steps."""
+    kernel: str = "numba"
+    """"numba", or "numpy": the same steps a hundred times slower, where numba is missing."""
+    LIMITS = {  # noqa: RUF012
+        "words": whole(2),
+        "dims": whole(8),
+        "window": whole(1),
+        "negatives": whole(0),
+        "sample": at_least(0),
+        "lr": above(0),
+        "least_lr": above(0),
+        "epochs": at_least(0),
+        "batch_size": whole(1),
+        "workers": whole(1),
+        "round_words": at_least(0),
+        "kernel": one_of(*KERNELS),
+    }
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    @property
+    def takes_gradients(self) -> bool:
+        """A batch's steps are taken one after the other, in place."""
+        return False
+
+    def build(self, history: tuple[Vector, ...], seed: int) -> WordTables:  # noqa: ARG002
+        """Small random inputs, outputs of 0, and counts that come with the first parameters."""
+        model = WordTables(self)
+        shape = (self.words, self.dims)
+        first = generator(seed, self.name).random(shape, np.float32)
+        model.parameters.view("inputs")[...] = (first - np.float32(0.5)) / np.float32(self.dims)
+        return model
+
+    def preload(self) -> None:
+        """Compiles the kernel, or loads it where it was compiled before."""
+        if self.kernel == "numba":
+            _compiled(self)
+
+    def inner(self, layout: Layout) -> RowDescent:  # noqa: ARG002
+        """Returns the steps in place."""
+        return RowDescent(self)
+
+
+class WordTables(Model):
+    """A row for each word as an input, and one as an output; and the words' counts.
+
+    Args:
+        stage: the settings.
+    """
+
+    def __init__(self, stage: Word2VecStage) -> None:
+        shape = (stage.words, stage.dims)
+        tensors = [("inputs", shape, TRAINED), ("outputs", shape, TRAINED)]
+        self.parameters = Parameters(Layout.of([*tensors, ("counts", shape[:1], INTEGERS)]))
+        self._stage, self._chances = stage, (0, None)
+        self._gradient = Parameters(Layout.of(tensors))
+
+    @property
+    def chances(self) -> Chances:
+        """What is drawn with these counts."""
+        counts = self.parameters.view("counts")
+        total, made = self._chances
+        if made is None or total != int(counts.sum()):
+            made = chances_of(counts, self._stage.sample, self._stage.negatives)
+            self._chances = (int(counts.sum()), made)  # type: ignore[assignment]
+        return made
+
+    def tables(self, *gains: Vector) -> Tables:
+        """Returns what is trained, as views, with the gains of its rows."""
+        view = self.parameters.view
+        ones = np.ones(self._stage.words, np.float32)
+        return Tables(view("inputs"), view("outputs"), *(gains or (ones, ones)))
+
+    def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
+        """Returns the gradient of the pairs' mean loss; a job takes steps in place instead."""
+        stage, texts = self._stage, texts_of(batch.features)
+        rule = Rule(stage.window, stage.negatives, stage.cbow)
+        self._gradient.trained[...] = 0
+        to = self._gradient.view("inputs"), self._gradient.view("outputs")
+        loss, pairs = 0.0, 0
+        for row, text in enumerate(texts):
+            drawn = plain.centres(text, self.chances, rule, (seed + row) % _SEEDS)
+            told, count = plain.add_gradient(drawn, self.tables(), to, is_mean=stage.cbow)
+            loss, pairs = loss + told, pairs + count
+        self._gradient.trained[...] /= max(1, pairs)
+        return self._gradient.trained, {"loss": loss / max(1, pairs)}
+
+    def measure(self, batch: Batch) -> Mapping[str, float]:
+        """Returns the sums of rows, and of the mean loss of a pair in them."""
+        _, metrics = self.learn(batch, 0)
+        rows = float(len(batch.features))
+        return {"examples": rows, "loss": metrics["loss"] * rows}
+
+
+class RowDescent(InPlace):
+    """word2vec's own steps: each moves the rows of one centre, its contexts and its negatives.
+
+    Args:
+        stage: the settings.
+    """
+
+    def __init__(self, stage: Word2VecStage) -> None:
+        self._stage = stage
+        self._gains: tuple[Vector, Vector] | None = None
+        self._run = _compiled(stage) if stage.kernel == "numba" else _plain
+
+    def rate(self, progress: float) -> float:
+        """Returns the learning rate at a share of the run."""
+        s = self._stage
+        return max(s.least_lr, s.lr - (s.lr - s.least_lr) * progress)
+
+    def descend(
+        self, model: Model, batch: Batch, seed: int, progress: float
+    ) -> Mapping[str, float]:
+        """Learns the batch's rows one after the other."""
+        assert isinstance(model, WordTables)
+        s, texts, chances = self._stage, texts_of(batch.features), model.chances
+        if self._gains is None and s.workers > 1 and s.round_words:
+            counts = model.parameters.view("counts").astype(np.float64)
+            self._gains = gains(counts, chances.keep, s.workers, s.round_words, s.negatives)
+        rule = Rule(s.window, s.negatives, s.cbow)
+        seeds = (seed + np.arange(len(texts))) % _SEEDS
+        tables = model.tables(*(self._gains or ()))
+        loss, pairs = self._run(texts, tables, chances, rule, self.rate(progress), seeds)
+        return {"loss": loss / pairs} if pairs else {}
+
+    def step(self, trained: Vector, gradient: Vector, progress: float) -> None:
+        """Takes a plain step by a gradient: θ ← θ − rate·g."""
+        trained -= np.float32(self.rate(progress)) * gradient
+
+    def state(self) -> dict[str, Vector]:
+        """Nothing is remembered."""
+        return {}
+
+    def load(self, state: Mapping[str, Vector]) -> None:
+        """Nothing is remembered."""
+
+
+def texts_of(features: Vector) -> Vector:
+    """Returns rows of text as numbers of words [B, T] int32.
+
+    Args:
+        features: them, or their bytes [B, 4T].
+    """
+    rows = np.ascontiguousarray(features.reshape(len(features), -1))
+    return rows.view("<i4") if rows.dtype == np.uint8 else rows.astype(np.int32, copy=False)
+
+
+def _plain(
+    texts: Vector, tables: Tables, chances: Chances, rule: Rule, rate: float, states: Vector
+) -> tuple[float, int]:
+    """Does with numpy what the kernel does."""
+    told = [
+        plain.descend(text, tables, chances, rule, rate, int(state))
+        for text, state in zip(texts, states, strict=True)
+    ]
+    return sum(loss for loss, _ in told), sum(pairs for _, pairs in told)
+
+
+def _compiled(stage: Word2VecStage) -> Callable[..., Any]:
+    """Returns the kernel for a stage's vectors, compiled.
+
+    Raises:
+        NotReadyError: numba is missing.
+    """
+    try:
+        from photinus.embeddings.kernel import descent
+    except ImportError as error:
+        do = 'pip install "photinus[words]", or set kernel="numpy", a hundred times slower'
+        raise NotReadyError("word vectors need numba", got=str(error), do=do) from error
+    return descent(stage.dims, stage.cbow)

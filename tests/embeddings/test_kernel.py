@@ -1,0 +1,88 @@
+"""The compiled kernel and the plain form learn the same; the plain form follows torch."""
+
+import numpy as np
+import pytest
+import torch
+
+from photinus.embeddings import plain
+from photinus.embeddings.draws import DEAD
+from photinus.embeddings.kernel import descent
+from photinus.embeddings.vocabulary import chances_of
+
+V, D = 60, 20
+COUNTS = np.maximum(1, 2000 // np.arange(1, V + 1))
+
+
+def texts(sentence, seed=0):
+    chance = np.random.default_rng(seed)
+    rows = chance.choice(V, (3, 150), p=COUNTS / COUNTS.sum()).astype(np.int32)
+    rows[:, ::sentence] = -1
+    rows[:, 140:] = -1
+    return rows
+
+
+def tables():
+    chance = np.random.default_rng(1)
+    both = 0.3 * chance.standard_normal((2, V, D)).astype(np.float32)
+    return plain.Tables(*both, *chance.uniform(0.5, 1.5, (2, V)).astype(np.float32))
+
+
+@pytest.mark.numerics
+@pytest.mark.parametrize("cbow", [False, True], ids=["skip-gram", "cbow"])
+@pytest.mark.parametrize("negatives", [0, 1, 5, 9])
+@pytest.mark.parametrize("sentence", [2, 3, 40])
+def test_the_kernel_takes_the_same_steps_as_the_plain_form(cbow, negatives, sentence):
+    fast, slow, first = tables(), tables(), tables()
+    chances, rule = chances_of(COUNTS, 1e-2, negatives), plain.Rule(5, negatives, cbow)
+    rows, seeds = texts(sentence), np.array([5, 6, 7])
+    told = descent(D, cbow)(rows, fast, chances, rule, 0.05, seeds)
+    each = [
+        plain.descend(row, slow, chances, rule, 0.05, int(s))
+        for row, s in zip(rows, seeds, strict=True)
+    ]
+    assert abs(slow.inputs - first.inputs).max() > 0.05 or sentence == 2
+    np.testing.assert_allclose(fast.inputs, slow.inputs, atol=1e-5)
+    np.testing.assert_allclose(fast.outputs, slow.outputs, atol=1e-5)
+    assert told[0] == pytest.approx(sum(loss for loss, _ in each), rel=1e-4, abs=1e-6)
+    assert told[1] == sum(pairs for _, pairs in each)
+
+
+@pytest.mark.parametrize("cbow", [False, True], ids=["skip-gram", "cbow"])
+def test_the_gradient_is_that_of_torch(cbow):
+    at, rule = tables(), plain.Rule(5, 5, cbow)
+    drawn = [
+        tuple(a.copy() for a in one)
+        for one in plain.centres(texts(9)[0], chances_of(COUNTS, 0, 5), rule, 3)
+    ]
+    ours = np.zeros((V, D), np.float32), np.zeros((V, D), np.float32)
+    loss, _ = plain.add_gradient(drawn, at, ours, is_mean=cbow)
+    theirs = [torch.tensor(table, requires_grad=True) for table in (at.inputs, at.outputs)]
+    total = torch.zeros(())
+    for context, rows, labels in drawn:
+        x = theirs[0][torch.from_numpy(context)]
+        x = x.mean(0, keepdim=True) if cbow else x
+        alive = labels != DEAD
+        z = x @ theirs[1][torch.from_numpy(rows[alive])].T
+        wanted = torch.from_numpy(labels[alive]).expand_as(z)
+        total = total + torch.nn.functional.binary_cross_entropy_with_logits(
+            z, wanted, reduction="sum"
+        )
+    total.backward()
+    assert loss == pytest.approx(total.item(), rel=1e-5)
+    for mine, true in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(mine, true.grad.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_small_step_follows_the_gradient():
+    before, after, rule = tables(), tables(), plain.Rule(5, 5, False)
+    ones = np.ones(V, np.float32)
+    before, after = (
+        before._replace(input_gain=ones, output_gain=ones),
+        after._replace(input_gain=ones, output_gain=ones),
+    )
+    chances, text, rate = chances_of(COUNTS, 0, 5), texts(9)[0], 1e-4
+    wanted = np.zeros((V, D), np.float32), np.zeros((V, D), np.float32)
+    plain.add_gradient(plain.centres(text, chances, rule, 3), before, wanted, is_mean=False)
+    plain.descend(text, after, chances, rule, rate, 3)
+    for table, old, gradient in zip(after, before, wanted, strict=False):
+        np.testing.assert_allclose((old - table) / rate, gradient, atol=2e-2 * abs(gradient).max())

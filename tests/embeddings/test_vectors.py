@@ -1,0 +1,130 @@
+"""Neighbours, analogies and similarity are gensim's; files are word2vec's."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gensim.models import KeyedVectors
+from gensim.test.utils import datapath
+
+from photinus.core.errors import DataError, UsageError
+from photinus.embeddings.vectors import WordVectors
+
+QUESTIONS, PAIRS = datapath("questions-words.txt"), datapath("wordsim353.tsv")
+
+
+@pytest.fixture(scope="module")
+def vectors():
+    """Random vectors of the words of the questions and of the pairs, some words missing."""
+    lines = Path(QUESTIONS).read_text().splitlines()
+    asked = [w.lower() for line in lines if line[0] != ":" for w in line.split()]
+    words = [*sorted(set(asked))[::2], "tiger", "cat", "book", "paper", "car", "train", "Tiger"]
+    chance = np.random.default_rng(0)
+    # few directions, so that chance alone answers some questions
+    return WordVectors(
+        list(dict.fromkeys(words)),
+        chance.standard_normal((len(set(words)), 4)).astype(np.float32),
+    )
+
+
+@pytest.fixture(scope="module")
+def theirs(vectors):
+    held = KeyedVectors(vectors.vectors.shape[1])
+    held.add_vectors(list(vectors.words), vectors.vectors)
+    return held
+
+
+def test_neighbours_are_those_of_gensim(vectors, theirs):
+    ours = vectors.most_similar(["cat", "book"], ["car"], count=20)
+    same = theirs.most_similar(["cat", "book"], ["car"], topn=20)
+    assert [word for word, _ in ours] == [word for word, _ in same]
+    np.testing.assert_allclose([x for _, x in ours], [x for _, x in same], rtol=1e-5)
+
+
+def test_a_vector_can_stand_for_a_word(vectors):
+    (word, near), *_ = vectors.most_similar([3 * vectors.vector("cat")], count=1)
+    assert (word, near) == ("cat", pytest.approx(1))
+
+
+@pytest.mark.parametrize("cutoff", [300, 30_000])
+def test_analogies_are_answered_as_gensim_does_section_by_section(vectors, theirs, cutoff):
+    ours = vectors.analogies(QUESTIONS, cutoff=cutoff)
+    share, sections = theirs.evaluate_word_analogies(QUESTIONS, restrict_vocab=cutoff)
+    for section in sections[:-1]:
+        held = next(s for s in ours.sections if s.name == section["section"])
+        right, wrong = len(section["correct"]), len(section["incorrect"])
+        assert (held.right, held.covered) == (right, right + wrong)
+    assert ours.share == pytest.approx(share)
+    assert ours.total.questions == 19_544
+    assert f"of {ours.total.covered} covered of 19544" in str(ours)
+    assert f"cut-off: the {ours.cutoff} most frequent words" in str(ours)
+
+
+def test_similarity_is_gensims_spearman(vectors, theirs):
+    ours = vectors.similarity(PAIRS)
+    _, spearman, missing = theirs.evaluate_word_pairs(PAIRS)
+    assert ours.spearman == pytest.approx(float(spearman[0]), abs=1e-6)
+    assert ours.pairs == 353
+    assert 100 * (1 - ours.covered / 353) == pytest.approx(missing)
+    assert f"on {ours.covered} covered of 353 pairs" in str(ours)
+
+
+@pytest.mark.parametrize("name", ["v.txt", "v.bin", "v.safetensors"])
+def test_a_file_holds_the_same_bits(vectors, tmp_path, name):
+    vectors.save(tmp_path / name)
+    again = WordVectors.load(tmp_path / name)
+    assert list(again.words) == list(vectors.words)
+    np.testing.assert_array_equal(again.vectors, vectors.vectors)
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_gensims_files_are_read_and_ours_by_gensim(vectors, theirs, tmp_path, binary):
+    path = tmp_path / ("v.bin" if binary else "v.txt")
+    theirs.save_word2vec_format(str(path), binary=binary)
+    np.testing.assert_array_equal(WordVectors.load(path).vectors, vectors.vectors)
+    vectors.save(path)
+    again = KeyedVectors.load_word2vec_format(str(path), binary=binary)
+    np.testing.assert_array_equal(again.vectors, vectors.vectors)
+
+
+@pytest.mark.parametrize("name", ["v.txt", "v.bin", "v.safetensors"])
+def test_a_cut_file_is_refused_by_name(vectors, tmp_path, name):
+    vectors.save(tmp_path / name)
+    data = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(data[: len(data) // 2])
+    with pytest.raises(DataError, match=name if name != "v.txt" else "cut"):
+        WordVectors.load(tmp_path / name)
+
+
+def test_questions_of_which_none_is_covered_are_refused(vectors, tmp_path):
+    (tmp_path / "q.txt").write_text(": few\nqueen xyz king zyx\n")
+    with pytest.raises(UsageError, match="no question has four words with vectors; got 1 question"):
+        vectors.analogies(tmp_path / "q.txt")
+    (tmp_path / "p.tsv").write_text("a\tb\t1\n")
+    with pytest.raises(UsageError, match="at least two pairs must have vectors; got 0 of 1"):
+        vectors.similarity(tmp_path / "p.tsv")
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda v: v.most_similar(["xyzzy"]), "the word has no vector; got 'xyzzy'"),
+        (lambda v: v.most_similar("cat"), "takes lists of words; got 'cat'"),
+        (lambda v: v.most_similar([]), "takes lists of words"),
+        (lambda v: v.save("v.npy"), "no format of this ending; got v.npy"),
+        (lambda v: v.analogies("none.txt"), "none.txt cannot be read"),
+        (lambda v: WordVectors.load("none.bin"), "there are no vectors; got none.bin"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_sentence(vectors, ask, said):
+    with pytest.raises(UsageError) as caught:
+        ask(vectors)
+    assert said in str(caught.value)
+
+
+def test_a_word_with_a_space_goes_to_safetensors_only(tmp_path):
+    vectors = WordVectors(["new york", "rome"], np.eye(2, dtype=np.float32))
+    with pytest.raises(UsageError, match=r"save as \.safetensors"):
+        vectors.save(tmp_path / "v.txt")
+    vectors.save(tmp_path / "v.safetensors")
+    assert WordVectors.load(tmp_path / "v.safetensors").words == ["new york", "rome"]

@@ -1,0 +1,74 @@
+"""From counts to what is drawn."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from photinus.core.errors import DataError
+from photinus.embeddings.draws import negatives, path, sentence, window
+from photinus.embeddings.vocabulary import alias_table, chances_of, gains, huffman, keep_shares
+
+COUNTS = np.array([900, 300, 100, 30, 10, 3])
+
+
+def test_negatives_are_drawn_in_proportion_to_their_counts_to_the_power_of_three_quarters():
+    chances, state, hits = chances_of(COUNTS, 0, 1), 11, np.zeros(6)
+    outputs, labels = np.zeros(2, np.int64), np.zeros(2)
+    for _ in range(20_000):
+        state = negatives(0, chances.own, chances.other, state, outputs, labels)
+        hits[outputs[1]] += 1
+        assert (labels[1] == 0) == (outputs[1] != 0)
+    share = COUNTS**0.75 / (COUNTS**0.75).sum()
+    assert abs(hits / hits.sum() - share).max() < 0.015
+
+
+def test_an_alias_table_holds_each_weight_whole():
+    weights = np.random.default_rng(0).uniform(0.1, 9, 50)
+    own, other = alias_table(weights)
+    held = own.astype(float)
+    np.add.at(held, other, 1.0 - own)
+    np.testing.assert_allclose(held / 50, weights / weights.sum(), atol=1e-6)
+
+
+def test_frequent_words_are_left_out_as_often_as_their_share_says():
+    keep, text, kept = keep_shares(COUNTS, 0.01), np.zeros(20_000, np.int64), np.zeros(20_000, int)
+    count, end, _ = sentence(text, 0, keep, 5, kept)
+    assert end == 20_000
+    assert count / 20_000 == pytest.approx(keep[0], abs=0.01)
+    assert keep[-1] == 1
+
+
+def test_windows_are_equally_often_of_each_size():
+    sides, state = [], 3
+    for _ in range(5000):
+        side, state = window(5, state)
+        sides.append(side)
+    assert sorted(set(sides)) == [1, 2, 3, 4, 5]
+    assert abs(np.bincount(sides)[1:] / 5000 - 0.2).max() < 0.02
+
+
+def test_the_codes_of_words_are_prefix_free_and_the_shortest_on_average():
+    starts, nodes, codes = huffman(COUNTS)
+    words = ["".join(str(int(c)) for c in codes[a:b]) for a, b in pairwise(starts)]
+    assert all(not b.startswith(a) for a in words for b in words if a is not b)
+    lengths = np.diff(starts)
+    assert (lengths * COUNTS).sum() == 900 + 2 * 300 + 3 * 100 + 4 * 30 + 5 * 13
+    outputs, labels = np.zeros(5, np.int64), np.zeros(5)
+    assert path(5, starts, nodes, codes, outputs, labels) == lengths[5]
+    assert outputs[0] == nodes[starts[0]]  # the root is on every way
+
+
+def test_a_rare_row_moves_as_often_as_there_are_workers_and_a_frequent_one_once():
+    counts = np.array([10**7, 10**4, 10, 1])
+    inputs, outputs = gains(counts, np.ones(4), 4, 1e5, 5)
+    assert inputs[0] == pytest.approx(1)
+    assert inputs[-1] == pytest.approx(4, rel=0.02)
+    assert (np.diff(inputs) >= 0).all()
+    assert (np.diff(outputs) >= 0).all()
+    assert gains(counts, np.ones(4), 1, 1e5, 5)[0].tolist() == [1, 1, 1, 1]
+
+
+def test_missing_counts_are_refused():
+    with pytest.raises(DataError, match="need the count of every word"):
+        chances_of(np.zeros(4, np.int64), 0, 5)

@@ -1,0 +1,136 @@
+"""Word2Vec on a real Spark: two topics of words, two workers."""
+
+import numpy as np
+import pytest
+from gensim.models import KeyedVectors
+
+from photinus.core.errors import DataError, UsageError
+from photinus.embeddings.vectors import WordVectors
+from photinus.estimators.sentences import counted, rows_of, sentences_of
+from photinus.estimators.word2vec import Word2Vec, Word2VecModel
+
+pytestmark = pytest.mark.spark
+
+TOPICS = [[f"{name}{n}" for n in range(12)] for name in ("sea", "sky")]
+SMALL = {"vectorSize": 16, "minCount": 2, "epochs": 12.0, "numWorkers": 2, "sample": 0.0}
+
+
+def lines(count=900):
+    chance = np.random.default_rng(0)
+    return [" ".join(chance.choice(TOPICS[n % 2], 8)) for n in range(count)]
+
+
+@pytest.fixture(scope="module")
+def sentences(spark):
+    return spark.createDataFrame([(line,) for line in lines()], "text string").repartition(3)
+
+
+@pytest.fixture(scope="module")
+def model(sentences):
+    return Word2Vec(learningRate=0.05, **SMALL).fit(sentences)
+
+
+def is_of_one_topic(model):
+    return all(word[:3] == "sea" for word, _ in model.most_similar(["sea1"], count=5))
+
+
+def test_words_of_one_topic_are_near(model):
+    assert is_of_one_topic(model)
+    assert len(model.vectors) == 24
+    assert model.vectors.counts.sum() == 900 * 8
+    assert model.summary.state.ended == "done" or model.summary.history
+
+
+def test_synonyms_are_rows_as_of_mllib(model):
+    found = model.findSynonyms("sky3", 4)
+    assert found.columns == ["word", "similarity"]
+    assert [row.word[:3] for row in found.collect()] == ["sky"] * 4
+
+
+def test_a_sentence_becomes_the_mean_of_its_words(model, spark):
+    table = spark.createDataFrame([("sea1 sky2 unknown",), ("unknown",), (None,)], "text string")
+    rows = [row.vector.toArray() for row in model.transform(table).collect()]
+    wanted = (model.vectors.vector("sea1") + model.vectors.vector("sky2")) / 2
+    np.testing.assert_allclose(rows[0], wanted, rtol=1e-6)
+    assert not rows[1].any()
+    assert not rows[2].any()
+
+
+def test_a_saved_model_is_loaded_with_the_same_vectors(model, tmp_path):
+    path = f"{tmp_path}/model"
+    model.write().save(path)
+    again = Word2VecModel.load(path)
+    assert list(again.vectors.words) == list(model.vectors.words)
+    np.testing.assert_array_equal(again.vectors.vectors, model.vectors.vectors)
+    assert again.getInputCol() == "text"
+
+
+def test_arrays_of_whole_numbers_are_sentences_too(spark):
+    table = spark.createDataFrame(
+        [([n % 2, 2 + n % 2] * 3,) for n in range(400)], "basket array<int>"
+    )
+    made = Word2Vec(inputCol="basket", learningRate=0.05, **SMALL).fit(table)
+    assert made.most_similar(["0"], count=1)[0][0] == "2"
+
+
+def test_text_files_and_rdds_are_sentences(spark, tmp_path):
+    folder = tmp_path / "texts" / "more"
+    folder.mkdir(parents=True)
+    (folder / "a.txt").write_text("\n".join(lines()))
+    few = {**SMALL, "epochs": 1.0}
+    read = Word2Vec(**few).fit(str(tmp_path / "texts"))
+    assert read.vectors.counts.sum() == 900 * 8
+    told = Word2Vec(**few).fit(
+        spark.sparkContext.parallelize([line.split() for line in lines()], 2)
+    )
+    assert sorted(told.vectors.words) == sorted(read.vectors.words)
+
+
+def test_no_word_is_lost_and_none_is_doubled_on_the_way_to_rows(sentences):
+    held = sentences_of(sentences, "text", 1)
+    words, counts = counted(held, 2, 0)
+    rows = rows_of(held, words, 64).collect()
+    tokens = np.concatenate([np.frombuffer(row.tokens, "<i4") for row in rows])
+    assert np.bincount(tokens[tokens >= 0]).tolist() == counts.tolist()
+    assert all(len(row.tokens) == 256 for row in rows)
+
+
+def test_a_vocabulary_may_be_cut(sentences):
+    words, counts = counted(sentences_of(sentences, "text", 1), 1, 5)
+    assert len(words) == 5
+    assert (np.diff(counts) <= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("row", "kind", "said"),
+    [
+        ("", "string", "fewer than two words occur 5 times; got 0 different words"),
+        ("one", "string", "fewer than two words occur 5 times; got 1 different words"),
+        ("a b c", "string", "fewer than two words occur 5 times; got 3 different words"),
+        (bytearray(b"x"), "binary", "column text holds no sentences; got binary"),
+        (1.5, "double", "column text holds no sentences; got double"),
+    ],
+)
+def test_what_holds_no_sentences_is_one_sentence(spark, row, kind, said):
+    table = spark.createDataFrame([(row,)], f"text {kind}")
+    with pytest.raises((DataError, UsageError)) as caught:
+        Word2Vec(numWorkers=1).fit(table)
+    assert said in str(caught.value)
+
+
+def test_a_column_that_is_missing_is_named(sentences):
+    with pytest.raises(UsageError, match="there is no column words; got text; set inputCol"):
+        Word2Vec(inputCol="words", numWorkers=1).fit(sentences)
+
+
+def test_gensim_reads_what_is_saved_and_the_other_way_round(model, tmp_path):
+    for ending in ("txt", "bin"):
+        path = tmp_path / f"words.{ending}"
+        model.vectors.save(path)
+        theirs = KeyedVectors.load_word2vec_format(str(path), binary=ending == "bin")
+        np.testing.assert_array_equal(theirs["sea1"], model.vectors.vector("sea1"))
+        ours = [word for word, _ in model.most_similar(["sea1", "sea2"], ["sky1"], count=6)]
+        assert ours == [w for w, _ in theirs.most_similar(["sea1", "sea2"], ["sky1"], topn=6)]
+        theirs.save_word2vec_format(str(path), binary=ending == "bin")
+        again = WordVectors.load(path)
+        np.testing.assert_array_equal(again.vectors, model.vectors.vectors)
