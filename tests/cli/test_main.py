@@ -56,6 +56,7 @@ OPTIONS = {
     ],
     "train": [
         "job",
+        "path",
         "--workers",
         "--engine",
         "--strategy",
@@ -69,6 +70,7 @@ OPTIONS = {
         "--trust-code",
         "--print-config",
     ],
+    "words": ["model", "asked", "--count", "--analogies", "--cutoff", "--pairs"],
 }
 """A change here is a change for users: it belongs in the change log."""
 

@@ -19,6 +19,7 @@ from photinus.cli.report import audit, evaluate, report
 from photinus.cli.submit import submit
 from photinus.cli.train import demo, train
 from photinus.cli.watch import StoppedError, is_debugging
+from photinus.cli.words import words
 from photinus.core.errors import NotReadyError, PhotinusError, UsageError, reason_of
 from photinus.core.signals import interruptible
 
@@ -44,7 +45,8 @@ def commands() -> None:
     """
 
 
-for _command in (demo, train, submit, compare, evaluate, report, audit, doctor, devices):
+_COMMANDS = (demo, train, submit, compare, evaluate, report, audit, words, doctor, devices)
+for _command in _COMMANDS:
     commands.add_command(_command)
 
 

@@ -21,7 +21,17 @@ if TYPE_CHECKING:
     from photinus.strategies.agreement import Agreement
     from photinus.strategies.own import Own
 
-__all__ = ["ENGINE", "TRUST", "agreement_of", "begin", "demo", "go_on", "job_of", "train"]
+__all__ = [
+    "ENGINE",
+    "TRUST",
+    "agreement_of",
+    "begin",
+    "demo",
+    "go_on",
+    "job_of",
+    "read_value",
+    "train",
+]
 
 ENGINE = click.Choice(("spark", "local", "simulate"))
 
@@ -55,6 +65,7 @@ def demo(workers: int | None, engine: str | None, folder: str, settings: tuple[s
 
 @click.command()
 @click.argument("job", required=False, metavar="[NAME|JOB.TOML]")
+@click.argument("path", required=False, metavar="[FOLDER]")
 @_WORKERS
 @_ENGINE
 @click.option("--strategy", metavar="NAME|JSON", help="How the workers agree, in every phase.")
@@ -71,6 +82,7 @@ def demo(workers: int | None, engine: str | None, folder: str, settings: tuple[s
 @click.option("--print-config", is_flag=True, help="Print the job as TOML and train nothing.")
 def train(
     job: str | None,
+    path: str | None,
     strategy: str | None,
     folder: str,
     settings: tuple[str, ...],
@@ -80,15 +92,23 @@ def train(
     """Train a job by its name, or from a TOML file.
 
     Known by name: mnist-dbn, mnist-dbn-demo, mnist-dbn-published, cifar10, cifar10-published,
-    cifar10-quick.
+    cifar10-quick. `photinus train word2vec FOLDER` learns word vectors from text files.
     """
     is_printed, trust_code = options.pop("print_config"), options.pop("trust_code")
     if resume is not None:
-        others = (job, strategy, folder, is_printed, *settings, *options.values())
+        others = (job, path, strategy, folder, is_printed, *settings, *options.values())
         _resume(resume, others, trust_code=trust_code)
         return
     if job is None:
         raise UsageError("no job is named", do="photinus train mnist-dbn, or a TOML file")
+    if job == "word2vec" and path is not None and not is_printed:
+        from photinus.cli.words import train_words
+
+        train_words(path, folder, settings, {**options, "strategy": strategy})
+        return
+    if path is not None or job == "word2vec":
+        do = "photinus train word2vec FOLDER"
+        raise UsageError("only word2vec takes a folder, and needs one", got=path or "none", do=do)
     asked = job_of(job, settings, strategy=strategy, **options)
     if is_printed:
         from photinus.cli.toml import to_toml
@@ -161,7 +181,7 @@ def _set(plain: dict[str, Any], text: str) -> None:
         place = place.setdefault(name, {})
         if not isinstance(place, dict):
             raise UsageError(f"{name} in {key} holds no settings", got=repr(place))
-    place[last] = _read(value.strip())
+    place[last] = read_value(value.strip())
 
 
 def _check_used(job: Job, settings: tuple[str, ...]) -> None:
@@ -185,7 +205,8 @@ def _check_used(job: Job, settings: tuple[str, ...]) -> None:
         )
 
 
-def _read(text: str) -> Any:  # noqa: ANN401 - any plain value
+def read_value(text: str) -> Any:  # noqa: ANN401 - any plain value
+    """Returns a setting's value: read as TOML, else it is text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -51,7 +51,7 @@ def sentences_of(dataset: Any, column: str, workers: int) -> DataFrame:  # noqa:
     kind, asked = dataset.schema[column].dataType, F.col(f"`{column}`")
     inner = kind.elementType if isinstance(kind, T.ArrayType) else None
     if isinstance(kind, T.StringType):
-        words = F.split(F.trim(asked), r"\\s+")
+        words = F.split(F.trim(asked), r"\s+")
     elif isinstance(inner, (T.StringType, T.IntegralType)):
         words = asked.cast("array<string>")
     else:

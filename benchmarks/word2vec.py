@@ -1,0 +1,173 @@
+"""Word vectors beside gensim on the same text: words per second, and accuracy with K workers.
+
+    python benchmarks/word2vec.py TEXT [--words 2000000] [--dims 100 300] [--workers 1 2 4]
+        [--epochs 5] [--repeats 3] [--only speed|accuracy]
+
+TEXT holds a sentence a line, in lower case. Words per second are of one thread and its CPU's
+seconds: the median of interleaved repeats. The accuracy is that of processes of this machine, by
+gensim's questions-words.txt at a cut-off of 30,000 words, and WordSim-353 by Spearman.
+"""
+
+import argparse
+import collections
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from gensim.models import Word2Vec
+from gensim.test.utils import datapath
+from machine import begin
+
+from photinus.core.clock import Steps
+from photinus.core.errors import UsageError
+from photinus.data.base import Batch
+from photinus.embeddings.blocks import blocks, tokens_in_block
+from photinus.embeddings.vectors import WordVectors
+from photinus.embeddings.word2vec import RowDescent, Word2VecStage
+from photinus.engine.base import ArrayData
+from photinus.engine.local.engine import LocalEngine
+from photinus.run.evaluate import Draft
+from photinus.run.job import Job
+from photinus.run.train import train_draft
+from photinus.strategies.outer import Sgd
+from photinus.strategies.recipes import averaging
+
+STEP_ROWS, ROUND_WORDS = 8, 200_000
+
+
+def read(path, most):
+    """Returns sentences of words that occur five times, the words, and their counts."""
+    sentences, total = [], 0
+    for line in lines(path) if path else made_up():
+        sentences.append(line.split())
+        total += len(sentences[-1])
+        if total >= most:
+            break
+    counts = collections.Counter(word for sentence in sentences for word in sentence)
+    words = [w for w, n in sorted(counts.items(), key=lambda p: (-p[1], p[0])) if n >= 5]
+    index = {word: number for number, word in enumerate(words)}
+    kept = [[word for word in sentence if word in index] for sentence in sentences]
+    return kept, index, np.array([counts[word] for word in words])
+
+
+def lines(path):
+    with Path(path).open() as file:
+        yield from file
+
+
+def made_up():
+    chance = np.random.default_rng(0)
+    for _ in range(2000):
+        yield " ".join(f"w{int(n)}" for n in chance.zipf(1.3, 20) if n < 3000)
+
+
+def rows_of(sentences, index, length):
+    tokens = [n for s in sentences for n in (*(index[word] for word in s), -1)]
+    return np.concatenate(list(blocks(iter([np.array(tokens, np.int32)]), length)))
+
+
+def gensims(sentences, index, counts, dims, epochs):
+    model = Word2Vec(
+        vector_size=dims, sg=1, negative=5, window=5, sample=1e-3, min_count=1, workers=1, seed=1
+    )
+    model.build_vocab_from_freq(dict(zip(index, counts.tolist(), strict=True)))
+    began = time.process_time()
+    model.train(sentences, total_examples=len(sentences), epochs=epochs)
+    seconds = time.process_time() - began
+    return seconds, np.stack([model.wv[word] for word in index])
+
+
+def ours(rows, counts, dims):
+    stage = Word2VecStage(words=len(counts), dims=dims)
+    model, inner = stage.build((), 1), stage.inner(None)
+    assert isinstance(inner, RowDescent)
+    model.parameters.view("counts")[:] = counts
+    inner.descend(model, Batch(rows[:1], None), 0, 0.0)  # compiled, and its draws prepared
+    began = time.process_time()
+    for start in range(0, len(rows), STEP_ROWS):
+        inner.descend(model, Batch(rows[start : start + STEP_ROWS], None), start, 0.0)
+    return time.process_time() - began
+
+
+def speed(sentences, index, counts, dims, repeats):
+    words = sum(map(len, sentences))
+    rows, rates = rows_of(sentences, index, 1000), []
+    for _ in range(repeats):
+        theirs, _ = gensims(sentences, index, counts, dims, 1)
+        rates.append((words / theirs, words / ours(rows, counts, dims)))
+    theirs, mine = (statistics.median(side) for side in zip(*rates, strict=True))
+    ratios = sorted(b / a for a, b in rates)
+    print(f"{dims} dims, {words} words: words a CPU second: gensim {theirs:,.0f}, ", end="")
+    spread = f"{ratios[0]:.1f} to {ratios[-1]:.1f}"
+    print(f"photinus {mine:,.0f}; ratio {statistics.median(ratios):.1f} ({spread})", flush=True)
+
+
+def trained(text, dims, epochs, workers, *, is_plain):
+    sentences, index, counts = text
+    words = int(counts.sum())
+    length = tokens_in_block(words, workers)
+    steps = max(1, round(min(ROUND_WORDS, words / workers / 10) / STEP_ROWS / length))
+    stage = Word2VecStage(
+        words=len(index),
+        dims=dims,
+        epochs=float(epochs),
+        batch_size=STEP_ROWS * workers,
+        workers=workers,
+        round_words=0.0 if is_plain else float(steps * STEP_ROWS * length),
+    )
+    strategy = averaging(every=Steps(steps), outer=Sgd(), merge="uniform", gradients_until=0.0)
+    job = Job(model=stage, workers=workers, engine="local", strategy=strategy)
+    draft = Draft(job)
+    draft.model().parameters.view("counts")[:] = counts
+    with tempfile.TemporaryDirectory() as folder:
+        rows = ArrayData(rows_of(sentences, index, length))
+        outcome = train_draft(draft, rows, folder=f"{folder}/run", engine=LocalEngine())
+    return outcome.trained.model().parameters.view("inputs")
+
+
+def told(name, index, vectors):
+    held = WordVectors(list(index), vectors)
+    lines = []
+    for ask in (
+        lambda: held.analogies(datapath("questions-words.txt")).total,
+        lambda: held.similarity(datapath("wordsim353.tsv")),
+    ):
+        try:
+            lines.append(str(ask()))
+        except UsageError as error:
+            lines.append(str(error))
+    print(f"{name}: {'; '.join(lines)}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("text", nargs="?")
+    parser.add_argument("--words", type=int, default=2_000_000)
+    parser.add_argument("--dims", type=int, nargs="+", default=[100, 300])
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--only", choices=["speed", "accuracy"])
+    parser.add_argument("--plain", action="store_true", help="the mean without gains, too")
+    asked = parser.parse_args()
+    text = sentences, index, counts = read(asked.text, asked.words)
+    if asked.only != "accuracy":
+        for dims in asked.dims:
+            speed(sentences, index, counts, dims, asked.repeats)
+    if asked.only == "speed":
+        return
+    dims, epochs = asked.dims[0], asked.epochs
+    told("gensim", index, gensims(sentences, index, counts, dims, epochs)[1])
+    for workers in asked.workers:
+        made = trained(text, dims, epochs, workers, is_plain=False)
+        told(f"{workers} workers", index, made)
+        if asked.plain and workers > 1:
+            made = trained(text, dims, epochs, workers, is_plain=True)
+            told(f"{workers} workers, the plain mean", index, made)
+
+
+if __name__ == "__main__":
+    begin("--dims", "16", "--workers", "1", "2", "--epochs", "1", "--repeats", "1")
+    main()

@@ -1,0 +1,102 @@
+"""The commands of word vectors: `train word2vec FOLDER` calls `train_words`; `words` asks them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from photinus.core.errors import UsageError
+
+__all__ = ["train_words", "words"]
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("model", type=click.Path())
+@click.argument("asked", nargs=-1, metavar="[WORD [- WORD] [+ WORD]]...")
+@click.option("--count", default=10, help="How many words to print [10].")
+@click.option("--analogies", type=click.Path(), help="A file of questions, as questions-words.txt.")
+@click.option("--cutoff", default=30_000, help="Of the most frequent words, for questions [30000].")
+@click.option("--pairs", type=click.Path(), help="A file of pairs, as WordSim-353 or SimLex-999.")
+def words(
+    model: str,
+    asked: tuple[str, ...],
+    count: int,
+    analogies: str | None,
+    cutoff: int,
+    pairs: str | None,
+) -> None:
+    """Ask word vectors: `photinus words words.bin king - man + woman`.
+
+    MODEL is a file of vectors: .bin, .txt or .safetensors, or a folder with such a file.
+    """
+    from photinus.embeddings.vectors import WordVectors
+
+    vectors = WordVectors.load(_file(Path(model)))
+    if not (asked or analogies or pairs):
+        raise UsageError("nothing is asked", do=f"photinus words {model} king - man + woman")
+    if asked:
+        for word, cosine in vectors.most_similar(*_signed(asked), count=count):
+            click.echo(f"{cosine:.3f} {word}")
+    if analogies:
+        click.echo(str(vectors.analogies(analogies, cutoff=cutoff)))
+    if pairs:
+        click.echo(str(vectors.similarity(pairs)))
+
+
+def _file(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    for name in ("words.bin", "words.txt", "words.safetensors"):
+        if (path / name).is_file():
+            return path / name
+    raise UsageError(f"{path} holds no vectors", do="name a file: words.bin")
+
+
+def _signed(asked: tuple[str, ...]) -> tuple[list[Any], list[Any]]:
+    """Returns the words that are added, and those that are taken away."""
+    sides: tuple[list[Any], list[Any]] = ([], [])
+    side = 0
+    for text in " ".join(asked).split():
+        if text in ("+", "-"):
+            side = int(text == "-")
+        else:
+            sides[side].append(text)
+            side = 0
+    return sides
+
+
+def train_words(path: str, folder: str, settings: tuple[str, ...], options: dict[str, Any]) -> None:
+    """Trains word vectors on text files, and saves `words.bin`.
+
+    Args:
+        path: of text files, or of a folder of them: a line is a sentence.
+        folder: where `words.bin` is kept; "" for a new folder under `runs`.
+        settings: Params, `vectorSize=200` each.
+        options: workers, seed and others of `train`; None where nothing was said.
+
+    Raises:
+        UsageError: an option is not one of word vectors, or a setting is wrong.
+    """
+    from photinus.cli.train import read_value
+    from photinus.estimators.word2vec import Word2Vec
+    from photinus.run.train import new_folder
+
+    names = {"workers": "numWorkers", "seed": "seed", "strategy": "strategy"}
+    said = {name: value for name, value in options.items() if value is not None}
+    if others := sorted(set(said) - set(names)):
+        raise UsageError(f"word vectors have no --{others[0]}", do="--workers, --seed, --strategy")
+    params = {names[name]: value for name, value in said.items()}
+    for text in settings:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError("a setting must be KEY=VALUE", got=repr(text))
+        params[name] = read_value(value)
+    place = Path(folder or new_folder("word2vec"))
+    model = Word2Vec(**params).fit(path)
+    place.mkdir(parents=True, exist_ok=True)
+    model.vectors.save(place / "words.bin")
+    click.echo(f"{len(model.vectors)} words, {model.vectors.vectors.shape[1]} numbers each")
+    click.echo(f"  vectors  {place}/words.bin")
+    click.echo(f"   ask it  photinus words {place} {model.vectors.words[0]}")

@@ -1,0 +1,70 @@
+"""`photinus words` and `photinus train word2vec`."""
+
+import numpy as np
+import pytest
+
+from photinus.embeddings.vectors import WordVectors
+
+
+@pytest.fixture
+def vectors(tmp_path):
+    """King − man + woman is queen."""
+    corners = {"man": (1, 0, 0.1), "woman": (0, 1, 0.1), "king": (1, 0, 2), "queen": (0, 1, 2)}
+    made = WordVectors([*corners, "stone"], np.array([*corners.values(), (-1, -1, 0)], np.float32))
+    made.save(tmp_path / "words.bin")
+    return made
+
+
+def test_words_are_added_and_taken_away(call, vectors, tmp_path):
+    code, out, err = call("words", str(tmp_path), "king", "-", "man", "+", "woman", "--count", "1")
+    assert (code, err) == (0, "")
+    assert out.split()[1] == "queen"
+
+
+def test_questions_and_pairs_say_what_is_covered(call, vectors, tmp_path):
+    (tmp_path / "q.txt").write_text(": royal\nman king woman queen\nman king boy prince\n")
+    (tmp_path / "p.tsv").write_text("man\tking\t5\nman\twoman\t8\nman\tstone\t1\nking\tboy\t2\n")
+    asked = ["--analogies", str(tmp_path / "q.txt"), "--pairs", str(tmp_path / "p.tsv")]
+    code, out, _ = call("words", str(tmp_path / "words.bin"), *asked)
+    assert code == 0
+    assert "royal: 100.0 % right, 1 of 1 covered of 2" in out
+    assert "cut-off: the 5 most frequent words" in out
+    assert "on 3 covered of 4 pairs" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("words", "words.bin"), "nothing is asked"),
+        (("words", "words.bin", "prince"), "the word has no vector; got 'prince'"),
+        (("words", "none.bin", "king"), "there are no vectors; got none.bin"),
+        (("train", "word2vec"), "photinus train word2vec FOLDER"),
+        (("train", "mnist-dbn", "texts"), "only word2vec takes a folder"),
+        (("train", "word2vec", "texts", "--threads", "2"), "word vectors have no --threads"),
+        (("train", "word2vec", "texts", "--set", "vectorSize"), "a setting must be KEY=VALUE"),
+        (("train", "word2vec", "texts", "--set", "vectorsize=9"), "did you mean 'vectorSize'?"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(call, vectors, monkeypatch, tmp_path, words, said):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = call(*words)
+    assert code == 2
+    assert said in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.spark
+def test_text_files_are_trained_on_and_asked(call, spark, tmp_path):
+    chance = np.random.default_rng(0)
+    lines = [" ".join(chance.choice(["a b c d", "v w x y"][n % 2].split(), 7)) for n in range(400)]
+    (tmp_path / "text.txt").write_text("\n".join(lines))
+    asked = ["--workers", "1", "--set", "vectorSize=16", "--set", "epochs=8", "--set", "sample=0.0"]
+    folder = str(tmp_path / "made")
+    code, out, err = call(
+        "train", "word2vec", str(tmp_path / "text.txt"), "--folder", folder, *asked
+    )
+    assert (code, err) == (0, "")
+    assert "8 words, 16 numbers each" in out
+    code, out, _ = call("words", folder, "a", "--count", "3")
+    assert code == 0
+    assert {line.split()[1] for line in out.splitlines()} == {"b", "c", "d"}
