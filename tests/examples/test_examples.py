@@ -25,6 +25,7 @@ TYPED = {
     "own_module": "error",
     "own_strategy": "error",
     "sparknet_cifar10": "4 of 64 features",
+    "word2vec": "nearest to",
 }
 """What each example says when it is typed; the main job takes minutes and is `make demo`."""
 

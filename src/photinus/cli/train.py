@@ -29,7 +29,6 @@ __all__ = [
     "demo",
     "go_on",
     "job_of",
-    "read_value",
     "train",
 ]
 
@@ -104,7 +103,7 @@ def train(
     if job == "word2vec" and path is not None and not is_printed:
         from photinus.cli.words import train_words
 
-        train_words(path, folder, settings, {**options, "strategy": strategy})
+        train_words(path, folder, _word_params(settings, {**options, "strategy": strategy}))
         return
     if path is not None or job == "word2vec":
         do = "photinus train word2vec FOLDER"
@@ -181,7 +180,19 @@ def _set(plain: dict[str, Any], text: str) -> None:
         place = place.setdefault(name, {})
         if not isinstance(place, dict):
             raise UsageError(f"{name} in {key} holds no settings", got=repr(place))
-    place[last] = read_value(value.strip())
+    place[last] = _read(value.strip())
+
+
+def _word_params(settings: tuple[str, ...], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the Params of `Word2Vec` that the command line names."""
+    names = {"workers": "numWorkers", "seed": "seed", "strategy": "strategy"}
+    said = {name: value for name, value in options.items() if value is not None}
+    if others := sorted(set(said) - set(names)):
+        raise UsageError(f"word vectors have no --{others[0]}", do="--workers, --seed, --strategy")
+    params = {names[name]: value for name, value in said.items()}
+    for text in settings:
+        _set(params, text)
+    return params
 
 
 def _check_used(job: Job, settings: tuple[str, ...]) -> None:
@@ -205,8 +216,7 @@ def _check_used(job: Job, settings: tuple[str, ...]) -> None:
         )
 
 
-def read_value(text: str) -> Any:  # noqa: ANN401 - any plain value
-    """Returns a setting's value: read as TOML, else it is text."""
+def _read(text: str) -> Any:  # noqa: ANN401 - any plain value
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

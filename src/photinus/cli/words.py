@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,32 +68,20 @@ def _signed(asked: tuple[str, ...]) -> tuple[list[Any], list[Any]]:
     return sides
 
 
-def train_words(path: str, folder: str, settings: tuple[str, ...], options: dict[str, Any]) -> None:
+def train_words(path: str, folder: str, params: Mapping[str, Any]) -> None:
     """Trains word vectors on text files, and saves `words.bin`.
 
     Args:
         path: of text files, or of a folder of them: a line is a sentence.
         folder: where `words.bin` is kept; "" for a new folder under `runs`.
-        settings: Params, `vectorSize=200` each.
-        options: workers, seed and others of `train`; None where nothing was said.
+        params: of `Word2Vec`.
 
     Raises:
-        UsageError: an option is not one of word vectors, or a setting is wrong.
+        UsageError: a Param is wrong.
     """
-    from photinus.cli.train import read_value
     from photinus.estimators.word2vec import Word2Vec
     from photinus.run.train import new_folder
 
-    names = {"workers": "numWorkers", "seed": "seed", "strategy": "strategy"}
-    said = {name: value for name, value in options.items() if value is not None}
-    if others := sorted(set(said) - set(names)):
-        raise UsageError(f"word vectors have no --{others[0]}", do="--workers, --seed, --strategy")
-    params = {names[name]: value for name, value in said.items()}
-    for text in settings:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise UsageError("a setting must be KEY=VALUE", got=repr(text))
-        params[name] = read_value(value)
     place = Path(folder or new_folder("word2vec"))
     model = Word2Vec(**params).fit(path)
     place.mkdir(parents=True, exist_ok=True)
