@@ -133,4 +133,5 @@ def path(
     first, last = starts[centre], starts[centre + 1]
     for at in range(first, last):
         outputs[at - first], labels[at - first] = nodes[at], 1.0 - codes[at]
-    return last - first
+    length: int = last - first
+    return length

@@ -214,7 +214,7 @@ class WordVectors:
         a, b = (np.array([one[side] for one in held]) for side in (0, 1))
         near = (self.unit[a] * self.unit[b]).sum(axis=1)
         ranks = [_ranks(near), _ranks(np.array([x for _, _, x in held]))]
-        return Similarity(float(np.corrcoef(*ranks)[0, 1]), len(held), len(said))
+        return Similarity(float(np.corrcoef(np.stack(ranks))[0, 1]), len(held), len(said))
 
     def save(self, path: Path | str) -> None:
         """Writes the vectors in a format of the file's ending.
