@@ -9,7 +9,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 NAMES = [f"E{number}" for number in range(1, 12)]
 
-pytestmark = pytest.mark.mnist
+pytestmark = [pytest.mark.mnist, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 def test_the_small_case_runs_without_links_of_a_rate_and_loses_no_lease():
     command = [sys.executable, str(BENCHMARKS / "large_models.py"), "--small"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -22,6 +22,7 @@ def measured(*arguments):
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 def test_the_peak_of_a_small_run_is_that_of_its_worker():
     peak, _ = measured("--small", "--engines", "local")["local"]
     assert 100 < peak < 2000, "a Python with torch, in MB"

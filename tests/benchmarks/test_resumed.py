@@ -18,6 +18,7 @@ def resumed(monkeypatch):
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WAYS)
 def test_a_run_that_was_killed_twice_ends_with_an_equal_loss(resumed, name):
     assert set(resumed.WAYS) == set(WAYS)
