@@ -5,11 +5,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import Row
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from photinus.core.errors import DataError, PhotinusError
+from photinus.data.columns import InputSpec
+from photinus.data.spark import as_frame, first_rows, selected
 from photinus.estimators.module import TorchClassificationModel, TorchClassifier
+from photinus.models.module import ModuleStage
+from photinus.run.job import Job, Source
+from photinus.run.train import train
 
 pytestmark = pytest.mark.spark
 
@@ -95,3 +103,155 @@ def test_two_inputs_learn_what_neither_tells_alone_and_keep_it_when_saved(sent, 
     model.write().save(path)
     loaded = TorchClassificationModel.load(path)
     assert [row.prediction for row in loaded.transform(frame).collect()] == said
+
+
+def test_an_lstm_on_ragged_sequences_is_as_good_as_a_plain_loop(sent):
+    from nets_of_inputs import Sequences
+
+    chance = np.random.default_rng(0)
+    rows = [chance.integers(1, 20, chance.integers(2, 13)) for _ in range(1600)]
+    labels = [int(row[0] >= 10) for row in rows]
+    pairs = [(row.tolist(), label) for row, label in zip(rows, labels, strict=True)]
+    frame = sent.createDataFrame(pairs, "ids array<int>, label int")
+    train, test = frame.limit(1200), frame.offset(1200)
+    clf = TorchClassifier(
+        module=f"{NETS}:Sequences",
+        inputs={"tokens": "ids"},
+        epochs=10,
+        learningRate=0.01,
+        numWorkers=2,
+    )
+    ours = clf.fit(train).evaluate(test)
+    torch.manual_seed(0)
+    net = Sequences()
+    steps = 10 * -(-1200 // 32)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+
+    def batch(index):
+        longest = max(len(rows[i]) for i in index)
+        padded = np.stack([np.pad(rows[i], (0, longest - len(rows[i]))) for i in index])
+        tokens = torch.from_numpy(padded)
+        return net(tokens, tokens > 0), torch.tensor([labels[i] for i in index])
+
+    for _ in range(10):
+        order = chance.permutation(1200)
+        for start in range(0, 1200, 32):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(*batch(order[start : start + 32])).backward()
+            optimizer.step()
+            falling.step()
+    outputs, expected = batch(range(1200, 1600))
+    plain = float((outputs.argmax(1) != expected).float().mean())
+    assert ours.examples == 400
+    assert plain < 0.1, "the task can be learnt"
+    assert ours.error <= plain + 0.01
+
+
+def test_weights_and_several_labels_reach_the_loss(frame, tmp_path):
+    """Rows of weight 0 are not learnt from; two labels are two outputs."""
+    job = Job(
+        model=ModuleStage(
+            module=f"{NETS}:Bag",
+            arguments={"outputs": 2},
+            loss="mse",
+            epochs=30,
+            lr=0.05,
+            batch_size=8,
+        ),
+        data=Source(
+            name="given", inputs={"tokens": "tokens"}, label=("first", "second"), weight="seen"
+        ),
+        workers=2,
+    )
+    given = frame.withColumn("seen", (F.col("label") == 0).cast("int"))
+    wrong = F.when(F.col("label") == 0, 1.0).otherwise(100.0)
+    given = given.withColumn("first", wrong).withColumn("second", -wrong)
+    outcome = train(job, given, folder=tmp_path / "run")
+    tokens = torch.ones(1, 1, dtype=torch.int64)
+    said = outcome.model()(tokens=tokens, mask=tokens > 0).detach().numpy()
+    np.testing.assert_allclose(said, [[1.0, -1.0]], atol=0.2)
+
+
+def test_a_corrupt_image_is_named_by_its_row(frame):
+    broken = F.when(F.col("whole") == 37, F.lit(b"no image")).otherwise(F.col("png"))
+    given = frame.withColumn("png", broken)
+    spec = InputSpec(columns={"x": "png"}, encoders={"x": "image"})
+    rows, columns = selected(given, [], inputs=spec)
+    with pytest.raises(DataError, match=r"row \d+ column png: the image cannot be decoded"):
+        first_rows(rows, columns, 40)
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"inputs": {"tokens": "tokns"}}, "'tokns'.*did you mean 'tokens'"),
+        ({"inputs": {"tokens": "text"}}, "column text holds text; name an encoder"),
+        ({"inputs": {"tokens": "tokens"}, "labelCol": "text"}, "column text holds text"),
+        ({"inputs": {"tokens": "tokens"}, "weightCol": "text"}, "weight must be a number"),
+        ({"inputs": {"token": "tokens"}}, "unexpected keyword argument 'token'"),
+        ({"inputs": {"tokens": "floats"}}, "does not take its inputs"),
+        ({"encoders": {"tokens": f"{NETS}:letters"}}, "encoders and collate are for inputs"),
+        (
+            {"inputs": {"tokens": "text"}, "encoders": {"tokens": f"{NETS}:leters"}},
+            "has no 'leters'",
+        ),
+        (
+            {"inputs": {"tokens": "text"}, "encoders": {"tokens": f"{NETS}:short"}},
+            "must return as many rows as it gets",
+        ),
+        ({"featuresCol": "tokens"}, "mask"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_one_sentence_before_any_worker_starts(frame, params, said):
+    with pytest.raises(PhotinusError, match=said) as caught:
+        trained(frame, "Bag", **params)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_label_that_is_no_class_is_named_by_its_row(frame):
+    given = frame.withColumn("label", F.when(F.col("whole") == 7, 9).otherwise(F.col("label")))
+    said = r"row \d+ column label: label 9 outside 0..1; give the module 10 outputs or more"
+    with pytest.raises(DataError, match=said):
+        trained(given, "Bag", inputs={"tokens": "tokens"})
+
+
+def test_a_collate_of_ones_own_makes_the_batches_of_training_and_scoring(frame):
+    model = trained(frame, "Ends", inputs={"x": "floats"}, collate=f"{NETS}:ends")
+    assert model.transform(frame).count() == 40
+
+
+def test_before_spark_4_1_inputs_are_scored_by_frames_of_pandas(frame, monkeypatch):
+    inputs = {"tokens": "tokens", "price": "sparse"}
+    model = trained(frame, "Bag", {"others": 6}, inputs=inputs)
+    now = model.transform(frame).orderBy("whole").select("rawPrediction").collect()
+    monkeypatch.delattr(F, "arrow_udf", raising=False)
+    model._sent.clear()
+    before = model.transform(frame).orderBy("whole").select("rawPrediction").collect()
+    for one, two in zip(now, before, strict=True):
+        np.testing.assert_allclose(one[0].toArray(), two[0].toArray(), atol=1e-6)
+
+
+def test_a_layer_of_a_module_of_several_inputs_is_a_column(frame):
+    model = trained(frame, "Bag", {"others": 1}, inputs={"tokens": "tokens", "price": "number"})
+    row = model.withLayer(frame, "head", "outputs").first()
+    assert len(row["outputs"]) == 2
+
+
+def test_an_rdd_of_arrays_rows_or_pairs_is_trained_on(sent):
+    chance = np.random.default_rng(0)
+    pairs = [(x, int(x[0] > 0)) for x in chance.standard_normal((60, 3))]
+    rdd = sent.sparkContext.parallelize(pairs, 2)
+    clf = TorchClassifier(
+        module="torch.nn:Linear", moduleArgs={"in_features": 3, "out_features": 2}, **QUICK
+    )
+    assert clf.fit(rdd).numFeatures == 3
+    assert as_frame(rdd.map(lambda pair: pair[0])).dtypes == [("features", "array<float>")]
+    rows = rdd.map(lambda pair: Row(x=float(pair[0][0]), y=pair[1]))
+    assert as_frame(rows).columns == ["x", "y"]
+    assert as_frame(rows.map(lambda row: row.asDict())).columns == ["x", "y"]
+    with pytest.raises(DataError, match="an RDD of such rows cannot be read; got str"):
+        as_frame(sent.sparkContext.parallelize(["a"]))
+    with pytest.raises(DataError, match="the RDD holds no rows"):
+        as_frame(sent.sparkContext.parallelize([], 1))

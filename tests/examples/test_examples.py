@@ -24,6 +24,7 @@ TYPED = {
     "logistic": "rounds, weights",
     "own_module": "error",
     "own_strategy": "error",
+    "several_inputs": "of the frauds are found",
     "sparknet_cifar10": "4 of 64 features",
     "word2vec": "nearest to",
 }

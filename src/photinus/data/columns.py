@@ -89,7 +89,7 @@ class InputSpec:
 
 @functools.cache
 def _encoder(name: str) -> Callable[[list[Any]], Any]:
-    return ENCODERS[name] if name in ENCODERS else code_named(name, "encoder")
+    return ENCODERS[name] if name in ENCODERS else code_named(name, "function")
 
 
 def holds_text(column: str) -> DataError:

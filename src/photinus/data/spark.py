@@ -9,6 +9,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ONE_PROCESS",
     "Keeper",
+    "as_frame",
     "cifar_frame",
     "classes_in",
     "columns",
@@ -49,6 +51,45 @@ ONE_PROCESS = r"local(\[|$)"
 """A master that is this very process; local-cluster has executors."""
 _VECTORS = ("VectorUDT",)
 _IMAGE_PARTS = ("height", "width", "nChannels", "data")
+
+
+def as_frame(rows: Any) -> Any:  # noqa: ANN401 - whatever a user gives
+    """Returns an RDD as a DataFrame, and anything else as it is.
+
+    Args:
+        rows: of Rows, of dicts by column, of arrays (the column `features`), or of pairs of an
+            array and a number (`features` and `label`).
+
+    Raises:
+        DataError: the RDD is empty, or its rows are something else.
+    """
+    if not (hasattr(rows, "mapPartitions") and hasattr(rows, "ctx")):
+        return rows
+    from pyspark.sql import Row, SparkSession
+
+    session, found = SparkSession.builder.getOrCreate(), rows.take(1)
+    if not found:
+        raise DataError("the RDD holds no rows", do="look at where the data is read")
+    first = found[0]
+    if isinstance(first, Row):
+        return session.createDataFrame(rows)
+    if isinstance(first, dict):
+        return session.createDataFrame(rows.map(lambda row: Row(**row)))
+    is_pair = isinstance(first, tuple) and len(first) == 2
+    array = np.asarray(first[0] if is_pair else first)
+    if array.dtype.kind not in "fiub" or not array.ndim:
+        do = "make it one of Rows, of arrays, or of pairs of an array and a number"
+        raise DataError("an RDD of such rows cannot be read", got=type(first).__name__, do=do)
+    kind = "float" if array.dtype.kind == "f" else "long"
+    for _ in range(array.ndim):
+        kind = f"array<{kind}>"
+    if not is_pair:
+        return session.createDataFrame(
+            rows.map(lambda row: (np.asarray(row).tolist(),)), f"features {kind}"
+        )
+    label = "double" if np.asarray(first[1]).dtype.kind == "f" else "long"
+    pairs = rows.map(lambda row: (np.asarray(row[0]).tolist(), np.asarray(row[1]).item()))
+    return session.createDataFrame(pairs, f"features {kind}, label {label}")
 
 
 def columns(

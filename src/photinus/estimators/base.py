@@ -26,7 +26,7 @@ from photinus.core.errors import DataError, UsageError
 from photinus.core.events import Event
 from photinus.core.settings import to_dict, unknown_name
 from photinus.data.checks import RowChecks
-from photinus.data.spark import classes_in, columns, once, one_column, selected
+from photinus.data.spark import as_frame, classes_in, columns, once, one_column, selected
 from photinus.engine.spark.engine import FrameData, SparkEngine, check_slots, free_slots
 from photinus.engine.spark.executor_python import check_python
 from photinus.engine.spark.job import queried
@@ -131,6 +131,7 @@ class NetworkClassifier(
 
     def _fit(self, dataset: DataFrame) -> NetworkClassificationModel:
         features, label = self.getOrDefault("featuresCol"), self.getOrDefault("labelCol")
+        dataset = as_frame(dataset)
         if not hasattr(dataset, "sparkSession"):
             got = f"{type(dataset).__module__.partition('.')[0]}'s {type(dataset).__name__}"
             do = "spark.createDataFrame(...) makes one"

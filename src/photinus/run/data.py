@@ -119,6 +119,10 @@ def handed(data: Any, job: Job) -> Any:  # noqa: ANN401 - whatever a user gives
         data = data, None
     if isinstance(data, tuple) and len(data) == 2:
         return ArrayData(_inputs(data[0], source), data[1], source.scale, checks)
+    if hasattr(data, "mapPartitions") and hasattr(data, "ctx"):  # an RDD
+        from photinus.data.spark import as_frame
+
+        data = as_frame(data)
     return _frame_data(data, source) if hasattr(data, "sparkSession") else data
 
 
@@ -215,9 +219,7 @@ def check_columns(data: Any) -> None:  # noqa: ANN401 - as of `limited`
         DataError: a model cannot learn from its type.
     """
     if hasattr(data, "frame") and not data.shape:
-        from photinus.data.spark import selected
-
-        selected(data.frame, data.features, data.label)
+        data.selected()
 
 
 def _cifar_frame(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameData

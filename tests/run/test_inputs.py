@@ -1,0 +1,195 @@
+"""Several inputs in a job: in memory, of Parquet files, resumed, weighed."""
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch import nn
+
+from photinus.core.errors import DataError, UsageError
+from photinus.core.events import RoundClosed
+from photinus.core.factories import code_named
+from photinus.data.arrays import FeedOrder, PartitionFeed
+from photinus.data.columns import inputs_from
+from photinus.data.rows import Rows
+from photinus.engine.base import ArrayData
+from photinus.models.dbn import DBN
+from photinus.models.module import ModuleStage
+from photinus.report.ledger import audit
+from photinus.run.job import Job, Source
+from photinus.run.train import resume, train
+from photinus.strategies.recipes import all_reduce
+
+NETS = """
+import torch
+from torch import nn
+
+class Bag(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(50, 8), nn.Linear(9, 2)
+
+    def forward(self, tokens, price, mask):
+        own = mask[..., None]
+        x = (self.table(tokens) * own).sum(1) / own.sum(1)
+        return self.head(torch.cat([x, price[:, None]], 1))
+"""
+
+
+@pytest.fixture(autouse=True)
+def nets(tmp_path, monkeypatch):
+    (tmp_path / "bags_of_tokens.py").write_text(NETS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    yield
+    sys.modules.pop("bags_of_tokens", None)
+
+
+def rows(count=240):
+    chance = np.random.default_rng(0)
+    labels = np.arange(count) % 2
+    tokens = [chance.integers(0, 25, 1 + i % 9) + 25 * int(y) for i, y in enumerate(labels)]
+    return {"tokens": tokens, "price": chance.random(count)}, labels
+
+
+def job(**how):
+    settings = {"epochs": 6.0, "batch_size": 16, "lr": 0.05}
+    source = how.pop("data", Source(name="given"))
+    stage = ModuleStage(module="bags_of_tokens:Bag", **settings | how.pop("model", {}))
+    return Job(model=stage, data=source, workers=2, engine="simulate", **how)
+
+
+def test_inputs_in_memory_are_trained_on_and_measured(tmp_path):
+    outcome = train(job(), rows(), test=rows(60), folder=tmp_path / "run")
+    assert outcome.metrics["error"] < 0.05
+    assert audit(outcome.folder / "ledger.jsonl").is_exact
+
+
+@pytest.mark.processes
+def test_processes_of_this_machine_learn_what_the_simulator_does(tmp_path):
+    agreed = {"strategy": all_reduce(codec="fp32"), "model": {"epochs": 1.0}}
+    one = train(job(**agreed), rows(), folder=tmp_path / "one")
+    two = train(replace(job(**agreed), engine="local"), rows(), folder=tmp_path / "two")
+    np.testing.assert_allclose(one.vector, two.vector, atol=1e-6)
+
+
+def test_files_are_read_without_spark_as_they_are_in_memory(tmp_path):
+    (inputs, labels), path = rows(), str(tmp_path / "rows.parquet")
+    columns = {"ids": pa.array([r.tolist() for r in inputs["tokens"]]), "amount": inputs["price"]}
+    pq.write_table(pa.table({**columns, "y": labels}), path)
+    named = {"tokens": "ids", "price": "amount"}
+    source = Source(name="parquet", path=path, inputs=named, label="y", test=path)
+    read = job(data=source)
+    assert Job.from_dict(read.to_dict()) == read
+    one = train(read, folder=tmp_path / "one")
+    two = train(job(), (inputs, labels), folder=tmp_path / "two")
+    assert np.array_equal(one.vector, two.vector)
+    assert one.metrics["error"] < 0.05
+
+
+def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path):
+    settled = job(strategy=all_reduce(codec="fp32"), checkpoint_seconds=0.0)
+    whole = train(settled, rows(), folder=tmp_path / "whole")
+    seen = []
+
+    def stop(event):
+        seen.append(type(event))
+        if type(event) is RoundClosed and seen.count(RoundClosed) == 40:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(settled, rows(), folder=tmp_path / "half", callbacks=[stop])
+    assert any((tmp_path / "half" / "checkpoints").iterdir())
+    done = resume(tmp_path / "half", rows())
+    assert np.array_equal(done.vector, whole.vector)
+
+
+class Line(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(1, 1, bias=False)
+        nn.init.zeros_(self.a.weight)
+
+    def forward(self, x):
+        return self.a(x)
+
+
+def test_k_workers_with_weights_take_the_step_of_one_process():
+    """The mean over workers of the weighed gradients is that of all rows, whatever the weights."""
+    from photinus.models.module import ModuleModel
+
+    chance = np.random.default_rng(0)
+    x = chance.standard_normal((40, 1)).astype(np.float32)
+    y, w = (3 * x[:, 0]).astype(np.float64), chance.exponential(10, 40).astype(np.float32)
+
+    def gradient(some):
+        order = FeedOrder(batch_size=len(x[some]), epochs=1.0)
+        (batch,) = PartitionFeed(Rows.of(x[some], y[some], w[some]), order)
+        assert batch.weights is not None
+        return ModuleModel(Line(), "mse").learn(batch, 0)[0].copy()
+
+    parts = [gradient(slice(i, None, 4)) for i in range(4)]
+    np.testing.assert_allclose(np.mean(parts, axis=0), gradient(slice(None)), rtol=1e-5)
+    by_hand = -(w * 2 * y * x[:, 0]).mean()
+    np.testing.assert_allclose(gradient(slice(None)), [by_hand], rtol=1e-5)
+
+
+def test_an_older_jobs_checkpoints_fit_where_no_input_is_named(tmp_path):
+    from photinus.run.train import _fingerprint
+
+    plain = Job(model=DBN())
+    assert _fingerprint(plain) == _fingerprint(replace(plain, data=Source(inputs={})))
+    assert _fingerprint(job()) != _fingerprint(job(data=Source(name="given", weight="w")))
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "said"),
+    [
+        (
+            lambda: Source(inputs={"x": "a"}, scale=0.1),
+            UsageError,
+            "scale is for one array of features",
+        ),
+        (
+            lambda: Source(encoders={"x": "a:b"}).named,
+            UsageError,
+            "encoders and collate are for inputs, and there are none",
+        ),
+        (
+            lambda: train(Job(model=DBN(), engine="simulate"), rows()),
+            UsageError,
+            "a DBN takes no several inputs; train a ModuleStage",
+        ),
+        (
+            lambda: train(job(), ({"tokens": [[1], [2]]}, np.zeros(2, int))),
+            DataError,
+            "missing 2 required positional arguments|missing 1 required positional argument",
+        ),
+    ],
+)
+def test_inputs_that_do_not_fit_are_one_sentence(make, error, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=said):
+        make()
+
+
+def test_the_code_of_encoders_and_collates_is_the_users_own():
+    source = Source(inputs={"x": "a"}, encoders={"x": "subprocess:getoutput"})
+    with pytest.raises(UsageError, match="a function must be the user's own code"):
+        source.named.encoder("x")
+    made = inputs_from({"x": [[1]]}, replace(source.named, encoders={}, collate="os:listdir"))
+    with pytest.raises(UsageError, match="a collate must be the user's own code"):
+        made.batch(np.array([0]))
+    assert code_named("torch.nn:Linear", "module", nn.Module) is torch.nn.Linear
+
+
+def test_inputs_in_memory_are_not_sent_to_a_cluster():
+    from photinus.engine.spark.engine import _framed
+
+    given = ArrayData(inputs_from({"x": [[1], [2]]}, None), np.zeros(2, int))
+    with pytest.raises(UsageError, match=r'inputs in memory stay on one machine.*engine="local"'):
+        _framed(None, given, None)
