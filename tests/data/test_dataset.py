@@ -1,6 +1,7 @@
 """A DataFrame as a data set of torch: of Parquet files, and of any plan."""
 
 import pickle  # noqa: TID251 - as launchers send a data set
+import sys
 
 import pytest
 import torch
@@ -133,3 +134,31 @@ def test_what_is_wrong_is_told_before_any_row_is_read(table):
         photinus.data.batches(table.withColumn("name", F.lit("a")), "name")
     with pytest.raises(UsageError, match="batch_size of batches must be a whole number"):
         photinus.data.batches(table, "amount", batch_size=0)
+
+
+def seen(rows):
+    """What a process of TorchDistributor does: it gets a data set, and no session."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    mine = [int(n) for batch in rows for n in batch.features["pair"][:, 1]]
+    found = [None] * dist.get_world_size()
+    dist.all_gather_object(found, mine)
+    dist.destroy_process_group()
+    return found
+
+
+@pytest.mark.slow
+def test_processes_of_torch_distributor_share_the_rows(table):
+    from pyspark import cloudpickle
+    from pyspark.ml.torch.distributor import TorchDistributor
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # its processes see no tests
+    try:
+        launcher = TorchDistributor(num_processes=2, local_mode=True, use_gpu=False)
+        told = launcher.run(seen, made(table))
+    finally:
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    assert all(told)
+    assert abs(len(told[0]) - len(told[1])) <= 1
+    assert sorted(told[0] + told[1]) == list(range(ROWS))

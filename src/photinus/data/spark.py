@@ -303,8 +303,10 @@ def _streams(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([rows], names=["rows"])
 
 
-def classes_in(df: DataFrame, label: str) -> int | None:
+def classes_in(df: DataFrame, label: str | list[str]) -> int | None:
     """Returns how many classes a label column's ML attribute names, as StringIndexer leaves it."""
+    if not isinstance(label, str):
+        return None
     attribute = df.schema[label].metadata.get("ml_attr", {})
     named = attribute.get("vals")
     count = len(named) if named else attribute.get("num_vals")
