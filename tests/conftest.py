@@ -166,3 +166,34 @@ def nothing_left(spark):
 
     yield look
     look()
+
+
+@pytest.fixture(scope="session")
+def small_encoder(tmp_path_factory):
+    """A folder as a pre-trained text model is published: config, weights, tokenizer."""
+    pytest.importorskip("peft", reason="photinus[text] is not installed")
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel
+
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "film", "plot", "and"]
+    words += ["lovely", "grand", "funny", "dull", "weak", "tired"]
+    folder = tmp_path_factory.mktemp("base")
+    numbers = {word: number for number, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordLevel(numbers, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    ends = [("[CLS]", 2), ("[SEP]", 3)]
+    tokenizer.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=ends)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(words),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=16,
+        hidden_dropout_prob=0.0,
+    )
+    BertModel(config).save_pretrained(folder)
+    return folder

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from photinus.data.base import Batch, Feed, check_feed
+    from photinus.data.films import film_sentences
     from photinus.data.spark import cifar_frame
     from photinus.embeddings.vectors import WordVectors
     from photinus.embeddings.word2vec import Word2VecStage
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from photinus.models.logistic import LogisticStage
     from photinus.models.module import ModuleStage
     from photinus.models.schedules import Schedule
+    from photinus.models.text import text_classifier, text_rows
     from photinus.report.trackers.mlflow import MLflowCallback
     from photinus.report.trackers.tensorboard import TensorBoardCallback
     from photinus.report.trackers.trackio import TrackioCallback
@@ -166,6 +168,7 @@ __all__ = [
     "diloco",
     "downpour",
     "elastic",
+    "film_sentences",
     "full_gradient",
     "gossip",
     "iterate",
@@ -180,6 +183,8 @@ __all__ = [
     "resume",
     "spark_session",
     "streaming",
+    "text_classifier",
+    "text_rows",
     "train",
 ]
 
@@ -217,12 +222,14 @@ _HOMES = {
     "embeddings.vectors": ("WordVectors",),
     "embeddings.word2vec": ("Word2VecStage",),
     "data.base": ("Batch", "Feed", "check_feed"),
+    "data.films": ("film_sentences",),
     "data.spark": ("cifar_frame",),
     "models.base": ("Model", "Stage", "check_model"),
     "models.dbn": ("DBN", "FineTuning", "Pretraining"),
     "models.logistic": ("LogisticStage",),
     "models.module": ("ModuleStage",),
     "models.schedules": ("Schedule",),
+    "models.text": ("text_classifier", "text_rows"),
     "report.trackers.mlflow": ("MLflowCallback",),
     "report.trackers.tensorboard": ("TensorBoardCallback",),
     "report.trackers.trackio": ("TrackioCallback",),

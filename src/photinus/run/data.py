@@ -17,12 +17,14 @@ from photinus.data import cifar, mnist
 from photinus.data.base import Array, Block, Features
 from photinus.data.checks import RowChecks, Sieve
 from photinus.data.columns import inputs_from, renamed
+from photinus.data.films import film_sentences
 from photinus.data.inputs import Inputs, joined
 from photinus.data.rows import scaled
 from photinus.engine.base import ArrayData, check_arrays, native
 from photinus.models.dbn import DBN
 from photinus.models.logistic import LogisticStage
 from photinus.models.tensors import wrong_width
+from photinus.models.text import text_rows
 from photinus.run.job import Job, Source, classes_of
 from photinus.transport.filesystems import check_reached
 
@@ -80,6 +82,8 @@ def read_train(job: Job) -> Any:  # noqa: ANN401 - ArrayData, or a DataFrame's r
             return _cifar_frame(job, source)
         pictures, kinds = cifar.load(source.path or None)
         return ArrayData(pictures, kinds, source.scale, RowChecks(classes=10))
+    if source.name == "films":
+        return ArrayData(*_films(source.path, 0), checks=RowChecks(classes=2))
     if job.engine == "spark":
         return _frame(job, source)
     rows, checks = _table(source, source.path), RowChecks(classes=source.classes)
@@ -96,12 +100,21 @@ def read_test(source: Source) -> TestRows | None:
     if source.name == "cifar10":
         pictures, kinds = cifar.load(source.path or None, "test")
         return TestRows(scaled(pictures, source.scale), kinds.astype(np.int64))
+    if source.name == "films":
+        return TestRows(*_films(source.path, 1))
     if not source.test:
         return None
     features, labels, _ = _table(source, source.test)
     if labels is None:
         raise UsageError("rows to measure on need labels", do='name the column: label = "..."')
     return TestRows(scaled(features, source.scale), labels)
+
+
+def _films(path: str, part: int) -> tuple[Array, Array]:
+    """Returns sentences as bytes [n, L], and whether each was liked [n]."""
+    rows = film_sentences(path)[part]
+    labels = np.array([row["label"] for row in rows], np.int64)
+    return text_rows([row["text"] for row in rows]), labels
 
 
 def handed(data: Any, job: Job) -> Any:  # noqa: ANN401 - whatever a user gives

@@ -36,6 +36,7 @@ __all__ = [
     "load_trained",
     "measure",
     "measured",
+    "save_adapter",
     "save_trained",
 ]
 
@@ -134,6 +135,28 @@ def save_trained(draft: Draft, result: Result, folder: Path) -> Path:
         "threads": job.threads,  # with which a later measurement gives the same bits
     }
     return save_model(folder, trained.tensors(), meta, is_own=True)
+
+
+def save_adapter(draft: Draft, result: Result, folder: Path) -> bool:
+    """Has a module with `save_pretrained` write itself, as whoever made it reads it.
+
+    Args:
+        draft: the job.
+        result: of its run.
+        folder: where to.
+
+    Returns:
+        Whether the module has that function.
+    """
+    if isinstance(draft.job.model, DBN):
+        return False
+    model = draft.trained(result).model()
+    save = getattr(getattr(model, "module", None), "save_pretrained", None)
+    if save is None or not isinstance(model, ModuleModel):
+        return False
+    with model.shown():
+        save(folder)
+    return True
 
 
 def load_trained(

@@ -66,10 +66,10 @@ class Source:
     """Where the rows come from."""
 
     name: str = "mnist"
-    """mnist, cifar10, parquet, or given: the caller hands over the rows."""
+    """mnist, cifar10, films, parquet, or given: the caller hands over the rows."""
     path: str = ""
-    """A file or folder; for mnist a folder of one's own instead of a download, for cifar10 the
-    folder with its files, which may be one of HDFS."""
+    """A file or folder; for mnist a folder of one's own instead of a download, for films the
+    archive, for cifar10 the folder with its files, which may be one of HDFS."""
     test: str = ""
     """Likewise, of rows that are only measured on."""
     features: tuple[str, ...] = ("features",)
@@ -92,7 +92,7 @@ class Source:
     classes: int | None = None
     """Labels must be 0..classes-1."""
     LIMITS = {  # noqa: RUF012
-        "name": one_of("mnist", "cifar10", "parquet", "given"),
+        "name": one_of("mnist", "cifar10", "films", "parquet", "given"),
         "label": Limit(
             "a column's name, or a list of names",
             lambda v: isinstance(v, str) or all(isinstance(name, str) for name in v),

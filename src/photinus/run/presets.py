@@ -136,6 +136,19 @@ def _cifar10_quick(workers: int) -> Job:
     )
 
 
+def _text_sentiment(workers: int) -> Job:
+    """Adapters on a pre-trained sentence encoder: was a film liked, from a sentence of a review."""
+    model = ModuleStage(
+        module="photinus.models.text:text_classifier",
+        name="text-sentiment",
+        epochs=2.0,
+        batch_size=32,
+        optimizer="adamw",
+        lr=Schedule.cosine(0.001),
+    )
+    return Job(name="text-sentiment", model=model, data=Source(name="films"), workers=workers)
+
+
 PRESETS: Mapping[str, tuple[Callable[[int], Job], int]] = {
     "cifar10": (_cifar10, 4),
     "cifar10-published": (_cifar10_published, 4),
@@ -143,6 +156,7 @@ PRESETS: Mapping[str, tuple[Callable[[int], Job], int]] = {
     "mnist-dbn": (_mnist_dbn, 10),
     "mnist-dbn-demo": (_mnist_dbn_demo, 4),
     "mnist-dbn-published": (_mnist_dbn_published, 10),
+    "text-sentiment": (_text_sentiment, 4),
 }
 """Name -> how it is made, and with how many workers if not said otherwise."""
 

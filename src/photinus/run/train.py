@@ -53,7 +53,14 @@ from photinus.run.data import (
     read_test,
     read_train,
 )
-from photinus.run.evaluate import Draft, Trained, first_parameters, measured, save_trained
+from photinus.run.evaluate import (
+    Draft,
+    Trained,
+    first_parameters,
+    measured,
+    save_adapter,
+    save_trained,
+)
 from photinus.run.job import Job, classes_of
 from photinus.run.ledger_writer import LedgerWriter
 from photinus.run.norms import with_rows_to_normalize
@@ -491,6 +498,7 @@ class _Run:
         result = engine.run(self._assignment(program, data, cut))
         self._check_applied(program, cut)
         save_trained(self.draft, result, self.place.model)
+        save_adapter(self.draft, result, self.place.path / "adapter")
         metrics, interval = self._measure(result, test)
         self._end("done", metrics)
         address = "" if self.mirror is None else self.mirror.address
