@@ -40,7 +40,6 @@ from photinus.data.spark import (
 from photinus.data.spool import Budget, gather
 from photinus.data.stream import StreamFeed
 from photinus.deploy.executor_process import end_executor
-from photinus.devices.resources import Given
 from photinus.engine.base import ArrayData, Assignment, Engine, part_of, trained_in
 from photinus.engine.driver_session import DriverSession
 from photinus.engine.faults.data import harmed_batches
@@ -58,7 +57,7 @@ from photinus.engine.spark.job import (
     told_by_a_task,
 )
 from photinus.engine.spark.lost_tasks import Deaths
-from photinus.engine.spark.resources import amounts_of, profile_of
+from photinus.engine.spark.resources import amounts_of, given_to, profile_of
 from photinus.engine.spark.session import is_connect, session_warnings, spark_session
 from photinus.engine.spark.slots import Absent, Starving, held_now, held_slots, taken_slots
 from photinus.engine.worker_bootstrap import WorkerBootstrap
@@ -367,7 +366,6 @@ def _task(reads: _Reads) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Rec
         task = TaskContext.get()
         assert task is not None
         slot, said = task.partitionId(), {"rows": 0, "streams": False}
-        addresses = {name: tuple(got.addresses) for name, got in task.resources().items()}
 
         def open_part() -> Part:
             part, streams = reads.part(batches, slot)
@@ -375,7 +373,7 @@ def _task(reads: _Reads) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Rec
             return part
 
         try:
-            given = Given(addresses, reads.amounts)
+            given = given_to(task, reads.amounts)
             reads.bootstrap.run(slot, str(task.taskAttemptId()), open_part, given)
         except LinkLostError:
             end_executor()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from photinus.devices.found import Device, found, product_gflops
-from photinus.devices.resources import Given
+from photinus.engine.spark.resources import given_to
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,8 +60,7 @@ def _look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         pass
     task = TaskContext.get()
     assert task is not None
-    given: Mapping[str, list[str]] = {n: list(r.addresses) for n, r in task.resources().items()}
-    bound = Given(given).bind()
+    bound = given_to(task).bind()
     rows = [
         {
             "host": platform.node(),

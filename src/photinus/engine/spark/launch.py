@@ -18,6 +18,7 @@ from photinus.engine.driver_session import Meeting
 from photinus.engine.spark.engine import check_slots, slots_of
 from photinus.engine.spark.job import SparkJob, check_size, see_through
 from photinus.engine.spark.lost_tasks import Deaths
+from photinus.engine.spark.resources import given_to
 from photinus.engine.spark.slots import held_slots
 from photinus.engine.spark.task_runner import check_classic, coded, loaded
 
@@ -88,6 +89,7 @@ def _task(
         slot = task.partitionId()
 
         def call(*arguments: Any) -> None:  # noqa: ANN401 - what the user's function takes
+            given_to(task).bind()
             loaded(code, "the function")(*arguments)
 
         def read() -> list[TableRows]:

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 from photinus.core.errors import NotReadyError, UsageError, message
 from photinus.core.events import Event, Warned
 from photinus.data.spark import ONE_PROCESS
+from photinus.devices.resources import Given
 from photinus.engine.spark.session import is_connect
 
 if TYPE_CHECKING:
+    from pyspark import TaskContext
     from pyspark.resource import ResourceProfile
     from pyspark.sql import SparkSession
 
-__all__ = ["amounts_of", "profile_of"]
+__all__ = ["amounts_of", "given_to", "profile_of"]
 
 _AMOUNT = re.compile(r"spark\.(executor|task)\.resource\.(.+)\.amount")
 
@@ -29,6 +31,17 @@ def amounts_of(spark: SparkSession, wanted: Mapping[str, float]) -> dict[str, fl
         wanted: by the job; what it leaves out is as the application has it.
     """
     return {**_told(spark, "task"), **wanted}
+
+
+def given_to(task: TaskContext, amounts: Mapping[str, float] | None = None) -> Given:
+    """Returns what Spark gave to a task; it is called inside of it.
+
+    Args:
+        task: the running one.
+        amounts: as of `amounts_of`.
+    """
+    found = task.resources().items()
+    return Given({name: tuple(got.addresses) for name, got in found}, amounts or {})
 
 
 def profile_of(
