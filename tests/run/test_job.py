@@ -160,11 +160,15 @@ def test_a_field_of_another_kind_is_named(fields, said):
         Job(**fields)
 
 
+MODULE = ModuleStage(module="torch.nn:Linear")
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
         ({"device": "gpu"}, "device of Job must be auto, cpu, cuda, .*; got 'gpu'"),
-        ({"device": ("cuda", "cpu")}, "one for each; got 2 names for 4 workers"),
+        ({"model": MODULE, "device": ("cuda", "cpu")}, "one for each; got 2 names for 4 workers"),
+        ({"device": "cuda"}, "a DBN is trained on the processor only; got device 'cuda'; device="),
         ({"device": ("cuda", "gpu", "cpu", "cpu")}, "device of Job must be"),
         ({"model": ModuleStage(module="m:f", device="gpu")}, "device of the model must be"),
         ({"resources": {"gpu": 1.5}}, "resources of Job must be a share"),
@@ -177,7 +181,7 @@ def test_a_wrong_device_or_resource_is_refused(fields, said):
 
 
 def test_devices_and_resources_survive_toml_and_reach_the_workers():
-    job = Job(workers=2, device=["cuda:1", "cpu"], resources={"gpu": 0.25})
+    job = Job(model=MODULE, workers=2, device=["cuda:1", "cpu"], resources={"gpu": 0.25})
     assert Job.from_dict(job.to_dict()) == job
     plan = job.program()
     assert [plan.device(0, slot) for slot in range(2)] == ["cuda:1", "cpu"]

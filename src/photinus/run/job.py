@@ -285,10 +285,13 @@ class Job:
         own = getattr(self.model, "device", "")
         if own and not is_device(own):
             raise UsageError("device of the model must be a device's name", got=repr(own))
-        if isinstance(self.device, str):
-            return
-        object.__setattr__(self, "device", tuple(self.device))
-        if len(self.device) != self.workers:
+        if not isinstance(self.device, str):
+            object.__setattr__(self, "device", tuple(self.device))
+        names = (self.device,) if isinstance(self.device, str) else self.device
+        if not isinstance(self.model, ModuleStage) and not {"cpu", "auto"}.issuperset(names):
+            wrong = f"a {type(self.model).__name__} is trained on the processor only"
+            raise UsageError(wrong, got=f"device {self.device!r}", do='device="cpu"')
+        if not isinstance(self.device, str) and len(self.device) != self.workers:
             wrong = "device of Job must name one for all workers, or one for each"
             got = f"{len(self.device)} names for {self.workers} workers"
             raise UsageError(wrong, got=got, do='device="auto" lets each choose')
