@@ -347,6 +347,14 @@ def test_a_wrong_module_is_found_before_any_work(nothing_left, points, params, s
     assert said in str(caught.value)
 
 
+def test_a_fit_on_the_stand_in_device_scores_as_the_processors(nothing_left, points, line):
+    frame = VectorAssembler(inputCols=["a", "b"], outputCol="features").transform(points)
+    apart = TorchClassifier(**SMALL, device="stand-in", activationMemory="offload").fit(frame)
+    columns = ["a", "b", "rawPrediction"]
+    found = apart.transform(frame).select(columns).orderBy("a").collect()
+    assert found == line.transform(points).select(columns).orderBy("a").collect()
+
+
 def test_a_row_of_another_size_ends_the_query_with_a_sentence(spark, trained):
     wrong = spark.createDataFrame([(Vectors.dense([1.0, 2.0]),)], ["features"])
     with pytest.raises(Exception, match="column features: a row of size 2, expected 64"):
