@@ -169,5 +169,5 @@ def main():
 
 
 if __name__ == "__main__":
-    begin("--dims", "16", "--workers", "1", "2", "--epochs", "1", "--repeats", "1")
+    begin("--dims", "20", "--workers", "1", "2", "--epochs", "1", "--repeats", "1")
     main()

@@ -16,10 +16,10 @@ from photinus.run.evaluate import Draft, load_trained
 from photinus.run.job import Job
 from photinus.run.train import train, train_draft
 from photinus.strategies.outer import Sgd
-from photinus.strategies.recipes import all_reduce, averaging, downpour, gossip, publish
+from photinus.strategies.recipes import all_reduce, averaging, downpour, elastic, gossip, publish
 
 V = 40
-STAGE = Word2VecStage(words=V, dims=16, epochs=6.0, batch_size=4, sample=0.0, lr=0.05)
+STAGE = Word2VecStage(words=V, dims=20, epochs=6.0, batch_size=4, sample=0.0, lr=0.05)
 
 
 def pairs_of_words(rows=48, seed=0):
@@ -101,6 +101,16 @@ def test_two_processes_train_word_vectors(tmp_path):
     job = Job(model=replace(STAGE, workers=2, epochs=12.0), workers=2, engine="local")
     outcome = train_draft(draft(job, texts), ArrayData(texts), folder=tmp_path / "run")
     assert apart(outcome.model().weight.numpy()) > 0.3
+
+
+@pytest.mark.parametrize("strategy", [elastic(), downpour(), averaging()], ids=lambda s: s.recipe)
+def test_one_worker_trains_the_same_under_any_strategy(strategy, tmp_path):
+    texts, stage = pairs_of_words(12), replace(STAGE, epochs=2.0)
+    job = Job(model=stage, workers=1, engine="simulate", strategy=strategy)
+    made = train_draft(draft(job, texts), ArrayData(texts), folder=tmp_path / "run")
+    plain = Job(model=stage, workers=1, engine="simulate", strategy=publish())
+    other = train_draft(draft(plain, texts), ArrayData(texts), folder=tmp_path / "other")
+    assert np.array_equal(made.vector, other.vector)
 
 
 def test_rows_of_bytes_are_rows_of_words():

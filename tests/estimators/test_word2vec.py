@@ -12,7 +12,7 @@ from photinus.estimators.word2vec import Word2Vec, Word2VecModel
 pytestmark = pytest.mark.spark
 
 TOPICS = [[f"{name}{n}" for n in range(12)] for name in ("sea", "sky")]
-SMALL = {"vectorSize": 16, "minCount": 2, "epochs": 12.0, "numWorkers": 2, "sample": 0.0}
+SMALL = {"vectorSize": 20, "minCount": 2, "epochs": 12.0, "numWorkers": 2, "sample": 0.0}
 
 
 def lines(count=900):

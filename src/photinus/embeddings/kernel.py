@@ -32,7 +32,7 @@ __all__ = ["descent"]
 
 _LANES = 16
 """The twelve sums of a pass, and room up to whole vector registers."""
-_INLINED = njit(inline="always", fastmath=True, error_model="numpy")
+_INLINED = register_jitable(inline="always")
 """A call with arrays costs as much as the work of one."""
 
 for _draw in (advance, around, negatives, longest, path, sentence, window):

@@ -14,7 +14,7 @@ _POWER = 0.75
 """Negatives are drawn in proportion to this power of their counts."""
 _CONTEXTS = 6.0
 """Words in a window of 5 to each side, shortened at random."""
-_PULL = 0.002
+_PULL = 0.0002
 """The share of the way to its aim that a row goes in one step, at the first rate."""
 
 

@@ -38,6 +38,7 @@ from photinus.models.module import ModuleStage
 from photinus.strategies.agreement import Agreement
 from photinus.strategies.base import GRADIENT, GRADIENT_SUM
 from photinus.strategies.guard import AUTO
+from photinus.strategies.outer import Sgd
 from photinus.strategies.own import Own
 from photinus.strategies.recipes import averaging, from_plain, to_plain
 from photinus.training.plan import FASTEST, LEASE_SECONDS, ROWS, TrainingPlan, split
@@ -438,6 +439,8 @@ class Job:
     def _agreement(self, phase: str) -> Agreement | Own:
         """Returns how the workers agree in a phase, over the road that they have."""
         asked = self.agreement(phase)
+        if self.workers == 1 and not self._takes_gradients:
+            return averaging(outer=Sgd(), codec="fp32", gradients_until=0.0)
         is_without = self._is_folder or not self._takes_gradients
         if isinstance(asked, Agreement) and is_without and asked.gradients_until == AUTO:
             return dataclasses.replace(asked, gradients_until=0.0)
