@@ -21,7 +21,7 @@ from photinus.embeddings.draws import (
 
 __all__ = ["LOSS_EVERY", "OUTPUTS", "Rule", "Tables", "add_gradient", "centres", "descend"]
 
-CONTEXTS, OUTPUTS = 2, 6
+_CONTEXTS, OUTPUTS = 2, 6
 """So many contexts and outputs take a step together."""
 LOSS_EVERY = 64
 """The loss is taken of every so many centres."""
@@ -131,8 +131,8 @@ def _centre(
         rows, labels = drawn[0][g : g + OUTPUTS], drawn[1][g : g + OUTPUTS]
         o = outputs[rows]
         change = np.zeros_like(o)
-        for c in range(0, len(context), CONTEXTS):
-            some = context[c : c + CONTEXTS]
+        for c in range(0, len(context), _CONTEXTS):
+            some = context[c : c + _CONTEXTS]
             x = inputs[some]
             miss = np.where(labels == DEAD, 0, labels - 1 / (1 + np.exp(-(x @ o.T))))  # [C, O]
             change += (rate * miss).T @ x

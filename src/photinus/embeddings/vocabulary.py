@@ -43,8 +43,8 @@ def keep_shares(counts: Vector, sample: float) -> Vector:
     """Returns with which probability an occurrence of each word is kept: √(t/f) + t/f, [V] float32.
 
     Example:
-        >>> keep_shares(np.array([1000, 10]), 0.01).round(2).tolist()
-        [0.11, 1.0]
+        >>> [round(float(share), 3) for share in keep_shares(np.array([1000, 10]), 0.01)]
+        [0.111, 1.0]
     """
     if sample <= 0:
         return np.ones(len(counts), np.float32)

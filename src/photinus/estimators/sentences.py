@@ -58,7 +58,8 @@ def sentences_of(dataset: Any, column: str, workers: int) -> DataFrame:  # noqa:
         do = "name a column of text, or of arrays of texts or whole numbers"
         raise UsageError(f"column {column} holds no sentences", got=kind.simpleString(), do=do)
     real = F.filter(words, lambda word: word.isNotNull() & (word != ""))
-    return dataset.select(real.alias(_COLUMN))
+    made: DataFrame = dataset.select(real.alias(_COLUMN))
+    return made
 
 
 def counted(sentences: DataFrame, min_count: int, most: int) -> tuple[list[str], Vector]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +19,11 @@ from pyspark.ml.param import TypeConverters
 from pyspark.ml.param.shared import HasInputCol, HasOutputCol, HasSeed
 from pyspark.ml.util import MLReadable, MLWritable, MLWriter
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.pandas.functions import pandas_udf
 
 from photinus.core.clock import Steps
 from photinus.core.errors import CheckpointError
+from photinus.core.events import Event
 from photinus.core.parameters import Vector
 from photinus.data.spark import once
 from photinus.embeddings.blocks import tokens_in_block
@@ -114,7 +116,7 @@ class Word2VecModel(Keywords, Model, HasInputCol, HasOutputCol, MLWritable, MLRe
 
         spark = SparkSession.active()
         held, counts = self.vectors, self.vectors.counts
-        table = {"word": list(held.words), "vector": list(held.vectors)}
+        table: dict[str, Any] = {"word": list(held.words), "vector": list(held.vectors)}
         table["count"] = np.zeros(len(held), np.int64) if counts is None else counts
         made: DataFrame = spark.createDataFrame(
             pd.DataFrame(table)[["word", "count", "vector"]],
@@ -167,16 +169,16 @@ class Word2VecModel(Keywords, Model, HasInputCol, HasOutputCol, MLWritable, MLRe
         held = (list(self.vectors.words), self.vectors.vectors)
         spark = dataset.sparkSession
         sent = None if is_connect(spark) else spark.sparkContext.broadcast(held)
-        load = (lambda: held) if sent is None else (lambda: sent.value)
+        load: Callable[[], Any] = (lambda: held) if sent is None else (lambda: sent.value)
 
-        @F.pandas_udf("array<float>")  # type: ignore[call-overload,untyped-decorator]
         def mean(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
             known, vectors = load()
             index = pd.Index(known)
             for sentences in batches:
                 yield pd.Series([_mean(index, vectors, sentence) for sentence in sentences])
 
-        return dataset.withColumn(new, array_to_vector(mean(words)))
+        over: Any = pandas_udf  # its types tell no iterators
+        return dataset.withColumn(new, array_to_vector(over(mean, "array<float>")(words)))
 
     def write(self) -> _VectorsWriter:
         """Returns the writer: `model.write().overwrite().save(path)`, as Parquet."""
@@ -226,7 +228,7 @@ class _VectorsReader(ParamsReader[Any]):
         metadata = self._head(path)
         if "vectors" not in metadata:
             raise CheckpointError(f"{path} holds no Word2VecModel", got=metadata["class"])
-        table = self.sparkSession.read.parquet(f"{path}/data").toPandas()
+        table: Any = self.sparkSession.read.parquet(f"{path}/data").toPandas()
         table = table.sort_values(["count", "word"], ascending=[False, True])
         vectors = np.stack([np.asarray(row, np.float32) for row in table["vector"]])
         made = Word2VecModel(
@@ -260,6 +262,10 @@ class Word2Vec(
     """
 
     _rows = _ROWS
+    callbacks: Sequence[Callable[[Event], None]] = ()
+    """Called with every event of a fit; no Param, and not saved."""
+    verbose: bool | None = None
+    """Shows a fit as it goes on; None: on a screen and in a notebook."""
 
     @keyword_params
     def __init__(
@@ -333,7 +339,15 @@ class Word2Vec(
             draft = Draft(job)
             draft.model().parameters.view("counts")[:] = counts
             with self._folder() as folder:
-                outcome = train_draft(draft, data, folder=folder, engine=SparkEngine(spark))
+                outcome = train_draft(
+                    draft,
+                    data,
+                    folder=folder,
+                    callbacks=self.callbacks,
+                    verbose=self.verbose,
+                    engine=SparkEngine(spark),
+                    is_kept=bool(self.getOrDefault("runDir")),
+                )
                 history = outcome.folder if self.getOrDefault("runDir") else None
                 summary = TrainingSummary.of(read(outcome.folder / "events.jsonl"), history)
         assert outcome.trained is not None

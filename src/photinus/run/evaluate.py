@@ -100,9 +100,8 @@ class Trained:
             with model.shown():
                 return copy.deepcopy(model.module).eval()
         if isinstance(model, WordTables):
-            return nn.Embedding.from_pretrained(
-                torch.from_numpy(model.parameters.view("inputs").copy())
-            )
+            vectors = torch.from_numpy(model.parameters.view("inputs").copy())  # [V, D]
+            return nn.Embedding(len(vectors), vectors.shape[1], _weight=vectors)
         tensors = model.parameters.tensors()  # of softmax regression: W [features, classes], b
         features, classes = tensors["W"].shape
         linear = nn.Linear(features, classes)
