@@ -8,7 +8,7 @@ AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 OPENBLAS_CORETYPE=Haswell ATEN_CPU_CAPABILITY=av
         MKL_ENABLE_INSTRUCTIONS=AVX2
 endif
 
-.PHONY: setup setup-dev demo test test-avx2 test-all lint clean
+.PHONY: setup setup-dev demo test test-avx2 test-all lint docs clean
 
 setup:
 	@$(PYTHON) bootstrap.py
@@ -35,6 +35,12 @@ lint: setup-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy --strict
+
+docs: setup-dev
+	@$(BIN)/python -m pip install -q -e '.[docs]'
+	@$(BIN)/python docs/make_notebook.py
+	@$(BIN)/mkdocs build -q
+	@echo 'build/site/index.html'
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from photinus.core import events
     from photinus.core.clock import Clock, Epochs, Examples, Partitions, Seconds, Steps, Trigger
     from photinus.core.errors import (
         AuthenticationError,
@@ -168,6 +169,7 @@ __all__ = [
     "diloco",
     "downpour",
     "elastic",
+    "events",
     "film_sentences",
     "full_gradient",
     "gossip",
@@ -191,6 +193,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
+    "core": ("events",),
     "core.clock": ("Clock", "Epochs", "Examples", "Partitions", "Seconds", "Steps", "Trigger"),
     "core.errors": (
         "AuthenticationError",
@@ -278,7 +281,9 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
         near = difflib.get_close_matches(name, __all__, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise AttributeError(f"photinus has no {name!r}{hint}")
-    value = getattr(importlib.import_module(f"photinus.{_HOME_OF[name]}"), name)
+    home = importlib.import_module(f"photinus.{_HOME_OF[name]}")
+    is_here = hasattr(home, name)  # else it is a module of the room
+    value = getattr(home, name) if is_here else importlib.import_module(f"{home.__name__}.{name}")
     globals()[name] = value
     return value
 

@@ -150,7 +150,7 @@ def train(
             names where the rows are its own.
         folder: where the run is kept: a path, or an address such as hdfs://host:port/runs/first;
             left out, a new folder under `runs/`.
-        callbacks: called with every event of `photinus.core.events`, one at a time, while it
+        callbacks: called with every event of `photinus.events`, one at a time, while it
             happens. One with `open(folder)` and `close()` is also told where the run is kept, and
             when it is over. What one raises ends the run.
         verbose: shows the training as it goes on; left out, on a screen and in a notebook.
