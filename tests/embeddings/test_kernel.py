@@ -1,5 +1,9 @@
 """The compiled kernel and the plain form learn the same; the plain form follows torch."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -86,3 +90,31 @@ def test_a_small_step_follows_the_gradient():
     plain.descend(text, after, chances, rule, rate, 3)
     for table, old, gradient in zip(after, before, wanted, strict=False):
         np.testing.assert_allclose((old - table) / rate, gradient, atol=2e-2 * abs(gradient).max())
+
+
+CALL = """
+import sys
+import numpy as np
+from photinus.embeddings import plain
+from photinus.embeddings.kernel import descent
+from photinus.embeddings.vocabulary import chances_of
+table, ones = np.zeros((9, 20), np.float32), np.ones(9, np.float32)
+chances, rule = chances_of(np.arange(1, 10), 0.0, 5), plain.Rule(5, 5, False)
+tables, run = plain.Tables(table, table.copy(), ones, ones), descent(20, False)
+run(np.zeros((1, 64), np.int32), tables, chances, rule, 0.1, np.arange(1))
+print(sum(run.stats.cache_hits.values()))
+"""
+
+
+def test_the_next_process_compiles_nothing(tmp_path):
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", CALL],
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for _ in range(2)
+    ]
+    assert told == ["0", "1"]

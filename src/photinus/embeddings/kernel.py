@@ -32,14 +32,24 @@ __all__ = ["descent"]
 
 _LANES = 16
 """The twelve sums of a pass, and room up to whole vector registers."""
-_INLINED = register_jitable(inline="always")
-"""A call with arrays costs as much as the work of one."""
+
+
+def _inlined(function: Callable[..., Any], of: str = "") -> Any:
+    """Makes a function a part of its caller: a call with arrays costs as much as the work of one.
+
+    The key of numba's cache holds such functions: by a name of its own each process would compile
+    all anew.
+    """
+    made = njit(inline="always", fastmath=True, error_model="numpy")(function)
+    made._set_uuid(f"{__name__}.{function.__name__}{of}")
+    return made
+
 
 for _draw in (advance, around, negatives, longest, path, sentence, window):
     register_jitable(inline="always")(_draw)
 
 
-@_INLINED
+@_inlined
 def _steps(sums: Any, labels: Any, rate: Any) -> None:
     """Sums ← rate · (labels − σ(sums)); tanh is a quotient of two polynomials, as in Eigen."""
     for i in range(_LANES):
@@ -58,7 +68,7 @@ def _steps(sums: Any, labels: Any, rate: Any) -> None:
         sums[i] = step if labels[i] >= np.float32(0) else np.float32(0)
 
 
-@_INLINED
+@_inlined
 def _loss(sums: Any, labels: Any, rate: Any, inputs: int) -> Any:
     """Returns −Σ log p of the labels, from their steps."""
     total = 0.0
@@ -81,7 +91,10 @@ def descent(dims: int, cbow: bool) -> Callable[..., tuple[float, int]]:
     o0, o1, o2, o3, o4, o5 = (i * w for i in range(OUTPUTS))  # outputs
     d0, d1, d2, d3, d4, d5 = (i * w for i in range(OUTPUTS, 2 * OUTPUTS))  # added to them
 
-    @_INLINED
+    def inlined(function: Callable[..., Any]) -> Any:
+        return _inlined(function, f".{dims}")
+
+    @inlined
     def two(
         s: Any, sums: Any, labels: Any, rate: Any, table: Any, gl: Any, gr: Any, l: int, r: int
     ) -> None:
@@ -119,7 +132,7 @@ def descent(dims: int, cbow: bool) -> Callable[..., tuple[float, int]]:
             table[l, k] += gl * (f0 * p0 + f1 * p1 + f2 * p2 + f3 * p3 + f4 * p4 + f5 * p5)
             table[r, k] += gr * (h0 * p0 + h1 * p1 + h2 * p2 + h3 * p3 + h4 * p4 + h5 * p5)
 
-    @_INLINED
+    @inlined
     def one(s: Any, sums: Any, labels: Any, rate: Any, table: Any, gl: Any, l: int) -> None:
         f0 = f1 = f2 = f3 = f4 = f5 = np.float32(0)
         for k in range(w):
@@ -145,17 +158,17 @@ def descent(dims: int, cbow: bool) -> Callable[..., tuple[float, int]]:
             s[d5 + k] += f5 * a
             table[l, k] += gl * (f0 * p0 + f1 * p1 + f2 * p2 + f3 * p3 + f4 * p4 + f5 * p5)
 
-    @_INLINED
+    @inlined
     def take(s: Any, at: int, table: Any, row: int) -> None:
         for k in range(dims):
             s[at + k] = table[row, k]
 
-    @_INLINED
+    @inlined
     def give(s: Any, at: int, table: Any, row: int, gain: Any) -> None:
         for k in range(dims):
             table[row, k] += gain * s[at + k]
 
-    @_INLINED
+    @inlined
     def through(
         s: Any,
         sums: Any,
@@ -180,7 +193,7 @@ def descent(dims: int, cbow: bool) -> Callable[..., tuple[float, int]]:
                 loss += _loss(sums, labels, rate, 1)
         return loss
 
-    @_INLINED
+    @inlined
     def mean(x: Any, table: Any, near: Any, held: int) -> None:
         for k in range(dims):
             x[0, k] = 0
@@ -190,7 +203,7 @@ def descent(dims: int, cbow: bool) -> Callable[..., tuple[float, int]]:
         for k in range(dims):
             x[1, k] = x[0, k]
 
-    @_INLINED
+    @inlined
     def spread(x: Any, table: Any, gains: Any, near: Any, held: int) -> None:
         for c in range(held):
             for k in range(dims):
