@@ -73,7 +73,7 @@ def ours(data, job: Job) -> tuple[float, float]:
 
     with tempfile.TemporaryDirectory() as folder:
         outcome = train(
-            job, (rows, labels), test=(test, truth), folder=Path(folder, "run"), sinks=(told,)
+            job, (rows, labels), test=(test, truth), folder=Path(folder, "run"), callbacks=(told,)
         )
     whole = sum(p.numel() * p.element_size() for p in outcome.model().parameters())
     return outcome.metrics["error"], max(pushed) / whole

@@ -57,7 +57,7 @@ def outcome(small_encoder, sentences, tmp_path_factory):
         (rows[:256], labels[:256]),
         test=(rows[256:], labels[256:]),
         folder=tmp_path_factory.mktemp("run") / "run",
-        sinks=(events.append,),
+        callbacks=(events.append,),
     )
     return done, events
 

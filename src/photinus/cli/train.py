@@ -91,8 +91,8 @@ def train(
     """Train a job by its name, or from a TOML file.
 
     Known by name: mnist-dbn, mnist-dbn-demo, mnist-dbn-published, cifar10, cifar10-published,
-    cifar10-quick, text-sentiment. `photinus train word2vec FOLDER` learns word vectors from
-    text files.
+    cifar10-quick, text-sentiment. `photinus train word2vec FOLDER` learns word vectors from text
+    files.
     """
     is_printed, trust_code = options.pop("print_config"), options.pop("trust_code")
     if resume is not None:
