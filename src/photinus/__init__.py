@@ -42,7 +42,15 @@ if TYPE_CHECKING:
     from photinus.estimators.deepdist import DeepDist, Stepper
     from photinus.estimators.iterate import iterate
     from photinus.estimators.launch import launch
-    from photinus.estimators.module import TorchClassificationModel, TorchClassifier
+    from photinus.estimators.module import (
+        TorchClassificationModel,
+        TorchClassifier,
+        TorchEstimator,
+        TorchModel,
+        TorchMultiLabelModel,
+        TorchRegressionModel,
+        TorchRegressor,
+    )
     from photinus.estimators.word2vec import Word2Vec, Word2VecModel
     from photinus.models.base import Model, Stage, check_model
     from photinus.models.dbn import DBN, FineTuning, Pretraining
@@ -149,6 +157,11 @@ __all__ = [
     "TestRows",
     "TorchClassificationModel",
     "TorchClassifier",
+    "TorchEstimator",
+    "TorchModel",
+    "TorchMultiLabelModel",
+    "TorchRegressionModel",
+    "TorchRegressor",
     "TrackioCallback",
     "Trigger",
     "Turn",
@@ -220,10 +233,18 @@ _HOMES = {
     "estimators.deepdist": ("DeepDist", "Stepper"),
     "estimators.iterate": ("iterate",),
     "estimators.launch": ("launch",),
-    "estimators.module": ("TorchClassificationModel", "TorchClassifier"),
     "estimators.word2vec": ("Word2Vec", "Word2VecModel"),
     "embeddings.vectors": ("WordVectors",),
     "embeddings.word2vec": ("Word2VecStage",),
+    "estimators.module": (
+        "TorchClassificationModel",
+        "TorchClassifier",
+        "TorchEstimator",
+        "TorchModel",
+        "TorchMultiLabelModel",
+        "TorchRegressionModel",
+        "TorchRegressor",
+    ),
     "data.base": ("Batch", "Feed", "check_feed"),
     "data.films": ("film_sentences",),
     "data.spark": ("cifar_frame",),

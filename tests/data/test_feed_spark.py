@@ -112,7 +112,12 @@ def test_a_bad_row_is_named_by_the_task(spark):
         ("name", None, DataError, "column name holds text; turn it into numbers first"),
         (["a", "name"], None, DataError, "column name holds text"),
         ("a", "name", DataError, "column name holds text"),
-        ("a", "blob", DataError, "column blob: a label must be a number; got binary"),
+        (
+            "a",
+            "blob",
+            DataError,
+            "column blob: a label must be a number, or an array of numbers; got binary",
+        ),
         (["a", "vector"], None, UsageError, "of several feature columns each must hold numbers"),
         ("a", "a", UsageError, "a column cannot be taken twice; got 'a'"),
         ([], "a", UsageError, "no feature column is named"),

@@ -9,7 +9,7 @@ from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
 from photinus.estimators.dbn import DBNClassifier
 from photinus.estimators.module import TorchClassifier
-from photinus.estimators.param_table import DBN_ROWS, MODULE_ROWS
+from photinus.estimators.param_table import CLASSIFIER_ROWS, DBN_ROWS, ESTIMATOR_ROWS
 from photinus.strategies.recipes import RECIPES, to_plain
 
 PER_STEP = ("all_reduce", "full_gradient")
@@ -44,6 +44,11 @@ def importable():
         (lambda: DBNClassifier(strategy="{averaging"), UsageError, "the strategy is no JSON"),
         (lambda: DBNClassifier(strategy=7), UsageError, "a strategy is a recipe's name"),
         (lambda: DBNClassifier(batchSize="many"), TypeError, "Could not convert many"),
+        (
+            lambda: TorchClassifier(learningRate=abs),
+            UsageError,
+            "learningRate is a number or a Schedule; got abs; e.g. photinus.Schedule.cosine(0.1)",
+        ),
         (lambda: TorchClassifier(module=lambda: None), UsageError, "that every worker can import"),
         (lambda: TorchClassifier(moduleArgs=[1]), UsageError, "a dict of names and values"),
         (lambda: TorchClassifier(moduleArgs={"a": {1}}), UsageError, "must be plain JSON values"),
@@ -59,7 +64,7 @@ def test_a_function_stands_for_its_name():
     assert TorchClassifier(module=importable).getModule() == f"{__name__}:importable"
 
 
-@pytest.mark.parametrize("rows", [DBN_ROWS, MODULE_ROWS], ids=["dbn", "module"])
+@pytest.mark.parametrize("rows", [DBN_ROWS, CLASSIFIER_ROWS, ESTIMATOR_ROWS])
 def test_every_param_is_in_the_guide(rows):
     guide = (Path(__file__).parents[2] / "docs" / "estimators.md").read_text()
     missing = [r.name for r in rows if f"| `{r.name}` |" not in guide or r.meaning not in guide]

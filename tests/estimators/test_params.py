@@ -6,17 +6,33 @@ import pytest
 from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
 from photinus.estimators.dbn import DBNClassifier
-from photinus.estimators.module import TorchClassificationModel, TorchClassifier
+from photinus.estimators.module import (
+    TorchClassificationModel,
+    TorchClassifier,
+    TorchEstimator,
+    TorchRegressor,
+)
 from photinus.estimators.network import Network
-from photinus.estimators.param_table import DBN_ROWS, MODEL_ROWS, MODULE_ROWS
+from photinus.estimators.param_table import CLASSIFIER_ROWS, DBN_ROWS, ESTIMATOR_ROWS, MODEL_ROWS
 from photinus.estimators.params import defaults, plain_job
 from photinus.models.dbn import DBN
 from photinus.models.module import ModuleStage
 from photinus.run.job import Job
 from photinus.strategies.recipes import averaging
 
-BOTH = [(DBNClassifier, DBN_ROWS), (TorchClassifier, MODULE_ROWS)]
-MODELS = {DBNClassifier: DBN(), TorchClassifier: ModuleStage(module="torch.nn:Linear")}
+ALL = [
+    (DBNClassifier, DBN_ROWS),
+    (TorchClassifier, CLASSIFIER_ROWS),
+    (TorchEstimator, ESTIMATOR_ROWS),
+    (TorchRegressor, ESTIMATOR_ROWS),
+]
+NUMBERS = ModuleStage(module="torch.nn:Linear", loss="mse")
+MODELS = {
+    DBNClassifier: DBN(),
+    TorchClassifier: ModuleStage(module="torch.nn:Linear"),
+    TorchEstimator: NUMBERS,
+    TorchRegressor: NUMBERS,
+}
 OTHERS = {
     "featuresCol": "pixels",
     "labelCol": "digit",
@@ -65,11 +81,26 @@ OTHERS = {
     "epochs": 4.0,
     "activationMemory": "recompute",
     "activationBytes": 100_000_000,
+    "metrics": ["f1"],
+    "validation": 0.1,
+    "validationIndicatorCol": "aside",
+    "patience": 2,
+    "start": "kept/model",
+    "perTensor": True,
+    "accumulate": 3,
+    "maxSteps": 40,
+    "clip": 1.5,
+    "l2": {"*weight": 0.1},
+    "movingAverage": 0.99,
+    "frozen": ["*bias"],
+    "reads": "photinus.models.images:crops",
+    "memoryFormat": "channels_last",
+    "phase": "first",
 }
 """For each Param a value that is not its default."""
 
 
-@pytest.mark.parametrize(("cls", "rows"), BOTH)
+@pytest.mark.parametrize(("cls", "rows"), ALL)
 def test_every_param_is_in_the_table_and_the_other_way_round(cls, rows):
     names = [row.name for row in rows]
     assert len(names) == len(set(names))
@@ -78,7 +109,7 @@ def test_every_param_is_in_the_table_and_the_other_way_round(cls, rows):
     assert set(names) <= set(OTHERS)
 
 
-@pytest.mark.parametrize(("cls", "rows"), BOTH)
+@pytest.mark.parametrize(("cls", "rows"), ALL)
 def test_the_constructor_shows_the_defaults_that_hold(cls, rows):
     for row in rows:
         shown = inspect.signature(cls).parameters[row.name].default
@@ -89,7 +120,7 @@ def test_the_constructor_shows_the_defaults_that_hold(cls, rows):
             assert row.convert(shown) == held, row.name
 
 
-@pytest.mark.parametrize(("cls", "rows"), BOTH)
+@pytest.mark.parametrize(("cls", "rows"), ALL)
 def test_a_param_that_is_left_out_or_none_is_not_set(cls, rows):
     bare, given = cls(), cls(batchSize=7, learningRate=None)
     assert [p.name for p in bare.params if bare.isSet(p)] == []
@@ -98,7 +129,7 @@ def test_a_param_that_is_left_out_or_none_is_not_set(cls, rows):
         cls(7)
 
 
-@pytest.mark.parametrize(("cls", "rows"), BOTH)
+@pytest.mark.parametrize(("cls", "rows"), ALL)
 def test_every_param_can_be_set_and_got_by_keyword_and_by_setter(cls, rows):
     given = {row.name: OTHERS[row.name] for row in rows}
     by_keyword, by_setter = cls(**given), cls()
@@ -112,23 +143,26 @@ def test_every_param_can_be_set_and_got_by_keyword_and_by_setter(cls, rows):
         assert f"{row.name}: {row.meaning}" in by_setter.explainParams()
 
 
-@pytest.mark.parametrize(("cls", "rows"), BOTH)
+@pytest.mark.parametrize(("cls", "rows"), ALL)
 def test_every_setting_of_a_job_takes_the_params_value(cls, rows):
     kind = {"model": {"kind": "dbn" if cls is DBNClassifier else "module"}}
-    if cls is TorchClassifier:
-        kind["model"]["module"] = "torch.nn:Linear"
+    if cls is not DBNClassifier:
+        kind["model"] |= {"module": "torch.nn:Linear", "loss": MODELS[cls].loss}
     usual = Job.from_dict(kind).to_dict()
     for row in rows:
         if not row.place:
             continue
-        plain = plain_job(rows, {row.name: row.convert(OTHERS[row.name])})
+        plain, needs = plain_job(rows, {row.name: row.convert(OTHERS[row.name])}), {}
+        if row.name == "patience":  # without rows set aside a job takes none
+            needs = {"validation": 0.2}
+        plain |= needs
         plain["model"] = {**kind["model"], **plain.get("model", {})}
         job = Job.from_dict(plain).to_dict()
-        changed = [name for name in job if job[name] != usual.get(name)]
+        changed = [name for name in job if job[name] != (usual | needs).get(name)]
         assert changed == [row.place.partition(".")[0]], row.name
 
 
-@pytest.mark.parametrize(("cls", "rows"), BOTH)
+@pytest.mark.parametrize(("cls", "rows"), ALL)
 def test_the_defaults_are_those_of_a_job(cls, rows):
     found = defaults(rows, MODELS[cls])
     left = {row.name: found[row.name] for row in rows if row.place and row.name in found}

@@ -6,6 +6,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
+from photinus.core.errors import DataError
 from photinus.estimators.scoring import scorer
 
 FIELDS = T.StructType(
@@ -16,8 +17,6 @@ pytestmark = pytest.mark.skipif(not hasattr(F, "arrow_udf"), reason="needs Spark
 
 
 def double(features):
-    if features.dtype == object:
-        features = np.stack([np.frombuffer(row, np.uint8) for row in features])
     rows = features.astype(np.float64)
     return {"x2": 2 * rows, "sum": rows.sum(1)}
 
@@ -30,7 +29,7 @@ def scored(columns, shape, batch=2):
 def test_arrays_come_back_as_lists_in_their_order_and_batches():
     rows = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]]
     column = pa.array([[9.0, 9.0], *rows], pa.list_(pa.float32()))[1:]  # starts inside its buffer
-    sizes, found = scored([column[:3], column[3:], column[:0]], [2])
+    sizes, found = scored([column[:3], column[3:], column[:0]], 2)
     assert sizes == [2, 1, 1]
     assert found == [{"x2": [2 * a, 2 * b], "sum": a + b} for a, b in rows]
 
@@ -38,14 +37,27 @@ def test_arrays_come_back_as_lists_in_their_order_and_batches():
 def test_bytes_are_scored_like_arrays():
     column = pa.array([b"\x09\x09", b"\x01\xff", b"\x03\x04"], pa.binary())[1:]
     due = pa.array([[1, 255], [3, 4]], pa.list_(pa.float32()))
-    assert scored([column], None) == scored([due], [2])
+    assert scored([column], None) == scored([due], 2)
 
 
 def test_a_null_in_an_array_is_scored_as_no_number():
     column = pa.array([[1.0, None]], pa.list_(pa.float32()))
-    found = scored([column], [2])[1][0]
+    found = scored([column], 2)[1][0]
     assert found["x2"][0] == 2.0
     assert np.isnan([found["x2"][1], found["sum"]]).all()
+
+
+def test_a_row_of_another_size_is_one_sentence():
+    column = pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32()))
+    with pytest.raises(DataError, match="a row must hold 3 numbers; got 2 numbers a row, 0 nulls"):
+        scored([column], 3)
+
+
+def test_ml_vectors_are_scored_like_arrays():
+    fields = {"type": pa.array([1, 1], pa.int8()), "values": pa.array([[1.0, 2.0], [3.0, 4.0]])}
+    column = pa.StructArray.from_arrays(list(fields.values()), list(fields))
+    due = pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float64()))
+    assert scored([column], 2) == scored([due], 2)
 
 
 def test_the_network_is_made_once_in_a_worker():
@@ -55,7 +67,7 @@ def test_the_network_is_made_once_in_a_worker():
         made.append(1)
         return double
 
-    score = scorer(make, FIELDS, 2, [1]).func
+    score = scorer(make, FIELDS, 2, 1).func
     column = pa.array([[1.0]], pa.list_(pa.float32()))
     assert list(score(iter([column]))) == list(score(iter([column])))
     assert made == [1]

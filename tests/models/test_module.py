@@ -367,3 +367,72 @@ def test_auto_is_decided_once_and_needs_an_example():
     assert from_dict(ModuleStage, to_dict(decided)) == decided
     with pytest.raises(UsageError, match=r"does not read examples of shape \[5\]"):
         replace(stage, example=(5,)).resolved()
+
+
+def test_parts_of_a_step_give_the_whole_ones_gradient():
+    whole, parts = batch(rows=11), batch(rows=11)
+    plain = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)).double()
+    first, _ = ModuleModel(plain, "cross_entropy").learn(whole, 0)
+    expected = first.copy()
+    for count in (2, 4, 30):
+        how = Learning(accumulate=count)
+        gradient, metrics = ModuleModel(plain, "cross_entropy", how).learn(parts, 0)
+        np.testing.assert_allclose(gradient, expected, rtol=1e-10, atol=1e-14)
+    assert metrics["loss"] > 0
+
+
+def test_weighted_parts_of_a_step_give_the_whole_ones_gradient():
+    b = batch(rows=9)
+    b.weights = np.arange(1.0, 10.0)
+    plain = nn.Linear(4, 3).double()
+    expected = ModuleModel(plain, "cross_entropy").learn(b, 0)[0].copy()
+    parts = ModuleModel(plain, "cross_entropy", Learning(accumulate=4)).learn(b, 0)[0]
+    np.testing.assert_allclose(parts, expected, rtol=1e-10, atol=1e-14)
+
+
+def test_a_step_in_parts_passes_through_the_module_as_often():
+    model = ModuleModel(net(), "cross_entropy", Learning(accumulate=4))
+    model.learn(batch(), 0)
+    assert model.parameters.view("1.num_batches_tracked") == 4
+
+
+SMALL_STAGE = {"module": "torch.nn:Linear", "arguments": {"in_features": 4, "out_features": 3}}
+
+
+def test_frozen_parameters_are_not_trained():
+    stage = ModuleStage(**SMALL_STAGE, frozen=("w*",))
+    model = stage.build((), 0)
+    assert model.parameters.layout.names() == ("bias",)
+    assert list(model.frozen) == ["weight"]
+    given = np.arange(12, dtype=np.float32)
+    other = stage.build((given,), 0)
+    np.testing.assert_array_equal(other.module.weight.detach().numpy().reshape(-1), given)
+    with pytest.raises(UsageError, match="unknown parameter in frozen; got 'weights'; did you"):
+        ModuleStage(**SMALL_STAGE, frozen=("weights",)).build((), 0)
+
+
+def test_a_named_metric_is_measured_beside_the_loss():
+    stage = ModuleStage(**SMALL_STAGE, metrics=("accuracy", "f1"))
+    found = stage.finished(stage.build((), 0).measure(batch()))
+    assert found["accuracy"] == pytest.approx(1 - found["error"])
+    assert sorted(found) == ["accuracy", "error", "f1", "loss"]
+
+
+@pytest.mark.parametrize(("rows", "batch_size", "steps"), [(100, 32, 7), (100, 32, 8), (96, 32, 3)])
+def test_as_many_passes_as_the_steps_need(rows, batch_size, steps):
+    stage = ModuleStage(**SMALL_STAGE, batch_size=batch_size, max_steps=steps)
+    whole, part = divmod(stage.passes(rows), 1.0)
+    assert whole * -(-rows // batch_size) + round(part * rows / batch_size) == steps
+    assert ModuleStage(**SMALL_STAGE, epochs=2.5).passes(rows) == 2.5
+
+
+def vector_loss(outputs, labels):
+    return nn.functional.cross_entropy(outputs, labels, reduction="none")
+
+
+def test_a_loss_that_returns_a_vector_is_one_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mylosses", SimpleNamespace(vector=vector_loss))
+    model = ModuleModel(net(), "mylosses:vector")
+    said = r"^the loss mylosses:vector must return one number; got a tensor of shape \[16\]; return"
+    with pytest.raises(UsageError, match=said):
+        model.learn(batch(), 0)

@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from photinus.core.errors import CheckpointError, UsageError
 from photinus.core.parameters import FLOATS, TRAINED, Layout
-from photinus.models.optimizers import OPTIMIZERS, Momentum, TorchInner
+from photinus.models.optimizers import OPTIMIZERS, Clipped, Momentum, TorchInner
 from photinus.models.schedules import Schedule
 
 pytestmark = pytest.mark.numerics
@@ -191,3 +192,19 @@ def test_ones_own_optimizer_is_imported():
     ours = run(inner, start(), gradients(3))
     theirs = run(TorchInner(LAYOUT, "adam", {"lr": 0.01}), start(), gradients(3))
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+def test_a_long_gradient_is_clipped_as_torch_clips_it():
+    layout = Layout.of([("w", (3, 2), "trained"), ("b", (2,), "trained")])
+    gradient = np.linspace(-3, 4, 8, dtype=np.float32)
+    for norm in (0.5, 100.0):
+        mine, plain = np.zeros(8, np.float32), nn.Parameter(torch.zeros(8))
+        inner = Clipped(TorchInner(layout, "sgd", {"momentum": 0.9}, Schedule.constant(1.0)), norm)
+        optimizer = torch.optim.SGD([plain], 1.0, momentum=0.9)
+        for _ in range(2):
+            inner.step(mine, gradient, 0.0)
+            plain.grad = torch.tensor(gradient)
+            nn.utils.clip_grad_norm_([plain], norm)
+            optimizer.step()
+        np.testing.assert_allclose(mine, plain.detach(), rtol=2e-6)
+        assert list(inner.state()) == ["momentum_buffer"]

@@ -112,7 +112,7 @@ def test_settings_of_rows_are_told():
     with pytest.raises(UsageError, match="checks of ArrayData must be of type RowChecks; got None"):
         ArrayData(np.ones((2, 3)), checks=None)
     with pytest.raises(UsageError, match="rows to measure on need labels"):
-        check_test(TestRows(np.ones((2, 3)), None), None)
+        check_test(TestRows(np.ones((2, 3)), None), 3)
 
 
 @pytest.mark.parametrize("model", [DBN(inputs=6, classes=3), LogisticStage(features=6, classes=3)])

@@ -24,6 +24,7 @@ def evaluate(run: str, data: str | None, *, trust_code: bool) -> None:
     """Measure a saved model on rows that it was not trained on."""
     from photinus.cli.watch import error_text
     from photinus.core.threads import threads_held
+    from photinus.report.wording import confusion_table
     from photinus.run.evaluate import load_trained, measure
     from photinus.run.remote_resume import fetched
 
@@ -43,7 +44,7 @@ def evaluate(run: str, data: str | None, *, trust_code: bool) -> None:
         interval = extra.get("interval") if name == "error" else None
         click.echo(f"{name:>8}  {error_text(alone, interval).removeprefix(name).strip()}")
     if "confusion" in extra:
-        click.echo(f"\n{_table(extra['confusion'])}")
+        click.echo(f"\n{confusion_table(extra['confusion'])}")
 
 
 def _rows(source: dict[str, Any], path: str | None) -> TestRows:
@@ -58,16 +59,6 @@ def _rows(source: dict[str, Any], path: str | None) -> TestRows:
     if rows is None:
         raise UsageError("the model was saved without rows to measure on", do="--data PATH")
     return rows
-
-
-def _table(confusion: list[list[int]]) -> str:
-    """Rows are true classes, columns what was said."""
-    width = max(len(str(n)) for row in confusion for n in row) + 1
-    head = "true " + "".join(f"{c:>{width}}" for c in range(len(confusion)))
-    body = [
-        f"{c:>4} " + "".join(f"{n or '·':>{width}}" for n in row) for c, row in enumerate(confusion)
-    ]
-    return "\n".join([head, *body])
 
 
 @click.command()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from photinus.models.metrics import finished
 from photinus.training.snapshots import Cut
 
 __all__ = ["EarlyStopping", "Found"]
@@ -14,6 +15,10 @@ __all__ = ["EarlyStopping", "Found"]
 
 _ALMOST = 0.98
 """Of a phase: then the last trial begins, while nobody has gone yet."""
+
+
+def _means(sums: Mapping[str, float]) -> dict[str, float]:
+    return finished((), sums)
 
 
 class Found(NamedTuple):
@@ -36,6 +41,8 @@ class EarlyStopping:
     """Of the phase; 0 for no trials."""
     patience: int
     """So many trials in a row without a better point end the phase; 0 for never."""
+    finished: Callable[[Mapping[str, float]], dict[str, float]] = _means
+    """Makes metrics of the workers' sums."""
     best: Cut | None = None
     """The best point so far."""
     is_stopped: bool = False
@@ -84,8 +91,7 @@ class EarlyStopping:
         """Returns what the present trial found, once all have told, and decides."""
         if self._missing or not self._sums.get("examples"):
             return None
-        examples = self._sums.pop("examples")
-        metrics = {("error" if n == "errors" else n): v / examples for n, v in self._sums.items()}
+        examples, metrics = self._sums["examples"], self.finished(self._sums)
         self._sums = {}
         value = metrics.get("error", metrics.get("loss", math.nan))
         is_best = value < self._value and self._cut is not None

@@ -95,7 +95,7 @@ class PeerDirectory:
         ]
         rounds, examples = sum(f.sequence for f in told), sum(f.examples for f in told)
         is_spent = owner.applied + examples >= owner.budget
-        passes = self._phases.span[1] * self._phases.phase.stage.epochs
+        passes = self._phases.span[1] * self._phases.phase.stage.passes(self._phases.rows)
         waiting = (s for s in leases.seats.values() if s.waiting is not None)
         is_done = any(s.waiting.position >= passes * s.rows for s in waiting if s.waiting)
         return is_wanted or is_done or is_spent or rounds >= most * len(leases.members)

@@ -50,7 +50,7 @@ class Phases:
             _check(cut, program)
         self.program, self.callbacks = program, callbacks
         self.leases = Leases(program.workers, program.lease_seconds)
-        self.history: tuple[Vector, ...] = cut.history if cut else ()
+        self.history: tuple[Vector, ...] = cut.history if cut else program.start.get("", ())
         self.span, self.keep = (0.0, 1.0), frozenset[int]()
         self.cuts, self.has_begun, self.is_between_passes = Cuts(cut), False, False
         self._begun, self._is_cut_asked, self._is_shuffled = -1, False, False
@@ -110,8 +110,9 @@ class Phases:
         if point is None:
             for seat in self.leases.seats.values():
                 seat.position, seat.reached, seat.lost = 0, {}, 0
-            epochs = self.program.phases[phase].stage.epochs if self.program.validation else 0.0
-            self.early_stopping = EarlyStopping(epochs, self.program.patience)
+            self.early_stopping = EarlyStopping(
+                0.0, self.program.patience, self.program.phases[phase].stage.finished
+            )
         cut = self.cuts.last
         is_here = cut is not None and cut.phase == phase
         if point is None:
@@ -150,7 +151,10 @@ class Phases:
         self._warn_of_span()
         self.entered = self.saved = now
         stage, rows = self.phase.stage, {s.slot: s.rows for s in self.leases.seats.values()}
-        start, end = (round(share * stage.epochs * self.rows) for share in self.span)
+        epochs = stage.passes(self.rows)
+        if self.program.measures:
+            self.early_stopping.epochs = epochs
+        start, end = (round(share * epochs * self.rows) for share in self.span)
         self.owner.budget = max(1, end - start)
         cut = self.cuts.at(self.owner.phase, self.owner.version)
         if cut is not None and not cut.is_phase_start and rows != cut.rows:
@@ -165,7 +169,7 @@ class Phases:
                 parameters=0 if vector is None else vector.size,
                 strategy=str(self.agreement),
                 batch_size=stage.batch_size,
-                epochs=(self.span[1] - self.span[0]) * stage.epochs,
+                epochs=(self.span[1] - self.span[0]) * epochs,
             )
         )
 
@@ -211,7 +215,8 @@ class Phases:
         """Names the workers whose rows were trained on less often than the others'."""
         if self.early_stopping.is_stopped or not self.program.is_fixed(self.owner.phase):
             return
-        wanted, rows, stage = self.span[1] * self.phase.stage.epochs, self.rows, self.phase.stage
+        rows, stage = self.rows, self.phase.stage
+        wanted = self.span[1] * stage.passes(rows)
         for slot, passes in self.passes().items():
             seat = self.leases.seats[int(slot)]
             missing = (wanted - passes) * seat.rows

@@ -40,6 +40,8 @@ class ColumnSpec:
     """One column, or several of kind numeric that are stacked."""
     label: str | None = None
     """A column of numbers, or of arrays: several labels a row."""
+    held: str | None = None
+    """A column of truth values: these rows are set aside, to measure on."""
     weight: str | None = None
     """A column of numbers: how much each row counts."""
     inputs: InputSpec | None = None

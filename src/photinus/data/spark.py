@@ -123,6 +123,7 @@ def selected(
     *,
     inputs: InputSpec | None = None,
     weight: str | None = None,
+    held: str | None = None,
 ) -> tuple[DataFrame, ColumnSpec]:
     """Selects as `columns` does, but asks for no row: one column of features has no shape yet.
 
@@ -133,18 +134,19 @@ def selected(
         inputs: what `forward` takes, where that is more than one array; `features` is then not
             looked at.
         weight: a column of numbers.
+        held: a column of truth values.
 
     Raises:
         UsageError: as `columns`.
         DataError: a column has a type that a model cannot learn from.
     """
     if inputs is not None:
-        return _selected_inputs(df, inputs, label, weight)
+        return _selected_inputs(df, inputs, label, weight, held)
     names = [features] if isinstance(features, str) else list(features)
     if not names:
         raise UsageError("no feature column is named", do=f"known: {', '.join(df.columns)}")
     _check_names(df, names, label, weight)
-    others, of_others = _others(df, label, weight, ())
+    others, of_others = _others(df, label, weight, held, ())
     if len(names) > 1 or _is_number(df.schema[names[0]].dataType):
         numbers = [_number(df, name, several=len(names) > 1) for name in names]
         shape: tuple[int, ...] = (len(names),)
@@ -160,14 +162,18 @@ def selected(
 
 
 def _selected_inputs(
-    df: DataFrame, inputs: InputSpec, label: str | list[str] | None, weight: str | None
+    df: DataFrame,
+    inputs: InputSpec,
+    label: str | list[str] | None,
+    weight: str | None,
+    held: str | None,
 ) -> tuple[DataFrame, ColumnSpec]:
     if not inputs.columns:
         raise UsageError("no input is named", do='inputs={"parameter": "column"}')
     for column in inputs.columns.values():
         _check_names(df, [column] if isinstance(column, str) else list(column), None)
     _check_names(df, [], label, weight)
-    others, of_others = _others(df, label, weight, inputs.columns)
+    others, of_others = _others(df, label, weight, held, inputs.columns)
     chosen = [input_column(df, inputs, name).alias(name) for name in inputs.columns]
     spec = ColumnSpec(features=tuple(inputs.columns), inputs=inputs, **of_others)
     return df.select(*chosen, *others), spec
@@ -204,7 +210,11 @@ def _whole_array(columns: list[Column]) -> Column:
 
 
 def _others(
-    df: DataFrame, label: str | list[str] | None, weight: str | None, taken: Iterable[str]
+    df: DataFrame,
+    label: str | list[str] | None,
+    weight: str | None,
+    held: str | None,
+    taken: Iterable[str],
 ) -> tuple[list[Column], dict[str, Any]]:
     """Returns the columns of labels and of weights, and what they are called in a ColumnSpec."""
     columns, names = [], dict[str, Any]()
@@ -220,6 +230,14 @@ def _others(
             raise DataError(wrong, got=kind.simpleString())
         columns.append(_quoted(weight).cast("double"))
         names["weight"] = weight
+    if held is not None:
+        _check_names(df, [held], None)
+        if not isinstance(df.schema[held].dataType, T.BooleanType):
+            wrong, got = f"column {held}: which rows are set aside", df.schema[held].dataType
+            do = "make it a column of truth values, e.g. with (column > 0)"
+            raise DataError(wrong, got=got.simpleString(), do=do)
+        columns.append(F.coalesce(_quoted(held), F.lit(False)))  # noqa: FBT003 - its argument
+        names["held"] = held
     for place, name in names.items():
         plain = _plain(name)
         names[place] = f"{plain} ({place})" if plain in taken else plain
@@ -557,10 +575,12 @@ def _label(df: DataFrame, name: str) -> Column:
     kind = df.schema[name].dataType
     if isinstance(kind, T.StringType):
         raise _text(name)
-    if not _is_number(kind):
-        raise DataError(f"column {name}: a label must be a number", got=kind.simpleString())
-    is_whole = isinstance(kind, (T.IntegralType, T.BooleanType))
-    return _quoted(name).cast("long" if is_whole else "double").alias(_plain(name))
+    of = kind.elementType if isinstance(kind, T.ArrayType) else kind
+    if not _is_number(of):
+        wrong = f"column {name}: a label must be a number, or an array of numbers"
+        raise DataError(wrong, got=kind.simpleString())
+    cast = "long" if isinstance(of, (T.IntegralType, T.BooleanType)) else "double"
+    return _quoted(name).cast(cast if of is kind else f"array<{cast}>").alias(_plain(name))
 
 
 def _feature(df: DataFrame, name: str) -> tuple[Column, str, list[Column]]:

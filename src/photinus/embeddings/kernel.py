@@ -40,7 +40,7 @@ def _inlined(function: Callable[..., Any], of: str = "") -> Any:
     The key of numba's cache holds such functions: by a name of its own each process would compile
     all anew.
     """
-    made = njit(inline="always", fastmath=True, error_model="numpy")(function)
+    made: Any = njit(inline="always", fastmath=True, error_model="numpy")(function)
     made._set_uuid(f"{__name__}.{function.__name__}{of}")
     return made
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from photinus.estimators.base import NetworkClassificationModel, NetworkClassifier
+from photinus.data.spark import classes_in
+from photinus.estimators.base import NetworkClassifier, Plan, Selected, labelled_classes
+from photinus.estimators.model import NetworkClassificationModel
+from photinus.estimators.network import CLASSES
 from photinus.estimators.param_table import DBN_ROWS
 from photinus.estimators.params import keyword_params, with_params
 from photinus.models.dbn import DBN
 from photinus.run.evaluate import Draft
-from photinus.run.job import Job
 from photinus.strategies.agreement import Agreement
 from photinus.strategies.own import Own
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from torch import Tensor
 
 __all__ = ["DBNClassificationModel", "DBNClassifier"]
 
@@ -43,7 +49,6 @@ class DBNClassifier(NetworkClassifier):
     _usual = DBN()
     _rows = DBN_ROWS
     _model = DBNClassificationModel
-    _counts_outputs = False
     _more_classes = "set numClasses to {} or more"
 
     @keyword_params
@@ -55,7 +60,8 @@ class DBNClassifier(NetworkClassifier):
         predictionCol: str = "prediction",
         probabilityCol: str = "probability",
         rawPredictionCol: str = "rawPrediction",
-        predictBatchSize: int = 1024,
+        predictBatchSize: int = 512,
+        metrics: Sequence[str] = (),
         numClasses: int | None = None,
         scale: float | None = None,
         strategy: str | Mapping[str, Any] | Agreement | Own = "averaging",
@@ -69,6 +75,10 @@ class DBNClassifier(NetworkClassifier):
         security: str = "tls",
         runDir: str = "",
         checkpointSeconds: float = 60.0,
+        validation: float = 0.0,
+        validationIndicatorCol: str = "",
+        patience: int = 0,
+        start: str | Mapping[str, Tensor] = "",
         hiddenSizes: Sequence[int] = (500, 500, 2000),
         preTrainEpochs: float = 20.0,
         preTrainBatchSize: int = 100,
@@ -88,9 +98,13 @@ class DBNClassifier(NetworkClassifier):
     ) -> None:
         super().__init__()
 
-    def _sizes(self, shape: tuple[int, ...], classes: int) -> dict[str, Any]:
-        return {"inputs": math.prod(shape), "classes": classes}
+    def _known(self, dataset: DataFrame) -> int | None:
+        return self._asked() or classes_in(dataset, self.getOrDefault("labelCol"))
 
-    def _outputs(self, job: Job, example: Any, classes: int | None) -> tuple[int, Draft]:  # noqa: ANN401
-        assert classes is not None
-        return classes, Draft(job.resolved())
+    def _plan(self, rows: Selected, workers: int, known: int | None) -> Plan:
+        if known is None:
+            known = labelled_classes(rows.frame, str(rows.spec.label))
+        sizes = {"inputs": math.prod(rows.spec.shape), "classes": max(2, known)}
+        draft = Draft(self._job(sizes, workers).resolved())
+        classes = sizes["classes"]
+        return Plan(draft=draft, outputs=classes, head=CLASSES, checks=self._checks(classes))

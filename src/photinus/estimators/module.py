@@ -1,36 +1,224 @@
-"""A Spark ML classifier that trains any torch module."""
+"""Spark ML estimators that train any torch module."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch import nn
+import numpy as np
+from pyspark.ml.regression import Regressor
+from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
-from photinus.core.errors import UsageError
-from photinus.estimators.base import NetworkClassificationModel, NetworkClassifier
-from photinus.estimators.param_table import MODULE_ROWS
+from photinus.core.errors import DataError, UsageError
+from photinus.core.factories import code_named
+from photinus.data.base import Array, Batch
+from photinus.data.spark import classes_in
+from photinus.estimators.base import NetworkClassifier, NetworkEstimator, Plan, Selected
+from photinus.estimators.model import (
+    NetworkClassificationModel,
+    NetworkModel,
+    NetworkRegressionModel,
+)
+from photinus.estimators.network import BINARY, CLASSES, LABELS, LOGS, NUMBERS
+from photinus.estimators.param_table import CLASSIFIER_ROWS, ESTIMATOR_ROWS
 from photinus.estimators.params import keyword_params, with_params
+from photinus.models.base import Model
+from photinus.models.losses import CLASSES as CLASS_LOSSES
 from photinus.models.module import ModuleStage
+from photinus.models.schedules import Schedule
 from photinus.run.evaluate import Draft
-from photinus.run.job import Job
 from photinus.strategies.agreement import Agreement
 from photinus.strategies.own import Own
 
-__all__ = ["TorchClassificationModel", "TorchClassifier"]
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from torch import Tensor, nn
+
+__all__ = [
+    "TorchClassificationModel",
+    "TorchClassifier",
+    "TorchEstimator",
+    "TorchModel",
+    "TorchMultiLabelModel",
+    "TorchRegressionModel",
+    "TorchRegressor",
+]
 
 
-class TorchClassificationModel(NetworkClassificationModel):
-    """A trained torch module; `TorchClassifier.fit` returns it.
+class TorchModel(NetworkModel):
+    """A trained torch module; `TorchEstimator.fit` returns it.
 
     Args:
         network: what was trained.
     """
 
 
-@with_params(MODULE_ROWS)
-class TorchClassifier(NetworkClassifier):
-    """Trains a module that an importable function makes, on the tasks of a Spark session.
+class TorchRegressionModel(NetworkRegressionModel):
+    """A trained regression; `TorchRegressor.fit` returns it.
+
+    Args:
+        network: what was trained.
+    """
+
+
+class TorchClassificationModel(NetworkClassificationModel):
+    """A trained classifier; `TorchClassifier.fit` returns it.
+
+    Args:
+        network: what was trained.
+    """
+
+
+class TorchMultiLabelModel(NetworkClassificationModel):
+    """A trained classifier of rows with several labels each; `TorchClassifier.fit` returns it.
+
+    Args:
+        network: what was trained.
+    """
+
+
+class _TrainsModule(NetworkEstimator):
+    """What the estimators of modules share."""
+
+    _usual = ModuleStage(module="", loss="mse")
+
+    def _drafted(self, rows: Selected, workers: int) -> tuple[Draft, tuple[int, ...]]:
+        """Returns what is trained, and the shape of its outputs [B, ...] for two rows.
+
+        So a module that does not take these rows is found before all else.
+        """
+        example, reads = rows.example, self.getOrDefault("reads")
+        asked = {self.getOrDefault(name) for name in ("precision", "memoryFormat")}
+        sizes: dict[str, Any] = {}
+        if "auto" in asked and not isinstance(example, Mapping):
+            read = np.asarray(code_named(reads, "function")(example, None)) if reads else example
+            sizes["example"] = list(read.shape[1:])
+        draft = Draft(self._job(sizes, workers).resolved())
+        model: Any = draft.model()
+        if isinstance(model, Model) and not hasattr(model, "outputs"):
+            return draft, (2, 1)
+        try:
+            return draft, tuple(np.shape(model.outputs(example)))
+        except (RuntimeError, IndexError, ValueError, TypeError) as error:
+            shape = rows.spec.shape
+            taken = "its inputs" if isinstance(example, Mapping) else f"rows of shape {shape}"
+            raise UsageError(
+                f"the module {draft.job.model.module} does not take {taken}",
+                got=str(error).partition("\n")[0],
+            ) from error
+
+    def _tried(self, draft: Draft, rows: Selected, labels: Array | None) -> None:
+        """Measures two rows with labels of zeros: a loss that returns no number is found here."""
+        try:
+            draft.model().measure(Batch(rows.example, labels))
+        except DataError as error:
+            raise UsageError(str(error)) from error
+
+
+def _width(shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape[1:], dtype=int))
+
+
+@with_params(ESTIMATOR_ROWS)
+class TorchEstimator(_TrainsModule):
+    """Trains any module under any loss, on the tasks of a Spark session.
+
+    The loss reads the module's outputs and the label column. Without a label column (`labelCol=""`)
+    the features are the target: an autoencoder.
+
+    Example:
+        >>> rank = TorchEstimator(module="mynets:score", loss="mylosses:pairwise")
+        >>> rank.getLoss(), rank.getOptimizer()
+        ('mylosses:pairwise', 'adamw')
+        >>> model = rank.fit(train)  # doctest: +SKIP
+    """
+
+    _rows = ESTIMATOR_ROWS
+    _model: ClassVar[type[NetworkModel]] = TorchModel
+
+    @keyword_params
+    def __init__(
+        self,
+        *,
+        featuresCol: str = "features",
+        labelCol: str | Sequence[str] = "label",
+        predictionCol: str = "prediction",
+        predictBatchSize: int = 512,
+        metrics: Sequence[str] = (),
+        scale: float | None = None,
+        strategy: str | Mapping[str, Any] | Agreement | Own = "averaging",
+        numWorkers: int = 0,
+        device: str = "cpu",
+        shuffle: str | bool = "auto",
+        share: str = "rows",
+        numThreads: int = 1,
+        bandwidth: float | None = None,
+        seed: int = 0,
+        security: str = "tls",
+        runDir: str = "",
+        checkpointSeconds: float = 60.0,
+        validation: float = 0.0,
+        validationIndicatorCol: str = "",
+        patience: int = 0,
+        start: str | Mapping[str, Tensor] = "",
+        inputs: Mapping[str, str | Sequence[str]] | None = None,
+        encoders: Mapping[str, str] | None = None,
+        collate: str = "",
+        weightCol: str = "",
+        module: str | Callable[..., nn.Module] = "",
+        moduleArgs: Mapping[str, Any] | None = None,
+        loss: str = "mse",
+        optimizer: str = "adamw",
+        optimizerArgs: Mapping[str, Any] | None = None,
+        perTensor: bool = False,
+        learningRate: float | Schedule | None = None,
+        learningRateScale: str = "none",
+        batchSize: int = 32,
+        accumulate: int = 1,
+        epochs: float = 1.0,
+        activationMemory: str = "keep",
+        activationBytes: int | None = None,
+        maxSteps: int = 0,
+        clip: float = 0.0,
+        l2: Mapping[str, float] | None = None,
+        movingAverage: float = 0.0,
+        frozen: Sequence[str] = (),
+        reads: str = "",
+        precision: str = "float32",
+        memoryFormat: str = "contiguous",
+        phase: str = "train",
+    ) -> None:
+        super().__init__()
+
+    def _plan(self, rows: Selected, workers: int, known: int | None) -> Plan:
+        draft, shape = self._drafted(rows, workers)
+        self._tried(draft, rows, _some_labels(rows, shape))
+        head = LOGS if draft.job.model.loss == "poisson" else NUMBERS
+        return Plan(draft=draft, outputs=_width(shape), head=head)
+
+
+class TorchRegressor(TorchEstimator, Regressor[Any]):
+    """Trains a module that predicts a number, or several, on the tasks of a Spark session.
+
+    Example:
+        >>> regressor = TorchRegressor(
+        ...     module="torch.nn:Linear", moduleArgs={"in_features": 4, "out_features": 1}
+        ... )
+        >>> regressor.getLoss()
+        'mse'
+        >>> print(regressor.fit(train).evaluate(test))  # doctest: +SKIP
+        rmse 0.3151, mae 0.2414, r2 0.9012, loss 0.0993 on 1000 rows
+    """
+
+    _model = TorchRegressionModel
+
+
+@with_params(CLASSIFIER_ROWS)
+class TorchClassifier(_TrainsModule, NetworkClassifier):
+    """Trains a classifier that an importable function makes, on the tasks of a Spark session.
+
+    Under `loss="binary_cross_entropy"` a module with one output tells two classes apart. Where the
+    label column holds arrays of zeros and ones, a row has several labels.
 
     Example:
         >>> clf = TorchClassifier(
@@ -42,9 +230,8 @@ class TorchClassifier(NetworkClassifier):
     """
 
     _usual = ModuleStage(module="")
-    _rows = MODULE_ROWS
+    _rows = CLASSIFIER_ROWS
     _model = TorchClassificationModel
-    _counts_outputs = True
     _more_classes = "give the module {} outputs or more"
 
     @keyword_params
@@ -56,20 +243,25 @@ class TorchClassifier(NetworkClassifier):
         predictionCol: str = "prediction",
         probabilityCol: str = "probability",
         rawPredictionCol: str = "rawPrediction",
-        predictBatchSize: int = 1024,
+        predictBatchSize: int = 512,
+        metrics: Sequence[str] = (),
         numClasses: int | None = None,
         scale: float | None = None,
         strategy: str | Mapping[str, Any] | Agreement | Own = "averaging",
         numWorkers: int = 0,
+        device: str = "cpu",
         shuffle: str | bool = "auto",
         share: str = "rows",
         numThreads: int = 1,
-        device: str = "cpu",
         bandwidth: float | None = None,
         seed: int = 0,
         security: str = "tls",
         runDir: str = "",
         checkpointSeconds: float = 60.0,
+        validation: float = 0.0,
+        validationIndicatorCol: str = "",
+        patience: int = 0,
+        start: str | Mapping[str, Tensor] = "",
         inputs: Mapping[str, str | Sequence[str]] | None = None,
         encoders: Mapping[str, str] | None = None,
         collate: str = "",
@@ -77,37 +269,63 @@ class TorchClassifier(NetworkClassifier):
         module: str | Callable[..., nn.Module] = "",
         moduleArgs: Mapping[str, Any] | None = None,
         loss: str = "cross_entropy",
-        labelSmoothing: float = 0.0,
         optimizer: str = "adamw",
         optimizerArgs: Mapping[str, Any] | None = None,
-        learningRate: float | None = None,
+        perTensor: bool = False,
+        learningRate: float | Schedule | None = None,
         learningRateScale: str = "none",
         batchSize: int = 32,
+        accumulate: int = 1,
         epochs: float = 1.0,
         activationMemory: str = "keep",
         activationBytes: int | None = None,
+        maxSteps: int = 0,
+        clip: float = 0.0,
+        l2: Mapping[str, float] | None = None,
+        movingAverage: float = 0.0,
+        frozen: Sequence[str] = (),
+        reads: str = "",
         precision: str = "float32",
+        memoryFormat: str = "contiguous",
+        phase: str = "train",
+        labelSmoothing: float = 0.0,
     ) -> None:
         super().__init__()
 
-    def _sizes(self, shape: tuple[int, ...], classes: int) -> dict[str, Any]:
-        return {}
+    def _known(self, dataset: DataFrame) -> int | None:
+        label = self.getOrDefault("labelCol")
+        named = classes_in(dataset, label) if isinstance(label, str) and label else None
+        return self._asked() or named or 0
 
-    def _outputs(self, job: Job, example: Any, classes: int | None) -> tuple[int, Draft]:  # noqa: ANN401
-        """Puts two rows through the module, so that a wrong one is found before all."""
-        draft = Draft(job.resolved())
-        model: Any = draft.model()
-        try:
-            got: list[int] = list(model.outputs(example).shape)
-        except (RuntimeError, IndexError, ValueError, TypeError) as error:
-            taken = f"rows of shape {example.shape[1:]}" if job.data.named is None else "its inputs"
+    def _plan(self, rows: Selected, workers: int, known: int | None) -> Plan:
+        draft, got = self._drafted(rows, workers)
+        outputs, loss = _width(got), draft.job.model.loss
+        labels = _some_labels(rows, got)
+        if labels is not None and labels.ndim > 1:
+            if loss in CLASS_LOSSES:
+                wrong = f"{loss} takes one label for each row"
+                do = "set loss='binary_cross_entropy' for several"
+                raise UsageError(wrong, got=f"several in {rows.spec.label}", do=do)
+            self._tried(draft, rows, labels)
+            return Plan(draft=draft, outputs=outputs, head=LABELS, makes=TorchMultiLabelModel)
+        is_one = outputs == 1 and loss not in CLASS_LOSSES
+        if not is_one and (len(got) != 2 or outputs < max(2, known or 0)):
             raise UsageError(
-                f"the module {job.model.module} does not take {taken}",
-                got=str(error).partition("\n")[0],
-            ) from error
-        if len(got) != 2 or got[1] < (classes or 2):
-            raise UsageError(
-                f"the module must return one number for each of {classes or 2} classes",
-                got=f"outputs of shape {got[1:]}",
+                f"the module must return one number for each of {known or 2} classes",
+                got=f"outputs of shape {list(got[1:])}",
             )
-        return got[1], draft
+        self._tried(draft, rows, labels)
+        head, checks = BINARY if is_one else CLASSES, self._checks(2 if is_one else outputs)
+        return Plan(draft=draft, outputs=outputs, head=head, checks=checks)
+
+
+def _some_labels(rows: Selected, shape: tuple[int, ...]) -> Array | None:
+    """Returns labels of two rows, all zeros, as the column's type and the outputs' shape say."""
+    label = rows.spec.label
+    if label is None:
+        return None
+    kind: Any = rows.frame.schema[label].dataType
+    is_array = isinstance(kind, T.ArrayType)
+    of = kind.elementType if is_array else kind
+    dtype = np.int64 if isinstance(of, (T.IntegralType, T.BooleanType)) else np.float64
+    return np.zeros((2, _width(shape)) if is_array else 2, dtype)

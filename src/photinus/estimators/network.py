@@ -2,35 +2,79 @@
 
 from __future__ import annotations
 
-import copy
+import atexit
+import functools
+import hashlib
+import math
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import nn
+from safetensors.torch import load_file
+from torch import Tensor, nn
 
 from photinus.checkpoint.export import load_model
 from photinus.checkpoint.files import Tensors, decode, encode
 from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
 from photinus.core.settings import from_dict
-from photinus.core.threads import use_threads
 from photinus.data.base import Array
 from photinus.data.columns import InputSpec
 from photinus.data.rows import scaled
+from photinus.engine.spark.session import is_connect
+from photinus.models.base import Model
 from photinus.models.dbn import DBN
-from photinus.models.module import ModuleModel, ModuleStage
+from photinus.models.module import Reading, layer_of, output_of
 from photinus.run.job import MODELS
 
-__all__ = ["Network", "layer_reader", "named_layer", "predictor"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["BINARY", "CLASSES", "HEADS", "LABELS", "LOGS", "NUMBERS", "Network", "predictor"]
+
+BINARY, CLASSES, LABELS, LOGS, NUMBERS = "binary", "classes", "labels", "logs", "numbers"
+
+
+def _plain(raw: Array) -> Array:
+    """One number a row stands alone: [B, 1] becomes [B]."""
+    return raw.reshape(len(raw), -1)[:, 0] if raw.size == len(raw) else raw
+
+
+def _softmax(raw: Array) -> Array:
+    return torch.softmax(torch.from_numpy(raw), 1).numpy()
+
+
+def _sigmoid(raw: Array) -> Array:
+    return torch.sigmoid(torch.from_numpy(raw)).numpy()
+
+
+def _both(one: Array, other: Array) -> Array:
+    return np.stack([one.reshape(-1), other.reshape(-1)], 1)
+
+
+HEADS: Mapping[str, Mapping[str, Callable[[Array], Array]]] = {
+    CLASSES: {"raw": _plain, "probability": _softmax, "prediction": lambda z: z.argmax(1)},
+    BINARY: {
+        "raw": lambda z: _both(-z, z),
+        "probability": lambda z: _both(_sigmoid(-z), _sigmoid(z)),
+        "prediction": lambda z: z.reshape(-1) > 0,
+    },
+    LABELS: {"raw": _plain, "probability": _sigmoid, "prediction": lambda z: z > 0},
+    LOGS: {"prediction": lambda z: np.exp(_plain(z))},
+    NUMBERS: {"prediction": _plain},
+}
+"""What the outputs [B, n] stand for: classes, one logit, labels that are or are not, logarithms of
+numbers, or numbers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Network:
-    """Settings and weights of a trained classifier."""
+    """Settings and weights of a trained model."""
 
     kind: str
     """One of `MODELS`."""
@@ -41,8 +85,11 @@ class Network:
     shape: tuple[int, ...]
     """Of one row's features."""
     classes: int
+    """Numbers that the module returns for one row."""
     scale: float | None = None
     seed: int = 0
+    head: str = CLASSES
+    """One of `HEADS`."""
     inputs: Mapping[str, Any] | None = None
     """An `InputSpec`, plain, where the module takes several inputs."""
 
@@ -59,128 +106,182 @@ class Network:
         return cls(kind=kind, settings=settings, tensors=model.tensors, **others)
 
     @classmethod
-    def of(cls, meta: Mapping[str, Any], weights: bytes) -> Network:
+    def of(cls, meta: Mapping[str, Any], weights: bytes | str) -> Network:
         """The inverse of `meta` and `weights`.
+
+        Args:
+            meta: plain.
+            weights: the bytes of a safetensors file, or the path of one, which is mapped.
 
         Raises:
             CheckpointError: the weights are no safetensors file.
         """
         shape = tuple(int(size) for size in meta["shape"])
-        return cls(**{**meta, "shape": shape}, tensors=decode(weights, "the saved model"))
+        if isinstance(weights, bytes):
+            tensors: Tensors = decode(weights, "the saved model")
+        else:
+            tensors = {name: t.numpy() for name, t in load_file(weights).items()}
+        return cls(**{**meta, "shape": shape}, tensors=tensors)
 
     def meta(self) -> dict[str, Any]:
         """Returns all but the weights, plain."""
-        names = ("kind", "settings", "shape", "classes", "scale", "seed", "inputs")
+        names = ("kind", "settings", "shape", "classes", "scale", "seed", "head", "inputs")
         return {name: getattr(self, name) for name in names} | {"shape": list(self.shape)}
+
+    @property
+    def reads_shape(self) -> tuple[int, ...]:
+        """The shape of a row as the module reads it."""
+        return (math.prod(self.shape),) if self.kind == "dbn" else self.shape
+
+    @property
+    def predicts_several(self) -> bool:
+        """Whether a prediction is an array of numbers."""
+        return self.head == LABELS or (self.head in (LOGS, NUMBERS) and self.classes > 1)
 
     def weights(self) -> bytes:
         """Returns the weights as the bytes of a safetensors file."""
         return encode(self.tensors)
 
-    def module(self) -> nn.Module:
-        """Returns a plain torch module in evaluation mode, with parameters of its own."""
-        settings: Any = from_dict(MODELS[self.kind], self.settings)
-        if isinstance(settings, DBN):
-            return settings.module(settings.trained(self.tensors)).eval()
-        model = self._model(settings)
-        with model.shown():
-            made = copy.deepcopy(model.module) if settings.average else model.module
-        return made.eval()
+    def on(self, spark: SparkSession) -> Callable[[], Network]:
+        """Returns what opens the network on a worker, once its weights lie in a file there.
 
-    def _model(self, settings: ModuleStage) -> ModuleModel:
-        # the seed makes the parts again that are not trained, and so not saved
-        model = replace(settings, precision="float32", memory="contiguous").build((), self.seed)
-        for name, view in model.parameters.tensors().items():
-            np.copyto(view, self.tensors[name].reshape(view.shape))
-        return model
+        All processes of a machine map that one file, so that its memory is theirs together.
+        """
+        data, meta = self.weights(), self.meta()
+        name = f"photinus-{hashlib.sha256(data).hexdigest()[:32]}.safetensors"
+        _place(spark, name, data)
 
-    def outputs(self, layer: str = "") -> Callable[[Array], Vector]:
-        """Returns the function from features [B, ...], as stored, to outputs [B, classes].
+        def opened() -> Network:
+            from pyspark import SparkFiles
+
+            return Network.of(meta, SparkFiles.get(name))
+
+        return opened
+
+    def module(self, *, is_copy: bool = True) -> nn.Module:
+        """Returns a plain torch module in evaluation mode.
 
         Args:
-            layer: a submodule's name: its outputs [B, ...] instead; not of a DBN.
-
-        Raises:
-            UsageError: a DBN's layer is asked for.
+            is_copy: whether its parameters are its own; they are the network's, else.
         """
         settings: Any = from_dict(MODELS[self.kind], self.settings)
-        if not isinstance(settings, DBN):
-            model = self._model(settings)
-            model.layer(layer)  # a wrong name is told of before any row is read
-            return lambda features: model.outputs(self._rows(features), layer).astype(
-                np.float32, copy=False
-            )
-        if layer:
-            raise UsageError("layers have names in a module only", got=repr(layer))
-        module = self.module()
-        dtype = next(module.parameters()).dtype
+        if isinstance(settings, DBN):
+            made: Any = settings.module(np.zeros(sum(t.size for t in self.tensors.values()), "f4"))
+        else:
+            made = settings.made(self.seed)  # constants that are no parameters are not saved
+        if not isinstance(made, nn.Module):
+            do = "use its own class with the saved tensors"
+            raise UsageError("a photinus.Model of one's own is no torch module", do=do)
+        shown = "average." if getattr(settings, "average", 0.0) else ""
+        for name, parameter in made.named_parameters():
+            found = self.tensors.get(f"{shown}{name}", self.tensors.get(name))
+            if found is not None:
+                parameter.data = _tensor(found, parameter.dtype, is_copy=is_copy)
+        for name, buffer in made.named_buffers():
+            if name in self.tensors:
+                path, _, last = name.rpartition(".")
+                held = _tensor(self.tensors[name], buffer.dtype, is_copy=is_copy)
+                made.get_submodule(path)._buffers[last] = held.reshape(buffer.shape)
+        return made.eval()
 
-        def run(features: Array) -> Vector:
-            rows = self._rows(features)
+    def outputs(self, layer: str = "") -> Callable[[Array], Vector]:
+        """Returns the function from features [B, ...], as stored, to float32 outputs [B, ...].
+
+        Args:
+            layer: a submodule's name: its outputs [B, ...] instead.
+
+        Raises:
+            UsageError: there is no such layer, or a model of one's own has no outputs.
+        """
+        settings: Any = from_dict(MODELS[self.kind], self.settings)
+        is_flat = isinstance(settings, DBN)
+        if not is_flat and isinstance(made := settings.made(self.seed), Model):
+            return self._own(made, layer)
+        module = self.module(is_copy=False)
+        dtype = next(module.parameters()).dtype
+        read = Reading.of(module, dtype, "" if is_flat else settings.reads)
+        kept: list[Tensor] = []
+        if layer:
+            found = layer_of(module, layer)
+            found.register_forward_hook(lambda _, __, out: kept.append(output_of(layer, out)))
+
+        def run(features: Any) -> Vector:  # noqa: ANN401 - an array, or a dict of them by input
+            rows = self.rows(features)
+            x = read(
+                rows.reshape(len(rows), -1).astype(np.float32, copy=False) if is_flat else rows
+            )
             with torch.inference_mode():
-                z = module(torch.from_numpy(rows.reshape(len(rows), -1)).to(dtype))
-            outputs: Vector = z.float().numpy()
+                out = module(**x) if isinstance(x, dict) else module(x)
+            outputs: Vector = (kept.pop() if layer else out).float().numpy()
             return outputs
 
         return run
 
-    def _rows(self, features: Any) -> Any:  # noqa: ANN401 - an array, or a dict of them by input
+    def _own(self, model: Any, layer: str) -> Callable[[Array], Vector]:  # noqa: ANN401
+        if layer or not hasattr(model, "outputs"):
+            wrong = "a photinus.Model of one's own has no such outputs"
+            do = "give it a method outputs(features) that returns [B, ...]"
+            raise UsageError(wrong, got=layer or type(model).__name__, do=do)
+        for name, view in model.parameters.tensors().items():
+            np.copyto(view, self.tensors[name].reshape(view.shape))
+        return lambda features: np.asarray(model.outputs(self.rows(features)), np.float32)
+
+    def rows(self, features: Any) -> Any:  # noqa: ANN401 - an array, or a dict of them by input
+        """Returns features [B, ...], as they are stored, as the model reads them."""
         if isinstance(features, Mapping):
             return features
         if features.dtype == object:  # bytes, a row each
             features = np.frombuffer(b"".join(features), np.uint8)
-        return scaled(np.array(features).reshape(-1, *self.shape), self.scale)
+        rows = features.reshape(-1, *self.shape)
+        return rows if self.scale is None else scaled(rows.astype(np.float32), self.scale)
 
 
-def layer_reader(
-    load: Callable[[], tuple[Mapping[str, Any], bytes]], threads: int, layer: str
-) -> Callable[[Array], Vector]:
-    """Makes the network on a worker, and returns what a layer makes of a batch there, [B, n].
-
-    Args:
-        load: returns `meta` and `weights`.
-        threads: with which one task computes.
-        layer: the submodule's name.
-    """
-    use_threads(threads)
-    outputs = Network.of(*load()).outputs(layer)
-
-    def read(features: Array) -> Vector:
-        made = outputs(features)
-        return made.reshape(len(made), -1)
-
-    return read
+def _tensor(array: Array, dtype: torch.dtype, *, is_copy: bool) -> Tensor:
+    tensor = torch.from_numpy(np.array(array) if is_copy else array)
+    return tensor.to(dtype)
 
 
-def named_layer(
-    load: Callable[[], tuple[Mapping[str, Any], bytes]], threads: int, layer: str
-) -> Callable[[Array], dict[str, Array]]:
-    """Returns `layer_reader`'s function, with "layer" as the name of what it returns."""
-    read = layer_reader(load, threads, layer)
-    return lambda features: {"layer": read(features)}
+_placed: set[tuple[str, str]] = set()
+
+
+@functools.cache
+def _folder() -> Path:
+    folder = tempfile.mkdtemp(prefix="photinus-models-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def _place(spark: SparkSession, name: str, data: bytes) -> None:
+    """Has Spark bring a file to every executor, once."""
+    is_afar = is_connect(spark)
+    to = str(id(spark) if is_afar else spark.sparkContext.applicationId)
+    if (to, name) in _placed:
+        return
+    path = _folder() / name
+    path.write_bytes(data)
+    if is_afar:
+        spark.addArtifact(str(path), file=True)
+    else:
+        spark.sparkContext.addFile(str(path))
+    _placed.add((to, name))
 
 
 def predictor(
-    load: Callable[[], tuple[Mapping[str, Any], bytes]], threads: int, names: Sequence[str]
+    network: Network, names: Sequence[str], layer: str = ""
 ) -> Callable[[Array], dict[str, Array]]:
-    """Makes the network on a worker, and returns what scores a batch there.
+    """Returns what scores a batch of features.
 
     Args:
-        load: returns `meta` and `weights`.
-        threads: with which one task computes.
-        names: what is wanted of "raw", "probability" and "prediction".
+        network: what was trained.
+        names: what is wanted: "raw", "probability" and "prediction", or "layer".
+        layer: a submodule's name.
     """
-    use_threads(threads)
-    network = Network.of(*load())
-    outputs = network.outputs()
+    outputs, head = network.outputs(layer), HEADS[network.head]
 
     def predict(features: Array) -> dict[str, Array]:
-        raw = outputs(features)  # [B, classes]
-        scores: dict[str, Callable[[], Array]] = {
-            "raw": lambda: raw,
-            "probability": lambda: torch.softmax(torch.from_numpy(raw), 1).numpy(),
-            "prediction": lambda: raw.argmax(1),
-        }
-        return {name: scores[name]().astype(np.float64) for name in names}
+        raw = outputs(features)  # [B, ...]
+        if layer:
+            return {name: raw.reshape(len(raw), -1) for name in names}
+        return {name: head[name](raw).astype(np.float64) for name in names}
 
     return predict

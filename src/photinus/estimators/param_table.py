@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pyspark.ml.param import TypeConverters
 
+from photinus.checkpoint.export import tensors_from_state_dict
+from photinus.checkpoint.files import encode
 from photinus.core.errors import UsageError
-from photinus.core.settings import to_dict
+from photinus.core.settings import from_dict, to_dict
 from photinus.models.schedules import Schedule
 from photinus.strategies.agreement import Agreement
 from photinus.strategies.own import Own
 from photinus.strategies.recipes import from_plain, to_plain
 
-__all__ = ["DBN_ROWS", "MODEL_ROWS", "MODULE_ROWS", "RUN_ROWS", "Row", "same"]
+__all__ = [
+    "CLASSIFIER_ROWS",
+    "DBN_ROWS",
+    "ESTIMATOR_ROWS",
+    "MODEL_ROWS",
+    "OUTPUT_ROWS",
+    "RUN_ROWS",
+    "Row",
+    "same",
+]
 
 
 def same(value: Any) -> Any:  # noqa: ANN401 - any Param's value
@@ -70,6 +86,34 @@ def _to_module(value: Any) -> str:  # noqa: ANN401 - what a user may give
     return f"{home}:{name}"
 
 
+def _to_start(value: Any) -> str:  # noqa: ANN401 - what a user may give
+    """Returns the path of a saved model, or that of a file to which a `state_dict` was written."""
+    if not isinstance(value, Mapping):
+        return str(value)
+    data = encode(tensors_from_state_dict(value))
+    folder = Path(tempfile.mkdtemp(prefix="photinus-start-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    (folder / "model.safetensors").write_bytes(data)
+    return str(folder / "model.safetensors")
+
+
+def _to_rate(value: Any) -> Any:  # noqa: ANN401 - what a user may give
+    """Returns a number, or a Schedule's plain values."""
+    if isinstance(value, Mapping):
+        value = from_dict(Schedule, value)
+    if isinstance(value, Schedule):
+        return to_dict(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+        wrong, do = "learningRate is a number or a Schedule", "e.g. photinus.Schedule.cosine(0.1)"
+        raise UsageError(wrong, got=getattr(value, "__name__", repr(value)), do=do)
+    return float(value)
+
+
+def _to_list(value: Any) -> list[str]:  # noqa: ANN401 - what a user may give
+    """Returns one name, or several, as a list."""
+    return [value] if isinstance(value, str) else [str(name) for name in value]
+
+
 def _to_json(value: Any) -> dict[str, Any]:  # noqa: ANN401 - what a user may give
     """Returns keyword arguments, which must be plain JSON values."""
     if not isinstance(value, Mapping):
@@ -96,22 +140,59 @@ def _falling(peak: float) -> dict[str, Any]:
     return to_dict(Schedule(((0.0, peak), (0.7, peak), (1.0, peak / 20))))
 
 
-def _cosine(peak: float) -> dict[str, Any]:
-    return to_dict(Schedule.cosine(peak, warm_up=0.01))
+def _cosine(rate: Any) -> Any:  # noqa: ANN401 - a number, or a Schedule's plain values
+    """Returns a rate that rises to a number and falls again; a Schedule as it is."""
+    return to_dict(Schedule.cosine(rate, warm_up=0.01)) if isinstance(rate, float) else rate
 
 
 _Text, _Whole, _Number = TypeConverters.toString, TypeConverters.toInt, TypeConverters.toFloat
 
-MODEL_ROWS = (
-    Row(
-        name="featuresCol",
-        meaning="the column of features: ML vectors, arrays of numbers, bytes, images or numbers",
-        convert=_Text,
-        default="features",
-    ),
+_FEATURES = Row(
+    name="featuresCol",
+    meaning="the column of features: ML vectors, arrays of numbers, bytes, images or numbers",
+    convert=_Text,
+    default="features",
+)
+_BATCH = Row(
+    name="predictBatchSize",
+    meaning="rows that go through the network at once in transform",
+    convert=_Whole,
+    default=512,
+)
+_METRICS = Row(
+    name="metrics",
+    meaning="what evaluate tells beside the loss: accuracy, precision, recall, f1, top5, rmse, "
+    "mae, r2",
+    convert=_to_list,
+    default=(),
+)
+
+OUTPUT_ROWS = (
+    _FEATURES,
     Row(
         name="labelCol",
-        meaning="the column of labels, 0..numClasses-1; or a list of columns of numbers",
+        meaning="the column of the target, or a list of columns of numbers; '' where the features "
+        "are the target",
+        convert=_to_names,
+        default="label",
+    ),
+    Row(
+        name="predictionCol",
+        meaning="the new column of what the module returns: a number, or an array; '' for none",
+        convert=_Text,
+        default="prediction",
+    ),
+    _BATCH,
+    _METRICS,
+)
+"""What the trained models of numbers share with the estimators."""
+
+MODEL_ROWS = (
+    _FEATURES,
+    Row(
+        name="labelCol",
+        meaning="the column of labels, 0..numClasses-1; of arrays, or a list of columns, for "
+        "several labels",
         convert=_to_names,
         default="label",
     ),
@@ -133,22 +214,18 @@ MODEL_ROWS = (
         convert=_Text,
         default="rawPrediction",
     ),
-    Row(
-        name="predictBatchSize",
-        meaning="rows that go through the network at once in transform",
-        convert=_Whole,
-        default=1024,
-    ),
+    _BATCH,
+    _METRICS,
 )
-"""What the trained models share with the estimators."""
+"""What the trained classifiers share with the estimators."""
 
-_COMMON_ROWS = (
-    *MODEL_ROWS,
-    Row(
-        name="numClasses",
-        meaning="the number of classes; default: from the column, the module or the labels",
-        convert=_Whole,
-    ),
+_CLASSES = Row(
+    name="numClasses",
+    meaning="the number of classes; default: from the column, the module or the labels",
+    convert=_Whole,
+)
+
+_JOB_ROWS = (
     Row(
         name="scale",
         meaning="features are read as float32(features) * scale; for bytes use 1/255",
@@ -227,10 +304,37 @@ _COMMON_ROWS = (
         convert=_Number,
         place="checkpoint_seconds",
     ),
+    Row(
+        name="validation",
+        meaning="the share of the rows that are set aside and measured on once an epoch",
+        convert=_Number,
+        place="validation",
+    ),
+    Row(
+        name="validationIndicatorCol",
+        meaning="a column of truth values: its rows are measured on once an epoch, and not trained "
+        "on; '' for none",
+        convert=_Text,
+        place="data.validation",
+    ),
+    Row(
+        name="patience",
+        meaning="so many measurements without a better one end a phase, at its best point; 0: none",
+        convert=_Whole,
+        place="patience",
+    ),
+    Row(
+        name="start",
+        meaning="a saved model's folder, a safetensors file or a state_dict to start from",
+        convert=_to_start,
+        place="start",
+    ),
 )
 
 DBN_ROWS = (
-    *_COMMON_ROWS,
+    *MODEL_ROWS,
+    _CLASSES,
+    *_JOB_ROWS,
     Row(
         name="hiddenSizes",
         meaning="units of each hidden layer, from the inputs up",
@@ -334,8 +438,8 @@ DBN_ROWS = (
     ),
 )
 
-MODULE_ROWS = (
-    *_COMMON_ROWS,
+_MODULE_ROWS = (
+    *_JOB_ROWS,
     Row(
         name="inputs",
         meaning="a dict: parameter of the module's forward -> column, or columns of numbers that "
@@ -365,8 +469,9 @@ MODULE_ROWS = (
     ),
     Row(
         name="module",
-        meaning="package.module:factory (or the function itself), importable on every worker; "
-        "returns a torch module from features [B, ...] to outputs [B, classes]",
+        meaning="package.module:factory (or the function or class itself), importable on every "
+        "worker; returns a torch module from features [B, ...] to outputs [B, ...], or a "
+        "photinus.Model",
         convert=_to_module,
         place="model.module",
     ),
@@ -378,15 +483,10 @@ MODULE_ROWS = (
     ),
     Row(
         name="loss",
-        meaning="cross_entropy, multi_margin, or package.module:function of outputs and labels",
+        meaning="cross_entropy, multi_margin, binary_cross_entropy, mse, l1, huber, poisson, or "
+        "package.module:function of outputs and labels",
         convert=_Text,
         place="model.loss",
-    ),
-    Row(
-        name="labelSmoothing",
-        meaning="the share of a label given to all classes alike, under cross_entropy",
-        convert=_Number,
-        place="model.label_smoothing",
     ),
     Row(
         name="optimizer",
@@ -401,9 +501,16 @@ MODULE_ROWS = (
         place="model.settings",
     ),
     Row(
+        name="perTensor",
+        meaning="show the optimizer each tensor in its shape, as adafactor and muon need it",
+        convert=TypeConverters.toBoolean,
+        place="model.per_tensor",
+    ),
+    Row(
         name="learningRate",
-        meaning="the highest rate, from which it falls by a cosine; default: the optimizer's own",
-        convert=_Number,
+        meaning="the highest rate, from which it falls by a cosine, or a Schedule; default: the "
+        "optimizer's own",
+        convert=_to_rate,
         place="model.lr",
         shape=_cosine,
     ),
@@ -418,6 +525,13 @@ MODULE_ROWS = (
         meaning="rows of one step of all workers together",
         convert=_Whole,
         place="model.batch_size",
+    ),
+    Row(
+        name="accumulate",
+        meaning="parts in which a worker computes its rows of a step, one after another, to save "
+        "memory",
+        convert=_Whole,
+        place="model.accumulate",
     ),
     Row(
         name="epochs",
@@ -440,10 +554,81 @@ MODULE_ROWS = (
         place="model.activation_bytes",
     ),
     Row(
+        name="maxSteps",
+        meaning="steps after which the training ends, instead of epochs; 0: by epochs",
+        convert=_Whole,
+        place="model.max_steps",
+    ),
+    Row(
+        name="clip",
+        meaning="the largest norm of a step's gradient: a longer one is scaled down; 0: none",
+        convert=_Number,
+        place="model.clip",
+    ),
+    Row(
+        name="l2",
+        meaning="parameters' names or patterns and λ: λ/2·‖w‖² is added to the loss",
+        convert=_to_json,
+        place="model.l2",
+    ),
+    Row(
+        name="movingAverage",
+        meaning="how slowly an average follows the weights, and stands for them; 0: none",
+        convert=_Number,
+        place="model.average",
+    ),
+    Row(
+        name="frozen",
+        meaning="parameters' names or patterns that are not trained, such as encoder.*",
+        convert=_to_list,
+        place="model.frozen",
+    ),
+    Row(
+        name="reads",
+        meaning="package.module:function of features and random draws that makes what the module "
+        "reads: augmentation",
+        convert=_Text,
+        place="model.reads",
+    ),
+    Row(
         name="precision",
-        meaning="float32, or bfloat16 for products and convolutions",
+        meaning="float32, bfloat16 for products and convolutions, or auto: bfloat16 where it is "
+        "1.5 times as fast",
         convert=_Text,
         place="model.precision",
+    ),
+    Row(
+        name="memoryFormat",
+        meaning="of images: contiguous, channels_last, or auto: the faster one",
+        convert=_Text,
+        place="model.memory",
+    ),
+    Row(
+        name="phase",
+        meaning="the training's name in a report; random numbers depend on it",
+        convert=_Text,
+        place="model.name",
+    ),
+)
+
+
+def _measuring(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    """Returns a model's rows as its estimator has them, which measures while it trains."""
+    also = f"{_METRICS.meaning}; also on rows set aside, there package.module:function, too"
+    named = replace(_METRICS, place="model.metrics", meaning=also)
+    return tuple(named if row is _METRICS else row for row in rows)
+
+
+ESTIMATOR_ROWS = (*_measuring(OUTPUT_ROWS), *_MODULE_ROWS)
+CLASSIFIER_ROWS = (
+    *_measuring(MODEL_ROWS),
+    _CLASSES,
+    *_MODULE_ROWS,
+    Row(
+        name="labelSmoothing",
+        meaning="the share of a label given to all classes alike, under cross_entropy",
+        convert=_Number,
+        place="model.label_smoothing",
     ),
 )
 
@@ -457,5 +642,5 @@ _OF_A_RUN = (
     "runDir",
     "checkpointSeconds",
 )
-RUN_ROWS = tuple(row for row in _COMMON_ROWS if row.name in _OF_A_RUN)
+RUN_ROWS = tuple(row for row in _JOB_ROWS if row.name in _OF_A_RUN)
 """What estimators of another kind share with those of networks."""

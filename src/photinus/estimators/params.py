@@ -112,7 +112,7 @@ def defaults(rows: tuple[Row, ...], model: Any = None) -> dict[str, Any]:  # noq
     Rates have none here: a job's are schedules, of which a Param names only the peak.
     """
     job = Job(model=model).to_dict() if model is not None else {}
-    found = {row.name: row.default for row in rows if row.default is not None}
+    found = {row.name: row.convert(row.default) for row in rows if row.default is not None}
     for row in rows:
         value: Any = job if row.place and row.shape in (same, json.loads) else None
         for name in row.place.split("."):

@@ -1,10 +1,11 @@
-"""Scores in Spark's Python workers: feature columns in, result columns out."""
+"""Scores and measures in Spark's Python workers."""
 
 from __future__ import annotations
 
+import json
 import uuid
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -15,18 +16,32 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 from pyspark.sql.pandas.functions import pandas_udf
 
-from photinus.data.base import Array
+from photinus.core.errors import DataError
+from photinus.core.settings import from_dict
+from photinus.core.threads import use_threads
+from photinus.data.arrow import arrays
+from photinus.data.base import Array, Batch
+from photinus.data.checks import RowChecks, Sieve
 from photinus.data.columns import InputSpec
+from photinus.data.inputs import Inputs
 from photinus.estimators.inputs import scored_inputs
+from photinus.run.evaluate import sums_over, trained_of
+from photinus.run.job import MODELS
 
-__all__ = ["scorer"]
+if TYPE_CHECKING:
+    from photinus.data.arrow import ColumnSpec
+    from photinus.estimators.network import Network
+
+__all__ = ["measurer", "scorer"]
+
+_MEASURED_ROWS = 1000
 
 
 def scorer(
     make: Callable[[], Callable[[Array], dict[str, Array]]],
     fields: T.StructType,
     batch: int,
-    shape: list[int] | InputSpec | None,
+    width: int | InputSpec | None,
 ) -> Callable[..., Any]:
     """Returns the function from a column of features to a column of `fields`.
 
@@ -34,12 +49,12 @@ def scorer(
         make: on a worker, returns what scores a batch there, by the fields' names.
         fields: arrays or numbers of float64.
         batch: rows that are scored at once.
-        shape: of a row that is an array; None for bytes; an InputSpec for structures of inputs.
+        width: numbers of a row that is an array; None for bytes; an InputSpec for inputs.
     """
-    if isinstance(shape, InputSpec):
-        return _of_inputs(make, fields, batch, shape)
+    if isinstance(width, InputSpec):
+        return _of_inputs(make, fields, batch, width)
     if not hasattr(F, "arrow_udf"):  # Spark before 4.1 turns each row into a list of Python's
-        shapes: list[list[int] | None] | None = None if shape is None else [shape]
+        shapes: list[list[int] | None] | None = None if width is None else [[width]]
         return predict_batch_udf(
             make, return_type=fields, batch_size=batch, input_tensor_shapes=shapes
         )
@@ -49,7 +64,7 @@ def scorer(
         predict = cached()
         for column in columns:
             for start in range(0, len(column), batch):
-                scores = predict(_features(column[start : start + batch], shape))
+                scores = predict(_features(column[start : start + batch], width))
                 yield _structure(scores, fields.names)
 
     made: Callable[..., Any] = F.arrow_udf(score, fields)
@@ -98,11 +113,24 @@ def _of_inputs(
     return frames
 
 
-def _features(column: pa.Array, shape: list[int] | None) -> Array:
-    """Returns [n, *shape], or the bytes of each row [n]."""
-    numbers = column if shape is None else column.flatten()
-    features: Array = numbers.to_numpy(zero_copy_only=False)
-    return features if shape is None else features.reshape(-1, *shape)
+def _features(column: pa.Array, width: int | None) -> Array:
+    """Returns a column's numbers or bytes, [n, ...], in its own memory.
+
+    Raises:
+        DataError: rows have another size: a function of SQL meets such ones.
+    """
+    kind = column.type
+    if pa.types.is_struct(kind):  # an ML vector
+        column, kind = column.field("values"), kind.field("values").type
+    if pa.types.is_binary(kind):
+        offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset :][: len(column) + 1]
+        flat: Array = np.frombuffer(column.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
+    else:
+        flat = column.flatten().to_numpy(zero_copy_only=False)
+    if column.null_count or (width is not None and flat.size != width * len(column)):
+        got = f"{flat.size / max(1, len(column)):g} numbers a row, {column.null_count} nulls"
+        raise DataError(f"a row must hold {width} numbers", got=got)
+    return flat.reshape(len(column), -1)
 
 
 def _structure(scores: dict[str, Array], names: list[str]) -> pa.Array:
@@ -117,3 +145,42 @@ def _arrow(scores: Array) -> pa.Array:
     rows, width = scores.shape
     offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(width)
     return pa.ListArray.from_arrays(pa.array(offsets), values)
+
+
+def measurer(
+    load: Callable[[], Network],
+    threads: int,
+    spec: ColumnSpec,
+    checks: RowChecks,
+    metrics: Collection[str],
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Returns what a task does with its rows: it measures them, and gives back their sums as JSON.
+
+    Args:
+        load: on a worker, returns the network.
+        threads: with which one task computes.
+        spec: what the columns are.
+        checks: what every row must be.
+        metrics: beside those that belong to the loss.
+    """
+
+    def measured(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        use_threads(threads)
+        network, context = load(), TaskContext.get()
+        settings: Any = from_dict(MODELS[network.kind], network.settings)
+        model = trained_of(settings, network.tensors, network.seed).model()
+        sums: dict[str, float] = {}
+        sieve = Sieve(checks, partition=0 if context is None else context.partitionId())
+        for block in (arrays(batch, spec, sieve) for batch in batches if batch.num_rows):
+            for start in range(0, len(block.features), _MEASURED_ROWS):
+                part = block.part(slice(start, start + _MEASURED_ROWS))
+                x = part.features
+                x = x.batch(np.arange(len(x))) if isinstance(x, Inputs) else network.rows(x)
+                batch = Batch(x, part.labels, part.weights)
+                for name, value in sums_over(settings, model, batch, metrics).items():
+                    sums[name] = sums.get(name, 0.0) + value
+        yield pa.RecordBatch.from_arrays([pa.array([json.dumps(sums)])], ["sums"])
+
+    return measured

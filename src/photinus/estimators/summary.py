@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,23 +11,53 @@ from typing import Any
 from photinus.core.events import RoundClosed, Warned, WorkerLost
 from photinus.report.journal import Stamped
 from photinus.report.summary import Summary, summarise
+from photinus.report.wording import confusion_table
+from photinus.run.evaluate import told
 
 __all__ = ["Evaluation", "TrainingSummary"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """An error rate and how sure it is.
+    """What was measured on rows with labels.
 
     Example:
-        >>> print(Evaluation(error=0.0108, interval=(0.009, 0.013), examples=10_000))
+        >>> print(Evaluation(metrics={"error": 0.0108}, examples=10_000, interval=(0.009, 0.013)))
         error 1.08 % (95 %: 0.90 % to 1.30 %) on 10000 rows
     """
 
-    error: float
-    interval: tuple[float, float]
-    """The 95 % Wilson interval."""
+    metrics: Mapping[str, float]
+    """By name: loss; error of a classifier; rmse, mae and r2 of a regression; those asked for."""
     examples: int
+    interval: tuple[float, float] | None = None
+    """The error's 95 % Wilson interval."""
+    confusion: list[list[int]] = field(default_factory=list)
+    """Of a classifier: rows are true classes, columns what was said."""
+
+    @classmethod
+    def of(
+        cls,
+        settings: Any,  # noqa: ANN401 - one of MODELS
+        parts: Iterable[str],
+        metrics: Collection[str] = (),
+    ) -> Evaluation:
+        """Adds up what tasks measured, as JSON.
+
+        Raises:
+            DataError: there were no rows.
+        """
+        sums: dict[str, float] = {}
+        for name, value in (pair for part in parts for pair in json.loads(part).items()):
+            sums[name] = sums.get(name, 0.0) + value
+        found, extra = told(settings, sums, metrics)
+        interval = tuple(extra["interval"]) if "interval" in extra else None
+        examples, confusion = round(sums["examples"]), extra.get("confusion", [])
+        return cls(metrics=found, examples=examples, interval=interval, confusion=confusion)
+
+    @property
+    def error(self) -> float:
+        """The share of rows that were put into a wrong class."""
+        return self.metrics["error"]
 
     @property
     def accuracy(self) -> float:
@@ -34,9 +65,13 @@ class Evaluation:
         return 1 - self.error
 
     def __str__(self) -> str:
-        low, high = self.interval
-        sure = f"95 %: {100 * low:.2f} % to {100 * high:.2f} %"
-        return f"error {100 * self.error:.2f} % ({sure}) on {self.examples} rows"
+        told = {name: f"{name} {value:.4g}" for name, value in self.metrics.items()}
+        if "error" in told:
+            low, high = (f"{100 * end:.2f} %" for end in self.interval or (0.0, 1.0))
+            sure = f" (95 %: {low} to {high})" if self.interval else ""
+            told = {"error": "", **told} | {"error": f"error {100 * self.error:.2f} %{sure}"}
+        table = f"\n{confusion_table(self.confusion)}" if self.confusion else ""
+        return f"{', '.join(told.values())} on {self.examples} rows{table}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from photinus.embeddings.vectors import Analogies, Similarity, WordVectors
 from photinus.embeddings.word2vec import Word2VecStage
 from photinus.engine.spark.engine import FrameData, SparkEngine, check_slots, free_slots
 from photinus.engine.spark.session import is_connect
-from photinus.estimators.base import Keywords
+from photinus.estimators.model import Keywords
 from photinus.estimators.param_table import RUN_ROWS, Row
 from photinus.estimators.params import defaults, keyword_params, plain_job, with_params
 from photinus.estimators.persist import ParamsReader, ParamsWriter, write_head

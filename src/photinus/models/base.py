@@ -22,6 +22,7 @@ from photinus.core.parameters import (
     Vector,
     is_finite,
 )
+from photinus.models.metrics import finished
 
 if TYPE_CHECKING:
     from photinus.models.optimizers import Inner
@@ -121,6 +122,18 @@ class Stage(ABC):
     epochs: float
     batch_size: int
     """Examples of one step of all workers together."""
+    max_steps: int = 0
+    """The phase ends after so many steps, however many passes these are; 0: by `epochs`."""
+
+    def passes(self, rows: int) -> float:
+        """Returns how many passes the phase takes over so many rows of all workers.
+
+        An epoch of N rows has ⌈N/B⌉ steps of B rows, of which the last one may be smaller.
+        """
+        if not self.max_steps:
+            return self.epochs
+        whole, rest = divmod(self.max_steps, -(-max(1, rows) // self.batch_size))
+        return whole + rest * self.batch_size / max(1, rows)
 
     @abstractmethod
     def build(self, history: tuple[Vector, ...], seed: int) -> Model:
@@ -142,6 +155,10 @@ class Stage(ABC):
     def prepares(self) -> bool:
         """Whether `prepare` changes the features; where not, the rows are read as they are."""
         return type(self).prepare is not Stage.prepare
+
+    def finished(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Returns metrics out of the sums of `Model.measure`: their means over the examples."""
+        return finished((), sums)
 
     def preload(self) -> None:  # noqa: B027 - to have nothing to load is usual
         """Imports what `build` and `inner` will need, before a lease runs: it may take seconds.

@@ -51,6 +51,12 @@ class LogisticModel(Model):
         errors = float(np.sum(p.argmax(axis=1) != _labels(batch)))
         return {"examples": float(len(x)), "errors": errors, "loss": float(loss.sum())}
 
+    def outputs(self, features: Vector) -> Vector:
+        """Returns xW + b, [B, classes]."""
+        x = rows_of(features, len(self.parameters.view("W"))).numpy()
+        z: Vector = x @ self.parameters.view("W") + self.parameters.view("b")
+        return z
+
     def _forward(self, batch: Batch) -> tuple[Vector, Vector, Vector]:
         """Returns inputs [B, n], probabilities [B, c] and losses [B]."""
         rows = rows_of(batch.features, len(self.parameters.view("W"))).numpy()

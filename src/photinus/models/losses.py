@@ -15,7 +15,16 @@ from photinus.core.parameters import Vector
 from photinus.core.settings import unknown_name
 from photinus.models.tensors import tensor_of
 
-__all__ = ["CLASSES", "LOSSES", "Loss", "count_errors", "loss_named", "target_for"]
+__all__ = [
+    "CLASSES",
+    "LOSSES",
+    "NUMBERS",
+    "Loss",
+    "count_errors",
+    "loss_named",
+    "predicted",
+    "target_for",
+]
 
 Loss = Callable[[Tensor, Tensor, Vector | Tensor | None], Tensor]
 """(outputs [B, ...], targets, weights [B] or None) → the mean of weight · loss over the batch [].
@@ -42,6 +51,9 @@ example's units, as in Hinton and Salakhutdinov (2006); the others are means ove
 
 CLASSES = ("cross_entropy", "multi_margin")
 """Those whose targets are numbers of classes."""
+
+NUMBERS = ("huber", "l1", "mse", "poisson")
+"""Those of a regression."""
 
 
 def loss_named(name: str, label_smoothing: float = 0.0) -> Loss:
@@ -79,12 +91,17 @@ def _own(name: str, function: _Each) -> Loss:
     takes_weights = "weights" in inspect.signature(function).parameters
 
     def loss(outputs: Tensor, targets: Tensor, weights: Vector | Tensor | None) -> Tensor:
-        if weights is None:
-            return function(outputs, targets)
-        if not takes_weights:
+        given = {} if weights is None else {"weights": tensor_of(weights).to(outputs.dtype)}
+        if given and not takes_weights:
             do = "give it a third parameter weights [B], take a loss by name, or no weights"
             raise UsageError(f"the loss {name} cannot weigh examples", do=do)
-        return function(outputs, targets, weights=tensor_of(weights).to(outputs.dtype))
+        found = function(outputs, targets, **given)
+        if not isinstance(found, Tensor) or found.ndim:
+            is_tensor = isinstance(found, Tensor)
+            got = f"a tensor of shape {list(found.shape)}" if is_tensor else type(found).__name__
+            do = "return the batch's mean: .mean()"
+            raise UsageError(f"the loss {name} must return one number", got=got, do=do)
+        return found
 
     return loss
 
@@ -107,6 +124,11 @@ def target_for(name: str, outputs: Tensor, labels: Tensor) -> Tensor:
             raise DataError(wrong, got=broken, do="number the classes 0, 1, 2, ...")
         return classes
     return labels.to(outputs.dtype).reshape(outputs.shape)
+
+
+def predicted(name: str, outputs: Tensor) -> Tensor:
+    """Returns what outputs predict under a loss: `poisson` reads logarithms."""
+    return outputs.exp() if name == "poisson" else outputs
 
 
 def count_errors(name: str, outputs: Tensor, labels: Tensor) -> dict[str, float]:

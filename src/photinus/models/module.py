@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -24,6 +25,7 @@ from photinus.core.parameters import FLOATS, INTEGERS, TRAINED, Layout, Vector
 from photinus.core.settings import (
     Limit,
     above,
+    at_least,
     between,
     named_settings,
     one_of,
@@ -35,8 +37,9 @@ from photinus.models.activations import ACTIVATIONS, AUTO, Activations, PeakByte
 from photinus.models.autotune import MEMORIES, PRECISIONS, fastest, laid_out
 from photinus.models.average import Average, average_layout
 from photinus.models.base import Batch, Model, Stage
-from photinus.models.losses import LOSSES, count_errors, loss_named, target_for
-from photinus.models.optimizers import OPTIMIZERS, Inner, TorchInner, preload, usual_rate
+from photinus.models.losses import LOSSES, count_errors, loss_named, predicted, target_for
+from photinus.models.metrics import check_metrics, counted, finished
+from photinus.models.optimizers import OPTIMIZERS, Clipped, Inner, TorchInner, preload, usual_rate
 from photinus.models.placement import CPU, Placed, PlacedInner
 from photinus.models.schedules import (
     LR_SCALES,
@@ -48,7 +51,15 @@ from photinus.models.schedules import (
 )
 from photinus.models.tensors import tensor_of
 
-__all__ = ["USUAL_BATCH", "Learning", "ModuleModel", "ModuleStage"]
+__all__ = [
+    "USUAL_BATCH",
+    "Learning",
+    "ModuleModel",
+    "ModuleStage",
+    "Reading",
+    "layer_of",
+    "output_of",
+]
 
 _Features = Any
 """[B, ...], or a dict of such arrays by the names of `forward`'s parameters."""
@@ -72,6 +83,46 @@ class Learning:
     average: float = 0.0
     activation_memory: str = "keep"
     activation_bytes: int | None = None
+    accumulate: int = 1
+    metrics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a module reads features."""
+
+    takes: frozenset[str]
+    """The parameters of its `forward`."""
+    dtype: torch.dtype
+    reads: Callable[..., Any] | None
+    memory: str
+    sent: Callable[[Tensor], Tensor]
+    """Brings a tensor to where the module lies."""
+
+    @classmethod
+    def of(
+        cls,
+        module: nn.Module,
+        dtype: torch.dtype,
+        reads: str = "",
+        memory: str = "contiguous",
+        sent: Callable[[Tensor], Tensor] = Tensor.detach,
+    ) -> Reading:
+        """Returns how a module reads them, by the fields of `Learning`."""
+        takes = frozenset(inspect.signature(module.forward).parameters)
+        return cls(takes, dtype, code_named(reads, "function") if reads else None, memory, sent)
+
+    def __call__(self, features: _Features, draws: Vector | None = None) -> _Read:
+        """Returns features [B, ...] as the module reads them."""
+        given = features if self.reads is None else self.reads(features, draws)
+        if isinstance(given, Mapping):
+            return {name: self._tensor(a) for name, a in _chosen(given, self.takes).items()}
+        return self._tensor(np.asarray(given))
+
+    def _tensor(self, array: Vector) -> Tensor:
+        x = self.sent(tensor_of(array))
+        x = x.to(self.dtype) if x.is_floating_point() else x
+        return laid_out(x, self.memory)
 
 
 class ModuleModel(Model):
@@ -79,7 +130,8 @@ class ModuleModel(Model):
 
     Trainable parameters lie in the trained section, floating buffers (BatchNorm's statistics) in
     floats, int64 ones (its counter) in integers. Frozen parameters and buffers of other kinds stay
-    in the module: they are constants, the same on every worker. A tied parameter is one entry.
+    in the module: they are constants, the same on every worker; `frozen` has the parameters among
+    them that a stage froze as arrays by name. A tied parameter is one entry.
 
     Example:
         >>> model = ModuleModel(nn.Linear(3, 2), "mse")
@@ -103,8 +155,6 @@ class ModuleModel(Model):
         self._budget, self._fits = self._how.activation_bytes, ("keep", 0)
         """How activations are kept, for batches of up to so many rows."""
         self._name, self._loss = loss, loss_named(loss, self._how.label_smoothing)
-        self._reads = code_named(self._how.reads, "function") if self._how.reads else None
-        self._takes = frozenset(inspect.signature(module.forward).parameters)
         trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
         dtype = _common_type(trained)
         kept = {n: b for n, b in module.named_buffers() if b.dtype in _SECTIONS}
@@ -115,6 +165,7 @@ class ModuleModel(Model):
         self._dtype = getattr(torch, dtype)
         self._trained = list(trained.values())
         self._norms = [m for m in module.modules() if isinstance(m, nn.BatchNorm1d)]
+        self.frozen: dict[str, Vector] = {}
         self._lie(Placed(Layout.of(tensors, dtype)))
 
     def _lie(self, at: Placed) -> None:
@@ -135,6 +186,8 @@ class ModuleModel(Model):
         rest = at.tensor(p.floats), at.tensor(p.integers)
         self._average = Average(trained, *rest, decay) if decay else None
         self._activations = Activations(self.module)
+        how = self._how
+        self._reading = Reading.of(self.module, self._dtype, how.reads, how.memory, at.sent)
         at.touched(p.trained, p.floats, p.integers)
         at.to_host((p.trained, p.floats, p.integers))
 
@@ -157,21 +210,22 @@ class ModuleModel(Model):
         """Returns the gradient by automatic differentiation, and the loss with its penalty."""
         self._at.sync()
         self.module.train()
-        if _examples(batch) == 1:  # one row has no variance, and torch refuses it
-            for norm in self._norms:
-                norm.eval()
         if self._average is not None:
             self._average.step()
-        loss = self._lost(batch, seed, self._kept_for(batch))
-        self._differentiate(loss)
-        penalty: Tensor | float = 0.0
+        total: Tensor | float = 0.0
+        for number, (part, share) in enumerate(_parts(batch, self._how.accumulate)):
+            for norm in self._norms if _examples(part) == 1 else ():
+                norm.eval()  # one row has no variance, and torch refuses it
+            loss = self._lost(part, seed ^ number, self._kept_for(part))
+            self._differentiate(loss if share == 1.0 else loss * share, is_first=not number)
+            total = total + share * loss.detach().double()
         for weights, slope, factor in self._decayed:
             slope.add_(weights, alpha=factor)
-            penalty += factor / 2 * torch.dot(weights, weights).double()
+            total = total + factor / 2 * torch.dot(weights, weights).double()
         self._at.touched(self._gradient, self.parameters.floats, self.parameters.integers)
         if self._at.is_apart and seed % _MEASURED_EVERY:
             return self._gradient, {}  # to read the loss is to wait for the device
-        return self._gradient, {"loss": float(loss.detach()) + float(penalty)}
+        return self._gradient, {"loss": float(total)}
 
     def _lost(self, batch: Batch, seed: int, how: str) -> Tensor:
         """Returns the loss of a forward pass under a seed, its activations left in a way."""
@@ -193,7 +247,7 @@ class ModuleModel(Model):
 
             def peak(how: str, rows: int) -> int:
                 with PeakBytes() as bytes_:
-                    self._differentiate(self._lost(_part(batch, rows), 0, how))
+                    self._differentiate(self._lost(_some(batch, slice(rows)), 0, how))
                 most: int = bytes_.most
                 return most
 
@@ -203,14 +257,15 @@ class ModuleModel(Model):
                 buffer.copy_(kept)
         return self._fits[0]
 
-    def _differentiate(self, loss: Tensor) -> None:
+    def _differentiate(self, loss: Tensor, *, is_first: bool = True) -> None:
         # `backward` into views would zero them, read and add: three more passes over the memory
         slopes = torch.autograd.grad(loss, self._trained, allow_unused=True)
+        write = Tensor.copy_ if is_first else Tensor.add_
         for mine, slope in zip(self._slopes, slopes, strict=True):
-            if slope is None:
+            if slope is not None:
+                write(mine, slope.to_dense() if slope.is_sparse else slope)
+            elif is_first:
                 mine.zero_()
-            else:
-                mine.copy_(slope.to_dense() if slope.is_sparse else slope)
 
     def measure(self, batch: Batch) -> Mapping[str, float]:
         """Returns examples, the summed loss without a penalty and, with classes, the errors.
@@ -222,7 +277,12 @@ class ModuleModel(Model):
             loss, outputs, labels = self._forward(batch)
         size = _examples(batch)
         sums = {"examples": float(size), "loss": float(loss) * size}
-        return {**sums, **count_errors(self._name, outputs, labels)}
+        errors = count_errors(self._name, outputs, labels)
+        return {
+            **sums,
+            **errors,
+            **counted(self._how.metrics, predicted(self._name, outputs), labels),
+        }
 
     def shown(self) -> AbstractContextManager[None]:
         """Has the moving average, if there is one, in the trained parameters' place."""
@@ -238,15 +298,11 @@ class ModuleModel(Model):
         Raises:
             UsageError: there is no such layer, or it returns no tensor.
         """
-        found = self.layer(layer)
+        found = layer_of(self.module, layer)
         made: list[Tensor] = []
 
         def keep(_: nn.Module, __: tuple[Any, ...], out: object) -> None:
-            if not isinstance(out, Tensor):
-                got = type(out).__name__
-                raise UsageError(f"the layer {layer!r} must return a tensor", got=got)
-            # a copy: the next layer may write over it
-            made.append(out.to(CPU, self._dtype, copy=True))
+            made.append(output_of(layer, out).to(CPU, self._dtype))
 
         self.module.eval()
         hook = found.register_forward_hook(keep)
@@ -259,29 +315,10 @@ class ModuleModel(Model):
         result: Vector = torch.cat(made).numpy()
         return result
 
-    def layer(self, name: str) -> nn.Module:
-        """Returns a submodule by its name, the whole module by "".
-
-        Raises:
-            UsageError: there is none.
-        """
-        layers: dict[str, nn.Module] = dict(self.module.named_modules())
-        if name not in layers:
-            raise unknown_name("layer", name, [known for known in layers if known])
-        return layers[name]
-
     def _read(self, features: _Features, draws: Vector | None = None) -> _Read:
-        """Returns features [B, ...] as the module reads them."""
+        """Returns features [B, ...] as the module reads them, where it lies."""
         self._at.sync()
-        given = features if self._reads is None else self._reads(features, draws)
-        if isinstance(given, Mapping):
-            return {name: self._tensor(a) for name, a in _chosen(given, self._takes).items()}
-        return self._tensor(np.asarray(given))
-
-    def _tensor(self, array: Vector) -> Tensor:
-        x = self._at.sent(tensor_of(array))
-        x = x.to(self._dtype) if x.is_floating_point() else x
-        return laid_out(x, self._how.memory)
+        return self._reading(features, draws)
 
     def _pass(self, x: _Read) -> Tensor:
         is_low = self._how.precision == "bfloat16"
@@ -310,6 +347,30 @@ class ModuleModel(Model):
         return loss, outputs, labels
 
 
+def layer_of(module: nn.Module, name: str) -> nn.Module:
+    """Returns a submodule by its name, the whole module by "".
+
+    Raises:
+        UsageError: there is none.
+    """
+    layers: dict[str, nn.Module] = dict(module.named_modules())
+    if name not in layers:
+        raise unknown_name("layer", name, [known for known in layers if known])
+    return layers[name]
+
+
+def output_of(layer: str, out: object) -> Tensor:
+    """Returns a copy of what a layer returned: the next one may write over it.
+
+    Raises:
+        UsageError: it is no tensor.
+    """
+    if not isinstance(out, Tensor):
+        got = type(out).__name__
+        raise UsageError(f"the layer {layer!r} must return a tensor", got=got)
+    return out.clone()
+
+
 _HOMES = (*torch.__path__, *photinus.__path__)
 
 
@@ -317,18 +378,6 @@ def _is_users_own(error: Exception) -> bool:
     """Tells whether the user's code raised an error by itself: its words and traceback say more."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return not last.filename.startswith(_HOMES) and (last.line or "").startswith("raise")
-
-
-def _part(batch: Batch, rows: int) -> SimpleNamespace:
-    """Returns the first rows of a batch."""
-    features: _Features = batch.features
-    if isinstance(features, Mapping):
-        features = {name: array[:rows] for name, array in features.items()}
-    else:
-        features = features[:rows]
-    others = {name: getattr(batch, name, None) for name in ("labels", "weights", "draws")}
-    cut = {name: v if v is None else v[:rows] for name, v in others.items()}
-    return SimpleNamespace(features=features, examples=rows, **cut)
 
 
 def _examples(batch: Batch) -> int:
@@ -368,6 +417,42 @@ def _place(error: Exception) -> str:
     found = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in found if not frame.filename.startswith(_HOMES)]
     return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+
+
+def _freeze(module: nn.Module, patterns: tuple[str, ...]) -> dict[str, Vector]:
+    """Has a module's parameters of these names or patterns not trained; returns them."""
+    named, frozen = dict(module.named_parameters()), dict[str, Vector]()
+    for pattern in patterns:
+        found = {name: p for name, p in named.items() if fnmatchcase(name, pattern)}
+        if not found:
+            raise unknown_name("parameter in frozen", pattern, named)
+        for name, parameter in found.items():
+            parameter.requires_grad = False
+            frozen[name] = parameter.detach().numpy()
+    return frozen
+
+
+def _parts(batch: Batch, count: int) -> Iterator[tuple[Batch, float]]:
+    """Yields the parts of a batch that are computed one after the other, and their shares of it."""
+    rows = _examples(batch)
+    if count == 1 or rows == 1:
+        yield batch, 1.0
+        return
+    borders = np.linspace(0, rows, min(count, rows) + 1).round().astype(int)
+    for start, stop in pairwise(borders.tolist()):
+        yield _some(batch, slice(start, stop)), (stop - start) / rows
+
+
+def _some(batch: Batch, some: slice) -> Batch:
+    """Returns some examples of a batch, of whatever class it is."""
+    names = ("labels", "weights", "draws")
+    given = {name: getattr(batch, name, None) for name in names}
+    part = {name: None if value is None else value[some] for name, value in given.items()}
+    is_named = isinstance(batch.features, Mapping)
+    x: Any = batch.features
+    features = {name: array[some] for name, array in x.items()} if is_named else x[some]
+    rows = len(range(_examples(batch))[some])
+    return SimpleNamespace(features=features, examples=rows, **part)
 
 
 _SECTIONS = {torch.float32: FLOATS, torch.int64: INTEGERS}
@@ -444,18 +529,28 @@ class ModuleStage(Stage):
         "activation_memory": one_of(*ACTIVATIONS, AUTO),
         "activation_bytes": Limit.optional(whole(1)),
         "device": Limit("a device's name, or nothing", lambda v: isinstance(v, str)),
+        "accumulate": whole(1),
+        "clip": at_least(0),
+        "max_steps": whole(0),
     }
 
     module: str
-    """ "package.module:factory", importable on every worker; called with `arguments`."""
+    """ "package.module:factory", importable on every worker; called with `arguments`. It returns a
+    `torch.nn.Module`, or a `photinus.Model` of one's own, which has its own loss."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """The factory's keyword arguments, plain values."""
     name: str = "train"
     """Of the phase."""
+    metrics: tuple[str, ...] = ()
+    """What is measured beside loss and error: some of `METRICS`, or "package.module:function"."""
     epochs: float = 1.0
     """Passes over the rows."""
+    max_steps: int = 0
+    """Steps of all workers together, however many passes these are; 0: as `epochs` says."""
     batch_size: int = USUAL_BATCH
     """Examples of one step of all workers together."""
+    accumulate: int = 1
+    """A worker computes its rows of a step in so many parts, one after the other: less memory."""
     loss: str = "cross_entropy"
     """One of `LOSSES`, or "package.module:function"."""
     label_smoothing: float = 0.0
@@ -484,6 +579,10 @@ class ModuleStage(Stage):
     device: str = ""
     """What this phase is trained on, as of a job; left out, the job's. It is used and measured on
     the processor."""
+    clip: float = 0.0
+    """The largest Euclidean norm of a step's gradient: a longer one is scaled down. 0: none."""
+    frozen: tuple[str, ...] = ()
+    """Parameters' names or patterns ("encoder.*") that are not trained, nor sent."""
     optimizer: str = "adamw"
     """One of torch's by name in lower case, or "package.module:Class"."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -504,6 +603,7 @@ class ModuleStage(Stage):
             check_name(self.module, "module")
         if ":" not in self.loss and self.loss not in LOSSES:
             raise unknown_name("loss", self.loss, LOSSES)
+        check_metrics(self.metrics)
         if ":" not in self.optimizer and self.optimizer.lower() not in OPTIMIZERS:
             raise unknown_name("optimizer", self.optimizer, OPTIMIZERS)
         if self.activation_memory == AUTO and self.activation_bytes is None:
@@ -519,18 +619,44 @@ class ModuleStage(Stage):
         lr = lr or Schedule.cosine(usual_rate(self.optimizer, self.settings))
         return follow_batch(lr, self.lr_scale, self.batch_size, USUAL_BATCH)
 
-    def build(self, history: tuple[Vector, ...], seed: int) -> ModuleModel:  # noqa: ARG002
+    def build(self, history: tuple[Vector, ...], seed: int) -> Model:
         """Calls the factory under the seed.
 
-        Raises:
-            UsageError: it cannot be imported or called, or returns no module.
-        """
-        plain = self.resolved()
-        shared = {f.name: getattr(plain, f.name) for f in fields(Learning)}
-        return ModuleModel(self._made(seed), self.loss, Learning(**shared))
+        Args:
+            history: the frozen parameters, one after the other [m], where a saved model gave them.
+            seed: decides the first parameters.
 
-    def _made(self, seed: int) -> nn.Module:
-        factory = code_named(self.module, "module", nn.Module)
+        Raises:
+            UsageError: it cannot be imported or called, returns no module, or `frozen` names none
+                of its parameters.
+        """
+        made, plain = self.made(seed), self.resolved()
+        if isinstance(made, Model):
+            self._check_own()
+            return made
+        frozen = _freeze(made, self.frozen)
+        shared = {f.name: getattr(plain, f.name) for f in fields(Learning)}
+        model, start = ModuleModel(made, self.loss, Learning(**shared)), 0
+        model.frozen = frozen
+        for array in model.frozen.values() if history else ():
+            array[...] = history[0][start : start + array.size].reshape(array.shape)
+            start += array.size
+        return model
+
+    def _check_own(self) -> None:
+        """Refuses what a Model of the user's own has in its `learn`, and would not be looked at."""
+        shared = {*(f.name for f in fields(Learning)), "loss", "frozen"}
+        usual = {f.name: f for f in fields(self) if f.name in shared}
+        for name, field_ in usual.items():
+            default = field_.default if field_.default is not MISSING else {}
+            usual_ones = (default, "mse") if name == "loss" else (default,)  # or an estimator's
+            if getattr(self, name) not in usual_ones:
+                wrong = f"{self.module} makes a photinus.Model, which has a {name} of its own"
+                raise UsageError(wrong, got=f"{name}={getattr(self, name)!r}", do="leave it out")
+
+    def made(self, seed: int) -> nn.Module | Model:
+        """Calls the factory under the seed; `build` says what it raises."""
+        factory = code_named(self.module, "module", nn.Module, Model)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             try:
@@ -540,10 +666,9 @@ class ModuleStage(Stage):
                     f"the module {self.module!r} cannot be made from its arguments",
                     got=f"{dict(self.arguments)}: {type(error).__name__}: {error}",
                 ) from error
-        if not isinstance(made, nn.Module):
-            raise UsageError(
-                f"{self.module} must return a torch.nn.Module", got=type(made).__name__
-            )
+        if not isinstance(made, (nn.Module, Model)):
+            wrong = f"{self.module} must return a torch.nn.Module or a photinus.Model"
+            raise UsageError(wrong, got=type(made).__name__)
         return made
 
     def resolved(self) -> ModuleStage:
@@ -560,7 +685,7 @@ class ModuleStage(Stage):
         memories = MEMORIES if self.memory == "auto" else (self.memory,)
         shape = (min(self.batch_size, _TRIED_ROWS), *self.example)
         try:
-            chosen, memory = fastest(lambda: self._made(0), shape, precisions, memories)
+            chosen, memory = fastest(self._made_module, shape, precisions, memories)
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
             raise UsageError(
                 f"the module {self.module} does not read examples of shape {list(self.example)}",
@@ -568,14 +693,25 @@ class ModuleStage(Stage):
             ) from error
         return replace(self, precision=chosen, memory=memory)
 
+    def _made_module(self) -> nn.Module:
+        made = self.made(0)
+        if isinstance(made, Model):
+            self._check_own()
+        assert isinstance(made, nn.Module)
+        return made
+
+    def finished(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Returns loss, error and the named metrics."""
+        return finished(self.metrics, sums)
+
     def preload(self) -> None:
         """Imports the factory and what it is trained with; the factory is not called."""
-        code_named(self.module, "module", nn.Module)
+        code_named(self.module, "module", nn.Module, Model)
         preload(self.optimizer)
 
     def inner(self, layout: Layout) -> Inner:
         """Returns the optimizer."""
-        return TorchInner(
+        inner = TorchInner(
             layout,
             self.optimizer,
             self.settings,
@@ -583,3 +719,4 @@ class ModuleStage(Stage):
             decays=self.decays,
             per_tensor=self.per_tensor,
         )
+        return Clipped(inner, self.clip) if self.clip else inner

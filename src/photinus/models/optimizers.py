@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "OPTIMIZERS",
     "RATES",
+    "Clipped",
     "InPlace",
     "Inner",
     "Momentum",
@@ -303,6 +304,40 @@ class TorchInner(Inner):
             part = whole[start : start + kept[name].numel()]
             kept[name].copy_(part.view(kept[name].shape))
             start += kept[name].numel()
+
+
+class Clipped(Inner):
+    """Scales a gradient that is too long down, g ← g · min(1, c/‖g‖), before another's step.
+
+    Args:
+        inner: takes the step.
+        norm: c, the largest Euclidean norm.
+
+    Reference: Pascanu, Mikolov and Bengio, On the difficulty of training recurrent neural networks
+    (2013).
+    """
+
+    def __init__(self, inner: Inner, norm: float) -> None:
+        self._inner, self._norm = inner, norm
+
+    def step(self, trained: Vector, gradient: Vector, progress: float) -> None:
+        """Steps by the gradient, or by a shorter one."""
+        whole = tensor_of(gradient)
+        norm = float(torch.linalg.vector_norm(whole))
+        shorter: Any = whole * (self._norm / norm) if norm > self._norm else whole
+        self._inner.step(trained, shorter, progress)
+
+    def move(self, device: torch.device) -> None:
+        """Moves the other's state."""
+        self._inner.move(device)
+
+    def state(self) -> dict[str, Vector]:
+        """Returns the other's."""
+        return self._inner.state()
+
+    def load(self, state: Mapping[str, Vector]) -> None:
+        """Takes up the other's."""
+        self._inner.load(state)
 
 
 def preload(optimizer: str) -> None:

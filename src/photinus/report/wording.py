@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from photinus.core import events as e
 from photinus.report.units import count_text, number_text, seconds_text
 
-__all__ = ["interval_text", "line_of", "metrics_text"]
+__all__ = ["confusion_table", "interval_text", "line_of", "metrics_text"]
 
 
 def line_of(event: e.Event) -> str:
@@ -24,6 +24,23 @@ def line_of(event: e.Event) -> str:
 def metrics_text(metrics: Mapping[str, float]) -> str:
     """Returns metrics as `loss 0.123  error 0.0108`."""
     return "  ".join(f"{name} {number_text(value)}" for name, value in metrics.items())
+
+
+def confusion_table(confusion: Sequence[Sequence[int]]) -> str:
+    """Returns a confusion matrix as text: rows are true classes, columns what was said.
+
+    Example:
+        >>> print(confusion_table([[3, 0], [1, 2]]))
+        true  0 1
+           0  3 ·
+           1  1 2
+    """
+    width = max(len(str(n)) for row in (*confusion, range(len(confusion))) for n in row) + 1
+    head = "true " + "".join(f"{c:>{width}}" for c in range(len(confusion)))
+    body = [
+        f"{c:>4} " + "".join(f"{n or '·':>{width}}" for n in row) for c, row in enumerate(confusion)
+    ]
+    return "\n".join([head, *body])
 
 
 def interval_text(event: e.Evaluated) -> str:

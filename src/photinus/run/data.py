@@ -47,13 +47,13 @@ class TestRows:
 
     Args:
         features: floats [n, ...], scaled as those that are trained on; or `Inputs`.
-        labels: a number for each row [n].
+        labels: a number for each row [n]; None where the features are the target.
     """
 
     __test__ = False  # no test case, whatever its name makes pytest think
 
     features: Features
-    labels: Array
+    labels: Array | None = None
 
     def __post_init__(self) -> None:
         for name in ("features", "labels"):  # what is no array is refused where it is used
@@ -184,7 +184,7 @@ def check_test(rows: TestRows, classes: int | None) -> None:
             "hand over (features, labels) or a TestRows",
         )
         raise UsageError(wrong, got=type(rows).__name__, do=do)
-    if rows.labels is None:
+    if rows.labels is None and classes is not None:
         raise UsageError("rows to measure on need labels", do="TestRows(features, labels)")
     sieve = Sieve(RowChecks(classes=classes))
     try:
@@ -277,6 +277,7 @@ def _frame_data(frame: Any, source: Source) -> Any:  # noqa: ANN401 - a DataFram
         checks=RowChecks(classes=source.classes),
         inputs=source.named,
         weight=source.weight or None,
+        held=source.validation or None,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from torch import nn
 from photinus.checkpoint.export import load_model, save_model, tensors_from_state_dict
 from photinus.checkpoint.origin import Trust
 from photinus.coordinator.coordinator import Result
-from photinus.core.errors import UsageError
+from photinus.core.errors import DataError, UsageError
 from photinus.core.parameters import Vector
 from photinus.core.settings import to_dict
 from photinus.data.base import Batch
@@ -23,6 +23,9 @@ from photinus.data.inputs import Inputs
 from photinus.embeddings.word2vec import WordTables
 from photinus.models.base import Model, Stage
 from photinus.models.dbn import DBN
+from photinus.models.logistic import LogisticModel
+from photinus.models.losses import CLASSES, NUMBERS, predicted
+from photinus.models.metrics import REGRESSION, confused, confusion, counted, finished
 from photinus.models.module import ModuleModel
 from photinus.report.interval import error_interval
 from photinus.report.picture import pack
@@ -36,8 +39,12 @@ __all__ = [
     "load_trained",
     "measure",
     "measured",
+    "named_arrays",
     "save_adapter",
     "save_trained",
+    "sums_over",
+    "told",
+    "trained_of",
 ]
 
 _CHUNK_ROWS = 1000
@@ -102,6 +109,9 @@ class Trained:
         if isinstance(model, WordTables):
             vectors = torch.from_numpy(model.parameters.view("inputs").copy())  # [V, D]
             return nn.Embedding(len(vectors), vectors.shape[1], _weight=vectors)
+        if not isinstance(model, LogisticModel):
+            wrong = "a photinus.Model of one's own is no torch module"
+            raise UsageError(wrong, got=type(model).__name__, do="use trained.model()")
         tensors = model.parameters.tensors()  # of softmax regression: W [features, classes], b
         features, classes = tensors["W"].shape
         linear = nn.Linear(features, classes)
@@ -113,7 +123,12 @@ class Trained:
         """Returns the parameters as a plain `state_dict`, arrays by name."""
         if isinstance(self.settings, DBN):
             return tensors_from_state_dict(self.settings.module(self.vector).state_dict())
-        return {name: np.array(t) for name, t in self.model().parameters.tensors().items()}
+        return {name: np.array(t) for name, t in named_arrays(self.model()).items()}
+
+
+def named_arrays(model: Model) -> dict[str, Vector]:
+    """Returns all parameters and buffers of a model by name, the frozen ones too, as its own."""
+    return {**model.parameters.tensors(), **getattr(model, "frozen", {})}
 
 
 def _stage(settings: Any) -> Stage:  # noqa: ANN401
@@ -179,9 +194,19 @@ def load_trained(
     if kind not in MODELS:
         raise UsageError(f"{folder} holds no model of photinus", got=repr(kind))
     settings: Any = from_dict(MODELS[kind], saved.meta["settings"])
-    made = None if isinstance(settings, DBN) else settings.build((), 0)
-    vectors = _vectors(settings, saved.tensors, made)
-    return Trained(settings, *vectors, made), dict(saved.meta)
+    return trained_of(settings, saved.tensors), dict(saved.meta)
+
+
+def trained_of(settings: Any, tensors: Mapping[str, Vector], seed: int = 0) -> Trained:  # noqa: ANN401
+    """Returns a model with the numbers that were saved of it.
+
+    Args:
+        settings: one of MODELS.
+        tensors: arrays by name.
+        seed: of what is neither trained nor saved.
+    """
+    made = None if isinstance(settings, DBN) else settings.build((), seed)
+    return Trained(settings, *_vectors(settings, tensors, made), made)
 
 
 def first_parameters(draft: Draft) -> dict[str, tuple[Vector, ...]]:
@@ -198,7 +223,11 @@ def first_parameters(draft: Draft) -> dict[str, tuple[Vector, ...]]:
         return {}  # the layers below decide
     made = None if is_dbn else draft.model()
     tensors = load_model(job.start).tensors if job.start else {}
-    return {_stage(job.model).name: _vectors(job.model, tensors, made)}
+    found: dict[str, tuple[Vector, ...]] = {}
+    found[_stage(job.model).name] = _vectors(job.model, tensors, made)
+    if tensors and (frozen := getattr(made, "frozen", {})):
+        found[""] = (np.concatenate([array.reshape(-1) for array in frozen.values()]),)
+    return found
 
 
 def _vectors(
@@ -215,7 +244,7 @@ def _vectors(
     """
     if model is None:
         return settings.trained(tensors), np.zeros(0, np.float32), np.zeros(0, np.int64)
-    for name, view in model.parameters.tensors().items() if tensors else ():
+    for name, view in named_arrays(model).items() if tensors else ():
         found = tensors.get(name)
         if found is None or found.shape != view.shape:
             raise UsageError(
@@ -240,7 +269,7 @@ def measured(
 
 
 def measure(trained: Trained, test: TestRows) -> tuple[dict[str, float], dict[str, Any]]:
-    """Returns error and loss on test rows, with the error's 95 % interval and the confusion.
+    """Returns the metrics on test rows, with the error's 95 % interval and the confusion.
 
     Args:
         trained: as `load_trained` returns it.
@@ -253,36 +282,76 @@ def measure(trained: Trained, test: TestRows) -> tuple[dict[str, float], dict[st
     check_fit(trained.settings, test)
     model, sums = trained.model(), dict[str, float]()
     for start in range(0, len(test.features), _CHUNK_ROWS):
-        some = slice(start, start + _CHUNK_ROWS)
-        features = test.features[some]
+        rows = slice(start, start + _CHUNK_ROWS)
+        features = test.features[rows]
         if isinstance(features, Inputs):
             features = features.batch(np.arange(len(features)))
-        batch = Batch(features, test.labels[some])
-        for name, value in model.measure(batch).items():
-            sums[name] = sums.get(name, 0.0) + float(value)
-    count = sums.pop("examples")
+        batch = Batch(features, None if test.labels is None else test.labels[rows])
+        for name, value in sums_over(trained.settings, model, batch).items():
+            sums[name] = sums.get(name, 0.0) + value
+    return told(trained.settings, sums)
+
+
+def sums_over(
+    settings: Any,  # noqa: ANN401 - one of MODELS
+    model: Model,
+    batch: Batch,
+    metrics: Collection[str] = (),
+) -> dict[str, float]:
+    """Returns what `told` makes metrics of, over a batch; the sums of several can be added up.
+
+    Args:
+        settings: of the model.
+        model: measures.
+        batch: some rows.
+        metrics: names of `METRICS`, beside those that belong to the loss.
+    """
+    sums = {name: float(value) for name, value in model.measure(batch).items()}
+    read = getattr(model, "outputs", None)
+    if read is None or batch.labels is None:
+        return sums
+    loss = _loss_of(settings)
+    outputs = predicted(loss, torch.from_numpy(np.asarray(read(batch.features))))
+    labels = torch.from_numpy(np.asarray(batch.labels))
+    names = {*metrics, *(REGRESSION if loss in NUMBERS else ())}
+    sums |= counted(names, outputs, labels)
+    is_one_class = loss in CLASSES or outputs.numel() == len(labels)
+    if loss in (*CLASSES, "binary_cross_entropy") and labels.ndim == 1 and is_one_class:
+        sums |= confused(outputs, labels)
+    return sums
+
+
+def told(
+    settings: Any,  # noqa: ANN401 - one of MODELS
+    sums: Mapping[str, float],
+    metrics: Collection[str] = (),
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """Returns metrics out of sums over all rows; the error's interval, and the confusion.
+
+    Args:
+        settings: of the model.
+        sums: as `sums_over` returned them, added up.
+        metrics: likewise.
+
+    Raises:
+        DataError: there were no rows.
+    """
+    if not sums.get("examples"):
+        raise DataError("there are no rows to measure on")
     extra: dict[str, Any] = {}
     if "errors" in sums:
-        extra["interval"] = list(error_interval(sums["errors"], count))
-        sums["error"] = sums.pop("errors")
-    metrics = {name: value / count for name, value in sums.items()}
-    if classes_of(trained.settings) is not None and isinstance(trained.settings, DBN):
-        extra["confusion"] = _confusion(trained.settings, trained.vector, test)
-    return metrics, extra
+        extra["interval"] = list(error_interval(sums["errors"], sums["examples"]))
+    if table := confusion(sums):
+        extra["confusion"] = table
+    usual = REGRESSION if _loss_of(settings) in NUMBERS and "squared:0" in sums else ()
+    named = {**_stage(settings).finished(sums), **finished((*usual, *metrics), sums)}
+    return {name: named[name] for name in (*usual, *metrics)} | named, extra
 
 
-def _confusion(dbn: DBN, vector: Vector, test: TestRows) -> list[list[int]]:
-    """Rows are true classes, columns what was said."""
-    said = np.concatenate(
-        [
-            dbn.predict(vector, test.features[start : start + _CHUNK_ROWS]).argmax(axis=1)
-            for start in range(0, len(test.features), _CHUNK_ROWS)
-        ]
-    )
-    pairs = test.labels.astype(np.int64) * dbn.classes + said
-    counts = np.bincount(pairs, minlength=dbn.classes**2)
-    table: list[list[int]] = counts.reshape(dbn.classes, dbn.classes).tolist()
-    return table
+def _loss_of(settings: Any) -> str:  # noqa: ANN401 - one of MODELS
+    stage = _stage(settings)
+    network = getattr(stage, "network", stage)
+    return str(getattr(network, "loss", "cross_entropy"))
 
 
 def _first_layer(dbn: DBN, trained: Trained) -> dict[str, Any]:

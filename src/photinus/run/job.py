@@ -86,6 +86,8 @@ class Source:
     collate: str = ""
     """"package.module:function" of a list of rows, dicts by input: makes a batch in padding's
     place."""
+    validation: str = ""
+    """On Spark, a column of truth values: these rows are only measured on; "" for none."""
     weight: str = ""
     """A column of numbers: how much each row counts in the loss; "" for none."""
     scale: float | None = None
@@ -269,7 +271,14 @@ class Job:
         validate(self)
         self._check_device()
         known = {stage.name for stage in self._plain_stages()} | {"pretraining"}
-        if self.patience and not self.validation:
+        if self.validation and self.data.validation:
+            wrong = "rows are set aside by a share or by a column"
+            got = f"validation={self.validation:g} and the column {self.data.validation!r}"
+            raise UsageError(wrong, got=got, do="leave one of them out")
+        if self.data.validation and self.engine != "spark":
+            wrong = "a column that sets rows aside is read on Spark"
+            raise UsageError(wrong, got=f"engine {self.engine!r}", do="set validation to a share")
+        if self.patience and not (self.validation or self.data.validation):
             do = "set validation, e.g. to 0.1"
             raise UsageError(
                 "patience needs rows set aside", got=f"patience={self.patience}", do=do
@@ -431,6 +440,7 @@ class Job:
             bandwidth=self.bandwidth,
             lease_seconds=_FOLDER_LEASE_SECONDS if self._is_folder else LEASE_SECONDS,
             validation=self.validation,
+            has_held=bool(self.data.validation),
             patience=self.patience,
             share=self.share,
             shuffle=bool(self.shuffle),

@@ -31,8 +31,8 @@ def with_rows_to_normalize(draft: Draft) -> tuple[Draft, str]:
     if not isinstance(model, ModuleStage) or job.workers == 1 or model.batch_size >= least:
         return draft, ""
     made = draft.model()
-    assert isinstance(made, ModuleModel)
-    names = {type(m).__name__ for m in made.module.modules() if isinstance(m, _BatchNorm)}
+    modules = made.module.modules() if isinstance(made, ModuleModel) else ()
+    names = {type(m).__name__ for m in modules if isinstance(m, _BatchNorm)}
     if not names:
         return draft, ""
     usual, larger = model.batch_size, replace(model, batch_size=least)

@@ -38,6 +38,7 @@ from photinus.core.signals import interruptible, stopped_by
 from photinus.core.threads import threads_held
 from photinus.data.base import Array
 from photinus.engine.base import Assignment, Engine
+from photinus.models.dbn import DBN
 from photinus.report import page
 from photinus.report.journal import Journal
 from photinus.report.terminal import Terminal, is_watched
@@ -550,7 +551,7 @@ class _Run:
             return {}, None
         with threads_held(self.job.threads):
             metrics, extra = measured(self.draft, result, test)
-        phase = len(result.vectors) - 1
+        phase = len(result.vectors) - 1 if isinstance(self.job.model, DBN) else 0
         examples = len(test.features)
         self.emit(
             Evaluated(phase=phase, name="test", examples=examples, metrics=metrics, extra=extra)

@@ -74,6 +74,8 @@ class Phase:
 
     def steps(self, rows: int) -> int:
         """Returns how many steps each worker needs for the whole stage, of all workers' rows."""
+        if self.stage.max_steps:
+            return self.stage.max_steps
         return max(1, math.ceil(self.stage.epochs * rows / max(1, self.stage.batch_size)))
 
     def span(self, rows: int, *, is_stream: bool = False) -> tuple[float, float]:
@@ -85,7 +87,7 @@ class Phase:
         """
         if self.part == WHOLE:
             return 0.0, 1.0
-        border, epochs = gradient_share(self.until, self.steps(rows)), self.stage.epochs
+        border, epochs = gradient_share(self.until, self.steps(rows)), self.stage.passes(rows)
         if border < 1.0 and epochs:
             # of an epoch; streamed rows are read from their first to their last
             step = 1.0 if is_stream else self.stage.batch_size / max(1, rows)
@@ -103,7 +105,7 @@ class Phase:
         setting = Setting(
             workers=workers,
             steps=max(1, math.ceil(share * self.steps(rows))),
-            epochs=share * self.stage.epochs,
+            epochs=share * self.stage.passes(rows),
             is_adaptive=self.optimizer in _ADAPTIVE,
         )
         return self.agreement.settled(setting)
@@ -145,6 +147,8 @@ class TrainingPlan:
     """A seat is free again so long after the last sign of life."""
     validation: float = 0.0
     """The share of the rows that is set aside to measure on."""
+    has_held: bool = False
+    """The rows themselves say which are set aside."""
     patience: int = 0
     """So many measurements without a better one end a phase, at its best point; 0 for never."""
     shuffle: bool = False
@@ -154,14 +158,19 @@ class TrainingPlan:
     """rows: every worker trains on its own rows, all equally often; fastest: whoever is faster
     does more, until the examples of the phase are used up (where the bits need not repeat)."""
     start: Mapping[str, tuple[Vector, ...]] = field(default_factory=dict)
-    """Phase name -> trained [n], and where there are any floats and integers, to start from; only
-    the driver reads it."""
+    """Phase name -> trained [n], and where there are any floats and integers, to start from; "" ->
+    what is known before the first phase. Only the driver reads it."""
 
     def __post_init__(self) -> None:
         if not self.phases:
             raise UsageError("a program needs at least one phase", got=0)
         if self.workers < 1:
             raise UsageError("workers must be at least 1", got=self.workers)
+
+    @property
+    def measures(self) -> bool:
+        """True when workers measure on rows set aside."""
+        return self.validation > 0 or self.has_held
 
     @property
     def has_peers(self) -> bool:

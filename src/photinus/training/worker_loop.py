@@ -192,7 +192,7 @@ def _closing(
     if part.passes is None or last is None:
         return Close(at, held, inner=inner)
     is_border = part.rows > 0 and at % part.rows == 0
-    end = round(grant.span[1] * phase.stage.epochs * part.rows)
+    end = round(grant.span[1] * phase.stage.passes(grant.rows) * part.rows)
     is_done = program.is_fixed(grant.phase) and at >= end
     return Close(at, held, is_border and not is_done, inner if is_done else last.inner)
 
@@ -213,7 +213,7 @@ def _bench(
         batch_size=max(1, part.rows) if is_whole else stage.batch_size,
         share=(1, 1) if is_whole or not part.rows else (part.rows, max(part.rows, grant.rows)),
         epochs=_epochs(program, part, grant),
-        whole_steps=phase.part == START and grant.span[1] < 1.0,
+        whole_steps=stage.max_steps > 0 or (phase.part == START and grant.span[1] < 1.0),
         seed=program.seed,
         phase=stage.name,
         slot=slot,
@@ -265,7 +265,7 @@ def _bench(
 
 def _epochs(program: TrainingPlan, part: Part, grant: Grant) -> float | None:
     """Returns after how many passes over the worker's rows the feed ends; None for endless."""
-    end = grant.span[1] * program.phases[grant.phase].stage.epochs
+    end = grant.span[1] * program.phases[grant.phase].stage.passes(grant.rows)
     epochs = end if program.is_fixed(grant.phase) else None
     if part.passes is None or not part.rows:
         return epochs

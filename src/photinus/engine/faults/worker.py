@@ -104,6 +104,7 @@ class _SpoiledStage(Stage):
 
     def __init__(self, stage: Stage, victim: Victim) -> None:
         self.name, self.epochs, self.batch_size = stage.name, stage.epochs, stage.batch_size
+        self.max_steps = stage.max_steps
         self._stage, self._victim = stage, victim
         self.device = getattr(stage, "device", "")
 

@@ -22,11 +22,11 @@ from photinus.core.errors import LinkLostError, NotReadyError, UsageError, messa
 from photinus.core.events import Warned
 from photinus.core.signals import interruptible
 from photinus.core.threads import threads_held
-from photinus.data.arrow import ColumnSpec
+from photinus.data.arrow import ColumnSpec, arrays
 from photinus.data.base import Array, Block
 from photinus.data.checks import RowChecks, Sieve
 from photinus.data.columns import InputSpec
-from photinus.data.inputs import Inputs
+from photinus.data.inputs import Inputs, joined
 from photinus.data.rows import Rows, span_of
 from photinus.data.spark import (
     ONE_PROCESS,
@@ -91,6 +91,7 @@ class FrameData:
         shape: of one row's features, where it is known: else the first row is asked for.
         inputs: what `forward` takes, where that is more than one array; features are then left out.
         weight: a column of numbers: how much each row counts.
+        held: a column of truth values: these rows are measured on, and not trained on.
         spec: what the columns are, where `frame` is what `selected` returned.
     """
 
@@ -103,6 +104,7 @@ class FrameData:
     shape: tuple[int, ...] = ()
     inputs: InputSpec | None = None
     weight: str | None = None
+    held: str | None = None
     spec: ColumnSpec | None = None
 
     def selected(self) -> tuple[DataFrame, ColumnSpec]:
@@ -110,7 +112,12 @@ class FrameData:
         if self.spec is not None:
             return self.frame, self.spec
         return selected(
-            self.frame, self.features, self.label, inputs=self.inputs, weight=self.weight
+            self.frame,
+            self.features,
+            self.label,
+            inputs=self.inputs,
+            weight=self.weight,
+            held=self.held,
         )
 
 
@@ -323,6 +330,23 @@ class _Reads:
     amounts: Mapping[str, float]
     """What the task asked for of Spark's resources, by name."""
 
+    def _parted(
+        self, batches: Iterable[pa.RecordBatch], sieve: Sieve, aside: list[Block]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields the rows to train on; those that a column sets aside become blocks."""
+        if self.spec.held is None:
+            yield from batches
+            return
+        import pyarrow.compute as pc
+
+        other = Sieve(sieve.checks, sieve.partition)
+        for batch in batches:
+            is_held = batch.column(self.spec.held)
+            held = batch.filter(is_held)
+            if held.num_rows:
+                aside.append(arrays(held, self.spec, other))
+            yield batch.filter(pc.invert(is_held))
+
     def part(self, batches: Iterable[pa.RecordBatch], slot: int) -> tuple[Part, bool]:
         """Opens a partition, and tells whether it streams.
 
@@ -335,11 +359,15 @@ class _Reads:
         batches = harmed_batches(batches, self.bootstrap.faults, slot)
         program = self.bootstrap.program
         sieve = Sieve(self.checks, slot, lambda: trained_in(program))
-        rows = gather(batches, self.spec, sieve, budget)
+        aside: list[Block] = []
+        rows = gather(self._parted(batches, sieve, aside), self.spec, sieve, budget)
         if isinstance(rows, Rows):
             part = part_of(rows, self.bootstrap.program)
+            if aside:
+                held = Rows.of(*_whole(aside), scale=self.spec.scale)
+                part = replace(part, held=held)
             return (part if self.counted is None else replace(part, passes=1)), False
-        if self.bootstrap.program.validation:
+        if self.bootstrap.program.measures:
             do = "use more workers or a larger budget, or validation=0"
             raise NotReadyError("rows that stream cannot be set aside to measure on", do=do)
         if isinstance(self.bootstrap, Hosted):
@@ -354,6 +382,12 @@ class _Reads:
                 span = span or span_of(block.features, stream.scale)
             return Part(count, lambda order: StreamFeed(stream, order), 0, span=span), True
         return Part(known, lambda order: StreamFeed(stream, order, rows=known), 1), True
+
+
+def _whole(blocks: Sequence[Block]) -> Block:
+    """Returns all blocks' rows as one."""
+    parts = zip(*blocks, strict=True)
+    return Block(*(None if part[0] is None else joined(part) for part in parts))
 
 
 def _task(reads: _Reads) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -1,0 +1,97 @@
+"""Memory of eight tasks that score with one model, and the seconds to a model's first row.
+
+python benchmarks/scoring_memory.py [units of the model]
+"""
+
+import contextlib
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from machine import begin
+from pyspark.sql.functions import array_repeat, lit
+from pyspark.sql.functions import sum as total
+
+from photinus.core.settings import to_dict
+from photinus.engine.spark.session import spark_session
+from photinus.estimators.module import TorchModel
+from photinus.estimators.network import NUMBERS, Network
+from photinus.models.module import ModuleStage
+
+TASKS, WIDTH = 8, 4096
+
+
+def model_of(units):
+    """A layer from 4096 numbers to `units`."""
+    stage = ModuleStage(
+        module="torch.nn:Linear", arguments={"in_features": WIDTH, "out_features": units}
+    )
+    weights = {
+        "weight": np.ones((units, WIDTH), np.float32),
+        "bias": np.zeros(units, np.float32),
+    }
+    return TorchModel(
+        Network(
+            kind="module",
+            settings=to_dict(stage),
+            tensors=weights,
+            shape=(WIDTH,),
+            classes=units,
+            head=NUMBERS,
+        )
+    ).setPredictBatchSize(2)
+
+
+def resident():
+    """Memory of this program's workers in MB; a page that n processes share counts 1/n for each."""
+    parents = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            after = (process / "stat").read_text().rpartition(")")[2].split()
+            parents[int(process.name)] = int(after[1])
+    found = 0
+    for process in parents:
+        above = process
+        while above not in (0, os.getpid()):
+            above = parents.get(above, 0)
+        with contextlib.suppress(OSError):
+            is_worker = b"daemon" in Path(f"/proc/{process}/cmdline").read_bytes()
+            lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+            pss = next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+            found += pss if above and is_worker else 0
+    return found / 1024
+
+
+def scored(model, spark):
+    rows = spark.range(0, 4 * TASKS, 1, TASKS)
+    rows = rows.withColumn("features", array_repeat(lit(1.0), WIDTH))
+    first = model.transform(rows).selectExpr("prediction[0] AS one")
+    return first.agg(total("one")).collect()
+
+
+def main():
+    units = int(sys.argv[1]) if len(sys.argv) > 1 else 12_288
+    spark = spark_session(TASKS)
+    small = model_of(16)
+    for _ in range(3):
+        scored(small, spark)
+    before = resident()
+    large = model_of(units)
+    weights = sum(t.nbytes for t in large.network.tensors.values()) / 2**20
+    began = time.perf_counter()
+    scored(large, spark)
+    print(f"{TASKS} tasks, weights of {weights:,.0f} MB")
+    print(f"more memory after scoring    {resident() - before:8,.0f} MB")
+    print(f"seconds to the first result  {time.perf_counter() - began:8.2f}")
+    again = model_of(17)
+    began = time.perf_counter()
+    again.transform(spark.range(1).withColumn("features", array_repeat(lit(1.0), WIDTH))).collect()
+    print(f"another model's first row    {time.perf_counter() - began:8.2f} s")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    begin("512")
+    main()

@@ -1,0 +1,278 @@
+"""What all trained models share: they score, measure, and are saved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from pyspark.ml import Model
+from pyspark.ml.classification import ClassificationModel
+from pyspark.ml.functions import array_to_vector
+from pyspark.ml.linalg import DenseVector
+from pyspark.ml.param.shared import HasProbabilityCol
+from pyspark.ml.regression import RegressionModel
+from pyspark.ml.util import MLReadable, MLWritable
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
+
+from photinus.core.settings import from_dict, unknown_name
+from photinus.core.threads import use_threads
+from photinus.data.checks import RowChecks
+from photinus.data.spark import one_column, selected
+from photinus.engine.spark.job import queried
+from photinus.engine.spark.session import is_connect
+from photinus.estimators.inputs import input_columns
+from photinus.estimators.network import CLASSES, Network, predictor
+from photinus.estimators.param_table import MODEL_ROWS, OUTPUT_ROWS, Row
+from photinus.estimators.params import defaults, with_params
+from photinus.estimators.persist import NetworkReader, NetworkWriter
+from photinus.estimators.scoring import measurer, scorer
+from photinus.estimators.summary import Evaluation, TrainingSummary
+from photinus.run.job import MODELS
+from photinus.run.onnx import export_onnx
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from torch import nn
+
+__all__ = [
+    "Keywords",
+    "NetworkClassificationModel",
+    "NetworkModel",
+    "NetworkRegressionModel",
+]
+
+_KINDS = {
+    "raw": T.ArrayType(T.DoubleType()),
+    "probability": T.ArrayType(T.DoubleType()),
+    "prediction": T.DoubleType(),
+    "layer": T.ArrayType(T.FloatType()),
+}
+_COLUMNS = {
+    "rawPredictionCol": "raw",
+    "probabilityCol": "probability",
+    "predictionCol": "prediction",
+}
+
+
+class Keywords:
+    """Params that are set together, by their names."""
+
+    _rows: ClassVar[tuple[Row, ...]] = ()
+
+    def setParams(self, **values: Any) -> Any:  # noqa: ANN401
+        """Sets Params by their names.
+
+        Raises:
+            UsageError: a name is unknown.
+        """
+        known = [row.name for row in self._rows]
+        for name in values:
+            if name not in known:
+                raise unknown_name(f"Param of {type(self).__name__}", name, known)
+        me: Any = self
+        return me._set(**{name: v for name, v in values.items() if v is not None})
+
+
+@with_params(OUTPUT_ROWS)
+class NetworkModel(Keywords, Model, MLWritable, MLReadable[Any]):
+    """A trained network: `predictionCol` holds what it returns for a row.
+
+    Args:
+        network: what was trained.
+    """
+
+    _rows: ClassVar[tuple[Row, ...]] = OUTPUT_ROWS
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+        self.summary: TrainingSummary | None = None
+        """Of the fit that made this model; None for one that was loaded."""
+        self._sent: dict[tuple[Any, ...], Callable[..., Any]] = {}  # copies share it
+        self._setDefault(**defaults(self._rows))
+
+    def module(self) -> nn.Module:
+        """Returns the network as a plain torch module in evaluation mode."""
+        return self.network.module()
+
+    @property
+    def numFeatures(self) -> int:
+        """Numbers in one row."""
+        return math.prod(self.network.shape)
+
+    def predict(self, value: Any) -> Any:  # noqa: ANN401 - a vector or an array
+        """Returns what is predicted for one row: a number, or several."""
+        row = np.asarray(value.toArray() if hasattr(value, "toArray") else value, np.float32)
+        made = predictor(self.network, ["prediction"])(row[None])["prediction"][0]
+        return made if made.ndim else float(made)
+
+    def evaluate(self, dataset: DataFrame) -> Evaluation:
+        """Returns the metrics on rows with labels: the loss's own, and those that `metrics` names.
+
+        The executors measure; only sums come to the driver.
+
+        Raises:
+            UsageError: a column is unknown.
+            DataError: there are no rows, or a label is no number.
+        """
+        label = self.getOrDefault("labelCol") or None
+        spark, features = dataset.sparkSession, self.getOrDefault("featuresCol")
+        named = self.network.named
+        frame, spec = selected(dataset, features, label, inputs=named)
+        spec = replace(spec, shape=self.network.shape)
+        metrics = [name for name in self.getOrDefault("metrics") if ":" not in name]
+        classes = self.network.classes if self.network.head == CLASSES else None
+        checks = RowChecks(classes=classes)
+        task = measurer(self.network.on(spark), _threads(spark), spec, checks, metrics)
+        rows: Any = queried(spark, frame.mapInArrow(task, "sums string").collect)
+        settings: Any = from_dict(MODELS[self.network.kind], self.network.settings)
+        return Evaluation.of(settings, [row["sums"] for row in rows], metrics)
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        names = {
+            str(self.getOrDefault(param)): name
+            for param, name in _COLUMNS.items()
+            if self.hasParam(param) and self.getOrDefault(param)
+        }
+        if not names:
+            return dataset
+        return self._scored(dataset, names)
+
+    def withLayer(self, dataset: DataFrame, layer: str, outputCol: str) -> DataFrame:
+        """Returns the rows with what a named layer makes of them, flattened: features to use on.
+
+        Args:
+            dataset: rows with the features' column.
+            layer: a submodule's name, as in `module().state_dict()`.
+            outputCol: the new column, an array of float32.
+
+        Raises:
+            UsageError: the network has no such layer.
+        """
+        self.network.outputs(layer)  # a wrong name is told of before any row is read
+        return self._scored(dataset, {outputCol: "layer"}, layer)
+
+    def _scored(self, dataset: DataFrame, names: dict[str, str], layer: str = "") -> DataFrame:
+        features, is_bytes = self._features(dataset)
+        score = self._score(dataset.sparkSession, list(names.values()), layer, is_bytes=is_bytes)
+        scores = f"{self.uid}__scores"
+        named = {new: self._column(F.col(f"{scores}.{of}"), of) for new, of in names.items()}
+        return dataset.withColumn(scores, score(features)).withColumns(named).drop(scores)
+
+    def _features(self, dataset: DataFrame) -> tuple[Column, bool]:
+        """Returns what is scored as one column, and whether its rows are bytes."""
+        named = self.network.named
+        if named is not None:
+            return input_columns(dataset, named), False
+        features = one_column(dataset, self.getOrDefault("featuresCol"), self.network.shape)
+        return features, dict(dataset.select(features.alias("x")).dtypes)["x"] == "binary"
+
+    def _column(self, column: Column, of: str) -> Column:
+        return array_to_vector(column) if of in ("raw", "probability") else column
+
+    def _kind(self, of: str) -> T.DataType:
+        is_several = of == "prediction" and self.network.predicts_several
+        return T.ArrayType(T.DoubleType()) if is_several else _KINDS[of]
+
+    def _score(
+        self, spark: SparkSession, names: list[str], layer: str = "", *, is_bytes: bool = False
+    ) -> Callable[..., Any]:
+        """Returns the function of columns; the weights are sent once a session."""
+        batch = self.getOrDefault("predictBatchSize")
+        key = (_application(spark), batch, is_bytes, layer, *names)
+        if key not in self._sent:
+            sent, threads = self.network.on(spark), _threads(spark)
+            fields = T.StructType([T.StructField(name, self._kind(name)) for name in names])
+
+            def make() -> Callable[[Any], dict[str, Any]]:
+                use_threads(threads)
+                return predictor(sent(), names, layer)
+
+            self._sent[key] = scorer(
+                make, fields, batch, self.network.named or (None if is_bytes else self.numFeatures)
+            )
+        return self._sent[key]
+
+    def registerFunction(self, name: str, spark: SparkSession) -> None:
+        """Makes the model a function of SQL: `SELECT name(features).prediction FROM table`.
+
+        It takes a column of arrays or ML vectors, or of bytes, and returns a structure with what
+        `transform` adds: prediction; of a classifier also raw and probability, as arrays.
+
+        Args:
+            name: of the function.
+            spark: the session in which it is known.
+        """
+        names = [of for param, of in _COLUMNS.items() if self.hasParam(param)]
+        spark.udf.register(name, self._score(spark, names))
+
+    def toOnnx(self, path: str) -> None:
+        """Writes the network as an ONNX file: features [B, ...] as they are stored, to outputs.
+
+        Args:
+            path: of the file, on this machine.
+
+        Raises:
+            NotReadyError: `photinus[onnx]` is not installed.
+            UsageError: torch cannot export the module.
+        """
+        export_onnx(self.module(), self.network.reads_shape, path, self.network.scale)
+
+    def write(self) -> NetworkWriter:
+        """Returns the writer: `model.write().overwrite().save(path)`."""
+        return NetworkWriter(self)
+
+    @classmethod
+    def read(cls) -> NetworkReader[Any]:
+        """Returns the reader."""
+        return NetworkReader(cls)
+
+    @classmethod
+    def load(cls, path: str, *, trust_code: bool = False) -> Any:  # noqa: ANN401 - as Spark's own
+        """Returns a saved model.
+
+        Args:
+            path: where it was saved.
+            trust_code: run the code that it names, though this user did not save it here.
+
+        Raises:
+            UsageError: somebody else saved it, and it names code.
+        """
+        return NetworkReader(cls, trust_code=trust_code).load(path)
+
+
+class NetworkRegressionModel(NetworkModel, RegressionModel[Any]):
+    """A trained regression: `predictionCol` holds a number, or an array of them."""
+
+
+@with_params(MODEL_ROWS)
+class NetworkClassificationModel(NetworkModel, ClassificationModel, HasProbabilityCol):
+    """A trained classifier.
+
+    Args:
+        network: what was trained.
+    """
+
+    _rows = MODEL_ROWS
+
+    @property
+    def numClasses(self) -> int:
+        """Classes."""
+        return max(2, self.network.classes)
+
+    def predictRaw(self, value: Any) -> DenseVector:  # noqa: ANN401 - a vector or an array
+        """Returns one row's outputs before the softmax."""
+        row = np.asarray(value.toArray() if hasattr(value, "toArray") else value, np.float32)
+        return DenseVector(predictor(self.network, ["raw"])(row[None])["raw"][0])
+
+
+def _threads(spark: SparkSession) -> int:
+    return int(str(spark.conf.get("spark.task.cpus", "1")))
+
+
+def _application(spark: SparkSession) -> str:
+    return "" if is_connect(spark) else str(spark.sparkContext.applicationId)

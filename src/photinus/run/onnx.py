@@ -1,0 +1,72 @@
+"""Exports a trained module to ONNX."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from photinus.core.errors import NotReadyError, UsageError
+
+__all__ = ["export_onnx"]
+
+
+class _Scaled(nn.Module):
+    """A module that reads rows as they are stored, [B, ...]."""
+
+    def __init__(self, module: nn.Module, scale: float | None) -> None:
+        super().__init__()
+        self.module, self.scale = module, 1.0 if scale is None else scale
+
+    def forward(self, features: Tensor) -> Tensor:
+        outputs: Tensor = self.module(features * self.scale)
+        return outputs
+
+
+def export_onnx(
+    module: nn.Module, shape: tuple[int, ...], path: Path | str, scale: float | None = None
+) -> Path:
+    """Writes a module as an ONNX file, for any number of rows.
+
+    Args:
+        module: in evaluation mode, of float32 features [B, ...].
+        shape: of one row.
+        path: of the file.
+        scale: features are multiplied by it.
+
+    Raises:
+        NotReadyError: `photinus[onnx]` is not installed.
+        UsageError: torch cannot export the module.
+    """
+    try:
+        import onnx  # noqa: F401 - asked for before torch fails in the middle
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise NotReadyError("onnx is not installed", do='pip install "photinus[onnx]"') from error
+    rows = torch.zeros(2, *shape, dtype=next(module.parameters()).dtype)
+    quiet = logging.getLogger("torch.onnx")
+    level = quiet.level
+    quiet.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                _Scaled(module, scale).eval(),
+                (rows,),
+                str(path),
+                input_names=["features"],
+                output_names=["outputs"],
+                dynamic_shapes={"features": {0: torch.export.Dim("rows")}},
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
+    except Exception as error:  # whatever torch raises of a module that it cannot trace
+        reason = str(error).strip().partition("\n")[0]
+        raise UsageError("the module cannot be exported to ONNX", got=reason) from error
+    finally:
+        quiet.setLevel(level)
+    return Path(path)

@@ -1,0 +1,284 @@
+"""What is trained beside one class a row, and what its models are used for: on a real Spark."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pandas as pd
+import pytest
+import torch
+from pyspark.ml import Pipeline
+from pyspark.ml.evaluation import RegressionEvaluator
+from pyspark.ml.feature import Imputer, StandardScaler, VectorAssembler
+from pyspark.ml.functions import vector_to_array
+from pyspark.ml.tuning import CrossValidator
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from sklearn.metrics import confusion_matrix, f1_score, mean_absolute_error, r2_score
+
+from photinus.core.errors import UsageError
+from photinus.core.events import Evaluated
+from photinus.estimators.dbn import DBNClassifier
+from photinus.estimators.module import (
+    TorchClassifier,
+    TorchEstimator,
+    TorchMultiLabelModel,
+    TorchRegressionModel,
+    TorchRegressor,
+)
+from photinus.models.schedules import Schedule
+from photinus.run.job import Job, Source
+from photinus.run.presets import preset
+from photinus.run.train import train
+
+pytestmark = pytest.mark.spark
+
+HERE = Path(__file__).parent
+QUICK = {"numWorkers": 2, "batchSize": 16, "learningRate": 0.1}
+LINEAR = {"module": "torch.nn:Linear", **QUICK}
+ROWS = 160
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sent(spark):
+    path = HERE.parent / "run" / "own.py"
+    spark.sparkContext.addPyFile(str(path))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(path.parent))
+        yield
+    sys.modules.pop("own", None)
+
+
+@pytest.fixture(scope="module")
+def table(spark):
+    """Four features, a number that they tell, its class, and two labels."""
+    x = np.random.default_rng(0).normal(size=(ROWS, 4)).round(3)
+    number = x @ [1.0, -2.0, 0.5, 0.0]
+    both = np.stack([number > 0, x[:, 3] > 0], 1).astype(float)
+    table = {
+        "features": list(x),
+        "number": number,
+        "label": (number > 0).astype(int),
+        "both": list(both),
+        "a": np.where(np.arange(ROWS) % 9 == 0, np.nan, x[:, 0]),
+        "b": x[:, 1],
+    }
+    schema = (
+        "features array<double>, number double, label int, both array<double>, a double, b double"
+    )
+    return spark.createDataFrame(pd.DataFrame(table), schema).repartition(2).cache()
+
+
+def linear(outputs):
+    return LINEAR | {"moduleArgs": {"in_features": 4, "out_features": outputs}}
+
+
+@pytest.fixture(scope="module")
+def numbers(table):
+    return TorchRegressor(**linear(1), labelCol="number", epochs=20).fit(table)
+
+
+def test_a_regression_predicts_and_is_measured_as_scikit_learn_does(table, numbers, tmp_path):
+    assert type(numbers) is TorchRegressionModel
+    scored = numbers.transform(table).select("number", "prediction").toPandas()
+    found = numbers.evaluate(table)
+    assert found.metrics["r2"] == pytest.approx(r2_score(scored.number, scored.prediction))
+    assert found.metrics["mae"] == pytest.approx(
+        mean_absolute_error(scored.number, scored.prediction)
+    )
+    judge = RegressionEvaluator(labelCol="number", metricName="rmse")
+    assert found.metrics["rmse"] == pytest.approx(judge.evaluate(numbers.transform(table)))
+    assert found.metrics["r2"] > 0.99
+    assert str(found).startswith("rmse 0.")
+    numbers.save(str(tmp_path / "model"))
+    again = TorchRegressionModel.load(str(tmp_path / "model"))
+    assert again.predict(np.ones(4)) == numbers.predict(np.ones(4)) == pytest.approx(-0.5, abs=0.1)
+
+
+def test_a_model_is_a_function_of_sql(spark, table, numbers):
+    numbers.registerFunction("estimated", spark)
+    table.createOrReplaceTempView("estimated_rows")
+    said = spark.sql("SELECT estimated(features).prediction AS said, * FROM estimated_rows")
+    due = numbers.transform(said)
+    assert due.where(F.abs(F.col("said") - F.col("prediction")) > 1e-6).count() == 0
+
+
+def test_an_onnx_file_scores_as_the_model_does(table, numbers, tmp_path):
+    file = str(tmp_path / "model.onnx")
+    numbers.toOnnx(file)
+    scored = numbers.transform(table).toPandas()
+    rows = np.stack(scored.features).astype(np.float32)
+    (outputs,) = onnxruntime.InferenceSession(file).run(None, {"features": rows})
+    np.testing.assert_allclose(outputs[:, 0], scored.prediction, atol=1e-5)
+
+
+def test_rows_with_several_labels_are_learnt_and_measured(table):
+    clf = TorchClassifier(**linear(2), labelCol="both", loss="binary_cross_entropy", epochs=10)
+    model = clf.setMetrics(["f1"]).fit(table)
+    assert type(model) is TorchMultiLabelModel
+    scored = model.transform(table).toPandas()
+    said, true = np.stack(scored.prediction), np.stack(scored.both)
+    assert (said == true).mean() > 0.9
+    chances = np.stack([row.toArray() for row in scored.probability])
+    assert ((chances > 0.5) == said).all()
+    assert model.evaluate(table).metrics["f1"] == pytest.approx(
+        f1_score(true, said, average="macro")
+    )
+
+
+def test_one_output_tells_two_classes_apart(table):
+    clf = TorchClassifier(**linear(1), loss="binary_cross_entropy", epochs=5)
+    model = clf.fit(table)
+    scored = model.transform(table).withColumn("p", vector_to_array("probability")).toPandas()
+    found = model.evaluate(table)
+    assert found.confusion == confusion_matrix(scored.label, scored.prediction).tolist()
+    assert found.interval[0] < found.error < found.interval[1]
+    np.testing.assert_allclose(np.stack(scored.p).sum(1), 1.0)
+    assert ((np.stack(scored.p)[:, 1] > 0.5) == scored.prediction).all()
+
+
+def test_an_autoencoder_gives_its_codes_and_its_error(table):
+    coder = TorchEstimator(module="own:Coder", labelCol="", epochs=3, **QUICK).fit(table)
+    coded = coder.withLayer(coder.transform(table), "encoder", "codes").toPandas()
+    rows = torch.tensor(np.stack(coded.features), dtype=torch.float32)
+    module = coder.module()
+    with torch.no_grad():
+        np.testing.assert_allclose(
+            np.stack(coded.codes), module.encoder(rows), rtol=1e-4, atol=1e-6
+        )
+        apart = torch.nn.functional.mse_loss(module(rows), rows)
+    assert coder.evaluate(table).metrics["loss"] == pytest.approx(float(apart), rel=1e-5)
+
+
+def test_a_loss_of_ones_own_ranks(table):
+    ranker = TorchEstimator(**linear(1), loss="own:pairwise", labelCol="number", epochs=5)
+    scored = ranker.fit(table).transform(table)
+    assert scored.corr("prediction", "number") > 0.95
+
+
+def test_a_model_of_ones_own_trains_and_scores(table):
+    mine = TorchEstimator(
+        module="own:Mean",
+        moduleArgs={"width": 4},
+        labelCol="number",
+        optimizer="sgd",
+        epochs=20,
+        **QUICK,
+    )
+    model = mine.fit(table)
+    assert model.transform(table).corr("prediction", "number") > 0.99
+
+
+def test_rows_that_a_column_sets_aside_are_measured_on_and_not_trained_on(table):
+    """They are of another line: whoever trains on them, or on others measures, is found out."""
+    away = F.col("number") + F.when(F.col("b") > 0, 100).otherwise(0)
+    marked = table.withColumn("number", away).withColumn("aside", F.col("b") > 0)
+    seen = []
+    regressor = TorchRegressor(
+        **linear(1), labelCol="number", validationIndicatorCol="aside", patience=1, epochs=3
+    )
+    regressor.callbacks = (seen.append,)
+    model = regressor.fit(marked)
+    found = model.evaluate(marked.where("not aside")).metrics
+    assert found["rmse"] < 10
+    measured = [event for event in seen if isinstance(event, Evaluated)]
+    assert {event.examples for event in measured} == {marked.where("aside").count()}
+    assert all(event.metrics["loss"] > 1000 for event in measured)
+
+
+def test_a_layer_of_a_deep_belief_network_is_a_column(table):
+    dbn = DBNClassifier(
+        hiddenSizes=[5], preTrainEpochs=1, fineTuneEpochs=1, precision="float32", numWorkers=2
+    )
+    model = dbn.fit(table.withColumn("features", F.transform("features", lambda x: x / 8 + 0.5)))
+    found = model.withLayer(table, "1", "hidden").toPandas()
+    rows = torch.tensor(np.stack(found.features), dtype=torch.float32)
+    np.testing.assert_allclose(
+        np.stack(found.hidden), model.module()[:2](rows).detach(), rtol=1e-4, atol=1e-6
+    )
+    with pytest.raises(UsageError, match="unknown layer; got '9'"):
+        model.withLayer(table, "9", "hidden")
+
+
+def test_two_params_are_chosen_between_behind_stages_that_clean(table):
+    gaps = Imputer(inputCols=["a", "b"], outputCols=["a", "b"])
+    joined = VectorAssembler(inputCols=["a", "b"], outputCol="joined")
+    scaled = StandardScaler(inputCol="joined", outputCol="scaled")
+    regressor = TorchRegressor(
+        module="torch.nn:Linear",
+        moduleArgs={"in_features": 2, "out_features": 1},
+        featuresCol="scaled",
+        labelCol="number",
+        numWorkers=2,
+        epochs=4,
+    )
+    rate, batch = regressor.learningRate, regressor.batchSize
+    grid = [{rate: 1e-5, batch: 160}, {rate: 0.2, batch: 16}]
+    validator = CrossValidator(
+        estimator=Pipeline(stages=[gaps, joined, scaled, regressor]),
+        estimatorParamMaps=grid,
+        evaluator=RegressionEvaluator(labelCol="number"),
+        numFolds=2,
+        seed=1,
+    )
+    chosen = validator.fit(table)
+    assert chosen.avgMetrics[1] < chosen.avgMetrics[0]
+    fitted = chosen.bestModel.stages[-1].network.settings
+    assert (fitted["batch_size"], fitted["lr"]["points"][1][1]) == (16, 0.2)
+    assert chosen.transform(table).corr("prediction", "number") > 0.9
+
+
+def test_what_a_fit_brings_to_the_driver_does_not_grow_with_the_rows(spark, table):
+    """Spark counts the bytes of all results of its tasks."""
+
+    def result_bytes():
+        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(10_000)
+        doubles = spark.sparkContext._gateway.new_array(spark._jvm.double, 0)
+        store = spark.sparkContext._jsc.sc().statusStore()
+        stages = store.stageList(None, False, False, doubles, None)
+        return sum(stages.apply(i).resultSize() for i in range(stages.size()))
+
+    regressor = TorchRegressor(**linear(1), labelCol="number")
+    found = []
+    for times in (1, 100):
+        many = table.crossJoin(spark.range(times)).select("features", "number")
+        before = result_bytes()
+        regressor.copy({regressor.batchSize: 16 * times}).fit(many)
+        found.append(result_bytes() - before)
+    assert 20 * found[1] < 100 * ROWS * 5 * 8, found
+    assert found[1] < 2 * found[0], found
+
+
+def test_the_tutorials_recipe_trains_by_the_estimator_to_the_bits_of_its_job(spark, tmp_path):
+    chance = np.random.default_rng(0)
+    rows = [
+        (bytearray(chance.integers(0, 256, 3072, np.uint8).tobytes()), int(i % 10))
+        for i in range(48)
+    ]
+    frame = spark.createDataFrame(rows, "features binary, label long").repartition(2).cache()
+    frame.count()
+    job = preset("cifar10", 2)
+    short = {"epochs": 1.0, "batch_size": 16, "precision": "float32"}
+    model = type(job.model)(**{**vars(job.model), **short})
+    outcome = train(
+        Job(model=model, data=Source(name="given"), workers=2, strategy=job.strategy),
+        frame,
+        folder=tmp_path / "run",
+    )
+    clf = TorchClassifier(
+        module="photinus.models.cnn:tutorial",
+        phase="cifar10",
+        epochs=1.0,
+        batchSize=16,
+        memoryFormat="auto",
+        reads="photinus.models.images:crops",
+        optimizer="sgd",
+        learningRate=Schedule.stairs(0.1, 0.1, 0.6, 0.85),
+        l2={"local[34].weight": 0.004},
+        movingAverage=0.999,
+        strategy="all_reduce",
+        numWorkers=2,
+    )
+    trained = clf.fit(frame)
+    for name, tensor in outcome.trained.tensors().items():
+        np.testing.assert_array_equal(trained.network.tensors[name], tensor, err_msg=name)

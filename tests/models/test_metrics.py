@@ -1,0 +1,106 @@
+"""Metrics by name against scikit-learn, however the rows are cut into batches."""
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from sklearn import metrics as oracle
+
+from photinus.core.errors import UsageError
+from photinus.models.metrics import (
+    METRICS,
+    check_metrics,
+    confused,
+    confusion,
+    counted,
+    finished,
+)
+
+ROWS, CLASSES = 61, 7
+CASES = ("accuracy", "precision", "recall", "f1")
+
+
+def chance(seed=0):
+    return np.random.default_rng(seed)
+
+
+def told(names, outputs, labels, parts=4):
+    """What workers' sums come to."""
+    sums = {"examples": float(len(labels))}
+    for index in np.array_split(np.arange(len(labels)), parts):
+        batch = counted(names, torch.tensor(outputs[index]), torch.tensor(labels[index]))
+        for name, value in batch.items():
+            sums[name] = sums.get(name, 0.0) + value
+    return finished(names, sums)
+
+
+def cases_of(true, said):
+    how = {"average": "macro", "zero_division": 0}
+    return {
+        "accuracy": oracle.accuracy_score(true, said),
+        "precision": oracle.precision_score(true, said, **how),
+        "recall": oracle.recall_score(true, said, **how),
+        "f1": oracle.f1_score(true, said, **how),
+    }
+
+
+def test_metrics_of_classes_are_scikit_learns():
+    outputs, labels = chance().normal(size=(ROWS, CLASSES)), chance(1).integers(0, 5, ROWS)
+    outputs[:, 6] = -9  # a class that is neither said nor true
+    expected = cases_of(labels, outputs.argmax(1))
+    expected["top5"] = oracle.top_k_accuracy_score(labels, outputs, k=5, labels=range(CLASSES))
+    assert told((*CASES, "top5"), outputs, labels) == pytest.approx(expected, rel=1e-12)
+
+
+def test_one_logit_tells_two_classes_apart():
+    outputs, labels = chance().normal(size=(ROWS, 1)), chance(1).integers(0, 2, ROWS)
+    assert told(CASES, outputs, labels) == pytest.approx(cases_of(labels, outputs[:, 0] > 0))
+
+
+def test_metrics_of_several_labels_are_scikit_learns():
+    outputs, labels = chance().normal(size=(ROWS, 4)), chance(1).integers(0, 2, (ROWS, 4))
+    outputs[:, 3], labels[:, 3] = -1, 0  # a label that nobody has counts as 0
+    assert told(CASES, outputs, labels) == pytest.approx(cases_of(labels, outputs > 0))
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_metrics_of_numbers_are_scikit_learns(width):
+    labels = 5 + chance(1).normal(size=(ROWS, width))
+    outputs = labels + 0.5 * chance().normal(size=(ROWS, width))
+    expected = {
+        "rmse": oracle.mean_squared_error(labels, outputs) ** 0.5,
+        "mae": oracle.mean_absolute_error(labels, outputs),
+        "r2": oracle.r2_score(labels, outputs),
+    }
+    names = ("rmse", "mae", "r2")
+    flat = labels if width > 1 else labels[:, 0]
+    assert told(names, outputs, flat) == pytest.approx(expected, rel=1e-9)
+
+
+def halves(outputs, labels):
+    """One's own metric."""
+    return (outputs.reshape(-1) - labels).abs() < 0.5
+
+
+def test_ones_own_metric_is_a_mean_over_the_rows(monkeypatch):
+    outputs, labels = chance().normal(size=ROWS), chance(1).normal(size=ROWS)
+    monkeypatch.setitem(sys.modules, "mymetrics", SimpleNamespace(halves=halves))
+    expected = np.mean(np.abs(outputs - labels) < 0.5)
+    found = told(("mymetrics:halves",), outputs, labels)
+    assert found == {"mymetrics:halves": pytest.approx(expected)}
+
+
+def test_a_table_is_scikit_learns_confusion_matrix():
+    outputs, labels = chance().normal(size=(ROWS, CLASSES)), chance(1).integers(0, CLASSES, ROWS)
+    sums = confused(torch.tensor(outputs), torch.tensor(labels))
+    expected = oracle.confusion_matrix(labels, outputs.argmax(1), labels=range(CLASSES))
+    assert confusion(sums) == expected.tolist()
+    assert confusion({"examples": 3.0}) == []
+
+
+def test_an_unknown_metric_is_named():
+    check_metrics([*METRICS, "mine:metric"])
+    with pytest.raises(UsageError, match="unknown metric; got 'acuracy'; did you mean 'accuracy'"):
+        check_metrics(["acuracy"])

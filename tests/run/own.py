@@ -1,0 +1,45 @@
+"""What jobs of these tests name: a Model of one's own, a loss, a module."""
+
+import numpy as np
+import torch
+from torch import nn
+
+from photinus.core.parameters import TRAINED, Layout, Parameters
+from photinus.models.base import Model
+
+
+class Mean(Model):
+    """Predicts Σ wᵢ xᵢ under the mean squared error: the four methods, and outputs."""
+
+    def __init__(self, width=3):
+        self.parameters = Parameters(Layout.of([("w", (width,), TRAINED)]))
+
+    def learn(self, batch, seed):
+        apart = batch.features @ self.parameters.view("w") - batch.labels
+        gradient = 2 * apart @ batch.features / len(apart)
+        return gradient.astype(np.float32), {"loss": float((apart**2).mean())}
+
+    def measure(self, batch):
+        apart = batch.features @ self.parameters.view("w") - batch.labels
+        return {"examples": float(len(apart)), "loss": float((apart**2).sum())}
+
+    def outputs(self, features):
+        return (features @ self.parameters.view("w"))[:, None]
+
+
+class Coder(nn.Module):
+    """4 numbers to a code of 2 and back."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(4, 2), nn.Linear(2, 4)
+
+    def forward(self, x):
+        return self.decoder(torch.tanh(self.encoder(x)))
+
+
+def pairwise(scores, labels):
+    """RankNet's loss over all pairs of a batch."""
+    apart = scores.reshape(-1)[:, None] - scores.reshape(-1)  # [B, B]
+    first = labels[:, None] > labels
+    return (nn.functional.softplus(-apart) * first).sum() / first.sum().clamp(min=1)
