@@ -29,7 +29,7 @@ from photinus.data.rows import scaled
 from photinus.engine.spark.session import is_connect
 from photinus.models.base import Model
 from photinus.models.dbn import DBN
-from photinus.models.module import Reading, layer_of, output_of
+from photinus.models.reading import Reading, layer_of, output_of
 from photinus.run.job import MODELS
 
 if TYPE_CHECKING:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import MISSING, dataclass, field, fields, replace
 from fnmatch import fnmatchcase
-from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 import photinus
 from photinus.core.errors import DataError, UsageError
 from photinus.core.factories import check_name, code_named
-from photinus.core.masks import mask_of
 from photinus.core.parameters import FLOATS, INTEGERS, TRAINED, Layout, Vector
 from photinus.core.settings import (
     Limit,
@@ -34,13 +29,24 @@ from photinus.core.settings import (
     whole,
 )
 from photinus.models.activations import ACTIVATIONS, AUTO, Activations, PeakBytes, fitting
-from photinus.models.autotune import MEMORIES, PRECISIONS, fastest, laid_out
+from photinus.models.autotune import MEMORIES, PRECISIONS, fastest
 from photinus.models.average import Average, average_layout
 from photinus.models.base import Batch, Model, Stage
 from photinus.models.losses import LOSSES, count_errors, loss_named, predicted, target_for
 from photinus.models.metrics import check_metrics, counted, finished
 from photinus.models.optimizers import OPTIMIZERS, Clipped, Inner, TorchInner, preload, usual_rate
 from photinus.models.placement import CPU, Placed, PlacedInner
+from photinus.models.reading import (
+    Features,
+    Read,
+    Reading,
+    chunks,
+    examples,
+    layer_of,
+    output_of,
+    parts,
+    some_of,
+)
 from photinus.models.schedules import (
     LR_SCALES,
     SCHEDULE,
@@ -51,21 +57,9 @@ from photinus.models.schedules import (
 )
 from photinus.models.tensors import tensor_of
 
-__all__ = [
-    "USUAL_BATCH",
-    "Learning",
-    "ModuleModel",
-    "ModuleStage",
-    "Reading",
-    "layer_of",
-    "output_of",
-]
+__all__ = ["USUAL_BATCH", "Learning", "ModuleModel", "ModuleStage"]
 
-_Features = Any
-"""[B, ...], or a dict of such arrays by the names of `forward`'s parameters."""
-_Read = Tensor | dict[str, Tensor]
 USUAL_BATCH = 32
-_CHUNK_ROWS = 1000
 _MEASURED_EVERY = 8
 """On a device, the loss of one step in so many is read."""
 _TRIED_ROWS = 32
@@ -85,44 +79,6 @@ class Learning:
     activation_bytes: int | None = None
     accumulate: int = 1
     metrics: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """How a module reads features."""
-
-    takes: frozenset[str]
-    """The parameters of its `forward`."""
-    dtype: torch.dtype
-    reads: Callable[..., Any] | None
-    memory: str
-    sent: Callable[[Tensor], Tensor]
-    """Brings a tensor to where the module lies."""
-
-    @classmethod
-    def of(
-        cls,
-        module: nn.Module,
-        dtype: torch.dtype,
-        reads: str = "",
-        memory: str = "contiguous",
-        sent: Callable[[Tensor], Tensor] = Tensor.detach,
-    ) -> Reading:
-        """Returns how a module reads them, by the fields of `Learning`."""
-        takes = frozenset(inspect.signature(module.forward).parameters)
-        return cls(takes, dtype, code_named(reads, "function") if reads else None, memory, sent)
-
-    def __call__(self, features: _Features, draws: Vector | None = None) -> _Read:
-        """Returns features [B, ...] as the module reads them."""
-        given = features if self.reads is None else self.reads(features, draws)
-        if isinstance(given, Mapping):
-            return {name: self._tensor(a) for name, a in _chosen(given, self.takes).items()}
-        return self._tensor(np.asarray(given))
-
-    def _tensor(self, array: Vector) -> Tensor:
-        x = self.sent(tensor_of(array))
-        x = x.to(self.dtype) if x.is_floating_point() else x
-        return laid_out(x, self.memory)
 
 
 class ModuleModel(Model):
@@ -213,8 +169,8 @@ class ModuleModel(Model):
         if self._average is not None:
             self._average.step()
         total: Tensor | float = 0.0
-        for number, (part, share) in enumerate(_parts(batch, self._how.accumulate)):
-            for norm in self._norms if _examples(part) == 1 else ():
+        for number, (part, share) in enumerate(parts(batch, self._how.accumulate)):
+            for norm in self._norms if examples(part) == 1 else ():
                 norm.eval()  # one row has no variance, and torch refuses it
             loss = self._lost(part, seed ^ number, self._kept_for(part))
             self._differentiate(loss if share == 1.0 else loss * share, is_first=not number)
@@ -237,7 +193,7 @@ class ModuleModel(Model):
 
     def _kept_for(self, batch: Batch) -> str:
         """Returns how a batch's activations are kept; a budget is held to the first batch."""
-        asked, rows, budget = self._how.activation_memory, _examples(batch), self._budget
+        asked, rows, budget = self._how.activation_memory, examples(batch), self._budget
         if budget is None:
             return asked
         if rows > self._fits[1]:
@@ -247,7 +203,7 @@ class ModuleModel(Model):
 
             def peak(how: str, rows: int) -> int:
                 with PeakBytes() as bytes_:
-                    self._differentiate(self._lost(_some(batch, slice(rows)), 0, how))
+                    self._differentiate(self._lost(some_of(batch, slice(rows)), 0, how))
                 most: int = bytes_.most
                 return most
 
@@ -275,7 +231,7 @@ class ModuleModel(Model):
         self.module.eval()
         with torch.no_grad(), self.shown():
             loss, outputs, labels = self._forward(batch)
-        size = _examples(batch)
+        size = examples(batch)
         sums = {"examples": float(size), "loss": float(loss) * size}
         errors = count_errors(self._name, outputs, labels)
         return {
@@ -288,7 +244,7 @@ class ModuleModel(Model):
         """Has the moving average, if there is one, in the trained parameters' place."""
         return nullcontext() if self._average is None else self._average.shown()
 
-    def outputs(self, features: _Features, layer: str = "") -> Vector:
+    def outputs(self, features: Features, layer: str = "") -> Vector:
         """Returns what the module, or a layer of it, makes of features, [B, ...].
 
         Args:
@@ -308,19 +264,19 @@ class ModuleModel(Model):
         hook = found.register_forward_hook(keep)
         try:
             with torch.no_grad(), self.shown():
-                for some in _chunks(features):
+                for some in chunks(features):
                     self._pass(self._read(some))
         finally:
             hook.remove()
         result: Vector = torch.cat(made).numpy()
         return result
 
-    def _read(self, features: _Features, draws: Vector | None = None) -> _Read:
+    def _read(self, features: Features, draws: Vector | None = None) -> Read:
         """Returns features [B, ...] as the module reads them, where it lies."""
         self._at.sync()
         return self._reading(features, draws)
 
-    def _pass(self, x: _Read) -> Tensor:
+    def _pass(self, x: Read) -> Tensor:
         is_low = self._how.precision == "bfloat16"
         with torch.autocast(self._at.device.type, torch.bfloat16, enabled=is_low):
             outputs: Tensor = self.module(**x) if isinstance(x, dict) else self.module(x)
@@ -347,30 +303,6 @@ class ModuleModel(Model):
         return loss, outputs, labels
 
 
-def layer_of(module: nn.Module, name: str) -> nn.Module:
-    """Returns a submodule by its name, the whole module by "".
-
-    Raises:
-        UsageError: there is none.
-    """
-    layers: dict[str, nn.Module] = dict(module.named_modules())
-    if name not in layers:
-        raise unknown_name("layer", name, [known for known in layers if known])
-    return layers[name]
-
-
-def output_of(layer: str, out: object) -> Tensor:
-    """Returns a copy of what a layer returned: the next one may write over it.
-
-    Raises:
-        UsageError: it is no tensor.
-    """
-    if not isinstance(out, Tensor):
-        got = type(out).__name__
-        raise UsageError(f"the layer {layer!r} must return a tensor", got=got)
-    return out.clone()
-
-
 _HOMES = (*torch.__path__, *photinus.__path__)
 
 
@@ -378,38 +310,6 @@ def _is_users_own(error: Exception) -> bool:
     """Tells whether the user's code raised an error by itself: its words and traceback say more."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return not last.filename.startswith(_HOMES) and (last.line or "").startswith("raise")
-
-
-def _examples(batch: Batch) -> int:
-    """Returns how many examples a batch holds, whatever its features are."""
-    known: int | None = getattr(batch, "examples", None)
-    return len(batch.features) if known is None else known
-
-
-def _chunks(features: _Features) -> Iterator[_Features]:
-    """Yields features some rows at a time; at least once."""
-    is_named = isinstance(features, Mapping)
-    rows = len(next(iter(features.values()))) if is_named else len(features)
-    for start in range(0, max(1, rows), _CHUNK_ROWS):
-        some = slice(start, start + _CHUNK_ROWS)
-        yield {n: array[some] for n, array in features.items()} if is_named else features[some]
-
-
-def _chosen(inputs: Mapping[str, Vector], takes: frozenset[str]) -> dict[str, Vector]:
-    """Returns all inputs, and of their masks those that `forward` has a parameter for.
-
-    Args:
-        inputs: by name; `tokens_mask`, bool [B, T], says which places of `tokens` are no padding.
-        takes: the parameters. `mask` is the mask of the first input that has one, and so is
-            `attention_mask`, as int64.
-    """
-    masks = {mask_of(name): inputs[mask_of(name)] for name in inputs if mask_of(name) in inputs}
-    chosen = {name: a for name, a in inputs.items() if name not in masks or name in takes}
-    if masks:
-        first = next(iter(masks.values()))
-        given = {"mask": first, "attention_mask": first.astype(np.int64)}
-        chosen |= {name: a for name, a in given.items() if name in takes and name not in inputs}
-    return chosen
 
 
 def _place(error: Exception) -> str:
@@ -432,29 +332,6 @@ def _freeze(module: nn.Module, patterns: tuple[str, ...]) -> dict[str, Vector]:
     return frozen
 
 
-def _parts(batch: Batch, count: int) -> Iterator[tuple[Batch, float]]:
-    """Yields the parts of a batch that are computed one after the other, and their shares of it."""
-    rows = _examples(batch)
-    if count == 1 or rows == 1:
-        yield batch, 1.0
-        return
-    borders = np.linspace(0, rows, min(count, rows) + 1).round().astype(int)
-    for start, stop in pairwise(borders.tolist()):
-        yield _some(batch, slice(start, stop)), (stop - start) / rows
-
-
-def _some(batch: Batch, some: slice) -> Batch:
-    """Returns some examples of a batch, of whatever class it is."""
-    names = ("labels", "weights", "draws")
-    given = {name: getattr(batch, name, None) for name in names}
-    part = {name: None if value is None else value[some] for name, value in given.items()}
-    is_named = isinstance(batch.features, Mapping)
-    x: Any = batch.features
-    features = {name: array[some] for name, array in x.items()} if is_named else x[some]
-    rows = len(range(_examples(batch))[some])
-    return SimpleNamespace(features=features, examples=rows, **part)
-
-
 _SECTIONS = {torch.float32: FLOATS, torch.int64: INTEGERS}
 
 
@@ -474,7 +351,7 @@ def _decayed(
     return found
 
 
-def _shape(tensor: _Read) -> str:
+def _shape(tensor: Read) -> str:
     if isinstance(tensor, dict):
         return ", ".join(f"{name} {_shape(x)}" for name, x in tensor.items())
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

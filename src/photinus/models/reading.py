@@ -1,0 +1,158 @@
+"""Batches as a torch module reads them: whole, in parts, by names."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from photinus.core.errors import UsageError
+from photinus.core.factories import code_named
+from photinus.core.masks import mask_of
+from photinus.core.parameters import Vector
+from photinus.core.settings import unknown_name
+from photinus.models.autotune import laid_out
+from photinus.models.base import Batch
+from photinus.models.tensors import tensor_of
+
+__all__ = [
+    "CHUNK_ROWS",
+    "Features",
+    "Read",
+    "Reading",
+    "chunks",
+    "examples",
+    "layer_of",
+    "output_of",
+    "parts",
+    "some_of",
+]
+
+Features = Any
+"""[B, ...], or a dict of such arrays by the names of `forward`'s parameters."""
+Read = Tensor | dict[str, Tensor]
+CHUNK_ROWS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a module reads features."""
+
+    takes: frozenset[str]
+    """The parameters of its `forward`."""
+    dtype: torch.dtype
+    reads: Callable[..., Any] | None
+    memory: str
+    sent: Callable[[Tensor], Tensor]
+    """Brings a tensor to where the module lies."""
+
+    @classmethod
+    def of(
+        cls,
+        module: nn.Module,
+        dtype: torch.dtype,
+        reads: str = "",
+        memory: str = "contiguous",
+        sent: Callable[[Tensor], Tensor] = Tensor.detach,
+    ) -> Reading:
+        """Returns how a module reads them, by the fields of `Learning`."""
+        takes = frozenset(inspect.signature(module.forward).parameters)
+        return cls(takes, dtype, code_named(reads, "function") if reads else None, memory, sent)
+
+    def __call__(self, features: Features, draws: Vector | None = None) -> Read:
+        """Returns features [B, ...] as the module reads them."""
+        given = features if self.reads is None else self.reads(features, draws)
+        if isinstance(given, Mapping):
+            return {name: self._tensor(a) for name, a in _chosen(given, self.takes).items()}
+        return self._tensor(np.asarray(given))
+
+    def _tensor(self, array: Vector) -> Tensor:
+        x = self.sent(tensor_of(array))
+        x = x.to(self.dtype) if x.is_floating_point() else x
+        return laid_out(x, self.memory)
+
+
+def layer_of(module: nn.Module, name: str) -> nn.Module:
+    """Returns a submodule by its name, the whole module by "".
+
+    Raises:
+        UsageError: there is none.
+    """
+    layers: dict[str, nn.Module] = dict(module.named_modules())
+    if name not in layers:
+        raise unknown_name("layer", name, [known for known in layers if known])
+    return layers[name]
+
+
+def output_of(layer: str, out: object) -> Tensor:
+    """Returns a copy of what a layer returned: the next one may write over it.
+
+    Raises:
+        UsageError: it is no tensor.
+    """
+    if not isinstance(out, Tensor):
+        got = type(out).__name__
+        raise UsageError(f"the layer {layer!r} must return a tensor", got=got)
+    return out.clone()
+
+
+def examples(batch: Batch) -> int:
+    """Returns how many examples a batch holds, whatever its features are."""
+    known: int | None = getattr(batch, "examples", None)
+    return len(batch.features) if known is None else known
+
+
+def chunks(features: Features) -> Iterator[Features]:
+    """Yields features some rows at a time; at least once."""
+    is_named = isinstance(features, Mapping)
+    rows = len(next(iter(features.values()))) if is_named else len(features)
+    for start in range(0, max(1, rows), CHUNK_ROWS):
+        some = slice(start, start + CHUNK_ROWS)
+        yield {n: array[some] for n, array in features.items()} if is_named else features[some]
+
+
+def _chosen(inputs: Mapping[str, Vector], takes: frozenset[str]) -> dict[str, Vector]:
+    """Returns all inputs, and of their masks those that `forward` has a parameter for.
+
+    Args:
+        inputs: by name; `tokens_mask`, bool [B, T], says which places of `tokens` are no padding.
+        takes: the parameters. `mask` is the mask of the first input that has one, and so is
+            `attention_mask`, as int64.
+    """
+    masks = {mask_of(name): inputs[mask_of(name)] for name in inputs if mask_of(name) in inputs}
+    chosen = {name: a for name, a in inputs.items() if name not in masks or name in takes}
+    if masks:
+        first = next(iter(masks.values()))
+        given = {"mask": first, "attention_mask": first.astype(np.int64)}
+        chosen |= {name: a for name, a in given.items() if name in takes and name not in inputs}
+    return chosen
+
+
+def parts(batch: Batch, count: int) -> Iterator[tuple[Batch, float]]:
+    """Yields the parts of a batch that are computed one after the other, and their shares of it."""
+    rows = examples(batch)
+    if count == 1 or rows == 1:
+        yield batch, 1.0
+        return
+    borders = np.linspace(0, rows, min(count, rows) + 1).round().astype(int)
+    for start, stop in pairwise(borders.tolist()):
+        yield some_of(batch, slice(start, stop)), (stop - start) / rows
+
+
+def some_of(batch: Batch, some: slice) -> Batch:
+    """Returns some examples of a batch, of whatever class it is."""
+    names = ("labels", "weights", "draws")
+    given = {name: getattr(batch, name, None) for name in names}
+    part = {name: None if value is None else value[some] for name, value in given.items()}
+    is_named = isinstance(batch.features, Mapping)
+    x: Any = batch.features
+    features = {name: array[some] for name, array in x.items()} if is_named else x[some]
+    rows = len(range(examples(batch))[some])
+    return SimpleNamespace(features=features, examples=rows, **part)
