@@ -193,3 +193,11 @@ def test_inputs_in_memory_are_not_sent_to_a_cluster():
     given = ArrayData(inputs_from({"x": [[1], [2]]}, None), np.zeros(2, int))
     with pytest.raises(UsageError, match=r'inputs in memory stay on one machine.*engine="local"'):
         _framed(None, given, None)
+
+
+def test_a_module_keeps_the_fingerprint_that_it_had_before_it_had_more_settings():
+    """That of the job below, as the version that knew no inputs computed it."""
+    from photinus.run.train import _fingerprint
+
+    stage = ModuleStage(module="torch.nn:Linear", arguments={"in_features": 2, "out_features": 2})
+    assert _fingerprint(Job(model=stage, data=Source(name="given"))) == "6e2970fb58b0f5d1"

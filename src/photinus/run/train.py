@@ -588,8 +588,11 @@ class _Run:
         )
 
 
-_LATER = {"data": ("inputs", "encoders", "collate", "weight")}
-"""Settings that older jobs did not have: an older run is the same job if they are left out."""
+_LATER: Mapping[str, Mapping[str, Any]] = {
+    "data": {"inputs": {}, "encoders": {}, "collate": "", "validation": "", "weight": ""},
+    "model": {"metrics": [], "max_steps": 0, "accumulate": 1, "clip": 0.0, "frozen": []},
+}
+"""Settings that older jobs did not have, and what they had done: an older run is the same job."""
 
 
 def _fingerprint(job: Job) -> str:
@@ -597,10 +600,8 @@ def _fingerprint(job: Job) -> str:
     plain = Job.from_dict(job.to_dict()).to_dict()  # 4 epochs are 4.0 when they are read again
     for name in ("engine", "checkpoint_seconds", "security", "road", "name", "device", "resources"):
         plain.pop(name)
-    for part, names in _LATER.items():
-        for name in names:
-            if not plain[part].get(name):
-                plain[part].pop(name, None)
+    for part, usual in _LATER.items():
+        plain[part] = {k: v for k, v in plain[part].items() if k not in usual or v != usual[k]}
     for name in ("device", "activation_memory", "activation_bytes"):  # the bits are the same
         plain["model"].pop(name, None)
     text = json.dumps(plain, sort_keys=True)
