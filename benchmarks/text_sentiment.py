@@ -31,7 +31,7 @@ from photinus.run.job import Job
 from photinus.run.presets import preset
 from photinus.run.train import train
 
-BATCH, PEAK = 32, 0.001
+BATCH, PEAK, BYTES = 32, 0.001, 300
 
 
 def plain(data, epochs: float, seed: int) -> float:
@@ -92,7 +92,7 @@ def main() -> None:
     data = ()
     for rows, most in zip(film_sentences(), (asked.rows, asked.tests), strict=True):
         labels = np.array([row["label"] for row in rows[:most]])
-        data += (text_rows([row["text"] for row in rows[:most]]), labels)
+        data += (text_rows([row["text"] for row in rows[:most]], BYTES), labels)
     there = data[2]
     job = preset("text-sentiment", asked.workers)
     job = replace(job, engine="local", model=replace(job.model, epochs=asked.epochs))

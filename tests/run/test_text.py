@@ -21,6 +21,7 @@ from photinus import (
 from photinus.core.errors import DataError, NotReadyError, UsageError
 from photinus.data.films import film_sentences
 from photinus.models.text import TextClassifier
+from photinus.run.data import read_test, read_train
 from photinus.run.evaluate import load_trained
 
 GOOD, BAD = ["lovely", "grand", "funny"], ["dull", "weak", "tired"]
@@ -147,6 +148,16 @@ def test_the_films_are_split_alike_each_time():
     assert film_sentences()[1] == last
     assert first[0].keys() == {"text", "label"}
     assert 0.45 < np.mean([row["label"] for row in first + last]) < 0.55
+
+
+def test_sentences_to_train_and_to_test_on_have_one_length(monkeypatch):
+    parts = [{"text": "dull", "label": 0}] * 3, [{"text": "lovely", "label": 1}]
+    monkeypatch.setattr("photinus.run.data.film_sentences", lambda path: parts)
+    asked = preset("text-sentiment", 2)
+    first, last = read_train(asked), read_test(asked.data)
+    assert (first.features.shape, last.features.shape) == ((3, 6), (1, 6))
+    assert bytes(last.features[0]) == b"lovely"
+    assert first.labels.tolist() == [0, 0, 0]
 
 
 def test_another_archive_than_the_published_one_is_refused(tmp_path):

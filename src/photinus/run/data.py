@@ -112,9 +112,10 @@ def read_test(source: Source) -> TestRows | None:
 
 def _films(path: str, part: int) -> tuple[Array, Array]:
     """Returns sentences as bytes [n, L], and whether each was liked [n]."""
-    rows = film_sentences(path)[part]
-    labels = np.array([row["label"] for row in rows], np.int64)
-    return text_rows([row["text"] for row in rows]), labels
+    parts = film_sentences(path)
+    texts = text_rows([row["text"] for rows in parts for row in rows])  # of one length: [N, L]
+    labels = np.array([row["label"] for row in parts[part]], np.int64)
+    return np.split(texts, [len(parts[0])])[part], labels
 
 
 def handed(data: Any, job: Job) -> Any:  # noqa: ANN401 - whatever a user gives
