@@ -18,6 +18,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 TYPED = {
     "compare_in_simulator": "full_gradient",
+    "customers": "customers scored",
     "deepdist_word2vec": "updates",
     "keep_your_trainer": "test error",
     "kmeans": "rounds, inertia",
@@ -119,6 +120,18 @@ def test_a_module_of_ones_own_learns_on_spark(example, spark, tmp_path):
     points, inside = example("own_module").rings(2_000, seed=2)
     said = net(torch.from_numpy(points)).argmax(dim=1).numpy()
     assert np.mean(said != inside) == pytest.approx(outcome.metrics["error"], abs=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_an_application_reads_raw_rows_cleans_trains_scores_and_writes(example, spark, tmp_path):
+    assert example("customers").main(str(tmp_path), spark, rows=3_000) < 0.1
+    assert spark.read.parquet(f"{tmp_path}/scores").columns == [
+        "id",
+        "state",
+        "label",
+        "prediction",
+    ]
 
 
 @pytest.mark.slow
