@@ -5,7 +5,6 @@ One payment in fifty is a fraud. Its words and its amount tell it together; neit
 
 import numpy as np
 import torch
-from pyspark.sql import SparkSession
 from pyspark.sql.functions import expr
 from torch import nn
 
@@ -57,4 +56,4 @@ def main(spark, rows=20_000, epochs=6.0):
 
 
 if __name__ == "__main__":
-    main(SparkSession.builder.master("local[2,20]").getOrCreate())
+    main(ph.spark_session(2))
