@@ -15,7 +15,7 @@ _POWER = 0.75
 _CONTEXTS = 6.0
 """Words in a window of 5 to each side, shortened at random."""
 _PULL = 0.0002
-"""The share of the way to its aim that a row goes in one step, at the first rate."""
+"""The share of the way to its aim that one step goes: fitted, see docs/word2vec.md."""
 
 
 def chances_of(counts: Vector, sample: float, negatives: int) -> Chances:

@@ -66,7 +66,7 @@ class Word2VecStage(Stage):
     round_words: float = 0.0
     """Words that a worker reads between two rounds; 0: all rows move by plain steps."""
     kernel: str = "numba"
-    """"numba", or "numpy": the same steps a hundred times slower, where numba is missing."""
+    """"numba", or "numpy": the same steps, much slower, where numba is missing."""
     LIMITS = {  # noqa: RUF012
         "words": whole(2),
         "dims": whole(8),
@@ -233,6 +233,6 @@ def _compiled(stage: Word2VecStage) -> Callable[..., Any]:
     try:
         from photinus.embeddings.kernel import descent
     except ImportError as error:
-        do = 'pip install "photinus[words]", or set kernel="numpy", a hundred times slower'
+        do = 'pip install "photinus[words]", or set kernel="numpy", which is much slower'
         raise NotReadyError("word vectors need numba", got=str(error), do=do) from error
     return descent(stage.dims, stage.cbow)
