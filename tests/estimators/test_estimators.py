@@ -169,7 +169,7 @@ def test_a_model_of_ones_own_trains_and_scores(table):
     assert model.transform(table).corr("prediction", "number") > 0.99
 
 
-def test_rows_that_a_column_sets_aside_are_measured_on_and_not_trained_on(table):
+def test_rows_that_a_column_sets_aside_are_measured_on_and_not_trained_on(table, caplog):
     """They are of another line: whoever trains on them, or on others measures, is found out."""
     away = F.col("number") + F.when(F.col("b") > 0, 100).otherwise(0)
     marked = table.withColumn("number", away).withColumn("aside", F.col("b") > 0)
@@ -184,6 +184,9 @@ def test_rows_that_a_column_sets_aside_are_measured_on_and_not_trained_on(table)
     measured = [event for event in seen if isinstance(event, Evaluated)]
     assert {event.examples for event in measured} == {marked.where("aside").count()}
     assert all(event.metrics["loss"] > 1000 for event in measured)
+    model.setMetrics(["mae", "own:apart"])
+    assert "mae" in model.evaluate(marked).metrics
+    assert "evaluate leaves metrics of your own out; got own:apart" in caplog.text
 
 
 def test_a_layer_of_a_deep_belief_network_is_a_column(table):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +19,7 @@ from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
+from photinus.core.errors import message
 from photinus.core.settings import from_dict, unknown_name
 from photinus.core.threads import use_threads
 from photinus.data.checks import RowChecks
@@ -124,7 +126,11 @@ class NetworkModel(Keywords, Model, MLWritable, MLReadable[Any]):
         named = self.network.named
         frame, spec = selected(dataset, features, label, inputs=named)
         spec = replace(spec, shape=self.network.shape)
-        metrics = [name for name in self.getOrDefault("metrics") if ":" not in name]
+        asked = self.getOrDefault("metrics")
+        metrics = [name for name in asked if ":" not in name]
+        if own := [name for name in asked if name not in metrics]:  # a saved model runs no code
+            told = message("evaluate leaves metrics of your own out", got=", ".join(own))
+            logging.getLogger("photinus").warning(told)
         classes = self.network.classes if self.network.head == CLASSES else None
         checks = RowChecks(classes=classes)
         task = measurer(self.network.on(spark), _threads(spark), spec, checks, metrics)
