@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from photinus.core.errors import NotReadyError
+from photinus.data.base import Block
 from photinus.engine.local import worker_main
 from photinus.engine.local.shared_rows import HandedRows
 from photinus.engine.local.worker_main import LOST, NO_FILES, UNREADABLE, Order
@@ -23,9 +24,9 @@ def fed(monkeypatch):
 def test_a_slots_rows_are_read_from_the_file_that_was_handed_over(tiny):
     bootstrap = SimpleNamespace(program=tiny.program())
     with HandedRows() as rows:
-        features, labels = rows.add(tiny.features), rows.add(tiny.labels)
-        for given in (labels, None):
-            order = Order(bootstrap, 0, "a", features, given, None, rows.descriptor, -1)
+        for labels in (tiny.labels, None):
+            stored = rows.add_rows(Block(tiny.features, labels))
+            order = Order(bootstrap, 0, "a", stored, None, rows.descriptor, -1)
             assert order.part().rows == 90
 
 

@@ -1,6 +1,7 @@
 """Units over the encrypted link, in threads of this process: what a task of Spark would do."""
 
 import os
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -133,6 +134,7 @@ def test_an_error_of_ours_is_told_at_once_and_raised_nowhere():
 class Context:
     """As much of Spark as a job without tasks needs: an application that goes on."""
 
+    applicationId, pythonExec = "app", sys.executable  # noqa: N815
     _jsc = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False))
 
     def getConf(self):  # noqa: N802

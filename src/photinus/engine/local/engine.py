@@ -218,7 +218,8 @@ class _Processes:
 
 def _import_path() -> dict[str, str]:
     """A worker imports what this process can, also beside a script that was started by its path."""
-    return {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    own = [path or os.getcwd() for path in sys.path]
+    return {"PYTHONPATH": os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), *own])}
 
 
 def _pickled(order: Order) -> bytes:
