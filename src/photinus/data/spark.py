@@ -357,12 +357,12 @@ def once(frame: DataFrame, *, always: bool = False) -> Iterator[DataFrame]:
 
 @contextlib.contextmanager
 def _persisted(frame: DataFrame, level: StorageLevel) -> Iterator[DataFrame]:
-    rows = frame.persist(level)
+    frame.persist(level)
     try:
-        yield rows
+        yield frame.select("*")  # the frame itself may remember its plan as it was before
     finally:
         with contextlib.suppress(Exception):  # an application that has ended keeps none
-            rows.unpersist()
+            frame.unpersist()
 
 
 def _moves_rows(frame: DataFrame) -> bool:
