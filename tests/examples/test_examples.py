@@ -37,6 +37,8 @@ TYPED = {
 def example(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.chdir(tmp_path)
+    for path in EXAMPLES.glob("*.py"):  # a benchmark may have the same name
+        monkeypatch.delitem(sys.modules, path.stem, raising=False)
     return importlib.import_module
 
 
