@@ -52,6 +52,10 @@ class Frame:
         self.levels.append(level)
         return self
 
+    def select(self, columns):
+        assert columns == "*"
+        return self
+
     def unpersist(self):
         self.is_free = True
 
