@@ -30,7 +30,7 @@ from machine import begin
 from photinus.core.clock import Steps
 from photinus.core.events import Event, RoundClosed
 from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
-from photinus.engine.base import SOCKETS, ArrayData, Assignment
+from photinus.engine.base import SOCKETS, ArrayData, RunSpec
 from photinus.engine.local.engine import LocalEngine
 from photinus.models.base import Batch, Model, Stage
 from photinus.models.optimizers import Inner, TorchInner
@@ -95,7 +95,7 @@ def ours(
 
     data = ArrayData(np.arange(WORKERS, dtype=np.float32)[:, None])
     LocalEngine().run(
-        Assignment(
+        RunSpec(
             program=program,
             data=data,
             run=secrets.token_bytes(16),

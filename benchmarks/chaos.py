@@ -38,8 +38,7 @@ from photinus.core.clock import Steps
 from photinus.core.events import Event, RoundClosed, WorkerJoined
 from photinus.core.parameters import Vector
 from photinus.data import mnist
-from photinus.engine.base import ArrayData, Assignment
-from photinus.engine.faults.plan import KILL, Fault, Faults
+from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.local.engine import LocalEngine
 from photinus.engine.spark.engine import SparkEngine
 from photinus.models.base import Batch, Model
@@ -50,6 +49,8 @@ from photinus.run.job import Job
 from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies.agreement import Agreement
 from photinus.strategies.recipes import averaging, downpour, publish
+from photinus.testing import Faults
+from photinus.testing.faults.fault import KILL, Fault
 from photinus.training.plan import Phase, TrainingPlan
 
 WORKERS, EVERY, BATCH, STEP_SECONDS, WARM_SECONDS = 4, 30.0, 8, 0.1, 15.0
@@ -221,7 +222,7 @@ def trained(
         watch = Watch(threading.Timer(seconds + WARM_SECONDS, os.kill, end).start, enter)
         with suppress(KeyboardInterrupt):
             ENGINES[engine](faults=faults).run(
-                Assignment(program=program, data=data, run=run, emit=watch.emit, enter=book.enter)
+                RunSpec(program=program, data=data, run=run, emit=watch.emit, enter=book.enter)
             )
     book.close()
     return watch

@@ -22,8 +22,8 @@ sys.path.insert(0, str(HOME))
 import cases  # noqa: E402 - lies there, where every worker finds it, too
 from cases import BOTH_PARTS, RECIPES, SIMULATED, Trial, Verdict, epochs_of, real  # noqa: E402
 
-from photinus.engine.faults.plan import Faults  # noqa: E402
 from photinus.engine.local.engine import LocalEngine  # noqa: E402
+from photinus.testing import Faults  # noqa: E402
 
 ENGINES = {"simulator", "processes", "spark"}
 FEW = ("averaging", "all_reduce", "downpour")

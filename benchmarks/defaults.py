@@ -1,8 +1,10 @@
 """Test error with nothing set but the model and the workers: every recipe beside one plain loop.
 
 Usage: python benchmarks/defaults.py [--small] [--workers 3,7,16] [--seeds 5]
-    [--data mnist,images,table] [--recipes averaging,diloco] [--jobs 2] [--out FILE.json]
-    [--sorted]
+    [--data mnist,images:10,table:2:256] [--recipes averaging,diloco] [--jobs 2]
+    [--out FILE.json] [--sorted]
+
+`--data` names tables, each with its passes and its hidden width where they are not 2 and its own.
 
 Plain is a loop of torch alone: the same module, loss, optimizer, rate, schedule, batch and epochs.
 All others are `photinus.Job`s in the simulator, with nothing set but model, workers and recipe; the
@@ -22,7 +24,7 @@ import os
 import statistics
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,7 @@ from photinus.data import mnist
 from photinus.engine.base import ArrayData
 from photinus.engine.spark.engine import FrameData, SparkEngine, frame_of
 from photinus.engine.spark.session import spark_session
+from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.models.module import ModuleStage
 from photinus.run.data import TestRows
 from photinus.run.job import Job, Source
@@ -59,15 +62,18 @@ class Task:
     settings: tuple[tuple[str, float], ...] = ()
     norm: bool = False
     """With BatchNorm before each ReLU."""
+    epochs: float = 2.0
+    dbn: DBN | None = None
+    """Trained in place of a module; "plain" is its run with one worker."""
 
     @property
     def model(self) -> ModuleStage:
-        """The model with nothing set but its optimizer and two passes."""
+        """The module with nothing set but its optimizer and passes."""
         arguments, settings = {"sizes": self.sizes, "norm": self.norm}, dict(self.settings)
         return ModuleStage(
             module="defaults:network",
             arguments=arguments,
-            epochs=2.0,
+            epochs=self.epochs,
             optimizer=self.optimizer,
             settings=settings,
         )
@@ -129,11 +135,30 @@ def norms(rows: int, tested: int) -> Task:
     return Task(same.train, same.test, [40, 128, 128, 6], norm=True)
 
 
+def belief(rows: int, tested: int) -> Task:
+    """A deep belief network on MNIST, with 3 passes a layer and 6 of fine-tuning."""
+    same = digits(rows, tested)
+    training = {"pretraining": Pretraining(epochs=3.0), "fine_tuning": FineTuning(epochs=6.0)}
+    return replace(same, dbn=DBN(hidden=(100, 100), **training))
+
+
 TASKS = {"images": (images, 30_000), "mnist": (digits, 20_000), "table": (table, 24_000)}
 TASKS["norms"] = (norms, 24_000)
+TASKS["dbn"] = (belief, 6_000)
 TASKS["small"] = (table, 2_000)
 SORTED_ROWS, PARTITIONS = 12_000, 3
 """In 750 steps: fewer than 400 all agree on gradients, and sorted rows are left alone."""
+
+
+def task_of(name: str) -> Task:
+    """Returns the task `TABLE[:PASSES[:WIDTH]]`."""
+    kind, *more = name.split(":")
+    make, rows = TASKS[kind]
+    task = make(rows, 10_000)
+    passes, *width = map(int, more or [2])
+    ends, hidden = (task.sizes[0], task.sizes[-1]), task.sizes[1:-1]
+    sizes = [ends[0], *(width * len(hidden) or hidden), ends[1]]
+    return replace(task, epochs=float(passes), sizes=sizes)
 
 
 def plain(task: Task, seed: int) -> float:
@@ -166,7 +191,9 @@ def job_of(task: Task, recipe: str, workers: int, seed: int, **parts: Any) -> Jo
     start = {"gradients_until": 0.0} if recipe.endswith(" alone") else {}
     if recipe != DEFAULT:
         parts["strategy"] = RECIPES[name].build(**start)
-    return Job(model=task.model, data=Source(name="given"), workers=workers, seed=seed, **parts)
+    return Job(
+        model=task.dbn or task.model, data=Source(name="given"), workers=workers, seed=seed, **parts
+    )
 
 
 def trained(task: Task, recipe: str, workers: int, seed: int) -> float:
@@ -182,9 +209,10 @@ def measured(of: tuple[str, str, int, int]) -> tuple[tuple[str, str, int, int], 
     """Measures one cell of the table with one seed, in a process of its own."""
     name, recipe, workers, seed = of
     torch.set_num_threads(1)
-    make, rows = TASKS[name]
-    task = make(rows, 10_000)
-    return of, plain(task, seed) if recipe == "plain" else trained(task, recipe, workers, seed)
+    task = task_of(name)
+    if recipe == "plain" and task.dbn is None:
+        return of, plain(task, seed)
+    return of, trained(task, DEFAULT if recipe == "plain" else recipe, workers, seed)
 
 
 def show_sorted(recipes: list[str], seed: int = 0) -> None:

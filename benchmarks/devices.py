@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from photinus.data.base import Batch
 from photinus.devices.found import found
+from photinus.devices.names import OPENCL, kind_of
 from photinus.models.cnn import tutorial
 from photinus.models.module import ModuleStage
 from photinus.models.placement import PlacedInner
@@ -80,7 +81,7 @@ def main() -> None:
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 5
     torch.set_num_threads(1)
     names = [device.name for device in found()]
-    runs = {f"{name}, bare PyTorch": bare(name) for name in names}
+    runs = {f"{name}, bare PyTorch": bare(name) for name in names if kind_of(name) != OPENCL}
     runs |= {name: ours(name) for name in [*names, "stand-in"]}
     best: dict[str, tuple[float, float, tuple[int, int]]] = {}
     for turn in range(rounds + 1):

@@ -33,11 +33,11 @@ from machine import begin
 from photinus.checkpoint.export import load_model
 from photinus.checkpoint.store import Store
 from photinus.coordinator import leases, reachability
-from photinus.coordinator.coordinator import Result
+from photinus.coordinator.phases import Result
 from photinus.core.clock import Steps
 from photinus.core.errors import CheckpointError
 from photinus.core.events import Event, RoundClosed, RunStarted, WorkerJoined
-from photinus.engine.base import ArrayData, Assignment, Engine
+from photinus.engine.base import ArrayData, Engine, RunSpec
 from photinus.engine.local import engine as local
 from photinus.engine.local import worker_main
 from photinus.engine.local.engine import LocalEngine
@@ -123,9 +123,9 @@ class Hasty(Engine):
     def __init__(self, engine: Engine) -> None:
         self.name, self._engine = engine.name, engine
 
-    def run(self, assignment: Assignment) -> Result:
+    def run(self, assignment: RunSpec) -> Result:
         """See `Engine.run`."""
-        return self._engine.run(replace(assignment, lost_seconds=LOST_SECONDS))
+        return self._engine.run(replace(assignment, reconnect_seconds=LOST_SECONDS))
 
 
 def job(name: str) -> Job:

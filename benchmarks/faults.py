@@ -23,12 +23,12 @@ from machine import begin
 
 from photinus.core.clock import Steps
 from photinus.core.events import Event, RoundClosed, WorkerJoined
-from photinus.engine.base import ArrayData, Assignment, Engine
-from photinus.engine.faults.plan import Faults
+from photinus.engine.base import ArrayData, Engine, RunSpec
 from photinus.models.logistic import LogisticStage
 from photinus.report.ledger import audit
 from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies.recipes import averaging
+from photinus.testing import Faults
 from photinus.training.plan import Phase, TrainingPlan
 
 ROWS, FEATURES, CLASSES, BATCH, WORKERS, EPOCHS = 8_000, 784, 10, 20, 4, 60
@@ -92,9 +92,7 @@ def cost(make: Callable[[Faults], Engine], faults: Faults, folder: Path) -> Cost
     """Runs once, and reads what happened from events, diary and ledger."""
     watch, run = Watch(), secrets.token_bytes(16)
     book, diary = LedgerWriter(folder / "ledger.jsonl", run), folder / "diary.jsonl"
-    assignment = Assignment(
-        program=program(), data=data(), run=run, emit=watch.emit, enter=book.enter
-    )
+    assignment = RunSpec(program=program(), data=data(), run=run, emit=watch.emit, enter=book.enter)
     began = time.time()
     make(faults.noted_in(str(diary))).run(assignment)
     total = time.time() - began

@@ -23,10 +23,10 @@ from faults import AT, HEAD, VICTIM, Cost, data, engines, program, read, row
 from machine import begin
 
 from photinus.core.events import Event, RoundClosed
-from photinus.engine.faults.plan import Faults
 from photinus.report.ledger import audit
 from photinus.run.job import Job, Source
 from photinus.run.train import resume, train
+from photinus.testing import Faults
 
 ROUND, DISK_BYTES = 400, 16 << 20
 DISK_FULL = "disk full for 3 s"

@@ -30,13 +30,13 @@ import numpy as np
 from photinus.core.clock import Steps
 from photinus.core.events import Event, RoundClosed, WorkerJoined
 from photinus.engine.base import ArrayData
-from photinus.engine.faults.plan import Faults
 from photinus.engine.local.engine import LocalEngine
 from photinus.models.logistic import LogisticStage
 from photinus.report.ledger import audit
 from photinus.run.job import Job, Source
 from photinus.run.train import train
 from photinus.strategies.recipes import averaging
+from photinus.testing import Faults
 
 SECONDS, SMALL_SECONDS, LOOK_SECONDS, FAULT_SECONDS = 600.0, 20.0, 2.0, 20.0
 ENDLESS = 1e7

@@ -37,14 +37,14 @@ from photinus.core.events import (
     WorkerJoined,
     WorkerLost,
 )
-from photinus.engine.base import ArrayData, Assignment
-from photinus.engine.faults.plan import Faults
+from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.local.engine import LocalEngine
 from photinus.models.logistic import LogisticStage
 from photinus.report.ledger import audit
 from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies.agreement import Agreement
 from photinus.strategies.recipes import all_reduce, averaging, publish
+from photinus.testing import Faults
 from photinus.training.plan import Phase, TrainingPlan
 
 HOSTS, RATES = 4, ("1gbit", "100mbit", "10mbit")
@@ -146,7 +146,7 @@ def trained(
         faults, host=DRIVER, before=lambda slot: ("ip", "netns", "exec", f"h{slot}")
     )
     result = inside.run(
-        Assignment(program=work, data=data, run=run, emit=watch.emit, enter=book.enter)
+        RunSpec(program=work, data=data, run=run, emit=watch.emit, enter=book.enter)
     )
     book.close()
     rounds = [e for e in watch.of(RoundClosed) if isinstance(e, RoundClosed)]

@@ -1,31 +1,64 @@
-"""Rows a second through a trained 784-500-500-2000-10 network: transform, and the plain ways.
+"""Rows a second, and processor time a row: `transform` beside bare torch, in turns in one run.
 
-python benchmarks/inference.py [rows]
+python benchmarks/inference.py [rows] [tables read one after the other]
+
+Images of 784 numbers as arrays and as bytes go through a 784-500-500-2000-10 network, texts of
+4 to 128 tokens through a small transformer. Bare torch has one thread and its rows in memory; of
+texts, those of similar length share its batches. "table alone" is what Spark takes to read them.
 """
 
+import os
 import sys
 import time
+from functools import partial, reduce
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
-from machine import begin
+from machine import begin, descendants
 from pyspark.ml.functions import predict_batch_udf
+from pyspark.sql import DataFrame
 from pyspark.sql.functions import sum as total
 from pyspark.sql.types import ArrayType, FloatType
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 
 from photinus.core.settings import to_dict
 from photinus.engine.spark.engine import frame_of
 from photinus.engine.spark.session import spark_session
 from photinus.estimators.dbn import DBNClassificationModel
+from photinus.estimators.module import TorchClassificationModel
 from photinus.estimators.network import Network
 from photinus.models.dbn import DBN
 from photinus.models.mlp import MLP, Dense
+from photinus.models.module import ModuleStage
 
 TASKS = 2
 TRIES = 3
+BATCH = 512
+WORDS = 10_000
 
 
-def trained() -> Network:
+class Reader(nn.Module):
+    """A transformer of two layers over tokens, and the mean of its places."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(WORDS, 128)
+        layers = [nn.TransformerEncoderLayer(128, 4, 512, batch_first=True) for _ in range(2)]
+        self.layers, self.head = nn.ModuleList(layers), nn.Linear(128, 2)
+
+    def forward(self, tokens, mask):
+        """Returns two numbers a row, [B, 2]."""
+        x = self.table(tokens)  # [B, T, 128]
+        for layer in self.layers:
+            x = layer(x, src_key_padding_mask=~mask)
+        kept = mask[..., None]  # [B, T, 1]
+        return self.head((x * kept).sum(1) / kept.sum(1))
+
+
+def of_images():
     dbn = DBN(precision="mkl")
     network = MLP(Dense(sizes=(dbn.inputs, *dbn.hidden, dbn.classes)))
     network.randomize(1)
@@ -40,14 +73,61 @@ def trained() -> Network:
     )
 
 
-def best(rows, run):
-    """Rows a second of the best try; the first, which loads torch in the workers, is left out."""
-    seconds = []
-    for _ in range(TRIES + 1):
-        began = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - began)
-    return rows / min(seconds[1:])
+def of_texts():
+    torch.manual_seed(0)
+    return Network(
+        kind="module",
+        settings=to_dict(ModuleStage(module="inference:Reader")),
+        tensors={name: t.numpy() for name, t in Reader().state_dict().items()},
+        shape=(1,),
+        classes=2,
+        inputs={"columns": {"tokens": "ids"}, "encoders": {}, "collate": ""},
+    )
+
+
+def bare_images(module, pixels):
+    with torch.inference_mode():
+        for start in range(0, len(pixels), BATCH):
+            x = torch.from_numpy(pixels[start : start + BATCH])
+            module(x.float() / 255).argmax(1)
+
+
+def bare_texts(module, rows):
+    """The plain loop, over rows that are sorted by length."""
+    order = np.argsort([len(row) for row in rows])
+    with torch.inference_mode():
+        for start in range(0, len(order), BATCH):
+            some = [torch.from_numpy(rows[i]) for i in order[start : start + BATCH]]
+            tokens = pad_sequence(some, batch_first=True)
+            module(tokens, tokens > 0).argmax(1)
+
+
+def used():
+    """Seconds of processor that this program and all that it started have used."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    stats = [Path(f"/proc/{process}/stat") for process in (os.getpid(), *descendants())]
+    fields = [path.read_text().rpartition(")")[2].split() for path in stats if path.exists()]
+    return sum(sum(map(int, each[11:15])) for each in fields) / ticks
+
+
+def measure(rows, ways):
+    """Prints each way's best rows a second, least processor time a row, and the first's to that.
+
+    The ways take turns; the first turn, which loads what is needed, is left out.
+    """
+    seconds, cpu = {name: [] for name in ways}, {name: [] for name in ways}
+    for turn in range(TRIES + 1):
+        for name, run in ways.items():
+            began, before = time.perf_counter(), used()
+            run()
+            if turn:
+                seconds[name].append(time.perf_counter() - began)
+                cpu[name].append(used() - before)
+    first = next(iter(ways))
+    for name in ways:
+        speed, work = min(seconds[name]), min(cpu[name])
+        beside = min(cpu[first]) / max(work, 1e-9)
+        print(f"{name:26}{rows / speed:10,.0f} rows/s {1e6 * work / rows:8.1f} µs {beside:6.2f}")
 
 
 def plain_udf(network):
@@ -64,32 +144,77 @@ def plain_udf(network):
     return predict_batch_udf(make, return_type=kind, batch_size=1024, input_tensor_shapes=[[784]])
 
 
-def main():
-    rows = int(sys.argv[1]) if len(sys.argv) > 1 else 60_000
-    network = trained()
+def table_of(frame, times):
+    """A table in Spark's memory, read several times over, as one that is larger would be."""
+    frame = frame.cache()
+    frame.count()
+    return reduce(DataFrame.union, [frame] * times)
+
+
+def repeated(run, times):
+    return lambda: [run() for _ in range(times)]
+
+
+def scored(model, frame):
+    return lambda: model.transform(frame).agg(total("prediction")).collect()
+
+
+def plain(score, frame):
+    scores = frame.select(score("features").alias("z"))
+    return lambda: scores.selectExpr("sum(z[0])").collect()
+
+
+def read(frame, size):
+    return lambda: frame.selectExpr(f"{size} AS n").agg(total("n")).collect()
+
+
+def images(spark, rows, times):
+    network = of_images()
+    model, module = DBNClassificationModel(network), network.module()
     pixels = np.random.default_rng(0).integers(0, 256, (rows, 784), np.uint8)
-    torch.set_num_threads(TASKS)
-    outputs = network.outputs()
-    parts = np.array_split(pixels, rows // 1024)
-    speed = best(rows, lambda: [outputs(part) for part in parts])
-    print(f"torch alone, {TASKS} threads     {speed:10,.0f} rows/s")
-    spark = spark_session(TASKS)
-    model = DBNClassificationModel(network)
-    for name, features in (("bytes", pixels), ("arrays", pixels.astype(np.float32))):
-        parts = [(part, None) for part in np.array_split(features, TASKS)]
-        frame = frame_of(spark, parts).cache()
-        frame.count()
-        speed = best(rows, lambda f=frame: model.transform(f).agg(total("prediction")).collect())
-        print(f"transform, {name:<13}{speed:10,.0f} rows/s")
     score = plain_udf(network)
-    speed = best(
-        rows,
-        lambda: frame.select(score("features").alias("z")).selectExpr("sum(z[0])").collect(),
-    )
-    print(f"predict_batch_udf, arrays {speed:8,.0f} rows/s")
+    for name, features in (("arrays", pixels.astype(np.float32)), ("bytes", pixels)):
+        parts = [(part, None) for part in np.array_split(features, TASKS)]
+        frame = table_of(frame_of(spark, parts), times)
+        ways = {
+            f"{name}: bare torch": repeated(partial(bare_images, module, features), times),
+            "  transform": scored(model, frame),
+            "  table alone": read(frame, "size(features)" if name == "arrays" else "len(features)"),
+        }
+        if name == "arrays":
+            ways["  predict_batch_udf"] = plain(score, frame)
+        measure(rows * times, ways)
+        spark.catalog.clearCache()
+
+
+def texts(spark, rows, times):
+    network = of_texts()
+    chance = np.random.default_rng(0)
+    lengths = np.clip(chance.lognormal(2.9, 0.6, rows), 4, 128).astype(int)
+    ids = [chance.integers(1, WORDS, length) for length in lengths]
+    frame = spark.createDataFrame(pd.DataFrame({"ids": ids}), "ids array<long>").repartition(TASKS)
+    frame = table_of(frame, times)
+    model = TorchClassificationModel(network)
+    ways = {
+        "text: bare torch": repeated(partial(bare_texts, network.module(), ids), times),
+        "  transform": scored(model, frame),
+        "  table alone": read(frame, "size(ids)"),
+    }
+    measure(rows * times, ways)
+
+
+def main():
+    rows = int(sys.argv[1]) if len(sys.argv) > 1 else 30_000
+    times = int(sys.argv[2]) if len(sys.argv) > 2 else 4
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # for Spark's workers
+    torch.set_num_threads(1)
+    spark = spark_session(TASKS)
+    print(f"{TASKS} tasks; bare torch has one thread{'CPU a row':>20}   bare's to it")
+    texts(spark, rows // 4, times)
+    images(spark, rows, times)
     spark.stop()
 
 
 if __name__ == "__main__":
-    begin("2048")
+    begin("2048", "1")
     main()

@@ -43,7 +43,7 @@ from photinus.core.events import (
     WorkerLost,
 )
 from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
-from photinus.engine.base import ArrayData, Assignment
+from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.local.engine import LocalEngine
 from photinus.models.base import Batch, Model, Stage
 from photinus.models.optimizers import Inner
@@ -236,7 +236,7 @@ def trained(case: Case, notes: Path) -> dict[str, object]:
     if case.rate:
         before = {n: ("ip", "netns", "exec", f"h{n}") for n in range(case.workers)}
         engine = LocalEngine(host=DRIVER, before=before.__getitem__)
-    engine.run(Assignment(program=work, data=data, run=secrets.token_bytes(16), emit=watch.emit))
+    engine.run(RunSpec(program=work, data=data, run=secrets.token_bytes(16), emit=watch.emit))
     watch.end()
     [(began, _)], [(ended, _)] = watch.of(PhaseStarted), watch.of(PhaseEnded)
     rounds = [began, *(at for at, _ in watch.of(RoundClosed))]

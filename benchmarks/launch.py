@@ -18,7 +18,7 @@ from machine import begin
 
 from photinus.core.clock import Steps
 from photinus.core.events import Event, PhaseStarted, RoundClosed
-from photinus.engine.base import ArrayData, Assignment
+from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.spark.engine import FrameData, SparkEngine, frame_of
 from photinus.engine.spark.session import spark_session
 from photinus.models.logistic import LogisticStage
@@ -66,7 +66,7 @@ def main(workers: int) -> None:
     for run in range(RUNS):
         watch = Watch()
         SparkEngine(spark).run(
-            Assignment(program=program, data=rows, run=secrets.token_bytes(16), emit=watch.emit)
+            RunSpec(program=program, data=rows, run=secrets.token_bytes(16), emit=watch.emit)
         )
         watch.note("end")
         print(f"{'warm' if run else 'cold':10}{watch}", flush=True)

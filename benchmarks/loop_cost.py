@@ -29,9 +29,9 @@ from photinus.models.module import ModuleStage
 from photinus.protocol.messages import Seat
 from photinus.protocol.worker_client import Worker
 from photinus.strategies.recipes import averaging
+from photinus.testing.memory_link import MemoryListener
 from photinus.training.plan import Phase, TrainingPlan
 from photinus.training.worker_loop import Part, live
-from photinus.transport.memory import Hub
 
 ROWS, FEATURES, CLASSES = 20_000, 784, 10
 
@@ -78,10 +78,10 @@ def ours(size: tuple[int, int], rows: Rows, steps: int) -> float:
     )
     phase = Phase(stage=stage, agreement=averaging(every=Steps(1000)))
     program = TrainingPlan(phases=(phase,), workers=1)
-    hub: list[Hub] = []
+    hub: list[MemoryListener] = []
 
     def listen(hear, gone):
-        hub.append(Hub(hear, gone))
+        hub.append(MemoryListener(hear, gone))
         return hub[0]
 
     coordinator = Coordinator(program, now=time.monotonic())

@@ -5,6 +5,7 @@ for it. `--small` runs a script at its smallest size, to show that it runs; wher
 lacks what a script needs, it ends with code 3.
 """
 
+import contextlib
 import os
 import platform
 import sys
@@ -46,6 +47,22 @@ def processor() -> str:
     words += ["held to " + " ".join(held)] if held else []
     words += [f"{os.cpu_count()} cores", f"load {os.getloadavg()[0]:.1f}"]
     return "processor: " + ", ".join(words)
+
+
+def descendants() -> list[int]:
+    """Returns the processes that this program started, and those that they did."""
+    parents = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            after = (process / "stat").read_text().rpartition(")")[2].split()
+            parents[int(process.name)] = int(after[1])
+    found = []
+    for process in parents:
+        above = parents[process]
+        while above not in (0, os.getpid()):
+            above = parents.get(above, 0)
+        found += [process] if above else []
+    return found
 
 
 def cannot(why: str) -> NoReturn:

@@ -39,7 +39,7 @@ class Peaks(threading.Thread):
         super().__init__(daemon=True)
         self.bytes, self._says, self._over = 0, says, threading.Event()
 
-    def run(self):  # noqa: D102 - as of Thread
+    def run(self):
         while not self._over.wait(0.02):
             self.bytes = max([self.bytes, *(peak_of(p) for p in descendants(self._says))])
 

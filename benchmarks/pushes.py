@@ -27,8 +27,7 @@ from machine import begin
 
 from photinus.core.clock import Seconds, Steps
 from photinus.core.events import Event, PeersMet
-from photinus.engine.base import ArrayData, Assignment, Engine
-from photinus.engine.faults.plan import Faults
+from photinus.engine.base import ArrayData, Engine, RunSpec
 from photinus.engine.local.engine import LocalEngine
 from photinus.engine.simulation.cluster import World
 from photinus.engine.simulation.engine import SimulatedEngine
@@ -51,8 +50,9 @@ from photinus.strategies.recipes import (
     publish,
     streaming,
 )
+from photinus.testing import Faults
+from photinus.training.asks import Ask
 from photinus.training.plan import Phase, TrainingPlan
-from photinus.training.worker_loop import Ask
 from photinus.transport.frames import Frame
 
 ROWS, FEATURES, CLASSES, BATCH, WORKERS = 480, 6, 3, 8, 4
@@ -197,7 +197,7 @@ def one(way: Agreement, epochs: float, engine: Engine, found: Found) -> Watch:
     """Runs once, and judges."""
     with tempfile.TemporaryDirectory() as folder:
         watch = Watch(Path(folder))
-        assignment = Assignment(
+        assignment = RunSpec(
             program=program(way, epochs),
             data=data(),
             run=watch.run,

@@ -21,7 +21,7 @@ from photinus.checkpoint.store import Store
 from photinus.coordinator.checkpoints import cut_from, files_of, meta_of
 from photinus.core.clock import Steps
 from photinus.core.parameters import Vector
-from photinus.engine.base import ArrayData, Assignment
+from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.simulation.cluster import World
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.logistic import LogisticStage
@@ -80,7 +80,7 @@ def run(way: Agreement, seed: int, cut: Cut | None, term: int) -> tuple[Vector, 
     )
     chance = np.random.default_rng((seed, term))
     speeds = tuple(float(s) for s in chance.uniform(0.01, 0.03, WORKERS))
-    assignment = Assignment(
+    assignment = RunSpec(
         program=program,
         data=ArrayData(features, labels),
         run=bytes(16),

@@ -37,7 +37,7 @@ from machine import begin
 
 from photinus.core.events import Event, RoundClosed, WorkerJoined
 from photinus.data import cifar, mnist
-from photinus.engine.base import ArrayData, Assignment
+from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.local.engine import LocalEngine
 from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.run.job import Job
@@ -126,7 +126,7 @@ class Bench:
         agreement = RECIPES[name].build(**{"owners": workers} if owners else {})
         job = replace(self.job, model=model, workers=workers, strategy=agreement)
         program = job.program()
-        given = Assignment(
+        given = RunSpec(
             program=program,
             data=data,
             run=secrets.token_bytes(16),

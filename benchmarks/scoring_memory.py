@@ -4,13 +4,12 @@ python benchmarks/scoring_memory.py [units of the model]
 """
 
 import contextlib
-import os
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
-from machine import begin
+from machine import begin, descendants
 from pyspark.sql.functions import array_repeat, lit
 from pyspark.sql.functions import sum as total
 
@@ -46,21 +45,13 @@ def model_of(units):
 
 def resident():
     """Memory of this program's workers in MB; a page that n processes share counts 1/n for each."""
-    parents = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            after = (process / "stat").read_text().rpartition(")")[2].split()
-            parents[int(process.name)] = int(after[1])
     found = 0
-    for process in parents:
-        above = process
-        while above not in (0, os.getpid()):
-            above = parents.get(above, 0)
+    for process in descendants():
         with contextlib.suppress(OSError):
             is_worker = b"daemon" in Path(f"/proc/{process}/cmdline").read_bytes()
             lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
             pss = next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-            found += pss if above and is_worker else 0
+            found += pss if is_worker else 0
     return found / 1024
 
 

@@ -20,7 +20,7 @@ from machine import begin, cannot
 
 from photinus.core.events import Event, PhaseStarted, RoundClosed
 from photinus.data import mnist
-from photinus.engine.base import ArrayData, Assignment
+from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.local.engine import LocalEngine
 from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.run.job import Job
@@ -62,9 +62,7 @@ def run(recipe: str, epochs: float) -> dict[str, float]:
     job = Job(model=model, workers=WORKERS, strategy=RECIPES[recipe].build())
     program = job.program()
     watch = Watch()
-    LocalEngine().run(
-        Assignment(program=program, data=data, run=secrets.token_bytes(16), emit=watch)
-    )
+    LocalEngine().run(RunSpec(program=program, data=data, run=secrets.token_bytes(16), emit=watch))
     return {
         "reached": watch.reached,
         "ended": watch.ended,

@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 from photinus.core.clock import Seconds, Steps
 from photinus.core.events import Event, PhaseStarted, RoundClosed, WorkerJoined, WorkerReport
 from photinus.data import mnist
-from photinus.engine.base import ArrayData, Assignment
+from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.spark.engine import FrameData, SparkEngine, frame_of
 from photinus.engine.spark.session import spark_session
 from photinus.models.dbn import DBN, FineTuning, Pretraining
@@ -153,7 +153,7 @@ class Bench:
         rows = FrameData(frame=frame, features="features", label="label", scale=1 / 255)
         watch = Watch(self.shares, slots.start)
         run = secrets.token_bytes(16)
-        SparkEngine(self.spark).run(Assignment(program=program, data=rows, run=run, emit=watch))
+        SparkEngine(self.spark).run(RunSpec(program=program, data=rows, run=run, emit=watch))
         self.shares.release()
         return watch
 

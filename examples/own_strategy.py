@@ -8,6 +8,7 @@ import tempfile
 import numpy as np
 
 import photinus as ph
+from photinus.testing import check_strategy
 
 
 class PostLocal:
@@ -37,7 +38,7 @@ class PostLocalSgd:
 
 
 def main(rows=4_000, epochs=5.0):
-    ph.check_strategy(PostLocalSgd())
+    check_strategy(PostLocalSgd())
     chance = np.random.default_rng(0)
     features = chance.standard_normal((rows, 20)).astype(np.float32)
     labels = (features @ chance.standard_normal((20, 3))).argmax(axis=1)

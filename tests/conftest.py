@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from photinus.core.clock import Epochs, Steps
 from photinus.data.checks import RowChecks
-from photinus.engine.base import ArrayData, Assignment
+from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.spark.session import spark_session
 from photinus.models.logistic import LogisticStage
 from photinus.strategies.recipes import (
@@ -143,7 +143,7 @@ class Tiny:
 
     def assignment(self, program=None, **fields):
         usual = {"program": program or self.program(), "data": self.data, "run": os.urandom(16)}
-        return Assignment(**usual | fields)
+        return RunSpec(**usual | fields)
 
 
 @pytest.fixture(scope="session")
@@ -197,3 +197,16 @@ def small_encoder(tmp_path_factory):
     )
     BertModel(config).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def opencl():
+    """An OpenCL device of this machine."""
+    from photinus.devices.opencl.platforms import devices, is_installed
+
+    if not is_installed():
+        pytest.skip("photinus[opencl] is not installed")
+    found = devices()
+    if not found:
+        pytest.skip("no OpenCL driver is installed, as pocl-opencl-icd")
+    return found[0]

@@ -25,14 +25,16 @@ if TYPE_CHECKING:
         RunFailedError,
         UsageError,
     )
-    from photinus.data.base import Batch, Feed, check_feed
+    from photinus.core.factories import by_value
+    from photinus.data.base import Batch, Feed
     from photinus.data.films import film_sentences
+    from photinus.data.image_files import image_frame
     from photinus.data.spark import cifar_frame
+    from photinus.data.tokens import Tokenizer
     from photinus.embeddings.vectors import WordVectors
     from photinus.embeddings.word2vec import Word2VecStage
     from photinus.engine.agree import agree
     from photinus.engine.base import ArrayData, Engine
-    from photinus.engine.faults.plan import Faults
     from photinus.engine.local.engine import LocalEngine
     from photinus.engine.simulation.cluster import World
     from photinus.engine.simulation.engine import SimulatedEngine
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from photinus.engine.spark.session import spark_session
     from photinus.estimators.dbn import DBNClassificationModel, DBNClassifier
     from photinus.estimators.deepdist import DeepDist, Stepper
+    from photinus.estimators.item2vec import Item2Vec
     from photinus.estimators.iterate import iterate
     from photinus.estimators.launch import launch
     from photinus.estimators.module import (
@@ -51,13 +54,16 @@ if TYPE_CHECKING:
         TorchRegressionModel,
         TorchRegressor,
     )
-    from photinus.estimators.word2vec import Word2Vec, Word2VecModel
-    from photinus.models.base import Model, Stage, check_model
+    from photinus.estimators.node_vectors import NodeVectors
+    from photinus.estimators.vector_models import Item2VecModel, NodeVectorsModel, Word2VecModel
+    from photinus.estimators.wikipedia import wikipedia_sentences
+    from photinus.estimators.word2vec import Word2Vec
+    from photinus.models.base import Model, Stage
     from photinus.models.dbn import DBN, FineTuning, Pretraining
     from photinus.models.logistic import LogisticStage
     from photinus.models.module import ModuleStage
     from photinus.models.schedules import Schedule
-    from photinus.models.text import text_classifier, text_rows
+    from photinus.models.text import text_classifier
     from photinus.report.trackers.mlflow import MLflowCallback
     from photinus.report.trackers.tensorboard import TensorBoardCallback
     from photinus.report.trackers.trackio import TrackioCallback
@@ -67,7 +73,7 @@ if TYPE_CHECKING:
     from photinus.run.presets import preset
     from photinus.run.train import Outcome, resume, train
     from photinus.strategies.base import Message, Policy, Reply, Strategy, Turn
-    from photinus.strategies.check import check_strategy
+    from photinus.strategies.compress import compress
     from photinus.strategies.outer import (
         Adagrad,
         Adam,
@@ -75,6 +81,7 @@ if TYPE_CHECKING:
         Descent,
         Nesterov,
         Outer,
+        RowAdagrad,
         Sgd,
         SlowMo,
     )
@@ -93,7 +100,7 @@ if TYPE_CHECKING:
         streaming,
     )
     from photinus.strategies.rounds import Averaging, Rounds
-    from photinus.transport.link import Link, check_link
+    from photinus.transport.link import Link
 
 __all__ = [
     "DBN",
@@ -114,12 +121,13 @@ __all__ = [
     "Engine",
     "Epochs",
     "Examples",
-    "Faults",
     "Feed",
     "FencedError",
     "FineTuning",
     "FrameData",
     "FrameError",
+    "Item2Vec",
+    "Item2VecModel",
     "Job",
     "Link",
     "LinkError",
@@ -131,6 +139,8 @@ __all__ = [
     "Model",
     "ModuleStage",
     "Nesterov",
+    "NodeVectors",
+    "NodeVectorsModel",
     "NotReadyError",
     "Outcome",
     "Outer",
@@ -141,6 +151,7 @@ __all__ = [
     "Pretraining",
     "Reply",
     "Rounds",
+    "RowAdagrad",
     "RunFailedError",
     "Schedule",
     "Seconds",
@@ -155,6 +166,7 @@ __all__ = [
     "Strategy",
     "TensorBoardCallback",
     "TestRows",
+    "Tokenizer",
     "TorchClassificationModel",
     "TorchClassifier",
     "TorchEstimator",
@@ -174,11 +186,9 @@ __all__ = [
     "agree",
     "all_reduce",
     "averaging",
-    "check_feed",
-    "check_link",
-    "check_model",
-    "check_strategy",
+    "by_value",
     "cifar_frame",
+    "compress",
     "diloco",
     "downpour",
     "elastic",
@@ -186,6 +196,7 @@ __all__ = [
     "film_sentences",
     "full_gradient",
     "gossip",
+    "image_frame",
     "iterate",
     "iterative_reduce",
     "launch",
@@ -199,8 +210,8 @@ __all__ = [
     "spark_session",
     "streaming",
     "text_classifier",
-    "text_rows",
     "train",
+    "wikipedia_sentences",
 ]
 
 __version__ = "0.1.0"
@@ -208,6 +219,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "core": ("events",),
     "core.clock": ("Clock", "Epochs", "Examples", "Partitions", "Seconds", "Steps", "Trigger"),
+    "core.factories": ("by_value",),
     "core.errors": (
         "AuthenticationError",
         "CheckpointError",
@@ -223,7 +235,6 @@ _HOMES = {
     ),
     "engine.agree": ("agree",),
     "engine.base": ("ArrayData", "Engine"),
-    "engine.faults.plan": ("Faults",),
     "engine.local.engine": ("LocalEngine",),
     "engine.spark.session": ("spark_session",),
     "engine.simulation.cluster": ("World",),
@@ -233,7 +244,11 @@ _HOMES = {
     "estimators.deepdist": ("DeepDist", "Stepper"),
     "estimators.iterate": ("iterate",),
     "estimators.launch": ("launch",),
-    "estimators.word2vec": ("Word2Vec", "Word2VecModel"),
+    "estimators.item2vec": ("Item2Vec",),
+    "estimators.node_vectors": ("NodeVectors",),
+    "estimators.vector_models": ("Item2VecModel", "NodeVectorsModel", "Word2VecModel"),
+    "estimators.wikipedia": ("wikipedia_sentences",),
+    "estimators.word2vec": ("Word2Vec",),
     "embeddings.vectors": ("WordVectors",),
     "embeddings.word2vec": ("Word2VecStage",),
     "estimators.module": (
@@ -245,15 +260,17 @@ _HOMES = {
         "TorchRegressionModel",
         "TorchRegressor",
     ),
-    "data.base": ("Batch", "Feed", "check_feed"),
+    "data.base": ("Batch", "Feed"),
     "data.films": ("film_sentences",),
+    "data.image_files": ("image_frame",),
     "data.spark": ("cifar_frame",),
-    "models.base": ("Model", "Stage", "check_model"),
+    "data.tokens": ("Tokenizer",),
+    "models.base": ("Model", "Stage"),
     "models.dbn": ("DBN", "FineTuning", "Pretraining"),
     "models.logistic": ("LogisticStage",),
     "models.module": ("ModuleStage",),
     "models.schedules": ("Schedule",),
-    "models.text": ("text_classifier", "text_rows"),
+    "models.text": ("text_classifier",),
     "report.trackers.mlflow": ("MLflowCallback",),
     "report.trackers.tensorboard": ("TensorBoardCallback",),
     "report.trackers.trackio": ("TrackioCallback",),
@@ -263,7 +280,7 @@ _HOMES = {
     "run.presets": ("preset",),
     "run.train": ("Outcome", "resume", "train"),
     "strategies.base": ("Message", "Policy", "Reply", "Strategy", "Turn"),
-    "strategies.check": ("check_strategy",),
+    "strategies.compress": ("compress",),
     "strategies.outer": (
         "Adagrad",
         "Adam",
@@ -271,6 +288,7 @@ _HOMES = {
         "Descent",
         "Nesterov",
         "Outer",
+        "RowAdagrad",
         "Sgd",
         "SlowMo",
     ),
@@ -289,7 +307,7 @@ _HOMES = {
         "streaming",
     ),
     "strategies.rounds": ("Averaging", "Rounds"),
-    "transport.link": ("Link", "check_link"),
+    "transport.link": ("Link",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

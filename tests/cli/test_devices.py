@@ -18,8 +18,10 @@ def test_this_machines_devices_are_listed_with_memory_speed_and_driver(capsys, m
         assert words in said
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_tasks_of_a_session_tell_what_they_see(spark, nothing_left):
-    (seen,) = seen_by_tasks(spark, 2)
-    assert (seen.host, seen.resource, seen.device.name) == (platform.node(), "", "cpu")
-    assert seen.gflops > 0
+    first, *others = seen_by_tasks(spark, 2)
+    assert (first.host, first.resource, first.device.name) == (platform.node(), "", "cpu")
+    assert first.gflops > 0
+    assert all(one.device.name.startswith("opencl:") for one in others)

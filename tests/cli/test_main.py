@@ -35,6 +35,7 @@ OPTIONS = {
     "demo": ["--workers", "--engine", "--folder", "--set"],
     "doctor": ["--workers", "--no-spark"],
     "evaluate": ["run", "--data", "--trust-code"],
+    "kernels": [],
     "report": ["run", "-o --output"],
     "submit": [
         "job",

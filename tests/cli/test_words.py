@@ -29,7 +29,9 @@ def test_questions_and_pairs_say_what_is_covered(call, vectors, tmp_path):
     assert code == 0
     assert "royal: 100.0 % right, 1 of 1 covered of 2" in out
     assert "cut-off: the 5 most frequent words" in out
-    assert "on 3 covered of 4 pairs" in out
+    assert "on 3 covered of 4 pairs; cut-off: the 5 most frequent words" in out
+    code, out, _ = call("words", str(tmp_path / "words.bin"), *asked, "--cutoff", "4")
+    assert "on 2 covered of 4 pairs; cut-off: the 4 most frequent words" in out
 
 
 @pytest.mark.parametrize(

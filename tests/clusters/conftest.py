@@ -24,8 +24,8 @@ from pyspark import cloudpickle
 
 import photinus
 from photinus.deploy.java import ensure_java
-from photinus.engine.faults.plan import Faults
 from photinus.report.ledger import audit
+from photinus.testing import Faults
 
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 CLASSES = "org.apache.spark.deploy"
@@ -191,13 +191,15 @@ class Cluster:
             for name, process in self.processes.items()
         }
 
-    def python_workers(self, executor, like):
-        """How many processes of Python have as many connections as one that has its seat.
+    def waiting(self, executor, seated):
+        """How many processes of Python have as many connections as those with seats, and no seat.
 
-        Fewer than that has a worker that still loads its libraries or reads its rows.
+        Fewer than that has a worker that still loads its libraries or reads its rows. Who has a
+        seat need not be below an executor: Spark uses a worker again whose daemon was killed.
         """
-        sockets = self.sockets_of(like)
-        return sum(self.sockets_of(pid) >= sockets for pid in children_of(executor))
+        sockets = min(map(self.sockets_of, seated))
+        below = set(children_of(executor)) - set(seated)
+        return sum(self.sockets_of(pid) >= sockets for pid in below)
 
     @staticmethod
     def sockets_of(pid):

@@ -14,7 +14,7 @@ import numpy as np
 from pyspark import InheritableThread, cloudpickle
 from pyspark.sql import SparkSession
 
-from photinus.engine.base import Assignment
+from photinus.engine.base import RunSpec
 from photinus.engine.spark.engine import SparkEngine
 from photinus.run.ledger_writer import LedgerWriter
 
@@ -40,7 +40,7 @@ def work(spark, folder):
     if order["pool"]:
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", order["pool"])
     book = LedgerWriter(folder / "ledger.jsonl", assignment["run"])
-    assignment = Assignment(**assignment, emit=told(name), enter=book.enter)
+    assignment = RunSpec(**assignment, emit=told(name), enter=book.enter)
     try:
         result = SparkEngine(spark, order["faults"]).run(assignment)
     except Exception as error:

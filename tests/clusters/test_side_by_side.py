@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from photinus.core.clock import Steps
-from photinus.engine.faults.plan import Faults
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.strategies.recipes import averaging
+from photinus.testing import Faults
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -1,5 +1,7 @@
 """What a user calls, with a DataFrame of Spark Connect."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,10 @@ from photinus.engine.spark.engine import FrameData, SparkEngine
 from photinus.estimators.dbn import DBNClassificationModel, DBNClassifier
 from photinus.estimators.deepdist import DeepDist
 from photinus.estimators.iterate import iterate
+from photinus.estimators.module import TorchClassifier
 from photinus.models.logistic import LogisticStage
+from photinus.models.schedules import Schedule
+from photinus.models.text import text_classifier
 from photinus.run.job import Job, Source
 from photinus.run.train import train
 from photinus.strategies.recipes import averaging
@@ -68,6 +73,53 @@ def test_train_runs_a_job_and_leaves_a_whole_run_folder(connected, digits, tmp_p
     names = {path.name for path in outcome.folder.iterdir()}
     assert {"events.jsonl", "ledger.jsonl", "model", "report.html", "checkpoints"} <= names
     assert not [name for name in names if name.startswith("connect-")]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # peft asks for what will be renamed
+def test_an_encoder_is_fine_tuned_on_a_text_column_with_weights_and_rows_set_aside(
+    connected, small_encoder, tmp_path
+):
+    for name in ("config.json", "tokenizer.json"):  # the weights are the client's alone
+        shutil.copy(small_encoder / name, tmp_path)
+    words = ["dull", "weak"], ["lovely", "grand"]
+    labels = np.random.default_rng(0).integers(0, 2, 160).tolist()
+    texts = [f"a {words[y][n // 2 % 2]} film" + " and" * (n % 4) for n, y in enumerate(labels)]
+    # a sixth of the rows is wrong, weighs nothing, and must not be learned from
+    rows = [
+        (t, y if n % 6 else 1 - y, float(n % 6 > 0), n % 7 == 1)
+        for n, (t, y) in enumerate(zip(texts, labels, strict=True))
+    ]
+    schema = "text string, label int, counts double, aside boolean"
+    frame, net = connected.createDataFrame(rows, schema), text_classifier(str(small_encoder))
+    clf = TorchClassifier(
+        module="photinus.models.text:text_classifier",
+        moduleArgs={"base": str(tmp_path), "weights": False},
+        start=net.state_dict(),
+        frozen=["*.base_layer.*", "*embeddings*", "*LayerNorm*", "*original_module*"],
+        inputs={"input_ids": "text"},
+        encoders={"input_ids": str(tmp_path)},
+        weightCol="counts",
+        validationIndicatorCol="aside",
+        patience=20,
+        metrics=["f1"],
+        learningRate=Schedule.cosine(0.01),
+        movingAverage=0.5,
+        epochs=6,
+        numWorkers=2,
+        runDir=str(tmp_path / "runs"),
+    )
+    model = clf.fit(frame)
+    true = connected.createDataFrame(
+        list(zip(texts, labels, strict=True)), "text string, label int"
+    )
+    found = model.evaluate(true)
+    assert found.error < 0.1
+    assert found.metrics["f1"] > 0.9
+    events = (model.summary.folder / "events.jsonl").read_text()
+    assert '"validation"' in events, "rows were set aside and measured on"
+    trained = dict(model.module().named_parameters())
+    for name, parameter in net.named_parameters():
+        assert parameter.requires_grad or parameter.equal(trained[name]), name
 
 
 def test_deepdist_says_in_one_sentence_that_it_needs_rdds(digits):

@@ -39,7 +39,7 @@ def test_a_folder_that_tasks_do_not_see_ends_the_run_with_a_sentence(
     def elsewhere(self, *args):
         sent = hosted(self, *args)
         folder = str(tmp_path / "elsewhere")
-        return replace(sent, assignment=replace(sent.assignment, folder=folder))
+        return replace(sent, run_spec=replace(sent.run_spec, folder=folder))
 
     monkeypatch.setattr(ConnectSession, "hosted", elsewhere)
     with pytest.raises(NotReadyError, match=r"is not seen by a task.*share, and may all write to"):

@@ -97,6 +97,11 @@ def _read(pipe, said, news):
 
 
 @pytest.fixture(scope="session")
+def start_server():
+    return connect_server
+
+
+@pytest.fixture(scope="session")
 def server(tmp_path_factory):
     with connect_server(tmp_path_factory.mktemp("connect")) as address:
         yield address

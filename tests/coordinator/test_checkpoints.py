@@ -1,5 +1,7 @@
 """Cuts go into a checkpoint and come back as they were."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -47,6 +49,19 @@ def test_a_cut_comes_back_from_a_checkpoint_as_it_was(tmp_path):
     assert back.inner[0]["exp_avg"].tolist() == [9.0] * 5
     assert back.inner[1] == {}
     assert [h.tolist() for h in back.history] == [[0.0] * 3]
+
+
+def test_a_table_among_the_workers_has_a_file_for_each_shard(tmp_path):
+    cut = replace(a_cut(), point=a_cut().point._replace(vector=np.arange(6.0), outer=()))
+    cut, store = replace(cut, row_size=2), Store(tmp_path)
+    files = files_of(cut)
+    assert files["shard-00000"]["vector"].tolist() == [0.0, 1.0, 4.0, 5.0]
+    assert files["shard-00001"]["vector"].tolist() == [2.0, 3.0]
+    assert "vector" not in files["agreed"]
+    store.save(cut.name, meta_of(cut, "job"), files)
+    back = cut_from(store.load(cut.name), "job")
+    assert back.point.vector.tolist() == list(range(6))
+    assert (back.row_size, back.point.floats.tolist()) == (2, [0.5])
 
 
 def test_a_checkpoint_from_before_rows_were_counted_by_fragment_is_read(tmp_path):

@@ -16,9 +16,8 @@ from photinus.protocol.worker_session import WorkerSession
 from photinus.strategies.base import Message, Turn
 from photinus.strategies.outer import Sgd
 from photinus.strategies.recipes import all_reduce, averaging
-from photinus.training.loop import Exchange, Stepped
+from photinus.training.asks import Close, Exchange, Hello, Stepped
 from photinus.training.plan import Phase, TrainingPlan
-from photinus.training.worker_loop import Close, Hello
 
 RUN = bytes(16)
 PLAIN = averaging(every=Steps(1), outer=Sgd(), codec="fp32")
@@ -147,7 +146,7 @@ def test_a_push_that_waits_is_settled_before_its_seat_is_given_away():
     said = Said()
     said.all_come()
     said.push(0)
-    said.coordinator.gone(0, 1, 0.0)
+    said.coordinator.leases.gone(0, 1, 0.0)
     said.coordinator.hear(said.voices[1].seat.frame("beat"), 1.5)
     assert said.coordinator.tick(1.5) == []
     _, out = said.hello(said.session(0, "b"), 1.6)
@@ -295,7 +294,6 @@ def test_programs_have_limits_and_words():
     assert made.build(0, ()).parameters.trained.tolist() == [0, 1, 2, 3]
     assert made.sent().start == {}
     assert made.sent().seed == 3
-    assert made.described() == [{"name": "logistic", "strategy": str(PLAIN)}]
 
 
 def test_who_shall_leave_does_so_after_its_next_push_and_another_goes_on_behind_it():

@@ -3,6 +3,7 @@
 import pytest
 
 from photinus.coordinator.callbacks import Callbacks
+from photinus.coordinator.leases import Leases
 from photinus.coordinator.peer_directory import PeerDirectory
 from photinus.coordinator.phases import Phases
 from photinus.core.clock import Steps
@@ -15,26 +16,27 @@ RUN = bytes(16)
 
 
 class Said:
-    """A course with seats that are held, and a company over it."""
+    """Phases with seats that are held, and the directory over them."""
 
     def __init__(self, agreement=None, workers=3):
         stage = LogisticStage(features=1, classes=2, epochs=4, batch_size=1)
         agreement = agreement or publish(every=Steps(1), exact_every=4)
         program = TrainingPlan(phases=(Phase(stage=stage, agreement=agreement),), workers=workers)
-        self.phases = Phases(program, Callbacks(run=RUN), 0.0, None)
-        self.peer_directory = PeerDirectory(self.phases)
+        self.leases = Leases(workers)
+        self.phases = Phases(program, self.leases, Callbacks(run=RUN), 0.0)
+        self.peer_directory = PeerDirectory(self.phases, self.leases)
         for slot in range(workers):
             self.sits(slot)
-            self.phases.leases.seats[slot].rows = 10
+            self.leases.seats[slot].rows = 10
         self.phases.begin(0.0)
 
     def sits(self, slot, hello=1):
-        seat = self.phases.leases.seats[slot]
+        seat = self.leases.seats[slot]
         note = {"attempt": "a", "hello": hello, "has": 0, "address": f"at-{slot}-{hello}"}
-        self.phases.leases.grant(seat, Seat(RUN, 1, 0, slot).frame("hello", note=note), 0.0)
+        self.leases.grant(seat, Seat(RUN, 1, 0, slot).frame("hello", note=note), 0.0)
 
     def tells(self, slot, rounds, examples=0, version=0, edition=99):
-        seat = Seat(RUN, 1, 0, slot, self.phases.leases.seats[slot].lease)
+        seat = Seat(RUN, 1, 0, slot, self.leases.seats[slot].lease)
         note = {"edition": edition}
         return self.peer_directory.hear(
             seat.frame("publish", sequence=rounds, examples=examples, version=version, note=note)
@@ -52,7 +54,7 @@ def test_a_change_of_members_is_told_once_to_all_who_are_there():
     ]
     assert told[0].note["here"]["peers"] == [[s, 1, f"at-{s}-1"] for s in range(3)]
     assert said.news() == []
-    said.phases.leases.vacate(said.phases.leases.seats[1])
+    said.leases.vacate(said.leases.seats[1])
     assert [f.slot for f in said.news()] == [0, 2]
     said.sits(1, hello=2)
     (_, again, _) = said.news()
@@ -103,7 +105,7 @@ def test_a_meeting_is_called_when_the_budget_is_spent_or_a_point_is_wanted():
 def test_words_of_the_dead_count_for_nothing():
     said = Said()
     said.tells(0, 50)
-    said.phases.leases.vacate(said.phases.leases.seats[0])
+    said.leases.vacate(said.leases.seats[0])
     assert all(not f.note["call"] for f in said.news())
 
 

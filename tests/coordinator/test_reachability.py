@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from photinus.coordinator.reachability import LATE_SECONDS, Lacks, Reachability, patience
+from photinus.coordinator.reachability import LATE_SECONDS, Lacks, Reachability, late_after
 
 PATIENCE = 6.0
 
@@ -123,6 +123,6 @@ def test_only_who_lacks_something_is_asked_and_in_another_order_each_time():
 
 
 def test_patience_is_three_median_rounds_and_at_least_five_seconds():
-    assert patience([9.0, 9.0]) is None
-    assert patience([0.1, 0.1, 9.0]) == LATE_SECONDS
-    assert patience([4.0, 2.0, 9.0]) == 12.0
+    assert late_after([9.0, 9.0]) is None
+    assert late_after([0.1, 0.1, 9.0]) == LATE_SECONDS
+    assert late_after([4.0, 2.0, 9.0]) == 12.0

@@ -11,11 +11,10 @@ from photinus.protocol.messages import Seat
 from photinus.protocol.worker_session import WorkerSession
 from photinus.strategies.base import Message, Turn
 from photinus.strategies.recipes import averaging
-from photinus.training.loop import Exchange
+from photinus.testing.memory_link import MemoryListener
+from photinus.training.asks import Close, Exchange, Hello
 from photinus.training.plan import Phase, TrainingPlan
-from photinus.training.worker_loop import Close, Hello
 from photinus.transport.frames import Frame
-from photinus.transport.memory import Hub
 
 SIZE = 8  # numbers of a softmax regression of 3 features and 2 classes
 PUSH = Turn("swap")
@@ -32,7 +31,7 @@ class Scene:
         )
         self.now, self.events = 0.0, []
         self.coordinator = Coordinator(program, Callbacks(emit=self.events.append))
-        self.service = Service(self.coordinator, Hub, now=lambda: self.now)
+        self.service = Service(self.coordinator, MemoryListener, now=lambda: self.now)
 
     def passes(self, seconds):
         self.now += seconds

@@ -8,7 +8,7 @@ import pytest
 from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.leases import RETURN_SECONDS
 from photinus.coordinator.server import Service
-from photinus.coordinator.task_server import FAILURES, UnitOwner, Units, unit_life
+from photinus.coordinator.task_server import FAILURES, TaskServer, Units, unit_life
 from photinus.core.errors import LinkLostError, RunFailedError
 from photinus.protocol.messages import Seat
 from photinus.protocol.serialization import packed, unpacked
@@ -17,10 +17,9 @@ from photinus.protocol.worker_session import WorkerSession
 from photinus.report.ledger import audit
 from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies.base import Message, Turn
-from photinus.training.loop import Exchange
+from photinus.testing.memory_link import MemoryListener
+from photinus.training.asks import Exchange, Hello
 from photinus.training.plan import LEASE_SECONDS
-from photinus.training.worker_loop import Hello
-from photinus.transport.memory import Hub
 
 
 class Sum:
@@ -48,8 +47,8 @@ class Scene:
         self.book = LedgerWriter(folder / "ledger.jsonl", bytes(16))
         self.path = folder / "ledger.jsonl"
         callbacks = Callbacks(emit=self.events.append, enter=self.book.enter)
-        self.owner = UnitOwner(Units(**{"count": 2, **units}), self.rule, callbacks)
-        self.service = Service(self.owner, Hub, now=lambda: self.now)
+        self.owner = TaskServer(Units(**{"count": 2, **units}), self.rule, callbacks)
+        self.service = Service(self.owner, MemoryListener, now=lambda: self.now)
 
     def passes(self, seconds):
         self.now += seconds

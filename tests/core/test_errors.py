@@ -6,10 +6,15 @@ from photinus.core import errors
 from photinus.core.errors import PhotinusError, message
 
 
-@pytest.mark.parametrize("name", [n for n in errors.__all__ if n[0].isupper()])
+@pytest.mark.parametrize("name", [n for n in vars(errors) if errors.class_of(n)])
 def test_every_error_is_of_the_tree_and_drawn_in_it(name):
     assert issubclass(getattr(errors, name), PhotinusError)
     assert name in errors.__doc__
+
+
+@pytest.mark.parametrize("name", ["ValueError", "message", "annotations", ""])
+def test_a_name_of_no_error_of_ours_has_no_class(name):
+    assert errors.class_of(name) is None
 
 
 def test_what_is_wrong_what_was_got_what_to_do():

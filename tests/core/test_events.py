@@ -4,10 +4,8 @@ import json
 
 import pytest
 
-from photinus.core import events
 from photinus.core.errors import UsageError
 from photinus.core.events import (
-    Event,
     RoundClosed,
     Warned,
     event_from_dict,
@@ -30,7 +28,3 @@ def test_fields_of_a_later_version_are_left_out():
 def test_an_unknown_kind_is_refused(values):
     with pytest.raises(UsageError, match="unknown kind of event"):
         event_from_dict(values)
-
-
-def test_every_event_is_public():
-    assert {c.__name__ for c in Event.__subclasses__()} <= set(events.__all__)

@@ -31,7 +31,7 @@ def test_a_file_that_fails_while_it_is_imported_is_told_of(tmp_path, monkeypatch
         (":sqrt", "a loss is named package.module:name"),
         ("math:", "a loss is named package.module:name"),
         ("nowhere_at_all:f", "the loss 'nowhere_at_all:f' cannot be imported; got ModuleNot"),
-        ("math:sqroot", "math has no 'sqroot'; got 'math:sqroot'; check the spelling"),
+        ("math:sqroot", "math has no 'sqroot'; got 'math:sqroot'; did you mean 'math:sqrt'?"),
         ("math:pi", "the loss 'math:pi' is not callable; got float"),
     ],
 )

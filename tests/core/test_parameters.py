@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from photinus.core.errors import UsageError
 from photinus.core.parameters import (
@@ -15,7 +13,6 @@ from photinus.core.parameters import (
     Parameters,
     fingerprint,
     is_finite,
-    weighted_mean,
 )
 
 TENSORS = [
@@ -78,31 +75,6 @@ def test_layouts_that_differ_have_other_fingerprints():
     }
     assert len(prints) == 4
     assert Layout.of(list(TENSORS)).fingerprint() in prints
-
-
-@given(st.lists(st.tuples(st.floats(-9, 9), st.floats(0, 5)), min_size=1, max_size=6))
-def test_the_weighted_mean_is_numpys(pairs):
-    vectors = [np.full(3, v) for v, _ in pairs]
-    weights = [w for _, w in pairs]
-    if sum(weights) <= 0:
-        with pytest.raises(UsageError, match="at least one weight above 0"):
-            weighted_mean(vectors, weights)
-        return
-    expected = sum(v * w for v, w in pairs) / sum(weights) if sum(weights) > 1e-300 else None
-    if expected is not None:
-        np.testing.assert_allclose(weighted_mean(vectors, weights), expected, atol=1e-9)
-
-
-def test_the_mean_of_one_is_a_copy():
-    vector = np.ones(3)
-    mean = weighted_mean([vector, vector], [2.0, 0.0])
-    assert mean.tolist() == [1, 1, 1]
-    assert not np.shares_memory(mean, vector)
-
-
-def test_a_mean_of_nothing_is_refused():
-    with pytest.raises(UsageError, match="at least one weight above 0"):
-        weighted_mean([], [])
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -18,8 +18,7 @@ import numpy as np
 from photinus.coordinator.checkpoints import Checkpoints
 from photinus.core.clock import Epochs, Steps
 from photinus.core.seeds import derive
-from photinus.engine.base import Assignment, Engine
-from photinus.engine.faults.plan import Faults
+from photinus.engine.base import Engine, RunSpec
 from photinus.engine.local.engine import LocalEngine
 from photinus.engine.simulation.cluster import World
 from photinus.engine.simulation.engine import SimulatedEngine
@@ -28,6 +27,7 @@ from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies import recipes
 from photinus.strategies.agreement import Agreement
 from photinus.strategies.outer import Sgd
+from photinus.testing import Faults
 
 __all__ = [
     "BOTH_PARTS",
@@ -39,6 +39,7 @@ __all__ = [
     "end_driver",
     "epochs_of",
     "killed_driver",
+    "lost_of",
     "real",
     "simulated",
     "stopped",
@@ -49,6 +50,9 @@ _EXACT: dict[str, Any] = {"outer": Sgd(), "merge": "uniform", "codec": "fp32"}
 RECIPES: dict[str, Callable[[int], Agreement]] = {
     "averaging": lambda k: recipes.averaging(every=Steps(3), **_EXACT),
     "averaging, owners": lambda k: recipes.averaging(every=Steps(3), owners=k, **_EXACT),
+    "averaging, a table": lambda k: recipes.averaging(
+        every=Steps(3), owners=k, rows=1, gradients_until=0.0, **_EXACT
+    ),
     "iterative_reduce": lambda k: recipes.iterative_reduce(every=Epochs(1), **_EXACT),
     "post_local": lambda k: recipes.post_local(every=Steps(4), gradients_until=0.0, **_EXACT),
     "diloco": lambda k: recipes.diloco(every=Steps(4), merge="uniform", codec="fp32"),
@@ -107,6 +111,14 @@ _AT_BORDER = Faults().kill(1, 15).kill(1, 1, lease=2).freeze(2, 16, seconds=7.0)
 def real(recipe: str) -> Faults:
     """Returns what happens to three real workers of a recipe."""
     return _AT_BORDER if recipe in BOTH_PARTS else _REAL
+
+
+def lost_of(recipe: str) -> set[int]:
+    """Returns which slots are lost by these faults.
+
+    Of a table all give up their seats when the first one is lost, the frozen one among them.
+    """
+    return {1} if recipe == "averaging, a table" else {1, 2}
 
 
 def epochs_of(recipe: str) -> int:
@@ -203,7 +215,7 @@ class Trial:
         program = counted.program(self.agreement, "", self.rows, self.workers)
         return counted.row_numbers(self.rows).numbers(program, slot)
 
-    def assignment(self, book: LedgerWriter, **fields: Any) -> Assignment:
+    def assignment(self, book: LedgerWriter, **fields: Any) -> RunSpec:
         """Returns what an engine runs."""
         program = counted.program(
             self.agreement,
@@ -217,7 +229,7 @@ class Trial:
         )
         usual = {"data": self.data or counted.row_numbers(self.rows), "run": self.run}
         usual |= {"emit": self.events.append, "enter": book.enter}
-        return Assignment(program=program, **usual | self.fields | fields)
+        return RunSpec(program=program, **usual | self.fields | fields)
 
     def train(self, engine: Engine, **fields: Any) -> Verdict:
         """Runs to the end, and counts."""
@@ -234,7 +246,8 @@ class Trial:
         if agreement.payload == "elastic":
             count = counted.pulled(self.path, model, agreement.alpha)
         else:
-            count = counted.counted(self.path, model, agreement.outer)
+            shards = agreement.owners if agreement.is_sharded else 1
+            count = counted.counted(self.path, model, agreement.outer, shards)
         start = Path(counted.of_start(self.path))
         if start.exists():
             count = counted.counted(start, counted.border(self.path)) + count
@@ -325,7 +338,7 @@ def end_driver(engine: str, folder: str, recipe: str, rounds: int, run: str) -> 
         if is_round and event.version >= rounds and saved.wait(0.5):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    fields = {"emit": emit, "save": vault.save, "checkpoint_seconds": 0.0, "lost_seconds": 2.0}
+    fields = {"emit": emit, "save": vault.save, "checkpoint_seconds": 0.0, "reconnect_seconds": 2.0}
     book = LedgerWriter(trial.ledger, trial.run)
     _engine(engine, trial.workers).run(trial.assignment(book, **fields))
 

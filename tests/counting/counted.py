@@ -9,6 +9,9 @@ answered. What all agreements add up to must be the model that the run returns.
 With agreement on gradients the loss is the mean instead of the sum: each row of a round then moves
 its weight by 1/N, with N the examples of all members.
 
+Of a table that lies among the workers each one writes down its own shard after each agreement. A
+weight that a worker did not ask for is no number there: a step that touches one ends the run.
+
 A recipe of two parts, a start by gradients and the rest, writes two files; both have the loss of
 the rest, the sum. Its workers must have mini-batches of `BATCH` rows, all of them: a row of a
 round by gradients then moves its weight by BATCH/N. The rest must start where the start ended.
@@ -24,9 +27,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from photinus.core.parameters import Vector
+from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
 from photinus.engine.base import ArrayData
+from photinus.models.base import Model, Stage
 from photinus.models.module import ModuleStage
+from photinus.models.optimizers import InPlace
 from photinus.models.schedules import Schedule
 from photinus.strategies.agreement import Agreement
 from photinus.strategies.base import GRADIENT
@@ -40,6 +45,7 @@ __all__ = [
     "BATCH",
     "Books",
     "Count",
+    "RowStage",
     "Weights",
     "Witness",
     "border",
@@ -69,6 +75,60 @@ class Weights(nn.Module):
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Returns the weights [B] of the rows whose numbers are the features [B, 1]."""
         return self.used.view(-1, self.rows)[:, ids[:, 0].long()].sum(0)
+
+
+class Rows(Model):
+    """The same weights as a table of one number a row, of which few are here at a time."""
+
+    def __init__(self, rows: int) -> None:
+        self.parameters = Parameters(Layout.of([("used", (rows,), TRAINED)], "float64"))
+
+    def rows(self, batch: Any, seed: int) -> Vector:
+        return np.unique(batch.features[:, 0].astype(np.int64))
+
+    def forget(self) -> None:
+        self.parameters.trained[:] = np.nan
+
+    def learn(self, batch: Any, seed: int) -> tuple[Vector, dict[str, float]]:
+        raise NotImplementedError
+
+    def measure(self, batch: Any) -> dict[str, float]:
+        return {"examples": float(len(batch.features))}
+
+
+class Adds(InPlace):
+    """Adds 1 to the weight of each row of a batch."""
+
+    def descend(self, model: Any, batch: Any, seed: int, progress: float) -> dict[str, float]:
+        model.parameters.trained[batch.features[:, 0].astype(np.int64)] += 1.0
+        return {}
+
+    def step(self, trained: Vector, gradient: Vector, progress: float) -> None:
+        raise NotImplementedError
+
+    def state(self) -> dict[str, Vector]:
+        return {}
+
+    def load(self, state: Any) -> None:
+        assert not state
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowStage(Stage):
+    """Trains `Rows`."""
+
+    weights: int
+    name: str = "train"
+    epochs: float = 1.0
+    batch_size: int = BATCH
+    takes_gradients = False
+    row_size = 1
+
+    def build(self, history: Any, seed: int) -> Rows:
+        return Rows(self.weights)
+
+    def inner(self, layout: Layout) -> Adds:
+        return Adds()
 
 
 def total(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -105,15 +165,18 @@ def program(
     if agreement.gradients_until == AUTO:
         agreement = replace(agreement, gradients_until=0.0)
     is_gradient = agreement.strategy().site == GRADIENT
-    stage = ModuleStage(
+    usual: Any = {"epochs": float(epochs), "batch_size": BATCH * workers}
+    stage: Stage = ModuleStage(
         module="counted:Weights",
         arguments={"rows": rows, "copies": copies},
         loss="counted:mean" if is_gradient else "counted:total",
         optimizer="sgd",
         lr=Schedule.constant(1.0),
-        epochs=float(epochs),
-        batch_size=BATCH * workers,
+        **usual,
     )
+    if agreement.is_sharded:
+        assert copies == 1
+        stage = RowStage(weights=rows, **usual)
     phases = []
     for phase in split(stage, agreement, workers):
         is_start = phase.part == START
@@ -181,7 +244,10 @@ class _Member:
 
     def accept(self, vector: Vector, incoming: Any, state: Any) -> Any:
         state = self._inside.accept(vector, incoming, state)
-        if incoming.kind == "agreed":
+        if incoming.kind == "agreed" and self._inside.is_sharded:
+            own = state.own.ravel()
+            _note(self._path, met=incoming.version, shard=incoming.slot, own=own)
+        elif incoming.kind == "agreed":
             what = "gradient" if self._inside.site == GRADIENT else "stands"
             _note(self._path, **{"met": incoming.version, what: vector})
         return state
@@ -283,6 +349,8 @@ class Books:
     stands: dict[int, Vector] = field(default_factory=dict)
     """Version -> the parameters, where the workers hold them."""
     start: Vector = field(default_factory=lambda: np.zeros(0))
+    shards: int = 1
+    """Of how many workers each one writes down its shard."""
 
     def read(self, path: Path | str) -> "Books":
         for line in Path(path).read_text().splitlines():
@@ -309,6 +377,10 @@ class Books:
 
     def _met(self, said: dict[str, Any]) -> None:
         version = said["met"]
+        if "shard" in said:
+            known = self.stands.setdefault(version, np.full_like(self.start, np.nan))
+            known[said["shard"] :: self.shards] = said["own"]
+            return
         if "gradient" in said:
             said["stands"] = self.stands[version - 1] - said["gradient"]
         known = self.stands.setdefault(version, said["stands"])
@@ -349,18 +421,19 @@ def assert_same(one: Vector, other: Vector, text: str, within: float = 1e-9) -> 
     assert np.allclose(one, other, rtol=0, atol=within), text
 
 
-def counted(path: Path | str, model: Vector, outer: Outer | None = None) -> Count:
+def counted(path: Path | str, model: Vector, outer: Outer | None = None, shards: int = 1) -> Count:
     """Returns how often each row is in a model.
 
     Args:
         path: the file that the run's `Witness` wrote.
         model: what the run returned [rows].
         outer: the recipe's outer optimizer; None for sgd(1).
+        shards: how many workers a table lies among.
 
     Raises:
         AssertionError: the agreements do not add up to the model, or one used a part of a row.
     """
-    books = Books(outer or Sgd()).read(path)
+    books = Books(outer or Sgd(), shards=shards).read(path)
     assert_same(books.model(), model, "the model is not what was agreed on")
     times = np.zeros(len(model), np.int64)
     for version, (of, moved) in enumerate(books.moves(), 1):

@@ -10,7 +10,7 @@ import pytest
 from cases import BOTH_PARTS, Trial, chances, simulated, stopped
 
 from photinus.coordinator.phases import Phases
-from photinus.engine.faults.plan import Faults
+from photinus.testing import Faults
 
 STEPS = [(10, 11), pytest.param(range(6, 16), marks=pytest.mark.slow)]
 """Of a worker, around the border: its tenth step is the start's last one."""
@@ -118,7 +118,7 @@ def test_rows_that_a_rest_passes_by_or_does_again_fail_the_count_and_the_audit(
     recipe, rows, errs, tmp_path
 ):
     def err(phases):
-        phases.leases.seats[1].position += rows
+        phases._leases.seats[1].position += rows
 
     errs(err)
     verdict = Trial(recipe, tmp_path).train(simulated())

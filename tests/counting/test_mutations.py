@@ -94,7 +94,7 @@ def test_a_weight_that_is_wrong_in_a_meeting_passes_the_audit_and_fails_the_coun
 def test_a_push_that_downpour_takes_twice_or_not_at_all_passes_the_audit_and_fails_the_count(
     factor, errs, tmp_path
 ):
-    errs(immediate, "_decoded", scaled(factor))
+    errs(immediate, "decoded", scaled(factor))
     verdict, _ = trained("downpour", tmp_path)
     assert verdict.audited.is_exact
     assert (verdict.lost > 0, verdict.doubled > 0) == (factor == 0, factor == 2)

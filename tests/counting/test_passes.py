@@ -14,12 +14,12 @@ from photinus.coordinator.coordinator import Coordinator
 from photinus.core.clock import Epochs, Examples, Seconds, Steps
 from photinus.data.arrays import PartitionFeed
 from photinus.data.rows import Rows
-from photinus.engine.faults.plan import Faults
 from photinus.engine.simulation.cluster import World
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.engine.simulation.simulator import Simulation
 from photinus.strategies.outer import Sgd
 from photinus.strategies.recipes import averaging, downpour, elastic, gossip, publish
+from photinus.testing import Faults
 from photinus.training.worker_loop import Part
 
 SHARES = {
@@ -57,7 +57,7 @@ class Partitioned(SimulatedEngine):
         for numbers in self.numbers:
             rows = Rows.of(numbers[:, None].astype(float), None)
             parts.append(Part(len(rows), lambda order, rows=rows: PartitionFeed(rows, order)))
-        coordinator = Coordinator(assignment.program, assignment.callbacks())
+        coordinator = Coordinator(assignment.program, assignment)
         simulation = Simulation(assignment.program, parts, self.world, coordinator=coordinator)
         return simulation.run()
 

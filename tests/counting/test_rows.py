@@ -5,9 +5,9 @@ import pytest
 from cases import RECIPES, SIMULATED, Trial, chances, epochs_of, simulated, stopped
 
 from photinus.core.clock import Seconds, Steps
-from photinus.engine.faults.plan import Faults
 from photinus.strategies.outer import Sgd
 from photinus.strategies.recipes import averaging, downpour, elastic, gossip, publish
+from photinus.testing import Faults
 
 WHOLE = [name for name in RECIPES if name != "streaming"]
 """With fragments a lost worker's rows may be in some of them only."""
@@ -26,6 +26,13 @@ def test_one_to_seven_workers_use_every_row_as_often_as_the_epochs_ask_for(recip
         verdict = trial.train(simulated())
         assert_exact(verdict)
         assert verdict.count.times.tolist() == [2] * 60
+
+
+def test_a_worker_without_rows_keeps_its_shard_of_a_table_in_every_round(tmp_path):
+    engine = simulated(Faults().kill(slot=0, step=2))
+    verdict = Trial("averaging, a table", tmp_path, 5, rows=3).train(engine)
+    assert_exact(verdict)
+    assert verdict.model.size == 3
 
 
 @pytest.mark.parametrize("recipe", MEANS)
@@ -130,7 +137,7 @@ def test_pushes_that_are_too_stale_cost_their_rows_and_no_others(tmp_path):
 
 
 def test_who_never_comes_back_costs_the_rest_of_its_own_rows(tmp_path):
-    trial = Trial("averaging", tmp_path, fields={"patience_seconds": 20.0})
+    trial = Trial("averaging", tmp_path, fields={"rejoin_seconds": 20.0})
     faults = Faults().kill(slot=1, step=8, back_seconds=1e6)
     verdict = trial.train(simulated(faults))
     mine = trial.data_of(1)

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from photinus.core.errors import UsageError
 from photinus.data.arrays import FeedOrder, PartitionFeed
-from photinus.data.base import MappedFeed, check_feed
+from photinus.data.base import MappedFeed
 from photinus.data.rows import Rows
+from photinus.testing import check_feed
 
 
 def numbers(n, **order):

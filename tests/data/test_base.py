@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 
 from photinus.data.arrays import FeedOrder, PartitionFeed
-from photinus.data.base import Batch, Feed, MappedFeed, check_feed
+from photinus.data.base import Batch, Feed, MappedFeed
 from photinus.data.rows import Rows
+from photinus.testing import check_feed
 
 
 def partition(rows, seed, epochs, **order):

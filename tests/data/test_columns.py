@@ -196,7 +196,10 @@ def test_an_encoder_that_fails_is_told_with_the_row_that_it_does_not_take(encode
         (lambda: InputSpec(columns={"a b": "c"}), "an input has the name of a parameter"),
         (lambda: InputSpec(columns={"a": 3}), "the input a is a column's name, or a list"),
         (lambda: InputSpec(columns={"a": "c"}, encoders={"b": "x:y"}), "unknown input in encoders"),
-        (lambda: InputSpec(columns={"a": "c"}, encoders={"a": "tok"}), "unknown encoder of a"),
+        (
+            lambda: InputSpec(columns={"a": "c"}, encoders={"a": "imgae"}).encoder("a"),
+            "unknown encoder; got 'imgae'; name image, package.module:function, or a pre-trained",
+        ),
     ],
 )
 def test_inputs_that_mean_nothing_are_refused(made, said):

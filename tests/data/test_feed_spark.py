@@ -109,7 +109,7 @@ def test_a_bad_row_is_named_by_the_task(spark):
     [
         ("vectro", None, UsageError, "unknown column; got 'vectro'; did you mean 'vector'?"),
         ("vector", "idd", UsageError, "unknown column; got 'idd'; did you mean 'id'?"),
-        ("name", None, DataError, "column name holds text; turn it into numbers first"),
+        ("name", None, DataError, "column name holds text; name an encoder"),
         (["a", "name"], None, DataError, "column name holds text"),
         ("a", "name", DataError, "column name holds text"),
         (

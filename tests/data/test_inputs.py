@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from photinus.core.errors import DataError
 from photinus.data.arrays import FeedOrder, PartitionFeed
 from photinus.data.arrow import ColumnSpec
-from photinus.data.base import Block, check_feed
+from photinus.data.base import Block
 from photinus.data.checks import RowChecks, Sieve
 from photinus.data.columns import InputSpec
 from photinus.data.inputs import SPARSE, Inputs, Ragged, joined
@@ -17,6 +17,7 @@ from photinus.data.rows import Rows
 from photinus.data.shared import SharedFeed
 from photinus.data.spool import Budget, gather
 from photinus.data.stream import Stream, StreamFeed
+from photinus.testing import check_feed
 
 
 def ragged(rows, dtype=np.int32):

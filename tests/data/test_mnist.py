@@ -11,6 +11,7 @@ import pytest
 
 from photinus.core.errors import DataError, NotReadyError
 from photinus.data import mnist
+from photinus.data.download import run_client
 
 
 def idx(shape: tuple[int, ...]) -> bytes:
@@ -201,7 +202,7 @@ def test_a_client_that_fails_gives_its_first_error_as_the_reason(tmp_path):
     client.write_text("#!/bin/sh\necho hello >&2\necho Error: gone >&2\necho the log >&2\nexit 1\n")
     client.chmod(client.stat().st_mode | stat.S_IXUSR)
     with pytest.raises(NotReadyError, match=r"^Error: gone$"):
-        mnist._client([str(client)], str(tmp_path))
+        run_client([str(client)], str(tmp_path))
 
 
 @pytest.mark.parametrize(

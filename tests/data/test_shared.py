@@ -3,9 +3,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from photinus.data.arrays import FeedOrder
-from photinus.data.base import MappedFeed, check_feed
+from photinus.data.base import MappedFeed
 from photinus.data.rows import Rows
 from photinus.data.shared import SharedFeed
+from photinus.testing import check_feed
 
 
 def shared(n, **order):

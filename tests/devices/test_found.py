@@ -1,11 +1,22 @@
 import platform
+from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from photinus.core.errors import NotReadyError
-from photinus.devices.found import Device, check_memory, fastest, found, product_gflops, ready
+from photinus.devices.found import (
+    Device,
+    check_memory,
+    fastest,
+    found,
+    measured,
+    product_gflops,
+    ready,
+)
+from photinus.devices.opencl import platforms
 from photinus.devices.resources import Given
 
 GIB = 2**30
@@ -48,6 +59,7 @@ def cards(monkeypatch):
         cards, none = Cards(**fields), Cards(broken="none")
         named = {"cuda": cards}
         monkeypatch.setattr(torch, "get_device_module", lambda kind: named.get(kind, none))
+        monkeypatch.setattr(platforms, "is_installed", bool)
         return cards
 
     yield put
@@ -62,6 +74,12 @@ def test_the_processor_is_always_found_with_its_memory():
 
 def test_a_products_speed_is_measured():
     assert product_gflops("cpu") > 0.1
+
+
+def test_a_device_that_fails_is_listed_with_the_reason(monkeypatch):
+    monkeypatch.setattr("photinus.devices.found.engine", Mock(side_effect=NotReadyError("broken")))
+    device = Device(name="opencl:0:0", title="Card", driver="1.0")
+    assert measured(device) == (replace(device, driver="broken"), 0.0)
 
 
 def test_cards_are_found_by_number(cards):

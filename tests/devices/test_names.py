@@ -5,13 +5,15 @@ from photinus.devices.names import DEVICES, is_device, kind_of
 
 @pytest.mark.parametrize(
     "name",
-    ["auto", "cpu", "cuda", "cuda:1", "xpu:0", "mps", "stand-in"],
+    ["auto", "cpu", "cuda", "cuda:1", "xpu:0", "mps", "stand-in", "opencl", "opencl:intel:1"],
 )
 def test_a_devices_name_is_known(name):
     assert is_device(name)
 
 
-@pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "CPU", "", "opencl", "mps:1", None, 0])
+@pytest.mark.parametrize(
+    "name", ["gpu", "cuda:", "cuda:x", "CPU", "", "opencl:0", "mps:1", None, 0]
+)
 def test_other_names_are_not(name):
     assert not is_device(name)
 

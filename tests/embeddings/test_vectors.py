@@ -10,7 +10,7 @@ from gensim.test.utils import datapath
 from photinus.core.errors import DataError, UsageError
 from photinus.embeddings.vectors import WordVectors
 
-QUESTIONS, PAIRS = datapath("questions-words.txt"), datapath("wordsim353.tsv")
+QUESTIONS = datapath("questions-words.txt")
 
 
 @pytest.fixture(scope="module")
@@ -60,13 +60,43 @@ def test_analogies_are_answered_as_gensim_does_section_by_section(vectors, their
     assert f"cut-off: the {ours.cutoff} most frequent words" in str(ours)
 
 
-def test_similarity_is_gensims_spearman(vectors, theirs):
-    ours = vectors.similarity(PAIRS)
-    _, spearman, missing = theirs.evaluate_word_pairs(PAIRS)
+@pytest.mark.parametrize("cutoff", [700, 300_000])
+@pytest.mark.parametrize("name", ["wordsim353.tsv", "simlex999.txt"])
+def test_similarity_is_gensims_spearman(name, cutoff):
+    lines = [line.split("\t") for line in Path(datapath(name)).read_text().splitlines()]
+    words = sorted({w for line in lines if line[0][0] != "#" for w in line[:2]})[::-1]
+    words = [w for n, w in enumerate(words) if n % 9]  # some have no vector
+    chance = np.random.default_rng(2).standard_normal((len(words), 4)).astype(np.float32)
+    theirs = KeyedVectors(4)
+    theirs.add_vectors(words, chance)
+    _, spearman, missing = theirs.evaluate_word_pairs(datapath(name), restrict_vocab=cutoff)
+    ours = WordVectors(words, chance).similarity(datapath(name), cutoff=cutoff)
     assert ours.spearman == pytest.approx(float(spearman[0]), abs=1e-6)
-    assert ours.pairs == 353
-    assert 100 * (1 - ours.covered / 353) == pytest.approx(missing)
-    assert f"on {ours.covered} covered of 353 pairs" in str(ours)
+    assert 100 * (1 - ours.covered / ours.pairs) == pytest.approx(missing)
+    told = f"on {ours.covered} covered of {ours.pairs} pairs; cut-off: the {ours.cutoff} most"
+    assert told in str(ours)
+    assert ours.cutoff == min(cutoff, len(words))
+
+
+def test_both_data_sets_are_read_as_they_are_published(vectors, tmp_path):
+    """WordSim-353 has commas or tabs, SimLex-999 the kind of a word before the number."""
+    pairs = [("tiger", "Cat", 7.35), ("book", "paper", 7.46), ("car", "train", 6.31)]
+    forms = {
+        "combined.csv": "Word 1,Word 2,Human (mean)\n{}".format,
+        "SimLex-999.txt": "word1\tword2\tPOS\tSimLex999\tconc(w1)\n{}".format,
+        "gensim.tsv": "# a comment\n\n{}\n".format,
+    }
+    rows = {
+        "combined.csv": [f"{a},{b},{x}" for a, b, x in pairs],
+        "SimLex-999.txt": [f"{a}\t{b}\tN\t{x}\t{9 - x}" for a, b, x in pairs],
+        "gensim.tsv": [f"{a}\t{b}\t{x}" for a, b, x in pairs],
+    }
+    found = []
+    for name, form in forms.items():
+        (tmp_path / name).write_text(form("\n".join(rows[name])))
+        found.append(vectors.similarity(tmp_path / name))
+    assert found[0] == found[1] == found[2]
+    assert found[0].pairs == found[0].covered == 3
 
 
 @pytest.mark.parametrize("name", ["v.txt", "v.bin", "v.safetensors"])
@@ -101,7 +131,12 @@ def test_questions_of_which_none_is_covered_are_refused(vectors, tmp_path):
     with pytest.raises(UsageError, match="no question has four words with vectors; got 1 question"):
         vectors.analogies(tmp_path / "q.txt")
     (tmp_path / "p.tsv").write_text("a\tb\t1\n")
-    with pytest.raises(UsageError, match="at least two pairs must have vectors; got 0 of 1"):
+    with pytest.raises(
+        UsageError, match="at least two pairs must have vectors; got 0 of 1, cut-off"
+    ):
+        vectors.similarity(tmp_path / "p.tsv")
+    (tmp_path / "p.tsv").write_text("cat\tbook\t1\ncat book 2\n")
+    with pytest.raises(UsageError, match=r"holds no pair; got 'cat book 2'; two words and"):
         vectors.similarity(tmp_path / "p.tsv")
 
 

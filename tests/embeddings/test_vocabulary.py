@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from gensim.models import Word2Vec
 
 from photinus.core.errors import DataError
 from photinus.embeddings.draws import negatives, path, sentence, window
@@ -57,6 +58,14 @@ def test_the_codes_of_words_are_prefix_free_and_the_shortest_on_average():
     outputs, labels = np.zeros(5, np.int64), np.zeros(5)
     assert path(5, starts, nodes, codes, outputs, labels) == lengths[5]
     assert outputs[0] == nodes[starts[0]]  # the root is on every way
+
+
+def test_codes_are_as_long_as_gensims_on_average():
+    counts = np.maximum(1, 5000 // np.arange(1, 200))
+    theirs = Word2Vec(hs=1, negative=0, min_count=1, vector_size=1)
+    theirs.build_vocab_from_freq({str(n): int(count) for n, count in enumerate(counts)})
+    codes = [len(theirs.wv.get_vecattr(str(n), "code")) for n in range(len(counts))]
+    assert (np.diff(huffman(counts)[0]) * counts).sum() == (np.array(codes) * counts).sum()
 
 
 def test_a_rare_row_moves_as_often_as_there_are_workers_and_a_frequent_one_once():

@@ -5,18 +5,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from gensim.models import Word2Vec
 
-from photinus.core.clock import Steps
-from photinus.core.errors import NotReadyError, UsageError
+from photinus.core.clock import Seconds, Steps
+from photinus.core.errors import NotReadyError, RunFailedError, UsageError
 from photinus.data.base import Batch
 from photinus.embeddings.word2vec import RowDescent, Word2VecStage
 from photinus.engine.base import ArrayData
-from photinus.models.base import check_model
+from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.run.evaluate import Draft, load_trained
 from photinus.run.job import Job
 from photinus.run.train import train, train_draft
-from photinus.strategies.outer import Sgd
+from photinus.strategies.outer import RowAdagrad, Sgd
 from photinus.strategies.recipes import all_reduce, averaging, downpour, elastic, gossip, publish
+from photinus.testing import Faults, check_model
 
 V = 40
 STAGE = Word2VecStage(words=V, dims=20, epochs=6.0, batch_size=4, sample=0.0, lr=0.05)
@@ -61,6 +64,27 @@ def test_the_model_keeps_the_contract(cbow):
         return model
 
     check_model(make, Batch(texts, None))
+
+
+@pytest.mark.parametrize("cbow", [False, True], ids=["skip-gram", "cbow"])
+@pytest.mark.parametrize("negatives", [0, 5], ids=["hierarchical softmax", "negatives"])
+def test_topics_are_told_apart_as_well_as_by_gensim(cbow, negatives, tmp_path):
+    texts = pairs_of_words(96)
+    rows = [row[row >= 0].reshape(-1, 8) for row in texts]
+    sentences = [[str(word) for word in sentence] for row in rows for sentence in row]
+    counts = counts_of(texts)
+    theirs = Word2Vec(
+        vector_size=20, alpha=0.05, min_count=1, sample=0, workers=1, seed=1, epochs=10,
+        sg=int(not cbow), hs=int(not negatives), negative=negatives,
+    )  # fmt: skip
+    theirs.build_vocab_from_freq({str(word): int(counts[word]) for word in range(V)})
+    theirs.train(sentences, total_examples=len(sentences), epochs=10)
+    wanted = apart(np.stack([theirs.wv[str(word)] for word in range(V)]))
+    stage = replace(STAGE, cbow=cbow, negatives=negatives, epochs=10.0, batch_size=2)
+    job = Job(model=stage, workers=1, engine="simulate", strategy=publish())
+    made = train_draft(draft(job, texts), ArrayData(texts), folder=tmp_path / "run")
+    assert wanted > 0.3
+    assert apart(made.model().weight.detach().numpy()) > wanted - 0.1
 
 
 @pytest.mark.parametrize(
@@ -146,3 +170,107 @@ def test_missing_numba_is_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "photinus.embeddings.kernel", None)
     with pytest.raises(NotReadyError, match=r'pip install "photinus\[words\]"'):
         STAGE.inner(STAGE.build((), 0).parameters.layout)
+
+
+# -- a table among the workers --------------------------------------------------------------------
+
+MEAN = {"every": Steps(4), "outer": Sgd(), "merge": "uniform", "gradients_until": 0.0}
+
+
+def among(folder, workers=3, faults=None, lr=0.05, **parts):
+    stage = replace(STAGE, epochs=16.0, workers=workers, round_words=1500.0, lr=lr)
+    how = averaging(**{**MEAN, "codec": "fp32", "owners": workers, **parts})
+    job = Job(model=stage, workers=workers, engine="simulate", strategy=how)
+    texts = pairs_of_words()
+    engine = SimulatedEngine(World(faults=faults or Faults()))
+    return train_draft(draft(job, texts), ArrayData(texts), folder=folder, engine=engine)
+
+
+def vectors_of(outcome):
+    return outcome.trained.model().parameters.view("inputs")
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_sharded_table_ends_with_the_bits_of_whole_ones(workers, tmp_path):
+    whole = among(tmp_path / "whole", workers)
+    sharded = among(tmp_path / "sharded", workers, rows=STAGE.dims)
+    one, other = (o.trained.model().parameters.trained for o in (whole, sharded))
+    assert abs(one).max() > 0.1
+    np.testing.assert_array_equal(one, other)
+
+
+def test_with_a_worker_lost_it_goes_back_and_learns_the_same(tmp_path):
+    outcome = among(
+        tmp_path, faults=Faults().kill(slot=1, step=9).kill(2, 3, lease=2), rows=STAGE.dims
+    )
+    assert apart(vectors_of(outcome)) > 0.3
+    told = [line for line in (outcome.folder / "ledger.jsonl").read_text().splitlines()]
+    assert sum('"back"' in line for line in told) == 2
+
+
+def test_adagrad_at_the_owners_and_bf16_tell_two_topics_apart(tmp_path):
+    how = {"outer": RowAdagrad(lr=0.3), "codec": "bf16", "rows": STAGE.dims}
+    assert apart(vectors_of(among(tmp_path, **how))) > 0.3
+
+
+@pytest.mark.parametrize("kernel", ["numba", "numpy"])
+@pytest.mark.parametrize(("cbow", "negatives"), [(False, 5), (True, 3), (False, 0)])
+def test_a_step_changes_no_row_that_was_not_named(kernel, cbow, negatives):
+    texts = pairs_of_words(4)
+    stage = replace(STAGE, kernel=kernel, cbow=cbow, negatives=negatives, sample=1e-2, words=400)
+    model = stage.build((), 1)
+    model.parameters.view("counts")[:] = 1 + np.arange(400)
+    first = model.parameters.trained.copy()
+    named = model.rows(Batch(texts, None), 77)
+    for _ in range(2):  # outputs of 0 leave the inputs where they are
+        RowDescent(stage).descend(model, Batch(texts, None), 77, 0.0)
+    changed = (model.parameters.trained != first).reshape(-1, stage.dims).any(axis=1)
+    assert np.isin(np.flatnonzero(changed), named).all()
+    assert 0.5 * len(named) < changed.sum() <= len(named) < 2 * stage.words
+
+
+def test_a_worker_holds_no_table_before_its_rows_come():
+    model = STAGE.blank((), 1)
+    assert not model.parameters.trained.any()
+    model.parameters.view("inputs")[:] = 1.0
+    model.forget()
+    assert not model.parameters.trained.any()
+
+
+def test_values_that_are_not_finite_end_the_run(tmp_path):
+    with pytest.raises(RunFailedError, match="pushed values that are not finite; look at its rows"):
+        among(tmp_path, rows=STAGE.dims, lr=1e30)
+
+
+@pytest.mark.parametrize(
+    ("fields", "wrong"),
+    [
+        ({"strategy": averaging(**MEAN, owners=2, rows=7)}, "which rows a batch reads"),
+        ({"strategy": averaging(**MEAN, rows=20)}, "owners must be 2 as there are workers"),
+        ({"strategy": averaging(**MEAN, owners=2, rows=20), "validation": 0.1}, "measure"),
+    ],
+)
+def test_a_job_that_cannot_be_sharded_is_refused(fields, wrong):
+    with pytest.raises(UsageError, match=wrong):
+        Job(model=STAGE, workers=2, **fields)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"merge": "nova"},
+        {"every": Steps(4) | Seconds(1.0)},
+        {"codec": "int8"},
+        {"gradients_until": 0.5},
+    ],
+    ids=lambda parts: next(iter(parts)),
+)
+def test_what_no_owner_can_merge_by_rows_is_refused(parts):
+    with pytest.raises(UsageError, match=r"rows in rounds are for|in fp32 or bf16 both ways"):
+        averaging(**{**MEAN, "owners": 2, "rows": 8, **parts})
+
+
+def test_counts_stay_with_every_worker(tmp_path):
+    outcome = among(tmp_path, rows=STAGE.dims)
+    counts = outcome.trained.model().parameters.view("counts")
+    assert counts.tolist() == counts_of(pairs_of_words()).tolist()

@@ -15,9 +15,9 @@ from photinus.protocol.messages import Seat
 from photinus.protocol.worker_client import Worker
 from photinus.strategies.codecs import size_bytes
 from photinus.strategies.recipes import all_reduce, diloco
+from photinus.testing.memory_link import MemoryListener, MemoryPeer
 from photinus.training.plan import Phase, TrainingPlan
 from photinus.training.worker_loop import Part, live
-from photinus.transport.memory import Hub, MemoryPeer
 
 FEATURES, CLASSES, BATCHES, BATCH = 4000, 5, 24, 2
 NUMBERS = FEATURES * CLASSES + CLASSES
@@ -52,7 +52,7 @@ def measured(agreement, events=None):
     stage = LogisticStage(features=FEATURES, classes=CLASSES, epochs=1, batch_size=BATCH)
     program = TrainingPlan(phases=(Phase(stage=stage, agreement=agreement),), workers=1)
     callbacks = Callbacks(emit=(events if events is not None else []).append)
-    service = Service(Coordinator(program, callbacks), Hub)
+    service = Service(Coordinator(program, callbacks), MemoryListener)
     part = Part(len(rows), lambda order: PartitionFeed(rows, order))
     meters = []
 

@@ -27,5 +27,6 @@ def test_a_job_on_spark_connect_with_a_token_gives_the_bits_of_the_simulator():
     passes(f"{CHECKS}/check_engine.py::test_every_recipe_gives_the_bits_of_the_simulator")
 
 
-def test_everything_that_spark_connect_promises():
-    passes(*map(str, sorted(CHECKS.glob("check_*.py"))))
+@pytest.mark.parametrize("checks", sorted(CHECKS.glob("check_*.py")), ids=lambda path: path.stem)
+def test_everything_that_spark_connect_promises(checks):
+    passes(str(checks))

@@ -8,8 +8,8 @@ import pytest
 
 from photinus.core.clock import Steps
 from photinus.core.errors import RunFailedError
-from photinus.engine.faults.plan import Faults
 from photinus.strategies.recipes import all_reduce, averaging, gossip, publish
+from photinus.testing import Faults
 
 ROADS = {
     "publish": publish(every=Steps(3), exact_every=3),

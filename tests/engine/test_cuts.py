@@ -7,13 +7,13 @@ import pytest
 from photinus.coordinator.checkpoints import cut_from, files_of, meta_of
 from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
-from photinus.engine.faults.plan import Faults
 from photinus.strategies.outer import Nesterov
 from photinus.strategies.recipes import (
     RECIPES,
     all_reduce,
     averaging,
 )
+from photinus.testing import Faults
 
 BARRIERS = [
     name

@@ -97,7 +97,7 @@ def test_without_any_survivor_the_owner_keeps_what_was_agreed(field, name):
 
 
 def test_a_worker_that_never_comes_back_ends_the_phase_after_patience(field):
-    played = field.play(field.small["averaging"], epochs=2, callbacks={"patience_seconds": 20.0})
+    played = field.play(field.small["averaging"], epochs=2, callbacks={"rejoin_seconds": 20.0})
     played.simulation.at(0.2, played.simulation.kill, 2, None)
     played.run()
     assert played.tape.warnings() == [

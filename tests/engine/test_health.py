@@ -52,16 +52,16 @@ def test_who_meets_without_an_owner_tells_the_distance_from_where_all_meet(
     field, name, monkeypatch
 ):
     """By hand, from what each worker held before it took the mean in."""
-    told, take_in = [], loop.take_in
+    told, accept = [], loop.accept
 
-    def taking(bench, vector, messages, state):
+    def accepting(strategy, model, vector, messages, state):
         before = vector.copy()
-        state = take_in(bench, vector, messages, state)
+        state = accept(strategy, model, vector, messages, state)
         if any(m.kind == "agreed" for m in messages):
             told.append(np.linalg.norm(before - vector) / np.linalg.norm(vector))
         return state
 
-    monkeypatch.setattr(loop, "take_in", taking)
+    monkeypatch.setattr(loop, "accept", accepting)
     agreement = replace(MEETINGS[name], outer=Sgd(), codec="fp32")
     apart = metric(field.play(agreement, epochs=3, share="fastest").run(), "consistency")
     assert len(apart) * 4 == len(told)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from photinus.core.clock import Steps
-from photinus.engine.faults.plan import Faults
 from photinus.report.ledger import audit
 from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies.outer import Adagrad, DelayedNesterov
 from photinus.strategies.recipes import RECIPES, averaging, downpour, elastic
+from photinus.testing import Faults
 
 AT_ONCE = {
     "downpour": downpour(every=Steps(6)),

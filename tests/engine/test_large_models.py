@@ -9,15 +9,15 @@ import pytest
 from photinus.core.clock import Steps
 from photinus.core.events import RoundClosed, WorkerJoined, WorkerLost
 from photinus.engine import driver_session
-from photinus.engine.base import ArrayData, Assignment
-from photinus.engine.faults.plan import Faults
+from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.local.engine import LocalEngine
 from photinus.engine.simulation import simulator
 from photinus.engine.simulation.simulator import Simulation
 from photinus.models.logistic import LogisticStage
 from photinus.strategies.recipes import all_reduce, averaging, downpour, gossip, publish
+from photinus.testing import Faults
 from photinus.training.plan import LEASE_SECONDS, Phase, TrainingPlan
-from photinus.transport.rate_limit import Pace
+from photinus.transport.rate_limit import RateLimit
 from photinus.transport.serve import TcpListener
 from photinus.transport.wire import Limits
 
@@ -106,7 +106,7 @@ def test_a_joiner_is_seated_while_a_round_is_on_its_way(field):
 
 def paced(bytes_per_second):
     """A listener that sends to all its workers together at a rate."""
-    return functools.partial(TcpListener, limits=Limits(pace=Pace(bytes_per_second)))
+    return functools.partial(TcpListener, limits=Limits(pace=RateLimit(bytes_per_second)))
 
 
 @pytest.mark.processes
@@ -119,7 +119,7 @@ def test_workers_whose_grants_take_longer_than_a_lease_keep_it(monkeypatch):
     program = TrainingPlan(phases=(phase,), workers=2, lease_seconds=2.0)
     data = ArrayData(chance.random((16, 20_000), dtype=np.float32), chance.integers(0, 10, 16))
     run = bytes(range(16))
-    LocalEngine().run(Assignment(program=program, data=data, run=run, emit=events.append))
+    LocalEngine().run(RunSpec(program=program, data=data, run=run, emit=events.append))
     of = {kind: [e for e in events if isinstance(e, kind)] for kind in (WorkerLost, WorkerJoined)}
     assert of[WorkerLost] == []
     assert [e.lease for e in of[WorkerJoined]] == [1, 1]

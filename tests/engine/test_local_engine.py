@@ -14,7 +14,7 @@ from photinus.core.clock import Steps
 from photinus.core.errors import DataError, RunFailedError, UsageError
 from photinus.data.arrays import FeedOrder, PartitionFeed
 from photinus.data.rows import Rows
-from photinus.engine.base import ArrayData, Assignment
+from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.local.engine import LocalEngine
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.logistic import LogisticStage
@@ -120,7 +120,7 @@ def test_an_error_of_the_users_module_names_line_partition_and_batch(
     program = TrainingPlan(phases=(phase,), workers=1, seed=0)
     rows = ArrayData(np.eye(2, dtype=np.float32).repeat(16, 0), np.arange(2).repeat(16))
     with pytest.raises(kind) as failed:
-        LocalEngine().run(Assignment(program=program, data=rows, run=bytes(16)))
+        LocalEngine().run(RunSpec(program=program, data=rows, run=bytes(16)))
     for words in (*told, "partition 0, in the batch of its examples 16 to 23"):
         assert words in str(failed.value)
 
@@ -256,5 +256,5 @@ def test_a_worker_imports_what_the_driver_can(tmp_path, monkeypatch):
     phase = Phase(stage=stage, agreement=averaging(every=Steps(2)))
     program = TrainingPlan(phases=(phase,), workers=1, seed=0)
     rows = ArrayData(np.eye(2, dtype=np.float32).repeat(16, 0), np.arange(2).repeat(16))
-    result = LocalEngine().run(Assignment(program=program, data=rows, run=bytes(16)))
+    result = LocalEngine().run(RunSpec(program=program, data=rows, run=bytes(16)))
     assert result.vectors[0].size == 6

@@ -10,9 +10,9 @@ import pytest
 from cryptography import x509
 
 from photinus.core.clock import Steps
-from photinus.engine.faults.plan import Faults
 from photinus.report.wording import line_of
 from photinus.strategies.recipes import all_reduce, averaging, downpour, publish
+from photinus.testing import Faults
 from photinus.transport.credentials import Credentials
 
 ROOT = Path(__file__).parents[2]
@@ -101,10 +101,10 @@ def test_f20_a_clock_that_is_wrong_by_hours_ends_no_lease_and_no_key():
     }
     assert knows == {
         "checkpoint/mirror.py",  # a file whose stamp is another one was changed
-        "engine/faults/process.py",  # the diary of faults
-        "engine/faults/driver.py",  # which checkpoint shall be damaged
-        "estimators/base.py",  # the name of a folder
-        "estimators/word2vec.py",  # likewise
+        "engine/spark/archives.py",  # likewise
+        "testing/faults/process.py",  # the diary of faults
+        "testing/faults/driver.py",  # which checkpoint shall be damaged
+        "estimators/trainer.py",  # the name of a folder
         "report/journal.py",
         "report/page.py",
         "report/trackers/mlflow.py",  # when a metric was measured

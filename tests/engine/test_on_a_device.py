@@ -8,7 +8,7 @@ from torch import nn
 
 from photinus.core.clock import Steps
 from photinus.data.checks import RowChecks
-from photinus.engine.base import ArrayData, Assignment
+from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.module import ModuleStage
 from photinus.strategies.recipes import (
@@ -64,7 +64,7 @@ def trained(tiny):
     data = ArrayData(tiny.features, tiny.labels, checks=RowChecks(classes=3))
 
     def run(plan, **fields):
-        return SimulatedEngine().run(Assignment(program=plan, data=data, run=bytes(16), **fields))
+        return SimulatedEngine().run(RunSpec(program=plan, data=data, run=bytes(16), **fields))
 
     return run
 

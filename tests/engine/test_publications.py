@@ -3,8 +3,8 @@
 import pytest
 
 from photinus.core.clock import Steps
-from photinus.engine.faults.plan import Faults
 from photinus.strategies.recipes import gossip, publish
+from photinus.testing import Faults
 
 WAYS = {
     "publish": publish(every=Steps(3), exact_every=3),

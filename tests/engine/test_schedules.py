@@ -6,7 +6,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from photinus.core.clock import Seconds, Steps
-from photinus.engine.faults.plan import Faults
 from photinus.strategies.outer import Adagrad, DelayedNesterov
 from photinus.strategies.recipes import (
     RECIPES,
@@ -22,6 +21,7 @@ from photinus.strategies.recipes import (
     publish,
     streaming,
 )
+from photinus.testing import Faults
 
 AGREEMENTS = {
     "all_reduce": all_reduce(),

@@ -9,7 +9,6 @@ import pytest
 from photinus.core.clock import Epochs, Seconds, Steps
 from photinus.core.errors import RunFailedError, UsageError
 from photinus.data.arrays import PartitionFeed
-from photinus.engine.faults.plan import Faults
 from photinus.engine.simulation.cluster import World
 from photinus.engine.simulation.simulator import Simulation
 from photinus.strategies.outer import Sgd
@@ -19,6 +18,7 @@ from photinus.strategies.recipes import (
     full_gradient,
     iterative_reduce,
 )
+from photinus.testing import Faults
 from photinus.training.worker_loop import Part
 
 BARRIERS = [

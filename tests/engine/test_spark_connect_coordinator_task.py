@@ -11,11 +11,11 @@ from photinus.core.errors import LinkLostError, RunFailedError, UsageError
 from photinus.core.events import CheckpointSaved, RoundClosed, Warned
 from photinus.data.rows import Rows
 from photinus.engine.base import ArrayData, part_of
-from photinus.engine.faults.plan import Faults
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.engine.spark.connect.client import ConnectSession
 from photinus.report.ledger import audit
 from photinus.run.ledger_writer import LedgerWriter
+from photinus.testing import Faults
 
 
 class Tasks:
@@ -68,7 +68,7 @@ def assignment(tiny, tmp_path):
             "folder": str(place.path),
             "term": place.claim_term(),
             "security": "none",
-            "lost_seconds": 5.0,
+            "reconnect_seconds": 5.0,
         }
         program = tiny.program(recipes=(tiny.recipes[0], tiny.recipes[3]))
         return tiny.assignment(**{"program": program} | usual | fields)
@@ -158,7 +158,7 @@ def test_slots_of_spark_connect_cannot_be_taken(assignment):
 
 def test_tasks_end_by_themselves_when_the_client_is_lost(assignment, tiny):
     program = tiny.program(recipes=tiny.recipes[:1], epochs=100_000.0)
-    job = assignment(program=program, lost_seconds=2.0)
+    job = assignment(program=program, reconnect_seconds=2.0)
     with ConnectSession(job) as afar:
         tasks = Tasks(afar.hosted(Faults(), "127.0.0.1"), job.data)
         tasks.start()
@@ -168,7 +168,7 @@ def test_tasks_end_by_themselves_when_the_client_is_lost(assignment, tiny):
 
 
 def test_tasks_wait_for_a_coordinator_as_long_as_the_client_lives(assignment):
-    job = assignment(lost_seconds=2.0)
+    job = assignment(reconnect_seconds=2.0)
     with ConnectSession(job) as afar:
         tasks = Tasks(afar.hosted(Faults(), "127.0.0.1"), job.data)
         tasks.start(1)

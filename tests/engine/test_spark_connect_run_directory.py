@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from photinus.coordinator.coordinator import Result
+from photinus.coordinator.phases import Result
 from photinus.core.errors import LinkLostError, NotReadyError
 from photinus.engine.spark.connect.run_directory import RunDirectory
 

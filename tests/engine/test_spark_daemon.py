@@ -21,3 +21,11 @@ def test_a_fork_has_the_library_before_its_first_line(spark):
         return "torch" in sys.modules, "photinus.engine.worker_bootstrap" in sys.modules
 
     assert spark.sparkContext.parallelize([0], 1).map(loaded).first() == (True, True)
+
+
+def test_a_fork_does_not_read_pysparks_archive_before_each_task(spark):
+    def kept(_):
+        finders = sys.path_importer_cache.items()
+        return [("invalidate_caches" in vars(f)) for p, f in finders if p.endswith("pyspark.zip")]
+
+    assert spark.sparkContext.parallelize([0], 1).map(kept).first() == [True]

@@ -3,7 +3,7 @@
 import pytest
 
 from photinus.deploy.spark_submit import Submission
-from photinus.engine.spark.diagnostics import Finding, port_finding, settings_findings, version
+from photinus.engine.spark.diagnostics import Diagnosis, port_finding, settings_findings, version
 
 CLUSTER = {"spark.master": "yarn"}
 CLOSED = {
@@ -21,9 +21,9 @@ def states(settings):
 
 
 def test_a_finding_is_missing_before_it_is_advice():
-    assert Finding("x", "y").state == "ok"
-    assert Finding("x", "y", "do").state == "advice"
-    assert Finding("x", "y", "do", is_needed=True).state == "missing"
+    assert Diagnosis("x", "y").state == "ok"
+    assert Diagnosis("x", "y", "do").state == "advice"
+    assert Diagnosis("x", "y", "do", is_needed=True).state == "missing"
 
 
 def test_a_port_of_this_machine_can_be_had_and_one_of_another_cannot():

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from photinus.coordinator.callbacks import Callbacks
-from photinus.coordinator.task_server import FAILURES, UnitOwner, Units, unit_life
+from photinus.coordinator.task_server import FAILURES, TaskServer, Units, unit_life
 from photinus.core.errors import NotReadyError, RunFailedError, UsageError
-from photinus.engine.driver_session import Meeting
+from photinus.engine.driver_session import ListeningService
 from photinus.engine.spark.task_runner import (
     Parts,
     coded,
@@ -40,29 +40,29 @@ class Sum:
 
 
 def owned(rule, **units):
-    return UnitOwner(Units(**{"count": 3, **units}), rule, Callbacks(run=os.urandom(16)))
+    return TaskServer(Units(**{"count": 3, **units}), rule, Callbacks(run=os.urandom(16)))
 
 
-def task(meeting, unit, work, errors):
+def task(service, unit, work, errors):
     """One attempt after the other, as Spark would start them, until one returns."""
     for attempt in range(2 * FAILURES):
         try:
             begin = lambda: unit_life(work(unit), can_repeat=False)  # noqa: E731
-            return meeting.call().live(unit, f"{unit}-{attempt}", begin)
+            return service.call().live(unit, f"{unit}-{attempt}", begin)
         except Exception as error:
             errors.append(error)
 
 
 def run_all(owner, work, security="tls"):
     errors = []
-    with Meeting(owner, security=security) as meeting:
+    with ListeningService(owner, security=security) as service:
         threads = [
-            threading.Thread(target=task, args=(meeting, unit, work, errors)) for unit in range(3)
+            threading.Thread(target=task, args=(service, unit, work, errors)) for unit in range(3)
         ]
         for thread in threads:
             thread.start()
-        assert meeting.wait(60)
-        assert meeting.slots == 3
+        assert service.wait(60)
+        assert service.slots == 3
         for thread in threads:
             thread.join(20)
             assert not thread.is_alive()

@@ -11,7 +11,7 @@ import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from photinus.core.clock import Steps
-from photinus.engine.base import ArrayData, Assignment
+from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.local.engine import LocalEngine
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.engine.spark.engine import SparkEngine
@@ -42,7 +42,7 @@ def assignment(features):
         for dtype in ("float32", "float64")
     ]
     data = ArrayData(rows, chance.integers(0, 10, len(rows)))
-    return Assignment(
+    return RunSpec(
         program=TrainingPlan(phases=tuple(phases), workers=2), data=data, run=os.urandom(16)
     )
 

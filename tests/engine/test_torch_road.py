@@ -16,7 +16,6 @@ from photinus.core.events import PhaseEnded, Warned, WorkerJoined
 from photinus.data.rows import Rows
 from photinus.engine.base import part_of
 from photinus.engine.driver_session import DriverSession
-from photinus.engine.faults.plan import Faults
 from photinus.engine.local.shared_rows import HandedRows
 from photinus.engine.local.worker_main import Order
 from photinus.engine.simulation.engine import SimulatedEngine
@@ -24,6 +23,7 @@ from photinus.report.ledger import audit
 from photinus.run.job import Job
 from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies.recipes import all_reduce, averaging
+from photinus.testing import Faults
 
 pytestmark = pytest.mark.processes
 

@@ -9,7 +9,7 @@ from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.coordinator import Coordinator
 from photinus.core.clock import Steps
 from photinus.data.base import Batch
-from photinus.engine.base import Assignment, part_of
+from photinus.engine.base import RunSpec, part_of
 from photinus.engine.simulation.cluster import World
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.engine.simulation.simulator import Simulation
@@ -115,7 +115,7 @@ def test_an_engine_sets_the_same_rows_aside(tiny):
     program = replace(tiny.program(recipes=(RECIPES["averaging"],)), validation=0.2)
     events = []
     SimulatedEngine().run(
-        Assignment(program=program, data=tiny.data, run=bytes(16), emit=events.append)
+        RunSpec(program=program, data=tiny.data, run=bytes(16), emit=events.append)
     )
     found = [e for e in events if type(e).__name__ == "Evaluated"]
     assert len(found) in (2, 3)

@@ -9,10 +9,10 @@ import pytest
 from photinus.coordinator.coordinator import Coordinator
 from photinus.core.clock import Steps
 from photinus.core.parameters import fingerprint
-from photinus.engine.faults.plan import Faults
 from photinus.engine.simulation.simulator import Simulation
 from photinus.protocol.peer_session import COORDINATOR, Peers
 from photinus.strategies.recipes import all_reduce, averaging, gossip, publish
+from photinus.testing import Faults
 
 WAYS = {
     "publish": publish(every=Steps(3), exact_every=3),

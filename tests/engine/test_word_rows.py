@@ -10,12 +10,12 @@ from photinus.core.clock import Steps
 from photinus.core.events import PhaseEnded, RoundClosed
 from photinus.core.parameters import TRAINED, Layout, Parameters
 from photinus.data.rows import Rows
-from photinus.engine.base import ArrayData, Assignment
+from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.local.engine import LocalEngine
 from photinus.engine.simulation.cluster import World
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.base import Model, Stage
-from photinus.models.logistic import Descent
+from photinus.models.logistic import GradientDescent
 from photinus.strategies.outer import Adagrad, Sgd
 from photinus.strategies.recipes import downpour
 from photinus.training.plan import Phase, TrainingPlan
@@ -66,7 +66,7 @@ class BagStage(Stage):
         return Bag()
 
     def inner(self, layout):
-        return Descent(0.5)
+        return GradientDescent(0.5)
 
 
 def texts():
@@ -80,7 +80,7 @@ def texts():
 def trained(engine, agreement, workers, **fields):
     program = TrainingPlan(phases=(Phase(stage=BagStage(), agreement=agreement),), workers=workers)
     events = []
-    assignment = Assignment(
+    assignment = RunSpec(
         program=program, data=texts(), run=os.urandom(16), emit=events.append, **fields
     )
     return engine.run(assignment).vectors[0], events

@@ -106,7 +106,7 @@ def test_any_other_error_comes_with_slot_and_traceback(tiny):
 
 def test_workers_that_lose_the_driver_end_in_the_time_they_are_given(tiny):
     errors = []
-    session = DriverSession(tiny.assignment(lost_seconds=0.3))
+    session = DriverSession(tiny.assignment(reconnect_seconds=0.3))
     bootstrap = session.bootstrap()
     session.__exit__(None, None, None)
 
@@ -132,7 +132,7 @@ def test_workers_end_when_the_driver_says_nothing_though_its_connections_stand(t
             joined.release()
 
     with DriverSession(
-        tiny.assignment(tiny.program(epochs=3000.0), lost_seconds=0.5, emit=note)
+        tiny.assignment(tiny.program(epochs=3000.0), reconnect_seconds=0.5, emit=note)
     ) as session:
         bootstrap = session.bootstrap()
 
@@ -147,7 +147,7 @@ def test_workers_end_when_the_driver_says_nothing_though_its_connections_stand(t
             thread.start()
         for _ in threads:
             assert joined.acquire(timeout=30)
-        with session._service._lock:
+        with session._lock:
             for thread in threads:
                 thread.join(30)
     assert len(errors) == 2
@@ -176,8 +176,8 @@ def test_a_worker_gives_its_driver_up_soon_enough_to_be_gone_in_time(tiny, monke
     patience = []
 
     class Link:
-        def __init__(self, address, key, *, patience_seconds, limits):
-            patience.append(patience_seconds)
+        def __init__(self, address, key, *, connect_seconds, limits):
+            patience.append(connect_seconds)
 
     monkeypatch.setattr(worker_bootstrap, "TcpLink", Link)
     with DriverSession(tiny.assignment()) as session:

@@ -334,7 +334,7 @@ def test_no_rows_are_named(nothing_left, digits):
 @pytest.mark.parametrize(
     ("params", "said"),
     [
-        ({"module": ""}, "a module is named package.module:name"),
+        ({"module": ""}, "TorchClassifier needs a module"),
         ({"moduleArgs": {"in_features": 3, "out_features": 2}}, "does not take rows of shape (2,)"),
         ({"moduleArgs": {"in_features": 2, "out_features": 1}}, "one number for each of 2 classes"),
         ({"loss": "entropy"}, "unknown loss; got 'entropy'; did you mean 'cross_entropy'?"),

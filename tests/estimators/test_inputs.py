@@ -183,6 +183,17 @@ def test_a_corrupt_image_is_named_by_its_row(frame):
         first_rows(rows, columns, 40)
 
 
+def test_a_list_of_columns_is_features_in_training_and_scoring(frame):
+    sizes, names = {"in_features": 2, "out_features": 2}, ["whole", "number"]
+    clf = TorchClassifier(module="torch.nn:Linear", moduleArgs=sizes, featuresCol=names, **QUICK)
+    model = clf.fit(frame)
+    rows = model.transform(frame).select("whole", "number", "prediction").collect()
+    x = torch.tensor([[row.whole, row.number] for row in rows])
+    assert [row.prediction for row in rows] == model.module()(x).argmax(1).tolist()
+    with pytest.raises(PhotinusError, match="a row must hold 2 numbers; got 1 columns"):
+        model.copy({model.featuresCol: names[:1]}).transform(frame)
+
+
 @pytest.mark.parametrize(
     ("params", "said"),
     [
@@ -202,12 +213,20 @@ def test_a_corrupt_image_is_named_by_its_row(frame):
             "must return as many rows as it gets",
         ),
         ({"featuresCol": "tokens"}, "mask"),
+        ({"featuresCol": "text"}, "column text holds text; name an encoder"),
+        ({"featuresCol": "whole,number"}, r"one name is one column: write \['whole', 'number'\]"),
+        ({"module": ""}, "TorchClassifier needs a module; module='mynets:Net' names a class"),
+        ({"module": f"{NETS}:Bags", "inputs": {"tokens": "tokens"}}, f"did you mean '{NETS}:Bag'"),
+        (
+            {"moduleArgs": {"othrs": 1}, "inputs": {"tokens": "tokens"}},
+            r"'othrs'; it takes \(.*others",
+        ),
     ],
     ids=str,
 )
 def test_what_does_not_fit_is_one_sentence_before_any_worker_starts(frame, params, said):
     with pytest.raises(PhotinusError, match=said) as caught:
-        trained(frame, "Bag", **params)
+        TorchClassifier(**({"module": f"{NETS}:Bag"} | QUICK | params)).fit(frame)
     assert "\n" not in str(caught.value)
 
 

@@ -15,6 +15,7 @@ from photinus.estimators.module import (
 from photinus.estimators.network import Network
 from photinus.estimators.param_table import CLASSIFIER_ROWS, DBN_ROWS, ESTIMATOR_ROWS, MODEL_ROWS
 from photinus.estimators.params import defaults, plain_job
+from photinus.estimators.summary import Evaluation
 from photinus.models.dbn import DBN
 from photinus.models.module import ModuleStage
 from photinus.run.job import Job
@@ -215,3 +216,9 @@ def test_models_share_the_columns():
 def test_what_is_no_dataframe_of_spark_is_refused_in_one_sentence(rows):
     with pytest.raises(UsageError, match="fit takes a DataFrame of Spark; got builtins's"):
         DBNClassifier().fit(rows)
+
+
+def test_a_model_that_tells_no_classes_apart_has_no_error_and_says_what_it_has():
+    found = Evaluation(metrics={"loss": 0.5}, examples=3)
+    with pytest.raises(UsageError, match="the metrics loss"):
+        _ = found.error

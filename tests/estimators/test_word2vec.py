@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 from gensim.models import KeyedVectors
 
+from photinus.core.clock import Steps
 from photinus.core.errors import DataError, UsageError
 from photinus.embeddings.vectors import WordVectors
 from photinus.estimators.sentences import counted, rows_of, sentences_of
 from photinus.estimators.word2vec import Word2Vec, Word2VecModel
+from photinus.strategies.outer import RowAdagrad
+from photinus.strategies.recipes import averaging
 
 pytestmark = pytest.mark.spark
 
@@ -39,6 +42,37 @@ def test_words_of_one_topic_are_near(model):
     assert len(model.vectors) == 24
     assert model.vectors.counts.sum() == 900 * 8
     assert model.summary.history[-1]["loss"] < model.summary.history[0]["loss"]
+
+
+def test_a_table_among_the_workers_learns_the_topics_too(sentences):
+    made = Word2Vec(learningRate=0.05, table="sharded", **SMALL).fit(sentences)
+    assert is_of_one_topic(made)
+    assert made.vectors.counts.sum() == 900 * 8
+
+
+@pytest.mark.parametrize(
+    ("parts", "wrong"),
+    [
+        ({"table": "split"}, 'table must be "whole" or "sharded"'),
+        ({"table": "sharded", "strategy": "publish"}, "leaves the whole table with every worker"),
+    ],
+)
+def test_a_wrong_table_is_one_sentence(sentences, parts, wrong):
+    with pytest.raises(UsageError, match=wrong):
+        Word2Vec(**{**SMALL, **parts}).fit(sentences)
+
+
+def test_a_strategy_may_name_as_many_owners_as_there_will_be_workers(sentences):
+    how = averaging(
+        every=Steps(4),
+        outer=RowAdagrad(),
+        merge="uniform",
+        gradients_until=0.0,
+        owners=64,
+        rows=20,
+    )
+    with pytest.raises(UsageError, match="64 workers need 64 slots"):  # not other owners
+        Word2Vec(**{**SMALL, "numWorkers": 64, "strategy": how}).fit(sentences)
 
 
 def test_synonyms_are_rows_as_of_mllib(model):
@@ -119,7 +153,7 @@ def test_what_holds_no_sentences_is_one_sentence(spark, row, kind, said):
 
 
 def test_a_column_that_is_missing_is_named(sentences):
-    with pytest.raises(UsageError, match="there is no column words; got text; set inputCol"):
+    with pytest.raises(UsageError, match="unknown column; got 'words'; known: text"):
         Word2Vec(inputCol="words", numWorkers=1).fit(sentences)
 
 

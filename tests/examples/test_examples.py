@@ -20,11 +20,15 @@ TYPED = {
     "compare_in_simulator": "full_gradient",
     "customers": "customers scored",
     "deepdist_word2vec": "updates",
+    "deepdist_word2vec_adagrad": "v9",
+    "image_folder": "error",
+    "image_search": "of the nearest images",
     "keep_your_trainer": "test error",
     "kmeans": "rounds, inertia",
     "logistic": "rounds, weights",
     "own_module": "error",
     "own_strategy": "error",
+    "questions_to_sql": "of the queries are exact",
     "several_inputs": "of the frauds are found",
     "sparknet_cifar10": "4 of 64 features",
     "word2vec": "nearest to",
@@ -68,8 +72,10 @@ def test_every_example_is_typed_or_the_main_job():
 @pytest.mark.spark
 @pytest.mark.parametrize("name", TYPED)
 def test_an_example_runs_as_it_is_typed(name, cifar, tmp_path):
-    if name == "deepdist_word2vec":
+    if name.startswith("deepdist_word2vec"):
         pytest.importorskip("gensim")
+    if name == "image_folder":
+        pytest.importorskip("PIL", reason="photinus[jpeg] is not installed")
     if name == "keep_your_trainer":
         pytest.importorskip("accelerate", reason="photinus[text] is not installed")
     if name == "text_sentiment":
@@ -91,20 +97,17 @@ def test_an_example_runs_as_it_is_typed(name, cifar, tmp_path):
 @pytest.mark.spark
 def test_a_text_column_fine_tunes_an_encoder_on_spark(example, spark, small_encoder, tmp_path):
     from peft import PeftConfig
-    from pyspark import cloudpickle
 
     sides = ["dull", "weak"], ["lovely", "grand"]
     labels = np.random.default_rng(0).integers(0, 2, 160).tolist()
     rows = [{"text": f"a {sides[y][n // 2 % 2]} film", "label": y} for n, y in enumerate(labels)]
     table = spark.createDataFrame(rows, "text string, label int").repartition(2)
-    module, folder = example("text_sentiment"), str(tmp_path / "adapter")
-    module.RATE = 0.002  # for few rows
-    cloudpickle.register_pickle_by_value(module)  # workers do not see the folder of examples
-    try:
-        error = module.main(table, rows[:20], 2, 8, str(small_encoder), folder)
-    finally:
-        cloudpickle.unregister_pickle_by_value(module)
-    assert error < 0.3
+    tuned = {"numWorkers": 2, "epochs": 8, "learningRate": 0.002, "batchSize": 8}
+    folder = str(tmp_path / "adapter")
+    found = example("text_sentiment").main(
+        table, table.limit(20), str(small_encoder), folder, **tuned
+    )
+    assert found.error < 0.3
     assert PeftConfig.from_pretrained(folder).r == 8
 
 
@@ -136,6 +139,26 @@ def test_an_application_reads_raw_rows_cleans_trains_scores_and_writes(example, 
     ]
 
 
+@pytest.mark.spark
+def test_images_are_found_by_the_codes_of_like_ones(example, spark):
+    assert example("image_search").main(spark, rows=800, epochs=20.0) > 0.9
+
+
+@pytest.mark.spark
+def test_images_of_a_folder_are_told_apart(example, spark, tmp_path):
+    pytest.importorskip("PIL", reason="photinus[jpeg] is not installed")
+    assert example("image_folder").main(tmp_path / "images", spark, images=300) < 0.2
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_nine_queries_in_ten_are_exact_on_templates_of_which_none_was_seen(example, spark):
+    module = example("questions_to_sql")
+    held = {tuple(template) for template in module.TEMPLATES[::5]}
+    assert len(held) == 10
+    assert module.main(spark) >= 0.9
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 def test_deepdists_first_example_gives_the_numbers_of_gensim_alone(example, spark, tmp_path):
@@ -159,6 +182,37 @@ def test_deepdists_first_example_gives_the_numbers_of_gensim_alone(example, spar
     assert counted.updates == 2
     assert np.array_equal(model.wv.vectors, alone.wv.vectors)
     assert np.array_equal(model.syn1neg, alone.syn1neg)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_deepdists_adagrad_example_gives_the_numbers_of_gensim_alone(example, spark, tmp_path):
+    word2vec = pytest.importorskip("gensim.models.word2vec")
+    from pyspark import cloudpickle
+
+    questions = [["man", "king", "woman", "queen"], ["man", "boy", "woman", "girl"]]
+    (tmp_path / "questions").write_text("\n".join(map(" ".join, [[": royal"], *questions])))
+    chance = np.random.default_rng(0)
+    lines = [" ".join(chance.choice(questions[n % 2], 8)) for n in range(60)]
+    (tmp_path / "text").write_text("\n".join([*lines, ""]))
+    module = example("deepdist_word2vec_adagrad")
+    cloudpickle.register_pickle_by_value(module)  # workers do not see the folder of examples
+    try:
+        model = module.main(spark, tmp_path / "text", tmp_path / "questions", 1, 2)
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+    asked = [line.split() for line in (tmp_path / "questions").read_text().splitlines()]
+    alone = word2vec.Word2Vec(asked, min_count=1, seed=1, workers=1)
+    alone.word_count, alone.total_words, alone.version = 0, int(1e9), 1
+    alone.ssyn0, alone.ssyn1 = 0, 0
+    for _ in range(2):
+        update = module.gradient(copy.deepcopy(alone), [line.split() for line in lines])
+        module.descent(alone, update)
+    assert model.version == 3
+    assert model.word_count == alone.word_count > 0
+    assert np.array_equal(model.wv.vectors, alone.wv.vectors)
+    assert np.array_equal(model.ssyn1, alone.ssyn1)
+    assert (tmp_path / "model.bin").is_file()
 
 
 def test_a_strategy_of_ones_own_trains_in_the_simulator(example):

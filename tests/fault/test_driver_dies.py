@@ -48,7 +48,7 @@ from photinus.run.train import train
 
 class Hasty(LocalEngine):
     def run(self, assignment):
-        return super().run(replace(assignment, lost_seconds=2.0))
+        return super().run(replace(assignment, reconnect_seconds=2.0))
 
 def tell(event):
     if isinstance(event, RunStarted):
@@ -92,7 +92,10 @@ def job(**fields):
 
 @pytest.fixture
 def driver(tiny, tmp_path):
-    """Starts a driver of its own, and gives it a signal at its n-th round."""
+    """Starts a driver of its own, and gives it a signal at its n-th round.
+
+    To kill it waits for a checkpoint, too: on a busy machine the first one takes some rounds.
+    """
     rows, script = tmp_path / "rows.npz", tmp_path / "driver.py"
     np.savez(rows, features=tiny.features, labels=tiny.labels)
     script.write_text(DRIVER)
@@ -104,7 +107,8 @@ def driver(tiny, tmp_path):
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as process:
             for line in process.stdout:
-                if int(line) >= at:
+                checkpoints = (tmp_path / "run" / "checkpoints").glob("*/manifest.json")
+                if int(line) >= at and (sign != signal.SIGKILL or any(checkpoints)):
                     os.kill(process.pid, sign)
                     break
             _, errors = process.communicate()

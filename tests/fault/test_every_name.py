@@ -22,7 +22,6 @@ from photinus.core.events import (
     WorkerLost,
 )
 from photinus.engine.base import ArrayData
-from photinus.engine.faults.plan import Faults
 from photinus.engine.local.engine import LocalEngine
 from photinus.engine.simulation.cluster import World
 from photinus.engine.simulation.engine import SimulatedEngine
@@ -32,6 +31,7 @@ from photinus.run import job as jobs
 from photinus.run.job import Job, Source
 from photinus.run.train import resume, train
 from photinus.strategies.recipes import averaging
+from photinus.testing import Faults
 
 pytestmark = [pytest.mark.fault, pytest.mark.processes]
 
@@ -50,7 +50,8 @@ DRIVER = """
 import json, sys
 import numpy as np
 from photinus.engine.base import ArrayData
-from photinus.engine.faults.plan import Fault, Faults, Lot
+from photinus.testing.faults.fault import Fault, Lot
+from photinus.testing import Faults
 from photinus.engine.local.engine import LocalEngine
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.engine.spark.engine import SparkEngine

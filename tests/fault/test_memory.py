@@ -11,7 +11,7 @@ import pytest
 from photinus.core.clock import Steps
 from photinus.core.errors import RunFailedError
 from photinus.core.events import RoundClosed, Warned, WorkerJoined, WorkerLost
-from photinus.engine.base import Assignment
+from photinus.engine.base import RunSpec
 from photinus.engine.local.engine import LocalEngine
 from photinus.models.logistic import LogisticStage
 from photinus.report.ledger import audit
@@ -94,7 +94,7 @@ def hungry(tiny, tmp_path):
             phases=(Phase(stage=stage, agreement=averaging(every=Steps(20))),), workers=2
         )
         book = LedgerWriter(run.ledger, key)
-        job = Assignment(
+        job = RunSpec(
             program=program, data=tiny.data, run=key, emit=run.events.append, enter=book.enter
         )
         try:

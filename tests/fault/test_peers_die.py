@@ -10,7 +10,6 @@ import pytest
 
 from photinus.core.clock import Steps
 from photinus.core.events import PeersMet, PhaseEnded, RoundClosed, Warned, WorkerJoined
-from photinus.engine.faults.plan import Faults
 from photinus.engine.local.engine import LocalEngine
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.logistic import LogisticStage
@@ -18,6 +17,7 @@ from photinus.protocol.worker_client import Worker
 from photinus.report.ledger import audit
 from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies.recipes import all_reduce, averaging, gossip, publish
+from photinus.testing import Faults
 
 WAYS = (publish(every=Steps(4), exact_every=5), gossip(every=Steps(4), exact_every=5))
 

@@ -11,11 +11,11 @@ import pytest
 from photinus.core.clock import Steps
 from photinus.core.errors import RunFailedError
 from photinus.core.events import RoundClosed, Warned, WorkerJoined, WorkerLost
-from photinus.engine.faults.plan import Faults
 from photinus.engine.local.engine import LocalEngine
 from photinus.report.ledger import audit
 from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies.recipes import averaging
+from photinus.testing import Faults
 
 pytestmark = pytest.mark.fault
 EPOCHS = 1500.0

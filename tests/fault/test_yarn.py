@@ -19,8 +19,7 @@ import pytest
 
 from photinus.checkpoint.folder import RunFolder
 from photinus.checkpoint.mirror import Mirror
-from photinus.cli.submit import kept
-from photinus.core.addresses import filesystem
+from photinus.core.addresses import cache_folder, filesystem
 from photinus.core.clock import Steps
 from photinus.core.errors import FencedError
 from photinus.core.events import RoundClosed, RunEnded, RunStarted, Warned, WorkerJoined, WorkerLost
@@ -111,7 +110,7 @@ def archives(hadoop):
     """What a first submit sends."""
     folder = f"{HOME}/.photinus"
     for parcel in (packaging.environment(), packaging.jars()):
-        packaging.sent(parcel, kept(), folder)
+        packaging.sent(parcel, cache_folder("archives"), folder)
 
 
 @pytest.fixture

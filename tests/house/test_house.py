@@ -41,52 +41,6 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), str(path))
 
 
-def assigned(statement: ast.stmt) -> list[str]:
-    """The names that a statement of a module binds, type variables excepted."""
-    if isinstance(statement, ast.Assign) and not is_type_variable(statement.value):
-        targets = statement.targets
-    elif isinstance(statement, ast.AnnAssign):
-        targets = [statement.target]
-    else:
-        return []
-    names = [node for target in targets for node in ast.walk(target)]
-    return [node.id for node in names if isinstance(node, ast.Name)]
-
-
-def is_type_variable(value: ast.expr) -> bool:
-    return isinstance(value, ast.Call) and ast.unparse(value.func) in {"TypeVar", "ParamSpec"}
-
-
-def defined(tree: ast.Module) -> set[str]:
-    names = set()
-    for statement in tree.body:
-        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(statement.name)
-        names.update(assigned(statement))
-    return {name for name in names if not name.startswith("_")}
-
-
-def exported(tree: ast.Module) -> list[str] | None:
-    for statement in tree.body:
-        if assigned(statement) == ["__all__"]:
-            return ast.literal_eval(statement.value)
-    return None
-
-
-def isort_order(name: str) -> tuple[int, str]:
-    kind = 0 if name.isupper() else 1 if name[0].isupper() else 2
-    return kind, name
-
-
-@pytest.mark.parametrize("path", FILLED, ids=label)
-def test_every_public_name_is_exported_and_no_other(path):
-    tree = tree_of(path)
-    names = exported(tree)
-    assert names is not None, "it has no __all__"
-    assert set(names) == defined(tree)
-    assert names == sorted(names, key=isort_order)
-
-
 @pytest.mark.parametrize("path", MODULES, ids=label)
 def test_only_one_reader_and_the_local_engines_own_pipe_unpickle(path):
     loaded = set()

@@ -10,8 +10,14 @@ from pathlib import Path
 import pytest
 
 import photinus
+import photinus.testing
 
-CALLABLES = [name for name in photinus.__all__ if callable(getattr(photinus, name))]
+PUBLISHED = {
+    name: item
+    for module in (photinus, photinus.testing)
+    for name in module.__all__
+    if callable(item := getattr(module, name))
+}
 
 
 def documented(item: object) -> set[str]:
@@ -37,9 +43,9 @@ def fields_with_text(kind: type) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", CALLABLES)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_a_public_callable_names_and_types_all_that_it_takes(name):
-    parameters = inspect.signature(getattr(photinus, name)).parameters.values()
+    parameters = inspect.signature(PUBLISHED[name]).parameters.values()
     for parameter in parameters:
         assert parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL), parameter
         assert parameter.annotation is not parameter.empty, parameter
@@ -47,15 +53,25 @@ def test_a_public_callable_names_and_types_all_that_it_takes(name):
     assert kinds != {"Any"}, "its signature says nothing"
 
 
-@pytest.mark.parametrize("name", CALLABLES)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_a_public_callable_explains_every_parameter(name):
-    item = getattr(photinus, name)
+    item = PUBLISHED[name]
     assert set(inspect.signature(item).parameters) - documented(item) == set()
 
 
+KINDS = [name for name, item in PUBLISHED.items() if isinstance(item, type)]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_public_method_says_what_it_does_or_the_class_that_it_is_from_does(name):
+    own = vars(PUBLISHED[name]).items()
+    public = [k for k, v in own if k[0] != "_" and (callable(v) or isinstance(v, property))]
+    assert [k for k in public if not inspect.getdoc(getattr(PUBLISHED[name], k))] == []
+
+
 ROOT = Path(__file__).parents[2]
-PUBLIC = {"photinus.models.cnn", "photinus.data"}
-"""Modules that are public by their names: networks in job files, and the feed alone."""
+PUBLIC = {"photinus.models.cnn", "photinus.data", "photinus.testing"}
+"""Modules that are public by their names: networks in job files, the feed alone, and tests."""
 
 
 def code_of(path: Path) -> list[str]:

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from photinus.models.base import check_model
 from photinus.models.module import Learning, ModuleModel
+from photinus.testing import check_model
 
 pytestmark = pytest.mark.numerics
 

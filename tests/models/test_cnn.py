@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from photinus.models.base import check_model
 from photinus.models.cnn import quick, tutorial
 from photinus.models.module import Learning, ModuleModel
+from photinus.testing import check_model
 
 pytestmark = pytest.mark.numerics
 

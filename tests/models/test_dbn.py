@@ -9,9 +9,9 @@ import torch
 from photinus.core.errors import UsageError
 from photinus.core.settings import from_dict, to_dict
 from photinus.models import dbn as dbn_file
-from photinus.models.base import check_model
 from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.models.schedules import Schedule
+from photinus.testing import check_model
 
 pytestmark = pytest.mark.numerics
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from photinus.core.errors import DataError
-from photinus.models.images import centred, crops, uniform
+from photinus.models.images import centred, crops, imagenet, uniform
 
 pytestmark = pytest.mark.numerics
 
@@ -90,3 +90,23 @@ def test_no_pictures_are_no_crops_and_others_are_refused():
     assert crops(pictures(0), draws(0)).shape == (0, 3, 24, 24)
     with pytest.raises(DataError, match="3 x 32 x 32 numbers; got \\[784\\]"):
         crops(np.zeros((2, 784), np.uint8), None)
+
+
+def test_imagenets_crops_are_whole_pieces_of_the_image():
+    side, channels = 226, np.arange(3)[:, None, None]
+    y, x = np.mgrid[:side, :side]
+    image = ((3 * y + 5 * x + 50 * channels) % 256).astype(np.uint8)
+    batch = np.repeat(image.reshape(1, -1), 12, axis=0)
+    mean, deviation = np.array([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]])[:, :, None, None]
+    plain = (image / 255 - mean) / deviation
+    np.testing.assert_allclose(imagenet(batch[:1], None)[0], plain[:, 1:225, 1:225], rtol=1e-4)
+    pieces = [plain[:, i : i + 224, j : j + 224] for i in range(3) for j in range(3)]
+    pieces += [piece[:, :, ::-1] for piece in pieces]
+    draws = np.random.default_rng(0).integers(0, 2**63, 12).astype(np.uint64)
+    found = set()
+    for cut in imagenet(batch, draws):
+        (which,) = (n for n, piece in enumerate(pieces) if np.allclose(cut, piece, rtol=1e-4))
+        found.add(which)
+    assert len(found) > 4
+    with pytest.raises(DataError, match="side 224 or more"):
+        imagenet(batch[:, : 3 * 100 * 100], None)

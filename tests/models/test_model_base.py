@@ -6,10 +6,11 @@ from torch import nn
 
 from photinus.core.errors import UsageError
 from photinus.core.parameters import TRAINED, Layout, Parameters
-from photinus.models.base import Model, check_model
+from photinus.models.base import Model
 from photinus.models.mlp import MLP, Dense
 from photinus.models.module import ModuleModel, ModuleStage
 from photinus.models.rbm import RBM, Divergence, first_parameters
+from photinus.testing import check_model
 
 pytestmark = pytest.mark.numerics
 

@@ -7,11 +7,11 @@ from torch import nn
 
 from photinus.core.errors import UsageError
 from photinus.core.parameters import Layout
-from photinus.models.base import check_model
 from photinus.models.dbn import DBN
 from photinus.models.module import Learning, ModuleModel
 from photinus.models.optimizers import TorchInner
 from photinus.models.placement import CPU, Placed
+from photinus.testing import check_model
 
 LAYOUT = Layout.of([("w", (2, 3), "trained"), ("mean", (3,), "floats"), ("n", (), "integers")])
 

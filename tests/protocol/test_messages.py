@@ -18,8 +18,7 @@ from photinus.protocol.messages import (
     snapshot_to,
 )
 from photinus.strategies.base import Message
-from photinus.training.loop import Snapshot
-from photinus.training.worker_loop import Grant
+from photinus.training.asks import Grant, Snapshot
 from photinus.transport.frames import Frame
 
 SEAT = Seat(bytes(range(16)), term=2, phase=1, slot=3, lease=4)

@@ -40,7 +40,7 @@ def held(pushes, call):
             meetings[to].take("part", slot, meetings[slot].part(to))
     for slot in SLOTS:
         for to in meetings[slot].others:
-            meetings[to].take("whole", slot, meetings[slot].whole)
+            meetings[to].take("whole", slot, meetings[slot].whole_for(to))
     return meetings
 
 
@@ -75,11 +75,11 @@ def test_a_piece_counts_once_and_only_from_members():
     assert not meeting.take("part", 2, other.part(0))
     assert not meeting.take("part", 2, {"vector": np.full(3, 9.0, "f4")})
     assert not meeting.take("part", 1, {"vector": np.full(3, 9.0, "f4")})
-    assert meeting.whole is None
+    assert meeting.whole_for(2) is None
     assert meeting.take("part", 3, Meeting(3, call, pushes[3]).part(0))
     assert not meeting.take("part", 3, Meeting(3, call, pushes[3]).part(0))
     exact = sum(w * pushes[s].vector[:3] for w, s in zip(call.vector, SLOTS, strict=True))
-    np.testing.assert_allclose(meeting.whole["vector"], exact, rtol=1e-5)
+    np.testing.assert_allclose(meeting.whole_for(2)["vector"], exact, rtol=1e-5)
     assert not meeting.is_whole
 
 

@@ -16,9 +16,9 @@ from photinus.protocol import worker_client as room
 from photinus.protocol.messages import Seat
 from photinus.protocol.worker_client import Worker
 from photinus.strategies.recipes import averaging, downpour
+from photinus.testing.memory_link import MemoryLink, MemoryListener
 from photinus.training.plan import Phase, TrainingPlan
 from photinus.training.worker_loop import Part, live
-from photinus.transport.memory import Hub, MemoryLink
 
 WORKERS = 2
 
@@ -56,7 +56,7 @@ class Team:
             self.applied.append((frame.slot, frame.sequence, frame.phase, frame.examples))
 
     def _listen(self, hear, gone):
-        self.hub = Hub(hear, gone)
+        self.hub = MemoryListener(hear, gone)
         return self.hub
 
     def run(self):
@@ -213,7 +213,7 @@ def test_what_comes_in_is_not_asked_for_again(monkeypatch):
     """A hello is said again only while nothing moves."""
     now, hellos = [0.0], {}
     for trickles in (True, False):
-        hub = Hub(lambda peer, frame: None, lambda peer: None)
+        hub = MemoryListener(lambda peer, frame: None, lambda peer: None)
         link = Trickle(hub, "trickle")
         link.trickles = trickles
         monkeypatch.setattr(room.time, "monotonic", lambda: now[0])
@@ -242,7 +242,7 @@ def test_what_comes_in_is_not_asked_for_again(monkeypatch):
 def test_a_coordinator_whose_long_frame_comes_in_is_not_silent(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(room.time, "monotonic", lambda: now[0])
-    hub = Hub(lambda peer, frame: None, lambda peer: None)
+    hub = MemoryListener(lambda peer, frame: None, lambda peer: None)
     link = hub.link()
     worker = Worker(iter(()), lambda: link, Seat(bytes(16)), about={})
     now[0] = 100.0

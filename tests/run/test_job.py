@@ -161,6 +161,8 @@ def test_a_field_of_another_kind_is_named(fields, said):
 
 
 MODULE = ModuleStage(module="torch.nn:Linear")
+LOW = ModuleStage(module="torch.nn:Linear", precision="bfloat16", device="opencl")
+LOGISTIC = LogisticStage(features=2, classes=2)
 
 
 @pytest.mark.parametrize(
@@ -168,9 +170,17 @@ MODULE = ModuleStage(module="torch.nn:Linear")
     [
         ({"device": "gpu"}, "device of Job must be auto, cpu, cuda, .*; got 'gpu'"),
         ({"model": MODULE, "device": ("cuda", "cpu")}, "one for each; got 2 names for 4 workers"),
-        ({"device": "cuda"}, "a DBN is trained on the processor only; got device 'cuda'; device="),
+        (
+            {"device": "cuda"},
+            "a DBN is trained on the processor or an OpenCL device only; got device 'cuda'",
+        ),
         ({"device": ("cuda", "gpu", "cpu", "cpu")}, "device of Job must be"),
         ({"model": ModuleStage(module="m:f", device="gpu")}, "device of the model must be"),
+        (
+            {"model": LOGISTIC, "device": "opencl"},
+            "a LogisticStage is trained on the processor only",
+        ),
+        ({"model": LOW, "device": "opencl:0:0"}, "OpenCL devices compute in float32; got bfloat16"),
         ({"resources": {"gpu": 1.5}}, "resources of Job must be a share"),
         ({"resources": {"gpu": 0}}, "resources of Job must be a share"),
     ],
@@ -187,3 +197,12 @@ def test_devices_and_resources_survive_toml_and_reach_the_workers():
     assert [plan.device(0, slot) for slot in range(2)] == ["cuda:1", "cpu"]
     assert plan.resources == {"gpu": 0.25}
     assert Job(workers=2, device="auto").program().device(0, 1) == "auto"
+
+
+@pytest.mark.parametrize("device", ["opencl", ("cpu", "opencl:0:1", "cpu", "cpu")])
+def test_on_an_opencl_device_auto_precision_is_float32(device):
+    model = ModuleStage(module="torch.nn:Linear", precision="auto")
+    assert Job(model=model, device=device).resolved().model.precision == "float32"
+    assert Job(
+        model=DBN(inputs=4, hidden=(3,), classes=2), device=device
+    ).resolved().model.precision in ("mkl", "onednn")

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,10 +13,10 @@ from photinus import (
     ModuleStage,
     Source,
     Steps,
+    Tokenizer,
     averaging,
     preset,
     text_classifier,
-    text_rows,
     train,
 )
 from photinus.core.errors import DataError, NotReadyError, UsageError
@@ -31,8 +32,11 @@ GOOD, BAD = ["lovely", "grand", "funny"], ["dull", "weak", "tired"]
 def sentences():
     chance = np.random.default_rng(0)
     labels = chance.integers(0, 2, 320)
-    texts = [f"a {chance.choice([BAD, GOOD][label])} film" for label in labels]
-    return text_rows(texts), labels
+    texts = [
+        f"a {chance.choice([BAD, GOOD][label])} film" + " and a plot" * (n % 3)
+        for n, label in enumerate(labels)
+    ]
+    return texts, labels
 
 
 def job(small_encoder, **settings):
@@ -44,7 +48,8 @@ def job(small_encoder, **settings):
         lr=0.003,
     )
     strategy = averaging(every=Steps(5), gradients_until=0.0)
-    source = Source(name="given")
+    tokenizer = str(small_encoder)
+    source = Source(name="given", inputs={"input_ids": "text"}, encoders={"input_ids": tokenizer})
     return Job(model=model, workers=2, data=source, strategy=strategy, **settings)
 
 
@@ -52,11 +57,11 @@ def job(small_encoder, **settings):
 def outcome(small_encoder, sentences, tmp_path_factory):
     """One run of two workers, and its events."""
     events = []
-    rows, labels = sentences
+    texts, labels = sentences
     done = train(
         job(small_encoder, engine="simulate"),
-        (rows[:256], labels[:256]),
-        test=(rows[256:], labels[256:]),
+        ({"input_ids": texts[:256]}, labels[:256]),
+        test=({"input_ids": texts[256:]}, labels[256:]),
         folder=tmp_path_factory.mktemp("run") / "run",
         callbacks=(events.append,),
     )
@@ -78,41 +83,30 @@ def test_adapters_learn_and_only_they_and_the_head_travel(outcome, small_encoder
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # peft asks for what will be renamed
 def test_the_adapter_is_loaded_by_peft_as_it_is(outcome, small_encoder, sentences):
     from peft import PeftModel
-    from tokenizers import Tokenizer
     from transformers import AutoModelForSequenceClassification
 
     done, _ = outcome
     whole = AutoModelForSequenceClassification.from_pretrained(small_encoder, num_labels=2)
     theirs = PeftModel.from_pretrained(whole, done.folder / "adapter").eval()
-    tokenizer = Tokenizer.from_file(str(small_encoder / "tokenizer.json"))
-    tokenizer.enable_padding()
-    rows = sentences[0][256:]
+    batch = padded(small_encoder, sentences[0][256:])
     with torch.no_grad():
-        ours = done.model()(torch.from_numpy(rows))
-        again = TextClassifier(theirs, tokenizer)(torch.from_numpy(rows))
-    assert torch.equal(ours, again)
+        assert torch.equal(done.model()(**batch), TextClassifier(theirs)(**batch))
     assert json.loads((done.folder / "adapter" / "adapter_config.json").read_text())["r"] == 2
 
 
-def test_a_saved_text_classifier_is_loaded_again(outcome, sentences):
+def padded(base, texts):
+    ids = [torch.from_numpy(row).long() for row in Tokenizer(str(base))(texts)]
+    masks = [torch.ones_like(row) for row in ids]
+    both = (torch.nn.utils.rnn.pad_sequence(rows, batch_first=True) for rows in (ids, masks))
+    return dict(zip(("input_ids", "attention_mask"), both, strict=True))
+
+
+def test_a_saved_text_classifier_is_loaded_again(outcome, small_encoder, sentences):
     done, _ = outcome
     loaded, _ = load_trained(done.folder / "model")
-    rows = torch.from_numpy(sentences[0][:8])
+    batch = padded(small_encoder, sentences[0][:8])
     with torch.no_grad():
-        assert torch.equal(loaded.module()(rows), done.model()(rows))
-
-
-def test_token_ids_and_texts_give_the_same(small_encoder):
-    net = text_classifier(str(small_encoder)).eval()
-    ids = torch.tensor([[2, 4, 8, 5, 3], [2, 6, 3, 0, 0]])
-    with torch.no_grad():
-        by_text = net(torch.from_numpy(text_rows(["a lovely film", "plot"])))
-        assert torch.equal(by_text, net(ids))
-
-
-def test_a_long_text_is_cut_after_a_whole_character():
-    rows = text_rows(["aé", "abc"], 2)
-    assert [bytes(row) for row in rows] == [b"a\0", b"ab"]
+        assert torch.equal(loaded.module()(**batch), done.model()(**batch))
 
 
 @pytest.mark.parametrize(
@@ -120,18 +114,13 @@ def test_a_long_text_is_cut_after_a_whole_character():
     [
         ({"base": "no_such_model"}, NotReadyError, "there is no pre-trained model 'no_such_model'"),
         ({"base": "/tmp"}, NotReadyError, "there is no pre-trained model '/tmp'"),
-        ({"rank": 0}, UsageError, "a text classifier has at least 2 classes, rank 1"),
+        ({"rank": 0}, UsageError, "a text classifier has at least 2 classes and rank 1"),
     ],
 )
 def test_a_model_that_cannot_be_made_is_refused(arguments, error, says):
     pytest.importorskip("peft", reason="photinus[text] is not installed")
     with pytest.raises(error, match=says):
         text_classifier(**arguments)
-
-
-def test_numbers_that_are_no_text_are_refused(small_encoder):
-    with pytest.raises(DataError, match="a text is read as bytes or token ids"):
-        text_classifier(str(small_encoder))(torch.zeros(2, 3))
 
 
 def test_the_preset_is_a_job_like_any_other():
@@ -150,14 +139,27 @@ def test_the_films_are_split_alike_each_time():
     assert 0.45 < np.mean([row["label"] for row in first + last]) < 0.55
 
 
-def test_sentences_to_train_and_to_test_on_have_one_length(monkeypatch):
-    parts = [{"text": "dull", "label": 0}] * 3, [{"text": "lovely", "label": 1}]
-    monkeypatch.setattr("photinus.run.data.film_sentences", lambda path: parts)
-    asked = preset("text-sentiment", 2)
-    first, last = read_train(asked), read_test(asked.data)
-    assert (first.features.shape, last.features.shape) == ((3, 6), (1, 6))
-    assert bytes(last.features[0]) == b"lovely"
+FILMS = [{"text": "dull", "label": 0}] * 3, [{"text": "a lovely film", "label": 1}]
+
+
+def test_sentences_to_train_and_to_test_on_are_tokenised(monkeypatch, small_encoder):
+    monkeypatch.setattr("photinus.run.data.film_sentences", lambda path: FILMS)
+    asked = replace(preset("text-sentiment", 2), engine="local")
+    source = replace(asked.data, encoders={"input_ids": str(small_encoder)})
+    first, last = read_train(replace(asked, data=source)), read_test(source)
+    assert first.features.batch(np.arange(3))["input_ids"].tolist() == [[2, 11, 3]] * 3
     assert first.labels.tolist() == [0, 0, 0]
+    assert last.features.batch(np.arange(1))["input_ids"].tolist() == [[2, 4, 8, 5, 3]]
+
+
+@pytest.mark.spark
+def test_on_spark_the_workers_get_a_column_of_text(monkeypatch, spark, small_encoder):
+    monkeypatch.setattr("photinus.run.data.film_sentences", lambda path: FILMS)
+    asked = preset("text-sentiment", 2)
+    source = replace(asked.data, encoders={"input_ids": str(small_encoder)})
+    frame, spec = read_train(replace(asked, data=source)).selected()
+    assert dict(frame.dtypes)["input_ids"] == "string"
+    assert spec.inputs.encoders == {"input_ids": str(small_encoder)}
 
 
 def test_another_archive_than_the_published_one_is_refused(tmp_path):

@@ -18,7 +18,6 @@ from photinus.core.errors import (
 )
 from photinus.core.events import CheckpointSaved, Log, RoundClosed
 from photinus.engine.base import ArrayData
-from photinus.engine.faults.plan import Faults
 from photinus.engine.simulation.cluster import World
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.dbn import DBN, FineTuning, Pretraining
@@ -41,6 +40,7 @@ from photinus.strategies.recipes import (
     publish,
     streaming,
 )
+from photinus.testing import Faults
 
 
 def test_a_run_leaves_journal_ledger_model_and_report(small, tmp_path, events):

@@ -13,10 +13,28 @@ from photinus.strategies.outer import (
     Descent,
     Nesterov,
     Outer,
+    RowAdagrad,
     Sgd,
     SlowMo,
     outer_from_dict,
 )
+
+
+class RowWise(torch.optim.Optimizer):
+    """AdaGrad with one sum of mean squares a row, from its formula: torch has none."""
+
+    def __init__(self, parameters, lr, eps, initial):
+        super().__init__(parameters, {"lr": lr, "eps": eps, "initial": initial})
+
+    @torch.no_grad()
+    def step(self):
+        (group,) = self.param_groups
+        for rows in group["params"]:
+            start = torch.full((*rows.shape[:-1], 1), group["initial"], dtype=rows.dtype)
+            sums = self.state[rows].setdefault("sums", start)
+            sums += rows.grad.square().mean(-1, keepdim=True)
+            rows.addcdiv_(rows.grad, sums.sqrt() + group["eps"], value=-group["lr"])
+
 
 ORACLES = {
     "sgd": (Sgd(lr=0.8), lambda p: torch.optim.SGD(p, lr=0.8)),
@@ -31,6 +49,10 @@ ORACLES = {
     "adagrad": (
         Adagrad(lr=0.3, eps=1e-4, initial=0.1),
         lambda p: torch.optim.Adagrad(p, lr=0.3, eps=1e-4, initial_accumulator_value=0.1),
+    ),
+    "row_adagrad": (
+        RowAdagrad(lr=0.3, eps=1e-4, initial=0.1),
+        lambda p: RowWise(p, lr=0.3, eps=1e-4, initial=0.1),
     ),
     "adam": (
         Adam(lr=0.05, beta1=0.8, beta2=0.95, eps=1e-3),
@@ -62,6 +84,20 @@ def test_an_outer_optimizer_steps_as_torch_does(name, dtype, close):
         vector, state = outer.update(vector, delta, state)
         assert vector.dtype == np.dtype(dtype)
     np.testing.assert_allclose(vector, tensor.detach().numpy(), rtol=close, atol=close)
+
+
+def test_by_row_each_row_of_a_table_has_a_sum_of_its_own():
+    outer, chance = RowAdagrad(lr=0.3), np.random.default_rng(1)
+    table = chance.normal(size=(3, 5))
+    state = outer.init(table)
+    for _ in range(4):
+        delta = chance.normal(size=(3, 5))
+        each = [
+            outer.update(row, d, (s,)) for row, d, s in zip(table, delta, state[0], strict=True)
+        ]
+        table, state = outer.update(table, delta, state)
+        np.testing.assert_allclose(table, [row for row, _ in each], rtol=1e-12)
+    assert state[0].shape == (3, 1)
 
 
 @pytest.mark.parametrize("name", OUTERS)

@@ -12,9 +12,9 @@ from photinus.engine.base import ArrayData
 from photinus.models.logistic import LogisticStage
 from photinus.run.job import Job
 from photinus.run.train import resume, train
-from photinus.strategies.check import check_strategy
 from photinus.strategies.own import Own
 from photinus.strategies.recipes import averaging
+from photinus.testing import check_strategy
 
 PAGE = Path(__file__).parents[2] / "docs" / "strategies" / "README.md"
 

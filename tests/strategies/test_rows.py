@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from photinus.core.clock import Clock, Steps
 from photinus.core.errors import FrameError, UsageError
 from photinus.strategies.base import Message, Turn
-from photinus.strategies.check import check_strategy
 from photinus.strategies.outer import Adagrad, Nesterov, Sgd
-from photinus.strategies.recipes import downpour, from_plain, to_plain
+from photinus.strategies.recipes import averaging, downpour, from_plain, to_plain
 from photinus.strategies.rows import changed, numbers_of
+from photinus.testing import check_strategy
 
 
 @given(st.lists(st.sampled_from([0.0, 0.0, 0.0, 1.5, -2.0]), max_size=40), st.integers(1, 9))
@@ -101,5 +101,16 @@ def test_rows_are_a_part_like_the_others():
     agreement = downpour(rows=300)
     assert ", rows of 300, bf16 up" in str(agreement)
     assert from_plain(to_plain(agreement)) == agreement
-    with pytest.raises(UsageError, match="unknown part of averaging; got 'rows'"):
-        from_plain({"recipe": "averaging", "rows": 3})
+    with pytest.raises(UsageError, match="unknown part of diloco; got 'rows'"):
+        from_plain({"recipe": "diloco", "rows": 3})
+
+
+def test_in_rounds_they_are_a_table_among_the_workers():
+    how = {"outer": Sgd(), "merge": "uniform", "gradients_until": 0.0}
+    agreement = averaging(owners=4, rows=300, **how)
+    assert ", rows of 300 among 4 workers, bf16" in str(agreement)
+    assert from_plain(to_plain(agreement)) == agreement
+    assert agreement.is_sharded
+    assert not downpour(rows=300).is_sharded
+    with pytest.raises(UsageError, match="rows in rounds are for the uniform mean"):
+        averaging(rows=3)

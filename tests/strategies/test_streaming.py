@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from photinus.core.clock import Clock, Epochs, Examples, Seconds, Steps
 from photinus.core.errors import UsageError
-from photinus.strategies.base import Message, Turn, cut_up
+from photinus.strategies.base import Message, Turn, fragments_of
 from photinus.strategies.outer import Adam, Nesterov
 from photinus.strategies.recipes import from_plain, streaming
 from photinus.strategies.streaming import Streaming
@@ -27,9 +27,9 @@ def agreed(state, fragment, mean):
 def test_fragments_cover_the_vector_and_differ_by_one_number_at_most(size, fragments):
     if fragments > size:
         with pytest.raises(UsageError, match="a fragment of no bytes"):
-            cut_up(size, fragments)
+            fragments_of(size, fragments)
         return
-    cut = cut_up(size, fragments)
+    cut = fragments_of(size, fragments)
     assert [n for start, stop in cut for n in range(start, stop)] == list(range(size))
     assert {stop - start for start, stop in cut} <= {size // fragments, size // fragments + 1}
 

@@ -1,10 +1,14 @@
 import logging
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
+from photinus.core.errors import NotReadyError, UsageError
 from photinus.data.base import Batch
+from photinus.devices.found import Device, found
 from photinus.models.dbn import DBN
+from photinus.models.logistic import LogisticStage
 from photinus.models.module import ModuleStage
 from photinus.models.placement import PlacedInner
 from photinus.training.placement import device_for, fresh
@@ -52,3 +56,37 @@ def test_model_and_optimizer_are_moved_together():
     assert isinstance(inner, PlacedInner)
     assert inner.placed.parameters is model.parameters
     assert not isinstance(make("cpu")[1], PlacedInner)
+
+
+def test_on_an_opencl_device_the_model_stays_and_its_products_do_not(opencl, caplog):
+    model, inner = make(opencl.name)
+    plain, _ = make("cpu")
+    with caplog.at_level(logging.WARNING, "photinus"):
+        for _ in range(2):
+            gradient, _ = model.learn(BATCH, 8)
+    np.testing.assert_allclose(gradient, plain.learn(BATCH, 8)[0], rtol=1e-5)
+    assert not isinstance(inner, PlacedInner)
+    assert sum(model.offload.counts.values()) == 4, "each step a product each way"
+    told = f"device {opencl.name}: a step computes 1 addmm, 1 mm there, and none of them here"
+    assert [record.getMessage() for record in caplog.records] == [told]
+    assert model.measure(BATCH) == plain.measure(BATCH)
+
+
+def test_a_model_without_a_product_of_pytorch_is_refused_on_an_opencl_device(opencl):
+    stage = LogisticStage(features=4, classes=3)
+    model, _ = fresh(stage, (), 0, opencl.name)
+    with pytest.raises(UsageError, match=r"makes no product by PyTorch .* got LogisticModel"):
+        model.learn(BATCH, 0)
+
+
+def test_auto_leaves_out_the_processor_by_way_of_opencl(monkeypatch):
+    again = Device(name="opencl:0:0", title="PoCL", is_processor=True)
+    monkeypatch.setattr("photinus.training.placement.found", lambda: (*found()[:1], again))
+    assert device_for("auto", make, pytest.fail) == "cpu"
+
+
+def test_auto_leaves_out_a_device_that_fails_its_test_and_says_why(monkeypatch, caplog):
+    monkeypatch.setattr("photinus.devices.found.engine", Mock(side_effect=NotReadyError("broken")))
+    with caplog.at_level(logging.WARNING, "photinus"):
+        assert device_for("auto", make, lambda: BATCH, ("cpu", "opencl:0:0")) == "cpu"
+    assert "broken" in caplog.text

@@ -5,7 +5,9 @@ import dataclasses
 import numpy as np
 
 from photinus.strategies.base import Message
-from photinus.training.loop import Snapshot
+from photinus.strategies.peers import Meetings
+from photinus.strategies.rounds import Rounds
+from photinus.training.asks import Snapshot
 from photinus.training.snapshots import Cut, Cuts
 
 HERE = Cut(
@@ -34,20 +36,20 @@ def begun():
 def test_a_cut_waits_for_all_its_workers():
     cuts = begun()
     cuts.take(1, 7, state(1.0))
-    assert cuts.whole(keeps=True) is None
+    assert cuts.whole(Rounds()) is None
     cuts.take(0, 7, state(2.0))
-    whole = cuts.whole(keeps=True)
+    whole = cuts.whole(Rounds())
     assert whole is cuts.last is cuts.at(1, 7)
     assert list(whole.inner) == [0, 1]
     assert whole.point is HERE.point
-    assert cuts.whole(keeps=True) is None, "it is told once"
+    assert cuts.whole(Rounds()) is None, "it is told once"
 
 
 def test_where_the_owner_keeps_nothing_the_lowest_slot_says_what_was_agreed():
     cuts = begun()
     cuts.take(1, 7, state(1.0))
     cuts.take(0, 7, state(2.0))
-    assert cuts.whole(keeps=False).point.vector.tolist() == [2.0, 2.0]
+    assert cuts.whole(Meetings()).point.vector.tolist() == [2.0, 2.0]
 
 
 def test_a_state_of_another_version_or_worker_does_not_count():
@@ -55,22 +57,34 @@ def test_a_state_of_another_version_or_worker_does_not_count():
     cuts.take(0, 6, state(1.0))
     cuts.take(9, 7, state(1.0))
     cuts.without(1)
-    assert cuts.whole(keeps=True) is None
+    assert cuts.whole(Rounds()) is None
 
 
 def test_a_lost_worker_is_not_waited_for():
     cuts = begun()
     cuts.take(0, 7, state(1.0))
     cuts.without(1)
-    assert list(cuts.whole(keeps=True).inner) == [0]
+    assert list(cuts.whole(Rounds()).inner) == [0]
 
 
 def test_when_all_are_lost_nobody_can_say_what_the_parameters_are():
-    for keeps in (False, True):
+    for policy in (Meetings(), Rounds()):
         cuts = begun()
         cuts.without(0)
         cuts.without(1)
-        assert (cuts.whole(keeps=keeps) is not None) is keeps
+        assert (cuts.whole(policy) is not None) is policy.keeps
+
+
+def test_a_table_is_put_together_of_the_shards_of_all_and_of_no_fewer():
+    policy = Meetings(rows=1, shards=2)
+    cuts = begun()
+    cuts.take(1, 7, state(1.0))
+    cuts.take(0, 7, state(2.0))
+    assert cuts.whole(policy).point.vector.tolist() == [2.0, 1.0, 2.0, 1.0]
+    cuts = begun()
+    cuts.take(1, 7, state(1.0))
+    cuts.without(0)
+    assert cuts.whole(policy) is None
 
 
 def test_a_cut_that_is_not_whole_gives_way_to_the_next():
@@ -78,11 +92,11 @@ def test_a_cut_that_is_not_whole_gives_way_to_the_next():
     cuts.take(0, 7, state(1.0))
     cuts.begin(dataclasses.replace(HERE, version=8), frozenset({1}))
     cuts.take(1, 8, state(3.0))
-    assert list(cuts.whole(keeps=True).inner) == [1]
+    assert list(cuts.whole(Rounds()).inner) == [1]
     cuts.begin(HERE, frozenset())
     cuts.drop()
     cuts.take(0, 7, state(1.0))
-    assert cuts.whole(keeps=True) is None
+    assert cuts.whole(Rounds()) is None
     assert cuts.at(1, 7) is None
 
 

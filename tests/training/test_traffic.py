@@ -8,7 +8,8 @@ from photinus.data.base import Batch
 from photinus.models.module import ModuleStage
 from photinus.strategies.base import Message
 from photinus.strategies.recipes import all_reduce, averaging
-from photinus.training.loop import Bench, Exchange, News, Pace, work
+from photinus.training.asks import Exchange, News
+from photinus.training.loop import Bench, Pace, work
 from photinus.training.placement import fresh
 
 STAGE = ModuleStage(module="torch.nn:Linear", arguments={"in_features": 9, "out_features": 4})

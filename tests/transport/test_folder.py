@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from photinus.core.errors import AuthenticationError, LinkLostError, NotReadyError, UsageError
+from photinus.testing import check_link
 from photinus.transport import folder
 from photinus.transport.credentials import Credentials
 from photinus.transport.filesystems import LocalPlace, place_of
 from photinus.transport.folder import SCHEME, FolderLink, FolderListener
 from photinus.transport.frames import Frame
-from photinus.transport.link import check_link
 
 KEYS = Credentials.make(bytes(16))
 
@@ -30,7 +30,7 @@ def echo(tmp_path):
 
 
 def link_to(listener, keys=KEYS):
-    return FolderLink(listener.address, keys.worker(), patience_seconds=5.0)
+    return FolderLink(listener.address, keys.worker(), connect_seconds=5.0)
 
 
 def files_of(listener):
@@ -130,7 +130,7 @@ def test_a_worker_of_another_run_is_told_so(echo):
 
 def test_a_worker_that_sees_another_folder_is_told_so(tmp_path):
     with pytest.raises(LinkLostError, match="every worker sees the same folder"):
-        FolderLink(f"{SCHEME}{tmp_path}/none", KEYS.worker(), patience_seconds=0.01)
+        FolderLink(f"{SCHEME}{tmp_path}/none", KEYS.worker(), connect_seconds=0.01)
 
 
 def test_a_folder_that_cannot_be_written_to_is_one_sentence():
@@ -166,7 +166,7 @@ def test_a_listener_that_died_is_noticed_by_its_sign(echo, monkeypatch):
         with pytest.raises(LinkLostError, match="the other side ended"):
             link.exchange(None, 20.0)
     with pytest.raises(LinkLostError, match="nobody of this run signs"):
-        FolderLink(echo.address, KEYS.worker(), patience_seconds=0.0)
+        FolderLink(echo.address, KEYS.worker(), connect_seconds=0.0)
     echo._sign()
     link_to(echo).close()
 
@@ -179,7 +179,7 @@ def test_who_saw_a_driver_die_early_finds_the_next_one_at_once(echo, tmp_path, m
             link.exchange(None, 20.0)
     echo.close()
     again = FolderListener(str(tmp_path), KEYS, lambda p, f: None, lambda p: None)
-    FolderLink(again.address, KEYS.worker(), patience_seconds=0.0).close()
+    FolderLink(again.address, KEYS.worker(), connect_seconds=0.0).close()
     again.close()
 
 

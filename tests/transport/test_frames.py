@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from photinus.core.errors import FrameError
 from photinus.transport import frames
-from photinus.transport.frames import CODECS, DTYPES, KINDS, Decoder, Frame, encode
+from photinus.transport.frames import CODEC_IDS, DTYPES, KINDS, Decoder, Frame, encode
 
 RUN = bytes(range(16))
 
@@ -56,7 +56,7 @@ valid = st.builds(
     epochs=st.floats(0, 1e300),
     seconds=st.floats(0, 1e300),
     position=numbers,
-    codec=st.sampled_from(CODECS),
+    codec=st.sampled_from(CODEC_IDS),
     note=st.dictionaries(st.text(), st.none() | st.booleans() | st.floats(-1, 1) | st.text()),
     arrays=st.lists(vectors, max_size=16).map(tuple),
 )

@@ -3,9 +3,9 @@ import threading
 import pytest
 
 from photinus.core.errors import LinkLostError
+from photinus.testing.memory_link import MemoryListener
 from photinus.transport.frames import Frame
 from photinus.transport.heartbeat import Beater
-from photinus.transport.memory import Hub
 
 
 class Pulse:
@@ -27,7 +27,7 @@ class Pulse:
 
 def test_a_beater_beats_until_it_is_closed():
     pulse, ended = Pulse(), Pulse()
-    hub = Hub(pulse, ended)
+    hub = MemoryListener(pulse, ended)
     with Beater(hub.link, Frame("beat", slot=2), 0.001) as beater:
         pulse.wait(3)
     beater.close()
@@ -39,7 +39,7 @@ def test_a_beater_beats_until_it_is_closed():
 
 def test_a_beater_stops_at_once_however_long_its_beat():
     pulse = Pulse()
-    beater = Beater(Hub(pulse, lambda peer: None).link, Frame("beat"), 3600)
+    beater = Beater(MemoryListener(pulse, lambda peer: None).link, Frame("beat"), 3600)
     pulse.wait(1)
     beater.close()
     assert not beater._thread.is_alive()
@@ -47,7 +47,7 @@ def test_a_beater_stops_at_once_however_long_its_beat():
 
 def test_a_beater_makes_its_link_anew_and_remembers_why():
     pulse, failed = Pulse(), Pulse()
-    hub = Hub(pulse, lambda peer: None)
+    hub = MemoryListener(pulse, lambda peer: None)
     links = []
 
     def make_link():
@@ -89,7 +89,9 @@ def test_a_process_that_stood_still_itself_counts_ten_beats_at_most(monkeypatch)
         told.append(seconds)
         pulse()
 
-    with Beater(Hub(lambda *_: None, lambda peer: None).link, Frame("beat"), 0.001, heard):
+    with Beater(
+        MemoryListener(lambda *_: None, lambda peer: None).link, Frame("beat"), 0.001, heard
+    ):
         pulse.wait(3)
     assert told[:3] == pytest.approx([0.01, 0.02, 0.03])
 
@@ -106,7 +108,7 @@ def test_a_beater_tells_how_long_nothing_came_back(answers):
         if answers:
             peer.send(frame)
 
-    with Beater(Hub(hear, lambda peer: None).link, Frame("beat"), 0.001, heard):
+    with Beater(MemoryListener(hear, lambda peer: None).link, Frame("beat"), 0.001, heard):
         pulse.wait(5)
     assert told == sorted(told)
     assert (told[-1] == 0) == answers

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from photinus.core.errors import LinkLostError
-from photinus.transport import link
+from photinus.testing import check_link, links
+from photinus.testing.links import CHECKS
+from photinus.testing.memory_link import MemoryListener
 from photinus.transport.credentials import Credentials
 from photinus.transport.folder import FolderLink, FolderListener
 from photinus.transport.frames import Frame
-from photinus.transport.link import CHECKS, Link, check_link
-from photinus.transport.memory import Hub
+from photinus.transport.link import Link
 from photinus.transport.serve import TcpListener
 from photinus.transport.tcp import TcpLink
 
@@ -28,7 +29,7 @@ def _leaves_nothing():
 
 
 def make_memory(hear, gone):
-    hub = Hub(hear, gone)
+    hub = MemoryListener(hear, gone)
     return hub, hub.link
 
 
@@ -75,8 +76,8 @@ class Numb(Link):
 
 @pytest.mark.parametrize("check", CHECKS[:3], ids=lambda check: check.__name__)
 def test_a_link_that_breaks_the_contract_is_named(check, monkeypatch):
-    monkeypatch.setattr(link, "_PATIENCE_SECONDS", 0.01)
-    hub = Hub(lambda peer, frame: None, lambda peer: None)
+    monkeypatch.setattr(links, "_PATIENCE_SECONDS", 0.01)
+    hub = MemoryListener(lambda peer, frame: None, lambda peer: None)
     with pytest.raises(AssertionError, match="a link must keep its contract"):
         check(lambda hear, gone: (hub, Numb))
 
@@ -108,7 +109,9 @@ def test_a_link_closed_by_another_thread_ends_its_wait(make):
 
 def test_a_frame_lost_or_doubled_is_a_fault_that_a_test_can_ask_for():
     heard, ended = [], []
-    hub = Hub(lambda peer, frame: heard.append(frame.kind) or peer.send(frame), ended.append)
+    hub = MemoryListener(
+        lambda peer, frame: heard.append(frame.kind) or peer.send(frame), ended.append
+    )
     worker = hub.link()
     hub.up = lambda frame: {"push": 0, "beat": 2}.get(frame.kind, 1)
     hub.down = lambda frame: 0 if frame.kind == "hello" else 1

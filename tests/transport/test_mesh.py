@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from photinus.core.errors import AuthenticationError, LinkLostError
+from photinus.testing.memory_link import MemoryListener
 from photinus.transport import mesh as room
 from photinus.transport.credentials import Credentials
 from photinus.transport.frames import Frame
-from photinus.transport.memory import Hub
 from photinus.transport.mesh import Mesh
 from photinus.transport.serve import TcpListener
 from photinus.transport.tcp import TcpLink
@@ -26,7 +26,7 @@ class Net:
 
     def mesh(self, name):
         def listen(hear, gone):
-            self.hubs[name] = Hub(hear, gone)
+            self.hubs[name] = MemoryListener(hear, gone)
             self.hubs[name].address = name
             return self.hubs[name]
 
@@ -175,7 +175,7 @@ def tls(key):
     def listen(hear, gone):
         return TcpListener("127.0.0.1", key, hear, gone)
 
-    return Mesh(listen, lambda address: TcpLink(address, key, patience_seconds=2.0))
+    return Mesh(listen, lambda address: TcpLink(address, key, connect_seconds=2.0))
 
 
 @pytest.mark.parametrize("kind", ["make", "none"])
@@ -194,7 +194,7 @@ def test_a_worker_whose_key_was_not_made_to_listen_is_no_listener():
     credentials = Credentials.make(RUN)
     mesh = tls(credentials.worker())
     with pytest.raises(AuthenticationError):
-        TcpLink(mesh.address, credentials.worker(is_peer=True), patience_seconds=2.0)
+        TcpLink(mesh.address, credentials.worker(is_peer=True), connect_seconds=2.0)
     mesh.close()
 
 

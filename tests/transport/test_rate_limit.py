@@ -6,7 +6,7 @@ import numpy as np
 
 from photinus.transport.credentials import Credentials
 from photinus.transport.frames import Frame
-from photinus.transport.rate_limit import Pace
+from photinus.transport.rate_limit import RateLimit
 from photinus.transport.serve import TcpListener
 from photinus.transport.tcp import TcpLink
 from photinus.transport.wire import Limits
@@ -31,7 +31,7 @@ class Clock:
 def test_bytes_take_as_long_as_the_rate_allows_whatever_the_pieces():
     for piece in (1024, 50 * 1024, 500 * 1024):
         clock = Clock()
-        pace = Pace(RATE, clock.now, clock.wait)
+        pace = RateLimit(RATE, clock.now, clock.wait)
         for _ in range(10_000 * 1024 // piece):
             pace.spend(piece)
         assert abs(clock.seconds - (10_000 * 1024 - BURST) / RATE) < 1e-6
@@ -39,7 +39,7 @@ def test_bytes_take_as_long_as_the_rate_allows_whatever_the_pieces():
 
 def test_a_pause_earns_one_burst_and_no_more():
     clock = Clock()
-    pace = Pace(RATE, clock.now, clock.wait)
+    pace = RateLimit(RATE, clock.now, clock.wait)
     pace.spend(BURST)
     assert clock.seconds == 0.0
     clock.seconds = 3600.0
@@ -51,7 +51,7 @@ def sent_over_links(credentials, links, vector):
     """Sends a vector over each of some links that share one pace; returns seconds and bytes."""
     clock, whole = Clock(), threading.Semaphore(0)
     run, key = credentials.run, credentials.worker()
-    limits = Limits(pace=Pace(RATE, clock.now, clock.wait))
+    limits = Limits(pace=RateLimit(RATE, clock.now, clock.wait))
     listener = TcpListener("127.0.0.1", credentials, lambda *_: whole.release(), lambda _: None)
     made = [TcpLink(listener.address, key, limits=limits) for _ in range(links)]
     try:

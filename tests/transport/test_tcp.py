@@ -16,7 +16,7 @@ from photinus.core.errors import (
 )
 from photinus.transport.credentials import Credentials, WorkerKey
 from photinus.transport.frames import Frame, encode
-from photinus.transport.rate_limit import Pace
+from photinus.transport.rate_limit import RateLimit
 from photinus.transport.serve import TcpListener
 from photinus.transport.tcp import TcpLink, local_host, parse_address
 from photinus.transport.wire import Limits
@@ -70,7 +70,7 @@ def until(holds):
 
 
 def assert_still_serves(listener, credentials=TLS):
-    worker = TcpLink(listener.address, credentials.worker(), patience_seconds=5)
+    worker = TcpLink(listener.address, credentials.worker(), connect_seconds=5)
     [frame] = worker.exchange(Frame("fetch", RUN, slot=3), 10)
     assert frame.slot == 3
     worker.close()
@@ -108,9 +108,9 @@ def test_a_worker_of_another_run_is_told_so(listen, secure, ear):
 
 def test_two_sides_that_disagree_on_security_are_told_so_or_part(listen):
     with pytest.raises((AuthenticationError, LinkLostError)):
-        TcpLink(listen(TLS).address, CLEAR.worker(), patience_seconds=0.1)
+        TcpLink(listen(TLS).address, CLEAR.worker(), connect_seconds=0.1)
     with pytest.raises((AuthenticationError, LinkLostError)):
-        TcpLink(listen(CLEAR).address, TLS.worker(), patience_seconds=0.1)
+        TcpLink(listen(CLEAR).address, TLS.worker(), connect_seconds=0.1)
 
 
 def test_a_client_without_a_certificate_is_refused(listen, ear):
@@ -191,11 +191,11 @@ def test_at_most_so_many_connect_at_once(listen, ear):
     listener = listen(CLEAR, max_connections=2)
     links = [TcpLink(listener.address, CLEAR.worker()) for _ in range(2)]
     with pytest.raises(LinkLostError, match="nobody of this run answers"):
-        TcpLink(listener.address, CLEAR.worker(), patience_seconds=0.01)
+        TcpLink(listener.address, CLEAR.worker(), connect_seconds=0.01)
     ear.until(lambda: listener.refused["full"] >= 1)
     links.pop().close()
     ear.until(lambda: ear.lost)
-    TcpLink(listener.address, CLEAR.worker(), patience_seconds=5).close()
+    TcpLink(listener.address, CLEAR.worker(), connect_seconds=5).close()
     links.pop().close()
 
 
@@ -344,7 +344,7 @@ def test_a_worker_waits_for_a_listener_that_comes_late(ear):
     with socket.create_server(("127.0.0.1", 0)) as probe:
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     with pytest.raises(LinkLostError, match=r"nobody of this run answers.*ConnectionRefused"):
-        TcpLink(address, TLS.worker(), patience_seconds=0.1)
+        TcpLink(address, TLS.worker(), connect_seconds=0.1)
 
 
 def test_ipv6_serves_too(listen):
@@ -464,7 +464,7 @@ def test_a_frame_waits_until_the_system_has_taken_it(listen, ear):
 
 def test_a_worker_sees_that_a_long_frame_comes_in(listen, ear):
     """Whoever watches its link sees the bytes move before the frame is whole."""
-    pace = Pace(2e6)
+    pace = RateLimit(2e6)
     listener = listen(CLEAR, pace=pace)
     link = TcpLink(listener.address, CLEAR.worker())
     link.exchange(Frame("push", RUN), 0)

@@ -16,8 +16,6 @@ from photinus.checkpoint.store import Store
 from photinus.core.errors import CheckpointError
 from photinus.core.events import CheckpointFailed, CheckpointSaved
 
-__all__ = ["Saver"]
-
 _Outcome = CheckpointSaved | CheckpointFailed
 
 

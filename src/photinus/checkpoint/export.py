@@ -16,14 +16,6 @@ from photinus.checkpoint.files import Seal, Tensors, decode, encode
 from photinus.checkpoint.origin import Trust, check_code, is_signed, signature_of
 from photinus.core.errors import CheckpointError, UsageError
 
-__all__ = [
-    "SavedModel",
-    "load_model",
-    "save_model",
-    "state_dict_from_tensors",
-    "tensors_from_state_dict",
-]
-
 _SEAL = Seal(file="model.json", format="photinus-model", is_private=False)
 _TENSORS, _KIND = "model.safetensors", "model"
 
@@ -158,10 +150,3 @@ def tensors_from_state_dict(state: Mapping[str, Any]) -> dict[str, NDArray[Any]]
         name: np.array((value.float() if value.dtype == torch.bfloat16 else value).numpy())
         for name, value in plain.items()
     }
-
-
-def state_dict_from_tensors(tensors: Tensors) -> dict[str, Any]:
-    """Returns arrays as a torch `state_dict`: `module.load_state_dict(...)` takes it."""
-    import torch
-
-    return {name: torch.from_numpy(np.array(array)) for name, array in tensors.items()}

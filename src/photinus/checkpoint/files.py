@@ -27,18 +27,6 @@ from safetensors import SafetensorError
 
 from photinus.core.errors import CheckpointError, UsageError
 
-__all__ = [
-    "Seal",
-    "Step",
-    "Tensors",
-    "checked_name",
-    "decode",
-    "encode",
-    "is_plain",
-    "remove",
-    "sync_folder",
-]
-
 Tensors = Mapping[str, NDArray[Any]]
 """Arrays by name: what one safetensors file holds."""
 

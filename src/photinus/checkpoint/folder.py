@@ -13,8 +13,6 @@ from typing import Any
 
 from photinus.core.errors import CheckpointError, FencedError, UsageError
 
-__all__ = ["RunFolder"]
-
 _TERM = re.compile(r"coordinator-([1-9][0-9]*)\.json")
 
 

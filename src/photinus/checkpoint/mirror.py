@@ -14,8 +14,6 @@ from typing import Any
 from photinus.core.addresses import filesystem
 from photinus.core.errors import CheckpointError, FencedError, reason_of
 
-__all__ = ["Mirror"]
-
 _TERM = re.compile(r"coordinator-([1-9][0-9]*)\.json")
 _CHECKPOINTS, _PIN, _MANIFEST = "checkpoints", "checkpoints/.pinned", "manifest.json"
 _SEEN = re.compile(r"[^.].*")

@@ -20,8 +20,6 @@ from pathlib import Path
 from photinus.core.errors import UsageError
 from photinus.core.factories import code_names
 
-__all__ = ["TRUST_CODE", "Trust", "check_code", "is_signed", "signature_of"]
-
 Trust = bool | Collection[str]
 """True: whatever code a folder names may run. Or the names that may."""
 TRUST_CODE = "PHOTINUS_TRUST_CODE"

@@ -14,8 +14,6 @@ from photinus.checkpoint.files import Seal, Step, Tensors, checked_name, encode,
 from photinus.core.errors import CheckpointError, PhotinusError, UsageError
 from photinus.core.parameters import is_finite
 
-__all__ = ["Checkpoint", "Refusal", "Store"]
-
 _SEAL = Seal(file="manifest.json", format="photinus-checkpoint")
 _ASIDE = re.compile(r"\..+\.(tmp|old)-[0-9a-f]{12}")
 _SUFFIX = ".safetensors"

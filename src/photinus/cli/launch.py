@@ -20,8 +20,6 @@ from photinus.cli.train import begin, go_on, job_of
 from photinus.core.errors import RunFailedError
 from photinus.core.factories import code_names
 
-__all__ = ["attempt_of", "end_with", "launch"]
-
 _LOOK_SECONDS = 0.05
 _COMMAND = "submit --deploy-mode cluster"
 _CONTAINER = re.compile(r"container_(?:e\d+_)?(\d+_\d+)_(\d+)_\d+")

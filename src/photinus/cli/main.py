@@ -15,6 +15,7 @@ from photinus import __version__
 from photinus.cli.compare import compare
 from photinus.cli.devices import devices
 from photinus.cli.doctor import doctor
+from photinus.cli.kernels import kernels
 from photinus.cli.report import audit, evaluate, report
 from photinus.cli.submit import submit
 from photinus.cli.train import demo, train
@@ -22,8 +23,6 @@ from photinus.cli.watch import StoppedError, is_debugging
 from photinus.cli.words import words
 from photinus.core.errors import NotReadyError, PhotinusError, UsageError, reason_of
 from photinus.core.signals import interruptible
-
-__all__ = ["EXIT_CODES", "commands", "main"]
 
 EXIT_CODES: Final = {"done": 0, "failed": 1, "usage": 2, "not ready": 3, "interrupted": 130}
 """What the shell is told; nothing else is used."""
@@ -45,7 +44,7 @@ def commands() -> None:
     """
 
 
-_COMMANDS = (demo, train, submit, compare, evaluate, report, audit, words, doctor, devices)
+_COMMANDS = (demo, train, submit, compare, evaluate, report, audit, words, doctor, devices, kernels)
 for _command in _COMMANDS:
     commands.add_command(_command)
 

@@ -13,8 +13,6 @@ from photinus.core.errors import RunFailedError, UsageError
 if TYPE_CHECKING:
     from photinus.run.data import TestRows
 
-__all__ = ["audit", "evaluate", "report"]
-
 
 @click.command()
 @click.argument("run", type=click.Path(), metavar="RUN|MODEL")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from photinus.cli.train import TRUST
-from photinus.core.addresses import is_address
+from photinus.core.addresses import cache_folder, is_address
 from photinus.core.errors import RunFailedError, UsageError
 from photinus.core.factories import code_names
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from photinus.deploy.spark_submit import Submission
     from photinus.run.job import Job
 
-__all__ = ["kept", "states", "submit"]
 
 _STATE = re.compile(r"Application report for (application_\d+_\d+) \(state: (\w+)\)")
 _PAGE = re.compile(r"tracking URL: (\S+)")
@@ -143,7 +142,7 @@ class _Run:
         from photinus.deploy.packaging import environment, jars
 
         names = {"environment": environment, "jars": jars}
-        folder = f"{self._home}/.photinus" if self._home else str(kept())
+        folder = f"{self._home}/.photinus" if self._home else str(cache_folder("archives"))
         shown = {kind: f"{folder}/{make().name}" for kind, make in names.items()}
         run = self._submission(shown["environment"], shown["jars"])
         if self._is_cluster:
@@ -203,7 +202,7 @@ class _Run:
         if not self.said["master"].startswith("local"):
             for name, make in wanted.items():
                 parcel = make()
-                found[name], is_new = packaging.sent(parcel, kept(), folder)
+                found[name], is_new = packaging.sent(parcel, cache_folder("archives"), folder)
                 click.echo(f"{parcel.name}: {'sent to ' + folder if is_new else 'there already'}")
         packaging.own_code(self._here / "photinus.zip")
         return self._submission(found["environment"], found["jars"])
@@ -316,9 +315,3 @@ def _spark_submit() -> list[str]:
     from photinus.deploy.packaging import spark_home
 
     return [str(spark_home() / "bin" / "spark-submit")]
-
-
-def kept() -> Path:
-    """Returns the folder of this machine that archives are made in."""
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path("~/.cache").expanduser()) / "photinus" / "archives"

@@ -7,8 +7,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["to_toml"]
-
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 

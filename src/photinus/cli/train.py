@@ -21,16 +21,6 @@ if TYPE_CHECKING:
     from photinus.strategies.agreement import Agreement
     from photinus.strategies.own import Own
 
-__all__ = [
-    "ENGINE",
-    "TRUST",
-    "agreement_of",
-    "begin",
-    "demo",
-    "go_on",
-    "job_of",
-    "train",
-]
 
 ENGINE = click.Choice(("spark", "local", "simulate"))
 
@@ -70,7 +60,9 @@ def demo(workers: int | None, engine: str | None, folder: str, settings: tuple[s
 @click.option("--strategy", metavar="NAME|JSON", help="How the workers agree, in every phase.")
 @click.option("--seed", type=int, help="Same seed, same bits.")
 @click.option("--threads", type=int, help="Of each worker.")
-@click.option("--device", metavar="NAME", help="cpu, cuda, cuda:1, xpu, mps or auto.")
+@click.option(
+    "--device", metavar="NAME", help="cpu, cuda, cuda:1, xpu, mps, opencl, opencl:0:1 or auto."
+)
 @click.option(
     "--road", metavar="FOLDER|torch|nccl", help="Messages as files in a folder that all see."
 )

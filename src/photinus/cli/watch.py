@@ -11,14 +11,6 @@ from pathlib import Path
 from photinus.core.errors import DataError, PhotinusError, RunFailedError, UsageError
 from photinus.core.events import Event
 
-__all__ = [
-    "StoppedError",
-    "error_text",
-    "is_debugging",
-    "stderr_in",
-    "watched",
-]
-
 
 class StoppedError(PhotinusError):
     """The user stopped a run; the message says how to go on."""

@@ -10,22 +10,22 @@ import click
 
 from photinus.core.errors import UsageError
 
-__all__ = ["train_words", "words"]
-
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("model", type=click.Path())
 @click.argument("asked", nargs=-1, metavar="[WORD [- WORD] [+ WORD]]...")
 @click.option("--count", default=10, help="How many words to print [10].")
 @click.option("--analogies", type=click.Path(), help="A file of questions, as questions-words.txt.")
-@click.option("--cutoff", default=30_000, help="Of the most frequent words, for questions [30000].")
+@click.option(
+    "--cutoff", type=int, help="Of the most frequent words [30000 for questions, 300000 for pairs]."
+)
 @click.option("--pairs", type=click.Path(), help="A file of pairs, as WordSim-353 or SimLex-999.")
 def words(
     model: str,
     asked: tuple[str, ...],
     count: int,
     analogies: str | None,
-    cutoff: int,
+    cutoff: int | None,
     pairs: str | None,
 ) -> None:
     """Ask word vectors: `photinus words words.bin king - man + woman`.
@@ -40,10 +40,11 @@ def words(
     if asked:
         for word, cosine in vectors.most_similar(*_signed(asked), count=count):
             click.echo(f"{cosine:.3f} {word}")
+    known = {} if cutoff is None else {"cutoff": cutoff}
     if analogies:
-        click.echo(str(vectors.analogies(analogies, cutoff=cutoff)))
+        click.echo(str(vectors.analogies(analogies, **known)))
     if pairs:
-        click.echo(str(vectors.similarity(pairs)))
+        click.echo(str(vectors.similarity(pairs, **known)))
 
 
 def _file(path: Path) -> Path:
@@ -72,7 +73,7 @@ def train_words(path: str, folder: str, params: Mapping[str, Any]) -> None:
     """Trains word vectors on text files, and saves `words.bin`.
 
     Args:
-        path: of text files, or of a folder of them: a line is a sentence.
+        path: of text files, or of a folder of them: a line is a sentence; or of a Wikipedia dump.
         folder: where `words.bin` is kept; "" for a new folder under `runs`.
         params: of `Word2Vec`.
 

@@ -14,8 +14,6 @@ from photinus.protocol.messages import named
 from photinus.strategies.codecs import decode, encode, size_bytes
 from photinus.transport.frames import Frame
 
-__all__ = ["LEAST_BYTES", "Payoff", "coding_seconds"]
-
 LEAST_BYTES = 64 << 10
 """Of a vector: shorter ones tell nothing of a link's speed."""
 _AFTER_PUSHES = 3

@@ -1,4 +1,4 @@
-"""Callbacks and timeouts of the coordinator."""
+"""What whoever runs a coordinator gives to it: the run, callbacks and timeouts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from photinus.core.events import Event
 from photinus.core.settings import Limit, above, at_least, validate, whole
 from photinus.training.snapshots import Cut
 from photinus.transport.frames import Frame
-
-__all__ = ["Callbacks", "wait_for_them"]
 
 
 def _nothing(*_: object) -> None:
@@ -42,12 +40,12 @@ class Callbacks:
     """What to do about workers that have not come: the engine knows why."""
     checkpoint_seconds: float | None = None
     """How often a cut is made within a phase; None: only between phases."""
-    patience_seconds: float = 600.0
+    rejoin_seconds: float = 600.0
     """How long the end of a phase waits for a lost worker to come back."""
     LIMITS = {  # noqa: RUF012
         "term": whole(1),
         "checkpoint_seconds": Limit.optional(at_least(0)),
-        "patience_seconds": above(0),
+        "rejoin_seconds": above(0),
     }
 
     def __post_init__(self) -> None:

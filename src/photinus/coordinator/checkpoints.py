@@ -15,9 +15,8 @@ from photinus.core.errors import CheckpointError
 from photinus.core.events import CheckpointFailed, CheckpointSaved, Event, Warned
 from photinus.core.parameters import Vector
 from photinus.strategies.base import Message
+from photinus.strategies.shards import joined, shard_of
 from photinus.training.snapshots import Cut
-
-__all__ = ["Checkpoints", "cut_from", "files_of", "meta_of"]
 
 _Files = dict[str, dict[str, Vector]]
 
@@ -80,13 +79,20 @@ class Checkpoints:
 
 
 def files_of(cut: Cut) -> _Files:
-    """Returns a cut's arrays by file: the agreed point, the history, and each slot's own."""
+    """Returns a cut's arrays by file: the agreed point, the history, and each slot's own.
+
+    Of a table among the workers each shard is a file.
+    """
     point = cut.point
     named = {"vector": point.vector, "floats": point.floats, "integers": point.integers}
     named["left"] = point.left
     agreed = {name: value for name, value in named.items() if value is not None}
     agreed |= {f"outer.{i}": value for i, value in enumerate(point.outer)}
     files: _Files = {"agreed": agreed}
+    if cut.row_size:
+        vector, shards = agreed.pop("vector"), len(cut.positions)
+        for slot in range(shards):
+            files[f"shard-{slot:05d}"] = {"vector": shard_of(vector, cut.row_size, slot, shards)}
     if cut.history:
         files["history"] = {f"{i:03d}": vector for i, vector in enumerate(cut.history)}
     for slot, inner in cut.inner.items():
@@ -108,6 +114,7 @@ def meta_of(cut: Cut, fingerprint: str) -> dict[str, Any]:
         "reached": {str(s): [[*f, n] for f, n in own.items()] for s, own in cut.reached.items()},
         "lost": {str(slot): lost for slot, lost in cut.lost.items()},
         "slots": sorted(cut.inner),
+        "row_size": cut.row_size,
     }
 
 
@@ -126,6 +133,10 @@ def cut_from(checkpoint: Checkpoint, fingerprint: str) -> Cut:
         )
     agreed = files["agreed"]
     count = sum(name.startswith("outer.") for name in agreed)
+    row_size = int(meta.get("row_size", 0))
+    if row_size:
+        shards = [files[name]["vector"] for name in sorted(files) if name.startswith("shard-")]
+        agreed = {**agreed, "vector": joined(shards, row_size)}
     history = files.get("history", {})
     return Cut(
         phase=int(meta["phase"]),
@@ -151,4 +162,5 @@ def cut_from(checkpoint: Checkpoint, fingerprint: str) -> Cut:
         lost={int(slot): int(lost) for slot, lost in meta.get("lost", {}).items()},
         inner={int(slot): files.get(f"slot-{int(slot):03d}", {}) for slot in meta["slots"]},
         history=tuple(history[name] for name in sorted(history)),
+        row_size=row_size,
     )

@@ -10,9 +10,6 @@ from typing import NamedTuple
 from photinus.models.metrics import finished
 from photinus.training.snapshots import Cut
 
-__all__ = ["EarlyStopping", "Found"]
-
-
 _ALMOST = 0.98
 """Of a phase: then the last trial begins, while nobody has gone yet."""
 

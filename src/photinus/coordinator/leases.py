@@ -13,8 +13,6 @@ from photinus.strategies.base import ALL
 from photinus.training.plan import LEASE_SECONDS
 from photinus.transport.frames import Frame
 
-__all__ = ["MOVED_SECONDS", "RETURN_SECONDS", "Leases", "SeatState"]
-
 MOVED_SECONDS = 5.0
 """A transfer of which no byte moved for so long stands still."""
 RETURN_SECONDS = 1.0
@@ -78,7 +76,7 @@ class SeatState:
     """Sequence -> an answer that its worker may not have heard yet."""
     asking: Frame | None = None
     """The hello of who waits for the seat."""
-    cuts: int = 0
+    exclusions: int = 0
     """How often in a row it was left out of a meeting because others could not reach it."""
     returns_at: float = 0.0
     """Nobody sits here again earlier, while others go on."""
@@ -171,10 +169,10 @@ class Leases:
         """Ends a lease: what comes under it from now on is fenced."""
         seat.is_live, self._members = False, None
 
-    def cut_off(self, seat: SeatState, now: float) -> None:
+    def exclude(self, seat: SeatState, now: float) -> None:
         """Others cannot reach it: it comes back after a while, twice as long each time."""
-        seat.returns_at = now + self.lease_seconds * (1 << min(seat.cuts, _MOST_DOUBLINGS))
-        seat.cuts += 1
+        seat.returns_at = now + self.lease_seconds * (1 << min(seat.exclusions, _MOST_DOUBLINGS))
+        seat.exclusions += 1
 
     def close(self, seat: SeatState, frame: Frame) -> None:
         """A share is done, or a pass: no round waits for it any more."""

@@ -11,7 +11,6 @@ import numpy as np
 
 from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.coordinator import Coordinator
-from photinus.coordinator.leases import Leases
 from photinus.core.errors import RunFailedError, UsageError, message
 from photinus.core.parameters import Entry, Layout, Parameters
 from photinus.protocol.messages import Seat, named, pack
@@ -20,10 +19,8 @@ from photinus.strategies.own import Own
 from photinus.strategies.recipes import RECIPES, from_plain, to_plain
 from photinus.strategies.sole import Sole
 from photinus.training.own_loop import agreed_on, plan_of
-from photinus.training.plan import Agrees
+from photinus.training.plan import Agrees, TrainingPlan
 from photinus.transport.frames import Frame
-
-__all__ = ["LoopCoordinator", "start_of"]
 
 _TOLD = {"model": "model", "strategy": "strategy", "is_counted": "way to say how many steps"}
 """What all workers tell alike -> what it is, for people."""
@@ -49,7 +46,7 @@ def start_of(seat: Seat, parameters: Parameters, about: Mapping[str, Any]) -> Fr
     return pack(seat.frame("state"), arrays, about)
 
 
-class LoopCoordinator:
+class LoopCoordinator(Coordinator):
     """A `Coordinator` of no numbers until worker 0 has told the start; then one of those.
 
     Args:
@@ -65,76 +62,25 @@ class LoopCoordinator:
         """Slot -> its hello that came before the start; None after it."""
         self._about: Mapping[str, Any] = {}
         self._layout = nothing.layout
-        self._in = self._begun(Sole(), nothing, callbacks, 0.0)
+        super().__init__(self._plan(Sole(), nothing), callbacks)
 
-    def _begun(
-        self, agreement: Agrees, start: Parameters, callbacks: Callbacks, now: float
-    ) -> Coordinator:
+    def _plan(self, agreement: Agrees, start: Parameters) -> TrainingPlan:
         vectors = (start.trained, start.floats, start.integers)
         is_counted = bool(self._about.get("is_counted"))
-        plan = plan_of(agreement, self._workers, is_counted=is_counted, start=vectors)
-        return Coordinator(plan, callbacks, now=now)
-
-    # -- as a coordinator ------------------------------------------------------------------------
-
-    @property
-    def callbacks(self) -> Callbacks:
-        """Where events and ledger lines go."""
-        return self._in.callbacks
-
-    @property
-    def leases(self) -> Leases:
-        """The seats."""
-        return self._in.leases
-
-    @property
-    def failure(self) -> str:
-        """Why the run cannot go on; empty while it can."""
-        return self._in.failure
-
-    @failure.setter
-    def failure(self, reason: str) -> None:
-        self._in.failure = reason
-
-    @property
-    def failure_kind(self) -> str:
-        """The class of the error that a worker told of."""
-        return self._in.failure_kind
-
-    @failure_kind.setter
-    def failure_kind(self, kind: str) -> None:
-        self._in.failure_kind = kind
-
-    @property
-    def is_over(self) -> bool:
-        """True when every worker may go."""
-        return self._in.is_over
-
-    is_between_passes = is_cut_asked = False
-
-    def next_pass(self, now: float) -> None:
-        """Rows are the loop's own business."""
+        return plan_of(agreement, self._workers, is_counted=is_counted, start=vectors)
 
     def ask_for_a_cut(self) -> bool:
         """There is no run folder to save one in."""
         return False
 
-    def gone(self, slot: int, lease: int, now: float) -> None:
-        """A worker's connection closed."""
-        self._in.gone(slot, lease, now)
-
-    def withdraw(self, hello: Frame) -> None:
-        """Who asked for a seat is gone, and waits for it no longer."""
-        self._in.withdraw(hello)
-
     def tick(self, now: float) -> list[Frame]:
         """Lets time pass, once there is a model."""
-        return [] if self._held is not None else self._in.tick(now)
+        return [] if self._held is not None else super().tick(now)
 
     def stop(self, reason: str) -> list[Frame]:
         """Ends it without a result."""
-        out, held = self._in.stop(reason), self._held or {}
-        return out + [answer for hello in held.values() for answer in self._in.hear(hello, 0.0)]
+        out, held = super().stop(reason), self._held or {}
+        return out + [answer for hello in held.values() for answer in self.hear(hello, 0.0)]
 
     # -- the start -------------------------------------------------------------------------------
 
@@ -151,7 +97,7 @@ class LoopCoordinator:
             if frame.kind == "hello" and (wrong := self._differs(frame)):
                 self.failure_kind = UsageError.__name__
                 return self.stop(wrong)
-        return self._in.hear(frame, now)
+        return super().hear(frame, now)
 
     def _started(self, frame: Frame, now: float) -> list[Frame]:
         """The first start counts; who tells it is answered in any case."""
@@ -168,7 +114,8 @@ class LoopCoordinator:
         start = Parameters(self._layout, *vectors)
         self._about = {name: frame.note.get(name) for name in _TOLD}
         agreement = agreed_on(self._told_strategy(), self._workers)
-        self._in, self._held = self._begun(agreement, start, self.callbacks, now), None
+        self._set_up(self._plan(agreement, start), self.callbacks, now)
+        self._held = None
         return [answer, *(f for hello in held.values() for f in self.hear(hello, now))]
 
     def _told_strategy(self) -> Agreement | Own:
@@ -191,13 +138,13 @@ class LoopCoordinator:
 
     # -- the end ---------------------------------------------------------------------------------
 
-    def result(self) -> Parameters:
+    def trained(self) -> Parameters:
         """Returns what was agreed.
 
         Raises:
             RunFailedError: the run ended without a result.
         """
-        found = self._in.result
+        found = self.result
         if found is None:
             raise RunFailedError("the run ended before its workers were done")
         return Parameters(self._layout, found.vectors[-1], found.floats, found.integers)

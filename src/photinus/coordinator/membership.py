@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from typing import Any
 
-from photinus.coordinator.leases import SeatState
+from photinus.coordinator.callbacks import Callbacks
+from photinus.coordinator.lease_server import admit
+from photinus.coordinator.leases import Leases, SeatState
 from photinus.coordinator.peer_directory import PeerDirectory
 from photinus.coordinator.phases import Phases
-from photinus.core.events import WorkerJoined
 from photinus.core.parameters import Vector
 from photinus.protocol.messages import grant_to, snapshot_of
 from photinus.strategies.base import Message
-from photinus.training.snapshots import Cut
 from photinus.training.strategy_state import is_kept
-from photinus.training.worker_loop import Grant
 from photinus.transport.frames import Frame
-
-__all__ = ["FEW_CAME_SECONDS", "Inner", "Membership"]
 
 Inner = Mapping[str, Vector]
 FEW_CAME_SECONDS = 30.0
@@ -30,8 +27,16 @@ class Membership:
     with the answer to its next push, and joiners wait for that.
     """
 
-    def __init__(self, phases: Phases, peer_directory: PeerDirectory, now: float) -> None:
+    def __init__(
+        self,
+        phases: Phases,
+        peer_directory: PeerDirectory,
+        leases: Leases,
+        callbacks: Callbacks,
+        now: float,
+    ) -> None:
         self._phases, self._peer_directory = phases, peer_directory
+        self._leases, self._callbacks = leases, callbacks
         self._created, self._has_warned = now, False
         self._healer: SeatState | None = None
 
@@ -47,58 +52,49 @@ class Membership:
     def hello(self, frame: Frame, now: float) -> list[Frame]:
         """Somebody asks for a seat: granted, busy, or not yet."""
         phases = self._phases
-        seat = phases.leases.seats[frame.slot]
+        seat = self._leases.seats[frame.slot]
         if seat.is_live and seat.is_again(frame):
             return _said_before(seat, frame)
         if seat.rows < 0:
-            phases.callbacks.enter("hello", frame, {})
+            self._callbacks.enter("hello", frame, {})
         seat.rows, seat.asking = int(frame.note["rows"]), frame
         seat.labels = dict(frame.note.get("labels", seat.labels))
         seat.streams = "passes" in frame.note
         seat.span = tuple(frame.note.get("span", seat.span))
-        if seat.is_live or seat.waiting is not None or self._is_cut_off(seat, now):
+        if seat.is_live or seat.waiting is not None or self._is_excluded(seat, now):
             return [phases.frame("busy", seat.slot, 0)]
         return self._seated(seat, now) if phases.has_begun else self._begin_when_all_came(now)
 
     def sit_down(self, now: float) -> list[Frame]:
         """Seats those who wait for a seat that is free now."""
-        waiting = [
-            s
-            for s in self._phases.leases.seats.values()
-            if s.asking is not None and not s.is_live and s.waiting is None
-            if not self._is_cut_off(s, now)
-        ]
         if not self._phases.has_begun or self._healer is not None:
             return []
-        return [frame for seat in waiting for frame in self._seated(seat, now)]
+        return [frame for seat in self._waiting(now) for frame in self._seated(seat, now)]
 
-    def _is_cut_off(self, seat: SeatState, now: float) -> bool:
+    def _waiting(self, now: float) -> list[SeatState]:
+        """Returns the free seats that somebody waits for, and may take."""
+        seats = self._leases.seats.values()
+        free = [s for s in seats if s.asking is not None and not s.is_live and s.waiting is None]
+        return [seat for seat in free if not self._is_excluded(seat, now)]
+
+    def _is_excluded(self, seat: SeatState, now: float) -> bool:
         """Tells whether others go on without it for a while: they could not reach it."""
-        return now < seat.returns_at and bool(self._phases.leases.members)
+        return now < seat.returns_at and bool(self._leases.members)
 
     def lost(self, seat: SeatState) -> None:
         """A lost worker can neither heal others nor complete a cut."""
-        self._phases.cuts.without(seat.slot)
-        self._phases.early_stopping.without(seat.slot)
+        self._phases.without(seat.slot)
         if self._healer is seat:
             self._healer = None
 
     def heal(self, frame: Frame, now: float) -> list[Frame]:
         """The healer's state came: seats those that wait for what only workers hold."""
-        owner, seats = self._phases.owner, self._phases.leases.seats.values()
         healer = self._healer
-        if healer is None or healer.slot != frame.slot or frame.version != owner.version:
+        if healer is None or healer.slot != frame.slot or frame.version != self._phases.at[1]:
             return []
         self._healer, state = None, snapshot_of(frame)
-        point = owner.point._replace(
-            version=owner.version,
-            vector=state.trained,
-            floats=state.floats,
-            integers=state.integers,
-        )
-        joiners = [s for s in seats if s.asking and not s.is_live and s.waiting is None]
-        joiners = [s for s in joiners if not self._is_cut_off(s, now)]
-        return [self._granted(seat, now, point, state.inner) for seat in joiners]
+        point = self._phases.held_by(state)
+        return [self._granted(seat, now, point, state.inner) for seat in self._waiting(now)]
 
     def regrant(self, keep: frozenset[int] = frozenset()) -> list[Frame]:
         """Tells every worker that sits where to go on: another phase, or another point of it.
@@ -106,13 +102,15 @@ class Membership:
         Args:
             keep: whose inner state is the agreed one, at the border of a start and its rest.
         """
-        cut = self._phases.cuts.at(self._phases.owner.phase, self._phases.owner.version)
-        live = [s for s in self._phases.leases.seats.values() if s.is_live]
-        inner = {s.slot: {} if s.slot in keep else self._inner(cut, s.slot) for s in live}
-        return [self._grant(s, self._point(cut), inner[s.slot]) for s in live]
+        grants: list[Frame] = []
+        for seat in self._leases.seats.values():
+            if seat.is_live:
+                point, inner = self._phases.start_for(seat.slot)
+                grants.append(self._grant(seat, point, {} if seat.slot in keep else inner))
+        return grants
 
     def _begin_when_all_came(self, now: float) -> list[Frame]:
-        seats = self._phases.leases.seats.values()
+        seats = self._leases.seats.values()
         if any(s.rows < 0 for s in seats):
             return []
         if self._phases.look_for_skew():
@@ -125,96 +123,45 @@ class Membership:
 
     def _seated(self, seat: SeatState, now: float) -> list[Frame]:
         """Grants the seat, or asks a survivor for the parameters that only workers hold."""
-        phases, out = self._phases, list[Frame]()
-        cut = phases.cuts.at(phases.owner.phase, phases.owner.version)
-        if self._is_in_workers_only(cut):
-            survivors = phases.leases.members
-            if survivors:
-                self._healer = self._healer or phases.leases.seats[min(survivors)]
+        out: list[Frame] = []
+        if self._phases.has_shards and seat.closed is not None:
+            return []  # its shard was told with its close: nothing is left to do here
+        if self._phases.is_in_workers_only:
+            if survivors := self._leases.members:
+                self._healer = self._healer or self._leases.seats[min(survivors)]
                 return []
-            if cut is None:
-                phases.fall_back()
-                out, cut = self.regrant(), phases.cuts.last
-        return [*out, self._granted(seat, now, self._point(cut), self._inner(cut, seat.slot))]
-
-    def _is_in_workers_only(self, cut: Cut | None) -> bool:
-        """True when neither the owner nor a cut with inner states holds the present point."""
-        owner = self._phases.owner
-        is_whole = cut is not None and bool(cut.inner)
-        return not (owner.policy.keeps or owner.version == 0 or is_whole)
-
-    def _point(self, cut: Cut | None) -> Message:
-        owner = self._phases.owner
-        return owner.point if cut is None or owner.policy.keeps else cut.point
-
-    def _inner(self, cut: Cut | None, slot: int) -> Inner:
-        """An inner state to go on with: its own, or where all are the same anybody's."""
-        if cut is None or not cut.inner:
-            return {}
-        is_own = self._phases.owner.policy.keeps and cut.version > 0
-        anybody = {} if is_own else cut.inner[min(cut.inner)]
-        return cut.inner.get(slot, anybody)
+            if self._phases.saved is None:
+                self._phases.fall_back()
+                out = self.regrant()
+        return [*out, self._granted(seat, now, *self._phases.start_for(seat.slot))]
 
     def warn_if_few_came(self, now: float) -> None:
         """Tells the user, once, that workers are waited for."""
         if self._phases.has_begun or self._has_warned or now - self._created < FEW_CAME_SECONDS:
             return
         self._has_warned = True
-        seats = self._phases.leases.seats.values()
+        seats = self._leases.seats.values()
         came = sum(1 for s in seats if s.rows >= 0)
         wrong = f"{came} of {len(seats)} workers came within {FEW_CAME_SECONDS:.0f} s"
-        self._phases.warn(wrong, do=self._phases.callbacks.advice())
+        self._phases.warn(wrong, do=self._callbacks.advice())
 
     def _granted(self, seat: SeatState, now: float, point: Message, inner: Inner) -> Frame:
-        phases, hello = self._phases, seat.asking
-        assert hello is not None
-        phases.leases.grant(seat, hello, now)
         before = seat.lost
         if not is_kept(inner):  # what it had done since its fragments' last turns is gone
-            seat.loses(seat.position, phases.owner.numbers)
-        phases.callbacks.emit(
-            WorkerJoined(
-                slot=seat.slot,
-                lease=seat.lease,
-                host=seat.host,
-                attempt=seat.attempt,
-                examples=seat.rows,
-                pid=int(hello.note.get("pid", 0)),
-                device=str(hello.note.get("device", "")),
-            )
-        )
-        granted = {"granted": seat.lease, "next": seat.sequence, "cursor": seat.position}
+            seat.loses(seat.position, self._phases.numbers)
         # who says hello does not know its phase yet; a new term tells what it resumed from
-        granted |= {"phase": phases.owner.phase, "version": phases.owner.version}
-        granted |= {"lost": seat.lost - before} if seat.lost > before else {}
-        phases.callbacks.enter("grant", hello, granted)
+        phase, version = self._phases.at
+        told = {"lost": seat.lost - before} if seat.lost > before else {}
+        admit(seat, self._leases, self._callbacks, now, phase=phase, version=version, **told)
         return self._grant(seat, point, inner)
 
     def _grant(self, seat: SeatState, point: Message, inner: Inner) -> Frame:
-        phases = self._phases
-        grant = Grant(
-            phase=phases.owner.phase,
-            lease=seat.lease,
-            sequence=seat.sequence,
-            position=seat.position,
-            budget=phases.owner.budget,
-            progress=phases.owner.progress,
-            rows=phases.rows,
-            span=phases.span,
-            tells=seat is max(phases.leases.seats.values(), key=lambda s: s.rows),
-            heal=point,
-            is_fresh=phases.owner.version == 0,
-            inner=inner,
-            history=phases.history[seat.has :],
-            is_idle=seat.is_quarantined or phases.is_spent,
-        )
-        if grant.is_fresh:  # whoever begins makes the outer state for itself
-            grant = replace(grant, heal=point._replace(outer=()))
-        note = {"attempt": seat.attempt, "hello": seat.hello}
-        if phases.owner.policy.meets:
+        grant = self._phases.grant(seat, point, inner)
+        note: dict[str, Any] = {"attempt": seat.attempt, "hello": seat.hello}
+        if self._phases.meets:
             note["here"] = self._peer_directory.here()
-        seat.answered = grant_to(phases.frame("grant", seat.slot, seat.lease, note=note), grant)
-        seat.has = len(phases.history)
+        frame = self._phases.frame("grant", seat.slot, seat.lease, note=note)
+        seat.answered, seat.has = grant_to(frame, grant), self._phases.completed
         return seat.answered
 
 

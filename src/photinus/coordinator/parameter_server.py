@@ -14,7 +14,7 @@ import numpy as np
 
 from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.leases import Leases, SeatState
-from photinus.coordinator.reachability import FIRST_SECONDS, Lacks, Reachability, patience
+from photinus.coordinator.reachability import FIRST_SECONDS, Lacks, Reachability, late_after
 from photinus.core.errors import FrameError
 from photinus.core.events import PeersMet, RoundClosed, Warned
 from photinus.core.parameters import is_finite
@@ -24,8 +24,6 @@ from photinus.strategies.codecs import is_sound, numbers_in
 from photinus.strategies.rounds import APART_EVERY
 from photinus.strategies.rows import numbers_of
 from photinus.transport.frames import Frame
-
-__all__ = ["Answer", "ParameterServer"]
 
 
 class Answer(NamedTuple):
@@ -48,8 +46,8 @@ class ParameterServer:
         phase: the phase's index.
         policy: the owner's half of the strategy.
         point: where the phase starts, or goes on from.
-        fence: the seats of the run.
-        desk: where events and the ledger go.
+        leases: the seats of the run.
+        callbacks: where events and the ledger go.
     """
 
     def __init__(
@@ -94,6 +92,13 @@ class ParameterServer:
         self._state, self._opened, self._met = self.policy.init(point), None, None
         self.reach.opens((), 0.0)
         self.version, self.applied = point.version, applied
+
+    def give_up(self) -> None:
+        """Nobody's push will be applied: the rows are done again from another point."""
+        for seat in self._leases.seats.values():
+            if seat.waiting is not None and seat.waiting.kind == "push":
+                self._count(seat, seat.waiting, Message("rejoin"))
+            seat.waiting = None
 
     def receive(self, seat: SeatState, frame: Frame, now: float) -> list[Answer] | None:
         """Takes a push or a fetch in; None when its numbers are not finite.
@@ -146,7 +151,7 @@ class ParameterServer:
             self._met = now if self._met is None else self._met
             if now - self._met >= policy.grace_seconds:
                 return self.close(now, late)
-        seconds = patience(self._durations)
+        seconds = late_after(self._durations)
         is_late = seconds is not None and now - self._opened >= seconds
         # whose push, state or answer is under way is not late: it would be sent once more
         late = frozenset(s for s in late if is_late and not self._leases.is_moving(s, now))
@@ -160,11 +165,11 @@ class ParameterServer:
 
     def asks(self, now: float) -> list[int]:
         """Returns the members of a meeting that stands still: each is asked what it lacks."""
-        return self.reach.asks(now, patience(self._durations) or FIRST_SECONDS)
+        return self.reach.asks(now, late_after(self._durations) or FIRST_SECONDS)
 
     def _leave_out_the_unreached(self, now: float) -> list[Answer]:
         """Lets the others meet again when members of the open meeting cannot reach each other."""
-        seconds = patience(self._durations) or FIRST_SECONDS
+        seconds = late_after(self._durations) or FIRST_SECONDS
         found = self.reach.unreached(now, seconds, have_met=self._leases.have_met)
         if found is None:
             return []
@@ -175,7 +180,9 @@ class ParameterServer:
         if found.text:
             self._callbacks.emit(Warned(text=found.text))
         for slot in found.slots:
-            self._leases.cut_off(self._leases.seats[slot], now)
+            self._leases.exclude(self._leases.seats[slot], now)
+            if self.policy.shards:  # none goes on without it: all go back
+                self._leases.vacate(self._leases.seats[slot])
         return self.close(now, found.slots)
 
     def _settled(self, replies: Sequence[Reply], now: float) -> list[Answer]:
@@ -243,7 +250,7 @@ class ParameterServer:
         self.reach.opens((), now)
         self._leases.have_met |= self.policy.meets and len(agreed) > 1
         for answer in agreed:
-            answer.seat.cuts = 0
+            answer.seat.exclusions = 0
         self.version = max(a.message.version for a in agreed)
         told = [(a.push.note.get("metrics", {}), a.push.examples) for a in agreed]
         self.metrics = {**(_mean_metrics(told) or self.metrics), **self._apart(agreed)}

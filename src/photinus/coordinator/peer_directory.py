@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from photinus.coordinator.leases import SeatState
+from photinus.coordinator.leases import Leases, SeatState
 from photinus.coordinator.phases import Phases
 from photinus.transport.frames import Frame
-
-__all__ = ["PeerDirectory"]
 
 
 class PeerDirectory:
@@ -19,8 +17,8 @@ class PeerDirectory:
     it says or hears holds parameters, and between two meetings nobody waits for it.
     """
 
-    def __init__(self, phases: Phases) -> None:
-        self._phases = phases
+    def __init__(self, phases: Phases, leases: Leases) -> None:
+        self._phases, self._leases = phases, leases
         self._members: frozenset[int] | None = None
         self._peers: list[list[Any]] = []
         self._edition = self._announced = 0
@@ -28,13 +26,9 @@ class PeerDirectory:
         self._told: dict[int, Frame] = {}
         """Slot -> what it told of its publications last."""
 
-    @property
-    def _point(self) -> tuple[int, int]:
-        return self._phases.owner.phase, self._phases.owner.version
-
     def here(self) -> Mapping[str, Any]:
         """Returns who is there, under which lease and where each listens."""
-        leases = self._phases.leases
+        leases = self._leases
         if self._members is not leases.members:
             self._members, self._edition = leases.members, self._edition + 1
             seats = [leases.seats[slot] for slot in sorted(self._members)]
@@ -43,20 +37,20 @@ class PeerDirectory:
 
     def hear(self, frame: Frame) -> list[Frame]:
         """Takes in how much a worker has published since the last agreement."""
-        leases = self._phases.leases
-        if frame.phase != self._point[0]:
+        leases = self._leases
+        if frame.phase != self._phases.at[0]:
             return []
-        if frame.version != self._point[1]:
+        if frame.version != self._phases.at[1]:
             # it was left out of a meeting: called to that one, it learns that it must rejoin
             return [self._to(leases.seats[frame.slot], frame.version)]
         self._told[frame.slot] = frame
         is_behind = int(frame.note.get("edition", -1)) < int(self.here()["edition"])
-        is_called = self._called == self._point
+        is_called = self._called == self._phases.at
         return [self._to(leases.seats[frame.slot])] if is_behind or is_called else []
 
-    def asks(self, now: float) -> list[Frame]:
-        """Returns the call to a meeting that stands still again: all tell what they lack."""
-        seats = [self._phases.leases.seats[slot] for slot in self._phases.owner.asks(now)]
+    def asks(self, slots: Iterable[int]) -> list[Frame]:
+        """Returns the call to a meeting that stands still again: `slots` tell what they lack."""
+        seats = [self._leases.seats[slot] for slot in slots]
         answered = [seat.answered for seat in seats if seat.waiting is not None]
         return [frame for frame in answered if frame is not None and frame.kind == "meet"]
 
@@ -67,16 +61,16 @@ class PeerDirectory:
             is_wanted: whether somebody needs an agreed point: a joiner, or a checkpoint.
         """
         phases = self._phases
-        if not phases.owner.policy.meets or not phases.has_begun:
+        if not phases.meets or not phases.has_begun:
             return []
         self.here()
-        is_new_call = self._called != self._point and self._is_due(is_wanted=is_wanted)
+        is_new_call = self._called != self._phases.at and self._is_due(is_wanted=is_wanted)
         if is_new_call:
-            self._called = self._point
+            self._called = self._phases.at
         if self._announced == self._edition and not is_new_call:
             return []
         self._announced = self._edition
-        return [self._to(phases.leases.seats[slot]) for slot in sorted(phases.leases.members)]
+        return [self._to(self._leases.seats[slot]) for slot in sorted(self._leases.members)]
 
     def _is_due(self, *, is_wanted: bool) -> bool:
         """After m publications of each on average, when the budget is spent, or as wanted.
@@ -84,24 +78,23 @@ class PeerDirectory:
         Also when a worker that is done with its rows waits for a meeting: slower ones, which are
         not called, would be late for it.
         """
-        owner, leases = self._phases.owner, self._phases.leases
-        most = owner.policy.rounds_between
+        phases, leases = self._phases, self._leases
+        most = phases.rounds_between
         if not most or not leases.members:
             return False
         told = [
             frame
             for frame in self._told.values()
-            if (frame.phase, frame.version) == self._point and leases.holds(frame)
+            if (frame.phase, frame.version) == self._phases.at and leases.holds(frame)
         ]
         rounds, examples = sum(f.sequence for f in told), sum(f.examples for f in told)
-        is_spent = owner.applied + examples >= owner.budget
-        passes = self._phases.span[1] * self._phases.phase.stage.passes(self._phases.rows)
-        waiting = (s for s in leases.seats.values() if s.waiting is not None)
-        is_done = any(s.waiting.position >= passes * s.rows for s in waiting if s.waiting)
+        waiting = ((s, s.waiting) for s in leases.seats.values())
+        is_done = any(push and push.position >= phases.end_of(seat) for seat, push in waiting)
+        is_spent = phases.would_spend(examples)
         return is_wanted or is_done or is_spent or rounds >= most * len(leases.members)
 
     def _to(self, seat: SeatState, missed: int | None = None) -> Frame:
-        is_called = missed is not None or self._called == self._point
+        is_called = missed is not None or self._called == self._phases.at
         note = {"here": self.here(), "call": is_called}
-        version = self._phases.owner.version if missed is None else missed
+        version = self._phases.at[1] if missed is None else missed
         return self._phases.frame("here", seat.slot, seat.lease, version=version, note=note)

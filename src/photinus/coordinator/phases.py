@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.early_stopping import EarlyStopping
-from photinus.coordinator.leases import Leases
+from photinus.coordinator.leases import Leases, SeatState
 from photinus.coordinator.parameter_server import ParameterServer
+from photinus.coordinator.row_checks import no_probabilities, other_labels, uneven
 from photinus.core.errors import UsageError, message
-from photinus.core.events import Evaluated, PhaseStarted, Warned
-from photinus.core.parameters import Vector
-from photinus.data.skew import skewed
+from photinus.core.events import Evaluated, PhaseEnded, PhaseStarted, Warned
+from photinus.core.parameters import Vector, fingerprint
 from photinus.protocol.messages import Seat, inner_of, named
 from photinus.strategies.base import GRADIENT, Message
+from photinus.strategies.merge import combine
+from photinus.strategies.shards import joined, shard_of
+from photinus.training.asks import Grant, Snapshot
 from photinus.training.plan import START, Phase, TrainingPlan
 from photinus.training.snapshots import Cut, Cuts
 from photinus.transport.frames import Frame
 
-__all__ = ["Phases"]
-
-_LARGE = 1.5
-"""A worker with more than so many times its share of the rows lets the others wait."""
 _SHUFFLES = "all rows are redistributed by their hash, once; shuffle=False leaves them"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run ends with: the agreed parameters of every phase."""
+
+    vectors: tuple[Vector, ...]
+    floats: Vector
+    integers: Vector
 
 
 class Phases:
@@ -33,7 +43,8 @@ class Phases:
 
     Args:
         program: what is trained.
-        desk: where events, ledger lines and cuts go.
+        leases: the seats.
+        callbacks: where events, ledger lines and cuts go.
         now: the time, in seconds that never go back.
         cut: what to go on from, of an earlier term.
 
@@ -44,55 +55,105 @@ class Phases:
     owner: ParameterServer
 
     def __init__(
-        self, program: TrainingPlan, callbacks: Callbacks, now: float, cut: Cut | None
+        self,
+        program: TrainingPlan,
+        leases: Leases,
+        callbacks: Callbacks,
+        now: float,
+        cut: Cut | None = None,
     ) -> None:
         if cut is not None:
             _check(cut, program)
-        self.program, self.callbacks = program, callbacks
-        self.leases = Leases(program.workers, program.lease_seconds)
+        self._program, self._leases, self._callbacks = program, leases, callbacks
         self.history: tuple[Vector, ...] = cut.history if cut else program.start.get("", ())
         self.span, self.keep = (0.0, 1.0), frozenset[int]()
-        self.cuts, self.has_begun, self.is_between_passes = Cuts(cut), False, False
+        self._cuts, self.has_begun, self.is_between_passes = Cuts(cut), False, False
         self._begun, self._is_cut_asked, self._is_shuffled = -1, False, False
         self.wants_shuffle = False
+        self.holders = set[int]()
+        """The slots that hold a shard of the present point, where nobody else does."""
         self.enter(cut.phase if cut else 0, now)
 
     @property
     def phase(self) -> Phase:
         """The present phase."""
-        return self.program.phases[self.owner.phase]
+        return self._program.phases[self.owner.phase]
 
     @property
     def rows(self) -> int:
         """Of all workers."""
-        return sum(max(0, seat.rows) for seat in self.leases.seats.values())
+        return sum(max(0, seat.rows) for seat in self._leases.seats.values())
 
     @property
-    def progress(self) -> float:
+    def _progress(self) -> float:
         """Of the stage, 0 to 1."""
         return self.span[0] + (self.span[1] - self.span[0]) * self.owner.progress
 
     @property
-    def is_stage_over(self) -> bool:
+    def _is_stage_over(self) -> bool:
         """True where no rest follows the present phase."""
-        return self.phase.part != START or self.early_stopping.is_stopped or self.span[1] == 1.0
+        return self.phase.part != START or self._early_stopping.is_stopped or self.span[1] == 1.0
 
     @property
     def is_spent(self) -> bool:
         """True when the budget is used up and shares were not fixed in advance."""
         is_done = self.owner.applied >= self.owner.budget
-        return self.early_stopping.is_stopped or (
-            is_done and not self.program.is_fixed(self.owner.phase)
+        return self._early_stopping.is_stopped or (
+            is_done and not self._program.is_fixed(self.owner.phase)
         )
+
+    @property
+    def at(self) -> tuple[int, int]:
+        """Phase and version: the present point."""
+        return self.owner.phase, self.owner.version
+
+    @property
+    def meets(self) -> bool:
+        """True when the workers make every mean among themselves."""
+        return self.owner.policy.meets
+
+    @property
+    def has_shards(self) -> bool:
+        """True when each worker owns a part of the parameters that nobody else has."""
+        return self.owner.policy.shards > 0
+
+    @property
+    def is_torn(self) -> bool:
+        """True when a worker that held a shard of the present point is lost, and it with it."""
+        seats = self._leases.seats
+        return any(not seats[s].is_live and seats[s].closed is None for s in self.holders)
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers the parameters have; 0 where the workers alone hold them."""
+        return self.owner.numbers
+
+    @property
+    def completed(self) -> int:
+        """How many stages are over."""
+        return len(self.history)
+
+    @property
+    def rounds_between(self) -> int:
+        """How many publications of each worker there are between two meetings."""
+        return self.owner.policy.rounds_between
+
+    def would_spend(self, examples: int) -> bool:
+        """Tells whether so many more examples use the budget up."""
+        return self.owner.applied + examples >= self.owner.budget
+
+    def end_of(self, seat: SeatState) -> float:
+        """Returns the position in a seat's rows at which its share of the phase ends."""
+        return self.span[1] * self.phase.stage.passes(self.rows) * seat.rows
 
     def frame(self, kind: str, slot: int, lease: int, **fields: Any) -> Frame:  # noqa: ANN401
         """Returns a frame to a slot's worker."""
-        seat = Seat(self.callbacks.run, self.callbacks.term, self.owner.phase, slot, lease)
+        seat = Seat(self._callbacks.run, self._callbacks.term, self.owner.phase, slot, lease)
         return seat.frame(kind, **fields)
 
     def warn(self, wrong: str, *, got: object = None, then: str = "", do: str = "") -> None:
         """Warns the user; the arguments are those of `message`."""
-        self.callbacks.emit(Warned(text=message(wrong, got=got, then=then, do=do)))
+        self._callbacks.emit(Warned(text=message(wrong, got=got, then=then, do=do)))
 
     # -- phases ----------------------------------------------------------------------------------
 
@@ -104,16 +165,17 @@ class Phases:
             now: the time.
             point: of a rest, where its start ended: every seat goes on where it was.
         """
-        self.entered = self.saved = now
-        self.cuts.drop()
-        self.leases.reopen()
+        self._entered = self._saved_at = now
+        self.holders = set()
+        self._cuts.drop()
+        self._leases.reopen()
         if point is None:
-            for seat in self.leases.seats.values():
+            for seat in self._leases.seats.values():
                 seat.position, seat.reached, seat.lost = 0, {}, 0
-            self.early_stopping = EarlyStopping(
-                0.0, self.program.patience, self.program.phases[phase].stage.finished
+            self._early_stopping = EarlyStopping(
+                0.0, self._program.patience, self._program.phases[phase].stage.finished
             )
-        cut = self.cuts.last
+        cut = self._cuts.last
         is_here = cut is not None and cut.phase == phase
         if point is None:
             point = cut.point if cut is not None and is_here else self._start(phase)
@@ -125,11 +187,11 @@ class Phases:
 
     def _make_owner(self, phase: int, point: Message) -> None:
         """Makes the owner of a phase at a point, for the rows that are counted by now."""
-        self.agreement, self._settled_warnings = self.program.phases[phase].settled(
-            self.rows, self.program.workers, self.span
+        self.agreement, self._settled_warnings = self._program.phases[phase].settled(
+            self.rows, self._program.workers, self.span
         )
         self.owner = ParameterServer(
-            phase, self.agreement.policy(), point, self.leases, self.callbacks
+            phase, self.agreement.policy(), point, self._leases, self._callbacks
         )
 
     def begin(self, now: float) -> None:
@@ -148,20 +210,23 @@ class Phases:
         self.owner.restore(point, applied)
         for warning in self._settled_warnings:
             self.warn(f"{self.phase.name}: {warning}")
-        self._warn_of_span()
-        self.entered = self.saved = now
-        stage, rows = self.phase.stage, {s.slot: s.rows for s in self.leases.seats.values()}
+        if self.phase.stage.reads_probabilities:
+            spans = (seat.span for seat in self._leases.seats.values())
+            for text, got, do in no_probabilities(self.phase.name, spans):
+                self.warn(text, got=got, do=do)
+        self._entered = self._saved_at = now
+        stage, rows = self.phase.stage, {s.slot: s.rows for s in self._leases.seats.values()}
         epochs = stage.passes(self.rows)
-        if self.program.measures:
-            self.early_stopping.epochs = epochs
+        if self._program.measures:
+            self._early_stopping.epochs = epochs
         start, end = (round(share * epochs * self.rows) for share in self.span)
         self.owner.budget = max(1, end - start)
-        cut = self.cuts.at(self.owner.phase, self.owner.version)
+        cut = self.saved
         if cut is not None and not cut.is_phase_start and rows != cut.rows:
             wrong = "the workers hold other rows than at the checkpoint: some count twice, or never"
             self.warn(wrong, do="resume with the same data in the same partitions")
         vector = self.owner.point.vector
-        self.callbacks.emit(
+        self._callbacks.emit(
             PhaseStarted(
                 phase=self.owner.phase,
                 name=self.phase.name,
@@ -174,53 +239,99 @@ class Phases:
         )
 
     def _spans(self, phase: int) -> tuple[float, float]:
-        is_stream = any(seat.streams for seat in self.leases.seats.values())
-        return self.program.phases[phase].span(self.rows, is_stream=is_stream)
+        is_stream = any(seat.streams for seat in self._leases.seats.values())
+        return self._program.phases[phase].span(self.rows, is_stream=is_stream)
 
-    def finish(self, point: Message, now: float) -> bool:
+    def finish(self, now: float) -> Result | None:
+        """Ends the present phase, and enters the next one; returns the result after the last."""
+        point = self._final()
+        assert point.vector is not None
+        assert point.floats is not None
+        assert point.integers is not None
+        self._warn_of_unused_rows()
+        self._callbacks.emit(
+            PhaseEnded(
+                phase=self.owner.phase,
+                name=self.phase.name,
+                examples=self.owner.applied,
+                seconds=now - self._entered,
+                metrics=self.owner.metrics,
+                passes=self._passes(),
+                fingerprint=fingerprint(point.vector),
+            )
+        )
+        if self._goes_on(point, now):
+            return None
+        return Result(self.history, point.floats, point.integers)
+
+    def _goes_on(self, point: Message, now: float) -> bool:
         """Enters the phase after the present one, from where this one ended; False after the last.
 
         A rest goes on from its start's point, rows and inner optimizers.
         """
-        following, goes_on = self.owner.phase + 1, not self.is_stage_over
+        following, goes_on = self.owner.phase + 1, not self._is_stage_over
         if self.phase.part == START and not goes_on:
             following += 1
         if not goes_on:
             assert point.vector is not None
             self.history = (*self.history, point.vector)
-        if following == len(self.program.phases):
+        if following == len(self._program.phases):
             return False
-        closed = {s.slot: s.closed for s in self.leases.seats.values() if s.closed is not None}
+        closed = {s.slot: s.closed for s in self._leases.seats.values() if s.closed is not None}
         newest = max((frame.version for frame in closed.values()), default=-1)
         closed = {slot: f for slot, f in closed.items() if goes_on and f.version == newest}
         self.keep = frozenset(closed)
         self.enter(following, now, point if goes_on else None)
         self.begin(now)
-        cut = self.here()
+        cut = self._here()
         if goes_on:
-            self.callbacks.enter("rest", self.frame("stop", 0, 0), {})
+            self._callbacks.enter("rest", self.frame("stop", 0, 0), {})
             inner = {slot: inner_of(named(frame)) for slot, frame in closed.items()}
             cut = replace(cut, inner={slot: held for slot, held in inner.items() if held})
-            self.cuts.last = cut
-        self.callbacks.save(cut)
+            self._cuts.last = cut
+        self._callbacks.save(cut)
         return True
 
-    def passes(self) -> dict[str, float]:
+    def _final(self) -> Message:
+        """The exact average at a phase's end: the owner's point, or the mean of the workers'."""
+        point, best = self.owner.point, self._early_stopping.best
+        if self._is_stage_over and self._program.patience and best is not None:
+            return best.point
+        seats = self._leases.seats.values()
+        closed = [s.closed for s in seats if s.closed is not None and s.closed.arrays]
+        if self.owner.policy.keeps or not closed:
+            return point
+        newest = max(frame.version for frame in closed)
+        held = [named(frame) for frame in closed if frame.version == newest]
+        if self.has_shards:
+            return self._told(held)
+        share = [1.0 / len(held)] * len(held)
+        vector = held[0]["vector"].copy()  # its worker may train on in the same memory
+        if len({fingerprint(h["vector"]) for h in held}) > 1:
+            self.warn("the workers ended with different bits; took their mean")
+            vector = combine([h["vector"] for h in held], share)
+        return point._replace(
+            vector=vector,
+            floats=combine([h["floats"] for h in held], share),
+            integers=np.maximum.reduce([h["integers"] for h in held]),
+        )
+
+    def _passes(self) -> dict[str, float]:
         """Returns how often each worker's rows were trained on in this stage."""
-        seats = [seat for seat in self.leases.seats.values() if seat.rows > 0]
+        seats = [seat for seat in self._leases.seats.values() if seat.rows > 0]
         numbers = self.owner.numbers
         return {str(s.slot): (s.position - s.lost - s.behind(numbers)) / s.rows for s in seats}
 
-    def warn_of_unused_rows(self) -> None:
+    def _warn_of_unused_rows(self) -> None:
         """Names the workers whose rows were trained on less often than the others'."""
-        if self.early_stopping.is_stopped or not self.program.is_fixed(self.owner.phase):
+        if self._early_stopping.is_stopped or not self._program.is_fixed(self.owner.phase):
             return
         rows, stage = self.rows, self.phase.stage
         wanted = self.span[1] * stage.passes(rows)
-        for slot, passes in self.passes().items():
-            seat = self.leases.seats[int(slot)]
+        for slot, passes in self._passes().items():
+            seat = self._leases.seats[int(slot)]
             missing = (wanted - passes) * seat.rows
-            share = 1.0 if self.program.is_shared else seat.rows / rows
+            share = 1.0 if self._program.is_shared else seat.rows / rows
             if missing > math.ceil(stage.batch_size * share):
                 self.warn(
                     f"{self.phase.name}: {missing:.0f} examples of worker {slot} were not used",
@@ -233,62 +344,99 @@ class Phases:
         Workers that train alone between agreements drift apart when their rows are not alike, and
         who holds most rows works while the others wait.
         """
-        wrong = [*self._uneven_rows(), *self._other_labels()]
+        seats = self._leases.seats
+        wrong = uneven([max(0, seat.rows) for seat in seats.values()])
+        if self._has_local_steps:  # a mean gradient is of all labels
+            wrong += other_labels({slot: seat.labels for slot, seat in seats.items()})
         if not wrong or self._begun >= 0:
             return False
-        can_shuffle = self.callbacks.can_shuffle and not self._is_shuffled
-        self.wants_shuffle = self.program.shuffle and can_shuffle
+        can_shuffle = self._callbacks.can_shuffle and not self._is_shuffled
+        self.wants_shuffle = self._program.shuffle and can_shuffle
         for text, got, do in wrong:
             self.warn(text, got=got or None, do=_SHUFFLES if self.wants_shuffle else do)
         return self.wants_shuffle
 
-    def _other_labels(self) -> list[tuple[str, str, str]]:
-        far = skewed({s.slot: s.labels for s in self.leases.seats.values()})
-        local = [
-            number
-            for number, phase in enumerate(self.program.phases)
-            if phase.agreement.strategy().site != GRADIENT and self._spans(number)[0] < 1.0
-        ]
-        if not far or not local:  # a mean gradient is of all labels
-            return []
-        slots = ", ".join(str(slot) for slot in far)
-        wrong = f"the rows of workers {slots} have other labels than those of all workers"
-        do = "shuffle the rows before training, or agree after every step"
-        return [(wrong, f"up to {max(far.values()):.0%} of a worker's rows", do)]
-
-    def _uneven_rows(self) -> list[tuple[str, str, str]]:
-        rows = [max(0, seat.rows) for seat in self.leases.seats.values()]
-        empty, most, total = rows.count(0), max(rows), sum(rows)
-        do = "repartition the data, or use fewer workers"
-        found = [(f"{empty} of {len(rows)} partitions are empty", "", do)] if empty else []
-        if most * len(rows) > _LARGE * total and total:
-            wrong = f"worker {rows.index(most)} holds {most / total:.0%} of the rows"
-            found.append((wrong, f"{len(rows)} workers", do))
-        return found
-
-    def _warn_of_span(self) -> None:
-        """Means of units lie in 0..1: other inputs are trained on without an error, to no end."""
-        numbers = [number for seat in self.leases.seats.values() for number in seat.span]
-        low, high = min(numbers, default=0.0), max(numbers, default=0.0)
-        if self.phase.stage.reads_probabilities and (low < 0 or high > 1):
-            self.warn(
-                f"{self.phase.name} takes its inputs for probabilities, from 0 to 1",
-                got=f"numbers from {low:g} to {high:g}",
-                do='set data.scale, to 1/255 for bytes; or visible="gaussian", standardised',
-            )
+    @property
+    def _has_local_steps(self) -> bool:
+        """True when in any phase workers train alone between agreements."""
+        return any(
+            phase.agreement.strategy().site != GRADIENT and self._spans(number)[0] < 1.0
+            for number, phase in enumerate(self._program.phases)
+        )
 
     def _start(self, phase: int) -> Message:
-        trained, floats, integers = self.program.first(phase, self.history)
+        trained, floats, integers = self._program.first(phase, self.history)
         return Message("heal", trained, floats=floats, integers=integers)
+
+    # -- where a worker begins -------------------------------------------------------------------
+
+    @property
+    def is_in_workers_only(self) -> bool:
+        """True when neither the owner nor a cut with inner states holds the present point."""
+        cut = self.saved
+        is_whole = cut is not None and bool(cut.inner)
+        return not (self.owner.policy.keeps or self.owner.version == 0 or is_whole)
+
+    def start_for(self, slot: int) -> tuple[Message, Mapping[str, Vector]]:
+        """Returns the present point, and an inner state of a slot's worker to go on with.
+
+        The inner state is its own, or where all are the same anybody's.
+        """
+        cut, owner = self.saved, self.owner
+        point = owner.point if cut is None or owner.policy.keeps else cut.point
+        if cut is None or not cut.inner:
+            return point, {}
+        is_own = owner.policy.keeps and cut.version > 0
+        anybody = {} if is_own else cut.inner[min(cut.inner)]
+        return point, cut.inner.get(slot, anybody)
+
+    def held_by(self, worker: Snapshot) -> Message:
+        """Returns the present point as a worker holds it, where the owner does not."""
+        return self.owner.point._replace(
+            version=self.owner.version,
+            vector=worker.trained,
+            floats=worker.floats,
+            integers=worker.integers,
+        )
+
+    def grant(self, seat: SeatState, point: Message, inner: Mapping[str, Vector]) -> Grant:
+        """Returns what a seat's worker is told: the phase, and from where it goes on."""
+        owner, is_fresh = self.owner, self.owner.version == 0
+        if self.has_shards:
+            assert point.vector is not None
+            own = shard_of(point.vector, owner.policy.rows, seat.slot, owner.policy.shards)
+            point = point._replace(vector=own)
+            self.holders.add(seat.slot)
+        return Grant(
+            phase=owner.phase,
+            lease=seat.lease,
+            sequence=seat.sequence,
+            position=seat.position,
+            budget=owner.budget,
+            progress=owner.progress,
+            rows=self.rows,
+            span=self.span,
+            tells=seat is max(self._leases.seats.values(), key=lambda s: s.rows),
+            # whoever begins makes the outer state for itself
+            heal=point._replace(outer=()) if is_fresh else point,
+            is_fresh=is_fresh,
+            inner=inner,
+            history=self.history[seat.has :],
+            is_idle=seat.is_quarantined or self.is_spent,
+        )
+
+    def without(self, slot: int) -> None:
+        """A worker was lost: it can complete neither a cut nor a measurement."""
+        self._cuts.without(slot)
+        self._early_stopping.without(slot)
 
     # -- passes, where rows stream ---------------------------------------------------------------
 
     def rest(self) -> list[Frame]:
         """A pass over the rows is over: keeps what the workers held alone, and lets all go."""
         self.is_between_passes = True
-        owner, seats = self.owner, self.leases.seats.values()
-        cut = self.cuts.at(owner.phase, owner.version)
-        if owner.version > 0 and (cut is None or not cut.inner):
+        seats, cut = self._leases.seats.values(), self.saved
+        if self.owner.version > 0 and (cut is None or not cut.inner):
             closed = {s.slot: s.closed for s in seats if s.closed is not None}
             self._keep({slot: named(f) for slot, f in closed.items() if self._is_newest(f)})
         here = [s for s in seats if s.is_live or s.asking is not None]
@@ -298,8 +446,8 @@ class Phases:
         """All come again, each with a pass over its rows."""
         self.is_between_passes, self.has_begun = False, False
         self._is_shuffled, self.wants_shuffle = self._is_shuffled or self.wants_shuffle, False
-        self.cuts.drop()
-        self.leases.empty(now)
+        self._cuts.drop()
+        self._leases.empty(now)
 
     def _is_newest(self, closed: Frame) -> bool:
         """Tells whether a worker's own state fits the agreed point."""
@@ -307,23 +455,33 @@ class Phases:
 
     def _keep(self, held: Mapping[int, Mapping[str, Vector]]) -> None:
         """Saves a cut: with agreement on gradients the workers told the point, too."""
-        cut = self.here()
+        cut = self._here()
         if not self.owner.policy.keeps:
             if not held:
                 return
-            first = held[min(held)]
-            point = cut.point._replace(
-                vector=first["vector"], floats=first["floats"], integers=first["integers"]
-            )
-            cut = replace(cut, point=point)
-        self.cuts.last = replace(cut, inner={s: inner_of(a) for s, a in sorted(held.items())})
-        self.callbacks.save(self.cuts.last)
+            cut = replace(cut, point=self._told([a for _, a in sorted(held.items())]))
+        self._cuts.last = replace(cut, inner={s: inner_of(a) for s, a in sorted(held.items())})
+        self._callbacks.save(self._cuts.last)
+
+    def _told(self, held: Sequence[Mapping[str, Vector]]) -> Message:
+        """Returns the agreed point by what workers told: the first one's, or the shards of all.
+
+        Args:
+            held: vector, and where all hold the same floats and integers, of each in slot order.
+        """
+        policy, point, first = self.owner.policy, self.owner.point, held[0]
+        point = point._replace(version=self.owner.version)
+        if policy.shards:
+            return point._replace(vector=joined([h["vector"] for h in held], policy.rows))
+        return point._replace(
+            vector=first["vector"], floats=first["floats"], integers=first["integers"]
+        )
 
     # -- cuts ------------------------------------------------------------------------------------
 
-    def here(self) -> Cut:
+    def _here(self) -> Cut:
         """Returns the present point as a cut, without what the workers hold alone."""
-        owner, seats = self.owner, self.leases.seats.values()
+        owner, seats = self.owner, self._leases.seats.values()
         return Cut(
             phase=owner.phase,
             version=owner.version,
@@ -335,12 +493,13 @@ class Phases:
             lost={s.slot: s.lost for s in seats if s.lost},
             rows={s.slot: s.rows for s in seats},
             history=self.history,
+            row_size=owner.policy.rows if self.has_shards else 0,
         )
 
     def is_cut_due(self, now: float) -> bool:
         """Tells whether the present round shall be saved."""
-        every = self.callbacks.checkpoint_seconds
-        return self._is_cut_asked or (every is not None and now - self.saved >= every)
+        every = self._callbacks.checkpoint_seconds
+        return self._is_cut_asked or (every is not None and now - self._saved_at >= every)
 
     def begin_cut(self, members: frozenset[int], now: float) -> bool:
         """Begins a cut of this round, if it is due or a trial needs it; tells if any is asked.
@@ -349,17 +508,17 @@ class Phases:
             members: whose work was just agreed on.
             now: the time.
         """
-        owner, seats = self.owner, self.leases.seats.values()
+        owner, seats = self.owner, self._leases.seats.values()
         is_all = bool(members) and not any(seat.closed for seat in seats)
-        is_all = is_all and (members == self.leases.members or not owner.policy.waits)
-        is_trial = is_all and self.early_stopping.begin(
-            self.progress, owner.version, self.leases.members
+        is_all = is_all and (members == self._leases.members or not owner.policy.waits)
+        is_trial = is_all and self._early_stopping.begin(
+            self._progress, owner.version, self._leases.members
         )
         if not is_trial and not self.is_cut_due(now):
             return False
         # where nobody waits, no two workers are at the same point: each starts fresh
         asked = members if owner.policy.waits else frozenset[int]()
-        self.cuts.begin(self.here(), asked)
+        self._cuts.begin(self._here(), asked)
         return bool(asked)
 
     def ask_for_a_cut(self) -> bool:
@@ -372,29 +531,43 @@ class Phases:
         """True while a cut that was asked for is not whole."""
         return self._is_cut_asked
 
+    @property
+    def saved(self) -> Cut | None:
+        """The last cut, when nothing was agreed since."""
+        return self._cuts.at(*self.at)
+
+    def take(self, slot: int, version: int, snapshot: Snapshot, now: float) -> None:
+        """Takes in what a worker told of its state, for the cut in the making."""
+        self._cuts.take(slot, version, snapshot)
+        self.save_if_whole(now)
+
     def save_if_whole(self, now: float) -> None:
         """Saves the cut in the making once every worker has told its part."""
-        cut = self.cuts.whole(keeps=self.owner.policy.keeps)
+        cut = self._cuts.whole(self.owner.policy)
         if cut is None:
             return
-        self.early_stopping.hold(cut)
+        self._early_stopping.hold(cut)
         if self.is_cut_due(now):
-            self.saved, self._is_cut_asked = now, False
-            self.callbacks.save(cut)
+            self._saved_at, self._is_cut_asked = now, False
+            self._callbacks.save(cut)
 
     # -- validation ------------------------------------------------------------------------------
+
+    def asks_to_measure(self, slot: int) -> bool:
+        """Tells, once, whether a slot's worker shall measure the point it is told now."""
+        return self._early_stopping.asks(slot)
 
     def measured(self, frame: Frame) -> None:
         """Takes what a worker measured; where all have told, decides what is best."""
         told = frame.note.get("measured")
         if not isinstance(told, dict):
             return
-        self.early_stopping.take(frame.slot, told)
-        found = self.early_stopping.whole()
+        self._early_stopping.take(frame.slot, told)
+        found = self._early_stopping.whole()
         if found is None:
             return
         extra = {"best": True} if found.is_best else {}
-        self.callbacks.emit(
+        self._callbacks.emit(
             Evaluated(
                 phase=self.owner.phase,
                 name="validation",
@@ -403,48 +576,48 @@ class Phases:
                 extra=extra,
             )
         )
-        if found.is_best and self.early_stopping.best is not None:
-            self.callbacks.best(self.early_stopping.best)
-        if self.early_stopping.is_stopped:
-            wrong = f"{self.phase.name}: no better point in {self.program.patience} measurements"
+        if found.is_best and self._early_stopping.best is not None:
+            self._callbacks.best(self._early_stopping.best)
+        if self._early_stopping.is_stopped:
+            wrong = f"{self.phase.name}: no better point in {self._program.patience} measurements"
             self.warn(wrong, then="the phase ends, at its best point")
 
     def remember(self, held: Mapping[str, Vector], version: int) -> None:
         """Keeps the parameters of a worker that is done, should all others be lost."""
         owner = self.owner
-        is_new = version == owner.version and self.cuts.at(owner.phase, version) is None
-        if is_new and version > 0 and not owner.policy.keeps:
-            here = self.here()
-            point = here.point._replace(
-                vector=held["vector"], floats=held["floats"], integers=held["integers"]
-            )
-            self.cuts.last = replace(here, point=point)
+        is_new = version == owner.version and self.saved is None
+        if is_new and version > 0 and not (owner.policy.keeps or self.has_shards):
+            self._cuts.last = replace(self._here(), point=self._told([held]))
 
     def fall_back(self) -> None:
         """Nobody is left who knows the parameters: the last cut, or the phase's start."""
-        cut, lost = self.cuts.last, self.owner.version
+        cut, lost = self._cuts.last, self.owner.version
         if cut is None or cut.phase != self.owner.phase:
             cut = replace(
-                self.here(),
+                self._here(),
                 version=0,
                 applied=0,
                 point=self._start(self.owner.phase),
-                positions=dict.fromkeys(self.leases.seats, 0),
+                positions=dict.fromkeys(self._leases.seats, 0),
             )
-        self.cuts.last = cut
-        self.cuts.drop()
+        self._cuts.last, self.holders = cut, set()
+        self._cuts.drop()
         self._restore(cut)
-        self.leases.reopen()
-        self.callbacks.enter("back", self.frame("stop", 0, 0, version=cut.version), {})
+        self._leases.reopen()
+        self._callbacks.enter("back", self.frame("stop", 0, 0, version=cut.version), {})
+        if self.has_shards:
+            wrong = "a worker was lost, and with it the rows that it owned"
+        else:
+            wrong = "all workers were lost, and with them what they had agreed on"
         self.warn(
-            "all workers were lost, and with them what they had agreed on",
+            wrong,
             then=f"the run went back from version {lost} to {cut.version} of phase {cut.phase}",
             do="checkpoint more often to lose less",
         )
 
     def _restore(self, cut: Cut) -> None:
         self.owner.restore(cut.point, cut.applied)
-        for seat in self.leases.seats.values():
+        for seat in self._leases.seats.values():
             seat.position = cut.positions.get(seat.slot, 0)
             seat.reached = dict(cut.reached.get(seat.slot, {}))
             seat.lost = cut.lost.get(seat.slot, 0)

@@ -8,15 +8,13 @@ from typing import NamedTuple
 from photinus.core.errors import message
 from photinus.core.seeds import reordered
 
-__all__ = ["FIRST_SECONDS", "LATE_SECONDS", "Lacks", "Reachability", "Unreached", "patience"]
-
 LATE_SECONDS = 5.0
 """Whoever lets the others wait is late after this, or three median rounds."""
 FIRST_SECONDS = 30.0
 """So long a meeting may stand still before three rounds have shown how long one takes."""
 
 
-def patience(durations: list[float]) -> float | None:
+def late_after(durations: list[float]) -> float | None:
     """Returns after how many seconds somebody is late; None while nobody knows."""
     return max(LATE_SECONDS, 3 * median(durations)) if len(durations) >= 3 else None
 
@@ -80,7 +78,7 @@ class Reachability:
                 self._since.setdefault((slot, other), now)
 
     def asks(self, now: float, seconds: float) -> list[int]:
-        """Returns whom to ask now what it lacks: ten times within the patience, or more often."""
+        """Returns whom to ask now what it lacks: ten times before it is late, or more often."""
         if now - self._asked < min(1.0, seconds / 10):
             return []
         self._asked, self._asks = now, self._asks + 1

@@ -5,68 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from photinus.coordinator.advice import Payoff
-from photinus.coordinator.callbacks import Callbacks
-from photinus.coordinator.leases import Leases
+from photinus.coordinator.lease_server import LeaseServer
 from photinus.coordinator.worker_reports import WorkerReports
 from photinus.core.errors import PhotinusError
 from photinus.core.events import Log, Warned
 from photinus.transport.frames import Frame
 from photinus.transport.link import Gone, Hear, Listener, Peer
 
-__all__ = ["Service", "Speaks"]
-
 _TICK_SECONDS = 0.1
-
-
-class Speaks(Protocol):
-    """A state machine that a service carries frames for: frames in, frames out."""
-
-    failure: str
-    failure_kind: str
-
-    @property
-    def callbacks(self) -> Callbacks:
-        """Where events go."""
-
-    @property
-    def leases(self) -> Leases:
-        """The seats."""
-
-    @property
-    def is_over(self) -> bool:
-        """True when every worker may go."""
-
-    @property
-    def is_between_passes(self) -> bool:
-        """True when the next pass over rows that stream is waited for."""
-
-    @property
-    def is_cut_asked(self) -> bool:
-        """True while the present round waits to be saved."""
-
-    def next_pass(self, now: float) -> None:
-        """Every worker comes again, with another pass over its rows."""
-
-    def ask_for_a_cut(self) -> bool:
-        """Has the present round saved; False where there is none to save."""
-
-    def hear(self, frame: Frame, now: float) -> list[Frame]:
-        """Takes one frame in."""
-
-    def gone(self, slot: int, lease: int, now: float) -> None:
-        """A worker's connection closed."""
-
-    def withdraw(self, hello: Frame) -> None:
-        """Who asked for a seat is gone."""
-
-    def tick(self, now: float) -> list[Frame]:
-        """Lets time pass."""
-
-    def stop(self, reason: str) -> list[Frame]:
-        """Ends it without a result."""
 
 
 class Service:
@@ -82,7 +30,7 @@ class Service:
 
     def __init__(
         self,
-        coordinator: Speaks,
+        coordinator: LeaseServer,
         listen: Callable[[Hear, Gone], Listener],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -128,7 +76,7 @@ class Service:
             self._dead.add((slot, attempt))
             asking = self._asking.get(slot)
             if asking is not None and asking[1].note.get("attempt") == attempt:
-                self._coordinator.withdraw(self._asking.pop(slot)[1])
+                self._coordinator.leases.withdraw(self._asking.pop(slot)[1])
             self._coordinator.leases.died(slot, attempt, self._now())
 
     def retire(self, slot: int, attempt: str) -> None:
@@ -268,11 +216,11 @@ class Service:
             for slot, (asks, hello) in list(self._asking.items()):
                 if asks is peer:
                     del self._asking[slot]
-                    self._coordinator.withdraw(hello)
+                    self._coordinator.leases.withdraw(hello)
             for slot, line in self._lines.items():
                 if line is peer:
-                    lease = self._coordinator.leases.seats[slot].lease
-                    self._coordinator.gone(slot, lease, self._now())
+                    leases = self._coordinator.leases
+                    leases.gone(slot, leases.seats[slot].lease, self._now())
 
     def _carry(self, out: list[Frame], peer: Peer | None = None, said: Frame | None = None) -> None:
         for frame in out:

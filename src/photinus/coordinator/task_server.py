@@ -8,24 +8,22 @@ leases and sequence numbers are those of `Leases`: each unit counts once a round
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from photinus.coordinator.callbacks import Callbacks
+from photinus.coordinator.lease_server import LeaseServer, admit
 from photinus.coordinator.leases import Leases, SeatState
 from photinus.core import errors
 from photinus.core.errors import FencedError, PhotinusError, message
-from photinus.core.events import Warned, WorkerJoined
+from photinus.core.events import Warned
 from photinus.core.parameters import Vector
-from photinus.protocol.messages import Seat, grant_to, message_to, named
+from photinus.protocol.messages import grant_to, message_to, named
 from photinus.protocol.serialization import is_sound, unpacked
 from photinus.strategies.base import Message, Turn
-from photinus.training.loop import Exchange
-from photinus.training.worker_loop import Grant, Hello, Life
+from photinus.training.asks import Exchange, Grant, Hello, Life
 from photinus.transport.frames import Frame
-
-__all__ = ["FAILURES", "Rule", "UnitOwner", "Units", "unit_life"]
 
 FAILURES = 4
 """So often one unit may fail, each time in another way; Spark's own default."""
@@ -63,7 +61,7 @@ class Units:
     taking: str = "descent"
 
 
-class UnitOwner:
+class TaskServer(LeaseServer):
     """Joins the leases and the rule; a state machine like the `Coordinator`, for `Service`.
 
     When a worker is lost its unit is done again by whoever takes the seat next; nothing of it was
@@ -72,13 +70,11 @@ class UnitOwner:
     Args:
         units: how much there is to do.
         rule: the user's arithmetic.
-        desk: where events and ledger lines go; frames of another run or term are never heard.
+        callbacks: where events and ledger lines go; frames of another run are never heard.
     """
 
     def __init__(self, units: Units, rule: Rule, callbacks: Callbacks) -> None:
-        self._leases, self._callbacks = Leases(units.count), callbacks
-        self.failure, self.failure_kind = "", ""
-        """Why it cannot go on, and the class of the error that tells it; empty while it can."""
+        super().__init__(Leases(units.count), callbacks)
         self.cause: Exception | None = None
         """What the rule raised."""
         self.version = 0
@@ -89,62 +85,18 @@ class UnitOwner:
         self._results: dict[int, Any] = {}
         self._causes: dict[int, str] = {}  # slot -> how its unit failed last
         self._ticked: float | None = None
-        self._hears: Mapping[str, Callable[[Frame, float], list[Frame]]] = {
-            "hello": self._hello,
-            "push": self._push,
-            "bye": self._bye,
-        }
-
-    @property
-    def callbacks(self) -> Callbacks:
-        """Where events and ledger lines go."""
-        return self._callbacks
-
-    @property
-    def leases(self) -> Leases:
-        """The seats, one a unit."""
-        return self._leases
+        self._handlers = {"hello": self._hello, "push": self._push, "bye": self._bye}
 
     @property
     def is_over(self) -> bool:
         """True when every worker may go."""
         return bool(self.failure) or all(s.closed is not None for s in self.leases.seats.values())
 
-    # -- what only trainings have ----------------------------------------------------------------
-
-    is_between_passes = is_cut_asked = False
-
-    def next_pass(self, now: float) -> None:
-        """Rows are the units' own business."""
-
-    def ask_for_a_cut(self) -> bool:
-        """There is nothing to save but the rule's state, which is in the driver."""
-        return False
-
-    # -- what comes in ---------------------------------------------------------------------------
-
-    def hear(self, frame: Frame, now: float) -> list[Frame]:
-        """Takes one frame in; returns the frames to send, each to its unit's worker."""
-        hears = self._hears.get(frame.kind)
-        if (frame.run, frame.term) != (self.callbacks.run, self.callbacks.term):
-            return []
-        if frame.slot not in self.leases.seats:
-            count = f"{self._units.unit} {frame.slot} came, and there were {self._units.count}"
-            wrong = f"the data changed its {self._units.unit}s"
-            told = self.stop(message(wrong, got=count, do="repartition(n) it, or cache() it"))
-            return [*told, self._to(frame, "stop")]
-        self.leases.heard(frame, now)
-        if hears is None:
-            return []
-        return [self._to(frame, "stop")] if self.failure else hears(frame, now)
-
-    def gone(self, slot: int, lease: int, now: float) -> None:
-        """A worker's connection closed."""
-        self.leases.gone(slot, lease, now)
-
-    def withdraw(self, hello: Frame) -> None:
-        """Who asked for a seat is gone, and waits for it no longer."""
-        self.leases.withdraw(hello)
+    def _stranger(self, frame: Frame) -> list[Frame]:
+        count = f"{self._units.unit} {frame.slot} came, and there were {self._units.count}"
+        wrong = f"the data changed its {self._units.unit}s"
+        told = self.stop(message(wrong, got=count, do="repartition(n) it, or cache() it"))
+        return [*told, self._to(frame, "stop")]
 
     def tick(self, now: float) -> list[Frame]:
         """Called some times a second: leases end, standbys sit down."""
@@ -157,13 +109,6 @@ class UnitOwner:
         self.leases.ended(now)
         free = [s for s in seats if s.asking and not s.is_live and s.waiting is None]
         return [self._granted(s, now) for s in free if s.closed is None and not self.failure]
-
-    def stop(self, reason: str) -> list[Frame]:
-        """Ends the work without a result."""
-        self.failure = self.failure or reason
-        here = [s for s in self.leases.seats.values() if s.is_live or s.asking is not None]
-        note = {"reason": self.failure}
-        return [self._frame("stop", s.slot, s.lease, note=note) for s in here]
 
     # -- seats -----------------------------------------------------------------------------------
 
@@ -181,17 +126,9 @@ class UnitOwner:
         return [self._granted(seat, now)]
 
     def _granted(self, seat: SeatState, now: float) -> Frame:
-        hello = seat.asking
-        assert hello is not None
-        self.leases.grant(seat, hello, now)
-        attempt, pid = seat.attempt, int(hello.note.get("pid", 0))
-        self.callbacks.emit(
-            WorkerJoined(slot=seat.slot, lease=seat.lease, host=seat.host, attempt=attempt, pid=pid)
-        )
-        told = {"granted": seat.lease, "next": seat.sequence, "cursor": seat.position}
-        self.callbacks.enter("grant", hello, told)
+        admit(seat, self.leases, self.callbacks, now)
         grant = Grant(
-            phase=hello.phase,
+            phase=self.phase,
             lease=seat.lease,
             sequence=seat.sequence,
             position=seat.position,
@@ -200,7 +137,7 @@ class UnitOwner:
             heal=Message("heal", self._rule.state(), version=self.version),
             is_fresh=self.version == 0,
         )
-        note = {"attempt": attempt, "hello": seat.hello}
+        note = {"attempt": seat.attempt, "hello": seat.hello}
         seat.answered = grant_to(self._frame("grant", seat.slot, seat.lease, note=note), grant)
         return seat.answered
 
@@ -214,7 +151,7 @@ class UnitOwner:
             return [self._to(frame, "fenced")]
         seat.strikes += 1
         kind, text = str(frame.note.get("type", "")), str(frame.note.get("error", ""))
-        if kind in errors.__all__:
+        if errors.class_of(kind):
             self.failure_kind = kind
             return [*self.stop(text), self._to(frame, "stop")]
         if held:
@@ -230,21 +167,11 @@ class UnitOwner:
 
     # -- pushes ----------------------------------------------------------------------------------
 
-    def _push(self, frame: Frame, now: float) -> list[Frame]:  # noqa: ARG002 - as all of `hear`
-        seat, verdict = self.leases.seats[frame.slot], self.leases.verdict(frame)
-        if verdict != "next":
-            self.callbacks.enter(verdict, frame, {})
-            if verdict == "fenced":
-                return [self._to(frame, "fenced")]
-            last = seat.answered
-            is_its = last is not None and (last.kind, last.sequence) == ("agreed", frame.sequence)
-            return [last] if is_its and last is not None else []
-        self.callbacks.enter("push", frame, {})
-        seat.sequence += 1
-        seat.waiting = frame
-        self._results[frame.slot] = unpacked(named(frame)["vector"])
-        if not is_sound(self._results[frame.slot]):
-            return self._refuse(seat, frame)
+    def _apply(self, seat: SeatState, push: Frame, now: float) -> list[Frame]:  # noqa: ARG002
+        seat.waiting = push
+        self._results[seat.slot] = unpacked(named(push)["vector"])
+        if not is_sound(self._results[seat.slot]):
+            return self._refuse(seat, push)
         is_whole = len(self._results) == self._units.count or not self._units.together
         return self._closed() if is_whole else []
 
@@ -299,16 +226,9 @@ class UnitOwner:
             self.leases.close(seat, push)
         state = None if is_done else self._rule.state()
         told = Message("agreed", state, version=self.version)
-        seat.answered = message_to(self._to(push, "agreed"), told, stop=is_done)
-        return seat.answered
-
-    def _to(self, frame: Frame, kind: str) -> Frame:
-        """Returns an answer to whoever said `frame`."""
-        note = {"reason": self.failure} if kind == "stop" else {}
-        return self._frame(kind, frame.slot, frame.lease, sequence=frame.sequence, note=note)
-
-    def _frame(self, kind: str, slot: int, lease: int, **fields: Any) -> Frame:  # noqa: ANN401
-        return Seat(self.callbacks.run, self.callbacks.term, 0, slot, lease).frame(kind, **fields)
+        answer = message_to(self._to(push, "agreed"), told, stop=is_done)
+        seat.answered = seat.answers[push.sequence] = answer
+        return answer
 
 
 def unit_life(work: Callable[[Vector], Vector], *, can_repeat: bool) -> Life:

@@ -8,8 +8,6 @@ from photinus.core.events import WorkerReport
 from photinus.transport.frames import Frame
 from photinus.transport.link import Peer
 
-__all__ = ["WorkerReports"]
-
 _EVERY_SECONDS = 1.0
 
 

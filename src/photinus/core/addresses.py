@@ -9,8 +9,6 @@ from typing import Any
 
 from photinus.core.errors import NotReadyError, reason_of
 
-__all__ = ["filesystem", "is_address", "on_disk"]
-
 
 def is_address(text: object) -> bool:
     """Tells an address from a path of this machine.
@@ -21,6 +19,12 @@ def is_address(text: object) -> bool:
     """
     scheme, found, _ = str(text).partition("://")
     return bool(found) and scheme != "file"
+
+
+def cache_folder(name: str) -> Path:
+    """Returns where this user keeps what was downloaded or made: `~/.cache/photinus/NAME`."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path("~/.cache").expanduser()) / "photinus" / name
 
 
 def on_disk(text: object) -> Path:

@@ -8,8 +8,6 @@ from typing import NamedTuple
 from photinus.core.errors import UsageError
 from photinus.core.settings import Limit, above, validate, whole
 
-__all__ = ["Clock", "Epochs", "Examples", "Partitions", "Seconds", "Steps", "Trigger"]
-
 
 class Clock(NamedTuple):
     """What a worker has done in this phase, and for how long.

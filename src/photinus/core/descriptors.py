@@ -7,8 +7,6 @@ from pathlib import Path
 
 from photinus.core.errors import NotReadyError
 
-__all__ = ["allow_descriptors"]
-
 _OPEN = Path("/dev/fd")
 
 

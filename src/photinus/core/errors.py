@@ -13,22 +13,6 @@ PhotinusError
 └── RunFailedError              a run ended without its result
 """
 
-__all__ = [
-    "AuthenticationError",
-    "CheckpointError",
-    "DataError",
-    "FencedError",
-    "FrameError",
-    "LinkError",
-    "LinkLostError",
-    "NotReadyError",
-    "PhotinusError",
-    "RunFailedError",
-    "UsageError",
-    "message",
-    "reason_of",
-]
-
 
 def message(wrong: str, *, got: object = None, then: str = "", do: str = "") -> str:
     """Returns the one form of every message.
@@ -113,3 +97,10 @@ class CheckpointError(PhotinusError):
 
 class RunFailedError(PhotinusError):
     """A run ended without its result."""
+
+
+def class_of(kind: str) -> type[PhotinusError] | None:
+    """Returns the class of this tree that has the name `kind`; None for a name of another."""
+    found = globals().get(kind)
+    is_ours = isinstance(found, type) and issubclass(found, PhotinusError)
+    return found if is_ours else None

@@ -13,26 +13,6 @@ from typing import Any
 
 from photinus.core.errors import UsageError
 
-__all__ = [
-    "CheckpointFailed",
-    "CheckpointSaved",
-    "Evaluated",
-    "Event",
-    "Log",
-    "PeersMet",
-    "PhaseEnded",
-    "PhaseStarted",
-    "RoundClosed",
-    "RunEnded",
-    "RunStarted",
-    "Warned",
-    "WorkerJoined",
-    "WorkerLost",
-    "WorkerReport",
-    "event_from_dict",
-    "event_to_dict",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Event:

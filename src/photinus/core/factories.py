@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib
 import inspect
 import json
 import re
+import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from photinus.core.errors import UsageError
-
-__all__ = ["check_name", "code_named", "code_names", "imported"]
 
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _LIBRARIES = frozenset(
@@ -27,6 +27,62 @@ _LIBRARIES = frozenset(
 _OURS = ("photinus.models.", "photinus.strategies.")
 _PLAIN_MODULES = ("torch.nn.functional",)
 """Functions of arrays and nothing else."""
+
+
+_by_value: dict[str, Callable[..., Any]] = {}
+
+
+def by_value(function: Callable[..., Any]) -> str:
+    """Consents to send a function or class of a notebook, or of a script, to the workers itself.
+
+    It travels in the closure of Spark's tasks. A model that it makes cannot be saved: no other
+    process could make the module again.
+
+    Args:
+        function: defined in `__main__`; what it needs of there goes with it.
+
+    Returns:
+        The name by which this session knows it: for `module`, `loss`, `reads`, an encoder.
+
+    Raises:
+        UsageError: it can be imported by its name.
+
+    Example:
+        >>> by_value(len)
+        Traceback (most recent call last):
+        photinus.core.errors.UsageError: only what a notebook or a script defines is sent by \
+value; got 'builtins:len'; give its name
+    """
+    home, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    if home != "__main__" or not callable(function):
+        wrong = "only what a notebook or a script defines is sent by value"
+        raise UsageError(wrong, got=repr(f"{home}:{name}"), do="give its name")
+    plain = name if name.isidentifier() else "function"
+    path = f"__main__:{plain}_{secrets.token_hex(4)}"  # a cell that runs again makes another one
+    _by_value[path] = function
+    return path
+
+
+def functions_by_value(plain: object) -> dict[str, Callable[..., Any]]:
+    """Returns what `by_value` was asked to send, of what plain values name."""
+    return {name: _by_value[name] for name in code_names(plain) if name in _by_value}
+
+
+def take_by_value(functions: Mapping[str, Callable[..., Any]]) -> None:
+    """Has a worker know what was sent to it by value."""
+    _by_value.update(functions)
+
+
+def check_importable(plain: object, what: str) -> None:
+    """Refuses to save what names a function that no other process can import.
+
+    Raises:
+        UsageError: it does.
+    """
+    for name in code_names(plain):
+        if name.startswith("__main__:"):
+            do = "define the function in a file that every process can import, and name that one"
+            raise UsageError(f"{what} names code that was sent by value", got=repr(name), do=do)
 
 
 def imported(path: str, kind: str) -> Callable[..., Any]:
@@ -46,6 +102,11 @@ def imported(path: str, kind: str) -> Callable[..., Any]:
     module, colon, name = path.partition(":")
     if not (module and colon and name):
         raise _misnamed(path, kind)
+    if path in _by_value:
+        return _by_value[path]
+    if module == "__main__":
+        do = "define it in a file that every process can import, and name that one"
+        raise UsageError(f"the {kind} {path!r} was defined in another program", do=do)
     try:
         found = importlib.import_module(module)
     except Exception as error:  # whatever the user's module raises while it is imported
@@ -56,7 +117,9 @@ def imported(path: str, kind: str) -> Callable[..., Any]:
         ) from error
     factory = getattr(found, name, None)
     if factory is None:
-        raise UsageError(f"{module} has no {name!r}", got=repr(path), do="check the spelling")
+        near = difflib.get_close_matches(name, dir(found), n=1)
+        do = f"did you mean '{module}:{near[0]}'?" if near else "check the spelling"
+        raise UsageError(f"{module} has no {name!r}", got=repr(path), do=do)
     if not callable(factory):
         raise UsageError(f"the {kind} {path!r} is not callable", got=type(factory).__name__)
     result: Callable[..., Any] = factory

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["mask_of"]
-
 
 def mask_of(name: str) -> str:
     """Returns the name of an input's mask.

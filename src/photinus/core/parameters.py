@@ -19,20 +19,6 @@ from numpy.typing import NDArray
 
 from photinus.core.errors import UsageError
 
-__all__ = [
-    "FLOATS",
-    "INTEGERS",
-    "SECTIONS",
-    "TRAINED",
-    "Entry",
-    "Layout",
-    "Parameters",
-    "Vector",
-    "fingerprint",
-    "is_finite",
-    "weighted_mean",
-]
-
 Vector = NDArray[Any]
 """One flat buffer [n]: parameters, gradients and deltas alike."""
 
@@ -159,31 +145,6 @@ def _buffer(layout: Layout, section: str, dtype: str, given: Vector | None) -> V
             f"the {section} buffer must be {dtype}[{size}]", got=f"{given.dtype}{list(given.shape)}"
         )
     return np.ascontiguousarray(given)
-
-
-def weighted_mean(vectors: Sequence[Vector], weights: Sequence[float]) -> Vector:
-    """Returns Σ wᵢ vᵢ / Σ wᵢ, summed in the order given so that the bits repeat.
-
-    Args:
-        vectors: each [n].
-        weights: one number a vector, at least one above 0.
-
-    Raises:
-        UsageError: no weight is above 0.
-    """
-    total = float(sum(weights))
-    if not vectors or total <= 0:
-        raise UsageError("a mean needs at least one weight above 0", got=list(weights))
-    kept = [(v, w) for v, w in zip(vectors, weights, strict=True) if w > 0]
-    first = kept[0][0]
-    if len(kept) == 1:
-        return first.copy()
-    mean: Vector = first * first.dtype.type(kept[0][1] / total)
-    scratch = np.empty_like(mean)
-    for vector, weight in kept[1:]:
-        np.multiply(vector, vector.dtype.type(weight / total), out=scratch)
-        mean += scratch
-    return mean
 
 
 def is_finite(vector: Vector) -> bool:

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 
 import numpy as np
 
-__all__ = ["backoff", "derive", "generator", "reordered"]
-
 
 def derive(seed: int, *purpose: int | str) -> int:
     """Returns a seed of 63 bits for one purpose, e.g. `derive(7, "dropout", phase, slot, step)`.

@@ -18,22 +18,6 @@ from typing import Any, TypeVar
 
 from photinus.core.errors import UsageError
 
-__all__ = [
-    "Limit",
-    "above",
-    "at_least",
-    "between",
-    "from_dict",
-    "named_settings",
-    "one_of",
-    "paths_to",
-    "to_dict",
-    "unknown_column",
-    "unknown_name",
-    "validate",
-    "whole",
-]
-
 S = TypeVar("S")
 
 

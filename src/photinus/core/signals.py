@@ -8,8 +8,6 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-__all__ = ["deferred", "interruptible", "stopped_by"]
-
 _BOTH = (signal.SIGINT, signal.SIGTERM)
 _deferred: list[list[tuple[str, ...]]] = []
 """What came in each block of `deferred` that the main thread is in."""

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from threadpoolctl import ThreadpoolController
 
-__all__ = ["ENVIRONMENT", "environment", "threads_held", "use_threads"]
-
 ENVIRONMENT = (
     "BLIS_NUM_THREADS",
     "MKL_NUM_THREADS",

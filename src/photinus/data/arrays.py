@@ -17,8 +17,6 @@ from photinus.core.settings import Limit, at_least, validate, whole
 from photinus.data.base import Batch, Feed, MappedFeed, Transform
 from photinus.data.rows import Rows
 
-__all__ = ["FeedOrder", "PartitionFeed", "RowsFeed", "Walk", "by_length", "draws_seed"]
-
 _WINDOW_BATCHES = 100
 """So many batches share out their rows by length: among more, batches would be less random."""
 
@@ -149,19 +147,16 @@ class RowsFeed(Feed):
 
     @property
     def rows(self) -> int:
-        """How many rows an epoch hands out to this slot."""
         return self._walk.rows
 
     @property
     def position(self) -> int:
-        """Examples handed out so far in this phase, by this slot."""
         return self._walk.position
 
     def __iter__(self) -> Iterator[Batch]:
         return starmap(self._rows.batch, self._walk)
 
     def seek(self, position: int) -> None:
-        """Goes on after `position` examples."""
         self._walk.seek(position)
 
     def mapped(self, function: Transform) -> Feed:

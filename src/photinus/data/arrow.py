@@ -19,7 +19,6 @@ from photinus.data.columns import InputSpec, inputs_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BINARY", "IMAGE", "LIST", "NUMERIC", "ColumnSpec", "arrays"]
 
 _SAME_LENGTH = "pad the sequences to one length, cut them to a fixed length, or leave the row out"
 _SAME_SIZE = "scale or cut the images to one size, or leave the row out"

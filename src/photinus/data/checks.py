@@ -20,7 +20,6 @@ from photinus.data.inputs import Column, Inputs
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Columns", "Finding", "RowChecks", "Sieve", "not_finite"]
 
 _FLOAT32 = float(np.finfo(np.float32).max)
 

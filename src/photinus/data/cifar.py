@@ -22,8 +22,6 @@ from photinus.core.addresses import filesystem, is_address, on_disk
 from photinus.core.errors import DataError, NotReadyError, reason_of
 from photinus.core.settings import unknown_name
 
-__all__ = ["CLASSES", "FILES", "RECORD_BYTES", "Split", "check_length", "load", "parse_records"]
-
 CLASSES: Final = (
     *("airplane", "automobile", "bird", "cat", "deer"),
     *("dog", "frog", "horse", "ship", "truck"),

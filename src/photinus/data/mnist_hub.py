@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from photinus.core.errors import DataError
 
-__all__ = ["read_wheel"]
-
 _MEMBER: Final = "mnist/data/mnist.pkl.gz"
 _MEMBER_SHA256: Final = "f11bb9e41d6c1b6c124aa38fd605497bdcfe2ee08cf7c2bb5a41ab5d759e1416"
 _ADMITTED: Final = frozenset(

@@ -19,8 +19,6 @@ from photinus.core.seeds import generator
 from photinus.data.base import Array, Batch, Block, Features, Transform
 from photinus.data.inputs import Inputs, Ragged
 
-__all__ = ["Room", "Rows", "content_hash", "memory", "scaled", "span_of"]
-
 Room = Callable[[tuple[int, ...], np.dtype[Any]], Array | None]
 """Returns an empty array of that shape and dtype, or None where there is no room for it."""
 

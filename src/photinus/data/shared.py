@@ -10,8 +10,6 @@ from photinus.data.arrays import FeedOrder, RowsFeed
 from photinus.data.base import Feed
 from photinus.data.rows import Rows
 
-__all__ = ["SharedFeed"]
-
 
 class SharedFeed(RowsFeed):
     """Feeds a slot its share of one global permutation an epoch, drawn for (seed, phase, epoch).

@@ -9,8 +9,6 @@ import numpy as np
 
 from photinus.data.base import Array
 
-__all__ = ["MOST_LABELS", "label_counts", "skewed"]
-
 MOST_LABELS = 100
 """Labels of more values than that are taken for measurements, and not counted."""
 _APART = 1 / 3

@@ -28,24 +28,6 @@ if TYPE_CHECKING:
     from pyspark import StorageLevel
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = [
-    "ONE_PROCESS",
-    "Keeper",
-    "as_frame",
-    "cifar_frame",
-    "classes_in",
-    "columns",
-    "first_rows",
-    "input_column",
-    "once",
-    "one_column",
-    "parquet_files",
-    "partitioned",
-    "selected",
-    "shape_of",
-    "shuffled",
-    "streamed",
-]
 
 ONE_PROCESS = r"local(\[|$)"
 """A master that is this very process; local-cluster has executors."""
@@ -170,8 +152,9 @@ def _selected_inputs(
 ) -> tuple[DataFrame, ColumnSpec]:
     if not inputs.columns:
         raise UsageError("no input is named", do='inputs={"parameter": "column"}')
-    for column in inputs.columns.values():
+    for name, column in inputs.columns.items():
         _check_names(df, [column] if isinstance(column, str) else list(column), None)
+        inputs.encoder(name)  # an unknown one is told of before any row is read
     _check_names(df, [], label, weight)
     others, of_others = _others(df, label, weight, held, inputs.columns)
     chosen = [input_column(df, inputs, name).alias(name) for name in inputs.columns]
@@ -380,15 +363,22 @@ def _has_exchange(plan: Any) -> bool:  # noqa: ANN401 - one of Java's
     return "Exchange" in name or any(map(_has_exchange, below))
 
 
-def one_column(df: DataFrame, features: str, shape: tuple[int, ...]) -> Column:
-    """Returns a column of features as arrays of float32 or as bytes, for scoring: no job runs.
+def one_column(df: DataFrame, features: str | list[str], shape: tuple[int, ...]) -> Column:
+    """Returns features as one column of arrays of float32 or of bytes, for scoring: no job runs.
 
     A row of another size ends the query with a sentence that names the column.
 
+    Args:
+        df: the rows.
+        features: a column; or several columns of numbers, which are stacked.
+        shape: of one row.
+
     Raises:
-        UsageError: the column is unknown.
+        UsageError: a column is unknown, or they are not as many numbers as the shape holds.
         DataError: it has a type that a model cannot learn from.
     """
+    if not isinstance(features, str):
+        return _stacked(df, features, shape)
     _check_names(df, [features], None)
     if _is_number(df.schema[features].dataType):
         column, sizes = F.array(_number(df, features, several=False)), [F.lit(1)]
@@ -405,6 +395,16 @@ def one_column(df: DataFrame, features: str, shape: tuple[int, ...]) -> Column:
         F.lit(f", expected {expected}"),
     )
     return F.when(got == expected, column).otherwise(F.raise_error(said))
+
+
+def _stacked(df: DataFrame, features: list[str], shape: tuple[int, ...]) -> Column:
+    _check_names(df, features, None)
+    if len(features) != math.prod(shape):
+        wrong = f"a row must hold {math.prod(shape)} numbers"
+        raise UsageError(wrong, got=f"{len(features)} columns")
+    column = _whole_array([_number(df, name, several=True) for name in features])
+    said = F.lit(f"columns {', '.join(features)}: a row holds null")
+    return F.when(column.isNotNull(), column).otherwise(F.raise_error(said))
 
 
 def partitioned(df: DataFrame, workers: int) -> DataFrame:
@@ -601,7 +601,7 @@ def _feature(df: DataFrame, name: str) -> tuple[Column, str, list[Column]]:
         whole = F.when(column.isNotNull(), parts)
         return whole, IMAGE, [column[part] for part in _IMAGE_PARTS[:3]]
     if isinstance(kind, T.StringType):
-        raise _text(name)
+        raise holds_text(name)
     raise DataError(
         f"column {name}: a model cannot learn from this type",
         got=kind.simpleString(),

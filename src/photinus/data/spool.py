@@ -37,7 +37,6 @@ from photinus.data.stream import Stream
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Budget", "Storage", "gather"]
 
 _FREE_PART = 0.9
 """Of what a disk has left: the rest is for others."""
@@ -99,10 +98,6 @@ class Storage:
             except OSError:  # the disk is fuller than it said
                 return None
             return self.mapped(file, shape, dtype, mode="r+")
-
-    def memory_left(self) -> int:
-        """Bytes."""
-        return self._left["memory"]
 
     def holds(self, rows: int, size: int) -> bool:
         """Tells whether so many rows of `size` bytes in all, and their index, fit into memory."""

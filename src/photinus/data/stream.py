@@ -14,8 +14,6 @@ from photinus.data.base import Batch, Block, Feed, MappedFeed, Transform
 from photinus.data.inputs import Inputs, joined
 from photinus.data.rows import content_hash, scaled
 
-__all__ = ["Stream", "StreamFeed"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
@@ -60,7 +58,6 @@ class StreamFeed(Feed):
 
     @property
     def position(self) -> int:
-        """Examples handed out so far in this phase, by this slot."""
         return self._position
 
     @property

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["TableRows"]
-
 
 class TableRows:
     """What a `DataLoader` or a trainer reads: `len(rows)`, and `rows[i]`, a dict by column.

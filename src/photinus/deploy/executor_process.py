@@ -6,8 +6,6 @@ import os
 import signal
 from pathlib import Path
 
-__all__ = ["ENDS_EXECUTOR", "end_executor", "executor_of_worker"]
-
 ENDS_EXECUTOR = "PHOTINUS_ENDS_EXECUTOR"
 """In the environment of workers whose executor shall not outlive their coordinator."""
 _EXECUTOR = b"CoarseGrainedExecutorBackend"

@@ -12,8 +12,6 @@ from typing import Final
 
 from photinus.core.errors import NotReadyError
 
-__all__ = ["ensure_java", "java_home", "java_major"]
-
 _FIT: Final = (17, 21)  # the two that every Spark 4 runs on; 25 fails in Arrow before 4.3
 _START_SECONDS: Final = 60.0
 _DO: Final = (

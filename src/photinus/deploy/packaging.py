@@ -28,17 +28,6 @@ import photinus
 from photinus.core.addresses import filesystem, is_address
 from photinus.core.errors import CheckpointError, NotReadyError, reason_of
 
-__all__ = [
-    "LAUNCHER",
-    "Parcel",
-    "distributions",
-    "environment",
-    "jars",
-    "own_code",
-    "sent",
-    "spark_home",
-]
-
 LAUNCHER: Final = "bin/python"
 """In the environment: the node's own Python, with the packages that travelled."""
 _EXTRAS: Final = ("spark", "hdfs")

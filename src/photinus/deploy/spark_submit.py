@@ -18,18 +18,6 @@ from photinus.deploy.executor_process import ENDS_EXECUTOR
 from photinus.deploy.packaging import LAUNCHER
 from photinus.transport.filesystems import check_reached
 
-__all__ = [
-    "HEARTBEATS",
-    "MODES",
-    "Submission",
-    "check_answered",
-    "check_master",
-    "checked_settings",
-    "home_of_user",
-]
-
-MODES: Final = ("client", "cluster")
-"""Where the driver runs: here, or on a node."""
 _MASTER: Final = re.compile(r"yarn|spark://[^/\s]+:\d+(,[^/\s]+:\d+)*|local(\[[0-9*]+(,\d+)?\])?")
 _SECRET: Final = re.compile(r"secret|password|token|credential|access\.key|keyPassword", re.I)
 _ATTEMPTS: Final = 4

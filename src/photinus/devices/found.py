@@ -6,16 +6,18 @@ import os
 import platform
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from photinus.core.errors import NotReadyError
-from photinus.devices.names import kind_of
+from photinus.devices.names import OPENCL, kind_of
+from photinus.devices.opencl import platforms
+from photinus.devices.opencl.offload import Offload
+from photinus.devices.opencl.started import engine
 from photinus.devices.resources import bound
-
-__all__ = ["Device", "check_memory", "fastest", "found", "product_gflops", "ready"]
 
 _SIZE = 1024
 _REPEATS = 3
@@ -34,21 +36,29 @@ class Device:
     memory_bytes: int = 0
     """All of it; 0 where that is not told."""
     driver: str = ""
+    is_processor: bool = False
+    """It is the processor, or the processor by way of OpenCL."""
 
 
 def found() -> tuple[Device, ...]:
-    """Returns the devices that PyTorch can use here, the processor first.
+    """Returns the devices that can be used here, the processor first.
 
     Example:
         >>> found()[0].name
         'cpu'
     """
-    return (_processor(), *_gpus("cuda"), *_gpus("xpu"), *_apple())
+    return (_processor(), *_gpus("cuda"), *_gpus("xpu"), *_apple(), *_opencl())
 
 
 def _processor() -> Device:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Device(name="cpu", title=_processor_title(), memory_bytes=memory, driver=_torch())
+    return Device(
+        name="cpu",
+        title=_processor_title(),
+        memory_bytes=memory,
+        driver=_torch(),
+        is_processor=True,
+    )
 
 
 def _processor_title() -> str:
@@ -90,20 +100,47 @@ def _apple() -> tuple[Device, ...]:
     return (Device(name="mps", title="Apple GPU", memory_bytes=memory, driver=_torch()),)
 
 
+def _opencl() -> tuple[Device, ...]:
+    if not platforms.is_installed():
+        return ()
+    return tuple(
+        Device(
+            name=one.name,
+            title=one.title,
+            memory_bytes=int(one.handle.global_mem_size),
+            driver=f"{one.platform}, {one.handle.driver_version}",
+            is_processor=one.is_processor,
+        )
+        for one in platforms.devices()
+    )
+
+
 def product_gflops(name: str) -> float:
     """Returns how many 10⁹ operations a second a product of float32 [1024, 1024] makes.
 
     Args:
         name: of a device that is there.
+
+    Raises:
+        NotReadyError: its driver does not start, or computes wrongly.
     """
-    device = torch.device(name)
-    x = torch.ones(_SIZE, _SIZE, device=device)
+    is_opencl = kind_of(name) == OPENCL
+    x = torch.ones(_SIZE, _SIZE, device="cpu" if is_opencl else name)
     best = float("inf")
-    for _ in range(_REPEATS + 1):  # the first one compiles, or fills caches
-        start = time.perf_counter()
-        float((x @ x)[0, 0])  # to read a number waits for the device
-        best = min(best, time.perf_counter() - start)
+    with Offload(engine(name)) if is_opencl else nullcontext():
+        for _ in range(_REPEATS + 1):  # the first one compiles, or fills caches
+            start = time.perf_counter()
+            float((x @ x)[0, 0])  # to read a number waits for the device
+            best = min(best, time.perf_counter() - start)
     return 2 * _SIZE**3 / best / 1e9
+
+
+def measured(device: Device) -> tuple[Device, float]:
+    """Returns a device and its `product_gflops`; of one that fails 0, and why as its driver."""
+    try:
+        return device, product_gflops(device.name)
+    except NotReadyError as error:
+        return replace(device, driver=str(error)), 0.0
 
 
 def ready(name: str) -> str:
@@ -120,7 +157,7 @@ def ready(name: str) -> str:
         return f"{kind}:{number or bound().address or 0}"
     if kind in ("cuda", "xpu", "mps"):
         return _accelerator(name, kind, number)
-    return name
+    return engine(name).found.name if kind == OPENCL else name
 
 
 def _accelerator(name: str, kind: str, number: str) -> str:

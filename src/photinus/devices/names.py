@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 from photinus.core.settings import Limit
 
-__all__ = ["AUTO", "DEVICE", "DEVICES", "is_device", "kind_of"]
-
 AUTO = "auto"
 """Each worker takes the device on which a step of its model takes least."""
 
-_NAME = re.compile(r"auto|cpu|mps|(cuda|xpu|stand-in)(:\d+)?")
-_KNOWN = "auto, cpu, cuda, cuda:N, xpu, xpu:N, mps or stand-in"
+OPENCL = "opencl"
+"""The kind of OpenCL devices."""
+
+_NAME = re.compile(r"auto|cpu|mps|(cuda|xpu|stand-in)(:\d+)?|opencl(:[\w.-]+:\d+)?")
+_KNOWN = "auto, cpu, cuda, cuda:N, xpu, xpu:N, mps, opencl, opencl:PLATFORM:N or stand-in"
 
 
 def is_device(name: object) -> bool:
@@ -42,7 +43,5 @@ def _are_devices(value: object) -> bool:
     return is_device(value)
 
 
-DEVICE = Limit(_KNOWN, is_device)
-"""Of a setting that names one."""
 DEVICES = Limit(f"{_KNOWN}, or a list with one for each worker", _are_devices)
 """Of a setting that names one for all workers, or one for each."""

@@ -10,8 +10,6 @@ import torch
 
 from photinus.core.errors import NotReadyError
 
-__all__ = ["Bound", "Given", "bound"]
-
 _GPU = "gpu"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 

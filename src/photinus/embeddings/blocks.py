@@ -12,7 +12,6 @@ from photinus.core.parameters import Vector
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BETWEEN", "MOST_TOKENS", "blocks", "encoded", "tokens_in_block"]
 
 BETWEEN = -1
 MOST_TOKENS = 1000

@@ -12,18 +12,6 @@ from typing import NamedTuple
 
 from photinus.core.parameters import Vector
 
-__all__ = [
-    "DEAD",
-    "Chances",
-    "advance",
-    "around",
-    "longest",
-    "negatives",
-    "path",
-    "sentence",
-    "window",
-]
-
 DEAD = -1.0
 """The label of an output that takes no part: a negative that is the word itself."""
 _MASK = (1 << 48) - 1

@@ -28,8 +28,6 @@ from photinus.embeddings.draws import (
 )
 from photinus.embeddings.plain import LOSS_EVERY, OUTPUTS
 
-__all__ = ["descent"]
-
 _LANES = 16
 """The twelve sums of a pass, and room up to whole vector registers."""
 
@@ -76,6 +74,35 @@ def _loss(sums: Any, labels: Any, rate: Any, inputs: int) -> Any:
         if labels[i] >= np.float32(0):
             total -= np.log(max(1.0 - abs(sums[i] / rate), 1e-12))
     return total
+
+
+@njit(nogil=True, fastmath=True, error_model="numpy", cache=True)
+def mark(texts: Any, chances: Any, rule: Any, states: Any, inputs: Any, outputs: Any) -> None:
+    """Does what `plain.mark` does."""
+    keep, own, other, starts, nodes, codes = chances
+    most = longest(chances, rule.negatives)
+    room = texts.shape[1]
+    kept, context = np.empty(room, np.int64), np.empty(min(2 * rule.window, room), np.int64)
+    drawn, given = np.empty(most, np.int64), np.empty(most, np.float32)
+    for t in range(texts.shape[0]):
+        text, at, state = texts[t], 0, states[t]
+        while at < len(text):
+            count, at, state = sentence(text, at, keep, state, kept)
+            at += 1
+            for place in range(count):
+                side, state = window(rule.window, state)
+                held = around(place, side, kept, count, context)
+                if held == 0:
+                    continue
+                length = most
+                if rule.negatives:
+                    state = negatives(kept[place], own, other, state, drawn, given)
+                else:
+                    length = path(kept[place], starts, nodes, codes, drawn, given)
+                for c in range(held):
+                    inputs[context[c]] = True
+                for i in range(length):
+                    outputs[drawn[i]] = True
 
 
 @functools.cache
@@ -216,7 +243,8 @@ def descent(dims: int, cbow: bool) -> Callable[..., tuple[float, int]]:
         inputs, outputs, input_gain, output_gain = tables
         keep, own, other, starts, nodes, codes = chances
         most = longest(chances, rule.negatives)
-        kept, context = np.empty(texts.shape[1], np.int64), np.empty(2 * rule.window, np.int64)
+        length = texts.shape[1]
+        kept, context = np.empty(length, np.int64), np.empty(min(2 * rule.window, length), np.int64)
         drawn, given = np.empty(most, np.int64), np.empty(most, np.float32)
         s, sums = np.zeros(2 * OUTPUTS * w, np.float32), np.zeros(_LANES, np.float32)
         labels, x = np.zeros(_LANES, np.float32), np.zeros((3, w), np.float32)

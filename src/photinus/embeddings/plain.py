@@ -19,8 +19,6 @@ from photinus.embeddings.draws import (
     window,
 )
 
-__all__ = ["LOSS_EVERY", "OUTPUTS", "Rule", "Tables", "add_gradient", "centres", "descend"]
-
 _CONTEXTS, OUTPUTS = 2, 6
 """So many contexts and outputs take a step together."""
 LOSS_EVERY = 64
@@ -61,7 +59,10 @@ def centres(
         state: of the generator.
     """
     most, at = longest(chances, rule.negatives), 0
-    kept, context = np.empty(len(text), np.int64), np.empty(2 * rule.window, np.int64)
+    kept, context = (
+        np.empty(len(text), np.int64),
+        np.empty(min(2 * rule.window, len(text)), np.int64),
+    )
     outputs, labels = np.empty(most, np.int64), np.empty(most, np.float32)
     while at < len(text):
         count, at, state = sentence(text, at, chances.keep, state, kept)
@@ -78,6 +79,24 @@ def centres(
             else:
                 length = path(int(kept[place]), *chances[3:], outputs, labels)
             yield context[:held], outputs[:length], labels[:length]
+
+
+def mark(
+    texts: Vector, chances: Chances, rule: Rule, states: Vector, inputs: Vector, outputs: Vector
+) -> None:
+    """Marks the rows of both tables that steps on rows of text read.
+
+    Args:
+        texts: numbers of words [B, T], below 0 between sentences.
+        chances: as of the vocabulary.
+        rule: window and negatives.
+        states: of the generator, for each row of text [B].
+        inputs: truth values [V], set True where a row is read.
+        outputs: likewise.
+    """
+    for text, state in zip(texts, states, strict=True):
+        for context, drawn, _ in centres(text, chances, rule, int(state)):
+            inputs[context], outputs[drawn] = True, True
 
 
 def descend(

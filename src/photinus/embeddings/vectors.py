@@ -12,8 +12,6 @@ import numpy as np
 from photinus.core.errors import DataError, UsageError
 from photinus.core.parameters import Vector
 
-__all__ = ["Analogies", "Section", "Similarity", "WordVectors"]
-
 _CHUNK = 512
 """Questions that are answered by one matrix product."""
 
@@ -71,10 +69,15 @@ class Similarity:
     spearman: float
     """Rank correlation, -1 to 1."""
     covered: int
+    """Pairs of which both words have a vector."""
     pairs: int
+    cutoff: int
+    """Only so many of the most frequent words were known."""
 
     def __str__(self) -> str:
-        return f"Spearman {self.spearman:.3f} on {self.covered} covered of {self.pairs} pairs"
+        of = f"{self.covered} covered of {self.pairs} pairs"
+        cut = f"cut-off: the {self.cutoff} most frequent words"
+        return f"Spearman {self.spearman:.3f} on {of}; {cut}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,26 +198,30 @@ class WordVectors:
             right += int((near.argmax(axis=1) == d).sum())
         return Section(name, right, len(rows), len(lines))
 
-    def similarity(self, pairs: Path | str) -> Similarity:
+    def similarity(self, pairs: Path | str, *, cutoff: int = 300_000) -> Similarity:
         """Compares the cosines of pairs of words with what people said, by Spearman's correlation.
 
         Args:
-            pairs: a file as WordSim-353 or SimLex-999: two words and a number a line, between tabs.
+            pairs: a file as WordSim-353 or SimLex-999: two words a line, and later in it a number,
+                between tabs or commas. Upper and lower case are the same.
+            cutoff: only so many of the most frequent words are known.
 
         Raises:
-            UsageError: fewer than two pairs have vectors.
+            UsageError: a line holds no pair, or fewer than two pairs have vectors.
         """
-        lines = [line.split("\t") for line in _lines(pairs) if not line.startswith("#")]
-        said = [(a.lower(), b.lower(), float(x)) for a, b, x, *_ in lines if _is_number(x)]
-        known = {word.lower(): row for row, word in reversed(list(enumerate(self.words)))}
+        said = _pairs(pairs)
+        some = list(enumerate(self.words[:cutoff]))
+        known = {word.lower(): row for row, word in reversed(some)}
         held = [(known[a], known[b], x) for a, b, x in said if a in known and b in known]
+        most = min(cutoff, len(self))
         if len(held) < 2:
             wrong = "at least two pairs must have vectors"
-            raise UsageError(wrong, got=f"{len(held)} of {len(said)}", do="name another file")
+            got = f"{len(held)} of {len(said)}, cut-off {most}"
+            raise UsageError(wrong, got=got, do="train on more text, or name another file")
         a, b = (np.array([one[side] for one in held]) for side in (0, 1))
         near = (self.unit[a] * self.unit[b]).sum(axis=1)
         ranks = [_ranks(near), _ranks(np.array([x for _, _, x in held]))]
-        return Similarity(float(np.corrcoef(np.stack(ranks))[0, 1]), len(held), len(said))
+        return Similarity(float(np.corrcoef(np.stack(ranks))[0, 1]), len(held), len(said), most)
 
     def save(self, path: Path | str) -> None:
         """Writes the vectors in a format of the file's ending.
@@ -313,6 +320,22 @@ def _sections(path: Path | str) -> dict[str, list[list[str]]]:
             name = line[1:].strip()
         elif len(words) == 4:
             found.setdefault(name, []).append(words)
+    return found
+
+
+def _pairs(path: Path | str) -> list[tuple[str, str, float]]:
+    """Returns pairs of words in lower case, each with what people said."""
+    lines = [line for line in _lines(path) if line.strip() and not line.startswith("#")]
+    found = []
+    for number, line in enumerate(lines):
+        parts = line.lower().split("\t" if "\t" in line else ",")
+        a, b, *more = (*map(str.strip, parts), "")
+        told = [float(text) for text in more if _is_number(text)]  # SimLex-999 has the kind first
+        if told:
+            found.append((a, b, told[0]))
+        elif number:  # the first line may name the columns
+            do = "two words and a number a line, between tabs or commas"
+            raise UsageError(f"a line of {path} holds no pair", got=repr(line[:80]), do=do)
     return found
 
 

@@ -8,8 +8,6 @@ from photinus.core.errors import DataError
 from photinus.core.parameters import Vector
 from photinus.embeddings.draws import Chances
 
-__all__ = ["alias_table", "chances_of", "gains", "huffman", "keep_shares"]
-
 _POWER = 0.75
 """Negatives are drawn in proportion to this power of their counts."""
 _CONTEXTS = 6.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from photinus.core.errors import NotReadyError
+from photinus.core.pages import Pages
 from photinus.core.parameters import INTEGERS, TRAINED, Layout, Parameters, Vector
 from photinus.core.seeds import generator
 from photinus.core.settings import above, at_least, one_of, validate, whole
@@ -18,8 +20,6 @@ from photinus.embeddings.plain import Rule, Tables
 from photinus.embeddings.vocabulary import chances_of, gains
 from photinus.models.base import Batch, Model, Stage
 from photinus.models.optimizers import InPlace
-
-__all__ = ["KERNELS", "RowDescent", "Word2VecStage", "WordTables", "texts_of"]
 
 KERNELS = ("numba", "numpy")
 """Names of the two forms of the same steps: the fast one, and the plain one."""
@@ -98,6 +98,15 @@ class Word2VecStage(Stage):
         model.parameters.view("inputs")[...] = (first - np.float32(0.5)) / np.float32(self.dims)
         return model
 
+    def blank(self, history: tuple[Vector, ...], seed: int) -> WordTables:  # noqa: ARG002
+        """All 0, in memory of which only the rows that are used are there."""
+        return WordTables(self, Pages(2 * self.words * self.dims, "float32"))
+
+    @property
+    def row_size(self) -> int:
+        """A vector: what is drawn follows from the text and the seed."""
+        return self.dims
+
     def preload(self) -> None:
         """Compiles the kernel, or loads it where it was compiled before."""
         if self.kernel == "numba":
@@ -113,12 +122,16 @@ class WordTables(Model):
 
     Args:
         stage: the settings.
+        pages: where both tables lie; without them, in memory as any other.
     """
 
-    def __init__(self, stage: Word2VecStage) -> None:
+    def __init__(self, stage: Word2VecStage, pages: Pages | None = None) -> None:
         shape = (stage.words, stage.dims)
         tensors = [("inputs", shape, TRAINED), ("outputs", shape, TRAINED)]
-        self.parameters = Parameters(Layout.of([*tensors, ("counts", shape[:1], INTEGERS)]))
+        layout = Layout.of([*tensors, ("counts", shape[:1], INTEGERS)])
+        self._pages, held = pages, None if pages is None else pages.vector
+        self.parameters = Parameters(layout, held)
+        self._marks = np.zeros((2, stage.words), np.bool_)
         self._stage, self._chances = stage, (0, None)
         self._gradient = Parameters(Layout.of(tensors))
 
@@ -137,6 +150,22 @@ class WordTables(Model):
         view = self.parameters.view
         ones = np.ones(self._stage.words, np.float32)
         return Tables(view("inputs"), view("outputs"), *(gains or (ones, ones)))
+
+    def rows(self, batch: Batch, seed: int) -> Vector:
+        """Returns the inputs and, V further on, the outputs that the batch's steps read [r]."""
+        texts, stage, marks = texts_of(batch.features), self._stage, self._marks
+        rule = Rule(stage.window, stage.negatives, stage.cbow)
+        seeds = (seed + np.arange(len(texts))) % _SEEDS
+        mark = _kernel().mark if stage.kernel == "numba" else plain.mark
+        mark(texts, self.chances, rule, seeds, marks[0], marks[1])
+        rows = np.flatnonzero(marks)
+        marks.reshape(-1)[rows] = False
+        return rows
+
+    def forget(self) -> None:
+        """Gives both tables' memory back."""
+        if self._pages is not None:
+            self._pages.forget()
 
     def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the gradient of the pairs' mean loss; a job takes steps in place instead."""
@@ -230,9 +259,13 @@ def _compiled(stage: Word2VecStage) -> Callable[..., Any]:
     Raises:
         NotReadyError: numba is missing.
     """
+    descent: Callable[..., Any] = _kernel().descent(stage.dims, stage.cbow)
+    return descent
+
+
+def _kernel() -> Any:  # noqa: ANN401 - a module that needs numba
     try:
-        from photinus.embeddings.kernel import descent
+        return importlib.import_module("photinus.embeddings.kernel")
     except ImportError as error:
         do = 'pip install "photinus[words]", or set kernel="numpy", which is much slower'
         raise NotReadyError("word vectors need numba", got=str(error), do=do) from error
-    return descent(stage.dims, stage.cbow)

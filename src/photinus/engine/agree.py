@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from photinus.coordinator.loop_coordinator import start_of
 from photinus.core.errors import NotReadyError, RunFailedError, UsageError
 from photinus.core.settings import Limit, whole
-from photinus.engine.trainers import for_lightning, for_transformers
 from photinus.engine.worker_bootstrap import Call, Opened
 from photinus.protocol.messages import Seat
 from photinus.strategies.agreement import Agreement
@@ -19,15 +19,13 @@ from photinus.strategies.own import Own
 from photinus.strategies.recipes import to_plain
 from photinus.training.own_loop import OwnLoop, agreed_on, part_of_loop, plan_of
 from photinus.training.worker_loop import live
-from photinus.transport.rate_limit import Pace
+from photinus.transport.rate_limit import RateLimit
 from photinus.transport.wire import Limits
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
     from torch import nn
     from transformers import TrainerCallback
-
-__all__ = ["Agreed", "Loop", "agree"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,7 @@ class Loop:
                     raise UsageError(wrong, do="call photinus.agree(model) in it")
                 here.agreed._close()
 
-        pace = None if self.bandwidth is None else Pace(self.bandwidth)
+        pace = None if self.bandwidth is None else RateLimit(self.bandwidth)
         replace(self.call, limits=Limits(pace=pace)).serve(slot, attempt, do)
 
 
@@ -208,7 +206,7 @@ class Agreed:
             NotReadyError: transformers is not installed.
         """
         _check("transformers")
-        made: TrainerCallback = for_transformers(self)
+        made: TrainerCallback = _for_transformers(self)
         return made
 
     def lightning_callback(self) -> Callback:
@@ -218,8 +216,54 @@ class Agreed:
             NotReadyError: lightning is not installed.
         """
         _check("lightning")
-        made: Callback = for_lightning(self)
+        made: Callback = _for_lightning(self)
         return made
+
+
+def _for_transformers(agreed: Agreed) -> Any:  # noqa: ANN401 - a TrainerCallback
+    """Returns a callback of `transformers.Trainer`."""
+    from transformers import TrainerCallback
+
+    class Agreeing(TrainerCallback):  # type: ignore[misc]
+        def on_train_begin(self, args: Any, state: Any, control: Any, **of: Any) -> None:  # noqa: ANN401, ARG002
+            state.global_step = agreed.begin
+            _forward(of.get("lr_scheduler"), agreed.begin)
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **of: Any) -> None:  # noqa: ANN401, ARG002
+            agreed.step()
+
+    return Agreeing()
+
+
+def _for_lightning(agreed: Agreed) -> Any:  # noqa: ANN401 - a Callback
+    """Returns a callback of `lightning.Trainer`."""
+    from lightning.pytorch import Callback
+
+    class Agreeing(Callback):  # type: ignore[misc]
+        stepped = 0
+
+        def on_train_start(self, trainer: Any, module: Any) -> None:  # noqa: ANN401, ARG002
+            self.stepped = trainer.global_step
+            for config in trainer.lr_scheduler_configs:
+                _forward(config.scheduler, agreed.begin)
+
+        def on_train_batch_end(self, trainer: Any, module: Any, *of: Any) -> None:  # noqa: ANN401, ARG002
+            if trainer.global_step == self.stepped:  # gradients were accumulated
+                return
+            self.stepped = trainer.global_step
+            agreed.step()
+            if agreed.begin + self.stepped >= trainer.estimated_stepping_batches:
+                trainer.should_stop = True
+
+    return Agreeing()
+
+
+def _forward(scheduler: Any, steps: int) -> None:  # noqa: ANN401 - any of torch's
+    """Steps a learning-rate schedule that begins anew to where the lost worker was."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of a schedule that is ahead of its optimizer
+        for _ in range(steps if scheduler is not None else 0):
+            scheduler.step()
 
 
 def _check(package: str) -> None:

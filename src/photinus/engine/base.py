@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from photinus.coordinator.callbacks import Callbacks, wait_for_them
-from photinus.coordinator.coordinator import Result
+from photinus.coordinator.callbacks import Callbacks
+from photinus.coordinator.phases import Result
 from photinus.core.errors import UsageError
-from photinus.core.events import Event
 from photinus.core.seeds import generator
 from photinus.core.settings import Limit, above, at_least, one_of, validate, whole
 from photinus.data.arrays import PartitionFeed
@@ -26,31 +24,12 @@ from photinus.data.skew import label_counts
 from photinus.training.plan import TrainingPlan
 from photinus.training.snapshots import Cut
 from photinus.training.worker_loop import Part
-from photinus.transport.frames import Frame
-
-__all__ = [
-    "BACKENDS",
-    "MEMORY_RAN_OUT",
-    "SOCKETS",
-    "ArrayData",
-    "Assignment",
-    "Engine",
-    "check_arrays",
-    "native",
-    "part_of",
-    "trained_in",
-]
-
 
 SOCKETS = "sockets"
 BACKENDS = {"torch": "gloo", "nccl": "nccl"}
 """Road -> what of torch.distributed makes the sums there."""
 MEMORY_RAN_OUT = "if nobody killed it, memory ran out"
 """The system's SIGKILL looks like anybody's."""
-
-
-def _nothing(*_: object) -> None:
-    pass
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,7 +126,7 @@ def native(rows: Array) -> Array:
 
 def trained_in(program: TrainingPlan) -> str:
     """Returns the type of the numbers that a program trains on: float32 or float64."""
-    return program.build(0, ()).parameters.layout.dtype
+    return program.phases[0].stage.blank((), program.seed).parameters.layout.dtype
 
 
 def _of_one_kind(labels: Array) -> Array:
@@ -165,35 +144,30 @@ def part_of(rows: Rows, program: TrainingPlan) -> Part:
     span = span_of(rows.features, rows.scale) if is_asked else None
     if not program.is_shared:
         labels = label_counts(rows.labels)
-        return Part(len(rows), lambda order: PartitionFeed(rows, order), labels=labels, span=span)
+        return Part(
+            len(rows),
+            lambda order: PartitionFeed(rows, order),
+            labels=labels,
+            span=span,
+            room=rows.room,
+        )
     share = -(-len(rows) // program.workers)
-    return Part(share, lambda order: SharedFeed(rows, order), span=span)
+    return Part(share, lambda order: SharedFeed(rows, order), span=span, room=rows.room)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Assignment:
-    """A program, its data, and where everything goes that is not its result."""
+class RunSpec(Callbacks):
+    """What an engine runs: a program, its data, and what the coordinator is given besides."""
 
     program: TrainingPlan
     data: Any
     """ArrayData, or what the engine reads besides."""
     run: bytes
-    """The run's 16 bytes."""
-    term: int = 1
+    """The run's 16 bytes; nobody else has them."""
     cut: Cut | None = None
     """What to go on from."""
-    emit: Callable[[Event], None] = _nothing
-    enter: Callable[[str, Frame, Mapping[str, Any]], None] = _nothing
-    save: Callable[[Cut], None] = _nothing
-    best: Callable[[Cut], None] = _nothing
-    """Keeps the best cut so far."""
-    can_shuffle: bool = False
-    """The rows lie in partitions that the engine can deal out anew."""
-    advice: Callable[[], str] = wait_for_them
-    """What to do about workers that have not come."""
     has_view: bool = False
     """A live view of the run is drawn on a screen."""
-    checkpoint_seconds: float | None = None
     security: str = "tls"
     """none: frames in clear, for a network that is trusted as a whole."""
     road: str = SOCKETS
@@ -201,52 +175,32 @@ class Assignment:
     through torch.distributed."""
     restarts: int = 100
     """How many lost workers may be started again, in all."""
-    patience_seconds: float = 600.0
-    """How long the end of a phase waits for a lost worker to come back."""
-    lost_seconds: float = 30.0
+    reconnect_seconds: float = 30.0
     """How long a worker looks for a coordinator that it lost, before it ends by itself."""
     folder: str = ""
     """The run's, where there is one: on Spark Connect the coordinator finds it from its task."""
     fingerprint: str = ""
     """Of the job, which its checkpoints must have."""
     LIMITS = {  # noqa: RUF012
-        "term": whole(1),
-        "checkpoint_seconds": Limit.optional(at_least(0)),
+        **Callbacks.LIMITS,
         "security": one_of("tls", "none"),
         "restarts": whole(0),
-        "lost_seconds": above(0),
+        "reconnect_seconds": above(0),
     }
 
-    def __post_init__(self) -> None:
-        validate(self)
-
-    def sent(self) -> Assignment:
+    def sent(self) -> RunSpec:
         """Returns what travels to a task in which the coordinator lives."""
+        quiet = Callbacks()
         return replace(
             self,
             program=self.program.sent(),
             data=None,
             cut=None,
-            emit=_nothing,
-            enter=_nothing,
-            save=_nothing,
-            best=_nothing,
-            advice=wait_for_them,
-        )
-
-    def callbacks(self) -> Callbacks:
-        """Returns the coordinator's callbacks and timeouts."""
-        return Callbacks(
-            run=self.run,
-            term=self.term,
-            emit=self.emit,
-            enter=self.enter,
-            save=self.save,
-            best=self.best,
-            can_shuffle=self.can_shuffle,
-            advice=self.advice,
-            checkpoint_seconds=self.checkpoint_seconds,
-            patience_seconds=self.patience_seconds,
+            emit=quiet.emit,
+            enter=quiet.enter,
+            save=quiet.save,
+            best=quiet.best,
+            advice=quiet.advice,
         )
 
 
@@ -256,7 +210,7 @@ class Engine(ABC):
     name: str
 
     @abstractmethod
-    def run(self, assignment: Assignment) -> Result:
+    def run(self, run_spec: RunSpec) -> Result:
         """Trains until all phases are over, and returns what was agreed.
 
         Raises:

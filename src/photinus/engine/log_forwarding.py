@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 
-__all__ = ["LogLines"]
-
 _MOST_LINES = 100
 """Between two looks; what is more pushes the oldest out."""
 _MOST_CHARACTERS = 4000

@@ -7,8 +7,6 @@ import os
 import sys
 from functools import cache
 
-__all__ = ["keep_freed_memory", "release_freed_memory"]
-
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
 _LARGEST_BYTES = (256 << 20, 32 << 20)
 """Of one array; an older library takes no more than the second."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import platform
 import traceback
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import photinus
@@ -20,29 +20,26 @@ from photinus.core.errors import LinkError, LinkLostError, PhotinusError, RunFai
 from photinus.core.threads import threads_held
 from photinus.devices.found import ready
 from photinus.devices.resources import Given
-from photinus.engine.faults.plan import SLOW_LINK, Faults
-from photinus.engine.faults.process import Cable, Harm
-from photinus.engine.faults.worker import Victim
+from photinus.engine.frozen import FrozenFile, fetched_once
+from photinus.engine.hooks import Hooks, WorkerHooks
 from photinus.engine.log_forwarding import LogLines
 from photinus.engine.malloc import keep_freed_memory, release_freed_memory
 from photinus.protocol.messages import Seat
 from photinus.protocol.worker_client import Worker
+from photinus.training.asks import Life
 from photinus.training.plan import TrainingPlan
-from photinus.training.worker_loop import Life, Part
+from photinus.training.worker_loop import Part
 from photinus.transport.credentials import WorkerKey
 from photinus.transport.folder import SCHEME, FolderLink, FolderListener
 from photinus.transport.frames import Frame
 from photinus.transport.heartbeat import Beater
 from photinus.transport.link import Gone, Hear, Link, Listener
 from photinus.transport.mesh import Mesh
-from photinus.transport.rate_limit import Pace
 from photinus.transport.refusals import refused
 from photinus.transport.ring import Ring, gpu
 from photinus.transport.serve import TcpListener
 from photinus.transport.tcp import TcpLink
 from photinus.transport.wire import Limits
-
-__all__ = ["BEAT_SECONDS", "SPARE_DESCRIPTORS", "Call", "Opened", "WorkerBootstrap", "told_error"]
 
 Opened = Callable[[Life, Mapping[str, Any]], Worker]
 """Makes a worker of its life and of what its hellos tell."""
@@ -73,12 +70,12 @@ class Call:
     address: str
     key: WorkerKey
     term: int
-    lost_seconds: float = 30.0
+    reconnect_seconds: float = 30.0
     """So long a worker looks for a coordinator that it lost; then it ends by itself."""
     has_peers: bool = False
     """True when workers speak to each other, too."""
-    cable: Cable | None = None
-    """What its links run through, where a fault may cut them."""
+    hooks: WorkerHooks = field(default_factory=WorkerHooks)
+    """What tests do to its links."""
     backend: str = ""
     """What of torch.distributed makes each mean in one sum of all; empty: nothing of it."""
     limits: Limits = field(default_factory=Limits)
@@ -186,23 +183,23 @@ class Call:
     def _judge(self, worker: Worker, silent_seconds: float) -> None:
         """A driver that stands still, or whose host is cut off, closes no connection."""
         if worker.silent_for(silent_seconds) > max(
-            _FEWEST_BEATS * BEAT_SECONDS, _SILENT * self.lost_seconds
+            _FEWEST_BEATS * BEAT_SECONDS, _SILENT * self.reconnect_seconds
         ):
             worker.leave()
 
     def _link(self) -> Link:
-        return self._linked_to(self.address, _SILENT * self.lost_seconds, self.limits)
+        return self._linked_to(self.address, _SILENT * self.reconnect_seconds, self.limits)
 
     def _quick_link(self) -> Link:
         return self._linked_to(self.address, 2 * BEAT_SECONDS, Limits())
 
-    def _linked_to(self, address: str, patience_seconds: float, limits: Limits) -> Link:
+    def _linked_to(self, address: str, connect_seconds: float, limits: Limits) -> Link:
         def make() -> Link:
             if address.startswith(SCHEME):
-                return FolderLink(address, self.key, patience_seconds=patience_seconds)
-            return TcpLink(address, self.key, patience_seconds=patience_seconds, limits=limits)
+                return FolderLink(address, self.key, connect_seconds=connect_seconds)
+            return TcpLink(address, self.key, connect_seconds=connect_seconds, limits=limits)
 
-        return make() if self.cable is None else self.cable.linked(make, patience_seconds)
+        return self.hooks.linked(make, connect_seconds)
 
     def _mesh(self, link: Link) -> Mesh:
         """Listens to other workers where this one is seen by the coordinator."""
@@ -244,15 +241,9 @@ class WorkerBootstrap:
     """What travels to every worker of a training: where to say hello, and what to train."""
 
     program: TrainingPlan
-    address: str
-    key: WorkerKey
-    term: int
-    lost_seconds: float = 30.0
-    """So long a worker looks for a coordinator that it lost; then it ends by itself."""
-    faults: Faults = field(default_factory=Faults)
-    """What shall go wrong on purpose."""
-    backend: str = ""
-    """As of `Call`."""
+    call: Call
+    hooks: Hooks = field(default_factory=Hooks)
+    """What tests do to it."""
 
     def run(
         self,
@@ -260,6 +251,7 @@ class WorkerBootstrap:
         attempt: str,
         open_part: Callable[[], Part],
         given: Given | None = None,
+        shared: str = "",
     ) -> None:
         """Trains in one slot until the run is over; an error of its own ends the run.
 
@@ -268,21 +260,16 @@ class WorkerBootstrap:
             attempt: tells this life from others of the same slot.
             open_part: reads the slot's rows, once.
             given: the accelerators that it may use, where somebody shares them out.
+            shared: a folder of its executor: what is frozen is fetched once for all workers there.
 
         Raises:
             LinkLostError: the coordinator is not to be found any more.
         """
-        planned, rate = self.faults.of(slot), self.program.bandwidth
-        if rate is None and any(fault.kind == SLOW_LINK for fault in planned):
-            rate = math.inf  # until it is slowed
-        pace = None if rate is None else Pace(rate)
-        harm = Harm(self.faults.diary, pace, self.address)
-        victim = Victim(planned, harm.happen, harm.later)
-
+        hooks = self.hooks.worker(slot, self.call.address, self.program.bandwidth)
         about: dict[str, str] = {}
 
         def begin() -> Life:
-            harm.check(planned)
+            hooks.check()
             if given is not None:
                 given.bind()
             for number, phase in enumerate(self.program.phases):
@@ -290,27 +277,26 @@ class WorkerBootstrap:
                 about["device"] = ready(self.program.device(number, slot))
             part = open_part()
             release_freed_memory()
-            return victim.life(self.program, slot, part)
+            life = hooks.life(self.program, slot, part)
+            is_frozen = any(getattr(phase.stage, "frozen", ()) for phase in self.program.phases)
+            if not (shared and is_frozen):
+                return life
+            name = f"photinus-{self.call.key.run.hex()}.npy"
+            return fetched_once(life, FrozenFile(Path(shared, name)))
 
-        call = Call(
-            self.address,
-            self.key,
-            self.term,
-            self.lost_seconds,
-            self.program.has_peers,
-            harm.cable if victim.planned else None,
-            self.backend,
-            Limits(pace=pace),
-            self.program.threads,
+        call = replace(
+            self.call,
+            has_peers=self.program.has_peers,
+            hooks=hooks,
+            limits=Limits(pace=hooks.pace),
+            threads=self.program.threads,
         )
         call.live(slot, attempt, begin, about)
 
 
 def told_error(text: str, kind: str) -> PhotinusError:
     """Returns the error that a worker told of, in its own class."""
-    cls = getattr(errors, kind, RunFailedError) if kind in errors.__all__ else RunFailedError
-    is_ours = isinstance(cls, type) and issubclass(cls, PhotinusError)
-    return cls(text) if is_ours else RunFailedError(text)
+    return (errors.class_of(kind) or RunFailedError)(text)
 
 
 def _beat(seat: Seat, attempt: str) -> Frame:

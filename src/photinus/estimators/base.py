@@ -3,50 +3,39 @@
 from __future__ import annotations
 
 import re
-import secrets
-import tempfile
-import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from pyspark.ml import Estimator
 from pyspark.ml.classification import Classifier
-from pyspark.ml.param.shared import HasProbabilityCol, HasSeed
-from pyspark.ml.util import MLReadable, MLWritable
+from pyspark.ml.param.shared import HasProbabilityCol
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from photinus.core.errors import DataError, UsageError
 from photinus.core.settings import to_dict
 from photinus.data.checks import RowChecks
 from photinus.data.spark import as_frame, once, selected
-from photinus.engine.spark.engine import FrameData, SparkEngine, check_slots, free_slots
+from photinus.engine.spark.engine import FrameData, check_slots, free_slots
 from photinus.engine.spark.executor_python import check_python
 from photinus.engine.spark.job import queried
 from photinus.engine.spark.session import is_connect
 from photinus.estimators.inputs import exampled
-from photinus.estimators.model import Keywords, NetworkModel
+from photinus.estimators.model import NetworkModel
 from photinus.estimators.network import Network
 from photinus.estimators.param_table import Row
 from photinus.estimators.params import defaults, plain_job
-from photinus.estimators.persist import ParamsReader, ParamsWriter
 from photinus.estimators.summary import TrainingSummary
+from photinus.estimators.trainer import TrainingEstimator
 from photinus.models.dbn import DBN
-from photinus.report.journal import read
 from photinus.run.evaluate import Draft
 from photinus.run.job import MODELS, Job
-from photinus.run.train import train_draft
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from photinus.core.events import Event
     from photinus.data.arrow import ColumnSpec
-
-__all__ = ["NetworkClassifier", "NetworkEstimator", "Plan", "Selected", "labelled_classes"]
 
 
 class Selected(NamedTuple):
@@ -72,42 +61,16 @@ class Plan:
     """Which model; None for the estimator's own."""
 
 
-class NetworkEstimator(Keywords, Estimator[Any], HasSeed, MLWritable, MLReadable[Any]):
+class NetworkEstimator(TrainingEstimator):
     """Trains on the tasks of the DataFrame's own session; a subclass says what."""
 
     _usual: ClassVar[Any]
     """The model's settings if nothing is set."""
     _model: ClassVar[type[NetworkModel]]
-    callbacks: Sequence[Callable[[Event], None]] = ()
-    """Called with every event, as of `photinus.train`; no Param, and not saved."""
-    verbose: bool | None = None
-    """Likewise; None shows the training on a screen and in a notebook."""
 
     def __init__(self) -> None:
         super().__init__()
         self._setDefault(**defaults(self._rows, self._usual))
-
-    def write(self) -> ParamsWriter:
-        """Returns the writer: `estimator.write().overwrite().save(path)`."""
-        return ParamsWriter(self)
-
-    @classmethod
-    def read(cls) -> ParamsReader[Any]:
-        """Returns the reader."""
-        return ParamsReader(cls)
-
-    @classmethod
-    def load(cls, path: str, *, trust_code: bool = False) -> Any:  # noqa: ANN401 - as Spark's own
-        """Returns a saved estimator.
-
-        Args:
-            path: where it was saved.
-            trust_code: let `fit` run the code that it names, though this user did not save it here.
-
-        Raises:
-            UsageError: somebody else saved it, and it names code.
-        """
-        return ParamsReader(cls, trust_code=trust_code).load(path)
 
     def _fit(self, dataset: DataFrame) -> NetworkModel:
         features, label = self.getOrDefault("featuresCol"), self.getOrDefault("labelCol") or None
@@ -171,19 +134,8 @@ class NetworkEstimator(Keywords, Estimator[Any], HasSeed, MLWritable, MLReadable
         self, folder: Path, plan: Plan, data: FrameData
     ) -> tuple[Network, TrainingSummary]:
         """Trains on the session's tasks."""
-        draft, job = plan.draft, plan.draft.job
-        engine = SparkEngine(data.frame.sparkSession)
-        outcome = train_draft(
-            draft,
-            data,
-            folder=folder,
-            callbacks=self.callbacks,
-            verbose=self.verbose,
-            engine=engine,
-            is_kept=bool(self.getOrDefault("runDir")),
-        )
-        kept = outcome.folder if self.getOrDefault("runDir") else None
-        summary = TrainingSummary.of(read(outcome.folder / "events.jsonl"), kept)
+        job = plan.draft.job
+        outcome, summary = self._run(plan.draft, data, folder)
         network = Network.saved(
             outcome.folder / "model",
             shape=data.shape,
@@ -243,21 +195,12 @@ class NetworkEstimator(Keywords, Estimator[Any], HasSeed, MLWritable, MLReadable
         kind = next(name for name, cls in MODELS.items() if isinstance(self._usual, cls))
         usual = {"loss": loss} if (loss := getattr(self._usual, "loss", "")) else {}
         plain["model"] = {"kind": kind, **usual, **plain.get("model", {}), **sizes}
-        source = {"name": "given", "features": [self.getOrDefault("featuresCol")]}
+        features = self.getOrDefault("featuresCol")
+        features = [features] if isinstance(features, str) else features
+        source = {"name": "given", "features": features}
         source["label"] = self.getOrDefault("labelCol")
         plain["data"] = {**plain.get("data", {}), **source}
         return Job.from_dict({**plain, "engine": "spark", "name": self.uid})
-
-    @contextmanager
-    def _folder(self) -> Iterator[Path]:
-        """A run folder of its own for every fit."""
-        kept = self.getOrDefault("runDir")
-        if kept:
-            stamp = time.strftime("%Y%m%d-%H%M%S")
-            yield Path(kept) / f"{self.uid}-{stamp}-{secrets.token_hex(2)}"
-            return
-        with tempfile.TemporaryDirectory(prefix="photinus-") as folder:
-            yield Path(folder) / "run"
 
 
 class NetworkClassifier(NetworkEstimator, Classifier[Any], HasProbabilityCol):

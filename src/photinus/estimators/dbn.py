@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from torch import Tensor
 
-__all__ = ["DBNClassificationModel", "DBNClassifier"]
-
 
 class DBNClassificationModel(NetworkClassificationModel):
     """A trained deep belief network; `DBNClassifier.fit` returns it.
@@ -55,7 +53,7 @@ class DBNClassifier(NetworkClassifier):
     def __init__(
         self,
         *,
-        featuresCol: str = "features",
+        featuresCol: str | Sequence[str] = "features",
         labelCol: str = "label",
         predictionCol: str = "prediction",
         probabilityCol: str = "probability",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from photinus.coordinator.callbacks import Callbacks
-from photinus.coordinator.task_server import UnitOwner, Units
+from photinus.coordinator.task_server import TaskServer, Units
 from photinus.core.errors import UsageError
 from photinus.core.events import Event
 from photinus.core.parameters import Vector
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import DataFrame, Row
 
-__all__ = ["DeepDist", "Stepper", "Trained"]
 
 _Gradient = Callable[[Any, Iterator[Any]], Any]
 _Descent = Callable[[Any, Any], object]
@@ -199,13 +198,13 @@ class DeepDist:
             seconds=time.monotonic() - began,
         )
 
-    def _owner(self, partitions: int, rule: _Server) -> UnitOwner:
+    def _owner(self, partitions: int, rule: _Server) -> TaskServer:
         """Returns who speaks for one epoch: a term of its own."""
         self._term += 1
         callbacks = Callbacks(run=self._run, term=self._term, emit=self._emit)
         if self._book is not None:
             callbacks = replace(callbacks, enter=self._book.enter)
-        return UnitOwner(Units(count=partitions), rule, callbacks)
+        return TaskServer(Units(count=partitions), rule, callbacks)
 
 
 class _Server:

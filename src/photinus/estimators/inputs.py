@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from photinus.data.arrow import ColumnSpec
 
-__all__ = ["exampled", "input_columns", "scored_inputs"]
-
 
 def exampled(
     rows: DataFrame, spec: ColumnSpec, scale: float | None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from photinus.coordinator.callbacks import Callbacks
-from photinus.coordinator.task_server import UnitOwner, Units
+from photinus.coordinator.task_server import TaskServer, Units
 from photinus.core.errors import NotReadyError, UsageError
 from photinus.core.events import Event
 from photinus.core.parameters import Vector
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from photinus.data.arrow import ColumnSpec
 
-__all__ = ["Iterated", "iterate"]
 
 _Compute = Callable[[Any, Batch], Any]
 _Combine = Callable[[list[Any]], Any]
@@ -136,7 +135,7 @@ def iterate(
             stack.callback(book.close)
             callbacks = replace(callbacks, enter=book.enter)
         units = Units(count=count, together=True, unit="worker", work="compute", taking="update")
-        owner = UnitOwner(units, rule, callbacks)
+        owner = TaskServer(units, rule, callbacks)
         work = _work(sent, replace(spec, scale=scale), Budget())
         run_units(parts, owner, work, security=security, again=True)
     return Iterated(rule.value, rule.rounds, rule.is_done)

@@ -16,7 +16,7 @@ from photinus.core.errors import UsageError
 from photinus.core.events import Event
 from photinus.core.settings import Limit, above, one_of, validate, whole
 from photinus.engine.agree import Loop
-from photinus.engine.driver_session import Meeting
+from photinus.engine.driver_session import ListeningService
 from photinus.engine.local.launch import launch_here
 from photinus.engine.spark.task_runner import logged
 from photinus.engine.worker_bootstrap import told_error
@@ -27,8 +27,6 @@ from photinus.training.own_loop import agreed_on, plan_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["launch"]
 
 
 def launch(
@@ -90,8 +88,8 @@ def launch(
     callbacks = Callbacks(run=secrets.token_bytes(16), emit=emit or logged)
     coordinator = LoopCoordinator(workers, strategy, callbacks)
 
-    def make(meeting: Meeting) -> Loop:
-        call = meeting.call(threads=threads, has_peers=has_peers)
+    def make(service: ListeningService) -> Loop:
+        call = service.call(threads=threads, has_peers=has_peers)
         return Loop(call, workers, strategy, bandwidth)
 
     if engine == "local":
@@ -103,7 +101,7 @@ def launch(
         launch_on_spark(function, _frame(data), session, coordinator, security, make)
     if coordinator.failure:
         raise told_error(coordinator.failure, coordinator.failure_kind)
-    found = coordinator.result()
+    found = coordinator.trained()
     return {name: torch.from_numpy(tensor) for name, tensor in found.tensors().items()}
 
 

@@ -40,12 +40,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from torch import nn
 
-__all__ = [
-    "Keywords",
-    "NetworkClassificationModel",
-    "NetworkModel",
-    "NetworkRegressionModel",
-]
 
 _KINDS = {
     "raw": T.ArrayType(T.DoubleType()),

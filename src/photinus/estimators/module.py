@@ -27,22 +27,13 @@ from photinus.models.losses import CLASSES as CLASS_LOSSES
 from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule
 from photinus.run.evaluate import Draft
+from photinus.run.job import Job
 from photinus.strategies.agreement import Agreement
 from photinus.strategies.own import Own
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from torch import Tensor, nn
-
-__all__ = [
-    "TorchClassificationModel",
-    "TorchClassifier",
-    "TorchEstimator",
-    "TorchModel",
-    "TorchMultiLabelModel",
-    "TorchRegressionModel",
-    "TorchRegressor",
-]
 
 
 class TorchModel(NetworkModel):
@@ -82,6 +73,12 @@ class _TrainsModule(NetworkEstimator):
 
     _usual = ModuleStage(module="", loss="mse")
 
+    def _made(self, values: Mapping[str, Any], sizes: Mapping[str, Any]) -> Job:
+        if not values.get("module"):
+            do = "module='mynets:Net' names a class, or a function that returns a torch module"
+            raise UsageError(f"{type(self).__name__} needs a module", do=do)
+        return super()._made(values, sizes)
+
     def _drafted(self, rows: Selected, workers: int) -> tuple[Draft, tuple[int, ...]]:
         """Returns what is trained, and the shape of its outputs [B, ...] for two rows.
 
@@ -105,6 +102,7 @@ class _TrainsModule(NetworkEstimator):
             raise UsageError(
                 f"the module {draft.job.model.module} does not take {taken}",
                 got=str(error).partition("\n")[0],
+                do="compare the columns with what its forward takes",
             ) from error
 
     def _tried(self, draft: Draft, rows: Selected, labels: Array | None) -> None:
@@ -140,7 +138,7 @@ class TorchEstimator(_TrainsModule):
     def __init__(
         self,
         *,
-        featuresCol: str = "features",
+        featuresCol: str | Sequence[str] = "features",
         labelCol: str | Sequence[str] = "label",
         predictionCol: str = "prediction",
         predictBatchSize: int = 512,
@@ -238,7 +236,7 @@ class TorchClassifier(_TrainsModule, NetworkClassifier):
     def __init__(
         self,
         *,
-        featuresCol: str = "features",
+        featuresCol: str | Sequence[str] = "features",
         labelCol: str | Sequence[str] = "label",
         predictionCol: str = "prediction",
         probabilityCol: str = "probability",

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from photinus.checkpoint.export import load_model
 from photinus.checkpoint.files import Tensors, decode, encode
 from photinus.core.errors import UsageError
+from photinus.core.factories import functions_by_value, take_by_value
 from photinus.core.parameters import Vector
 from photinus.core.settings import from_dict
 from photinus.data.base import Array
@@ -35,7 +36,6 @@ from photinus.run.job import MODELS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["BINARY", "CLASSES", "HEADS", "LABELS", "LOGS", "NUMBERS", "Network", "predictor"]
 
 BINARY, CLASSES, LABELS, LOGS, NUMBERS = "binary", "classes", "labels", "logs", "numbers"
 
@@ -150,10 +150,12 @@ class Network:
         data, meta = self.weights(), self.meta()
         name = f"photinus-{hashlib.sha256(data).hexdigest()[:32]}.safetensors"
         _place(spark, name, data)
+        functions = functions_by_value(meta)
 
         def opened() -> Network:
             from pyspark import SparkFiles
 
+            take_by_value(functions)
             return Network.of(meta, SparkFiles.get(name))
 
         return opened

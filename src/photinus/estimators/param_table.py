@@ -23,17 +23,6 @@ from photinus.strategies.agreement import Agreement
 from photinus.strategies.own import Own
 from photinus.strategies.recipes import from_plain, to_plain
 
-__all__ = [
-    "CLASSIFIER_ROWS",
-    "DBN_ROWS",
-    "ESTIMATOR_ROWS",
-    "MODEL_ROWS",
-    "OUTPUT_ROWS",
-    "RUN_ROWS",
-    "Row",
-    "same",
-]
-
 
 def same(value: Any) -> Any:  # noqa: ANN401 - any Param's value
     """Returns it."""
@@ -81,7 +70,8 @@ def _to_module(value: Any) -> str:  # noqa: ANN401 - what a user may give
         raise UsageError(
             "a module is made by a function that every worker can import",
             got=repr(value),
-            do="put it into a file on the workers' path: module='package.module:factory'",
+            do="put it into a file on the workers' path, module='package.module:factory'; or send "
+            f"it by value: module=photinus.by_value({name if name.isidentifier() else '...'})",
         )
     return f"{home}:{name}"
 
@@ -149,8 +139,9 @@ _Text, _Whole, _Number = TypeConverters.toString, TypeConverters.toInt, TypeConv
 
 _FEATURES = Row(
     name="featuresCol",
-    meaning="the column of features: ML vectors, arrays of numbers, bytes, images or numbers",
-    convert=_Text,
+    meaning="the column of features: ML vectors, arrays of numbers, bytes, images or numbers; or a "
+    "list of columns of numbers",
+    convert=_to_names,
     default="features",
 )
 _BATCH = Row(
@@ -268,8 +259,8 @@ _JOB_ROWS = (
     ),
     Row(
         name="device",
-        meaning="what the workers compute on: cpu, cuda, cuda:1, xpu, mps or auto, the "
-        "fastest one that each has",
+        meaning="what the workers compute on: cpu, cuda, cuda:1, xpu, mps, opencl, "
+        "opencl:PLATFORM:N or auto, the fastest one that each has",
         convert=_Text,
         place="device",
     ),
@@ -450,7 +441,8 @@ _MODULE_ROWS = (
     Row(
         name="encoders",
         meaning="a dict: input -> package.module:function of a list of the column's values, which "
-        "makes arrays of them; or image, which decodes JPEG and PNG",
+        "makes arrays of them; or image, which decodes JPEG and PNG; or a pre-trained tokenizer's "
+        "folder or package",
         convert=_to_json,
         place="data.encoders",
     ),

@@ -14,8 +14,6 @@ from pyspark.ml.param import Param, Params
 from photinus.estimators.param_table import Row, same
 from photinus.run.job import Job
 
-__all__ = ["defaults", "keyword_params", "plain_job", "with_params"]
-
 C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., None])
 

@@ -13,9 +13,8 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable
 
 from photinus.checkpoint.origin import check_code, is_signed, signature_of
 from photinus.core.errors import CheckpointError
+from photinus.core.factories import check_importable
 from photinus.estimators.network import Network
-
-__all__ = ["NetworkReader", "NetworkWriter", "ParamsReader", "ParamsWriter", "write_head"]
 
 M = TypeVar("M", bound=MLReadable[Any])
 
@@ -36,9 +35,11 @@ class NetworkWriter(MLWriter):
         """Writes both below `path`; Spark's own way to overwrite needs Java, and Connect has none.
 
         Raises:
+            UsageError: it names code that was sent by value.
             Exception: Spark's own; without `overwrite()`, where something is there already.
         """
         spark, network = self.sparkSession, self._model.network
+        check_importable(network.meta(), "a model to be saved")
         meta, weights = network.meta(), network.weights()
         extra = {"network": meta, _SIGNATURE: signature_of(_MODEL, _signed(meta, weights))}
         mode = "overwrite" if self.shouldOverwrite else "error"
@@ -104,10 +105,12 @@ class ParamsWriter(MLWriter):
         """Writes them below `path`.
 
         Raises:
+            UsageError: they name code that was sent by value.
             Exception: Spark's own; without `overwrite()`, where something is there already.
         """
         me = self._instance
         given = {p.name: me.getOrDefault(p) for p in me.params if me.isSet(p)}
+        check_importable(given, "an estimator to be saved")
         extra = {_SIGNATURE: signature_of(_PARAMS, given)}
         mode = "overwrite" if self.shouldOverwrite else "error"
         write_head(me, self.sparkSession, path, mode, extra)

@@ -24,6 +24,7 @@ from photinus.data.base import Array, Batch
 from photinus.data.checks import RowChecks, Sieve
 from photinus.data.columns import InputSpec
 from photinus.data.inputs import Inputs
+from photinus.engine.spark.archives import keep_archives
 from photinus.estimators.inputs import scored_inputs
 from photinus.run.evaluate import sums_over, trained_of
 from photinus.run.job import MODELS
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from photinus.data.arrow import ColumnSpec
     from photinus.estimators.network import Network
 
-__all__ = ["measurer", "scorer"]
 
 _MEASURED_ROWS = 1000
 
@@ -78,6 +78,7 @@ def _cached(make: Callable[[], Any]) -> Callable[[], Any]:
     def made() -> Any:  # noqa: ANN401 - whatever it makes
         found = ModelCache.get(key)
         if found is None:
+            keep_archives()  # the daemon of a session of the user's own has not done so
             found = make()
             ModelCache.add(key, found)
         return found

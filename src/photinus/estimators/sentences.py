@@ -9,17 +9,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
 from photinus.core.errors import DataError, UsageError
 from photinus.core.parameters import Vector
+from photinus.core.settings import unknown_column
 from photinus.embeddings.blocks import blocks, encoded
 from photinus.engine.spark.job import queried
 from photinus.engine.spark.session import spark_session
-
-__all__ = ["counted", "rows_of", "sentences_of"]
 
 _COLUMN, _ROWS = "words", "tokens"
 
@@ -45,10 +44,21 @@ def sentences_of(dataset: Any, column: str, workers: int) -> DataFrame:  # noqa:
     if not hasattr(dataset, "sparkSession"):
         do = "hand over a DataFrame, an RDD, or the path of text files"
         raise UsageError("there are no sentences", got=type(dataset).__name__, do=do)
-    if column not in dataset.columns:
-        got = ", ".join(dataset.columns)
-        raise UsageError(f"there is no column {column}", got=got, do="set inputCol")
-    kind, asked = dataset.schema[column].dataType, F.col(f"`{column}`")
+    made: DataFrame = dataset.select(words_of(dataset, column).alias(_COLUMN))
+    return made
+
+
+def words_of(dataset: DataFrame, column: str) -> Column:
+    """Returns a column's sentences as arrays of texts, without nulls and empty ones.
+
+    Args:
+        dataset: a DataFrame.
+        column: text, which is split at spaces, or arrays of texts or whole numbers.
+
+    Raises:
+        UsageError: there is no such column, or it holds something else.
+    """
+    kind, asked = kind_of(dataset, column), F.col(f"`{column}`")
     inner = kind.elementType if isinstance(kind, T.ArrayType) else None
     if isinstance(kind, T.StringType):
         words = F.split(F.trim(asked), r"\s+")
@@ -57,9 +67,31 @@ def sentences_of(dataset: Any, column: str, workers: int) -> DataFrame:  # noqa:
     else:
         do = "name a column of text, or of arrays of texts or whole numbers"
         raise UsageError(f"column {column} holds no sentences", got=kind.simpleString(), do=do)
-    real = F.filter(words, lambda word: word.isNotNull() & (word != ""))
-    made: DataFrame = dataset.select(real.alias(_COLUMN))
-    return made
+    return F.filter(words, lambda word: word.isNotNull() & (word != ""))
+
+
+def id_of(dataset: DataFrame, column: str) -> Column:
+    """Returns a column of ids, texts or whole numbers, as texts.
+
+    Raises:
+        UsageError: there is no such column, or it holds something else.
+    """
+    kind = kind_of(dataset, column)
+    if not isinstance(kind, (T.StringType, T.IntegralType)):
+        do = "name a column of texts or whole numbers"
+        raise UsageError(f"column {column} holds no ids", got=kind.simpleString(), do=do)
+    return F.col(f"`{column}`").cast("string")
+
+
+def kind_of(dataset: DataFrame, column: str) -> T.DataType:
+    """Returns what a column holds.
+
+    Raises:
+        UsageError: there is no such column.
+    """
+    if column not in dataset.columns:
+        raise unknown_column(column, dataset.columns)
+    return dataset.schema[column].dataType
 
 
 def counted(sentences: DataFrame, min_count: int, most: int) -> tuple[list[str], Vector]:

@@ -13,8 +13,6 @@ from photinus.core.parameters import Vector
 from photinus.engine.spark.task_runner import loaded
 from photinus.protocol.serialization import is_array, is_plain
 
-__all__ = ["changed", "filled", "sketched"]
-
 _arriving = threading.local()
 
 

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from photinus.core.errors import UsageError
 from photinus.core.events import RoundClosed, Warned, WorkerLost
 from photinus.report.journal import Stamped
 from photinus.report.summary import Summary, summarise
 from photinus.report.wording import confusion_table
 from photinus.run.evaluate import told
-
-__all__ = ["Evaluation", "TrainingSummary"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +55,14 @@ class Evaluation:
 
     @property
     def error(self) -> float:
-        """The share of rows that were put into a wrong class."""
+        """The share of rows that were put into a wrong class.
+
+        Raises:
+            UsageError: the model tells no classes apart, or has a loss of the user's own.
+        """
+        if "error" not in self.metrics:
+            wrong, got = "there is no error of classes here", ", ".join(self.metrics)
+            raise UsageError(wrong, got=f"the metrics {got}", do="read one of the metrics")
         return self.metrics["error"]
 
     @property

@@ -24,8 +24,6 @@ from torch.utils.checkpoint import checkpoint
 
 from photinus.core.errors import UsageError
 
-__all__ = ["ACTIVATIONS", "AUTO", "Activations", "PeakBytes", "fitting"]
-
 AUTO = "auto"
 ACTIVATIONS = ("keep", "recompute", "offload")
 """From the fastest to the one that needs least memory."""

@@ -14,8 +14,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-__all__ = ["MEMORIES", "PRECISIONS", "fastest", "laid_out"]
-
 PRECISIONS = ("float32", "bfloat16")
 MEMORIES = ("contiguous", "channels_last")
 

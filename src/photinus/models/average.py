@@ -9,8 +9,6 @@ from torch import Tensor
 
 from photinus.core.parameters import FLOATS, INTEGERS
 
-__all__ = ["Average", "average_layout"]
-
 _Entries = list[tuple[str, tuple[int, ...], str]]
 
 

@@ -13,8 +13,6 @@ from torch import nn
 
 from photinus.models.lrn import LRN
 
-__all__ = ["quick", "tutorial"]
-
 
 def tutorial(
     classes: int = 10,

@@ -38,8 +38,6 @@ from photinus.models.optimizers import OPTIMIZERS, Inner, Momentum, TorchInner, 
 from photinus.models.rbm import RBM, Divergence, first_parameters, rbm_layout
 from photinus.models.schedules import SCHEDULE, Schedule, as_schedule, keep_schedules
 
-__all__ = ["DBN", "FineTuneStage", "FineTuning", "Pretraining", "RBMStage"]
-
 _FALLING = Schedule(((0.0, 0.1), (0.7, 0.1), (1.0, 0.005)))
 _RISING = Schedule(((0.0, 0.5), (0.25, 0.5), (0.25, 0.9)))
 _SHARE = Limit("a number from 0 to below 1", lambda v: 0 <= v < 1)
@@ -160,7 +158,6 @@ class RBMStage(Stage):
 
     @property
     def reads_probabilities(self) -> bool:
-        """See `Stage`."""
         return len(self.sizes) == 2 and self.settings.visible == "bernoulli"
 
     def build(self, history: tuple[Vector, ...], seed: int) -> RBM:  # noqa: ARG002

@@ -6,6 +6,7 @@ random number for each example, or none where nothing shall be left to chance.
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
@@ -14,14 +15,16 @@ from numpy.typing import NDArray
 from photinus.core.errors import DataError
 from photinus.core.parameters import Vector
 
-__all__ = ["centred", "crops", "uniform"]
-
 _SIDE: Final = 32
 _CROP: Final = 24
 _CHANNELS: Final = 3
 _CONTRAST: Final = (0.2, 1.8)
 _MEANS: Final = (125.307, 122.950, 113.865)
 """Of CIFAR-10's training images: red, green, blue."""
+
+_IMAGENET_SIDE: Final = 224
+_IMAGENET: Final = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+"""Means and deviations of red, green and blue, of numbers from 0 to 1."""
 
 _Draws = NDArray[np.uint64]
 """One number for each example: the same whichever worker reads it, and in whichever batch."""
@@ -96,6 +99,53 @@ def centred(features: Vector, draws: _Draws | None) -> Vector:  # noqa: ARG001
     """
     means = np.array(_MEANS, np.float32)[:, None, None]
     return np.asarray(_images(features) - means)
+
+
+def imagenet(features: Vector, draws: _Draws | None) -> Vector:
+    """Returns crops of 224×224, mirrored by chance, with the mean and deviation of ImageNet.
+
+        (x/255 − x̄_c) / σ_c
+
+    Without draws it is the middle crop, and nothing is mirrored.
+
+    Args:
+        features: uint8 [B, 3 side²], all red, all green, all blue numbers, or [B, 3, side, side];
+            side is 224 or more.
+        draws: [B]; None leaves nothing to chance.
+
+    Returns:
+        float32 [B, 3, 224, 224].
+
+    Raises:
+        DataError: a row is no square image of that size.
+
+    Example:
+        >>> imagenet(np.zeros((2, 3 * 256 * 256), np.uint8), None).shape
+        (2, 3, 224, 224)
+
+    Reference:
+        Krizhevsky, Sutskever and Hinton, ImageNet classification with deep convolutional neural
+        networks (2012), section 4.1.
+    """
+    size, crop = features[:1].size, _IMAGENET_SIDE
+    side = math.isqrt(size // _CHANNELS)
+    if len(features) and (size != _CHANNELS * side**2 or side < crop):
+        wrong = f"an image must be {_CHANNELS} x side x side numbers, side {crop} or more"
+        raise DataError(wrong, got=list(features.shape[1:]), do="read images with side=256")
+    images = features.reshape(-1, _CHANNELS, side, side)
+    cut = np.empty((len(images), _CHANNELS, crop, crop), np.float32)
+    places = np.full((2, len(images)), (side - crop) // 2)
+    if draws is not None:
+        places = np.array([uniform(draws, k) * (side - crop + 1) for k in (0, 1)], np.intp)
+    for image, into, y, x in zip(images, cut, *places, strict=True):
+        into[...] = image[:, y : y + crop, x : x + crop]
+    if draws is not None:
+        is_mirrored = uniform(draws, 2) < 0.5
+        cut[is_mirrored] = cut[is_mirrored, :, :, ::-1]
+    means, deviations = np.array(_IMAGENET, np.float32)[:, :, None, None]
+    cut -= 255 * means
+    cut /= 255 * deviations
+    return cut
 
 
 def _images(features: Vector) -> Vector:

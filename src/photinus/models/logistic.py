@@ -18,8 +18,6 @@ from photinus.models.base import Batch, Model, Stage
 from photinus.models.optimizers import Inner
 from photinus.models.tensors import rows_of
 
-__all__ = ["Descent", "LogisticModel", "LogisticStage"]
-
 
 class LogisticModel(Model):
     """p(y = c | x) = softmax(xW + b)_c, with the mean cross-entropy as its loss.
@@ -76,7 +74,7 @@ def _labels(batch: Batch) -> Vector:
     return labels
 
 
-class Descent(Inner):
+class GradientDescent(Inner):
     """Plain gradient descent without state: θ ← θ − lr·g."""
 
     def __init__(self, lr: float) -> None:
@@ -85,13 +83,6 @@ class Descent(Inner):
     def step(self, trained: Vector, gradient: Vector, progress: float) -> None:  # noqa: ARG002
         """One step: θ ← θ − lr·g."""
         trained -= trained.dtype.type(self._lr) * gradient
-
-    def state(self) -> dict[str, Vector]:
-        """Nothing is remembered."""
-        return {}
-
-    def load(self, state: Mapping[str, Vector]) -> None:
-        """Nothing is remembered."""
 
 
 @named_settings
@@ -134,6 +125,6 @@ class LogisticStage(Stage):
         """All zeros: the loss is convex."""
         return LogisticModel(self.features, self.classes, self.dtype)
 
-    def inner(self, layout: Layout) -> Descent:  # noqa: ARG002
+    def inner(self, layout: Layout) -> GradientDescent:  # noqa: ARG002
         """Plain gradient descent."""
-        return Descent(self.lr)
+        return GradientDescent(self.lr)

@@ -15,17 +15,6 @@ from photinus.core.parameters import Vector
 from photinus.core.settings import unknown_name
 from photinus.models.tensors import tensor_of
 
-__all__ = [
-    "CLASSES",
-    "LOSSES",
-    "NUMBERS",
-    "Loss",
-    "count_errors",
-    "loss_named",
-    "predicted",
-    "target_for",
-]
-
 Loss = Callable[[Tensor, Tensor, Vector | Tensor | None], Tensor]
 """(outputs [B, ...], targets, weights [B] or None) → the mean of weight · loss over the batch [].
 

@@ -13,8 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["LRN"]
-
 
 class LRN(nn.Module):
     """Divides each activation by a power of what its neighbouring channels hold.
@@ -53,24 +51,26 @@ class LRN(nn.Module):
         """
         super().__init__()
         self._radius, self._alpha, self._beta, self._k = radius, alpha, beta, k
-        self._bands: dict[torch.dtype, Tensor] = {}
+        self._bands: dict[tuple[torch.dtype, torch.device], Tensor] = {}
         self._channels = channels
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns y [B, C, H, W] for x [B, C, H, W], in its type and memory format."""
-        band = self._band(x.dtype)
+        band = self._band(x.dtype, x.device)
         # as a tensor operation of its own, autocast would turn the band's type at every step
-        with torch.autocast("cpu", enabled=False):
+        kind = x.device.type if torch.amp.is_autocast_available(x.device.type) else "cpu"
+        with torch.autocast(kind, enabled=False):
             y: Tensor = _Normalise.apply(x, band, self._beta, self._k)  # type: ignore[no-untyped-call]
         return y
 
-    def _band(self, dtype: torch.dtype) -> Tensor:
+    def _band(self, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Returns α where two channels are neighbours, else 0: [C, C, 1, 1]."""
-        if dtype not in self._bands:
-            c = torch.arange(self._channels)
+        if (dtype, device) not in self._bands:
+            c = torch.arange(self._channels, device="cpu")
             near = (c[:, None] - c[None]).abs() <= self._radius
-            self._bands[dtype] = (near.double() * self._alpha).to(dtype)[:, :, None, None]
-        return self._bands[dtype]
+            band = (near.double() * self._alpha).to(device, dtype)
+            self._bands[dtype, device] = band[:, :, None, None]
+        return self._bands[dtype, device]
 
 
 class _Normalise(torch.autograd.Function):

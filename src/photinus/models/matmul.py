@@ -17,17 +17,6 @@ from torch import Tensor
 from photinus.core.errors import UsageError
 from photinus.models.tensors import Rooms
 
-__all__ = [
-    "PRECISIONS",
-    "PRODUCTS",
-    "choose",
-    "dtype_of",
-    "gigaflops",
-    "linear",
-    "outer",
-    "resolve",
-]
-
 PRODUCTS = ("mkl", "onednn", "bfloat16")
 """How a product is computed: float32 by torch's default, float32 by oneDNN, or in bfloat16."""
 

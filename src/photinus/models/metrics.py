@@ -13,17 +13,6 @@ from torch.nn.functional import one_hot
 from photinus.core.factories import code_named
 from photinus.core.settings import unknown_name
 
-__all__ = [
-    "METRICS",
-    "REGRESSION",
-    "check_metrics",
-    "confused",
-    "confusion",
-    "counted",
-    "finished",
-    "said_and_true",
-]
-
 _Sums = Mapping[str, float]
 
 

@@ -25,8 +25,6 @@ from photinus.models.matmul import PRODUCTS, dtype_of, linear, outer
 from photinus.models.random import Bits
 from photinus.models.tensors import Rooms, rows_of, tensor_of
 
-__all__ = ["MLP", "Dense", "Vectors", "mlp_layout"]
-
 Vectors = Mapping[str, Vector]
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import MISSING, dataclass, field, fields, replace
 from fnmatch import fnmatchcase
@@ -56,8 +57,6 @@ from photinus.models.schedules import (
     keep_schedules,
 )
 from photinus.models.tensors import tensor_of
-
-__all__ = ["USUAL_BATCH", "Learning", "ModuleModel", "ModuleStage"]
 
 USUAL_BATCH = 32
 _MEASURED_EVERY = 8
@@ -319,6 +318,13 @@ def _place(error: Exception) -> str:
     return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
 
 
+def _signature(factory: Callable[..., Any]) -> str:
+    try:
+        return str(inspect.signature(factory)).partition(" ->")[0]
+    except (ValueError, TypeError):  # of code that is not Python's
+        return "other arguments"
+
+
 def _freeze(module: nn.Module, patterns: tuple[str, ...]) -> dict[str, Vector]:
     """Has a module's parameters of these names or patterns not trained; returns them."""
     named, frozen = dict(module.named_parameters()), dict[str, Vector]()
@@ -515,9 +521,13 @@ class ModuleStage(Stage):
         shared = {f.name: getattr(plain, f.name) for f in fields(Learning)}
         model, start = ModuleModel(made, self.loss, Learning(**shared)), 0
         model.frozen = frozen
-        for array in model.frozen.values() if history else ():
-            array[...] = history[0][start : start + array.size].reshape(array.shape)
+        for name, array in frozen.items() if history else ():
+            given = history[0][start : start + array.size].reshape(array.shape)
             start += array.size
+            given = given.astype(array.dtype, copy=not given.flags.writeable)
+            # a view of the vector: the workers of an executor map one file
+            made.get_parameter(name).data = torch.from_numpy(given)
+            frozen[name] = given
         return model
 
     def _check_own(self) -> None:
@@ -542,6 +552,7 @@ class ModuleStage(Stage):
                 raise UsageError(
                     f"the module {self.module!r} cannot be made from its arguments",
                     got=f"{dict(self.arguments)}: {type(error).__name__}: {error}",
+                    do=f"it takes {_signature(factory)}",
                 ) from error
         if not isinstance(made, (nn.Module, Model)):
             wrong = f"{self.module} must return a torch.nn.Module or a photinus.Model"
@@ -587,7 +598,6 @@ class ModuleStage(Stage):
         preload(self.optimizer)
 
     def inner(self, layout: Layout) -> Inner:
-        """Returns the optimizer."""
         inner = TorchInner(
             layout,
             self.optimizer,

@@ -27,17 +27,6 @@ from photinus.models.tensors import tensor_of
 if TYPE_CHECKING:
     from photinus.models.base import Batch, Model
 
-__all__ = [
-    "OPTIMIZERS",
-    "RATES",
-    "Clipped",
-    "InPlace",
-    "Inner",
-    "Momentum",
-    "TorchInner",
-    "preload",
-    "usual_rate",
-]
 
 OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = {
     name.lower(): cls
@@ -112,12 +101,11 @@ class Inner(ABC):
         name = type(self).__name__
         raise UsageError(f"{name} steps on the processor only", got=device, do='device="cpu"')
 
-    @abstractmethod
     def state(self) -> dict[str, Vector]:
         """Returns all it remembers as flat vectors by name; empty before the first step."""
+        return {}
 
-    @abstractmethod
-    def load(self, state: Mapping[str, Vector]) -> None:
+    def load(self, state: Mapping[str, Vector]) -> None:  # noqa: B027 - to remember nothing is usual
         """Takes up a `state()`: what follows has the same bits as if it had never stopped."""
 
 
@@ -232,7 +220,6 @@ class TorchInner(Inner):
         return made
 
     def move(self, device: torch.device) -> None:
-        """Keeps its state on a device from now on."""
         for tensor in self._tensors:
             tensor.data = tensor.data.to(device)
 
@@ -328,15 +315,12 @@ class Clipped(Inner):
         self._inner.step(trained, shorter, progress)
 
     def move(self, device: torch.device) -> None:
-        """Moves the other's state."""
         self._inner.move(device)
 
     def state(self) -> dict[str, Vector]:
-        """Returns the other's."""
         return self._inner.state()
 
     def load(self, state: Mapping[str, Vector]) -> None:
-        """Takes up the other's."""
         self._inner.load(state)
 
 

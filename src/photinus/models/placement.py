@@ -11,8 +11,6 @@ from photinus.core.parameters import SECTIONS, Layout, Parameters, Vector
 from photinus.models.optimizers import Inner
 from photinus.models.tensors import tensor_of
 
-__all__ = ["CPU", "STAND_IN", "Placed", "PlacedInner", "torch_device"]
-
 CPU = "cpu"
 STAND_IN = "stand-in"
 """A device on the processor that has buffers of its own: what a GPU does, without one."""
@@ -171,5 +169,4 @@ class PlacedInner(Inner):
         return self._inner.state()
 
     def load(self, state: Mapping[str, Vector]) -> None:
-        """Takes up a `state()`."""
         self._inner.load(state)

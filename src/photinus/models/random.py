@@ -10,8 +10,6 @@ from torch import Tensor
 
 from photinus.models.tensors import Rooms
 
-__all__ = ["Bits"]
-
 _UNIT = np.float32(2**-16)
 
 

@@ -28,8 +28,6 @@ from photinus.models.matmul import PRODUCTS, dtype_of, linear, outer
 from photinus.models.random import Bits
 from photinus.models.tensors import Rooms, rows_of
 
-__all__ = ["RBM", "Divergence", "first_parameters", "rbm_layout"]
-
 _MEASURED_EVERY = 8
 _MOST_ENUMERATED = 20
 

@@ -22,19 +22,6 @@ from photinus.models.autotune import laid_out
 from photinus.models.base import Batch
 from photinus.models.tensors import tensor_of
 
-__all__ = [
-    "CHUNK_ROWS",
-    "Features",
-    "Read",
-    "Reading",
-    "chunks",
-    "examples",
-    "layer_of",
-    "output_of",
-    "parts",
-    "some_of",
-]
-
 Features = Any
 """[B, ...], or a dict of such arrays by the names of `forward`'s parameters."""
 Read = Tensor | dict[str, Tensor]

@@ -9,8 +9,6 @@ from typing import Any
 from photinus.core.errors import UsageError
 from photinus.core.settings import Limit, above, unknown_name
 
-__all__ = ["LR_SCALES", "SCHEDULE", "Schedule", "as_schedule", "follow_batch", "keep_schedules"]
-
 
 @dataclass(frozen=True, slots=True)
 class Schedule:

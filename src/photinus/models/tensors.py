@@ -11,8 +11,6 @@ from torch import Tensor
 from photinus.core.errors import DataError
 from photinus.core.parameters import Vector
 
-__all__ = ["Rooms", "rows_of", "tensor_of", "wrong_width"]
-
 
 class Rooms:
     """Tensors to work in, made once a name and shape: fresh memory costs as much as the work."""

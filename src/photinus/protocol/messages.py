@@ -15,23 +15,8 @@ from photinus.core.clock import Clock
 from photinus.core.errors import FrameError
 from photinus.core.parameters import Vector
 from photinus.strategies.base import Message
-from photinus.training.loop import News, Snapshot
-from photinus.training.worker_loop import Grant
+from photinus.training.asks import Grant, News, Snapshot
 from photinus.transport.frames import Frame
-
-__all__ = [
-    "Seat",
-    "grant_of",
-    "grant_to",
-    "inner_of",
-    "message_of",
-    "message_to",
-    "named",
-    "news_of",
-    "pack",
-    "snapshot_of",
-    "snapshot_to",
-]
 
 
 @dataclass(frozen=True, slots=True)

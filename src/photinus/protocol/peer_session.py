@@ -14,16 +14,15 @@ from photinus.core.parameters import Vector, is_finite
 from photinus.core.seeds import reordered
 from photinus.protocol.messages import Seat, message_of, message_to, named, pack
 from photinus.protocol.reduce_scatter import Meeting, Piece
+from photinus.protocol.row_meeting import RowMeeting, Shares
 from photinus.strategies.base import Message
 from photinus.strategies.codecs import is_sound
 from photinus.transport.frames import Frame
 from photinus.transport.ring import Ringers
 
-__all__ = ["COORDINATOR", "OTHERS", "PEERS", "Addressed", "Peers"]
-
 COORDINATOR = -1
 """Whom a frame goes to that is for no worker."""
-PEERS = ("publish", "part", "whole", "missing")
+PEERS = ("publish", "part", "whole", "missing", "fetch", "heal")
 """What workers say to each other."""
 OTHERS = ("here", "meet")
 """What the coordinator says of the others."""
@@ -62,8 +61,9 @@ class Peers:
         self._messages: list[Message] = []
         self._brought: Message | None = None
         self._stands: tuple[Vector, Vector] | None = None
-        self._meeting: Meeting | None = None
+        self._meeting: Meeting | RowMeeting | None = None
         self._asks = 0
+        self._table = Shares()
         self._near: set[int] = set()
         """From whom anything came since this worker told last what it lacks."""
         self._arriving: frozenset[int] = frozenset()
@@ -74,6 +74,7 @@ class Peers:
         if seat.lease != self._seat.lease or seat.phase != self._seat.phase:
             self._edition, self._published = -1, 0
             self._inbox, self._heard = [], {}
+        self._table = Shares()
         self._seat, self._meeting, self._brought = seat, None, None
         self._stands_on(version)
         if "here" in note:
@@ -116,8 +117,14 @@ class Peers:
             return []  # an old word: members are only ever lost
         if self._meeting is not None and self._meeting.slots == called.slots:
             return self._says_again()
-        self._meeting, self._near = Meeting(self._seat.slot, called, self._brought), set()
-        meeting, out = self._meeting, list[Addressed]()
+        slot, brought = self._seat.slot, self._brought
+        if brought.owned is None:
+            meeting: Meeting | RowMeeting = Meeting(slot, called, brought)
+        else:
+            ahead = self._table.ahead(brought.asks, self._version)
+            meeting = RowMeeting(slot, called, brought, ahead)
+        self._meeting = meeting
+        self._near, out = set(), list[Addressed]()
         out += [self._piece(s, "part", meeting.part(s)) for s in meeting.others]
         out += self._wholes()
         held, self._pieces = self._pieces, []
@@ -128,7 +135,12 @@ class Peers:
     # -- to and from other workers ---------------------------------------------------------------
 
     def publishes(self, message: Message) -> list[Addressed]:
-        """Returns a publication for each of its readers, and the word of it for the coordinator."""
+        """Returns a publication for each of its readers, and the word of it for the coordinator.
+
+        Of a table it is a question to each owner, for the rows of the round after the next one.
+        """
+        if message.kind == "fetch":
+            return self._fetches(message)
         self._published, self._rounds = self._published + 1, self._rounds + 1
         self._sent.update(str(slot) for slot in message.slots)
         frame = self._seat.frame("publish", sequence=self._published)
@@ -144,6 +156,25 @@ class Peers:
         out = {slot: sent for slot in message.slots} | {COORDINATOR: told}
         return [Addressed(to, out[to]) for to in reordered(out, self._published)]
 
+    def _fetches(self, message: Message) -> list[Addressed]:
+        """Asks the owners of rows, and answers those who asked too early: the shard moved since."""
+        assert message.asks is not None
+        asks = self._table.wants(message.asks, self._version, self._seat.slot)
+        out = [self._told(slot, "fetch", {"asks": rows}) for slot, rows in asks.items()]
+        early = self._table.serves(self._version)
+        return out + [answer for frame in early for answer in self._answers(frame)]
+
+    def _answers(self, frame: Frame) -> list[Addressed]:
+        rows = self._table.rows(frame.version, named(frame).get("asks"))
+        if rows is None:
+            self._table.early.append(frame)
+            return []
+        return [self._told(frame.slot, "heal", {"vector": rows})]
+
+    def _told(self, to: int, kind: str, piece: Piece) -> Addressed:
+        self.counts["bytes"] += sum(held.nbytes for held in piece.values())
+        return Addressed(to, pack(self._seat.frame(kind, version=self._version), piece))
+
     def brings(
         self, message: Message, stands: tuple[Vector, Vector] | None = None
     ) -> tuple[Message, dict[str, Any]]:
@@ -152,7 +183,7 @@ class Peers:
         sound = is_sound(message.codec, message.vector)
         sound = sound and (message.floats is None or is_finite(message.floats))
         self._brought, self._stands, self._meeting = message, stands, None
-        told = message._replace(vector=None, floats=None, integers=None)
+        told = message._replace(vector=None, rows=None, floats=None, integers=None)
         return told, {"is_finite": sound, "peers": self._told_of()}
 
     def _told_of(self) -> dict[str, Any]:
@@ -174,6 +205,10 @@ class Peers:
             self.counts["late"] += 1
         elif frame.kind == "publish":
             self._publication(frame)
+        elif frame.kind == "fetch":
+            return self._answers(frame)
+        elif frame.kind == "heal":
+            self._table.came(frame.slot, frame.version, named(frame)["vector"])
         else:
             return self._takes(frame)
         return []
@@ -237,16 +272,18 @@ class Peers:
 
     def _wholes(self) -> list[Addressed]:
         meeting = self._meeting
-        if meeting is None or meeting.whole is None:
+        if meeting is None:
             return []
-        return [self._piece(s, "whole", meeting.whole) for s in meeting.others]
+        wholes = {slot: meeting.whole_for(slot) for slot in meeting.others}
+        return [self._piece(s, "whole", w) for s, w in wholes.items() if w is not None]
 
     def _ready(self) -> list[Addressed]:
         meeting = self._meeting
         if meeting is None or not meeting.is_whole:
             return []
         note: dict[str, Any] = {"slots": list(meeting.slots), "bytes": self.counts["bytes"]}
-        note |= {} if self._stands is None else {"apart": meeting.apart(*self._stands)}
+        if self._stands is not None and isinstance(meeting, Meeting):
+            note["apart"] = meeting.apart(*self._stands)
         return [Addressed(COORDINATOR, self._seat.frame("ready", version=self._version, note=note))]
 
     def _says_again(self) -> list[Addressed]:
@@ -272,14 +309,16 @@ class Peers:
         out = list[Addressed]()
         if lacks is None or own in lacks["parts"]:
             out.append(self._piece(slot, "part", meeting.part(slot)))
-        if meeting.whole is not None and (lacks is None or own in lacks["wholes"]):
-            out.append(self._piece(slot, "whole", meeting.whole))
+        whole = meeting.whole_for(slot)
+        if whole is not None and (lacks is None or own in lacks["wholes"]):
+            out.append(self._piece(slot, "whole", whole))
         return out
 
     @property
     def summing(self) -> Meeting | None:
         """The open meeting, where its mean is still to be made."""
-        return self._meeting if self.is_waiting_for_peers else None
+        is_open = self.is_waiting_for_peers and isinstance(self._meeting, Meeting)
+        return self._meeting if is_open else None  # type: ignore[return-value]
 
     def ringers(self, meeting: Meeting) -> Ringers:
         """Returns the members of a meeting, for a sum of all; any other lease is another group."""
@@ -290,7 +329,7 @@ class Peers:
 
     def summed(self, mean: Piece) -> list[Addressed]:
         """Takes the mean that a sum of all made; returns what to send."""
-        assert self._meeting is not None
+        assert isinstance(self._meeting, Meeting)
         self._meeting.fill(mean)
         return self._ready()
 
@@ -309,6 +348,8 @@ class Peers:
         meeting = self._meeting
         assert meeting is not None
         result = meeting.result()._replace(version=message.version)
+        if self._brought is not None and self._brought.owned is not None:
+            self._table.agreed(self._brought, meeting.slots)
         self._meeting = self._brought = self._stands = None
         self._stands_on(message.version)
         return result

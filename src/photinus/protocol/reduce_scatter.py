@@ -14,8 +14,6 @@ from photinus.strategies.base import Message
 from photinus.strategies.codecs import decode, encode
 from photinus.strategies.merge import combine
 
-__all__ = ["Meeting", "Piece"]
-
 Piece = Mapping[str, Vector]
 """Shards [n/K] of the vector, and of the float and integer buffers where there are any."""
 
@@ -59,9 +57,8 @@ class Meeting:
         """True when every shard of the mean is here."""
         return len(self._wholes) == len(self.slots)
 
-    @property
-    def whole(self) -> Piece | None:
-        """The merged shard of this worker, once every part of it has come."""
+    def whole_for(self, slot: int) -> Piece | None:  # noqa: ARG002 - the same for all
+        """Returns the merged shard of this worker, once every part of it has come."""
         mean = {name: self._mean[name] for name in self._names}
         return self._shard(mean, self.slot) if self.slot in self._wholes else None
 
@@ -98,7 +95,7 @@ class Meeting:
                 self._wholes.add(slot)
             return False
         self._parts.setdefault(slot, piece)
-        return self.whole is None and self._merge_when_all_came()
+        return self.slot not in self._wholes and self._merge_when_all_came()
 
     def weighed(self) -> Piece:
         """Returns what this worker brings to a sum of all: cᵢvᵢ [n], and its buffers."""

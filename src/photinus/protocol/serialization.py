@@ -17,8 +17,6 @@ import numpy as np
 from photinus.core.errors import FrameError, UsageError
 from photinus.core.parameters import Vector, is_finite
 
-__all__ = ["arrays_in", "is_array", "is_plain", "is_sound", "packed", "unpacked"]
-
 _KINDS = "biufc"
 """The types of numpy that travel: truth values, whole, real and complex numbers."""
 _ALIGNED = 64

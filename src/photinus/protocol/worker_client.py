@@ -12,14 +12,11 @@ from photinus.core.seeds import backoff
 from photinus.protocol.messages import Seat
 from photinus.protocol.peer_session import COORDINATOR, OTHERS, Addressed
 from photinus.protocol.worker_session import WorkerSession
-from photinus.training.loop import Exchange, Measured, News, Snapshot, Stepped
-from photinus.training.worker_loop import Ask, Hello, Life
+from photinus.training.asks import Ask, Exchange, Hello, Life, Measured, News, Snapshot, Stepped
 from photinus.transport.frames import Frame
 from photinus.transport.link import Link
 from photinus.transport.mesh import Mesh
 from photinus.transport.ring import Ring
-
-__all__ = ["Worker"]
 
 _Note = Mapping[str, str]
 _AGAIN_SECONDS = 2.0
@@ -232,7 +229,7 @@ class Worker:
                 self._post(peers.again(slot))
 
     @property
-    def _patience(self) -> float:
+    def _wait_seconds(self) -> float:
         """How long to wait for the coordinator alone."""
         return 0.5 if self._mesh is None else _MEET_SECONDS
 
@@ -247,7 +244,7 @@ class Worker:
         while True:
             is_meeting = self._mesh is not None and self._session.peers.is_waiting_for_peers
             self._look_at_mesh(_MEET_SECONDS if is_meeting else 0.0)
-            came = self._heard(0.0 if is_meeting else self._patience, said)
+            came = self._heard(0.0 if is_meeting else self._wait_seconds, said)
             for place, heard in enumerate(came):
                 if not self._is_of_peers(heard) and self._session.answers(ask, said, heard):
                     self._inbox = came[place + 1 :] + self._inbox

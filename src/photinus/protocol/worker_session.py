@@ -13,11 +13,18 @@ from photinus.core.errors import FencedError, RunFailedError
 from photinus.core.parameters import FLOATS, INTEGERS, TRAINED
 from photinus.protocol.messages import Seat, grant_of, message_to, news_of, pack, snapshot_to
 from photinus.protocol.peer_session import Peers
-from photinus.training.loop import Exchange, Measured, News, Snapshot, Stepped
-from photinus.training.worker_loop import Ask, Close, Grant, Hello
+from photinus.training.asks import (
+    Ask,
+    Close,
+    Exchange,
+    Grant,
+    Hello,
+    Measured,
+    News,
+    Snapshot,
+    Stepped,
+)
 from photinus.transport.frames import Frame
-
-__all__ = ["WINDOW", "Tally", "WorkerSession"]
 
 WINDOW = 8
 """So many pushes may be under way at once; a worker that is further ahead waits."""
@@ -140,6 +147,7 @@ class WorkerSession:
         frame = self._numbered("close", ask.position)
         held = ask.parameters
         arrays = {} if held is None else {name: held.section(f) for name, f in _SECTIONS.items()}
+        arrays |= {} if ask.shard is None else {"vector": ask.shard}
         arrays |= {f"inner.{name}": value for name, value in ask.inner.items()}
         return pack(frame, arrays, {"rests": ask.rests} | self._trial(), version=self._version)
 

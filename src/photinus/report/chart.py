@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from photinus.report.markup import Markup, tag
 from photinus.report.units import number_text
 
-__all__ = ["Chart", "Lane", "Point", "Series", "chart", "lanes", "thinned", "ticks", "time_unit"]
-
 Point = tuple[float, float]
 
 _COLOURS = 8

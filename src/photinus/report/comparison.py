@@ -12,8 +12,6 @@ from photinus.report.markup import Markup, table, tag
 from photinus.report.style import STYLE
 from photinus.report.units import bytes_text, count_text, number_text, seconds_text
 
-__all__ = ["NOTES", "Compared", "comparison_page", "comparison_table"]
-
 NOTES = (
     "rounds: agreements; of publish and gossip the exact ones alone, where nobody waits each push.",
     "staleness: how many versions old the point was that a push started from, where nobody waits;"

@@ -10,8 +10,6 @@ from photinus.report.chart import Chart, Lane, Point, Series, time_unit
 from photinus.report.journal import Stamped
 from photinus.report.summary import PhaseState, Summary
 
-__all__ = ["speed_charts", "training_began", "training_charts", "worker_lanes"]
-
 _MOST_METRICS = 4
 _MOST_WORKERS = 8
 

@@ -6,8 +6,6 @@ import math
 
 from photinus.core.errors import UsageError
 
-__all__ = ["error_interval"]
-
 _Z = 1.959963984540054
 """Two-sided 95 % of the normal distribution."""
 

@@ -12,8 +12,6 @@ from photinus.core.errors import UsageError
 from photinus.core.events import Event, event_from_dict, event_to_dict
 from photinus.report.lines import Lines, read_lines
 
-__all__ = ["Journal", "Stamped", "read"]
-
 _HEAD = "Journal"
 
 

@@ -10,8 +10,6 @@ from typing import Any
 from photinus.core.errors import UsageError
 from photinus.report.lines import Lines, read_lines
 
-__all__ = ["OPERATIONS", "AuditResult", "Ledger", "audit"]
-
 OPERATIONS = ("hello", "push", "fetch", "apply", "miss", "ack", "back", "rest", "checkpoint")
 """hello: a lease was granted, `sequence` is the next one wanted, rows go on from `position`; push:
 one arrived, perhaps not for the first time; apply: it is in the agreed point of `version`; miss: it

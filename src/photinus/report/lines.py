@@ -12,8 +12,6 @@ from typing import Any
 
 from photinus.core.errors import DataError, UsageError
 
-__all__ = ["Lines", "read_lines"]
-
 _MOST_WAITING_BYTES = 16 << 20
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
-__all__ = ["Markup", "table", "tag"]
-
 _NARROW = 4
 """So many columns a narrow screen has room for."""
 _EMPTY = {"meta", "img", "br", "circle", "line", "path", "polyline", "rect"}

@@ -10,8 +10,6 @@ from typing import Any
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-__all__ = ["Cell", "in_notebook"]
-
 _LINES = 12
 _COLUMNS = 110
 _FORMAT = '<pre style="line-height:1.3;overflow-x:auto">{code}</pre>'

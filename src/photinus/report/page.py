@@ -27,8 +27,6 @@ from photinus.report.summary import Summary, WorkerState, summarise
 from photinus.report.units import bytes_text, count_text, number_text, seconds_text
 from photinus.report.wording import interval_text, line_of, metrics_text
 
-__all__ = ["render", "save"]
-
 _MOST_LINES = 200
 _WORDS = (
     ("step", "one mini-batch on one worker"),

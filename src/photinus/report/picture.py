@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from photinus.core.errors import UsageError
 
-__all__ = ["Pixels", "data_uri", "mosaic", "pack", "png", "unpack"]
-
 Pixels = NDArray[np.uint8]
 
 

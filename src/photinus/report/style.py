@@ -1,7 +1,5 @@
 """The style sheet of the report: light, dark, and print."""
 
-__all__ = ["STYLE"]
-
 STYLE = """
 :root { color-scheme: light dark;
   --paper: #fdfdfb; --ink: #1c2330; --soft: #667085; --faint: #e6e7e3; --panel: #f5f5f1;

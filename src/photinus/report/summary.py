@@ -9,8 +9,6 @@ from typing import Any
 from photinus.core import events as e
 from photinus.report.journal import Stamped
 
-__all__ = ["PhaseState", "Summary", "WorkerState", "summarise"]
-
 
 @dataclass(slots=True)
 class PhaseState:

@@ -20,8 +20,6 @@ from photinus.report.summary import PhaseState, Summary, WorkerState
 from photinus.report.units import bytes_text, count_text, seconds_text
 from photinus.report.wording import line_of, metrics_text
 
-__all__ = ["Terminal", "is_watched"]
-
 _REFRESH_SECONDS = 0.25
 _SHOWN_WORKERS = 16
 _STYLES: dict[type[e.Event], str] = {

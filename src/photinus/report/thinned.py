@@ -9,8 +9,6 @@ from dataclasses import replace
 
 from photinus.core.events import Event, RoundClosed
 
-__all__ = ["Thinned"]
-
 
 class Thinned:
     """Passes events on; rounds that follow each other quickly become one event.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["bytes_text", "count_text", "number_text", "seconds_text"]
-
 
 def seconds_text(seconds: float) -> str:
     """Returns a duration in the two units that matter.

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from photinus.core import events as e
 from photinus.report.units import count_text, number_text, seconds_text
 
-__all__ = ["confusion_table", "interval_text", "line_of", "metrics_text"]
-
 
 def line_of(event: e.Event) -> str:
     """Returns an event in one line; nothing for those that only move numbers.

@@ -23,8 +23,6 @@ from photinus.strategies.agreement import Agreement
 from photinus.strategies.own import Own
 from photinus.strategies.recipes import RECIPES
 
-__all__ = ["compare"]
-
 
 @dataclass(eq=False)
 class _Tally:

@@ -18,27 +18,15 @@ from photinus.data.base import Array, Block, Features
 from photinus.data.checks import RowChecks, Sieve
 from photinus.data.columns import inputs_from, renamed
 from photinus.data.films import film_sentences
+from photinus.data.image_files import image_frame, listed, load_images
 from photinus.data.inputs import Inputs, joined
 from photinus.data.rows import scaled
 from photinus.engine.base import ArrayData, check_arrays, native
 from photinus.models.dbn import DBN
 from photinus.models.logistic import LogisticStage
 from photinus.models.tensors import wrong_width
-from photinus.models.text import text_rows
 from photinus.run.job import Job, Source, classes_of
 from photinus.transport.filesystems import check_reached
-
-__all__ = [
-    "TestRows",
-    "check_columns",
-    "check_fit",
-    "check_test",
-    "handed",
-    "handed_test",
-    "limited",
-    "read_test",
-    "read_train",
-]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,9 +71,13 @@ def read_train(job: Job) -> Any:  # noqa: ANN401 - ArrayData, or a DataFrame's r
         pictures, kinds = cifar.load(source.path or None)
         return ArrayData(pictures, kinds, source.scale, RowChecks(classes=10))
     if source.name == "films":
-        return ArrayData(*_films(source.path, 0), checks=RowChecks(classes=2))
-    if job.engine == "spark":
-        return _frame(job, source)
+        return _films_frame(job, source) if job.engine == "spark" else _films(source)
+    if source.name == "images":
+        return _images(job, source)
+    return _frame(job, source) if job.engine == "spark" else _of_table(source)
+
+
+def _of_table(source: Source) -> ArrayData:
     rows, checks = _table(source, source.path), RowChecks(classes=source.classes)
     return ArrayData(rows.features, rows.labels, source.scale, checks, rows.weights)
 
@@ -101,21 +93,41 @@ def read_test(source: Source) -> TestRows | None:
         pictures, kinds = cifar.load(source.path or None, "test")
         return TestRows(scaled(pictures, source.scale), kinds.astype(np.int64))
     if source.name == "films":
-        return TestRows(*_films(source.path, 1))
+        rows = film_sentences(source.path)[1]
+        return TestRows(_tokens(rows, source), np.array([row["label"] for row in rows]))
     if not source.test:
         return None
+    if source.name == "images":
+        classes = listed(source.path, source.side).classes
+        files = listed(source.test, source.side, classes)
+        pictures, kinds = load_images(files, source.most_corrupt)
+        return TestRows(scaled(pictures, source.scale), kinds)
     features, labels, _ = _table(source, source.test)
     if labels is None:
         raise UsageError("rows to measure on need labels", do='name the column: label = "..."')
     return TestRows(scaled(features, source.scale), labels)
 
 
-def _films(path: str, part: int) -> tuple[Array, Array]:
-    """Returns sentences as bytes [n, L], and whether each was liked [n]."""
-    parts = film_sentences(path)
-    texts = text_rows([row["text"] for rows in parts for row in rows])  # of one length: [N, L]
-    labels = np.array([row["label"] for row in parts[part]], np.int64)
-    return np.split(texts, [len(parts[0])])[part], labels
+def _films(source: Source) -> ArrayData:
+    rows = film_sentences(source.path)[0]
+    labels = np.array([row["label"] for row in rows])
+    return ArrayData(_tokens(rows, source), labels, checks=RowChecks(classes=2))
+
+
+def _tokens(rows: list[dict[str, Any]], source: Source) -> Inputs:
+    """Returns what the source's inputs are of rows in memory."""
+    columns = {name: [row[column] for row in rows] for name, column in source.inputs.items()}
+    return inputs_from(columns, source.named)
+
+
+def _films_frame(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameData
+    """Returns the sentences as a column of text, which the workers tokenise."""
+    from photinus.engine.spark.engine import FrameData
+    from photinus.engine.spark.session import spark_session
+
+    rows = film_sentences(source.path)[0]
+    frame = spark_session(job.workers).createDataFrame(rows, "text string, label int")
+    return FrameData(frame=frame, inputs=source.named, label="label", checks=RowChecks(classes=2))
 
 
 def handed(data: Any, job: Job) -> Any:  # noqa: ANN401 - whatever a user gives
@@ -249,6 +261,32 @@ def _cifar_frame(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameData
         label="label",
         scale=source.scale,
         checks=RowChecks(classes=10),
+    )
+
+
+def _images(job: Job, source: Source) -> Any:  # noqa: ANN401 - ArrayData or FrameData
+    files = listed(source.path, source.side)
+    checks = RowChecks(classes=source.classes or len(files.classes) or None)
+    if job.engine != "spark":
+        return ArrayData(*load_images(files, source.most_corrupt), source.scale, checks)
+    from photinus.engine.spark.engine import FrameData
+    from photinus.engine.spark.session import spark_session
+
+    frame = image_frame(
+        spark_session(job.workers),
+        source.path,
+        side=source.side,
+        most_corrupt=source.most_corrupt,
+        partitions=job.workers,
+    )
+    shape = (3 * source.side**2,)  # to ask the first row would be to read images
+    return FrameData(
+        frame=frame,
+        features="features",
+        label="label",
+        scale=source.scale,
+        checks=checks,
+        shape=shape,
     )
 
 

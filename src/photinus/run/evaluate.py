@@ -14,7 +14,7 @@ from torch import nn
 
 from photinus.checkpoint.export import load_model, save_model, tensors_from_state_dict
 from photinus.checkpoint.origin import Trust
-from photinus.coordinator.coordinator import Result
+from photinus.coordinator.phases import Result
 from photinus.core.errors import DataError, UsageError
 from photinus.core.parameters import Vector
 from photinus.core.settings import to_dict
@@ -31,21 +31,6 @@ from photinus.report.interval import error_interval
 from photinus.report.picture import pack
 from photinus.run.data import TestRows, check_fit, check_test
 from photinus.run.job import MODELS, Job, classes_of
-
-__all__ = [
-    "Draft",
-    "Trained",
-    "first_parameters",
-    "load_trained",
-    "measure",
-    "measured",
-    "named_arrays",
-    "save_adapter",
-    "save_trained",
-    "sums_over",
-    "told",
-    "trained_of",
-]
 
 _CHUNK_ROWS = 1000
 _FILTERS = 100
@@ -69,14 +54,16 @@ class Draft:
             self._made = _stage(self.job.model).build((), self.job.seed)
         return self._made
 
-    def trained(self, result: Result) -> Trained:
+    def trained(self, result: Result) -> TrainedModel:
         """Returns it as a run trained it."""
         made = None if isinstance(self.job.model, DBN) else self.model()
-        return Trained(self.job.model, result.vectors[-1], result.floats, result.integers, made)
+        return TrainedModel(
+            self.job.model, result.vectors[-1], result.floats, result.integers, made
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainedModel:
     """A trained model: its settings, and its parameters."""
 
     settings: Any
@@ -175,7 +162,7 @@ def save_adapter(draft: Draft, result: Result, folder: Path) -> bool:
 
 def load_trained(
     folder: Path | str, *, trust_code: Trust = False
-) -> tuple[Trained, dict[str, Any]]:
+) -> tuple[TrainedModel, dict[str, Any]]:
     """Returns a saved model, and what was saved beside it.
 
     Args:
@@ -197,7 +184,7 @@ def load_trained(
     return trained_of(settings, saved.tensors), dict(saved.meta)
 
 
-def trained_of(settings: Any, tensors: Mapping[str, Vector], seed: int = 0) -> Trained:  # noqa: ANN401
+def trained_of(settings: Any, tensors: Mapping[str, Vector], seed: int = 0) -> TrainedModel:  # noqa: ANN401
     """Returns a model with the numbers that were saved of it.
 
     Args:
@@ -206,7 +193,7 @@ def trained_of(settings: Any, tensors: Mapping[str, Vector], seed: int = 0) -> T
         seed: of what is neither trained nor saved.
     """
     made = None if isinstance(settings, DBN) else settings.build((), seed)
-    return Trained(settings, *_vectors(settings, tensors, made), made)
+    return TrainedModel(settings, *_vectors(settings, tensors, made), made)
 
 
 def first_parameters(draft: Draft) -> dict[str, tuple[Vector, ...]]:
@@ -225,9 +212,23 @@ def first_parameters(draft: Draft) -> dict[str, tuple[Vector, ...]]:
     tensors = load_model(job.start).tensors if job.start else {}
     found: dict[str, tuple[Vector, ...]] = {}
     found[_stage(job.model).name] = _vectors(job.model, tensors, made)
+    _check_constants(made, tensors)
     if tensors and (frozen := getattr(made, "frozen", {})):
         found[""] = (np.concatenate([array.reshape(-1) for array in frozen.values()]),)
     return found
+
+
+def _check_constants(made: Model | None, tensors: Mapping[str, Vector]) -> None:
+    """Refuses a start whose numbers no worker would get: the module has others, and keeps them."""
+    if not isinstance(made, ModuleModel):
+        return
+    for name, parameter in made.module.named_parameters():
+        given = tensors.get(name)
+        if parameter.requires_grad or name in made.frozen or given is None:
+            continue
+        if not np.array_equal(parameter.detach().numpy(), given):
+            wrong = f"the module does not train {name}, and makes other numbers than start has"
+            raise UsageError(wrong, do="name it in frozen, so that the workers get these")
 
 
 def _vectors(
@@ -244,8 +245,12 @@ def _vectors(
     """
     if model is None:
         return settings.trained(tensors), np.zeros(0, np.float32), np.zeros(0, np.int64)
+    saved = model.module.state_dict() if isinstance(model, ModuleModel) else named_arrays(model)
     for name, view in named_arrays(model).items() if tensors else ():
-        found = tensors.get(name)
+        plain = name.removeprefix("average.")  # that begins where the weights begin
+        found = tensors.get(name, tensors.get(plain))
+        if found is None and plain not in saved:
+            continue  # a buffer that no state_dict has: a constant
         if found is None or found.shape != view.shape:
             raise UsageError(
                 f"the saved model's {name} must have the shape {list(view.shape)}",
@@ -268,7 +273,7 @@ def measured(
     return metrics, extra
 
 
-def measure(trained: Trained, test: TestRows) -> tuple[dict[str, float], dict[str, Any]]:
+def measure(trained: TrainedModel, test: TestRows) -> tuple[dict[str, float], dict[str, Any]]:
     """Returns the metrics on test rows, with the error's 95 % interval and the confusion.
 
     Args:
@@ -354,7 +359,7 @@ def _loss_of(settings: Any) -> str:  # noqa: ANN401 - one of MODELS
     return str(getattr(network, "loss", "cross_entropy"))
 
 
-def _first_layer(dbn: DBN, trained: Trained) -> dict[str, Any]:
+def _first_layer(dbn: DBN, trained: TrainedModel) -> dict[str, Any]:
     """The first units' weights as pictures, where the inputs are a square."""
     side = round(dbn.inputs**0.5)
     if side * side != dbn.inputs:

@@ -28,7 +28,7 @@ from photinus.core.settings import (
 )
 from photinus.core.threads import threads_held
 from photinus.data.columns import InputSpec
-from photinus.devices.names import DEVICES, is_device
+from photinus.devices.names import DEVICES, OPENCL, is_device, kind_of
 from photinus.embeddings.word2vec import Word2VecStage
 from photinus.engine.base import BACKENDS, SOCKETS
 from photinus.models.base import Stage
@@ -42,8 +42,6 @@ from photinus.strategies.outer import Sgd
 from photinus.strategies.own import Own
 from photinus.strategies.recipes import averaging, from_plain, to_plain
 from photinus.training.plan import FASTEST, LEASE_SECONDS, ROWS, TrainingPlan, split
-
-__all__ = ["ENGINES", "MIN_BANDWIDTH", "MODELS", "Job", "Source", "classes_of", "read_job"]
 
 ENGINES = ("spark", "local", "simulate")
 MODELS: dict[str, type] = {
@@ -67,10 +65,11 @@ class Source:
     """Where the rows come from."""
 
     name: str = "mnist"
-    """mnist, cifar10, films, parquet, or given: the caller hands over the rows."""
+    """mnist, cifar10, films, images, parquet, or given: the caller hands over the rows."""
     path: str = ""
     """A file or folder; for mnist a folder of one's own instead of a download, for films the
-    archive, for cifar10 the folder with its files, which may be one of HDFS."""
+    archive, for cifar10 the folder with its files, which may be one of HDFS; for images a folder
+    with one folder for each class, or with tar files of NAME.jpg and NAME.cls."""
     test: str = ""
     """Likewise, of rows that are only measured on."""
     features: tuple[str, ...] = ("features",)
@@ -82,7 +81,7 @@ class Source:
     several columns of numbers that are stacked. `features` are then not read."""
     encoders: Mapping[str, str] = field(default_factory=dict)
     """Input -> "package.module:function" of a list of the column's values, which makes arrays of
-    them; or "image", which decodes JPEG and PNG."""
+    them; or "image", which decodes JPEG and PNG; or a pre-trained tokenizer's folder or package."""
     collate: str = ""
     """"package.module:function" of a list of rows, dicts by input: makes a batch in padding's
     place."""
@@ -94,20 +93,27 @@ class Source:
     """Features are taken as float32(features) · scale."""
     classes: int | None = None
     """Labels must be 0..classes-1."""
+    side: int = 224
+    """Of images: the shorter side is brought to it, and the middle square is kept."""
+    most_corrupt: float = 0.0
+    """Of images: the share that may be damaged; these are counted, told and left out."""
     LIMITS = {  # noqa: RUF012
-        "name": one_of("mnist", "cifar10", "films", "parquet", "given"),
+        "name": one_of("mnist", "cifar10", "films", "images", "parquet", "given"),
         "label": Limit(
             "a column's name, or a list of names",
             lambda v: isinstance(v, str) or all(isinstance(name, str) for name in v),
         ),
         "scale": Limit.optional(at_least(0)),
         "classes": Limit.optional(whole(1)),
+        "side": whole(1),
+        "most_corrupt": between(0, 1),
     }
 
     def __post_init__(self) -> None:
         validate(self)
-        if self.name == "parquet" and not self.path:
-            raise UsageError("a parquet source needs a path", got="none", do='path = "..."')
+        if self.name in ("parquet", "images") and not self.path:
+            wrong = f"a source of {self.name} needs a path"
+            raise UsageError(wrong, got="none", do='path = "..."')
         if self.inputs and self.scale is not None:
             do = "multiply in the module's forward"
             raise UsageError("scale is for one array of features, not for inputs", do=do)
@@ -199,7 +205,7 @@ class Job:
     threads: int = 1
     """Of each worker."""
     device: str | tuple[str, ...] = "cpu"
-    """What the workers compute on: cpu, cuda, cuda:1, xpu, mps, or auto,
+    """What the workers compute on: cpu, cuda, cuda:1, xpu, mps, opencl, opencl:PLATFORM:N, or auto,
     the fastest one that each has; or a list with a name for each worker."""
     resources: Mapping[str, float] = field(default_factory=dict)
     """What each worker gets of Spark's resources, as {"gpu": 1}; 0.25 is a quarter of one."""
@@ -297,14 +303,30 @@ class Job:
             raise UsageError("device of the model must be a device's name", got=repr(own))
         if not isinstance(self.device, str):
             object.__setattr__(self, "device", tuple(self.device))
-        names = (self.device,) if isinstance(self.device, str) else self.device
-        if not isinstance(self.model, ModuleStage) and not {"cpu", "auto"}.issuperset(names):
-            wrong = f"a {type(self.model).__name__} is trained on the processor only"
-            raise UsageError(wrong, got=f"device {self.device!r}", do='device="cpu"')
+        self._check_kinds()
         if not isinstance(self.device, str) and len(self.device) != self.workers:
             wrong = "device of Job must name one for all workers, or one for each"
             got = f"{len(self.device)} names for {self.workers} workers"
             raise UsageError(wrong, got=got, do='device="auto" lets each choose')
+
+    def _check_kinds(self) -> None:
+        kinds = self._device_kinds
+        is_dbn = isinstance(self.model, DBN)
+        usable = {"cpu", AUTO, OPENCL} if is_dbn else {"cpu", AUTO}
+        if not isinstance(self.model, ModuleStage) and not kinds <= usable:
+            where = "the processor or an OpenCL device" if is_dbn else "the processor"
+            wrong = f"a {type(self.model).__name__} is trained on {where} only"
+            raise UsageError(wrong, got=f"device {self.device!r}", do='device="cpu"')
+        precision = getattr(self.model, "precision", "")
+        if OPENCL in kinds and precision == "bfloat16":
+            do = 'precision="float32"'
+            raise UsageError("OpenCL devices compute in float32", got="bfloat16", do=do)
+
+    @property
+    def _device_kinds(self) -> set[str]:
+        names = (self.device,) if isinstance(self.device, str) else self.device
+        own = getattr(self.model, "device", "")
+        return {kind_of(name) for name in ((own,) if own else names)}
 
     @property
     def _agreements(self) -> tuple[Agreement | Own, ...]:
@@ -318,12 +340,28 @@ class Job:
         for agreement in self._agreements:
             if isinstance(agreement, Agreement):
                 agreement.check_workers(self.workers)
+                self._check_table(agreement)
         if not self._takes_gradients:
             self._check_in_place()
         if self.road in BACKENDS:
             self._check_torch()
         elif self._is_folder:
             self._check_folder()
+
+    def _check_table(self, agreement: Agreement) -> None:
+        """Its rows must be those that the models name, and nobody holds all of them to measure."""
+        if not agreement.is_sharded:
+            return
+        sizes = {stage.row_size for stage in self._plain_stages()}
+        if sizes != {agreement.rows}:
+            wrong = "a table among the workers needs a model that says which rows a batch reads"
+            got = (
+                f"rows={agreement.rows}, and rows of {sorted(sizes)} in {type(self.model).__name__}"
+            )
+            raise UsageError(wrong, got=got, do="use rows=0, or the model's own number")
+        if self.validation or self.data.validation:
+            wrong = "no worker holds the whole table, to measure on rows set aside"
+            raise UsageError(wrong, got="validation", do="measure the trained model")
 
     @property
     def _takes_gradients(self) -> bool:
@@ -411,6 +449,9 @@ class Job:
         """Returns the job with what is measured on this machine decided: once, by the driver."""
         if not isinstance(self.model, (DBN, ModuleStage)):
             return self
+        if OPENCL in self._device_kinds and self.model.precision == "auto":
+            model = dataclasses.replace(self.model, precision="float32")
+            return dataclasses.replace(self, model=model).resolved()
         with threads_held(self.threads):  # measured as a worker computes
             return dataclasses.replace(self, model=self.model.resolved())
 

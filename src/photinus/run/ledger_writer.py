@@ -10,8 +10,6 @@ from typing import Any
 from photinus.report.ledger import Ledger
 from photinus.transport.frames import Frame
 
-__all__ = ["LedgerWriter"]
-
 _ENTRIES = {
     "grant": "hello",
     "push": "push",

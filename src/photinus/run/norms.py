@@ -11,8 +11,6 @@ from photinus.models.module import ModuleModel, ModuleStage
 from photinus.models.schedules import follow_batch
 from photinus.run.evaluate import Draft
 
-__all__ = ["LEAST_ROWS", "with_rows_to_normalize"]
-
 LEAST_ROWS = 16
 """Of a step, for each worker; `benchmarks/defaults.py --data norms` shows what fewer cost."""
 

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from photinus.core.errors import NotReadyError, UsageError
 
-__all__ = ["export_onnx"]
-
 
 class _Scaled(nn.Module):
     """A module that reads rows as they are stored, [B, ...]."""

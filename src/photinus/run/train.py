@@ -21,7 +21,7 @@ from photinus.checkpoint.folder import RunFolder
 from photinus.checkpoint.mirror import Mirror
 from photinus.checkpoint.origin import Trust
 from photinus.coordinator.checkpoints import Checkpoints
-from photinus.coordinator.coordinator import Result
+from photinus.coordinator.phases import Result
 from photinus.core.errors import PhotinusError, RunFailedError, UsageError
 from photinus.core.events import (
     CheckpointFailed,
@@ -37,7 +37,7 @@ from photinus.core.parameters import Vector
 from photinus.core.signals import interruptible, stopped_by
 from photinus.core.threads import threads_held
 from photinus.data.base import Array
-from photinus.engine.base import Assignment, Engine
+from photinus.engine.base import Engine, RunSpec
 from photinus.models.dbn import DBN
 from photinus.report import page
 from photinus.report.journal import Journal
@@ -56,7 +56,7 @@ from photinus.run.data import (
 )
 from photinus.run.evaluate import (
     Draft,
-    Trained,
+    TrainedModel,
     first_parameters,
     measured,
     save_adapter,
@@ -80,15 +80,6 @@ from photinus.training.snapshots import Cut
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = [
-    "Outcome",
-    "continued",
-    "engine_of",
-    "new_folder",
-    "resume",
-    "train",
-    "train_draft",
-]
 
 _Callback = Callable[[Event], None]
 _Callbacks = Sequence[_Callback]
@@ -112,7 +103,7 @@ class Outcome:
     """The error's 95 % interval."""
     address: str = ""
     """Where the same is kept elsewhere, if it is."""
-    trained: Trained | None = field(default=None, repr=False)
+    trained: TrainedModel | None = field(default=None, repr=False)
     """The trained model as photinus computes with it."""
 
     @property
@@ -294,7 +285,7 @@ def continued(
         _Run(job, place, run, shown, mirror) as running,
     ):
         running.note = note
-        return running.train(None, cut=running.vault.newest(), given=given)
+        return running.train(None, cut=running.checkpoints.newest(), given=given)
 
 
 def _way_on(path: Path, mirror: Mirror | None, job: Job) -> str:
@@ -414,7 +405,7 @@ class _Run:
         self._journal, self._book = Journal(place.events), LedgerWriter(place.ledger, run)
         self._thinned = Thinned(self._journal.write)
         self._fingerprint = _fingerprint(job)
-        self.vault = Checkpoints(
+        self.checkpoints = Checkpoints(
             place.checkpoints,
             self._fingerprint,
             self.emit,
@@ -432,7 +423,7 @@ class _Run:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
-            self.vault.close()
+            self.checkpoints.close()
         finally:  # a second signal cuts the last checkpoint short, and is journaled all the same
             self._close(error)
 
@@ -523,8 +514,8 @@ class _Run:
                     do="look at the warnings above; lower the learning rate, or look at the rows",
                 )
 
-    def _assignment(self, program: TrainingPlan, data: Any, cut: Cut | None) -> Assignment:  # noqa: ANN401
-        return Assignment(
+    def _assignment(self, program: TrainingPlan, data: Any, cut: Cut | None) -> RunSpec:  # noqa: ANN401
+        return RunSpec(
             program=program,
             data=data,
             run=self.run,
@@ -532,8 +523,8 @@ class _Run:
             cut=cut,
             emit=self.emit,
             enter=self._book.enter,
-            save=self.vault.save,
-            best=self.vault.save_best,
+            save=self.checkpoints.save,
+            best=self.checkpoints.save_best,
             has_view=any(
                 getattr(getattr(s, "__self__", None), "is_live", False) for s in self.callbacks
             ),
@@ -568,7 +559,7 @@ class _Run:
                 workers=self.job.workers,
                 job=self.job.to_dict(),
                 versions=_versions(),
-                resumed_from=self.vault.found,
+                resumed_from=self.checkpoints.found,
             )
         )
 
@@ -589,7 +580,10 @@ class _Run:
 
 
 _LATER: Mapping[str, Mapping[str, Any]] = {
-    "data": {"inputs": {}, "encoders": {}, "collate": "", "validation": "", "weight": ""},
+    "data": {
+        **{"inputs": {}, "encoders": {}, "collate": "", "validation": "", "weight": ""},
+        **{"side": 224, "most_corrupt": 0.0},
+    },
     "model": {"metrics": [], "max_steps": 0, "accumulate": 1, "clip": 0.0, "frozen": []},
 }
 """Settings that older jobs did not have, and what they had done: an older run is the same job."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-__all__ = ["shortest", "way_on"]
-
 
 def way_on(
     folder: Path, address: str = "", command: str = "train", *, is_given: bool = False

@@ -17,17 +17,16 @@ from photinus.core.settings import (
 )
 from photinus.strategies.base import Policy, Strategy
 from photinus.strategies.codecs import CODECS
+from photinus.strategies.compress import compress
 from photinus.strategies.guard import AUTO, Setting, clamp, shortened
 from photinus.strategies.immediate import STALENESS, Downpour, Elastic, Immediate, Spring
 from photinus.strategies.merge import MERGES
-from photinus.strategies.outer import Adagrad, DelayedNesterov, Outer, Sgd
+from photinus.strategies.outer import Adagrad, DelayedNesterov, Outer, RowAdagrad, Sgd
 from photinus.strategies.peers import GRAPHS, Gossip, Meetings, Publish
 from photinus.strategies.plain import shown
 from photinus.strategies.rounds import QUORUM, AllReduce, Averaging, Rounds
+from photinus.strategies.shards import Sharded
 from photinus.strategies.streaming import Streaming
-
-__all__ = ["Agreement"]
-
 
 _STILL = (Sgd, Adagrad)
 """They leave a number alone whose delta is 0."""
@@ -78,7 +77,8 @@ class Agreement:
     staleness: str | int = "none"
     """Released at once, s versions late: none · inverse, times 1/(1+s) · n, dropped above n."""
     rows: int = 0
-    """Released at once: only rows of so many numbers that changed travel; 0: all."""
+    """Only rows of so many numbers that changed travel; 0: all. In rounds every worker then owns a
+    shard of the rows, and holds of the others' those that its next steps read."""
     usual: frozenset[str] = frozenset()
     """The parts that the recipe chose, and not the user: they may follow the run."""
     alpha: float = 0.5
@@ -139,9 +139,24 @@ class Agreement:
 
     def _check_rows(self) -> None:
         """A row that is not pushed must not move, and what travels must be cut anywhere."""
+        if not self.is_immediate:
+            self._check_table()
+            return
         is_still = self.is_immediate and self.payload == "delta" and isinstance(self.outer, _STILL)
         if not is_still or self.codec not in ("fp32", "bf16"):
             wrong = "rows are for deltas released at once, sgd or adagrad outside, fp32 or bf16"
+            raise UsageError(wrong, got=str(self), do="use rows=0")
+
+    def _check_table(self) -> None:
+        is_delta = self.payload == "delta" and not self.fragments and not self.gradients_until
+        is_exact = self.merge == "uniform" and isinstance(self.outer, (*_STILL, RowAdagrad))
+        is_steps = self.every == Steps(self.every.steps or 1)
+        down = self.codec_down or self.codec
+        if not (is_delta and is_exact and is_steps) or {self.codec, down} - {"fp32", "bf16"}:
+            wrong = (
+                "rows in rounds are for the uniform mean of deltas after so many steps, sgd, "
+                "adagrad or row_adagrad outside, fp32 or bf16, and gradients_until 0"
+            )
             raise UsageError(wrong, got=str(self), do="use rows=0")
 
     def _check_shards(self) -> None:
@@ -168,7 +183,8 @@ class Agreement:
             every += f" in {self.fragments} fragments" if self.fragments else ""
             quorum = "" if self.quorum == 1 else f", quorum of {self.quorum:g}"
             quorum += f" and {self.grace_seconds:g} s" if self.grace_seconds else ""
-            return f"{self.recipe} {every}{outer}, merge {self.merge}{quorum}, {self._codecs}"
+            rows = f", rows of {self.rows} among {self.owners} workers" if self.rows else ""
+            return f"{self.recipe} {every}{outer}, merge {self.merge}{quorum}{rows}, {self._codecs}"
         fetch = f", fetch every {self.fetch}" if self.fetch else ""
         rows = f", rows of {self.rows}" if self.rows else ""
         end = f"staleness {self.staleness}{rows}, {self._codecs}"
@@ -190,6 +206,11 @@ class Agreement:
         if self.is_immediate or self.is_without_owner or self.quorum != 1:
             return False
         return self.payload == "gradient" or self.every.is_deterministic
+
+    @property
+    def is_sharded(self) -> bool:
+        """True when the rows lie among the workers, and no worker holds all of them."""
+        return self.rows > 0 and not self.is_immediate
 
     @property
     def is_without_owner(self) -> bool:
@@ -215,20 +236,18 @@ class Agreement:
         if self.payload == "gradient":
             return AllReduce(codec=self.codec, whole_part=self.whole_part, meets=self.owners > 1)
         if self.fragments:
-            return Streaming(
+            streaming = Streaming(
                 every=self.every,
                 fragments=self.fragments,
                 delay=self.delay,
                 alpha=self.alpha,
                 outer=self.outer,
-                codec=self.codec,
             )
-        return Averaging(
-            every=self.every,
-            outer=self.outer,
-            codec=self.codec,
-            meets=self.owners > 1,
-        )
+            return compress(streaming, self.codec)
+        if self.is_sharded:
+            return Sharded(every=self.every, outer=self.outer, codec=self.codec, rows=self.rows)
+        averaging = Averaging(every=self.every, outer=self.outer, meets=self.owners > 1)
+        return compress(averaging, self.codec)
 
     def policy(self) -> Policy:
         """Returns the owner's half."""
@@ -238,6 +257,8 @@ class Agreement:
                 grace_seconds=self.grace_seconds,
                 rounds_between=self.exact_every,
             )
+        if self.is_sharded:
+            return Meetings(rows=self.rows, shards=self.owners)
         if self.owners > 1:
             return Meetings(merge=self.merge, quorum=self.quorum, grace_seconds=self.grace_seconds)
         if self.payload == "elastic":
@@ -269,8 +290,9 @@ class Agreement:
         if self.quorum > workers:
             wrong = f"a quorum of {self.quorum:g} can never come together"
             raise UsageError(wrong, got=f"{workers} workers", do="ask for fewer")
-        if self.owners not in (1, workers):
-            wrong = f"owners must be 1, or {workers} as there are workers"
+        if self.owners not in (1, workers) or (self.is_sharded and self.owners != workers):
+            least = "" if self.is_sharded else "1, or "
+            wrong = f"owners must be {least}{workers} as there are workers"
             raise UsageError(wrong, got=self.owners)
 
     def start(self, workers: int) -> Agreement:

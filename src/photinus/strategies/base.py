@@ -8,28 +8,13 @@ values, and the same functions run in the simulator, in processes and on Spark. 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from photinus.core.clock import Clock
 from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
-
-__all__ = [
-    "ALL",
-    "GRADIENT",
-    "GRADIENT_SUM",
-    "OWN_PARAMETERS",
-    "PARAMETERS",
-    "Message",
-    "Policy",
-    "Reply",
-    "Strategy",
-    "Turn",
-    "cut_up",
-    "is_held_by_workers",
-    "part",
-]
 
 GRADIENT, PARAMETERS = "gradient", "parameters"
 """Where in a step a strategy acts: on the gradient, before the inner step, or after it."""
@@ -48,14 +33,14 @@ def part(vector: Vector, fragment: tuple[int, int]) -> Vector:
     return vector if fragment == ALL else vector[fragment[0] : fragment[1]]
 
 
-def cut_up(size: int, fragments: int) -> tuple[tuple[int, int], ...]:
+def fragments_of(size: int, fragments: int) -> tuple[tuple[int, int], ...]:
     """Returns (start, stop) of each fragment of a vector [size]; none is longer by more than one.
 
     Raises:
         UsageError: a fragment would hold nothing.
 
     Example:
-        >>> cut_up(10, 3)
+        >>> fragments_of(10, 3)
         ((0, 3), (3, 6), (6, 10))
     """
     if fragments > size:
@@ -82,6 +67,28 @@ class Turn(NamedTuple):
     def waits(self) -> bool:
         """True when the loop waits for an answer."""
         return self.kind not in ("push", "publish")
+
+
+class Owned(NamedTuple):
+    """A worker's shard of a table, as it was last agreed on."""
+
+    rows: Vector
+    """[m, width]"""
+    outer: tuple[Vector, ...]
+    """The outer optimizer's state, each [m, ...]."""
+    update: Callable[[Vector, Vector, tuple[Vector, ...]], tuple[Vector, tuple[Vector, ...]]]
+    """The outer optimizer's."""
+
+
+class Moved(NamedTuple):
+    """What a round does to a worker's shard."""
+
+    at: Vector
+    """Which of its rows move [r]."""
+    rows: Vector
+    """Where to [r, width]."""
+    outer: tuple[Vector, ...]
+    """Their outer state, each [r, ...]."""
 
 
 class Message(NamedTuple):
@@ -121,12 +128,18 @@ class Message(NamedTuple):
     """Of `publish` and `ready` whose they are, of `here` the worker's own."""
     slots: tuple[int, ...] = ()
     """Of `publish` to whom it goes, else who is there or in the meeting."""
+    asks: Vector | None = None
+    """Of a table among the workers, going up: which rows [r] the next steps read."""
+    owned: Owned | None = None
+    """Likewise: the worker's own shard. It never travels."""
+    moved: Moved | None = None
+    """Likewise, with the answer: what the round does to it. It never travels."""
 
 
 class Strategy(ABC):
     """The worker's half. A strategy of one's own is any object with this site and four functions.
 
-    `check_strategy` (strategies.check) proves that one keeps the contract.
+    `photinus.testing.check_strategy` proves that one keeps the contract.
     """
 
     site: str = PARAMETERS
@@ -136,6 +149,8 @@ class Strategy(ABC):
     """Fields of its state (arrays, clocks) that no owner holds, for checkpoints."""
     meets: bool = False
     """True when the workers make every mean among themselves: nobody else holds parameters."""
+    is_sharded: bool = False
+    """True when the parameters are a table of which each worker owns rows that nobody else has."""
 
     @abstractmethod
     def init(self, vector: Vector) -> Any:  # noqa: ANN401 - each strategy has a state of its own
@@ -191,6 +206,8 @@ class Policy(ABC):
     """How many publications of each worker there are between two meetings; 0: no publications."""
     rows: int = 0
     """How many numbers a row holds, where only rows that changed travel; 0: all travel."""
+    shards: int = 0
+    """How many workers own rows that nobody else has: without one none goes on; 0: no worker."""
 
     @abstractmethod
     def init(self, point: Message) -> Any:  # noqa: ANN401
@@ -212,13 +229,13 @@ class Policy(ABC):
         Where nobody waits they are all that hold a seat.
         """
 
-    @abstractmethod
     def close(
         self,
-        members: frozenset[int],
+        members: frozenset[int],  # noqa: ARG002 - a policy without rounds waits for nobody
         state: Any,  # noqa: ANN401
     ) -> tuple[list[Reply], Any]:
         """Called when `members` shrank: who is left may make a round whole."""
+        return [], state
 
     @abstractmethod
     def agreed(self, state: Any) -> Message:  # noqa: ANN401

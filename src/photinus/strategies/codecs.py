@@ -20,20 +20,6 @@ from photinus.core.errors import FrameError, UsageError
 from photinus.core.parameters import Vector, is_finite
 from photinus.core.settings import unknown_name
 
-__all__ = [
-    "BLOCK",
-    "CODECS",
-    "Codec",
-    "Decoded",
-    "codec",
-    "decode",
-    "encode",
-    "is_sound",
-    "numbers_in",
-    "residual",
-    "size_bytes",
-]
-
 BLOCK = 1024
 """How many numbers share a scale."""
 _ROWS = 128

@@ -10,8 +10,6 @@ from photinus.core.clock import Trigger
 from photinus.core.errors import message
 from photinus.strategies.outer import Outer
 
-__all__ = ["AUTO", "Setting", "clamp", "gradient_share", "limit", "shortened"]
-
 AUTO = "auto"
 _FEW_STEPS = 400
 _MOST_SHARE = 0.75

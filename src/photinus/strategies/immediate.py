@@ -21,9 +21,8 @@ from photinus.strategies.base import (
 )
 from photinus.strategies.codecs import CODECS, codec, decode, encode
 from photinus.strategies.outer import Outer, Sgd
+from photinus.strategies.rounds import decoded
 from photinus.strategies.rows import changed, numbers_of
-
-__all__ = ["STALENESS", "Downpour", "Elastic", "Immediate", "Served", "Spring", "Taken"]
 
 STALENESS = Limit(
     "'none', 'inverse', or the whole number of versions above which a push is dropped",
@@ -141,6 +140,27 @@ class Served(NamedTuple):
     moved: Vector
     """At which version each row moved last [rows of the vector]; empty where all travel."""
 
+    @classmethod
+    def of(cls, point: Message, outer: Outer) -> Served:
+        """Takes up an agreed point."""
+        assert point.vector is not None
+        assert point.floats is not None
+        assert point.integers is not None
+        state = point.outer or outer.init(point.vector)
+        moved = np.empty(0, np.int64)
+        return cls(point.vector, state, point.floats, point.integers, point.version, moved)
+
+    def point(self) -> Message:
+        """Returns the agreed point."""
+        return Message(
+            "heal",
+            self.vector,
+            version=self.version,
+            outer=self.outer,
+            floats=self.floats,
+            integers=self.integers,
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Immediate(Policy):
@@ -174,7 +194,7 @@ class Immediate(Policy):
 
     def init(self, point: Message) -> Served:
         """All start from the same point."""
-        state = _served(point, self.outer)
+        state = Served.of(point, self.outer)
         count = -(-state.vector.size // self.rows) if self.rows else 0
         return state._replace(moved=np.full(count, point.version, np.int64))
 
@@ -196,7 +216,7 @@ class Immediate(Policy):
         factor = share if self.payload == "delta" else 1.0
         if self.staleness == "inverse":
             factor /= 1 + stale
-        delta = _decoded(message, state) * state.vector.dtype.type(factor)
+        delta = decoded(message, state.vector.dtype) * state.vector.dtype.type(factor)
         mixed = _mixed(message, share, state)
         if message.rows is not None:
             return self._acked_rows(slot, mixed, message.rows, delta)
@@ -223,13 +243,9 @@ class Immediate(Policy):
         point = self.agreed(state)._replace(kind="agreed", rows=rows, codec=self.codec, outer=())
         return point._replace(vector=encode(self.codec, some))
 
-    def close(self, members: frozenset[int], state: Served) -> tuple[list[Reply], Served]:  # noqa: ARG002
-        """Nobody waits."""
-        return [], state
-
     def agreed(self, state: Served) -> Message:
         """Returns what the owner holds."""
-        return _point(state)
+        return state.point()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -289,7 +305,7 @@ class Spring(Policy):
 
     def init(self, point: Message) -> Served:
         """The centre is where all start."""
-        return _served(point, Sgd())
+        return Served.of(point, Sgd())
 
     def receive(
         self, slot: int, message: Message, members: frozenset[int], state: Served
@@ -298,7 +314,7 @@ class Spring(Policy):
         if message.kind == "fetch":
             return [Reply(slot, self.agreed(state)._replace(kind="agreed"))], state
         share = 1 / len(members | {slot})
-        apart = _decoded(message, state) - state.vector
+        apart = decoded(message, state.vector.dtype) - state.vector
         apart *= apart.dtype.type(min(self.alpha * share, 0.5))
         sent = encode(self.codec, apart)
         pull = decode(self.codec, sent).astype(apart.dtype, copy=False)
@@ -312,38 +328,9 @@ class Spring(Policy):
         )
         return [Reply(slot, answer)], state
 
-    def close(self, members: frozenset[int], state: Served) -> tuple[list[Reply], Served]:  # noqa: ARG002
-        """Nobody waits."""
-        return [], state
-
     def agreed(self, state: Served) -> Message:
         """Returns the centre."""
-        return _point(state)
-
-
-def _served(point: Message, outer: Outer) -> Served:
-    assert point.vector is not None
-    assert point.floats is not None
-    assert point.integers is not None
-    state = point.outer or outer.init(point.vector)
-    moved = np.empty(0, np.int64)
-    return Served(point.vector, state, point.floats, point.integers, point.version, moved)
-
-
-def _point(state: Served) -> Message:
-    return Message(
-        "heal",
-        state.vector,
-        version=state.version,
-        outer=state.outer,
-        floats=state.floats,
-        integers=state.integers,
-    )
-
-
-def _decoded(message: Message, state: Served) -> Vector:
-    assert message.vector is not None
-    return decode(message.codec, message.vector).astype(state.vector.dtype, copy=False)
+        return state.point()
 
 
 def _mixed(message: Message, share: float, state: Served) -> Served:

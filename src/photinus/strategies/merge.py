@@ -12,8 +12,6 @@ from photinus.core.errors import FrameError
 from photinus.core.parameters import Vector
 from photinus.strategies.codecs import Decoded
 
-__all__ = ["MERGES", "coefficients", "combine", "combine_sent", "spread"]
-
 MERGES = ("uniform", "examples", "nova")
 
 _BLOCK = 1 << 16

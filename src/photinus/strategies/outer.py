@@ -26,20 +26,6 @@ from photinus.core.settings import (
     whole,
 )
 
-__all__ = [
-    "OUTERS",
-    "Adagrad",
-    "Adam",
-    "DelayedNesterov",
-    "Descent",
-    "Nesterov",
-    "Outer",
-    "Sgd",
-    "SlowMo",
-    "State",
-    "outer_from_dict",
-]
-
 State = tuple[Vector, ...]
 
 
@@ -173,6 +159,43 @@ class Adagrad(Outer):
 
 
 @dataclass(frozen=True, slots=True)
+class RowAdagrad(Outer):
+    """s ← s + mean Δ²; θ ← θ − lr·Δ / (√s + ε), one s for each row of a table [m, width].
+
+    A table of moments would take as much room as the table. Of a flat vector there is one s.
+    Source: Duchi et al., 2011; by row: Mudigere et al., Software-hardware co-design for fast and
+    scalable training of deep learning recommendation models, 2022.
+
+    Example:
+        >>> rows, (sums,) = np.zeros((2, 2)), (np.zeros((2, 1)),)
+        >>> delta = np.array([[3.0, 3.0], [0.0, 0.0]])
+        >>> RowAdagrad(lr=0.5).update(rows, delta, (sums,))[0].round(3).tolist()
+        [[-0.5, -0.5], [0.0, 0.0]]
+    """
+
+    lr: float = 0.1
+    """The rate of a row's first update."""
+    eps: float = 1e-6
+    """ε, which keeps the quotient finite."""
+    initial: float = 0.0
+    """What every sum s begins at."""
+    name = "row_adagrad"
+    LIMITS = {"lr": above(0), "eps": above(0), "initial": at_least(0)}  # noqa: RUF012
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def init(self, vector: Vector) -> State:
+        """Returns a sum for each row, at its initial value."""
+        return (np.full((*vector.shape[:-1], 1), self.initial, vector.dtype),)
+
+    def update(self, vector: Vector, delta: Vector, state: State) -> tuple[Vector, State]:
+        """One step: s ← s + mean Δ²; θ ← θ − lr·Δ / (√s + ε)."""
+        s = state[0] + (delta * delta).mean(axis=-1, keepdims=True)
+        return vector - _scaled(self.lr, delta) / (np.sqrt(s) + vector.dtype.type(self.eps)), (s,)
+
+
+@dataclass(frozen=True, slots=True)
 class Adam(Outer):
     """FedAdam: m ← β₁m + (1−β₁)Δ; v ← β₂v + (1−β₂)Δ²; θ ← θ − lr·m̂/(√v̂ + ε) (Reddi et al., 2020).
 
@@ -287,7 +310,7 @@ def _scaled(factor: float, vector: Vector) -> Vector:
     return scaled
 
 
-_NAMED = (Sgd, Nesterov, SlowMo, Adagrad, Adam, DelayedNesterov)
+_NAMED = (Sgd, Nesterov, SlowMo, Adagrad, RowAdagrad, Adam, DelayedNesterov)
 OUTERS: dict[str, type[Outer]] = {c.name: c for c in _NAMED}
 
 

@@ -10,8 +10,6 @@ from photinus.core.errors import UsageError
 from photinus.core.factories import code_named
 from photinus.strategies.base import Policy, Strategy
 
-__all__ = ["Own"]
-
 
 @dataclass(frozen=True, slots=True)
 class Own:

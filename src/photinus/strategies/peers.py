@@ -15,14 +15,13 @@ from typing import NamedTuple
 import numpy as np
 
 from photinus.core.clock import Clock, Steps, Trigger
+from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
 from photinus.core.seeds import derive
 from photinus.core.settings import at_least, between, one_of, validate, whole
 from photinus.strategies.base import PARAMETERS, Message, Policy, Reply, Strategy, Turn
 from photinus.strategies.codecs import CODECS, decode, encode
 from photinus.strategies.merge import MERGES, coefficients
-
-__all__ = ["GRAPHS", "Gossip", "Meetings", "Mixed", "Publish", "partner"]
 
 GRAPHS = ("exponential", "ring", "random")
 
@@ -226,6 +225,8 @@ class Meetings(Policy):
     quorum: float = 1.0
     grace_seconds: float = 0.0
     rounds_between: int = 0
+    rows: int = 0
+    shards: int = 0
     keeps = False
     meets = True
     LIMITS = {  # noqa: RUF012
@@ -233,13 +234,26 @@ class Meetings(Policy):
         "quorum": between(0.01, 1),
         "grace_seconds": at_least(0),
         "rounds_between": whole(0),
+        "rows": whole(0),
+        "shards": whole(0),
     }
 
     def __post_init__(self) -> None:
         validate(self)
 
     def init(self, point: Message) -> _Met:
-        """Nobody has come yet."""
+        """Nobody has come yet.
+
+        Raises:
+            UsageError: of a table, the parameters are no whole number of rows, or there are float
+                buffers beside them.
+        """
+        if self.rows and point.vector is not None and point.vector.size % self.rows:
+            wrong = f"a table among the workers has whole rows of {self.rows} numbers"
+            raise UsageError(wrong, got=f"{point.vector.size} numbers", do="set rows to the width")
+        if self.rows and point.floats is not None and point.floats.size:
+            wrong = "nobody agrees on the float buffers of a model whose table is among the workers"
+            raise UsageError(wrong, got=f"{point.floats.size} numbers", do="use rows=0")
         return _Met(point, point.version, {})
 
     def receive(
@@ -254,12 +268,17 @@ class Meetings(Policy):
         return self.close(members, state._replace(waiting={**state.waiting, slot: message}))
 
     def close(self, members: frozenset[int], state: _Met) -> tuple[list[Reply], _Met]:
-        """Opens the meeting when all have come, and again when one of it was lost."""
+        """Opens the meeting when all have come, and again when one of it was lost.
+
+        Where each owns a shard it opens for all of them only, and once.
+        """
+        if len(members) < self.shards:
+            return [], state
         here = {s: m for s, m in sorted(state.waiting.items()) if s in members}
         lost = [s for s in state.waiting if s not in members]
         replies = [Reply(s, Message("rejoin", version=state.version)) for s in lost]
         meeting = tuple(s for s in state.meeting if s in here)
-        if not meeting and members and members <= here.keys():
+        if not meeting and members and members <= here.keys() and len(here) >= self.shards:
             meeting = tuple(here)
         if meeting == state.meeting:
             return replies, state._replace(waiting=here)

@@ -11,8 +11,6 @@ from photinus.core.errors import UsageError
 from photinus.core.settings import from_dict
 from photinus.strategies.outer import Descent, Outer, outer_from_dict
 
-__all__ = ["parts_of", "plain_of", "shown"]
-
 
 def _trigger(values: Mapping[str, Any]) -> Trigger:
     plain = dict(values)

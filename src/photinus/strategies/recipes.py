@@ -25,32 +25,6 @@ from photinus.strategies.outer import Nesterov, Outer, Sgd
 from photinus.strategies.own import Own
 from photinus.strategies.plain import parts_of, plain_of
 
-__all__ = [
-    "ALL_PER_STEP",
-    "DEFAULT",
-    "ELASTIC_HALF",
-    "EVERY_STEP",
-    "FULL_BATCH",
-    "NO_MOMENTUM",
-    "ONE_FRAGMENT",
-    "ONE_WORKER",
-    "RECIPES",
-    "Recipe",
-    "all_reduce",
-    "averaging",
-    "diloco",
-    "downpour",
-    "elastic",
-    "from_plain",
-    "full_gradient",
-    "gossip",
-    "iterative_reduce",
-    "post_local",
-    "publish",
-    "streaming",
-    "to_plain",
-]
-
 ONE_WORKER = "one worker = plain training"
 ONE_FRAGMENT = "streaming(one fragment, no delay) = averaging"
 EVERY_STEP = "averaging(1) = all_reduce"
@@ -102,6 +76,7 @@ def averaging(
     release: str = "rounds",
     fetch: Trigger | None = None,
     staleness: str | int = "none",
+    rows: int = 0,
 ) -> Agreement:
     """Averages what the workers learn between rounds: by default every 50 steps.
 
@@ -129,6 +104,8 @@ def averaging(
         fetch: with "immediate", when a worker takes the owner's parameters; None: after a push.
         staleness: with "immediate", the weight of a push that is s versions late: "none": 1;
             "inverse": 1/(1+s); a number n: dropped where s > n.
+        rows: numbers in a row of a table that lies among the workers, each the owner of a shard;
+            needs owners, and a model that says which rows a batch reads; 0: every worker holds all.
 
     Raises:
         UsageError: a part is unknown, is out of its limits, or does not go with the others.

@@ -22,24 +22,12 @@ from photinus.strategies.base import (
     Reply,
     Strategy,
     Turn,
-    cut_up,
+    fragments_of,
     part,
 )
-from photinus.strategies.codecs import CODECS, codec, decode, encode, residual
+from photinus.strategies.codecs import CODECS, codec, decode, encode
 from photinus.strategies.merge import MERGES, coefficients, combine, combine_sent
 from photinus.strategies.outer import Outer, Sgd
-
-__all__ = [
-    "APART_EVERY",
-    "QUORUM",
-    "Agreed",
-    "AllReduce",
-    "Averaging",
-    "Round",
-    "Rounds",
-    "decoded",
-    "stepped",
-]
 
 APART_EVERY = 8
 """Rounds, after which the owner looks how far apart the workers are."""
@@ -60,10 +48,6 @@ class Round(NamedTuple):
     """How far its work has gone into agreed rounds."""
     sent: Clock
     """When it last pushed: what the trigger counts from."""
-    left: Vector
-    """What its codec left out of the deltas that were agreed on [n]; empty where nothing is."""
-    leaving: Vector
-    """The same, should the push that is under way be agreed on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,25 +66,21 @@ class Averaging(Strategy):
     """When a round is due."""
     outer: Outer = field(default_factory=Sgd)
     """The optimizer that applies the merged delta."""
-    codec: str = "fp32"
-    """The numbers that deltas travel in."""
     meets: bool = False
     """Every worker owns a shard: the mean is made among them, with the bits of one owner."""
     site = PARAMETERS
-    LIMITS = {"codec": one_of(*CODECS)}  # noqa: RUF012
 
     def __post_init__(self) -> None:
         validate(self)
 
     @property
     def alone(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Its codec's rest; without an owner the outer optimizer's state too, the same on all."""
-        return ("left", "outer") if self.meets else ("left",)
+        """Without an owner the outer optimizer's state, which is the same on all."""
+        return ("outer",) if self.meets else ()
 
     def init(self, vector: Vector) -> Round:
         """The anchor is where all start."""
-        left = np.zeros_like(vector if codec(self.codec).has_feedback else vector[:0])
-        return Round(vector.copy(), self.outer.init(vector), 0, Clock(), Clock(), left, left)
+        return Round(vector.copy(), self.outer.init(vector), 0, Clock(), Clock())
 
     def due(self, clock: Clock, state: Round) -> tuple[Turn, ...]:
         """A swap when the trigger fires; at the end of the phase, when anything is unsent."""
@@ -111,36 +91,23 @@ class Averaging(Strategy):
     def offer(
         self, turn: Turn, vector: Vector, clock: Clock, state: Round
     ) -> tuple[Message | None, Round]:
-        """Offers the delta since the anchor, and on it what the codec left out before."""
-        delta = state.anchor - vector
-        if state.left.size:
-            delta += state.left
-        sent = encode(self.codec, delta)
-        message = Message(
-            "push",
-            sent,
-            turn.fragment,
-            since=clock.since(state.counted),
-            version=state.version,
-            codec=self.codec,
-        )
-        return message, state._replace(sent=clock, leaving=residual(self.codec, delta, sent))
+        """Offers the delta since the anchor: Δᵢ = anchor − θᵢ."""
+        delta, since = state.anchor - vector, clock.since(state.counted)
+        message = Message("push", delta, turn.fragment, since=since, version=state.version)
+        return message, state._replace(sent=clock)
 
     def accept(self, vector: Vector, incoming: Message, state: Round) -> Round:
         """Takes the merged delta through the outer step, or the agreed point after a miss."""
         if incoming.kind == "here":
             return state
-        assert incoming.vector is not None
-        sent = decoded(incoming, vector.dtype)  # the owner steps in this precision too
+        mean = decoded(incoming, vector.dtype)  # the owner steps in this precision too
         if incoming.kind == "heal":
-            unsent = state.anchor - vector
-            np.subtract(sent, unsent, out=vector)
+            np.subtract(mean, state.anchor - vector, out=vector)
             outer = self.outer.init(vector) if self.meets else incoming.outer
-            return state._replace(anchor=sent.copy(), outer=outer, version=incoming.version)
-        anchor, outer = self.outer.update(state.anchor, sent, state.outer)
+            return state._replace(anchor=mean.copy(), outer=outer, version=incoming.version)
+        anchor, outer = self.outer.update(state.anchor, mean, state.outer)
         np.copyto(vector, anchor)
-        left = state.leaving
-        return Round(anchor, outer, incoming.version, state.sent, state.sent, left, left)
+        return Round(anchor, outer, incoming.version, state.sent, state.sent)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -251,7 +218,7 @@ class Rounds(Policy):
         assert point.vector is not None
         assert point.floats is not None
         assert point.integers is not None
-        cut_up(point.vector.size, self.fragments)  # refuses a fragment of nothing
+        fragments_of(point.vector.size, self.fragments)  # refuses a fragment of nothing
         fresh = self.outer.init(point.vector) if self.keeps else ()
         outer = point.outer or fresh
         left = point.left

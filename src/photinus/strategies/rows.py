@@ -11,8 +11,6 @@ import numpy as np
 from photinus.core.errors import FrameError
 from photinus.core.parameters import Vector
 
-__all__ = ["changed", "numbers_of"]
-
 
 def changed(vector: Vector, width: int) -> Vector:
     """Returns the rows [r] in which a number of `vector` [n] is not 0, in order.

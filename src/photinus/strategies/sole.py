@@ -11,8 +11,6 @@ from photinus.core.clock import Clock, Steps, Trigger
 from photinus.core.parameters import Vector
 from photinus.strategies.base import PARAMETERS, Message, Policy, Reply, Strategy, Turn
 
-__all__ = ["Latest", "Sole", "Told"]
-
 
 class Told(NamedTuple):
     """What the worker remembers."""
@@ -93,14 +91,6 @@ class Latest(Policy):
         kept = {name: value for name, value in pushed.items() if value is not None}
         state = state._replace(**kept, version=state.version + 1)
         return [Reply(slot, Message("agreed", version=state.version))], state
-
-    def close(
-        self,
-        members: frozenset[int],  # noqa: ARG002 - nobody is waited for
-        state: Message,
-    ) -> tuple[list[Reply], Message]:
-        """Nothing waits."""
-        return [], state
 
     def agreed(self, state: Message) -> Message:
         """Returns the latest push."""

@@ -10,21 +10,18 @@ import numpy as np
 from photinus.core.clock import Clock, Steps, Trigger
 from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
-from photinus.core.settings import between, one_of, validate, whole
+from photinus.core.settings import between, validate, whole
 from photinus.strategies.base import (
     OWN_PARAMETERS,
     PARAMETERS,
     Message,
     Strategy,
     Turn,
-    cut_up,
+    fragments_of,
     part,
 )
-from photinus.strategies.codecs import CODECS, codec, encode, residual
 from photinus.strategies.outer import Outer, Sgd
 from photinus.strategies.rounds import decoded, stepped
-
-__all__ = ["Flow", "Streaming"]
 
 
 class Flow(NamedTuple):
@@ -42,10 +39,6 @@ class Flow(NamedTuple):
     taken: Clock
     """When it was taken."""
     is_under_way: bool
-    left: Vector
-    """What the codec left out of the deltas that were agreed on [n]; empty where nothing is."""
-    leaving: Vector
-    """The same of the fragment that is under way."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,15 +63,13 @@ class Streaming(Strategy):
     alpha: float = 0.5
     """How much stays of what a worker has when the fragment arrives."""
     outer: Outer = field(default_factory=Sgd)
-    codec: str = "fp32"
     site = PARAMETERS
     takes = True
-    alone = (OWN_PARAMETERS, "left", "sent", "counted")
+    alone = (OWN_PARAMETERS, "sent", "counted")
     LIMITS = {  # noqa: RUF012
         "fragments": whole(1),
         "delay": whole(0),
         "alpha": between(0, 1),
-        "codec": one_of(*CODECS),
     }
 
     def __post_init__(self) -> None:
@@ -104,15 +95,13 @@ class Streaming(Strategy):
 
     def init(self, vector: Vector) -> Flow:
         """The anchor is where all start."""
-        cut_up(vector.size, self.fragments)
-        left = np.zeros_like(vector if codec(self.codec).has_feedback else vector[:0])
+        fragments_of(vector.size, self.fragments)
         none, outer = Clock(), self.outer.init(vector)
-        counted = (none,) * self.fragments
-        return Flow(vector.copy(), outer, 0, counted, none, none, False, left, left)  # noqa: FBT003
+        return Flow(vector.copy(), outer, 0, (none,) * self.fragments, none, none, False)  # noqa: FBT003
 
     def due(self, clock: Clock, state: Flow) -> tuple[Turn, ...]:
         """Push the next fragment; take it after the delay; at the end swap what is unsent."""
-        fragment = cut_up(state.anchor.size, self.fragments)[state.version % self.fragments]
+        fragment = fragments_of(state.anchor.size, self.fragments)[state.version % self.fragments]
         if state.is_under_way:
             is_time = clock.closing or clock.steps - state.sent.steps >= self.delay
             return (Turn("take", fragment),) if is_time else ()
@@ -125,26 +114,15 @@ class Streaming(Strategy):
     def offer(
         self, turn: Turn, vector: Vector, clock: Clock, state: Flow
     ) -> tuple[Message | None, Flow]:
-        """Offers a fragment's delta, and on it what the codec left out before."""
+        """Offers a fragment's delta."""
         if turn.kind == "take":
             return None, state._replace(taken=clock)
         f = turn.fragment
         delta = part(state.anchor, f) - part(vector, f)
-        if state.left.size:
-            delta += part(state.left, f)
-        sent = encode(self.codec, delta)
-        message = Message(
-            "push",
-            sent,
-            f,
-            since=clock.since(state.counted[state.version % self.fragments]),
-            version=state.version,
-            codec=self.codec,
-        )
-        leaving = residual(self.codec, delta, sent)
-        return message, state._replace(
-            sent=clock, taken=clock, is_under_way=turn.kind == "push", leaving=leaving
-        )
+        since = clock.since(state.counted[state.version % self.fragments])
+        message = Message("push", delta, f, since=since, version=state.version)
+        is_under_way = turn.kind == "push"
+        return message, state._replace(sent=clock, taken=clock, is_under_way=is_under_way)
 
     def accept(self, vector: Vector, incoming: Message, state: Flow) -> Flow:
         """Mixes an agreed fragment in; after a miss, takes the agreed point."""
@@ -162,9 +140,6 @@ class Streaming(Strategy):
             mine += real(1 - self.alpha) * agreed
         else:
             mine[:] = agreed
-        counted, left = list(state.counted), state.left
-        counted[cut_up(vector.size, self.fragments).index(f)] = state.sent
-        if left.size:
-            left = left.copy()
-            part(left, f)[:] = state.leaving
-        return state._replace(anchor=anchor, outer=outer, counted=tuple(counted), left=left)
+        counted = list(state.counted)
+        counted[fragments_of(vector.size, self.fragments).index(f)] = state.sent
+        return state._replace(anchor=anchor, outer=outer, counted=tuple(counted))

@@ -13,37 +13,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from photinus.core.clock import Clock
-from photinus.core.parameters import Vector, fingerprint
+from photinus.core.parameters import Vector
 from photinus.data.base import Batch, Feed
 from photinus.models.base import Model
 from photinus.models.optimizers import Inner, InPlace
 from photinus.strategies.base import GRADIENT, Message, Strategy, Turn, is_held_by_workers
+from photinus.strategies.shards import Held
+from photinus.training.ahead import Ahead
+from photinus.training.asks import Exchange, Measured, News, Snapshot, Stepped
+from photinus.training.attached import accept, offer
 from photinus.training.strategy_state import keep, take_up
 
-__all__ = [
-    "BUFFERS_EVERY",
-    "FINGERPRINT_EVERY",
-    "Answers",
-    "Bench",
-    "Exchange",
-    "Measured",
-    "News",
-    "Pace",
-    "Snapshot",
-    "Stepped",
-    "drain",
-    "exchange",
-    "snapshot",
-    "step",
-    "take_in",
-    "tell",
-    "work",
-]
-
-BUFFERS_EVERY = 50
-"""With agreement on gradients, float buffers are averaged every so many steps."""
-FINGERPRINT_EVERY = 20
-"""Every so many rounds a push says which bits its worker holds as agreed."""
 _TAKEN: Vector = np.zeros(0, np.float32)
 """In the place of a gradient, where the steps were taken in place."""
 _NO_MEMORY = ("allocate memory", "out of memory")
@@ -97,55 +77,6 @@ class Bench:
     """Phase and partition, for an error of the model."""
 
 
-class Stepped(NamedTuple):
-    """Out of the loop after every step; answered by News."""
-
-    examples: int
-    metrics: Mapping[str, float]
-
-
-class Exchange(NamedTuple):
-    """Out of the loop when a turn is due; answered by News, a push at once."""
-
-    turn: Turn
-    message: Message | None
-    position: int
-    stands: tuple[Vector, Vector] | None = None
-    """Of a meeting: the parameters [n], and the point [n] that was last agreed on."""
-
-
-class Snapshot(NamedTuple):
-    """Out of the loop when its state was asked for: all of a worker that a checkpoint needs."""
-
-    position: int
-    inner: Mapping[str, Vector]
-    """The inner optimizer's state, and what the strategy alone knows."""
-    trained: Vector | None
-    """With agreement on gradients, where no owner holds the parameters."""
-    floats: Vector
-    integers: Vector
-
-
-class Measured(NamedTuple):
-    """Out of the loop when the agreed point was measured; it rides on what is said next."""
-
-    sums: Mapping[str, float]
-
-
-class News(NamedTuple):
-    """Into the loop: the time, what came in, and how far all are."""
-
-    seconds: float = 0.0
-    messages: tuple[Message, ...] = ()
-    progress: float | None = None
-    stop: bool = False
-    """The phase's budget is used up."""
-    save: bool = False
-    """The worker's state is asked for, as it is after this step."""
-    measure: bool = False
-    """Likewise, what it measures on its rows set aside."""
-
-
 Answers = Generator[Stepped | Exchange | Snapshot | Measured, News, Any]
 
 
@@ -163,6 +94,10 @@ def work(
     if bench.heal:
         state = take_up(trained, strategy.accept(trained, bench.heal.pop(), state), bench.kept)
         model.to_device(trained)
+    if isinstance(feed, Ahead):  # the rows of the first steps
+        state, news = yield from exchange(bench, trained, clock, state)
+        pace = pace.after(clock, news)
+        yield from tell(bench, news, clock, state)
     for batch in feed:
         at = pace.progress(clock)
         gradient, metrics = _learnt(bench, batch, at)
@@ -174,7 +109,7 @@ def work(
         told = _until_taken(bench, heard)
         clock = clock.after(batch.examples, told.seconds, feed.epochs - first)
         vector = gradient if strategy.site == GRADIENT else trained
-        state = take_in(bench, vector, told.messages, state)
+        state = accept(strategy, model, vector, told.messages, state)
         state, news = yield from exchange(bench, vector, clock, state)
         if strategy.site == GRADIENT:
             step(bench, gradient, at)
@@ -236,21 +171,20 @@ def exchange(bench: Bench, vector: Vector, clock: Clock, state: Any) -> Answers:
     news = News()
     for turn in bench.strategy.due(clock, state):
         offered = vector if bench.sums is None or turn.kind != "push" else bench.sums
-        bench.model.to_host(offered)
-        message, state = bench.strategy.offer(turn, offered, clock, state)
-        if message is not None:
-            message = _with_fingerprint(bench, _with_buffers(bench, message), state)
-        bench.model.to_device(offered)  # some write into it
+        message, state = offer(bench.strategy, bench.model, turn, offered, clock, state)
+        if message is not None and isinstance(bench.feed, Ahead):
+            message = message._replace(asks=bench.feed.asks(int(turn.kind == "publish")))
         if offered is bench.sums:
             offered[:] = 0
         if turn.kind == "take" and bench.arrived:
             news = bench.arrived.pop(0)
         else:
             stands = _stands(bench, turn, state)
-            news = yield Exchange(turn, message, bench.feed.position, stands)
+            heard = yield Exchange(turn, message, bench.feed.position, stands)
+            news = heard.behind(news)
         if turn.kind == "push":
             news = _until_taken(bench, news)
-        state = take_in(bench, vector, news.messages, state)
+        state = accept(bench.strategy, bench.model, vector, news.messages, state)
     return state, news
 
 
@@ -270,52 +204,17 @@ def _until_taken(bench: Bench, news: News) -> News:
     return News(news.seconds, stop=news.stop)
 
 
-def take_in(bench: Bench, vector: Vector, messages: tuple[Message, ...], state: Any) -> Any:  # noqa: ANN401
-    """Accepts what came in, one message after the other; returns the strategy's new state."""
-    model, parameters = bench.model, bench.model.parameters
-    for incoming in messages:
-        model.to_host(vector)
-        state = bench.strategy.accept(vector, incoming, state)
-        model.to_device(vector)
-        if incoming.floats is not None and incoming.integers is not None:
-            model.to_host(parameters.floats, parameters.integers)
-            np.copyto(parameters.floats, incoming.floats)
-            np.copyto(parameters.integers, incoming.integers)
-            model.to_device(parameters.floats, parameters.integers)
-    return state
-
-
 def snapshot(bench: Bench, clock: Clock, state: Any) -> Snapshot:  # noqa: ANN401
     """Returns copies of all that a worker holds alone."""
     parameters, position = bench.model.parameters, bench.feed.position
     bench.model.to_host(parameters.trained, parameters.floats, parameters.integers)
+    held = parameters.trained if is_held_by_workers(bench.strategy) else None
+    held = state.own.ravel() if isinstance(state, Held) else held
     inner = {name: value.copy() for name, value in bench.inner.state().items()}
     return Snapshot(
         position,
         inner | keep(bench.strategy, parameters.trained, clock, state, position),
-        parameters.trained.copy() if is_held_by_workers(bench.strategy) else None,
+        None if held is None else held.copy(),
         parameters.floats.copy(),
         parameters.integers.copy(),
     )
-
-
-def _with_fingerprint(bench: Bench, message: Message, state: Any) -> Message:  # noqa: ANN401
-    """Where all hold the same point bit for bit: an anchor, or, with gradients, the parameters."""
-    is_under_way = getattr(bench.strategy, "takes", False)
-    if message.kind != "push" or message.version % FINGERPRINT_EVERY or is_under_way:
-        return message
-    is_gradient = bench.strategy.site == GRADIENT
-    if is_gradient:
-        bench.model.to_host(bench.model.parameters.trained)
-    same = bench.model.parameters.trained if is_gradient else getattr(state, "anchor", None)
-    return message if same is None else message._replace(fingerprint=fingerprint(same))
-
-
-def _with_buffers(bench: Bench, message: Message) -> Message:
-    parameters = bench.model.parameters
-    has_buffers = parameters.floats.size + parameters.integers.size > 0
-    is_time = bench.strategy.site != GRADIENT or message.version % BUFFERS_EVERY == 0
-    if message.kind != "push" or not has_buffers or not is_time:
-        return message
-    bench.model.to_host(parameters.floats, parameters.integers)
-    return message._replace(floats=parameters.floats.copy(), integers=parameters.integers.copy())

@@ -27,8 +27,6 @@ from photinus.strategies.sole import Sole
 from photinus.training.plan import Agrees, Phase, TrainingPlan
 from photinus.training.worker_loop import Part
 
-__all__ = ["OwnLoop", "agreed_on", "part_of_loop", "plan_of"]
-
 _NAME = "loop"
 _ONE = Batch(np.zeros((1, 0), np.float32))
 

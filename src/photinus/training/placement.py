@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 
-from photinus.core.errors import UsageError
+from photinus.core.errors import NotReadyError, UsageError
 from photinus.core.parameters import Vector
 from photinus.data.base import Batch
 from photinus.devices.found import check_memory, fastest, found, product_gflops, ready
-from photinus.devices.names import AUTO
+from photinus.devices.names import AUTO, OPENCL, kind_of
+from photinus.devices.opencl.offload import Offload
+from photinus.devices.opencl.started import engine
+from photinus.models.base import Batch as Learned
 from photinus.models.base import Model, Stage
-from photinus.models.optimizers import Inner
+from photinus.models.optimizers import Inner, InPlace
 from photinus.models.placement import CPU
-
-__all__ = ["device_for", "fresh", "moved"]
 
 _REPEATS = 3
 _TRIED_SEED = 8
@@ -24,23 +26,66 @@ _TRIED_SEED = 8
 _log = logging.getLogger("photinus")
 
 
-def moved(model: Model, inner: Inner, device: str) -> Inner:
-    """Moves a model to a device that is ready; returns the inner optimizer, moved too.
+class Offloaded(Model):
+    """A model in the host's memory that has an OpenCL device compute what its `learn` multiplies.
+
+    Args:
+        model: computes by PyTorch, in float32.
+        device: an OpenCL device's name.
+    """
+
+    def __init__(self, model: Model, device: str) -> None:
+        self.parameters, self._model = model.parameters, model
+        self.offload, self._name = Offload(engine(device)), device
+        """Its counts tell what the device has computed."""
+
+    def learn(self, batch: Learned, seed: int) -> tuple[Vector, Mapping[str, float]]:
+        """As the model does, with every product, convolution and max-pool on the device.
+
+        Raises:
+            UsageError: the device cannot compute one of them, or the model has none.
+        """
+        is_first = not self.offload.counts
+        with self.offload:
+            learned = self._model.learn(batch, seed)
+        if is_first:
+            self._tell()
+        return learned
+
+    def _tell(self) -> None:
+        counts = self.offload.counts
+        if not counts:
+            wrong = f"the model makes no product by PyTorch for {self._name} to compute"
+            raise UsageError(wrong, got=type(self._model).__name__, do='device="cpu"')
+        named = Counter[str]()
+        for name, count in counts.items():
+            named[name.split(".")[1]] += count
+        told = ", ".join(f"{count} {name}" for name, count in sorted(named.items()))
+        _log.warning("device %s: a step computes %s there, and none of them here", self._name, told)
+
+    def measure(self, batch: Learned) -> Mapping[str, float]:
+        """As the model does, on the processor."""
+        return self._model.measure(batch)
+
+
+def fresh(stage: Stage, history: tuple[Vector, ...], seed: int, device: str) -> tuple[Model, Inner]:
+    """Returns a stage's model and inner optimizer, on a device that is ready.
 
     Raises:
         NotReadyError: the device's memory is too small.
         UsageError: the model computes on the processor only.
     """
+    model = stage.blank(history, seed)
+    inner = stage.inner(model.parameters.layout)
     if device == CPU:
-        return inner
+        return model, inner
+    if kind_of(device) == OPENCL:
+        if isinstance(inner, InPlace):
+            wrong = f"{type(inner).__name__} computes on the processor only"
+            raise UsageError(wrong, got=device, do='device="cpu"')
+        return Offloaded(model, device), inner
     check_memory(device, model.parameters.trained.nbytes)
-    return model.place(device, inner)
-
-
-def fresh(stage: Stage, history: tuple[Vector, ...], seed: int, device: str) -> tuple[Model, Inner]:
-    """Returns a stage's model and inner optimizer, on a device that is ready."""
-    model = stage.build(history, seed)
-    return model, moved(model, stage.inner(model.parameters.layout), device)
+    return model, model.place(device, inner)
 
 
 def device_for(
@@ -63,7 +108,8 @@ def device_for(
     """
     if asked != AUTO:
         return ready(asked)
-    names = tuple(device.name for device in found()) if names is None else names
+    if names is None:
+        names = tuple(one.name for one in found() if one.name == CPU or not one.is_processor)
     batch = first() if len(names) > 1 else None
     if batch is None:
         return _told(fastest(lambda name: 1 / product_gflops(name), names, "a product"))
@@ -81,6 +127,9 @@ def _can(make: Callable[[str], tuple[Model, Inner]], name: str) -> bool:
     try:
         make(ready(name))
     except UsageError:  # the processor's alone
+        return False
+    except NotReadyError as error:
+        _log.warning(str(error))
         return False
     return True
 

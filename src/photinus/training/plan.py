@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
@@ -13,19 +13,6 @@ from photinus.models.base import Model, Stage
 from photinus.strategies.agreement import Agreement
 from photinus.strategies.base import Policy, Strategy
 from photinus.strategies.guard import Setting, gradient_share
-
-__all__ = [
-    "FASTEST",
-    "LEASE_SECONDS",
-    "REST",
-    "ROWS",
-    "START",
-    "WHOLE",
-    "Agrees",
-    "Phase",
-    "TrainingPlan",
-    "split",
-]
 
 LEASE_SECONDS = 5.0
 """A lease ends so long after the last sign of life, where nothing else is said."""
@@ -211,7 +198,3 @@ class TrainingPlan:
     def sent(self) -> TrainingPlan:
         """Returns what travels to the workers: the same without the parameters to start from."""
         return replace(self, start={})
-
-    def described(self) -> list[dict[str, Any]]:
-        """Returns the phases in words, for the journal."""
-        return [{"name": p.name, "strategy": str(p.agreement)} for p in self.phases]

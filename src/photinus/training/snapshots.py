@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from photinus.core.parameters import Vector
-from photinus.strategies.base import Message
-from photinus.training.loop import Snapshot
-
-__all__ = ["Cut", "Cuts"]
+from photinus.strategies.base import Message, Policy
+from photinus.strategies.shards import joined
+from photinus.training.asks import Snapshot
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +37,8 @@ class Cut:
     """Slot -> its inner optimizer's state; a slot without one starts fresh."""
     history: tuple[Vector, ...] = ()
     """What the earlier phases agreed on."""
+    row_size: int = 0
+    """Of a table among the workers, how many numbers a row holds: each shard has a file."""
 
     @property
     def is_phase_start(self) -> bool:
@@ -82,24 +83,26 @@ class Cuts:
         """Goes on without a worker that was lost: it would start with fresh inner state."""
         self._missing.discard(slot)
 
-    def whole(self, *, keeps: bool) -> Cut | None:
+    def whole(self, policy: Policy) -> Cut | None:
         """Returns the cut once nobody is waited for: it is then the last one.
 
         Args:
-            keeps: whether the owner holds the parameters; else the lowest slot's are taken, and
-                without any there is no cut.
+            policy: whether the owner holds the parameters; else the lowest slot's are taken, or
+                each worker's shard, and without any there is no cut.
         """
         if self._making is None or self._missing:
             return None
         making, self._making = self._making, None
         point = making.point
-        if not keeps:
-            if not self._snapshots:
+        if not policy.keeps:
+            if len(self._snapshots) < max(1, policy.shards):
                 return None
             first = self._snapshots[min(self._snapshots)]
-            point = point._replace(
-                vector=first.trained, floats=first.floats, integers=first.integers
-            )
+            vector = first.trained
+            if policy.shards:
+                held = [s.trained for _, s in sorted(self._snapshots.items())]
+                vector = joined([v for v in held if v is not None], policy.rows)
+            point = point._replace(vector=vector, floats=first.floats, integers=first.integers)
         inner = {slot: s.inner for slot, s in sorted(self._snapshots.items())}
         self.last = replace(making, point=point, inner=inner)
         return self.last

@@ -14,8 +14,6 @@ from photinus.core.clock import Clock
 from photinus.core.parameters import Vector
 from photinus.strategies.base import OWN_PARAMETERS, Strategy
 
-__all__ = ["is_kept", "keep", "position_of", "split", "take_up"]
-
 _PREFIX = "agreement."
 _POSITION = "position"
 _OUTER = "outer"
@@ -81,7 +79,14 @@ def take_up(vector: Vector, state: Any, kept: Mapping[str, Vector]) -> Any:  # n
             fields[_OUTER] = (*fields.get(_OUTER, ()), value.copy())
         elif name != _POSITION:
             fields[name] = _like(getattr(state, name), value)
-    return state._replace(**fields) if fields else state
+    return _with(state, fields) if fields else state
+
+
+def _with(state: Any, fields: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    """Returns a state with other fields; what it has not got is a field of the state in it."""
+    own = {name: value for name, value in fields.items() if name in state._fields}
+    rest = {name: value for name, value in fields.items() if name not in own}
+    return state._replace(**own, **({"state": _with(state.state, rest)} if rest else {}))
 
 
 def _like(present: object, value: Vector) -> object:

@@ -4,88 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from photinus.core.errors import FencedError
-from photinus.core.parameters import Parameters, Vector
+from photinus.core.errors import FencedError, NotReadyError
+from photinus.core.parameters import Vector
 from photinus.core.seeds import derive
 from photinus.data.arrays import FeedOrder
 from photinus.data.base import Array, Batch, Feed, Transform
-from photinus.data.rows import Rows
+from photinus.data.rows import Room, Rows, memory
 from photinus.models.base import Model
 from photinus.models.optimizers import Inner
-from photinus.strategies.base import GRADIENT_SUM, Message, is_held_by_workers
-from photinus.training.loop import Bench, Exchange, Measured, Pace, Snapshot, Stepped, work
+from photinus.strategies.base import GRADIENT_SUM, Strategy, is_held_by_workers
+from photinus.training.ahead import Ahead
+from photinus.training.asks import Ask, Close, Grant, Hello, Life, Snapshot
+from photinus.training.loop import Bench, Pace, work
 from photinus.training.placement import device_for, fresh
 from photinus.training.plan import REST, START, TrainingPlan
 from photinus.training.strategy_state import position_of, split
 
-__all__ = ["CHUNK_ROWS", "Ask", "Close", "Grant", "Hello", "Life", "Part", "live"]
-
 CHUNK_ROWS = 1000
 """With `full_gradient`, and to measure, how many rows one forward pass takes."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Grant:
-    """What a worker is told when it takes a seat or enters a phase."""
-
-    phase: int
-    lease: int
-    sequence: int
-    """The number of the next push."""
-    position: int
-    """Where in its rows it goes on."""
-    budget: int
-    progress: float
-    heal: Message
-    is_fresh: bool
-    """True at the very start of a phase: every worker begins with fresh inner state."""
-    rows: int = 0
-    """Of all workers."""
-    span: tuple[float, float] = (0.0, 1.0)
-    """From which share of its stage to which the phase goes."""
-    tells: bool = False
-    """It makes the most steps, and tells its inner state when a start ends."""
-    inner: Mapping[str, Vector] = field(default_factory=dict)
-    history: tuple[Vector, ...] = ()
-    """What phases before this one agreed on, as far as the worker lacks it."""
-    is_idle: bool = False
-    """Nothing is left to do in this phase: the budget is used up, or the rows are quarantined."""
-
-    def used(self) -> Grant:
-        """Returns it without its vectors: once they are loaded nobody shall hold them."""
-        return replace(self, heal=Message("heal"), inner={}, history=())
-
-
-class Hello(NamedTuple):
-    """Out of a life: may I take the seat? Answered by a Grant, or None when all is over."""
-
-    rows: int
-    has: int
-    """How many earlier phases' parameters it holds."""
-    passes: int | None = None
-    """As of its part."""
-    labels: Mapping[str, int] = MappingProxyType({})
-    """As of its part."""
-    span: tuple[float, float] | None = None
-    """As of its part."""
-
-
-class Close(NamedTuple):
-    """Out of a life: my share of this phase is done. Answered by the next Grant, or None."""
-
-    position: int
-    parameters: Parameters | None = None
-    """Where no owner holds them."""
-    rests: bool = False
-    """The share is not done, but the pass over the rows is: it goes on in another life."""
-    inner: Mapping[str, Vector] = MappingProxyType({})
-    """What another life goes on with, as of a `Snapshot`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +45,8 @@ class Part:
     """Rows that were set aside, to measure on."""
     span: tuple[float, float] | None = None
     """The lowest and the highest number of its first rows, where the model asks for 0..1."""
+    room: Room = memory
+    """Where the worker's shard of a table lies: in memory, or in a mapped file."""
 
     def measured(
         self, model: Model, slots: tuple[int, int], prepare: Transform
@@ -124,10 +68,6 @@ class Part:
             for name, value in model.measure(batch).items():
                 sums[name] = sums.get(name, 0.0) + float(value)
         return {name: value for name, value in sums.items() if math.isfinite(value)}
-
-
-Ask = Hello | Close | Stepped | Exchange | Snapshot | Measured
-Life = Generator[Ask, Any, None]
 
 
 class _Before(NamedTuple):
@@ -186,15 +126,18 @@ def _closing(
     """The share is done, or, where rows stream, at least the pass."""
     at = bench.feed.position
     held = bench.model.parameters if is_held_by_workers(bench.strategy) else None
+    shard = None
+    if _is_table(bench.strategy):
+        held, shard = None, bench.heal[0].vector if last is None else last.trained
     phase = program.phases[grant.phase]
     # after a start all hold the same state: one of them tells it, for joiners and checkpoints
     inner = last.inner if last and phase.part == START and grant.tells else {}
     if part.passes is None or last is None:
-        return Close(at, held, inner=inner)
+        return Close(at, held, inner=inner, shard=shard)
     is_border = part.rows > 0 and at % part.rows == 0
     end = round(grant.span[1] * phase.stage.passes(grant.rows) * part.rows)
     is_done = program.is_fixed(grant.phase) and at >= end
-    return Close(at, held, is_border and not is_done, inner if is_done else last.inner)
+    return Close(at, held, is_border and not is_done, inner if is_done else last.inner, shard)
 
 
 def _bench(
@@ -229,6 +172,7 @@ def _bench(
         feed = feed.mapped(prepare)
     held, kept = split(grant.inner)
     feed.seek(position_of(kept, grant.position))
+    seed = partial(derive, program.seed, stage.name, slot)
 
     def make(device: str) -> tuple[Model, Inner]:
         return fresh(stage, history, program.seed, device)
@@ -241,9 +185,16 @@ def _bench(
         model, inner = before
     else:
         model, inner = make(device_for(program.device(grant.phase, slot), make, first))
-    heal = grant.heal
-    assert heal.vector is not None
-    model.load(heal.vector, heal.floats, heal.integers)
+    heal, point = grant.heal, grant.heal.vector
+    assert point is not None
+    if is_table := _is_table(strategy):
+        assert heal.integers is not None
+        np.copyto(model.parameters.integers, heal.integers)
+        heal = heal._replace(vector=_laid(point, part.room))
+        steps = strategy.every.steps  # type: ignore[attr-defined]
+        feed = Ahead(feed, steps, lambda batch, at: model.rows(batch, seed(at)))
+    else:
+        model.load(point, heal.floats, heal.integers)
     if held:
         inner.load(held)
     trained = model.parameters.trained
@@ -254,13 +205,29 @@ def _bench(
         feed=feed,
         strategy=strategy,
         pace=Pace(grant.progress, 0, per_example, grant.span),
-        seed=lambda position: derive(program.seed, stage.name, slot, position),
-        heal=[] if grant.is_fresh else [heal],
+        seed=seed,
+        heal=[heal] if is_table or not grant.is_fresh else [],
         kept=kept,
         sums=np.zeros_like(trained) if strategy.site == GRADIENT_SUM else None,
         measure=lambda: part.measured(model, shared, prepare),
         where=f"phase {phase.name}, partition {slot}",
     )
+
+
+def _laid(shard: Vector, room: Room) -> Vector:
+    """Copies a shard of a table to where there is room for it."""
+    laid = room(shard.shape, shard.dtype)
+    if laid is None:
+        wrong = "a worker's shard of the table fits neither in memory nor on disk"
+        do = "use more workers, or a larger budget"
+        raise NotReadyError(wrong, got=f"{shard.nbytes >> 20} MiB", do=do)
+    laid[:] = shard
+    return laid
+
+
+def _is_table(strategy: Strategy) -> bool:
+    """Tells whether each worker owns a part of the parameters that nobody else has."""
+    return bool(getattr(strategy, "is_sharded", False))
 
 
 def _epochs(program: TrainingPlan, part: Part, grant: Grant) -> float | None:
@@ -294,13 +261,10 @@ class _WholePart(Model):
         return total, sums
 
     def measure(self, batch: Batch) -> Mapping[str, float]:  # type: ignore[override]
-        """As the model does."""
         return self._model.measure(batch)
 
     def to_host(self, *vectors: Vector) -> None:
-        """As the model does."""
         self._model.to_host(*vectors)
 
     def to_device(self, *vectors: Vector) -> None:
-        """As the model does."""
         self._model.to_device(*vectors)

@@ -21,8 +21,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from photinus.core.errors import AuthenticationError, UsageError
 
-__all__ = ["Credentials", "WorkerKey"]
-
 _BEFORE = timedelta(days=1)
 _AFTER = timedelta(days=90)
 _NO_CHECK_TIME = ssl.VerifyFlags(0x200000)

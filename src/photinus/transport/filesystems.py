@@ -18,8 +18,6 @@ from urllib.parse import urlsplit
 from photinus.core.addresses import filesystem, is_address
 from photinus.core.errors import LinkLostError, NotReadyError, UsageError
 
-__all__ = ["LocalPlace", "Place", "RemotePlace", "check_reached", "place_of"]
-
 _HIDDEN = "."
 _REACH_SECONDS = 10.0
 
@@ -70,7 +68,6 @@ class LocalPlace(Place):
         self.address = str(path)
 
     def make(self) -> None:
-        """See `Place.make`."""
         self.remove("")
         try:
             self._path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -90,7 +87,6 @@ class LocalPlace(Place):
             raise _unwritable(self.address, error) from error
 
     def names(self, directory: str) -> list[str] | None:
-        """See `Place.names`."""
         try:
             found = os.listdir(self._path / directory)
         except (FileNotFoundError, NotADirectoryError):
@@ -98,7 +94,6 @@ class LocalPlace(Place):
         return sorted(name for name in found if not name.startswith(_HIDDEN))
 
     def read(self, name: str, most_bytes: int) -> bytes | None:
-        """See `Place.read`."""
         try:
             with (self._path / name).open("rb") as file:
                 data = file.read(most_bytes + 1)
@@ -107,7 +102,6 @@ class LocalPlace(Place):
         return data if len(data) <= most_bytes else None
 
     def remove(self, name: str) -> None:
-        """See `Place.remove`."""
         path = self._path / name
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -131,7 +125,6 @@ class RemotePlace(Place):
         self.remove("")
 
     def put(self, name: str, data: bytes) -> None:
-        """See `Place.put`."""
         directory, _, file = name.rpartition("/")
         aside = f"{self._path}/{directory}/{_HIDDEN}{uuid.uuid4().hex}"
         try:
@@ -142,7 +135,6 @@ class RemotePlace(Place):
             raise _unwritable(self.address, error) from error
 
     def names(self, directory: str) -> list[str] | None:
-        """See `Place.names`."""
         try:
             self._fs.invalidate_cache()  # a listing of a minute ago hides what has just come
             found = self._fs.ls(f"{self._path}/{directory}", detail=False)
@@ -154,7 +146,6 @@ class RemotePlace(Place):
         return sorted(name for name in names if not name.startswith(_HIDDEN))
 
     def read(self, name: str, most_bytes: int) -> bytes | None:
-        """See `Place.read`."""
         path = f"{self._path}/{name}"
         try:
             if self._fs.size(path) > most_bytes:
@@ -165,7 +156,6 @@ class RemotePlace(Place):
         return data
 
     def remove(self, name: str) -> None:
-        """See `Place.remove`."""
         with suppress(Exception):  # it may be gone, and what stays is removed with the place
             self._fs.rm(f"{self._path}/{name}".rstrip("/"), recursive=True)
 

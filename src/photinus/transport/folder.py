@@ -27,8 +27,6 @@ from photinus.transport.frames import Decoder, Frame, encode
 from photinus.transport.link import Gone, Hear, Link, Listener, Peer
 from photinus.transport.refusals import OnRefused, Refusals
 
-__all__ = ["SCHEME", "FolderLink", "FolderListener", "FolderPeer"]
-
 SCHEME = "folder:"
 
 _FILE_BYTES = 32 << 20
@@ -129,18 +127,18 @@ class FolderLink(Link):
     Args:
         address: the listener's, which starts with `SCHEME`.
         key: the worker's key of the run.
-        patience_seconds: how long to look for a listener's sign.
+        connect_seconds: how long to look for a listener's sign.
 
     Raises:
         AuthenticationError: the folder is sealed with another run's key.
         LinkLostError: no listener signs in time.
     """
 
-    def __init__(self, address: str, key: WorkerKey, *, patience_seconds: float = 30.0) -> None:
+    def __init__(self, address: str, key: WorkerKey, *, connect_seconds: float = 30.0) -> None:
         self._place, self._seal = place_of(address.removeprefix(SCHEME)), _Seal(key)
         self._signed, self._sign = monotonic(), ""
         self.address, self._name = address, os.urandom(8).hex()
-        self._await_sign(patience_seconds)
+        self._await_sign(connect_seconds)
         self._out = _Line(self._place, self._seal, f"up/{self._name}-")
         self._in = _Line(self._place, self._seal, f"{self._name}/")
         self._out.moved = self._in.moved = self._count
@@ -148,13 +146,13 @@ class FolderLink(Link):
         self._lock, self._closing = threading.Lock(), threading.Event()
         self._is_lost = False
 
-    def _await_sign(self, patience_seconds: float) -> None:
-        deadline = monotonic() + patience_seconds
+    def _await_sign(self, connect_seconds: float) -> None:
+        deadline = monotonic() + connect_seconds
         while not self._is_signed():
             if monotonic() >= deadline:
                 raise LinkLostError(
                     f"nobody of this run signs in {self._place.address}",
-                    got=f"no new file in it for {patience_seconds:g} seconds",
+                    got=f"no new file in it for {connect_seconds:g} seconds",
                     do="check that the driver lives and that every worker sees the same folder",
                 )
             threading.Event().wait(self._place.pause_seconds[1])
@@ -171,7 +169,6 @@ class FolderLink(Link):
         return bool(signs) and self._sign != _DEAD_SIGNS.get(self._place.address)
 
     def exchange(self, frame: Frame | None, seconds: float) -> list[Frame]:
-        """See `Link.exchange`."""
         with self._lock:
             if self._is_lost:
                 raise LinkLostError("this link is over", do="make a new link")
@@ -221,7 +218,6 @@ class FolderLink(Link):
             self._is_lost, _DEAD_SIGNS[self._place.address] = True, self._sign
 
     def close(self) -> None:
-        """Ends the link, from any thread."""
         self._closing.set()
         with self._lock, suppress(LinkError):  # a folder that is gone: there is nobody to tell
             if not self._is_lost and self._place.names("signs"):
@@ -246,7 +242,6 @@ class FolderPeer(Peer):
         self._queue = queue_
 
     def send(self, frame: Frame) -> None:
-        """See `Peer.send`."""
         if not self.is_closed:
             encode(frame, checksums=False)  # a frame out of its limits is told to who sends it
             self.waiting.add(frame)
@@ -257,7 +252,6 @@ class FolderPeer(Peer):
         self.bytes_sent, self.bytes_received = self.outgoing.bytes, self.incoming.bytes
 
     def close(self) -> None:
-        """Ends the link after what was sent before."""
         if not self.is_closed:
             self.is_closed = True
             self._queue.put((self, None))
@@ -311,7 +305,6 @@ class FolderListener(Listener):
             thread.start()
 
     def peers(self) -> list[Peer]:
-        """See `Listener.peers`."""
         return list(self._peers.values())
 
     def _sign(self) -> None:

@@ -26,18 +26,6 @@ import numpy as np
 from photinus.core.errors import FrameError
 from photinus.core.parameters import Vector
 
-__all__ = [
-    "CODECS",
-    "DTYPES",
-    "KINDS",
-    "MAX_ARRAYS",
-    "MAX_NOTE_BYTES",
-    "PIECE_BYTES",
-    "Decoder",
-    "Frame",
-    "encode",
-]
-
 # fmt: off
 KINDS = (
     "hello", "grant", "busy", "done", "beat", "ack", "push", "agreed", "heal", "fetch",
@@ -45,7 +33,8 @@ KINDS = (
     "here", "meet", "ready", "part", "whole", "missing",
 )
 # fmt: on
-CODECS = ("fp32", "bf16", "int8", "int4")
+CODEC_IDS = ("fp32", "bf16", "int8", "int4")
+"""A codec travels as its place here; `strategies.codecs` holds what each does."""
 DTYPES = ("f4", "f8", "u1", "u2", "i8")
 PIECE_BYTES = 4 << 20
 MAX_NOTE_BYTES = 64 << 10
@@ -95,7 +84,7 @@ class Frame:
     position: int = 0
     """What the feed has handed out so far, in examples."""
     codec: str = "fp32"
-    """One of `CODECS`: how `arrays` are to be read."""
+    """One of `CODEC_IDS`: how `arrays` are to be read."""
     note: Mapping[str, Any] = field(default_factory=dict)
     """Small plain values; NaN and infinity may stand in it (a loss that diverged)."""
     arrays: tuple[Vector, ...] = ()
@@ -162,7 +151,7 @@ def _head(frame: Frame, vectors: list[Vector]) -> bytes:
         raise FrameError(f"a note takes at most {MAX_NOTE_BYTES} bytes", got=len(note))
     fixed = _HEAD.pack(
         KINDS.index(frame.kind),
-        CODECS.index(frame.codec),
+        CODEC_IDS.index(frame.codec),
         frame.run,
         *(getattr(frame, name) for name in _WHOLE),
         *frame.fragment,
@@ -179,7 +168,7 @@ def _check(frame: Frame) -> None:
     """Refuses a frame with a field out of its limits, on both sides of the wire."""
     limits = {
         f"kind must be one of {', '.join(KINDS)}": frame.kind in KINDS,
-        f"codec must be one of {', '.join(CODECS)}": frame.codec in CODECS,
+        f"codec must be one of {', '.join(CODEC_IDS)}": frame.codec in CODEC_IDS,
         "run must be 16 bytes": isinstance(frame.run, bytes) and len(frame.run) == 16,
         "whole numbers must be from -1 to 2^63": all(
             _is_whole(getattr(frame, name)) for name in _WHOLE
@@ -356,7 +345,7 @@ class Decoder:
         whole, fragment, floats = numbers[:9], numbers[9:11], numbers[11:]
         if (
             kind >= len(KINDS)
-            or codec >= len(CODECS)
+            or codec >= len(CODEC_IDS)
             or count > MAX_ARRAYS
             or len(body) != _HEAD.size + note_bytes + count * _ARRAY.size
         ):
@@ -371,7 +360,7 @@ class Decoder:
             fragment=(fragment[0], fragment[1]),
             epochs=floats[0],
             seconds=floats[1],
-            codec=CODECS[codec],
+            codec=CODEC_IDS[codec],
             note=note,
             arrays=_room(table),
         )

@@ -10,8 +10,6 @@ from photinus.core.errors import LinkError
 from photinus.transport.frames import Frame
 from photinus.transport.link import Link
 
-__all__ = ["Beater"]
-
 _MOST = 10
 """Beats."""
 
@@ -29,9 +27,9 @@ class Beater:
             came back. Where this process itself stood still, ten beats at most are counted.
 
     Example:
-        >>> from photinus.transport.memory import Hub
+        >>> from photinus.testing.memory_link import MemoryListener
         >>> heard = threading.Event()
-        >>> hub = Hub(lambda peer, frame: heard.set(), lambda peer: None)
+        >>> hub = MemoryListener(lambda peer, frame: heard.set(), lambda peer: None)
         >>> with Beater(hub.link, Frame("beat"), every_seconds=1.0):
         ...     heard.wait(5.0)
         True

@@ -18,8 +18,6 @@ from photinus.core.seeds import backoff
 from photinus.transport.frames import Frame
 from photinus.transport.link import Gone, Hear, Link, Listener, Peer
 
-__all__ = ["Mesh", "is_same"]
-
 _MOST_WAITING, _MOST_WAITING_BYTES = 16, 256 << 20
 """So many publications wait for one slow line, and so many bytes of them beside the newest."""
 _MOVED_SECONDS = 5.0
@@ -38,10 +36,10 @@ class Mesh:
         connect: makes a link to an address; it should give up within seconds.
 
     Example:
-        >>> from photinus.transport.memory import Hub
+        >>> from photinus.testing.memory_link import MemoryListener
         >>> hubs = {}
         >>> def listen(hear, gone):
-        ...     hubs["a"] = Hub(hear, gone)
+        ...     hubs["a"] = MemoryListener(hear, gone)
         ...     return hubs["a"]
         >>> mesh = Mesh(listen, lambda address: hubs[address].link())
         >>> mesh.send("a", Frame("publish", slot=3))

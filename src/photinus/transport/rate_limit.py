@@ -6,8 +6,6 @@ import threading
 from collections.abc import Callable
 from time import monotonic
 
-__all__ = ["BURST_BYTES", "Pace"]
-
 BURST_BYTES = 64 << 10
 """At once, after a pause; who spends hands no larger piece to the system."""
 
@@ -16,7 +14,7 @@ def _wait(seconds: float) -> None:
     threading.Event().wait(seconds)
 
 
-class Pace:
+class RateLimit:
     """A token bucket: in any t seconds it lets rate · t + 64 KiB pass, and the last piece.
 
     Args:
@@ -26,7 +24,7 @@ class Pace:
 
     Example:
         >>> waited = []
-        >>> pace = Pace(65536.0, now=lambda: 0.0, wait=waited.append)
+        >>> pace = RateLimit(65536.0, now=lambda: 0.0, wait=waited.append)
         >>> for _ in range(3):
         ...     pace.spend(65536)
         >>> waited

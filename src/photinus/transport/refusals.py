@@ -9,8 +9,6 @@ from time import monotonic
 
 from photinus.core.errors import message
 
-__all__ = ["OnRefused", "Refusals", "refused"]
-
 OnRefused = Callable[[Mapping[str, int]], None]
 
 _WORDS = {

@@ -18,8 +18,6 @@ import numpy as np
 from photinus.core.errors import LinkLostError, UsageError
 from photinus.core.parameters import INTEGERS, Vector
 
-__all__ = ["Ring", "Ringers", "gpu"]
-
 _SECONDS = 10.0
 """So long a member waits for the others' next part of a sum; all have come before it begins."""
 
@@ -55,7 +53,7 @@ class Ring:
     def __init__(self, host: str, seconds: float = _SECONDS, device: str = "cpu") -> None:
         from torch._C._distributed_c10d import TCPStore
 
-        self._host, self._patience, self._device = host, timedelta(seconds=seconds), device
+        self._host, self._timeout, self._device = host, timedelta(seconds=seconds), device
         self._store: Any = TCPStore(host, 0, is_master=True, wait_for_workers=False)
         self._name, self._tries = "", 0
         self._group: Any = None
@@ -106,7 +104,7 @@ class Ring:
 
         host, _, port = members.address.rpartition(":")
         store = TCPStore(
-            host, int(port), is_master=False, wait_for_workers=False, timeout=self._patience
+            host, int(port), is_master=False, wait_for_workers=False, timeout=self._timeout
         )
         own = PrefixStore(f"{members.name}/{self._tries}", store)
         made = self._made_by_gloo if self._device == "cpu" else self._made_by_nccl
@@ -117,7 +115,7 @@ class Ring:
 
         options: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [ProcessGroupGloo.create_device(hostname=self._host)]
-        options._timeout = self._patience
+        options._timeout = self._timeout
         return ProcessGroupGloo(store, place, size, options)
 
     def _made_by_nccl(self, store: Any, place: int, size: int) -> Any:  # noqa: ANN401 - torch does not type it
@@ -128,7 +126,7 @@ class Ring:
         os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
         torch.cuda.set_device(self._device)
         options = ProcessGroupNCCL.Options()
-        options._timeout = self._patience
+        options._timeout = self._timeout
         return ProcessGroupNCCL(store, place, size, options)
 
 

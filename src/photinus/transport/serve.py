@@ -19,8 +19,6 @@ from photinus.transport.link import Gone, Hear, Listener, Peer
 from photinus.transport.refusals import OnRefused, Refusals
 from photinus.transport.wire import Inlet, Limits, Wire, admit
 
-__all__ = ["TcpListener", "TcpPeer"]
-
 _FLUSH_SECONDS = 2.0
 _SETTLE_SECONDS = 0.05
 _LINGER_SECONDS = 0.5
@@ -162,7 +160,6 @@ class TcpListener(Listener):
         return len(self._peers)
 
     def peers(self) -> list[Peer]:
-        """See `Listener.peers`."""
         with self._lock:
             return [peer for peer in self._peers.values() if peer is not None]
 

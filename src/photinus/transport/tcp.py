@@ -13,8 +13,6 @@ from photinus.transport.frames import Frame, encode
 from photinus.transport.link import Link
 from photinus.transport.wire import Inlet, Limits, Wire, greet
 
-__all__ = ["TcpLink", "local_host", "parse_address"]
-
 _PAUSE_SECONDS = (0.05, 1.0)
 _MOST_FRAMES = 64
 
@@ -25,7 +23,7 @@ class TcpLink(Link):
     Args:
         address: the listener's, `host:port` or `[host]:port`.
         key: the worker's key of the run.
-        patience_seconds: how long to try while nobody listens.
+        connect_seconds: how long to try while nobody listens.
         limits: of frames and waits.
 
     Raises:
@@ -39,11 +37,11 @@ class TcpLink(Link):
         address: str,
         key: WorkerKey,
         *,
-        patience_seconds: float = 30.0,
+        connect_seconds: float = 30.0,
         limits: Limits | None = None,
     ) -> None:
         self._limits = limits or Limits()
-        self._wire = _connect(address, key, patience_seconds, self._limits)
+        self._wire = _connect(address, key, connect_seconds, self._limits)
         self._wire.moved = self._count
         self._count()
         self._inlet = Inlet(self._wire, self._limits)
@@ -54,7 +52,6 @@ class TcpLink(Link):
         """This machine's address as the listener can see it: where a peer may listen."""
 
     def exchange(self, frame: Frame | None, seconds: float) -> list[Frame]:
-        """See `Link.exchange`."""
         with self._lock:
             if self._is_lost:
                 raise LinkLostError("this link is over", do="make a new link")
@@ -86,7 +83,6 @@ class TcpLink(Link):
         return frames
 
     def close(self) -> None:
-        """Ends the link, from any thread."""
         self._wire.cut()
         with self._lock:
             self._is_lost = True
@@ -124,11 +120,11 @@ def local_host(towards: str) -> str:
         raise LinkLostError(f"there is no way from here to {towards}", got=error) from error
 
 
-def _connect(address: str, key: WorkerKey, patience_seconds: float, limits: Limits) -> Wire:
+def _connect(address: str, key: WorkerKey, connect_seconds: float, limits: Limits) -> Wire:
     """Connects with growing pauses; a wrong key or run ends the attempts at once."""
     target = parse_address(address)
     context = key.client_context()
-    deadline = monotonic() + patience_seconds
+    deadline = monotonic() + connect_seconds
     pause, longest = _PAUSE_SECONDS
     while True:
         try:
@@ -144,7 +140,7 @@ def _connect(address: str, key: WorkerKey, patience_seconds: float, limits: Limi
         if monotonic() + pause >= deadline:
             raise LinkLostError(
                 f"nobody of this run answers at {address}",
-                got=f"{reason} for {patience_seconds:g} seconds",
+                got=f"{reason} for {connect_seconds:g} seconds",
                 do="check that the driver lives, that this machine may reach that port, and that "
                 "both sides use the same security",
             )

@@ -19,9 +19,7 @@ from time import monotonic
 from photinus.core.errors import AuthenticationError, FrameError, LinkLostError
 from photinus.core.settings import above, validate, whole
 from photinus.transport.frames import PIECE_BYTES, Decoder, Frame
-from photinus.transport.rate_limit import BURST_BYTES, Pace
-
-__all__ = ["Inlet", "Limits", "Wire", "admit", "greet"]
+from photinus.transport.rate_limit import BURST_BYTES, RateLimit
 
 _RECORD_BYTES = 16 << 10
 _BATCH_BYTES = 256 << 10
@@ -53,7 +51,7 @@ class Limits:
     """Connections whose handshake is not done."""
     report_seconds: float = 60.0
     """Between two reports of refused strangers, at least."""
-    pace: Pace | None = None
+    pace: RateLimit | None = None
     """Of all that this side sends, over every connection with these limits."""
 
     LIMITS = {  # noqa: RUF012 - dataclass slots: a plain class attribute, never written
@@ -201,7 +199,7 @@ class Wire:
         self,
         pieces: Iterable[bytes | memoryview],
         stall_seconds: float,
-        pace: Pace | None = None,
+        pace: RateLimit | None = None,
     ) -> None:
         """Sends all pieces, in order; one thread at a time.
 
@@ -228,13 +226,13 @@ class Wire:
             raise _lost(error) from error
         return view
 
-    def _flush(self, stall_seconds: float, pace: Pace | None = None) -> None:
+    def _flush(self, stall_seconds: float, pace: RateLimit | None = None) -> None:
         with self._lock:
             data = self._outgoing.read()
         self._send_plain([memoryview(data)], stall_seconds, pace)
 
     def _send_plain(
-        self, views: list[memoryview], stall_seconds: float, pace: Pace | None = None
+        self, views: list[memoryview], stall_seconds: float, pace: RateLimit | None = None
     ) -> None:
         views = [view for view in views if len(view)]
         done = 0

@@ -15,10 +15,10 @@ import pytest
 from photinus.core.clock import Steps
 from photinus.core.events import RoundClosed, WorkerJoined
 from photinus.engine.base import ArrayData
-from photinus.engine.faults.plan import Faults
 from photinus.models.logistic import LogisticStage
 from photinus.report.journal import read
 from photinus.strategies.recipes import averaging
+from photinus.testing import Faults
 from photinus.training.plan import Phase, TrainingPlan
 
 PHOTINUS = (sys.executable, "-c", "from photinus.cli.main import main; main()")

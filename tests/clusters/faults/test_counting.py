@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from photinus.core.clock import Epochs, Steps
-from photinus.engine.faults.plan import Faults
 from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies.outer import Sgd
 from photinus.strategies.recipes import all_reduce, averaging, downpour, iterative_reduce
+from photinus.testing import Faults
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "counting"))
 
@@ -103,7 +103,8 @@ def test_copies_that_spark_makes_lose_no_row_and_double_none(field, recipe, tmp_
 
     def are_copied():
         executors = [pid for pids in run.cluster.executors().values() for pid in pids]
-        return sum(run.cluster.python_workers(pid, run.pid(0)) for pid in executors) >= 4
+        seated = run.pid(0), run.pid(1)
+        return sum(run.cluster.waiting(pid, seated) for pid in executors) >= 2
 
     run.cluster.until(are_copied, "two copies wait beside two workers")
     os.kill(run.pid(), signal.SIGKILL)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from photinus.engine.faults.plan import Faults
+from photinus.testing import Faults
 
 pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow]
 

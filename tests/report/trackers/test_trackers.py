@@ -4,13 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from photinus.core.errors import NotReadyError
-from photinus.core.events import RoundClosed
+from photinus.core.events import CheckpointSaved, RoundClosed
 from photinus.engine.base import ArrayData
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.logistic import LogisticStage
@@ -32,7 +33,7 @@ import os, signal, sys
 import numpy as np
 from photinus.core.events import CheckpointSaved
 from photinus.engine.base import ArrayData
-from photinus.engine.faults.plan import Faults
+from photinus.testing import Faults
 from photinus.engine.local.engine import LocalEngine
 from photinus.models.logistic import LogisticStage
 from photinus.report.trackers import mlflow, tensorboard, trackio
@@ -186,6 +187,59 @@ def test_an_event_waits_for_no_tracker(tmp_path):
         slow(RoundClosed(phase=0, version=n, slots=(0,), examples=n, progress=0.0, seconds=0.0))
     assert slow._queue.qsize() == 10_000
     assert base.Point(1, {}).step == 1
+
+
+class Noting(base.Tracker):
+    """Notes what it is sent."""
+
+    name = "noting"
+
+    def __init__(self):
+        super().__init__()
+        self.sent, self.has_kept = [], threading.Event()
+
+    def _connect(self):
+        pass
+
+    def _send(self, points):
+        self.sent += [list(points)] if points else []
+
+    def _keep(self, path, kind, metrics):
+        self.has_kept.set()
+
+    def _end(self, state):
+        pass
+
+
+def closed(version):
+    sizes = {"seconds": 0.0, "bytes_up": 1}
+    return RoundClosed(phase=0, version=version, slots=(0,), examples=8, progress=0.0, **sizes)
+
+
+def test_rounds_are_sent_together_and_none_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(base, "_SEND_SECONDS", 3600.0)
+    tracker = Noting()
+    (tmp_path / "events.jsonl").touch()
+    tracker.open(tmp_path)
+    for version in range(1, 501):
+        tracker(closed(version))
+    tracker.close()
+    assert len(tracker.sent) <= 2  # the second: what was held back for a point of its own
+    points = [point for points in tracker.sent for point in points]
+    assert sum(point.metrics["bytes_up"] for point in points) == 500
+    assert points[-1].step == 500
+
+
+def test_a_checkpoint_is_sent_at_once_with_the_rounds_before_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(base, "_SEND_SECONDS", 3600.0)
+    tracker = Noting()
+    (tmp_path / "events.jsonl").touch()
+    tracker.open(tmp_path)
+    tracker(closed(1))
+    tracker(CheckpointSaved(name="first", phase=0, version=1, seconds=0.0))
+    assert tracker.has_kept.wait(120)
+    tracker.close()
+    assert tracker.sent[0][0].step == 1
 
 
 @pytest.mark.slow

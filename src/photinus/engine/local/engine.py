@@ -14,22 +14,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from photinus.coordinator.coordinator import Result
+from photinus.coordinator.phases import Result
 from photinus.core.errors import NotReadyError, RunFailedError, UsageError, message
 from photinus.core.events import Warned
 from photinus.core.signals import stopped_by
 from photinus.core.threads import environment, threads_held
 from photinus.data.base import Block
-from photinus.engine.base import MEMORY_RAN_OUT, ArrayData, Assignment, Engine
+from photinus.engine.base import MEMORY_RAN_OUT, ArrayData, Engine, RunSpec
 from photinus.engine.driver_session import DriverSession
-from photinus.engine.faults.data import dealt
-from photinus.engine.faults.driver import DriverFaults
-from photinus.engine.faults.plan import Faults, faults_of
+from photinus.engine.hooks import Hooks, hooks_of
 from photinus.engine.local.shared_rows import HandedRows, StoredRows
-from photinus.engine.local.worker_main import CUT_OFF, NO_FILES, UNREADABLE, Order
+from photinus.engine.local.worker_main import NO_FILES, NOT_INHERITED, UNREADABLE, Order
 from photinus.engine.worker_bootstrap import WorkerBootstrap
-
-__all__ = ["LocalEngine"]
 
 _LOOK_SECONDS = 0.1
 _LEAVE_SECONDS = 10.0
@@ -46,7 +42,7 @@ class LocalEngine(Engine):
     parameters.
 
     Args:
-        faults: what shall go wrong on purpose.
+        faults: what shall go wrong on purpose, of `photinus.testing.Faults`.
         host: the interface on which workers find the driver.
         before: what stands before a slot's command, as `nice -n 10`, or `ip netns exec NAME`.
     """
@@ -55,40 +51,39 @@ class LocalEngine(Engine):
 
     def __init__(
         self,
-        faults: Faults | None = None,
+        faults: Hooks | None = None,
         *,
         host: str = "127.0.0.1",
         before: Callable[[int], Sequence[str]] = lambda slot: (),  # noqa: ARG005
     ) -> None:
-        self._faults, self._host, self._before = faults_of(faults), host, before
+        self._hooks, self._host, self._before = hooks_of(faults), host, before
 
-    def run(self, assignment: Assignment) -> Result:
-        """See `Engine.run`."""
-        data = assignment.data
+    def run(self, run_spec: RunSpec) -> Result:
+        data = run_spec.data
         if not isinstance(data, ArrayData):
             got = type(data).__name__
             raise UsageError("the local engine reads arrays", got=got, do="use the Spark engine")
-        assignment = dataclasses.replace(assignment, advice=_advice)
-        harm = DriverFaults(self._faults, assignment)
-        assignment = harm.assignment
-        parts = dealt(data, assignment.program, self._faults)
+        run_spec = dataclasses.replace(run_spec, advice=_advice)
+        driver = self._hooks.driver(run_spec)
+        run_spec = driver.run_spec
+        parts = self._hooks.dealt(data, run_spec.program)
         with (
-            threads_held(assignment.program.threads),
+            threads_held(run_spec.program.threads),
             _handed(parts) as handed,
-            DriverSession(assignment, self._host) as session,
-            harm,
+            DriverSession(run_spec, self._host) as session,
+            driver,
         ):
-            bootstrap = session.bootstrap(self._faults)
-            processes = _Processes(assignment, session, bootstrap, handed, self._before)
-            patience = _LEAVE_SECONDS
+            bootstrap = session.bootstrap(self._hooks)
+            processes = _Processes(run_spec, session, bootstrap, handed, self._before)
+            wait_seconds = _LEAVE_SECONDS
             try:
                 processes.watch()
             except KeyboardInterrupt as error:
-                patience = _HURRY_SECONDS
+                wait_seconds = _HURRY_SECONDS
                 session.stopped(stopped_by(error))
                 raise
             finally:
-                processes.end(patience)
+                processes.end(wait_seconds)
         return session.result()
 
 
@@ -126,16 +121,16 @@ class _Processes:
 
     def __init__(
         self,
-        assignment: Assignment,
+        run_spec: RunSpec,
         session: DriverSession,
         bootstrap: WorkerBootstrap,
         handed: _Handed,
         before: Callable[[int], Sequence[str]],
     ) -> None:
-        self._assignment, self._session, self._handed = assignment, session, handed
+        self._run_spec, self._session, self._handed = run_spec, session, handed
         self._bootstrap, self._before = bootstrap, before
         self._children: dict[int, subprocess.Popen[bytes]] = {}
-        self._workers = assignment.program.workers
+        self._workers = run_spec.program.workers
         self._births, self._early = 0, Counter[int]()
         self._leases: dict[int, int] = {}
         self._attempts: dict[int, str] = {}
@@ -155,7 +150,7 @@ class _Processes:
     def _bear(self, seconds: float) -> None:
         """Starts the workers whose places are free after so many seconds."""
         for slot in set(range(self._workers)) - self._children.keys():
-            if self._bootstrap.faults.comes_after(slot, self._workers) <= seconds:
+            if self._bootstrap.hooks.comes_after(slot, self._workers) <= seconds:
                 self._children[slot] = self._born(slot)
 
     def _again(self, slot: int, code: int) -> None:
@@ -164,7 +159,7 @@ class _Processes:
                 "what the program names cannot be imported by a worker process",
                 do="define classes and functions in a module of their own, not in __main__",
             )
-        if code == CUT_OFF:
+        if code == NOT_INHERITED:
             wrong = "what stands before a worker's command closes files that it must inherit"
             raise UsageError(wrong, got=" ".join(self._before(slot)), do="leave sudo out")
         if code == NO_FILES:
@@ -173,16 +168,16 @@ class _Processes:
         self._early[slot] += 1
         if self._session.lease(slot) > self._leases[slot]:
             self._early[slot] = 0
-        most = self._assignment.restarts + self._workers
+        most = self._run_spec.restarts + self._workers
         if self._births >= most or self._early[slot] >= 3:
             do = _OUT_OF_MEMORY if code == -signal.SIGKILL else "look at what it printed"
             raise RunFailedError(f"worker {slot} ended too often", got=_ended(code), do=do)
         text = message(f"worker {slot} ended", got=_ended(code), then="its slot is started again")
-        self._assignment.emit(Warned(text=text))
+        self._run_spec.emit(Warned(text=text))
         self._children[slot] = self._born(slot)
 
     def _born(self, slot: int) -> subprocess.Popen[bytes]:
-        handed, scale = self._handed, self._assignment.data.scale
+        handed, scale = self._handed, self._run_spec.data.scale
         mine = handed.slots[slot % len(handed.slots)]
         self._attempts[slot] = attempt = f"{slot}-{self._births}"
         order = Order(self._bootstrap, slot, attempt, mine, scale, handed.rows, handed.parent)
@@ -191,7 +186,7 @@ class _Processes:
         child = subprocess.Popen(  # noqa: S603 - what stands before is the caller's own word
             [*self._before(slot), sys.executable, "-m", "photinus.engine.local.worker_main"],
             stdin=subprocess.PIPE,
-            env={**os.environ, **environment(self._assignment.program.threads), **_import_path()},
+            env={**os.environ, **environment(self._run_spec.program.threads), **_import_path()},
             pass_fds=(handed.rows, handed.parent),
             process_group=0,  # Ctrl-C reaches the driver alone, and that tells the children
         )

@@ -14,9 +14,7 @@ from photinus.core.errors import DataError, RunFailedError, UsageError, message
 from photinus.core.events import Warned
 from photinus.core.signals import interruptible
 from photinus.engine.agree import Loop
-from photinus.engine.driver_session import Meeting
-
-__all__ = ["launch_here"]
+from photinus.engine.driver_session import ListeningService
 
 _RESTARTS = 100
 _LOOK_SECONDS, _LEAVE_SECONDS = 0.2, 5.0
@@ -27,7 +25,7 @@ def launch_here(
     data: Sequence[Any] | None,
     coordinator: LoopCoordinator,
     security: str,
-    make: Callable[[Meeting], Loop],
+    make: Callable[[ListeningService], Loop],
 ) -> None:
     """Runs the function in one process for each slot, until all have returned.
 
@@ -54,8 +52,8 @@ def launch_here(
         do = "define it in a module, not inside of another function"
         wrong = "the local engine sends a function by its name"
         raise UsageError(wrong, got=error, do=do) from error
-    with interruptible(), Meeting(coordinator, security=security) as meeting:
-        loop, processes = make(meeting), dict[int, Any]()
+    with interruptible(), ListeningService(coordinator, security=security) as service:
+        loop, processes = make(service), dict[int, Any]()
 
         def born(slot: int, attempt: int) -> None:
             arguments = (loop, slot, f"{slot}-{attempt}", function, parts[slot])
@@ -67,13 +65,13 @@ def launch_here(
         try:
             for slot in range(workers):
                 born(slot, 0)
-            _watch(meeting, processes, born, coordinator.callbacks.emit)
+            _watch(service, processes, born, coordinator.callbacks.emit)
         finally:
             _end(processes)
 
 
 def _watch(
-    meeting: Meeting,
+    service: ListeningService,
     processes: dict[int, Any],
     born: Callable[[int, int], None],
     emit: Callable[[Warned], None],
@@ -81,7 +79,7 @@ def _watch(
     """Waits until all processes have ended well; one that did not is started again."""
     births = 0
     while any(child.exitcode != 0 for child in processes.values()):
-        if meeting.is_over:  # all functions have returned, or the run was stopped
+        if service.is_over:  # all functions have returned, or the run was stopped
             return
         wait([c.sentinel for c in processes.values() if c.exitcode is None], _LOOK_SECONDS)
         for slot, child in list(processes.items()):

@@ -18,8 +18,6 @@ from photinus.core.errors import NotReadyError
 from photinus.data.base import Array, Block
 from photinus.data.inputs import from_parts, parts_of
 
-__all__ = ["HandedRows", "Stored", "StoredRows"]
-
 _ALIGNED = 64
 _PIECE = 64 << 20
 

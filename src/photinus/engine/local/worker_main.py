@@ -18,9 +18,7 @@ from photinus.engine.local.shared_rows import StoredRows
 from photinus.engine.worker_bootstrap import SPARE_DESCRIPTORS, WorkerBootstrap
 from photinus.training.worker_loop import Part
 
-__all__ = ["CUT_OFF", "LOST", "NO_FILES", "UNREADABLE", "Order", "main"]
-
-UNREADABLE, LOST, CUT_OFF, NO_FILES = 64, 65, 66, 67
+UNREADABLE, LOST, NOT_INHERITED, NO_FILES = 64, 65, 66, 67
 """How a child ends that cannot read its order, that finds no coordinator any more, that does not
 have the files that its parent handed to it, or that may not open enough of its own."""
 _TERMINATED = 128 + signal.SIGTERM
@@ -67,7 +65,7 @@ def main() -> int:
         os.fstat(order.rows)
         os.fstat(order.parent)
     except OSError:
-        return CUT_OFF
+        return NOT_INHERITED
     watch = threading.Thread(target=_end_with, args=(order.parent,), name="parent", daemon=True)
     watch.start()
     try:

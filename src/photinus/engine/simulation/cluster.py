@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from photinus.core.settings import Limit, above, at_least, validate
-from photinus.engine.faults.plan import Faults
-
-__all__ = ["World"]
+from photinus.engine.hooks import Hooks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,8 +20,8 @@ class World:
     """Of each worker's own link, and of each direction."""
     resend_seconds: float = 0.5
     """Before what is not answered is said again; after that longer and longer."""
-    faults: Faults = field(default_factory=Faults)
-    """What goes wrong; a message is doubled on its way up only, as a copy is told apart there."""
+    faults: Hooks = field(default_factory=Hooks)
+    """`photinus.testing.Faults`; a message is doubled on its way up only: a copy is told there."""
     LIMITS = {  # noqa: RUF012
         "step_seconds": Limit.each(at_least(0)),
         "latency_seconds": at_least(0),

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from photinus.coordinator.coordinator import Coordinator, Result
+from typing import Any
+
+from photinus.coordinator.coordinator import Coordinator
+from photinus.coordinator.phases import Result
 from photinus.core.errors import RunFailedError, UsageError
 from photinus.data.rows import Rows
-from photinus.engine.base import SOCKETS, ArrayData, Assignment, Engine, part_of
-from photinus.engine.faults.data import dealt
-from photinus.engine.faults.driver import LOOK_SECONDS, DriverFaults
-from photinus.engine.faults.plan import Fault
+from photinus.engine.base import SOCKETS, ArrayData, Engine, RunSpec, part_of
+from photinus.engine.hooks import LOOK_SECONDS
 from photinus.engine.simulation.cluster import World
 from photinus.engine.simulation.simulator import Simulation
-
-__all__ = ["SimulatedEngine"]
 
 
 class SimulatedEngine(Engine):
@@ -42,34 +41,33 @@ class SimulatedEngine(Engine):
         return self._simulation.bytes if self._simulation is not None else 0
 
     @property
-    def happened(self) -> tuple[Fault, ...]:
-        """The faults of `world` that that came true so far, but for `slow`."""
+    def happened(self) -> tuple[Any, ...]:
+        """The faults of `world` that came true so far, but for `slow` and `slow_link`."""
         return tuple(self._simulation.happened) if self._simulation is not None else ()
 
-    def run(self, assignment: Assignment) -> Result:
-        """See `Engine.run`."""
-        data, program = assignment.data, assignment.program
-        if assignment.road != SOCKETS:
-            wrong, got = "the simulator's links are its World's", f"road {assignment.road!r}"
+    def run(self, run_spec: RunSpec) -> Result:
+        data, program = run_spec.data, run_spec.program
+        if run_spec.road != SOCKETS:
+            wrong, got = "the simulator's links are its World's", f"road {run_spec.road!r}"
             raise UsageError(wrong, got=got, do='use road="sockets", or another engine')
         if not isinstance(data, ArrayData):
             got = type(data).__name__
             raise UsageError("the simulator reads arrays", got=got, do="use the Spark engine")
         faults = self.world.faults
-        rows = [Rows.of(*part, scale=data.scale) for part in dealt(data, program, faults)]
+        rows = [Rows.of(*part, scale=data.scale) for part in faults.dealt(data, program)]
         parts = [part_of(rows[s % len(rows)], program) for s in range(program.workers)]
-        harm = DriverFaults(faults, assignment, lambda: self.seconds)
-        coordinator = Coordinator(program, harm.assignment.callbacks(), cut=assignment.cut)
+        driver = faults.driver(run_spec, lambda: self.seconds)
+        coordinator = Coordinator(program, driver.run_spec, cut=run_spec.cut)
         simulation = Simulation(program, parts, self.world, coordinator=coordinator)
         self._simulation = simulation
 
         def look() -> None:
-            harm.look()
+            driver.look()
             simulation.at(LOOK_SECONDS, look)
 
-        if faults.of_driver:
+        if driver.is_timed:
             look()
-        with harm:
+        with driver:
             result = simulation.run()
         if result is None:
             raise RunFailedError("the simulated run came to a standstill")

@@ -12,23 +12,30 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from photinus.coordinator.callbacks import Callbacks
-from photinus.coordinator.coordinator import Coordinator, Result
+from photinus.coordinator.coordinator import Coordinator
+from photinus.coordinator.phases import Result
 from photinus.core.errors import FencedError, RunFailedError, UsageError
 from photinus.core.seeds import backoff
 from photinus.core.threads import threads_held
-from photinus.engine.faults.plan import COPY, CUT, FREEZE, KILL, SLOW, SLOW_LINK, Fault
-from photinus.engine.faults.worker import Victim
 from photinus.engine.simulation.cluster import World
 from photinus.protocol.messages import Seat
 from photinus.protocol.peer_session import COORDINATOR, OTHERS, PEERS, Addressed
 from photinus.protocol.worker_session import WorkerSession
-from photinus.training.loop import Exchange, Measured, News, Snapshot, Stepped
+from photinus.training.asks import (
+    Ask,
+    Close,
+    Exchange,
+    Hello,
+    Life,
+    Measured,
+    News,
+    Snapshot,
+    Stepped,
+)
 from photinus.training.plan import TrainingPlan
-from photinus.training.worker_loop import Ask, Close, Hello, Life, Part
+from photinus.training.worker_loop import Part
 from photinus.transport.frames import Frame
 from photinus.transport.mesh import is_same
-
-__all__ = ["HEAD_BYTES", "TICK_SECONDS", "Simulation"]
 
 TICK_SECONDS = 0.25
 HEAD_BYTES = 256
@@ -84,6 +91,42 @@ class _Node:
     """What others and the coordinator said that is on its way to it."""
 
 
+class _Machine:
+    """What can happen to one attempt of a worker, for `Hooks.simulated`."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self.node: _Node
+
+    @property
+    def is_dead(self) -> bool:
+        return self.node.is_dead
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        self._simulation.at(seconds, call)
+
+    def noted(self, what: object) -> None:
+        self._simulation.happened.append(what)
+
+    def kill(self, back_seconds: float) -> None:
+        self._simulation.kill_node(self.node, back_seconds)
+
+    def freeze(self, seconds: float) -> None:
+        self._simulation.freeze_node(self.node, seconds)
+
+    def cut(self, seconds: float, *, is_silent: bool) -> None:
+        self._simulation.cut_off(self.node, seconds, is_silent=is_silent)
+
+    def slow(self, factor: float) -> None:
+        self.node.slowed = factor
+
+    def slow_link(self, bytes_per_second: float) -> None:
+        self.node.up_rate = min(self.node.up_rate, bytes_per_second)
+
+    def copy(self) -> None:
+        self._simulation.seat(self.node.slot)
+
+
 class Simulation:
     """Runs a program on invented machines.
 
@@ -91,7 +134,7 @@ class Simulation:
         program: what to train, with how many workers.
         parts: one part of the data for each worker.
         world: speeds and accidents.
-        desk: where events and cuts go.
+        callbacks: where events and cuts go.
 
     Example:
         `Simulation(program, parts, World(step_seconds=(0.01, 0.04))).run()`
@@ -113,7 +156,7 @@ class Simulation:
         self.faults = self.world.faults.checked(program.workers, is_real=False)
         self.down_rate = self.world.bytes_per_second
         self.up_rate = min(self.down_rate, program.bandwidth or self.down_rate)
-        self.happened: list[Fault] = []
+        self.happened: list[object] = []
         self.coordinator = coordinator or Coordinator(program, callbacks)
         self.steps = [0] * program.workers
         self.nodes: dict[int, _Node] = {}
@@ -141,46 +184,24 @@ class Simulation:
             self.standbys.append(self.nodes[slot])
         attempt, callbacks = f"a{self._attempts}", self.coordinator.callbacks
         about = {"attempt": attempt, "address": attempt}
-        victim = Victim(
-            self.faults.of(slot),
-            lambda fault, _: self._happen(node, fault),
-            lambda seconds, fault: self.at(seconds, self._happen, node, fault),
-        )
-        life = victim.life(self.program, slot, self.parts[slot])
+        machine = _Machine(self)
+        life = self.faults.simulated(machine, self.program, slot, self.parts[slot])
         seat = Seat(callbacks.run, callbacks.term, 0, slot)
         node = _Node(slot, attempt, life, WorkerSession(seat, about), up_rate=self.up_rate)
+        machine.node = node
         self.nodes[slot] = self._by_address[attempt] = node
         self.at(0, self._pump, node, None)
 
     def kill(self, slot: int, back_after: float | None = None) -> None:
         """The worker dies; its connection closes; Spark starts it again after a while."""
-        self._kill(self.nodes[slot], back_after)
+        self.kill_node(self.nodes[slot], back_after)
 
     def freeze(self, slot: int, seconds: float) -> None:
         """The worker stands still, its connection open, and goes on later."""
-        self._freeze(self.nodes[slot], seconds)
+        self.freeze_node(self.nodes[slot], seconds)
 
-    def _happen(self, node: _Node, fault: Fault) -> None:
-        """A planned fault comes true."""
-        if node.is_dead:
-            return
-        if fault.kind == SLOW:
-            node.slowed = fault.factor
-            return
-        if fault.kind == SLOW_LINK:
-            node.up_rate = min(node.up_rate, fault.amount)
-            return
-        self.happened.append(fault)
-        if fault.kind == KILL:
-            self._kill(node, fault.seconds)
-        elif fault.kind == FREEZE:
-            self._freeze(node, fault.seconds)
-        elif fault.kind == CUT:
-            self._cut_off(node, fault.seconds, is_silent=fault.host)
-        elif fault.kind == COPY:
-            self.seat(node.slot)
-
-    def _kill(self, node: _Node, back_after: float | None) -> None:
+    def kill_node(self, node: _Node, back_after: float | None) -> None:
+        """One attempt dies, likewise."""
         if node.is_dead:
             return
         node.is_dead = True
@@ -188,7 +209,8 @@ class Simulation:
         if back_after is not None:
             self.at(back_after, self.seat, node.slot)
 
-    def _freeze(self, node: _Node, seconds: float) -> None:
+    def freeze_node(self, node: _Node, seconds: float) -> None:
+        """One attempt stands still, likewise."""
         node.is_frozen = True
         self.at(seconds, self._thaw, node)
 
@@ -204,9 +226,9 @@ class Simulation:
         passed = node.up.lines.get(COORDINATOR, 0.0)
         last = max(0.0, passed - self.now) + self.world.latency_seconds
         lease = node.session.seat.lease
-        self.at(last, lambda: self.coordinator.gone(node.slot, lease, self.now))
+        self.at(last, lambda: self.coordinator.leases.gone(node.slot, lease, self.now))
 
-    def _cut_off(self, node: _Node, seconds: float, *, is_silent: bool) -> None:
+    def cut_off(self, node: _Node, seconds: float, *, is_silent: bool) -> None:
         """Its links close, or are only silent; what it says waits until they are whole again."""
         node.is_cut = True
         if not is_silent:
@@ -329,7 +351,7 @@ class Simulation:
             if self._is_lost() or node.is_cut or {node.slot, to} in self._cut:
                 self.lost_among_workers += frame.kind == "publish"
                 continue
-            for _ in range(self._copies()):
+            for _ in range(self.faults.copies(self.messages)):
                 arrives = passed + self.world.latency_seconds - self.now
                 self.at(arrives, self._drop_in, address, frame)
                 if other is not None:
@@ -364,7 +386,7 @@ class Simulation:
         is_moving = tries and max(node.up.free_at, node.down.free_at) > self.now
         if not (node.is_frozen or is_moving):
             self._send(node, frame)
-        if is_open and (self.faults.lost.is_some or isinstance(node.ask, Hello)):
+        if is_open and (self.faults.loses or isinstance(node.ask, Hello)):
             again = self.world.resend_seconds * backoff(tries, node.slot)
             sent = max(0.0, node.up.free_at - self.now)
             self.at(sent + again, self._say, node, frame, tries + 1)
@@ -377,11 +399,8 @@ class Simulation:
         passed = self._passed(node, COORDINATOR, frame)
         if self._is_lost():
             return
-        for _ in range(self._copies()):
+        for _ in range(self.faults.copies(self.messages)):
             self.at(passed + self.world.latency_seconds - self.now, self._hear, frame)
-
-    def _copies(self) -> int:
-        return 1 + self.faults.doubled.falls_on(self.messages, "doubled")
 
     def _passed(self, node: _Node, to: int, frame: Frame) -> float:
         """Returns when a frame of a worker's has left it."""
@@ -393,7 +412,7 @@ class Simulation:
 
     def _is_lost(self) -> bool:
         self.messages += 1
-        return self.faults.lost.falls_on(self.messages, "lost")
+        return self.faults.is_lost(self.messages)
 
     def _hear(self, frame: Frame) -> None:
         self._carry(self.coordinator.hear(frame, self.now))

@@ -12,6 +12,7 @@ import torch._dynamo  # noqa: F401 - which the first optimizer of a process load
 
 import photinus.data.spool
 import photinus.engine.worker_bootstrap  # noqa: F401 - so that every fork has both
+from photinus.engine.spark.archives import keep_archives
 
 __all__: list[str] = []
 
@@ -19,6 +20,7 @@ if __name__ == "__main__":
     from pyspark.daemon import manager
 
     # pyspark collects garbage after every task, and would go through all of the library each time
+    keep_archives()
     gc.collect()
     gc.freeze()
     manager()  # type: ignore[no-untyped-call]

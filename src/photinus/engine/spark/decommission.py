@@ -19,7 +19,6 @@ from photinus.data.spark import ONE_PROCESS
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-__all__ = ["Departing", "Departures", "Moves"]
 
 _LOOK_SECONDS = 2.0
 _PATIENCE_SECONDS = 30.0

@@ -28,15 +28,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "Finding",
-    "looked_at",
-    "port_finding",
-    "seen",
-    "seen_afar",
-    "settings_findings",
-    "version",
-]
 
 _COLUMNS: Final = ("host", "python", "torch", "photinus", "way")
 _SCHEMA: Final = ", ".join(f"{name} string" for name in _COLUMNS)
@@ -59,7 +50,7 @@ _UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, 
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """One thing that was looked at."""
 
     name: str
@@ -75,19 +66,19 @@ class Finding:
         return "missing" if self.is_needed else "advice" if self.fix else "ok"
 
 
-def port_finding(host: str = "127.0.0.1") -> Finding:
+def port_finding(host: str = "127.0.0.1") -> Diagnosis:
     """Opens the port that the workers would find, and says where."""
     try:
         listener = _listener(host, secrets.token_bytes(16))[0]
     except PhotinusError as error:
         fix = "set spark.driver.host to an address of this machine"
-        return Finding("port", str(error), fix, is_needed=True)
+        return Diagnosis("port", str(error), fix, is_needed=True)
     address = listener.address
     listener.close()
-    return Finding("port", f"can listen at {address}, over TLS 1.3")
+    return Diagnosis("port", f"can listen at {address}, over TLS 1.3")
 
 
-def looked_at(spark: SparkSession, workers: int) -> Iterator[Finding]:
+def looked_at(spark: SparkSession, workers: int) -> Iterator[Diagnosis]:
     """Yields what a run of so many workers would find in a session.
 
     Args:
@@ -97,7 +88,7 @@ def looked_at(spark: SparkSession, workers: int) -> Iterator[Finding]:
     """
     master = f"master {spark.conf.get('spark.master', '?')}"
     by = ", through Spark Connect" if is_connect(spark) else ""
-    yield Finding("Spark", f"{spark.version}, {master}{by}")
+    yield Diagnosis("Spark", f"{spark.version}, {master}{by}")
     yield _slots(spark, workers)
     host = str(spark.conf.get("spark.driver.host", "127.0.0.1"))
     if is_connect(spark):
@@ -109,23 +100,23 @@ def looked_at(spark: SparkSession, workers: int) -> Iterator[Finding]:
     warnings = session_warnings(spark)
     for warning in warnings:
         found, _, fix = warning.partition("; ")
-        yield Finding("settings", found, fix)
+        yield Diagnosis("settings", found, fix)
     if not warnings:
-        yield Finding("settings", "tasks are tried again often enough, none is copied")
+        yield Diagnosis("settings", "tasks are tried again often enough, none is copied")
 
 
-def _slots(spark: SparkSession, workers: int) -> Finding:
+def _slots(spark: SparkSession, workers: int) -> Diagnosis:
     slots = slots_of(spark)
     if slots is None and is_connect(spark):
-        return Finding("slots", "how many there are, a client of Spark Connect is not told")
+        return Diagnosis("slots", "how many there are, a client of Spark Connect is not told")
     if slots is None:
-        return Finding("slots", "as many as the cluster gives: dynamic allocation has no bound")
+        return Diagnosis("slots", "as many as the cluster gives: dynamic allocation has no bound")
     fix = f"use {slots} workers or fewer, or give the application more cores"
     is_few = slots < workers
-    return Finding("slots", f"{slots} tasks at once", fix if is_few else "", is_needed=is_few)
+    return Diagnosis("slots", f"{slots} tasks at once", fix if is_few else "", is_needed=is_few)
 
 
-def _tasks(spark: SparkSession, host: str, workers: int) -> Iterator[Finding]:
+def _tasks(spark: SparkSession, host: str, workers: int) -> Iterator[Diagnosis]:
     """Runs a tiny task for each worker: its Python, its torch, and its way to the driver."""
     try:
         listener, key = _listener(host, secrets.token_bytes(16))
@@ -139,12 +130,12 @@ def _tasks(spark: SparkSession, host: str, workers: int) -> Iterator[Finding]:
     finally:
         listener.close()
     if isinstance(rows, str):
-        yield Finding("workers", rows, _SAME_PYTHON, is_needed=True)
+        yield Diagnosis("workers", rows, _SAME_PYTHON, is_needed=True)
     else:
         yield from _told(rows)
 
 
-def _tasks_afar(spark: SparkSession, host: str, workers: int) -> Iterator[Finding]:
+def _tasks_afar(spark: SparkSession, host: str, workers: int) -> Iterator[Diagnosis]:
     """Runs a tiny task for each worker: one of them will have to listen to the others."""
     folder = Path("runs").absolute() / f"doctor-{secrets.token_hex(4)}"
     run_directory, key = RunDirectory(str(folder), 1), Credentials.make(secrets.token_bytes(16))
@@ -156,7 +147,7 @@ def _tasks_afar(spark: SparkSession, host: str, workers: int) -> Iterator[Findin
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if isinstance(rows, str):
-        yield Finding("workers", rows, _SAME_PYTHON, is_needed=True)
+        yield Diagnosis("workers", rows, _SAME_PYTHON, is_needed=True)
     else:
         fix = "open the executors' ports to each other, and run where all see the run folder"
         yield from _told(rows, f"they can listen, over TLS 1.3, and see {folder.parent}", fix)
@@ -235,7 +226,7 @@ def seen_afar(host: str, key: dict[str, bytes], folder: str) -> list[str]:
 
 
 def _link(address: str, key: WorkerKey) -> None:
-    TcpLink(address, key, patience_seconds=_WAY_SECONDS).close()
+    TcpLink(address, key, connect_seconds=_WAY_SECONDS).close()
 
 
 def _seen(way: Callable[[], None]) -> list[str]:
@@ -257,22 +248,22 @@ def version(package: str) -> str:
         return ""
 
 
-def _told(rows: set[tuple[str, ...]], reach: str = _REACH, fix: str = _OPEN) -> Iterator[Finding]:
+def _told(rows: set[tuple[str, ...]], reach: str = _REACH, fix: str = _OPEN) -> Iterator[Diagnosis]:
     mine = ".".join(map(str, sys.version_info[:3]))
     hosts = sorted({row[0] for row in rows})
-    yield Finding("workers", f"on {', '.join(hosts[:8])}" + (" ..." if len(hosts) > 8 else ""))
+    yield Diagnosis("workers", f"on {', '.join(hosts[:8])}" + (" ..." if len(hosts) > 8 else ""))
     ours = {"Python": mine, "torch": version("torch"), "photinus": version("photinus")}
     for place, (name, own) in enumerate(ours.items(), start=1):
         found = sorted({row[place] or "none" for row in rows})
         is_same = found == [own]
         do = "" if is_same else f"install {name} {own} on every worker, as the driver has it"
         text = ", ".join(found)
-        yield Finding(f"workers' {name}", text, do, is_needed="none" in found)
+        yield Diagnosis(f"workers' {name}", text, do, is_needed="none" in found)
     lost = sorted({row[4] for row in rows} - {""})
-    yield Finding("way", lost[0] if lost else reach, fix if lost else "", is_needed=bool(lost))
+    yield Diagnosis("way", lost[0] if lost else reach, fix if lost else "", is_needed=bool(lost))
 
 
-def settings_findings(settings: dict[str, str]) -> Iterator[Finding]:
+def settings_findings(settings: dict[str, str]) -> Iterator[Diagnosis]:
     """Yields what Spark's settings say about memory, security, and executors without a driver.
 
     Args:
@@ -286,18 +277,18 @@ def settings_findings(settings: dict[str, str]) -> Iterator[Finding]:
     overhead = settings.get("spark.executor.memoryOverhead", "")
     fix = f"set spark.executor.memoryOverhead to {_OVERHEAD_MIB}m or more: torch lives there"
     found = overhead or ("one process: no overhead to set" if is_local else "Spark's default")
-    yield Finding("memory overhead", found, "" if overhead or is_local else fix)
+    yield Diagnosis("memory overhead", found, "" if overhead or is_local else fix)
     yield _security(settings, is_local=is_local)
     has_ui = settings.get("spark.ui.enabled", "true") == "true" and not is_local
     is_guarded = settings.get("spark.acls.enable", "false") == "true"
     fix = "spark.acls.enable=true with spark.ui.filters, or spark.ui.enabled=false"
     found = "off" if not has_ui and not is_local else "guarded" if is_guarded else "open to all"
     found = "of this machine" if is_local else found
-    yield Finding("Spark's page", found, fix if has_ui and not is_guarded else "")
+    yield Diagnosis("Spark's page", found, fix if has_ui and not is_guarded else "")
     yield _without_driver(settings, is_local=is_local)
 
 
-def _security(settings: dict[str, str], *, is_local: bool) -> Finding:
+def _security(settings: dict[str, str], *, is_local: bool) -> Diagnosis:
     on = [
         name
         for name in ("spark.authenticate", "spark.network.crypto.enabled")
@@ -306,19 +297,19 @@ def _security(settings: dict[str, str], *, is_local: bool) -> Finding:
     if settings.get("spark.ssl.rpc.enabled", "false") == "true":
         on.append("spark.ssl.rpc.enabled")
     if is_local:
-        return Finding("Spark's own network", "none: one process")
+        return Diagnosis("Spark's own network", "none: one process")
     is_closed = "spark.authenticate" in on and len(on) > 1
     fix = (
         "spark.authenticate=true and spark.network.crypto.enabled=true: the keys of a run travel "
         "in its tasks, over Spark's network"
     )
-    return Finding("Spark's own network", ", ".join(on) or "in clear", "" if is_closed else fix)
+    return Diagnosis("Spark's own network", ", ".join(on) or "in clear", "" if is_closed else fix)
 
 
-def _without_driver(settings: dict[str, str], *, is_local: bool) -> Finding:
+def _without_driver(settings: dict[str, str], *, is_local: bool) -> Diagnosis:
     """Tells how long executors may outlive a driver that closes no connection."""
     if is_local:
-        return Finding("without a driver", "none: one process")
+        return Diagnosis("without a driver", "none: one process")
     interval, failures = ({**_SPARKS, **settings}[name].strip().lower() for name in HEARTBEATS)
     number = interval.rstrip(string.ascii_lowercase)
     unit = _UNITS[interval.removeprefix(number) or "ms"]
@@ -327,7 +318,7 @@ def _without_driver(settings: dict[str, str], *, is_local: bool) -> Finding:
     found = f"executors stay up to {seconds:.0f} s where it stands still or is cut off"
     do = " and ".join("=".join(pair) for pair in HEARTBEATS.items())
     fix = f"{do} end them within {_PROMISED_SECONDS:.0f} s" if is_long else ""
-    return Finding("without a driver", found, fix)
+    return Diagnosis("without a driver", found, fix)
 
 
 def _listener(host: str, run: bytes) -> tuple[TcpListener, WorkerKey]:

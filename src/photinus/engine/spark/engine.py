@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from photinus.coordinator.coordinator import Result
+from photinus.coordinator.phases import Result
 from photinus.core.errors import LinkLostError, NotReadyError, UsageError, message
 from photinus.core.events import Warned
+from photinus.core.factories import functions_by_value, take_by_value
+from photinus.core.settings import to_dict
 from photinus.core.signals import interruptible
 from photinus.core.threads import threads_held
 from photinus.data.arrow import ColumnSpec, arrays
@@ -40,11 +42,9 @@ from photinus.data.spark import (
 from photinus.data.spool import Budget, gather
 from photinus.data.stream import StreamFeed
 from photinus.deploy.executor_process import end_executor
-from photinus.engine.base import ArrayData, Assignment, Engine, part_of, trained_in
+from photinus.engine.base import ArrayData, Engine, RunSpec, part_of, trained_in
 from photinus.engine.driver_session import DriverSession
-from photinus.engine.faults.data import harmed_batches
-from photinus.engine.faults.driver import DriverFaults
-from photinus.engine.faults.plan import Faults, faults_of
+from photinus.engine.hooks import DriverHooks, Hooks, hooks_of
 from photinus.engine.spark.connect.client import ConnectSession
 from photinus.engine.spark.connect.coordinator_task import Hosted
 from photinus.engine.spark.decommission import Departures, Moves
@@ -61,6 +61,7 @@ from photinus.engine.spark.resources import amounts_of, given_to, profile_of
 from photinus.engine.spark.session import is_connect, session_warnings, spark_session
 from photinus.engine.spark.slots import Absent, Starving, held_now, held_slots, taken_slots
 from photinus.engine.worker_bootstrap import WorkerBootstrap
+from photinus.models.module import ModuleStage
 from photinus.training.plan import TrainingPlan
 from photinus.training.worker_loop import Part
 
@@ -69,7 +70,6 @@ if TYPE_CHECKING:
     from pyspark.resource import ResourceProfile
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["FrameData", "SparkEngine", "check_slots", "frame_of", "free_slots", "slots_of"]
 
 _SCHEMA = "slot int, rows long, streams boolean"
 _SLOT = ("executor.cores", "task.cpus")
@@ -126,53 +126,52 @@ class SparkEngine(Engine):
 
     Args:
         spark: the session; left out, the active one, or a local one made for the job.
-        faults: what shall go wrong on purpose.
+        faults: what shall go wrong on purpose, of `photinus.testing.Faults`.
     """
 
     name = "spark"
 
-    def __init__(self, spark: SparkSession | None = None, faults: Faults | None = None) -> None:
-        self._spark, self._faults = spark, faults_of(faults)
+    def __init__(self, spark: SparkSession | None = None, faults: Hooks | None = None) -> None:
+        self._spark, self._hooks = spark, hooks_of(faults)
 
-    def run(self, assignment: Assignment) -> Result:
-        """See `Engine.run`."""
-        workers = assignment.program.workers
-        if assignment.program.is_shared:
+    def run(self, run_spec: RunSpec) -> Result:
+        workers = run_spec.program.workers
+        if run_spec.program.is_shared:
             raise UsageError("a DataFrame's rows are not shared", do="leave is_shared out")
         with interruptible():
             spark = self._spark or spark_session(workers)
         with interruptible():  # Spark has put a handler of its own in the place of the first
-            return self._trained(spark, assignment)
+            return self._trained(spark, run_spec)
 
-    def _trained(self, spark: SparkSession, assignment: Assignment) -> Result:
-        workers = assignment.program.workers
-        harm = DriverFaults(self._faults, assignment)
-        assignment = harm.assignment
+    def _trained(self, spark: SparkSession, run_spec: RunSpec) -> Result:
+        workers = run_spec.program.workers
+        driver = self._hooks.driver(run_spec)
+        run_spec = driver.run_spec
         if not is_connect(spark):
             check_python(spark.sparkContext)
-        profile = profile_of(spark, assignment.program.resources, assignment.emit)
+        profile = profile_of(spark, run_spec.program.resources, run_spec.emit)
         check_slots(spark, workers, profile)
-        for text in session_warnings(spark, has_view=assignment.has_view):
-            assignment.emit(Warned(text=text))
-        data = _framed(spark, assignment.data, assignment.program)
+        for text in session_warnings(spark, has_view=run_spec.has_view):
+            run_spec.emit(Warned(text=text))
+        data = _framed(spark, run_spec.data, run_spec.program)
         frame, spec = data.selected()
-        is_own = isinstance(assignment.data, ArrayData)  # then to run it again costs little
+        is_own = isinstance(run_spec.data, ArrayData)  # then to run it again costs little
         with nullcontext(frame) if is_own else once(frame) as rows:
             shape = data.shape or queried(spark, lambda: shape_of(rows, spec))
             spec = replace(spec, scale=data.scale, shape=shape)
-            tasks = _Tasks(spark, profile, assignment)
-            return self._over(tasks, assignment, harm, replace(data, frame=rows), spec)
+            tasks = _Tasks(spark, profile, run_spec)
+            return self._over(tasks, run_spec, driver, replace(data, frame=rows), spec)
 
     def _over(
         self,
         tasks: _Tasks,
-        assignment: Assignment,
-        harm: DriverFaults,
+        run_spec: RunSpec,
+        driver: DriverHooks,
         data: FrameData,
         spec: ColumnSpec,
     ) -> Result:
         """Trains over rows that are selected, `data.frame`, and are what `spec` says."""
-        workers, frame, spark = assignment.program.workers, data.frame, tasks.spark
+        workers, frame, spark = run_spec.program.workers, data.frame, tasks.spark
         host = str(spark.conf.get("spark.driver.host", "127.0.0.1"))
 
         def job(
@@ -180,41 +179,44 @@ class SparkEngine(Engine):
             bootstrap: WorkerBootstrap | Hosted,
             counted: Mapping[int, int] | None = None,
         ) -> SparkJob:
-            reads = _Reads(bootstrap, spec, data.checks, data.budget, counted, tasks.amounts)
+            functions = _by_value(run_spec.program, spec)
+            reads = _Reads(
+                bootstrap, spec, data.checks, data.budget, counted, tasks.amounts, functions
+            )
             return tasks.job(rows, _task(reads))
 
         if is_connect(spark):
-            if not isinstance(assignment.data, ArrayData):  # arrays were dealt out already
+            if not isinstance(run_spec.data, ArrayData):  # arrays were dealt out already
                 frame = partitioned(frame, workers)  # by a shuffle: no skew is left
-            with ConnectSession(assignment) as afar, harm:
-                first = job(frame, afar.hosted(self._faults, host))
-                emit, stopped = assignment.emit, afar.stopped
+            with ConnectSession(run_spec) as afar, driver:
+                first = job(frame, afar.hosted(self._hooks, host))
+                emit, stopped = run_spec.emit, afar.stopped
                 see_through(afar, first, emit, follow=told_by_a_task, stopped=stopped)
                 return afar.result()
         slots = partial(slots_of, spark, tasks.profile)
         application = spark.sparkContext.applicationId
         absent = Absent(spark.sparkContext, workers, slots)
-        assignment = replace(assignment, advice=absent.advice)
-        held = held_slots(application, workers, slots, assignment.emit)
-        others = taken_slots(spark.sparkContext, *self._faults.taken())
-        assignment = replace(assignment, can_shuffle=isinstance(assignment.data, FrameData))
-        threads = threads_held(assignment.program.threads)
+        run_spec = replace(run_spec, advice=absent.advice)
+        held = held_slots(application, workers, slots, run_spec.emit)
+        others = taken_slots(spark.sparkContext, *self._hooks.taken())
+        run_spec = replace(run_spec, can_shuffle=isinstance(run_spec.data, FrameData))
+        threads = threads_held(run_spec.program.threads)
         with (
             held,
             threads,
             Keeper() as rows,
-            DriverSession(assignment, host) as session,
+            DriverSession(run_spec, host) as session,
             others,
-            harm,
+            driver,
         ):
             rows.keep(partitioned(frame, workers))
 
             def make(counted: Mapping[int, int] | None) -> SparkJob:
-                return job(rows.frame, session.bootstrap(self._faults), counted)
+                return job(rows.frame, session.bootstrap(self._hooks), counted)
 
-            passes = _Passes(session, make, assignment, lambda: rows.keep(shuffled(frame, workers)))
-            moves = Moves(Departures(spark.sparkContext), session, assignment.emit)
-            starving, deaths = Starving(session.starved, assignment.emit), Deaths(session)
+            passes = _Passes(session, make, run_spec, lambda: rows.keep(shuffled(frame, workers)))
+            moves = Moves(Departures(spark.sparkContext), session, run_spec.emit)
+            starving, deaths = Starving(session.starved, run_spec.emit), Deaths(session)
 
             def beside(job: SparkJob) -> None:
                 absent.look(job)
@@ -225,7 +227,7 @@ class SparkEngine(Engine):
             see_through(
                 session,
                 make(None),
-                assignment.emit,
+                run_spec.emit,
                 follow=passes.next,
                 stopped=session.stopped,
                 beside=beside,
@@ -239,12 +241,12 @@ class _Tasks:
 
     spark: SparkSession
     profile: ResourceProfile | None
-    assignment: Assignment
+    run_spec: RunSpec
 
     @property
     def amounts(self) -> Mapping[str, float]:
         """What each asks for of Spark's resources."""
-        return amounts_of(self.spark, self.assignment.program.resources)
+        return amounts_of(self.spark, self.run_spec.program.resources)
 
     def job(self, rows: DataFrame, task: Any) -> SparkJob:  # noqa: ANN401 - as of `mapInArrow`
         """Returns the job that runs a task over each partition of `rows`."""
@@ -255,7 +257,7 @@ class _Tasks:
             return rows.mapInArrow(task, _SCHEMA, **how).collect()
 
         of = self.spark if is_connect(self.spark) else self.spark.sparkContext
-        return SparkJob(of, act, self.assignment.run.hex())
+        return SparkJob(of, act, self.run_spec.run.hex())
 
 
 def _framed(spark: SparkSession, data: Any, program: TrainingPlan) -> FrameData:  # noqa: ANN401
@@ -329,6 +331,8 @@ class _Reads:
     """The partitions that stream, and how many rows each holds; None in a run's first job."""
     amounts: Mapping[str, float]
     """What the task asked for of Spark's resources, by name."""
+    functions: Mapping[str, Callable[..., Any]]
+    """What the user sends by value."""
 
     def _parted(
         self, batches: Iterable[pa.RecordBatch], sieve: Sieve, aside: list[Block]
@@ -356,7 +360,7 @@ class _Reads:
         counted = self.counted or {}
         nothing = replace(self.budget, memory_bytes=0, disk_bytes=0)
         budget = nothing if slot in counted else self.budget
-        batches = harmed_batches(batches, self.bootstrap.faults, slot)
+        batches = self.bootstrap.hooks.batches(batches, slot)
         program = self.bootstrap.program
         sieve = Sieve(self.checks, slot, lambda: trained_in(program))
         aside: list[Block] = []
@@ -384,6 +388,13 @@ class _Reads:
         return Part(known, lambda order: StreamFeed(stream, order, rows=known), 1), True
 
 
+def _by_value(program: TrainingPlan, spec: ColumnSpec) -> dict[str, Callable[..., Any]]:
+    """Returns the user's functions that travel in the tasks' closure."""
+    stages = [p.stage for p in program.phases if isinstance(p.stage, ModuleStage)]
+    inputs = [] if spec.inputs is None else [spec.inputs]
+    return functions_by_value([to_dict(settings) for settings in (*stages, *inputs)])
+
+
 def _whole(blocks: Sequence[Block]) -> Block:
     """Returns all blocks' rows as one."""
     parts = zip(*blocks, strict=True)
@@ -395,10 +406,11 @@ def _task(reads: _Reads) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Rec
 
     def train(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
-        from pyspark import TaskContext
+        from pyspark import SparkFiles, TaskContext
 
         task = TaskContext.get()
         assert task is not None
+        take_by_value(reads.functions)
         slot, said = task.partitionId(), {"rows": 0, "streams": False}
 
         def open_part() -> Part:
@@ -408,7 +420,8 @@ def _task(reads: _Reads) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Rec
 
         try:
             given = given_to(task, reads.amounts)
-            reads.bootstrap.run(slot, str(task.taskAttemptId()), open_part, given)
+            shared = SparkFiles.getRootDirectory()
+            reads.bootstrap.run(slot, str(task.taskAttemptId()), open_part, given, shared)
         except LinkLostError:
             end_executor()
             raise
@@ -435,7 +448,7 @@ class _Passes:
         self,
         session: DriverSession,
         make: Callable[[Mapping[int, int] | None], SparkJob],
-        of: Assignment,
+        of: RunSpec,
         shuffle: Callable[[], None],
     ) -> None:
         self._session, self._make, self._of, self._shuffle = session, make, of, shuffle
@@ -457,16 +470,16 @@ class _Passes:
         return self._make(streams)
 
 
-def _check_passes(streams: Mapping[int, int], assignment: Assignment) -> None:
+def _check_passes(streams: Mapping[int, int], run_spec: RunSpec) -> None:
     """Tells what streaming costs; refuses a step that would be a whole partition."""
     slots = ", ".join(map(str, sorted(streams)))
     wrong = f"the rows of partition {slots} fit neither in memory nor on disk"
     do = "use more workers, or a larger budget"
-    for phase in assignment.program.phases:
+    for phase in run_spec.program.phases:
         if getattr(phase.agreement.strategy(), "whole_part", False):
             raise NotReadyError(f"{wrong}, and {phase.name} takes them in one step", do=do)
     got = "each pass over them is a Spark job of its own, in their order of arrival"
-    assignment.emit(Warned(text=message(wrong, got=got, do=do)))
+    run_spec.emit(Warned(text=message(wrong, got=got, do=do)))
 
 
 def check_slots(spark: SparkSession, workers: int, profile: ResourceProfile | None = None) -> None:

@@ -7,14 +7,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from photinus.devices.found import Device, found, product_gflops
+from photinus.devices.found import Device, found, measured
 from photinus.engine.spark.resources import given_to
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-__all__ = ["Seen", "seen_by_tasks"]
 
 _SCHEMA = (
     "host string, resource string, name string, title string, memory_bytes long, driver string, "
@@ -31,7 +30,7 @@ class Seen:
     """What Spark gave to the task, as "gpu 0"; empty for nothing."""
     device: Device
     gflops: float
-    """10⁹ operations a second, by a measured product."""
+    """10⁹ operations a second, by a measured product; 0 for a device that fails."""
 
 
 def seen_by_tasks(spark: SparkSession, tasks: int) -> tuple[Seen, ...]:
@@ -69,8 +68,8 @@ def _look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             "title": device.title,
             "memory_bytes": device.memory_bytes,
             "driver": device.driver,
-            "gflops": product_gflops(device.name),
+            "gflops": gflops,
         }
-        for device in found()
+        for device, gflops in map(measured, found())
     ]
     yield pa.RecordBatch.from_pylist(rows)

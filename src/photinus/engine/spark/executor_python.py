@@ -12,7 +12,6 @@ from photinus.engine.spark.job import SparkJob, cause_of
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-__all__ = ["check_python"]
 
 _CLUSTER: Final = (
     "set PYSPARK_PYTHON to a Python that has it on every node, or send it by --archives"

@@ -25,19 +25,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-__all__ = [
-    "MAX_CLOSURE_BYTES",
-    "Awaited",
-    "Failures",
-    "SparkJob",
-    "cause_of",
-    "check_size",
-    "cure_of",
-    "is_lost",
-    "queried",
-    "see_through",
-    "told_by_a_task",
-]
 
 MAX_CLOSURE_BYTES = 512 << 10
 """Above 1 MiB Spark makes a task's closure a broadcast: a file in clear on every machine."""
@@ -79,7 +66,7 @@ class Failures(NamedTuple):
 
 
 class Awaited(Protocol):
-    """Where a run ends: a `Meeting` here, or one that is `ConnectSession`."""
+    """Where a run ends: a `ListeningService` here, or one that is `ConnectSession`."""
 
     @property
     def slots(self) -> int:
@@ -375,7 +362,7 @@ def check_size(task: object) -> None:
 
 
 def see_through(
-    meeting: Awaited,
+    service: Awaited,
     job: SparkJob,
     emit: Callable[[Event], None],
     *,
@@ -386,7 +373,7 @@ def see_through(
     """Waits for the end of the run; a job that Spark gave up is submitted again.
 
     Args:
-        meeting: where the workers meet.
+        service: where the workers meet.
         job: not yet started.
         emit: is told of what is submitted again.
         follow: returns the job that comes after one that ended, if that is no failure.
@@ -400,13 +387,13 @@ def see_through(
     job.start()
     tries, came = 0, False
     try:
-        while not meeting.wait(0.2):
+        while not service.wait(0.2):
             if job.is_alive():
                 with deferred():  # Spark's client prints a traceback where a call is cut short
-                    came = came or _have_come(meeting, job)
+                    came = came or _have_come(service, job)
                     beside(job)
                 continue
-            if meeting.wait(0.0):  # the end came between the two looks
+            if service.wait(0.0):  # the end came between the two looks
                 break
             after = follow(job)
             if after is None:
@@ -420,7 +407,7 @@ def see_through(
         raise
     finally:
         if job.is_alive():
-            meeting.stop("the driver ended the run")
+            service.stop("the driver ended the run")
             job.join(1.0)
             job.cancel()
 
@@ -439,14 +426,14 @@ def _again(job: SparkJob, tries: int, emit: Callable[[Event], None]) -> SparkJob
     return job.again()
 
 
-def _have_come(meeting: Awaited, job: SparkJob) -> bool:
+def _have_come(service: Awaited, job: SparkJob) -> bool:
     """Returns whether all workers have come; refuses to wait for those that cannot.
 
     Rows that a task of the user's frame refuses, before ours can read them, are refused again at
     every retry.
     """
-    slots = min(meeting.slots, _FIRST_SLOTS)
-    leases = [meeting.lease(slot) for slot in range(slots)]
+    slots = min(service.slots, _FIRST_SLOTS)
+    leases = [service.lease(slot) for slot in range(slots)]
     if all(leases):
         return True
     failed = _failed(job)

@@ -14,7 +14,7 @@ from photinus.data.spark import partitioned
 from photinus.data.table import TableRows
 from photinus.deploy.executor_process import end_executor
 from photinus.engine.agree import Loop
-from photinus.engine.driver_session import Meeting
+from photinus.engine.driver_session import ListeningService
 from photinus.engine.spark.engine import check_slots, slots_of
 from photinus.engine.spark.job import SparkJob, check_size, see_through
 from photinus.engine.spark.lost_tasks import Deaths
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["launch_on_spark"]
-
 
 def launch_on_spark(
     function: Callable[..., object],
@@ -35,7 +33,7 @@ def launch_on_spark(
     spark: SparkSession,
     coordinator: LoopCoordinator,
     security: str,
-    make: Callable[[Meeting], Loop],
+    make: Callable[[ListeningService], Loop],
 ) -> None:
     """Runs the function in one task for each slot, until all have returned.
 
@@ -60,9 +58,9 @@ def launch_on_spark(
         slots = partial(slots_of, spark)
         with (
             held_slots(context.applicationId, workers, slots, emit),
-            Meeting(coordinator, host, security) as meeting,
+            ListeningService(coordinator, host, security) as service,
         ):
-            loop = make(meeting)
+            loop = make(service)
             with threads_held(loop.call.threads):
                 task = _task(loop, code, has_rows=data is not None)
                 check_size(task)
@@ -73,8 +71,8 @@ def launch_on_spark(
                     lambda: frame.mapInArrow(task, "slot int").collect(),
                     coordinator.callbacks.run.hex(),
                 )
-                deaths = Deaths(meeting)
-                see_through(meeting, job, emit, beside=deaths.look)
+                deaths = Deaths(service)
+                see_through(service, job, emit, beside=deaths.look)
 
 
 def _task(

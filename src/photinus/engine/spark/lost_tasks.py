@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-__all__ = ["Deaths"]
-
 
 class _Seats(Protocol):
     def died(self, slot: int, attempt: str) -> None:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pyspark.resource import ResourceProfile
     from pyspark.sql import SparkSession
 
-__all__ = ["amounts_of", "given_to", "profile_of"]
 
 _AMOUNT = re.compile(r"spark\.(executor|task)\.resource\.(.+)\.amount")
 
@@ -92,6 +91,8 @@ def _built(spark: SparkSession, wanted: Mapping[str, float]) -> ResourceProfile:
         asks = asks.resource(name, amount)
     made: Any = ResourceProfileBuilder().require(asks).build
     profile: ResourceProfile = made
+    if is_connect(spark):
+        _ = profile.id  # the server makes it for this thread's session, and not for another's
     return profile
 
 

@@ -16,7 +16,6 @@ from photinus.deploy.java import ensure_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["is_connect", "session_warnings", "spark_session"]
 
 _RETRIES: Final = 20  # far more, and one bad row in a query of the user's is tried for minutes
 _OF_OTHERS: Final = ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_REMOTE")

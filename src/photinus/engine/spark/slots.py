@@ -21,7 +21,6 @@ from photinus.engine.spark.job import SparkJob
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-__all__ = ["Absent", "Starving", "held_now", "held_slots", "taken_slots"]
 
 _NEWS = threading.Condition()
 _HELD: Counter[str] = Counter()

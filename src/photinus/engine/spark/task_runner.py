@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from photinus.coordinator.task_server import UnitOwner, unit_life
+from photinus.coordinator.task_server import TaskServer, unit_life
 from photinus.core.errors import NotReadyError, UsageError
 from photinus.core.events import Event, Warned
 from photinus.core.parameters import Vector
 from photinus.core.signals import interruptible
 from photinus.core.threads import threads_held
-from photinus.engine.driver_session import Meeting
+from photinus.engine.driver_session import ListeningService
 from photinus.engine.spark.executor_python import check_python
 from photinus.engine.spark.job import SparkJob, check_size, see_through
 from photinus.engine.spark.session import is_connect
@@ -24,17 +24,6 @@ if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = [
-    "Parts",
-    "Work",
-    "check_classic",
-    "coded",
-    "loaded",
-    "logged",
-    "parts_of_frame",
-    "parts_of_rdd",
-    "run_units",
-]
 
 Work = Callable[[int, Iterator[Any]], Callable[[Vector], Vector]]
 """Made in a task, of its unit and its rows: from a state to a result, both as parcels."""
@@ -97,7 +86,7 @@ def check_classic(spark: SparkSession) -> None:
         )
 
 
-def run_units(parts: Parts, owner: UnitOwner, work: Work, *, security: str, again: bool) -> None:
+def run_units(parts: Parts, owner: TaskServer, work: Work, *, security: str, again: bool) -> None:
     """Does all units as tasks of Spark; a task that is started again counts once.
 
     Args:
@@ -116,8 +105,8 @@ def run_units(parts: Parts, owner: UnitOwner, work: Work, *, security: str, agai
     host = parts.context.getConf().get("spark.driver.host", "127.0.0.1")
     threads = int(parts.context.getConf().get("spark.task.cpus", "1"))
     held = threads_held(threads)
-    with interruptible(), held, Meeting(owner, str(host), security) as meeting:
-        call = meeting.call(threads=threads)
+    with interruptible(), held, ListeningService(owner, str(host), security) as service:
+        call = service.call(threads=threads)
 
         def task(unit: int, rows: Iterator[Any]) -> Iterator[Any]:
             from pyspark import TaskContext
@@ -129,7 +118,7 @@ def run_units(parts: Parts, owner: UnitOwner, work: Work, *, security: str, agai
 
         check_size(task)
         job = SparkJob(parts.context, parts.collected(task), owner.callbacks.run.hex())
-        see_through(meeting, job, owner.callbacks.emit)
+        see_through(service, job, owner.callbacks.emit)
     if owner.failure:
         raise told_error(owner.failure, owner.failure_kind) from owner.cause
 

@@ -7,6 +7,7 @@ import logging
 import queue
 import secrets
 import threading
+import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,13 +20,13 @@ from photinus.core.errors import NotReadyError, message, reason_of
 from photinus.report.journal import read
 from photinus.report.thinned import Thinned
 
-__all__ = ["Point", "Tracker", "flat", "needed"]
-
 _log = logging.getLogger("photinus")
 _LEAVE_SECONDS: Final = {"done": 120.0, "failed": 5.0, "stopped": 5.0}
 """So long the end of a run waits for a tracker; a user who presses Ctrl-C does not wait long."""
 _EVERY_SECONDS: Final = 0.25
 """Between two points of a curve; rounds between them are averaged."""
+_SEND_SECONDS: Final = 2.0
+"""So long points wait to be sent together: to wake the thread for each round costs more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,9 @@ class Tracker:
 
     def __init__(self) -> None:
         self.folder, self.key = Path(), ""
-        self._queue: queue.SimpleQueue[e.Event | None] = queue.SimpleQueue()
-        self._thinned = Thinned(self._take, every_seconds=_EVERY_SECONDS)
+        self._queue: queue.SimpleQueue[tuple[float, e.Event | None]] = queue.SimpleQueue()
+        self._is_due, self._came = threading.Event(), 0.0
+        self._thinned = Thinned(self._take, _EVERY_SECONDS, now=lambda: self._came)
         self._thread: threading.Thread | None = None
         self._versions: dict[int, int] = {}
         self._newest: dict[str, float] = {}
@@ -117,11 +119,14 @@ class Tracker:
         """Takes in one event; returns at once."""
         if isinstance(event, e.RunEnded):
             self._state = event.state
-        self._queue.put(event)
+        self._queue.put((time.monotonic(), event))
+        if not isinstance(event, (e.RoundClosed, e.WorkerReport)):
+            self._is_due.set()
 
     def close(self) -> None:
         """Sends what is left, the report and the model, and ends the tracker's run."""
-        self._queue.put(None)
+        self._queue.put((time.monotonic(), None))
+        self._is_due.set()
         if self._thread is not None:
             self._thread.join(_LEAVE_SECONDS[self._state])
             if self._thread.is_alive():
@@ -154,7 +159,7 @@ class Tracker:
     def _feed(self) -> None:
         try:
             for batch in self._batches():
-                for event in batch:
+                for self._came, event in batch:
                     self._thinned.write(event)
                 if self._points:
                     points, self._points = self._points, []
@@ -164,15 +169,23 @@ class Tracker:
             wrong = f"the tracker {self.name} has failed"
             _log.warning(message(wrong, got=reason_of(error), then="training goes on without it"))
 
-    def _batches(self) -> Iterator[list[e.Event]]:
-        """Yields all events that have come, whenever some have, until the run is over."""
-        while True:
-            batch = [self._queue.get()]
+    def _batches(self) -> Iterator[list[tuple[float, e.Event]]]:
+        """Yields all events that have come, and when they came, until the run is over.
+
+        Rounds and reports of workers wait for a while; what else happens is sent at once.
+        """
+        is_over = False
+        while not is_over:
+            self._is_due.wait(_SEND_SECONDS)
+            self._is_due.clear()
+            batch = []
             while not self._queue.empty():
-                batch.append(self._queue.get())
-            yield [event for event in batch if event is not None]
-            if None in batch:
-                return
+                came, event = self._queue.get()
+                if event is None:
+                    is_over = True
+                else:
+                    batch.append((came, event))
+            yield batch
 
     def _finish(self) -> None:
         self._thinned.flush()

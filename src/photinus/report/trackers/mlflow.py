@@ -9,8 +9,6 @@ from typing import Any, Final
 
 from photinus.report.trackers.base import Point, Tracker, needed
 
-__all__ = ["MLflowCallback"]
-
 _BATCH: Final = 1000
 """Metrics of one request: MLflow takes no more."""
 _PARAMS: Final = 100

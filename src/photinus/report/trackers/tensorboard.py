@@ -8,8 +8,6 @@ from typing import Any
 
 from photinus.report.trackers.base import Point, Tracker, needed
 
-__all__ = ["TensorBoardCallback"]
-
 
 class TensorBoardCallback(Tracker):
     """Writes a run's events for TensorBoard: one folder for all workers and every resume.

@@ -8,8 +8,6 @@ from typing import Any
 
 from photinus.report.trackers.base import Point, Tracker, needed
 
-__all__ = ["TrackioCallback"]
-
 
 class TrackioCallback(Tracker):
     """Logs a run to trackio: one run of trackio's for all workers and every resume.

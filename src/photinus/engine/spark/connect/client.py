@@ -9,39 +9,37 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Self
 
-from photinus.coordinator.coordinator import Result
+from photinus.coordinator.phases import Result
 from photinus.core.errors import CheckpointError, RunFailedError, UsageError
 from photinus.core.events import WorkerJoined, event_from_dict
-from photinus.engine.base import SOCKETS, Assignment
+from photinus.engine.base import SOCKETS, RunSpec
 from photinus.engine.driver_session import LAST_SECONDS
-from photinus.engine.faults.plan import Faults
+from photinus.engine.hooks import Hooks
 from photinus.engine.spark.connect.coordinator_task import Hosted
 from photinus.engine.spark.connect.run_directory import RunDirectory
 from photinus.engine.worker_bootstrap import told_error
 from photinus.transport.credentials import Credentials
 from photinus.transport.frames import Frame
 
-__all__ = ["ConnectSession"]
-
 
 class ConnectSession:
     """What `DriverSession` is to a driver; the coordinator is in the task of slot 0.
 
     Args:
-        assignment: what is trained; its run folder is where all is told.
+        run_spec: what is trained; its run folder is where all is told.
 
     Raises:
         UsageError: it has no folder.
         NotReadyError: the folder cannot be written.
     """
 
-    def __init__(self, assignment: Assignment) -> None:
-        if not assignment.folder:
+    def __init__(self, run_spec: RunSpec) -> None:
+        if not run_spec.folder:
             wrong = "on Spark Connect a run needs a folder that client and executors share"
             raise UsageError(wrong, do="name one, or call photinus.train")
-        self._assignment = assignment
-        self._run_directory = RunDirectory(assignment.folder, assignment.term)
-        self._run_directory.make(assignment.program.start)
+        self._run_spec = run_spec
+        self._run_directory = RunDirectory(run_spec.folder, run_spec.term)
+        self._run_directory.make(run_spec.program.start)
         self._pause = threading.Event()
         self._leases: Counter[int] = Counter()
         self._read: dict[Path, int] = {}
@@ -55,16 +53,16 @@ class ConnectSession:
         self._drain()
         self._run_directory.remove()
 
-    def hosted(self, faults: Faults, towards: str) -> Hosted:
+    def hosted(self, hooks: Hooks, towards: str) -> Hosted:
         """Returns what every task is sent.
 
         Args:
-            faults: what shall go wrong on purpose.
+            hooks: what tests do to its workers.
             towards: a host that all executors reach.
         """
-        sent, run = self._assignment.sent(), self._assignment.run
+        sent, run = self._run_spec.sent(), self._run_spec.run
         make = Credentials.make if sent.security == "tls" else Credentials.none
-        checked = faults.checked(self.slots, is_real=True, has_sockets=sent.road == SOCKETS)
+        checked = hooks.checked(self.slots, is_real=True, has_sockets=sent.road == SOCKETS)
         if checked.taken()[0]:
             wrong = "slots are taken by a job of the same application"
             raise UsageError(wrong, got="Spark Connect", do="use a classic session")
@@ -73,7 +71,7 @@ class ConnectSession:
     @property
     def slots(self) -> int:
         """How many seats there are."""
-        return self._assignment.program.workers
+        return self._run_spec.program.workers
 
     def lease(self, slot: int) -> int:
         """Returns how often a slot was taken, as far as was told."""
@@ -127,8 +125,8 @@ class ConnectSession:
     def _pass_on(self, said: dict[str, Any]) -> None:
         if "op" in said:
             told = {**said["frame"], "fragment": tuple(said["frame"]["fragment"])}
-            frame = Frame(said["kind"], self._assignment.run, **told)
-            self._assignment.enter(said["op"], frame, said["extra"])
+            frame = Frame(said["kind"], self._run_spec.run, **told)
+            self._run_spec.enter(said["op"], frame, said["extra"])
             return
         try:
             event = event_from_dict(said["event"])
@@ -136,4 +134,4 @@ class ConnectSession:
             return
         if isinstance(event, WorkerJoined):
             self._leases[event.slot] += 1
-        self._assignment.emit(event)
+        self._run_spec.emit(event)

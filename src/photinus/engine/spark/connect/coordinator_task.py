@@ -18,11 +18,11 @@ from photinus.core.errors import LinkLostError, PhotinusError, message
 from photinus.core.events import Event, Warned, event_to_dict
 from photinus.core.threads import threads_held
 from photinus.devices.resources import Given
-from photinus.engine.base import BACKENDS, Assignment
+from photinus.engine.base import BACKENDS, RunSpec
 from photinus.engine.driver_session import DriverSession
-from photinus.engine.faults.plan import Faults
+from photinus.engine.hooks import Hooks
 from photinus.engine.spark.connect.run_directory import RunDirectory
-from photinus.engine.worker_bootstrap import WorkerBootstrap
+from photinus.engine.worker_bootstrap import Call, WorkerBootstrap
 from photinus.report.lines import Lines
 from photinus.report.thinned import Thinned
 from photinus.training.plan import TrainingPlan
@@ -30,8 +30,6 @@ from photinus.training.worker_loop import Part
 from photinus.transport.credentials import WorkerKey
 from photinus.transport.frames import Frame
 from photinus.transport.tcp import local_host
-
-__all__ = ["ENTERED", "Hosted"]
 
 ENTERED = (
     *("term", "phase", "slot", "lease", "sequence"),
@@ -48,41 +46,45 @@ _WATCH_SECONDS = 0.5
 class Hosted:
     """What travels to every task where the coordinator lives in the first one's."""
 
-    assignment: Assignment
+    run_spec: RunSpec
     """As it is sent: without rows and without parameters."""
     key: WorkerKey
     """All tasks read the same closure, so all have the one key, which may listen, too."""
     towards: str
     """A host that all executors reach: the coordinator listens on the interface towards it."""
-    faults: Faults
-    """What shall go wrong on purpose; under the client's own term only."""
+    hooks: Hooks
+    """What tests do to the workers; under the client's own term only."""
 
     @property
     def program(self) -> TrainingPlan:
         """What is trained."""
-        return self.assignment.program
+        return self.run_spec.program
 
     def run(
-        self, slot: int, attempt: str, open_part: Callable[[], Part], given: Given | None = None
+        self,
+        slot: int,
+        attempt: str,
+        open_part: Callable[[], Part],
+        given: Given | None = None,
+        shared: str = "",
     ) -> None:
-        """As `Errand.run`: trains in one slot until the run is over, and hosts it in slot 0.
+        """Trains in one slot until the run is over, as `WorkerBootstrap.run`; hosts it in slot 0.
 
         Raises:
             NotReadyError: this task does not see the run folder.
             LinkLostError: neither a coordinator nor the client is to be found any more.
         """
-        run_directory = RunDirectory(self.assignment.folder, self.assignment.term)
+        run_directory = RunDirectory(self.run_spec.folder, self.run_spec.term)
         run_directory.check()
         opened = functools.cache(open_part)
-        _Task(self, run_directory, slot, attempt, opened, given or Given()).run()
+        _Task(self, run_directory, slot, attempt, opened, given or Given(), shared).run()
 
     def bootstrap(self, term: int, address: str) -> WorkerBootstrap:
         """Returns what a worker does under a coordinator."""
-        faults = self.faults if term == self.assignment.term else Faults()
-        backend = BACKENDS.get(self.assignment.road, "")
-        return WorkerBootstrap(
-            self.program, address, self.key, term, _LOOK_SECONDS, faults, backend=backend
-        )
+        hooks = self.hooks if term == self.run_spec.term else Hooks()
+        backend = BACKENDS.get(self.run_spec.road, "")
+        call = Call(address, self.key, term, _LOOK_SECONDS, backend=backend)
+        return WorkerBootstrap(self.program, call, hooks)
 
 
 @dataclass(eq=False, slots=True)
@@ -95,6 +97,7 @@ class _Task:
     attempt: str
     open_part: Callable[[], Part]
     given: Given
+    shared: str
     lives: int = 0
 
     def run(self) -> None:
@@ -115,7 +118,7 @@ class _Task:
         if not self.run_directory.is_ours:
             raise LinkLostError("another client has resumed this run", do="look at that one's")
         silent = self.run_directory.silent_seconds()
-        if silent > self.hosted.assignment.lost_seconds:
+        if silent > self.hosted.run_spec.reconnect_seconds:
             got = f"no coordinator, and no sign of the client for {silent:.0f} s"
             raise LinkLostError("the run is lost", got=got, do="look at the client; then resume")
 
@@ -130,18 +133,19 @@ class _Task:
     def live(self, bootstrap: WorkerBootstrap) -> None:
         """Lives one life."""
         self.lives += 1
-        bootstrap.run(self.slot, f"{self.attempt}.{self.lives}", self.open_part, self.given)
+        attempt = f"{self.attempt}.{self.lives}"
+        bootstrap.run(self.slot, attempt, self.open_part, self.given, self.shared)
 
     def _host(self) -> None:
         """Takes the next term, and hosts the coordinator until all is over."""
-        sent, run_directory = self.hosted.assignment, self.run_directory
+        sent, run_directory = self.hosted.run_spec, self.run_directory
         place, term = run_directory.place, sent.term
         if run_directory.host() is not None:
             term = place.claim_term({"run": sent.run.hex(), "client": sent.term})
         if not run_directory.is_ours:
             return
         with _Words(run_directory, term) as words:
-            vault = Checkpoints(
+            checkpoints = Checkpoints(
                 place.checkpoints,
                 sent.fingerprint,
                 words.emit,
@@ -150,36 +154,36 @@ class _Task:
             )
             try:
                 with _guarded(run_directory):
-                    self._serve(words, vault, term)
+                    self._serve(words, checkpoints, term)
             finally:
-                vault.close()
+                checkpoints.close()
 
-    def _serve(self, words: _Words, vault: Checkpoints, term: int) -> None:
-        run_directory, key, sent = self.run_directory, self.hosted.key, self.hosted.assignment
-        assignment = replace(
+    def _serve(self, words: _Words, checkpoints: Checkpoints, term: int) -> None:
+        run_directory, key, sent = self.run_directory, self.hosted.key, self.hosted.run_spec
+        run_spec = replace(
             sent,
             program=replace(sent.program, start=run_directory.given()),
             term=term,
-            cut=vault.newest(),
+            cut=checkpoints.newest(),
             emit=words.emit,
             enter=words.enter,
-            save=vault.save,
-            best=vault.save_best,
+            save=checkpoints.save,
+            best=checkpoints.save_best,
         )
         if term > sent.term:
-            then = f"it is back as term {term}, from {vault.found or 'the beginning'}"
+            then = f"it is back as term {term}, from {checkpoints.found or 'the beginning'}"
             words.emit(Warned(text=message("the coordinator was lost", then=then)))
-        threads = threads_held(assignment.program.threads)
-        with threads, DriverSession(assignment, local_host(self.hosted.towards), key) as session:
+        threads = threads_held(run_spec.program.threads)
+        with threads, DriverSession(run_spec, local_host(self.hosted.towards), key) as session:
             if not run_directory.announce(term, session.address):
                 return
-            with _Watch(session, run_directory, assignment) as watch:
+            with _Watch(session, run_directory, run_spec) as watch:
                 while not session.wait(0.0):
                     with suppress(LinkLostError):  # cut on purpose: the coordinator is here
                         self.live(self.hosted.bootstrap(term, session.address))
                     session.wait(_PAUSE_SECONDS)
             if not watch.is_fenced:
-                vault.close()
+                checkpoints.close()
                 words.flush()
                 run_directory.say(session.result())
 
@@ -237,9 +241,9 @@ class _Watch:
     """True when the coordinator's word counts no more."""
 
     def __init__(
-        self, session: DriverSession, run_directory: RunDirectory, assignment: Assignment
+        self, session: DriverSession, run_directory: RunDirectory, run_spec: RunSpec
     ) -> None:
-        self._session, self._run_directory, self._assignment = session, run_directory, assignment
+        self._session, self._run_directory, self._run_spec = session, run_directory, run_spec
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._look, name="photinus-watch", daemon=True)
         self._thread.start()
@@ -266,9 +270,9 @@ class _Watch:
         if asked is not None:
             return asked
         newest = self._run_directory.place.newest_term()
-        if newest > self._assignment.term:
+        if newest > self._run_spec.term:
             self.is_fenced = True
             return {"reason": f"term {newest} has taken over", "saves": False}
-        if self._run_directory.silent_seconds() > self._assignment.lost_seconds:
+        if self._run_directory.silent_seconds() > self._run_spec.reconnect_seconds:
             return {"reason": "the client is lost", "saves": True}
         return None

@@ -28,12 +28,10 @@ from typing import Any
 from photinus.checkpoint.files import Tensors
 from photinus.checkpoint.folder import RunFolder
 from photinus.checkpoint.store import Store
-from photinus.coordinator.coordinator import Result
+from photinus.coordinator.phases import Result
 from photinus.core.errors import LinkError, NotReadyError
 from photinus.core.parameters import Vector
 from photinus.transport.filesystems import LocalPlace
-
-__all__ = ["RunDirectory"]
 
 _HOST = re.compile(r"host-([1-9][0-9]*)\.json")
 _WORDS = re.compile(r"words-([1-9][0-9]*)\.jsonl")

@@ -1,0 +1,169 @@
+"""What the coordinator and the task server have in common: frames under leases, and answers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from photinus.coordinator.callbacks import Callbacks
+from photinus.coordinator.leases import Leases, SeatState
+from photinus.core.events import WorkerJoined
+from photinus.protocol.messages import Seat
+from photinus.transport.frames import Frame
+
+Heard = Callable[[Frame, float], list[Frame]]
+"""Takes a frame of one kind in at a time; returns the frames to send."""
+
+
+class LeaseServer(ABC):
+    """A state machine without input or output: a frame (or the time) in, frames out.
+
+    A push counts once, under its seat's present lease and with the next number. A copy gets the
+    first answer again, and whoever has lost the seat is told so.
+
+    Args:
+        leases: the seats.
+        callbacks: where events and ledger lines go.
+    """
+
+    failure: str = ""
+    """Why it cannot go on; empty while it can."""
+    failure_kind: str = ""
+    """The class of the error that a worker told of."""
+    _handlers: Mapping[str, Heard]
+    """What takes a frame in, by its kind."""
+
+    def __init__(self, leases: Leases, callbacks: Callbacks) -> None:
+        self.leases, self.callbacks = leases, callbacks
+
+    # -- what differs ----------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def is_over(self) -> bool:
+        """True when every worker may go."""
+
+    @abstractmethod
+    def tick(self, now: float) -> list[Frame]:
+        """Called some times a second: leases end, standbys sit down."""
+
+    @abstractmethod
+    def _apply(self, seat: SeatState, push: Frame, now: float) -> list[Frame]:
+        """Takes in a push that is its seat's next."""
+
+    def _stranger(self, frame: Frame) -> list[Frame]:  # noqa: ARG002 - for those who answer
+        """Answers who speaks for a slot that there is not."""
+        return []
+
+    def _news(self, now: float) -> list[Frame]:  # noqa: ARG002 - for those who have any
+        """Returns what others must know after a frame."""
+        return []
+
+    def _end(self, frame: Frame) -> str:  # noqa: ARG002 - for those who tell frames apart
+        """Returns the kind of what answers a frame after the end; empty before it."""
+        return "stop" if self.failure else ""
+
+    @property
+    def phase(self) -> int:
+        """The present phase's index."""
+        return 0
+
+    # -- what only trainings have ----------------------------------------------------------------
+
+    @property
+    def is_between_passes(self) -> bool:
+        """True when all have left, and the next pass over rows that stream is waited for."""
+        return False
+
+    @property
+    def is_cut_asked(self) -> bool:
+        """True while a cut that was asked for is not whole."""
+        return False
+
+    def next_pass(self, now: float) -> None:  # noqa: B027 - only rows that stream have passes
+        """Every worker comes again, with another pass over its rows."""
+
+    def ask_for_a_cut(self) -> bool:
+        """Has the present round saved; False where there is none to save."""
+        return False
+
+    # -- frames ----------------------------------------------------------------------------------
+
+    def hear(self, frame: Frame, now: float) -> list[Frame]:
+        """Takes one frame in; returns the frames to send, each to its slot's worker."""
+        if frame.run != self.callbacks.run:
+            return []
+        is_known = frame.slot in self.leases.seats
+        if frame.term != self.callbacks.term:
+            return [self._to(frame, "fenced")] if is_known else []
+        if not is_known:
+            return self._stranger(frame)
+        self.leases.heard(frame, now)
+        heard = self._handlers.get(frame.kind)
+        if heard is None:
+            return []
+        if end := self._end(frame):
+            return [self._to(frame, end)]
+        return heard(frame, now) + self._news(now)
+
+    def _push(self, frame: Frame, now: float) -> list[Frame]:
+        seat, verdict = self.leases.seats[frame.slot], self.leases.verdict(frame)
+        if verdict != "next":
+            return self._not_next(seat, frame, verdict)
+        self.callbacks.enter(frame.kind, frame, {})
+        seat.sequence += 1
+        unanswered = int(frame.note.get("unanswered", frame.sequence))
+        seat.answers = {n: answer for n, answer in seat.answers.items() if n >= unanswered}
+        return self._apply(seat, frame, now)
+
+    def _not_next(self, seat: SeatState, frame: Frame, verdict: str) -> list[Frame]:
+        """A copy gets the answer of the first again; whoever lost its seat is told so."""
+        if frame.kind == "push":
+            self.callbacks.enter(verdict, frame, {})
+        if verdict == "fenced":
+            return [self._to(frame, "fenced")]
+        last = seat.answered
+        if last is not None and last.kind == "grant" and last.sequence == frame.sequence + 1:
+            return [last]
+        return [seat.answers[frame.sequence]] if frame.sequence in seat.answers else []
+
+    def stop(self, reason: str) -> list[Frame]:
+        """Ends it without a result."""
+        self.failure = self.failure or reason
+        return self._farewell("stop")
+
+    def _farewell(self, kind: str) -> list[Frame]:
+        """Returns what tells every worker that all is over."""
+        told = [s for s in self.leases.seats.values() if s.is_live or s.asking is not None]
+        note = {"reason": self.failure} if self.failure else {}
+        return [self._frame(kind, s.slot, s.lease, note=note) for s in told]
+
+    def _to(self, frame: Frame, kind: str) -> Frame:
+        """Returns an answer to whoever said `frame`."""
+        note = {"reason": self.failure} if kind == "stop" else {}
+        return self._frame(kind, frame.slot, frame.lease, sequence=frame.sequence, note=note)
+
+    def _frame(self, kind: str, slot: int, lease: int, **fields: Any) -> Frame:  # noqa: ANN401
+        seat = Seat(self.callbacks.run, self.callbacks.term, self.phase, slot, lease)
+        return seat.frame(kind, **fields)
+
+
+def admit(seat: SeatState, leases: Leases, callbacks: Callbacks, now: float, **told: Any) -> None:  # noqa: ANN401
+    """Grants a seat to who asks for it; the ledger is `told` so, and the journal."""
+    hello = seat.asking
+    assert hello is not None
+    leases.grant(seat, hello, now)
+    callbacks.emit(
+        WorkerJoined(
+            slot=seat.slot,
+            lease=seat.lease,
+            host=seat.host,
+            attempt=seat.attempt,
+            examples=max(0, seat.rows),
+            pid=int(hello.note.get("pid", 0)),
+            device=str(hello.note.get("device", "")),
+        )
+    )
+    granted = {"granted": seat.lease, "next": seat.sequence, "cursor": seat.position}
+    callbacks.enter("grant", hello, granted | told)

@@ -1,0 +1,46 @@
+"""Memory of which only what is touched is there, and that can be given back at once."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import sys
+
+import numpy as np
+
+from photinus.core.parameters import Vector
+
+_IS_LINUX = sys.platform == "linux"
+_NO_RESERVE = 0x4000 if _IS_LINUX else 0
+"""MAP_NORESERVE: what is not touched is not counted."""
+
+
+class Pages:
+    """Zeros in pages of the system's own; a page takes memory once it is written or read.
+
+    Args:
+        size: how many numbers.
+        dtype: of which type.
+
+    Example:
+        >>> pages = Pages(3, "float32")
+        >>> pages.vector[1] = 5
+        >>> pages.forget()
+        >>> pages.vector.tolist()
+        [0.0, 0.0, 0.0]
+    """
+
+    def __init__(self, size: int, dtype: str) -> None:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+        self._map = mmap.mmap(-1, max(1, size * np.dtype(dtype).itemsize), flags=flags)
+        if hasattr(mmap, "MADV_NOHUGEPAGE"):
+            with contextlib.suppress(OSError):  # a kernel without them
+                self._map.madvise(mmap.MADV_NOHUGEPAGE)
+        self.vector: Vector = np.frombuffer(self._map, dtype, size)
+
+    def forget(self) -> None:
+        """Makes all numbers 0, and gives their memory back."""
+        if _IS_LINUX:
+            self._map.madvise(mmap.MADV_DONTNEED)
+        else:  # elsewhere the advice may leave them as they are
+            self.vector[:] = 0

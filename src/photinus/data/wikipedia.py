@@ -1,0 +1,237 @@
+"""Reads dumps of Wikipedia, XML as it is or by bzip2, in parts that lie anywhere in a file.
+
+A multistream dump is many bzip2 streams one after the other. A part of a file begins with the first
+stream in it, and ends with the last page that begins in it, wherever that ends.
+"""
+
+from __future__ import annotations
+
+import bz2
+import re
+from collections.abc import Callable, Iterator
+from typing import IO, Any, NamedTuple
+from xml.etree import ElementTree
+
+from photinus.core.addresses import filesystem, is_address, on_disk
+from photinus.core.errors import DataError, NotReadyError, UsageError
+
+_DUMP = re.compile(r"\.xml(-p\d+p\d+)?(\.bz2)?$")
+_STREAM = re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)")
+"""The head of a stream, and that of its first block or of its end."""
+_HEAD_BYTES = 10
+_CHUNK_BYTES = 256 << 10
+_OPEN, _CLOSE, _END = b"<page>", b"</page>", b"</mediawiki>"
+_TAIL_BYTES = len(_END) + 2
+_SENTENCE = re.compile(r"\n|(?<=[.!?])\s")
+_WORD = re.compile(r"[^\W\d_]+")
+_NOT_TEXT = ("file", "image", "category")
+
+
+class Part(NamedTuple):
+    """A part of a dump."""
+
+    path: str
+    start: int
+    end: int
+    """Bytes; pages that begin before it belong to the part."""
+
+
+def is_dump(path: object) -> bool:
+    """Tells a dump by its name.
+
+    Example:
+        >>> names = "wiki-pages-articles-multistream.xml.bz2", "wiki.xml-p1p99.bz2", "texts"
+        >>> [is_dump(name) for name in names]
+        [True, True, False]
+    """
+    return bool(_DUMP.search(str(path)))
+
+
+def parts_of(path: str, most_bytes: int) -> list[Part]:
+    """Returns a dump in parts of so many bytes, at most.
+
+    Args:
+        path: of a file, or an address that fsspec opens.
+        most_bytes: in a part.
+
+    Raises:
+        UsageError: there is no such file, or it is none of XML.
+        NotReadyError: the address cannot be opened.
+    """
+    if not is_dump(path):
+        raise UsageError("a dump is a file .xml or .xml.bz2", got=path)
+    try:
+        files, name = filesystem(path) if is_address(path) else (None, "")
+        size = int(files.size(name)) if files else on_disk(path).stat().st_size
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read", got=error.strerror or str(error)) from error
+    starts = range(0, max(1, size), most_bytes)
+    return [Part(path, start, min(start + most_bytes, size)) for start in starts]
+
+
+def sentences(part: Part, most_corrupt: int) -> Iterator[list[str] | None]:
+    """Yields the sentences of a part's articles, as words in lower case; None for a corrupt page.
+
+    Redirects and pages that are no articles are left out. So are templates, references, captions
+    and categories.
+
+    Args:
+        part: of a dump.
+        most_corrupt: so many pages that are no XML, or damaged streams, are left out.
+
+    Raises:
+        DataError: the dump is cut or no dump, or more is corrupt.
+        NotReadyError: mwparserfromhell is missing.
+    """
+    plain, corrupt = wikitext_reader(), 0
+    for page in pages(part):
+        text = None if page is None else _article(page)
+        if text is None:
+            corrupt += 1
+            if corrupt > most_corrupt:
+                got = f"more than {most_corrupt} between bytes {part.start} and {part.end}"
+                do = "download it again, or allow more corrupt pages"
+                raise DataError(f"{part.path} has too many corrupt pages", got=got, do=do)
+            yield None
+            continue
+        for line in _SENTENCE.split(plain(text)):
+            words = _WORD.findall(line.lower())
+            if len(words) > 1:
+                yield words
+
+
+def wikitext_reader() -> Callable[[str], str]:
+    """Returns what takes the markup away.
+
+    Raises:
+        NotReadyError: mwparserfromhell is missing.
+    """
+    try:
+        import mwparserfromhell
+    except ImportError as error:
+        do = 'pip install "photinus[wikipedia]"'
+        raise NotReadyError(
+            "articles are read by mwparserfromhell", got=str(error), do=do
+        ) from error
+
+    def plain(text: str) -> str:
+        code = mwparserfromhell.parse(text, skip_style_tags=True)
+        for link in code.filter_wikilinks(recursive=False):
+            if str(link.title).partition(":")[0].strip().lower() in _NOT_TEXT:
+                code.remove(link)
+        for tag in code.filter_tags(matches=lambda tag: tag.tag == "ref", recursive=False):
+            code.remove(tag)
+        return str(code.strip_code())
+
+    return plain
+
+
+def _article(page: bytes) -> str | None:
+    """Returns the markup of an article, "" for what is none; None where the page is no XML."""
+    try:
+        # it begins with <page>, so that it can declare no entities
+        tree = ElementTree.fromstring(page)  # noqa: S314
+    except ElementTree.ParseError:
+        return None
+    if tree.findtext("ns", "0") != "0" or tree.find("redirect") is not None:
+        return ""
+    return tree.findtext("revision/text", "")
+
+
+def pages(part: Part) -> Iterator[bytes | None]:
+    """Yields the pages that begin in a part, as XML; None for a stream that is damaged.
+
+    Raises:
+        DataError: the dump is cut, or no dump.
+    """
+    with _opened(part.path) as file:
+        read = _streams if part.path.endswith(".bz2") else _plain
+        held, own, tail = b"", 0, b""  # of `held` so many bytes belong to the part
+        for is_own, piece in read(file, part):
+            if not is_own and not own:
+                return
+            if piece is None:
+                held, own = b"", 0
+                yield None
+                continue
+            tail = (tail + piece)[-_TAIL_BYTES:]
+            held, own = held + piece, own + len(piece) * is_own
+            found, held, own = _whole_pages(held, own)
+            yield from found
+    # of a shorter piece nobody can tell
+    is_cut = _END not in tail and (len(tail) == _TAIL_BYTES or not part.start)
+    if held.startswith(_OPEN) or is_cut:
+        got = f"no {_END.decode()} at its end"
+        raise DataError(f"{part.path} is cut", got=got, do="download it again")
+
+
+def _whole_pages(held: bytes, own: int) -> tuple[list[bytes], bytes, int]:
+    """Returns the whole pages that begin in the first `own` bytes, and what is left of both."""
+    found, at = list[bytes](), 0
+    while 0 <= (start := held.find(_OPEN, at)) < own:
+        stop = held.find(_CLOSE, start)
+        if stop < 0:
+            return found, held[start:], own - start
+        at = stop + len(_CLOSE)
+        found.append(held[start:at])
+    # the last bytes may be a half of a tag
+    rest = max(at, len(held) - len(_OPEN) + 1)
+    return found, held[rest:], max(0, own - rest)
+
+
+def _opened(path: str) -> IO[bytes]:
+    if is_address(path):
+        files, name = filesystem(path)
+        opened: Any = files.open(name, "rb")
+        return opened  # type: ignore[no-any-return]
+    return on_disk(path).open("rb")
+
+
+def _plain(file: IO[bytes], part: Part) -> Iterator[tuple[bool, bytes | None]]:
+    """Yields the text of a part and what follows it, and whether it belongs to the part."""
+    file.seek(part.start)
+    left = part.end - part.start
+    while piece := file.read(min(_CHUNK_BYTES, left) if left else _CHUNK_BYTES):
+        yield left > 0, piece
+        left = max(0, left - len(piece))
+
+
+def _streams(file: IO[bytes], part: Part) -> Iterator[tuple[bool, bytes | None]]:
+    """Yields the text of the streams from a part on, and whether they begin in it; None: damage.
+
+    Raises:
+        DataError: the last stream is cut or damaged, or there is none.
+    """
+    start = _stream_after(file, part.start)
+    if part.start == 0 and start != 0:
+        raise DataError(f"{part.path} does not begin as bzip2", do="download it again")
+    while start is not None:
+        is_own, reader = start < part.end, bz2.BZ2Decompressor()
+        file.seek(start)
+        try:
+            while not reader.eof and (data := file.read(_CHUNK_BYTES)):
+                yield is_own, reader.decompress(data)
+        except OSError as error:
+            start = _stream_after(file, start + 1)
+            if start is None:
+                wrong = f"the last stream of {part.path} is damaged"
+                raise DataError(wrong, got=str(error), do="download it again") from error
+            yield is_own, None
+            continue
+        if not reader.eof:
+            got = "a bzip2 stream without an end"
+            raise DataError(f"{part.path} is cut", got=got, do="download it again")
+        start = _stream_after(file, file.tell() - len(reader.unused_data))
+
+
+def _stream_after(file: IO[bytes], start: int) -> int | None:
+    """Returns where the next stream begins, at `start` or after it."""
+    file.seek(start)
+    held = b""
+    while data := file.read(_CHUNK_BYTES):
+        held += data
+        if found := _STREAM.search(held):
+            return start + found.start()
+        start += max(0, len(held) - _HEAD_BYTES + 1)
+        held = held[-_HEAD_BYTES + 1 :]
+    return None

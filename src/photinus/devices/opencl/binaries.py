@@ -1,0 +1,110 @@
+"""Kernels that were compiled before: a file, and a manifest that says for what it is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from photinus.core.errors import NotReadyError, UsageError, reason_of
+from photinus.devices.opencl.engine import FLAVOURS, Engine, source
+from photinus.devices.opencl.known import check
+from photinus.devices.opencl.platforms import Found
+
+VARIABLE = "PHOTINUS_OPENCL_KERNELS"
+"""In the environment of a worker: the folder of its kernels."""
+MANIFEST = "kernels.json"
+_BUILD = "photinus kernels build, on a machine with this device"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """What a file of kernels was made from, and for what."""
+
+    file: str
+    """Its name, beside the manifest."""
+    sha256: str
+    source: str
+    """SHA-256 of kernels.cl: another text has other kernels, or other arguments."""
+    device: str
+    flavour: str
+
+
+def build(found: Found, folder: Path, file: Path | None = None, flavour: str = "") -> Path:
+    """Writes a device's kernels and their manifest, once they have passed the test.
+
+    Args:
+        found: the device.
+        folder: to write to.
+        file: as a board's own compiler made it from kernels.cl; left out, the driver compiles.
+        flavour: for which it was compiled.
+
+    Returns:
+        The manifest's path.
+
+    Raises:
+        NotReadyError: the device cannot use the kernels, or fails the test.
+        UsageError: the file cannot be read.
+    """
+    engine = Engine(found, flavour, _bytes(file) if file else b"")
+    check(engine)
+    binary = _bytes(file) if file else engine.binary()
+    name = file.name if file else "kernels.bin"
+    about = Manifest(
+        file=name,
+        sha256=_digest(binary),
+        source=_digest(source().encode()),
+        device=found.title,
+        flavour=engine.flavour,
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(binary)
+    (folder / MANIFEST).write_text(json.dumps(asdict(about), indent=2) + "\n", encoding="utf-8")
+    return folder / MANIFEST
+
+
+def engine_of(found: Found) -> Engine:
+    """Returns a device with the kernels that the environment names, or compiled now; tested.
+
+    Raises:
+        NotReadyError: they are not there, damaged, for another device or another version, do not
+            compile, or fail the test.
+    """
+    folder = os.environ.get(VARIABLE, "")
+    engine = Engine(found, *_read(Path(folder), found)) if folder else Engine(found)
+    check(engine)
+    return engine
+
+
+def _read(folder: Path, found: Found) -> tuple[str, bytes]:
+    """Returns flavour and kernels; no driver sees a byte of a file that is not whole."""
+    path = folder / MANIFEST
+    try:
+        about = Manifest(**json.loads(path.read_text(encoding="utf-8")))
+        binary = (folder / Path(about.file).name).read_bytes()
+    except (OSError, ValueError, TypeError) as error:
+        wrong = f"{VARIABLE} names no kernels"
+        raise NotReadyError(wrong, got=f"{path}: {reason_of(error)}", do=_BUILD) from error
+    if about.device != found.title:
+        wrong = f"the kernels of {folder} are for another device than {found.name}"
+        raise NotReadyError(wrong, got=f"{about.device}, and here {found.title}", do=_BUILD)
+    if about.source != _digest(source().encode()) or about.flavour not in FLAVOURS:
+        wrong = f"the kernels of {folder} are of another version of photinus"
+        raise NotReadyError(wrong, got=f"source {about.source[:12]}", do=_BUILD)
+    if _digest(binary) != about.sha256:
+        wrong = f"the file {about.file} of {folder} is damaged"
+        raise NotReadyError(wrong, got=f"SHA-256 {_digest(binary)[:12]}", do="copy it again")
+    return about.flavour, binary
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise UsageError("the kernels cannot be read", got=f"{file}: {reason_of(error)}") from error
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,276 @@
+"""An OpenCL device that is ready: its compiled kernels, and what they are called with."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from photinus.core.errors import NotReadyError, UsageError
+from photinus.devices.opencl.platforms import Found, pyopencl
+
+KERNELS = (
+    "pack_rows",
+    "pack_columns",
+    "tile",
+    "group",
+    "spread",
+    "pool",
+    "pool_backward",
+)
+WIDE, NARROW, GROUPS = FLAVOURS = ("wide", "narrow", "groups")
+"""Panels for registers of 16 numbers, as AVX-512 and FPGAs have; of 8; groups of a GPU."""
+_PACKED_AT_ONCE = 64
+_DEEP = 1024
+"""How much of k is packed at a time: a panel then fits a processor's cache."""
+_PANELS_BYTES = 1 << 22
+"""How much is packed before it is used."""
+_SIDE, _ACROSS = 32, 8
+_MOST = 2**31 - 1
+"""Offsets are 32 bits wide."""
+
+
+class Axis(NamedTuple):
+    """How an index becomes an offset: (i0 d1 + i1) d2 + i2 lies at i0 s0 + i1 s1 + i2 s2."""
+
+    d1: int
+    d2: int
+    s0: int
+    s1: int
+    s2: int
+
+    @classmethod
+    def plain(cls, stride: int) -> Axis:
+        """Returns the axis of a matrix.
+
+        Example:
+            >>> Axis.plain(7)
+            Axis(d1=1, d2=1, s0=7, s1=0, s2=0)
+        """
+        return cls(1, 1, stride, 0, 0)
+
+
+def ints(*numbers: int) -> list[np.int32]:
+    """Returns numbers as the kernels' int."""
+    return [np.int32(number) for number in numbers]
+
+
+class Operand(NamedTuple):
+    """A matrix of a product in a device's memory: what is summed over is its second axis."""
+
+    memory: Any
+    rows: Axis
+    k: Axis
+    start: int = 0
+    step: int = 0
+    """From one product of a batch to the next."""
+
+    def arguments(self) -> list[Any]:
+        """Returns it as the kernels take it."""
+        axes = [np.array([*axis, 0, 0, 0], np.int32) for axis in (self.rows, self.k)]
+        return [self.memory, *ints(self.start, self.step), *axes]
+
+
+class Made(NamedTuple):
+    """A tensor of the host, and the device's memory of it."""
+
+    tensor: Tensor
+    memory: Any
+
+
+class NoKernelError(Exception):
+    """An operator has arguments that no kernel covers; says which."""
+
+
+class Sizes(NamedTuple):
+    """Of C [batch, m, n] = A [batch, m, k] B [batch, n, k]ᵀ."""
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+
+
+class Engine:
+    """A device with a context and a queue of its own, made in the process that uses it.
+
+    Args:
+        found: the device.
+        flavour: one of `FLAVOURS`; left out, the one that suits the device's kind.
+        binary: the kernels, compiled for the device and the flavour; left out, its driver
+            compiles them now.
+
+    Raises:
+        NotReadyError: the kernels do not compile there, or cannot be used.
+    """
+
+    def __init__(self, found: Found, flavour: str = "", binary: bytes = b"") -> None:
+        cl = self._cl = pyopencl()
+        device = found.handle
+        self.found, self.flavour = found, flavour or _usual(found)
+        self._is_packed = self.flavour != GROUPS
+        self._rows, self._lanes = (6, 8) if self.flavour == NARROW else (8, 16)
+        self._used: list[Any] = []
+        self._is_shared = bool(device.host_unified_memory)
+        try:
+            self._context = cl.Context([device])
+            self._queue = cl.CommandQueue(self._context)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # some compilers have remarks on what they made
+                self._program = self._built(binary)
+            self._kernels = {name: cl.Kernel(self._program, name) for name in KERNELS}
+        except cl.Error as error:
+            what = (
+                "the binary of the kernels is refused" if binary else "the kernels are not compiled"
+            )
+            said = " ".join(str(error).split())[:300]
+            do = "renew its driver, or name another device"
+            wrong = f"{what} by {found.name} ({found.title})"
+            raise NotReadyError(wrong, got=said, do=do) from error
+
+    def _built(self, binary: bytes) -> Any:  # noqa: ANN401 - pyopencl's
+        if binary:
+            return self._cl.Program(self._context, [self.found.handle], [binary]).build()
+        return self._cl.Program(self._context, source()).build(self.options())
+
+    def options(self) -> str:
+        """Returns what the compiler is told."""
+        return f"-DLANES={self._lanes} -cl-mad-enable"
+
+    def binary(self) -> bytes:
+        """Returns the compiled kernels, as the driver has them."""
+        compiled: bytes = self._program.get_info(self._cl.program_info.BINARIES)[0]
+        return compiled
+
+    def memory(self, tensor: Tensor) -> Any:  # noqa: ANN401 - pyopencl's
+        """Returns a contiguous tensor's numbers for the device to use until `fetched`."""
+        flags = self._cl.mem_flags
+        how = flags.USE_HOST_PTR if self._is_shared else flags.COPY_HOST_PTR
+        self._check(tensor.numel())
+        memory = self._cl.Buffer(self._context, flags.READ_WRITE | how, hostbuf=tensor.numpy())
+        self._used.append(memory)  # its numbers may be a copy of which nobody else knows
+        return memory
+
+    def room(self, numbers: int) -> Any:  # noqa: ANN401 - pyopencl's
+        """Returns memory of the device for so many float32 numbers."""
+        self._check(numbers)
+        return self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, 4 * numbers)
+
+    def _check(self, numbers: int) -> None:
+        most = min(_MOST, self.found.handle.max_mem_alloc_size // 4)
+        if numbers > most:
+            wrong = f"{self.found.name} cannot hold a tensor of this step"
+            got = f"{numbers} numbers where it allows {most}"
+            raise UsageError(wrong, got=got, do="use smaller batches")
+
+    def new(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Made:
+        """Returns a tensor that the device is to write."""
+        tensor = torch.empty(tuple(shape), dtype=dtype)
+        if self._is_shared and tensor.numel():
+            return Made(tensor, self.memory(tensor))
+        flags, size = self._cl.mem_flags, max(4, tensor.nbytes)
+        self._check(size // 4)
+        return Made(tensor, self._cl.Buffer(self._context, flags.READ_WRITE, size))
+
+    def fetched(self, made: Made) -> Tensor:
+        """Waits until the device has written a tensor; returns it in the host's memory."""
+        tensor, memory = made
+        if tensor.numel() and self._is_shared:
+            flags, numbers = self._cl.map_flags, tensor.numpy()
+            how = (self._queue, memory, flags.READ, 0, numbers.shape, numbers.dtype)
+            mapped, _ = self._cl.enqueue_map_buffer(*how, is_blocking=True)
+            mapped.base.release(self._queue)
+        elif tensor.numel():
+            self._cl.enqueue_copy(self._queue, tensor.numpy(), memory)
+        self._used.clear()
+        return tensor
+
+    def product(self, a: Operand, b: Operand, out: Operand, sizes: Sizes) -> None:
+        """Writes C [m, n] = A [m, k] B [n, k]ᵀ, for each of a batch.
+
+        Args:
+            a: A.
+            b: B.
+            out: C, with n in place of k.
+            sizes: none of them 0.
+        """
+        if not self._is_packed:
+            self._by_groups(a, b, out, sizes)
+            return
+        columns = 2 * self._lanes
+        deep = min(sizes.k, _DEEP)
+        panels, all_panels = math.ceil(sizes.m / self._rows), math.ceil(sizes.n / columns)
+        at_once = max(1, min(all_panels, _PANELS_BYTES // (4 * columns * deep * sizes.batch)))
+        a_room, b_room = panels * self._rows * sizes.k, at_once * columns * deep
+        packed_a = self.room(a_room * sizes.batch), np.int32(a_room)
+        packed_b = self.room(b_room * sizes.batch), np.int32(b_room)
+        self._pack("pack_rows", (panels, sizes.batch), (sizes.m, 0, 0, sizes.k), a, packed_a)
+        for panel in range(0, all_panels, at_once):
+            count = min(at_once, all_panels - panel)
+            for first in range(0, sizes.k, deep):
+                last = min(sizes.k, first + deep)
+                part = (sizes.n, panel, first, last)
+                self._pack("pack_columns", (count, sizes.batch), part, b, packed_b)
+                where = ints(*sizes[:3], first, last - first, panel, first > 0)
+                items = (panels, count, sizes.batch)
+                self._call("tile", items, None, *where, *packed_a, *packed_b, *out.arguments())
+
+    def _pack(
+        self,
+        name: str,
+        panels: tuple[int, int],
+        part: tuple[int, int, int, int],
+        x: Operand,
+        packed: tuple[Any, np.int32],
+    ) -> None:
+        """Packs so many panels of each of a batch; a part is rows, first panel, first k, last k."""
+        chunks = math.ceil((part[3] - part[2]) / _PACKED_AT_ONCE)
+        items = (panels[0], chunks, panels[1])
+        self._call(name, items, None, *ints(*part), *x.arguments(), *packed)
+
+    def _by_groups(self, a: Operand, b: Operand, out: Operand, sizes: Sizes) -> None:
+        across = math.ceil(sizes.n / _SIDE) * _ACROSS
+        down = math.ceil(sizes.m / _SIDE) * _SIDE
+        operands = [*a.arguments(), *b.arguments(), *out.arguments()]
+        items, together = (across, down, sizes.batch), (_ACROSS, _SIDE, 1)
+        self._call("group", items, together, *ints(*sizes[:3]), *operands)
+
+    def lines(self, name: str, lines: int, *arguments: Any) -> None:  # noqa: ANN401 - a kernel's
+        """Calls a kernel that computes lines, each by as many work items as suit the device."""
+        self._call(name, (1 if self._is_packed else _SIDE, lines), None, *arguments)
+
+    def planes(self, name: str, planes: int, *arguments: Any) -> None:  # noqa: ANN401 - a kernel's
+        """Calls a kernel whose work items compute a plane each."""
+        self._call(name, (planes,), None, *arguments)
+
+    def _call(
+        self,
+        name: str,
+        all_items: tuple[int, ...],
+        together: tuple[int, ...] | None,
+        *arguments: Any,  # noqa: ANN401 - a kernel's
+    ) -> None:
+        if together is None and self._is_packed:
+            together = (1,) * len(all_items)  # another number of them is compiled anew
+        try:
+            self._kernels[name](self._queue, all_items, together, *arguments)
+        except self._cl.Error as error:
+            wrong = f"{self.found.name} ({self.found.title}) did not run the kernel {name}"
+            raise NotReadyError(wrong, got=error, do="photinus devices tests it") from error
+
+
+def _usual(found: Found) -> str:
+    if found.handle.type & pyopencl().device_type.GPU:
+        return GROUPS
+    return NARROW if found.handle.native_vector_width_float == 8 else WIDE
+
+
+def source() -> str:
+    """Returns the kernels' text."""
+    return resources.files(__package__).joinpath("kernels.cl").read_text(encoding="utf-8")

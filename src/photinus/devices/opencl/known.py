@@ -1,0 +1,73 @@
+"""Known answers: a device must give them to the bit before it is used.
+
+All numbers are small and whole, so that float32 holds every sum exactly, in whatever order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from photinus.core.errors import NotReadyError
+from photinus.devices.opencl.engine import Engine
+from photinus.devices.opencl.offload import Offload
+
+
+def check(engine: Engine) -> None:
+    """Has a device compute what is known.
+
+    Raises:
+        NotReadyError: an answer is wrong.
+    """
+    for name, compute in _CASES.items():
+        known = compute()
+        with Offload(engine):
+            told = compute()
+        wrong = sum(int((a != b).sum()) for a, b in zip(told, known, strict=True))
+        if wrong:
+            found = engine.found
+            raise NotReadyError(
+                f"{found.name} ({found.title}) fails its test: it computes a {name} wrongly",
+                got=f"{wrong} of {sum(a.numel() for a in known)} numbers differ",
+                do="renew its driver, or name another device",
+            )
+
+
+def _whole(*shape: int) -> Tensor:
+    """Returns whole numbers from -5 to 5, without a pattern that a wrong offset would keep."""
+    numbers = torch.arange(torch.Size(shape).numel())
+    return (numbers * numbers % 101 * 7 % 11 - 5).float().view(shape)
+
+
+def _products() -> list[Tensor]:
+    x, y = _whole(37, 1030), _whole(1030, 70)  # more than is packed at once, and odd edges
+    few = _whole(3, 5, 4), _whole(3, 4, 6)
+    return [x @ y, x.t() @ _whole(37, 9), y.t() @ x.t(), torch.bmm(*few), x @ y[:, 0]]
+
+
+def _convolution(by: int, pad: int, sides: tuple[int, int]) -> Callable[[], list[Tensor]]:
+    def compute() -> list[Tensor]:
+        x, w = _whole(2, 3, 11, 9).requires_grad_(), _whole(5, 3, *sides).requires_grad_()
+        y = functional.conv2d(x, w, _whole(5), stride=by, padding=pad)
+        return [y.detach(), *torch.autograd.grad(y, (x, w), _whole(*y.shape))]
+
+    return compute
+
+
+def _pool() -> list[Tensor]:
+    x = _whole(2, 3, 10, 9).requires_grad_()
+    y, places = functional.max_pool2d(x, 3, 2, 1, ceil_mode=True, return_indices=True)
+    (slope,) = torch.autograd.grad(y, x, _whole(*y.shape))
+    return [y.detach(), places, slope]
+
+
+_CASES: Mapping[str, Callable[[], list[Tensor]]] = {
+    "product": _products,
+    "convolution": _convolution(1, 2, (5, 5)),
+    "convolution with a stride": _convolution(2, 0, (3, 2)),
+    "1x1 convolution": _convolution(1, 0, (1, 1)),
+    "max-pool": _pool,
+}

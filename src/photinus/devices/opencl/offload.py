@@ -1,0 +1,103 @@
+"""Has every product, convolution and max-pool of PyTorch computed by an OpenCL device."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from photinus.core.errors import UsageError
+from photinus.devices.opencl import convolutions, pools, products
+from photinus.devices.opencl.engine import Engine, NoKernelError
+
+_HEAVY = re.compile(
+    r"mm(_|$)|mv(_|$)|matmul|(^|_)linear(_|$)|conv(?!ert)|max_pool|attention"
+    r"|(?<!fused_)(lstm|gru)|rnn|^_trilinear"
+)
+"""Names of operators that multiply matrices, convolve or take maxima of windows."""
+_ON_HOST = "cpu"
+
+
+class Offload(TorchDispatchMode):
+    """While it is entered, products, convolutions and max-pools run on a device, or are refused.
+
+    None of them ever runs on the host. All else does: it is cheap.
+
+    Args:
+        engine: the device.
+
+    Raises:
+        UsageError: one of them cannot be computed there.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._engine = engine
+        self.counts: Counter[str] = Counter()
+        """How often each operator ran on the device."""
+
+    def __enter__(self) -> Self:
+        self._plain_attention = sdpa_kernel(SDPBackend.MATH)  # products, not one operator
+        self._plain_attention.__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:  # noqa: ANN401 - as of any context
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._plain_attention.__exit__(*error)
+
+    def __torch_dispatch__(
+        self,
+        func: Any,  # noqa: ANN401 - an operator of PyTorch
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 - what the operator returns
+        name = str(func)
+        compute = _COMPUTED.get(name)
+        if compute is None:
+            space, _, operator = func.name().partition("::")
+            if _HEAVY.search(operator.partition(".")[0]) or space == "mkldnn":
+                raise self._refused(name, "it has no kernel for it", args)
+            return func(*args, **(kwargs or {}))
+        tensors = [one for one in args if isinstance(one, Tensor)]
+        if compute is pools.pool_back:
+            tensors.pop()  # the places
+        if any(one.dtype != torch.float32 or one.device.type != _ON_HOST for one in tensors):
+            raise self._refused(name, "OpenCL devices compute in float32", args)
+        try:
+            result = compute(self._engine, *args, **(kwargs or {}))
+        except NoKernelError as why:
+            raise self._refused(name, str(why), args) from None
+        self.counts[name] += 1
+        return result
+
+    def _refused(self, name: str, why: str, args: Sequence[Any]) -> UsageError:
+        told = [f"{one.dtype}{list(one.shape)}" for one in args if isinstance(one, Tensor)]
+        wrong = f"{self._engine.found.name} does not compute {name}: {why}"
+        do = 'change the layer, or set device="cpu"'
+        return UsageError(wrong, got=", ".join(told).replace("torch.", "") or "nothing", do=do)
+
+
+_COMPUTED: Mapping[str, Callable[..., Any]] = {
+    "aten.mm.default": products.multiply,
+    "aten.mm.out": products.into(products.multiply),
+    "aten.bmm.default": products.multiply,
+    "aten.bmm.out": products.into(products.multiply),
+    "aten.mv.default": products.multiply_vector,
+    "aten.addmv.default": products.add_vector_product,
+    "aten.addmm.default": products.add_product,
+    "aten.addmm.out": products.into(products.add_product),
+    "aten.baddbmm.default": products.add_product,
+    "mkldnn._linear_pointwise.default": products.onednn_linear,
+    "aten.convolution.default": convolutions.convolve,
+    "aten.convolution_backward.default": convolutions.convolve_back,
+    "aten.max_pool2d_with_indices.default": pools.pool,
+    "aten.max_pool2d_with_indices_backward.default": pools.pool_back,
+}

@@ -1,0 +1,85 @@
+"""Nearest neighbours of many vectors: exact by matrix products, or approximate by usearch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from photinus.core.errors import NotReadyError
+from photinus.core.parameters import Vector
+
+_CHUNK = 256
+"""Vectors that are compared by one matrix product."""
+_SEARCHED = 16
+"""For each neighbour asked for, so many candidates are kept while an index is searched."""
+
+
+def index_of(vectors: Vector) -> bytes:
+    """Returns an index of some vectors [V, D], as bytes: a graph in which neighbours are near.
+
+    Raises:
+        NotReadyError: usearch is missing.
+
+    Reference:
+        Malkov and Yashunin, Efficient and robust approximate nearest neighbor search using
+        hierarchical navigable small world graphs (2016).
+    """
+    try:
+        from usearch.index import Index
+    except ImportError as error:
+        do = 'pip install "photinus[neighbors]", or ask with exact=True'
+        raise NotReadyError("approximate neighbours need usearch", got=str(error), do=do) from error
+    made = Index(ndim=vectors.shape[1], metric="cos", dtype="f32")
+    # one thread: the order in which vectors come decides the graph
+    made.add(np.arange(len(vectors), dtype=np.uint64), vectors, threads=1)
+    saved = made.save()
+    assert saved is not None  # it was not told to write a file
+    return bytes(saved)
+
+
+def approximate(index: bytes, aims: Vector, count: int) -> tuple[Vector, Vector]:
+    """Returns the rows nearest to some vectors, and their cosines, by an index.
+
+    Args:
+        index: as of `index_of`.
+        aims: [n, D].
+        count: how many for each, no more than the index holds.
+
+    Returns:
+        Rows [n, count] int64, and cosines [n, count], the nearest first.
+    """
+    from usearch.index import Index
+
+    searched = max(64, _SEARCHED * count)
+    held = Index(ndim=aims.shape[1], metric="cos", dtype="f32", expansion_search=searched)
+    held.view(index)  # without a copy
+    found = held.search(aims, count, threads=1)
+    shape = (len(aims), count)
+    return found.keys.reshape(shape).astype(np.int64), 1 - found.distances.reshape(shape)
+
+
+def exact(unit: Vector, aims: Vector, count: int) -> tuple[Vector, Vector]:
+    """Returns the rows nearest to some vectors, and their cosines, by products with all.
+
+    Args:
+        unit: vectors of length 1 [V, D].
+        aims: [n, D].
+        count: how many for each, no more than V.
+
+    Returns:
+        Rows [n, count] int64, and cosines [n, count], the nearest first.
+
+    Example:
+        >>> rows, _ = exact(np.eye(3), np.array([[0.0, 5.0, 1.0]]), 2)
+        >>> rows.tolist()
+        [[1, 2]]
+    """
+    rows, cosines = [np.zeros((0, count), np.int64)], [np.zeros((0, count), np.float32)]
+    for start in range(0, len(aims), _CHUNK):
+        some = aims[start : start + _CHUNK]
+        near = some @ unit.T  # [n, V]
+        near /= np.maximum(np.linalg.norm(some, axis=1, keepdims=True), 1e-12)
+        best = np.argpartition(-near, count - 1, axis=1)[:, :count]
+        order = np.argsort(-np.take_along_axis(near, best, 1), axis=1)
+        rows.append(np.take_along_axis(best, order, 1))
+        cosines.append(np.take_along_axis(near, rows[-1], 1))
+    return np.concatenate(rows), np.concatenate(cosines)

@@ -1,0 +1,126 @@
+"""Random walks over a graph, biased as node2vec's, by rejection: no table of second order."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from photinus.core.parameters import Vector
+
+END = -1
+"""Follows the last node of a walk that met no way on."""
+
+
+class Graph(NamedTuple):
+    """V nodes, and E edges in the order of their sources."""
+
+    starts: Vector
+    """Where the edges of a node begin [V + 1] int64."""
+    keys: Vector
+    """Source · V + target of each edge, ascending [E] int64."""
+    sums: Vector
+    """Running sums of the weights, from 0 [E + 1] float64; empty where all weigh the same."""
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes there are: V."""
+        return len(self.starts) - 1
+
+
+class Bias(NamedTuple):
+    """By what the weight of a step from v is multiplied, when the walk came from t."""
+
+    back: float
+    """The step returns to t: 1/p."""
+    away: float
+    """No edge leads from t to where the step leads: 1/q; else the factor is 1."""
+
+
+def graph_of(nodes: int, sources: Vector, targets: Vector, weights: Vector | None = None) -> Graph:
+    """Returns a graph of directed edges; equal edges become one with the sum of their weights.
+
+    Args:
+        nodes: V, how many.
+        sources: numbers of nodes [E].
+        targets: likewise.
+        weights: above 0 [E]; None: 1 each.
+
+    Example:
+        >>> graph = graph_of(3, np.array([0, 2, 0]), np.array([1, 0, 2]))
+        >>> graph.starts.tolist(), (graph.keys % 3).tolist()
+        ([0, 2, 2, 3], [1, 2, 0])
+    """
+    given = sources.astype(np.int64) * nodes + targets
+    keys, edge = np.unique(given, return_inverse=True)
+    summed = np.bincount(edge, weights, minlength=len(keys)).astype(np.float64)
+    starts = np.searchsorted(keys, np.arange(nodes + 1, dtype=np.int64) * nodes)
+    is_uniform = not len(summed) or summed.min() == summed.max()
+    sums = np.zeros(0) if is_uniform else np.concatenate([[0.0], np.cumsum(summed)])
+    return Graph(starts, keys, sums)
+
+
+def walks(
+    graph: Graph, first: Vector, length: int, bias: Bias, chance: np.random.Generator
+) -> Vector:
+    """Returns a walk from each of some nodes [B, length] int32, `END` after its last node.
+
+    A step from v, after one from t, leads to x with a probability in proportion to w(v, x) · a,
+    where a is 1/p for x = t, 1 where an edge leads from t to x, and 1/q else. x is drawn by its
+    weight and kept with probability a / max(1, 1/p, 1/q), until one is kept.
+
+    Args:
+        graph: where they walk.
+        first: numbers of nodes [B].
+        length: nodes of a walk, at most.
+        bias: of the steps.
+        chance: draws the steps.
+
+    Reference:
+        Grover and Leskovec, node2vec: scalable feature learning for networks (2016).
+    """
+    paths = np.full((len(first), length), END, np.int32)
+    paths[:, 0] = first
+    degrees = np.diff(graph.starts)
+    going = np.flatnonzero(degrees[first])
+    for at in range(1, length):
+        here = paths[going, at - 1].astype(np.int64)
+        if at == 1 or bias == (1.0, 1.0):
+            paths[going, at] = _drawn(graph, here, chance)
+        else:
+            before = paths[going, at - 2].astype(np.int64)
+            paths[going, at] = _biased(graph, here, before, bias, chance)
+        going = going[degrees[paths[going, at]] > 0]
+    return paths
+
+
+def _drawn(graph: Graph, here: Vector, chance: np.random.Generator) -> Vector:
+    """Returns a neighbour of each node [B], by the weights of its edges."""
+    first, last = graph.starts[here], graph.starts[here + 1]
+    share = chance.random(len(here))
+    if not len(graph.sums):
+        edge = first + (share * (last - first)).astype(np.int64)
+    else:
+        low, high = graph.sums[first], graph.sums[last]
+        edge = np.searchsorted(graph.sums, low + share * (high - low), side="right") - 1
+        edge = np.clip(edge, first, last - 1)  # a share of almost 1 may be rounded up
+    neighbours: Vector = graph.keys[edge] - here * graph.nodes
+    return neighbours
+
+
+def _biased(
+    graph: Graph, here: Vector, before: Vector, bias: Bias, chance: np.random.Generator
+) -> Vector:
+    found, open_ = np.empty(len(here), np.int64), np.arange(len(here))
+    most = max(1.0, *bias)
+    while len(open_):
+        origin = before[open_]
+        drawn = _drawn(graph, here[open_], chance)
+        key = origin * graph.nodes + drawn
+        place = np.minimum(np.searchsorted(graph.keys, key), len(graph.keys) - 1)
+        factor = np.where(graph.keys[place] == key, 1.0, bias.away)
+        factor[drawn == origin] = bias.back
+        kept = chance.random(len(open_)) * most < factor
+        found[open_[kept]] = drawn[kept]
+        open_ = open_[~kept]
+    return found

@@ -1,0 +1,121 @@
+"""Parameters that are not trained, once for all workers of an executor."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Generator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from photinus.core.errors import FencedError
+from photinus.core.parameters import Vector
+from photinus.training.asks import Ask, Grant, Hello, Life
+
+
+class FrozenFile:
+    """A vector in a file that the workers of an executor map: one of them fetches it.
+
+    Args:
+        path: of the file; no other run's.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._has_claim = path, False
+        # the system frees it, however a worker ends
+        self._lock = path.with_suffix(".lock").open("w")
+
+    def claim(self) -> bool:
+        """Returns whether this worker is the one that fetches the vector."""
+        if self._has_claim:
+            return True
+        with suppress(BlockingIOError):
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._has_claim = not self._path.exists()
+            if not self._has_claim:
+                fcntl.flock(self._lock, fcntl.LOCK_UN)
+        return self._has_claim
+
+    def write(self, vector: Vector) -> Vector:
+        """Stores what was fetched, and returns it mapped."""
+        part = self._path.with_suffix(".part")
+        part.unlink(missing_ok=True)
+        part.touch(0o600)
+        with part.open("wb") as file:
+            np.save(file, vector, allow_pickle=False)
+        part.replace(self._path)
+        self._has_claim = False
+        fcntl.flock(self._lock, fcntl.LOCK_UN)
+        return self._mapped()
+
+    def awaited(self) -> Vector | None:
+        """Returns what another worker fetches, mapped; None where it was lost before that.
+
+        It is then this worker that fetches.
+        """
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._has_claim = not self._path.exists()
+        if self._has_claim:
+            return None
+        fcntl.flock(self._lock, fcntl.LOCK_UN)
+        return self._mapped()
+
+    def close(self, *, is_over: bool) -> None:
+        """Lets go of the file, and removes it once the run is over."""
+        if is_over:
+            self._path.unlink(missing_ok=True)
+        self._lock.close()
+
+    def _mapped(self) -> Vector:
+        """Copy on write: torch wants numbers that may be written."""
+        vector: Vector = np.load(self._path, mmap_mode="c", allow_pickle=False)
+        return vector
+
+
+def fetched_once(life: Life, file: FrozenFile) -> Life:
+    """Yields what a life wants to say; what is frozen is sent to one worker of the executor.
+
+    The others say with their hello that they have it, and map the file of the one that fetches.
+
+    Args:
+        life: of a worker.
+        file: of its executor.
+    """
+    is_over = False
+    try:
+        ask: Ask = next(life)
+        while True:
+            try:
+                answer = yield from _answered(ask, file)
+            except FencedError as error:
+                ask = life.throw(error)
+                continue
+            ask = life.send(answer)
+    except StopIteration:
+        is_over = True
+    finally:
+        life.close()
+        file.close(is_over=is_over)
+
+
+def _answered(ask: Ask, file: FrozenFile) -> Generator[Ask, Any, Any]:
+    """Asks, and returns the answer; a grant's with the vector, whoever fetched it."""
+    if not isinstance(ask, Hello) or ask.has:
+        return (yield ask)
+    fetches = file.claim()
+    grant = yield ask._replace(has=0 if fetches else 1)
+    if not isinstance(grant, Grant):
+        return grant
+    held, others = (None, grant.history) if fetches else (file.awaited(), grant.history)
+    if held is None:
+        if not fetches:
+            grant = yield ask  # it has now the claim
+            if not isinstance(grant, Grant):
+                return grant
+        nothing = np.zeros(0, np.float32)
+        held = file.write(grant.history[0] if grant.history else nothing)
+        others = grant.history[1:]
+    return replace(grant, history=(held, *others) if held.size else others)

@@ -1,0 +1,280 @@
+"""NodeVectors for Spark ML: vectors of a graph's nodes from walks that the executors make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.ml.param import TypeConverters
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
+
+from photinus.core.errors import DataError, UsageError
+from photinus.core.parameters import Vector
+from photinus.core.seeds import generator
+from photinus.embeddings.vectors import WordVectors
+from photinus.embeddings.walks import END, Bias, Graph, graph_of, walks
+from photinus.engine.spark.engine import free_slots
+from photinus.engine.spark.job import queried
+from photinus.estimators.param_table import RUN_ROWS, Row
+from photinus.estimators.params import keyword_params, with_params
+from photinus.estimators.sentences import id_of
+from photinus.estimators.vector_models import NODE_ROWS, NodeVectorsModel, id_type, sent
+from photinus.estimators.word2vec import TRAINING_ROWS, VectorEstimator
+from photinus.strategies.agreement import Agreement
+from photinus.strategies.own import Own
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_WALKERS = 4096
+"""Walks that go step by step together, at most."""
+_SHARES = 4
+"""Groups of walks for each worker, at least."""
+_EDGE = np.dtype([("source", "<i4"), ("target", "<i4"), ("weight", "<f8")])
+
+_Text, _Whole, _Number = TypeConverters.toString, TypeConverters.toInt, TypeConverters.toFloat
+_WALK_ROWS = (
+    Row(name="srcCol", meaning="the column of an edge's source", convert=_Text, default="src"),
+    Row(name="dstCol", meaning="the column of an edge's target", convert=_Text, default="dst"),
+    Row(
+        name="weightCol",
+        meaning="the column of an edge's weight, above 0; '': each weighs 1",
+        convert=_Text,
+        default="",
+    ),
+    Row(
+        name="directed",
+        meaning="an edge leads from its source to its target only",
+        convert=TypeConverters.toBoolean,
+        default=False,
+    ),
+    Row(name="p", meaning="above 1: walks turn back seldom", convert=_Number, default=1.0),
+    Row(name="q", meaning="above 1: walks stay near", convert=_Number, default=1.0),
+    Row(name="walkLength", meaning="nodes of a walk, at most", convert=_Whole, default=80),
+    Row(name="walksPerNode", meaning="walks that begin at a node", convert=_Whole, default=10),
+)
+_TRAINING = tuple(
+    replace(row, meaning=row.meaning.replace("words", "nodes").replace("sentences", "walks"))
+    for row in TRAINING_ROWS
+)
+_ROWS = (*_WALK_ROWS, *NODE_ROWS, *_TRAINING, *RUN_ROWS)
+_LEAST = {"p": 0.0, "q": 0.0, "walkLength": 1, "walksPerNode": 0}
+"""Each must be above it."""
+
+
+@with_params(_ROWS)
+class NodeVectors(VectorEstimator):
+    """Learns a vector for each node of a graph: node2vec. `fit` takes a DataFrame of edges.
+
+    The executors walk over the graph, and the walks are the sentences that `Word2Vec` learns from.
+    The driver and each worker hold the graph: 8 bytes an edge, 16 with weights, and twice as much
+    where it is not directed.
+
+    Example:
+        >>> nodes = NodeVectors(srcCol="from", dstCol="to", p=0.5, q=2.0)
+        >>> nodes.getWalkLength(), nodes.getWindowSize()
+        (80, 10)
+        >>> model = nodes.fit(edges)  # doctest: +SKIP
+        >>> model.most_similar([1017], count=3)  # doctest: +SKIP
+
+    Reference: Grover and Leskovec, node2vec: scalable feature learning for networks (2016).
+    """
+
+    _rows = _ROWS
+    _usual = {"window": 10, "sample": 0.0, "epochs": 1.0}  # noqa: RUF012
+    _reads_twice = False
+
+    @keyword_params
+    def __init__(
+        self,
+        *,
+        srcCol: str = "src",
+        dstCol: str = "dst",
+        weightCol: str = "",
+        directed: bool = False,
+        p: float = 1.0,
+        q: float = 1.0,
+        walkLength: int = 80,
+        walksPerNode: int = 10,
+        inputCol: str = "node",
+        outputCol: str = "vector",
+        vectorSize: int = 100,
+        windowSize: int = 10,
+        negatives: int = 5,
+        cbow: bool = False,
+        sample: float = 0.0,
+        learningRate: float = 0.025,
+        epochs: float = 1.0,
+        table: str = "whole",
+        kernel: str = "numba",
+        strategy: str | Mapping[str, Any] | Agreement | Own | None = None,
+        numWorkers: int = 0,
+        numThreads: int = 1,
+        bandwidth: float | None = None,
+        seed: int = 0,
+        security: str = "tls",
+        runDir: str = "",
+        checkpointSeconds: float = 60.0,
+    ) -> None:
+        super().__init__()
+
+    def fit(self, dataset: Any, params: Any = None) -> Any:  # noqa: ANN401 - as Spark's own
+        """Returns the trained model.
+
+        Args:
+            dataset: a DataFrame of edges.
+            params: Params that hold for this call only.
+
+        Raises:
+            UsageError: a column or a Param is wrong, or it is no DataFrame.
+            DataError: an edge has no source, no target or a wrong weight; or there are none.
+            NotReadyError: the cluster lacks slots, or numba is missing.
+        """
+        if not hasattr(dataset, "sparkSession"):
+            do = f"hand over a DataFrame with the columns {self.getOrDefault('srcCol')} and " + (
+                self.getOrDefault("dstCol")
+            )
+            raise UsageError("there are no edges", got=type(dataset).__name__, do=do)
+        return super().fit(dataset, params)
+
+    def walks(self, edges: DataFrame) -> DataFrame:
+        """Returns the walks that `fit` learns from, a row each: `words array<string>`.
+
+        Args:
+            edges: as `fit` takes them.
+
+        Raises:
+            UsageError: a column or a Param is wrong.
+            DataError: an edge has no source, no target or a wrong weight; or there are none.
+        """
+        for name, least in _LEAST.items():
+            if not self.getOrDefault(name) > least:
+                got = self.getOrDefault(name)
+                raise UsageError(f"{name} must be above {least:g}", got=got)
+        ends = [id_of(edges, self.getOrDefault(f"{end}Col")) for end in ("src", "dst")]
+        weight = self._weight(edges)
+        rows = edges.select(ends[0].alias("src"), ends[1].alias("dst"), weight.alias("weight"))
+        names, graph = _graph(rows, is_directed=self.getOrDefault("directed"))
+        spark, starts = edges.sparkSession, len(names) * self.getOrDefault("walksPerNode")
+        workers = self.getOrDefault("numWorkers") or free_slots(spark, 1 << 20)
+        together = min(_WALKERS, -(-starts // (_SHARES * workers)))
+        bias = Bias(1 / self.getOrDefault("p"), 1 / self.getOrDefault("q"))
+        walked = partial(
+            _walked,
+            sent(spark, (names, graph)),
+            (self.getOrDefault("walksPerNode"), self.getOrDefault("walkLength"), together),
+            bias,
+            self.getOrDefault("seed"),
+        )
+        groups = spark.range(0, -(-starts // together), 1, workers)
+        return groups.mapInArrow(walked, "words array<string>")
+
+    def _weight(self, edges: DataFrame) -> Any:  # noqa: ANN401 - a Column
+        name = self.getOrDefault("weightCol")
+        if not name:
+            return F.lit(1.0)
+        if name not in edges.columns or not isinstance(edges.schema[name].dataType, T.NumericType):
+            got = edges.schema[name].dataType.simpleString() if name in edges.columns else "none"
+            raise UsageError(f"there is no column of numbers {name}", got=got, do="set weightCol")
+        return F.col(f"`{name}`").cast("double")
+
+    def _sentences(self, dataset: DataFrame) -> DataFrame:
+        return self.walks(dataset)
+
+    def _model(self, dataset: DataFrame, vectors: WordVectors) -> NodeVectorsModel:
+        kinds = {
+            id_type(dataset.schema[self.getOrDefault(c)].dataType) for c in ("srcCol", "dstCol")
+        }
+        return NodeVectorsModel(vectors)._set(idType=kinds.pop() if len(kinds) == 1 else "string")
+
+    def _limits(self) -> tuple[int, int]:
+        return 1, 0
+
+
+def _graph(edges: DataFrame, *, is_directed: bool) -> tuple[list[str], Graph]:
+    """Returns the nodes' names, and the graph; the driver holds it as numbers.
+
+    Args:
+        edges: texts `src` and `dst`, and a number `weight`.
+        is_directed: edges have one direction.
+
+    Raises:
+        DataError: an edge is wrong, or there is none.
+    """
+    spark = edges.sparkSession
+    ends = edges.select(F.explode(F.array("src", "dst")).alias("node")).distinct().orderBy("node")
+    found: Any = queried(spark, ends.collect)
+    names = [row["node"] for row in found]
+    if not names:
+        raise DataError("the graph has no edges", do="look at where they are read")
+    if names[0] is None:  # nulls come first
+        raise DataError("an edge has no source or no target", got="null", do="filter such edges")
+    packed: Any = queried(spark, edges.mapInArrow(partial(_packed, names), "edges binary").collect)
+    held = np.frombuffer(b"".join(bytes(row["edges"]) for row in packed), _EDGE)
+    source, target, weight = (held[name] for name in ("source", "target", "weight"))
+    if not is_directed:
+        other = source != target
+        back = source[other], target[other]
+        source, target = np.concatenate([source, back[1]]), np.concatenate([target, back[0]])
+        weight = np.concatenate([weight, weight[other]])
+    return names, graph_of(len(names), source, target, weight)
+
+
+def _packed(names: list[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yields edges as numbers of nodes."""
+    import pyarrow.compute as pc
+
+    known = pa.array(names, pa.string())
+    for batch in batches:
+        made = np.empty(batch.num_rows, _EDGE)
+        for name, column in (("source", "src"), ("target", "dst")):
+            made[name] = pc.index_in(batch[column], value_set=known)
+        weights = pc.fill_null(batch["weight"], np.nan).to_numpy(zero_copy_only=False)
+        wrong = ~(weights > 0) | np.isinf(weights)
+        if wrong.any():
+            got = weights[wrong][0]
+            raise DataError("an edge's weight must be a finite number above 0", got=got)
+        made["weight"] = weights
+        yield pa.RecordBatch.from_arrays([pa.array([made.tobytes()], pa.binary())], ["edges"])
+
+
+def _walked(
+    load: Callable[[], tuple[list[str], Graph]],
+    sizes: tuple[int, int, int],
+    bias: Bias,
+    seed: int,
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Yields the walks of groups by their numbers, which alone decide what is drawn.
+
+    Args:
+        load: gives the nodes' names and the graph.
+        sizes: walks that begin at a node, nodes of a walk, walks of a group.
+        bias: of the steps.
+        seed: of all that is drawn.
+        batches: of groups' numbers.
+    """
+    names, graph = load()
+    texts = pa.array(names, pa.string())
+    each, length, together = sizes
+    order = generator(seed, "starts").permutation(graph.nodes)
+    for batch in batches:
+        for group in batch.column(0).to_pylist():
+            first = group * together
+            numbers = np.arange(first, min(first + together, each * graph.nodes))
+            paths = walks(
+                graph, order[numbers % graph.nodes], length, bias, generator(seed, "walk", group)
+            )
+            yield _sentences(paths, texts)
+
+
+def _sentences(paths: Vector, names: pa.Array) -> pa.RecordBatch:
+    ends = np.concatenate([[0], np.cumsum((paths != END).sum(axis=1))]).astype(np.int32)
+    words = names.take(pa.array(paths[paths != END]))
+    column = pa.ListArray.from_arrays(pa.array(ends), words)
+    return pa.RecordBatch.from_arrays([column], ["words"])

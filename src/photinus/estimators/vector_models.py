@@ -1,0 +1,330 @@
+"""Models of trained vectors on Spark: neighbours, means of sequences, and their files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pandas as pd
+from pyspark.ml import Model
+from pyspark.ml.functions import array_to_vector
+from pyspark.ml.param import TypeConverters
+from pyspark.ml.param.shared import HasInputCol, HasOutputCol
+from pyspark.ml.util import MLReadable, MLWritable, MLWriter
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
+from pyspark.sql.pandas.functions import pandas_udf
+
+from photinus.core.errors import CheckpointError, UsageError
+from photinus.core.parameters import Vector
+from photinus.embeddings.neighbours import index_of
+from photinus.embeddings.vectors import Analogies, Similarity, WordVectors
+from photinus.engine.spark.session import is_connect
+from photinus.estimators.model import Keywords
+from photinus.estimators.neighbours import asked_column, neighbours_udf
+from photinus.estimators.param_table import Row
+from photinus.estimators.params import defaults, with_params
+from photinus.estimators.persist import ParamsReader, write_head
+from photinus.estimators.sentences import id_of, words_of
+from photinus.estimators.summary import TrainingSummary
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+def rows_of_model(column: str, meaning: str, output: str) -> tuple[Row, ...]:
+    """Returns the Params that a model shares with its estimator.
+
+    Args:
+        column: the default of inputCol.
+        meaning: of inputCol.
+        output: meaning of outputCol.
+    """
+    kind = TypeConverters.toString
+    return (
+        Row(name="inputCol", meaning=meaning, convert=kind, default=column),
+        Row(name="outputCol", meaning=output, convert=kind, default="vector"),
+    )
+
+
+WORD_ROWS = rows_of_model(
+    "text",
+    "the column of sentences: text, or arrays of texts or of whole numbers",
+    "the new column of a sentence's mean vector",
+)
+ITEM_ROWS = rows_of_model(
+    "items",
+    "the column of baskets: arrays of texts or of whole numbers, or text",
+    "the new column of a basket's mean vector",
+)
+NODE_ROWS = rows_of_model("node", "the column of nodes", "the new column of a node's vector")
+ID_ROW = Row(
+    name="idType",
+    meaning="the type of the ids in what is returned: string or bigint",
+    convert=TypeConverters.toString,
+    default="string",
+)
+
+
+class VectorsModel(Keywords, Model, HasInputCol, HasOutputCol, MLWritable, MLReadable[Any]):
+    """Trained vectors of words, items or nodes.
+
+    Args:
+        vectors: each with its text.
+    """
+
+    of: ClassVar[str] = "word"
+    """What has a vector: the name of the column in `getVectors` and `findSynonyms`."""
+
+    def __init__(self, vectors: WordVectors) -> None:
+        super().__init__()
+        self.vectors = vectors
+        self.summary: TrainingSummary | None = None
+        """Of the fit that made this model; None for one that was loaded."""
+        self._setDefault(**defaults(self._rows))
+
+    @property
+    def _id_type(self) -> str:
+        return "string"
+
+    def _ids(self, words: Sequence[str]) -> list[Any]:
+        """Returns words as ids of their own type."""
+        return list(words) if self._id_type == "string" else [int(word) for word in words]
+
+    def getVectors(self) -> DataFrame:
+        """Returns words, counts and vectors as a DataFrame."""
+        from pyspark.sql import SparkSession
+
+        spark = SparkSession.active()
+        held, counts = self.vectors, self.vectors.counts
+        table: dict[str, Any] = {self.of: self._ids(held.words)}
+        table["count"] = np.zeros(len(held), np.int64) if counts is None else counts
+        table["vector"] = list(held.vectors)
+        schema = f"{self.of} {self._id_type}, count long, vector array<float>"
+        made: DataFrame = spark.createDataFrame(pd.DataFrame(table), schema)
+        return made
+
+    def findSynonyms(self, word: str | int | Vector, num: int) -> DataFrame:
+        """Returns the words nearest to a word or a vector [D], as MLlib's does.
+
+        Args:
+            word: a word, the id of an item or a node, or a vector.
+            num: how many.
+
+        Raises:
+            UsageError: it has no vector.
+        """
+        from pyspark.sql import SparkSession
+
+        found = self.most_similar([word], count=num)
+        schema = f"{self.of} {self._id_type}, similarity double"
+        made: DataFrame = SparkSession.active().createDataFrame(found, schema)
+        return made
+
+    def withSynonyms(
+        self,
+        dataset: DataFrame,
+        num: int,
+        *,
+        column: str = "",
+        outputCol: str = "synonyms",
+        exact: bool = False,
+    ) -> DataFrame:
+        """Returns rows with the nearest words of each, in the tasks: an array of structs.
+
+        A struct holds the word and its `similarity`. Where the word of a row has no vector, the
+        array is null. Neighbours are approximate: a few of them may be missed.
+
+        Args:
+            dataset: rows with a column of words, of ids, or of vectors.
+            num: how many neighbours; a word is none of itself.
+            column: its name; "" for what has a vector: word, item or node.
+            outputCol: the new column.
+            exact: compares with all vectors, which is slower where there are many, and needs no
+                usearch.
+
+        Raises:
+            UsageError: the column is unknown or holds something else, or `num` is below 1.
+            NotReadyError: usearch is missing.
+        """
+        if num < 1:
+            raise UsageError("num must be at least 1", got=num)
+        column = column or self.of
+        asked, is_vector = asked_column(dataset, column)
+        index = None if exact else self._hnsw
+        held = (list(self.vectors.words), self.vectors.unit if exact else self.vectors.vectors)
+        near = neighbours_udf(sent(dataset.sparkSession, (*held, index)), num, is_vector=is_vector)
+        found = dataset.withColumn(outputCol, near(asked))
+        name = f"`{outputCol}`"
+        words = F.col(f"{name}.word").cast(f"array<{self._id_type}>").alias(self.of)
+        both = F.arrays_zip(words, F.col(f"{name}.similarity").alias("similarity"))
+        return found.withColumn(
+            outputCol, both.cast(f"array<struct<{self.of}:{self._id_type},similarity:double>>")
+        )
+
+    @cached_property
+    def _hnsw(self) -> bytes:
+        return index_of(self.vectors.vectors)
+
+    def most_similar(
+        self,
+        positive: Sequence[str | int | Vector],
+        negative: Sequence[str | int | Vector] = (),
+        *,
+        count: int = 10,
+    ) -> list[tuple[Any, float]]:
+        """See `WordVectors.most_similar`; ids of items and nodes may be whole numbers."""
+        sides = [
+            side if isinstance(side, str) else [_text(one) for one in side]
+            for side in (positive, negative)
+        ]
+        found = self.vectors.most_similar(*sides, count=count)
+        return list(zip(self._ids([word for word, _ in found]), [x for _, x in found], strict=True))
+
+    def _words(self, dataset: DataFrame) -> Column:
+        """Returns the input column as sequences, arrays of texts."""
+        return words_of(dataset, self.getOrDefault("inputCol"))
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        words, new = self._words(dataset), self.getOrDefault("outputCol")
+        load = sent(dataset.sparkSession, (list(self.vectors.words), self.vectors.vectors))
+
+        def mean(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
+            known, vectors = load()
+            index = pd.Index(known)
+            for sentences in batches:
+                yield pd.Series([_mean(index, vectors, sentence) for sentence in sentences])
+
+        over: Any = pandas_udf  # its types tell no iterators
+        return dataset.withColumn(new, array_to_vector(over(mean, "array<float>")(words)))
+
+    def write(self) -> _VectorsWriter:
+        """Returns the writer: `model.write().overwrite().save(path)`, as Parquet."""
+        return _VectorsWriter(self)
+
+    @classmethod
+    def read(cls) -> _VectorsReader:
+        """Returns the reader."""
+        return _VectorsReader(cls)
+
+    @classmethod
+    def load(cls, path: str) -> Any:  # noqa: ANN401 - one of this class
+        """Returns a saved model."""
+        return cls.read().load(path)
+
+
+@with_params(WORD_ROWS)
+class Word2VecModel(VectorsModel):
+    """Trained vectors of words; `Word2Vec.fit` returns it.
+
+    Args:
+        vectors: the words with their vectors.
+    """
+
+    _rows = WORD_ROWS
+
+    def analogies(self, questions: str | Path, *, cutoff: int = 30_000) -> Analogies:
+        """See `WordVectors.analogies`."""
+        return self.vectors.analogies(questions, cutoff=cutoff)
+
+    def similarity(self, pairs: str | Path, *, cutoff: int = 300_000) -> Similarity:
+        """See `WordVectors.similarity`."""
+        return self.vectors.similarity(pairs, cutoff=cutoff)
+
+
+@with_params((*ITEM_ROWS, ID_ROW))
+class Item2VecModel(VectorsModel):
+    """Trained vectors of items; `Item2Vec.fit` returns it.
+
+    Args:
+        vectors: the items' ids as texts, with their vectors.
+    """
+
+    _rows = (*ITEM_ROWS, ID_ROW)
+    of = "item"
+
+    @property
+    def _id_type(self) -> str:
+        return str(self.getOrDefault("idType"))
+
+
+@with_params((*NODE_ROWS, ID_ROW))
+class NodeVectorsModel(VectorsModel):
+    """Trained vectors of nodes; `NodeVectors.fit` returns it.
+
+    Args:
+        vectors: the nodes' ids as texts, with their vectors.
+    """
+
+    _rows = (*NODE_ROWS, ID_ROW)
+    of = "node"
+
+    @property
+    def _id_type(self) -> str:
+        return str(self.getOrDefault("idType"))
+
+    def _words(self, dataset: DataFrame) -> Column:
+        return F.array(id_of(dataset, self.getOrDefault("inputCol")))
+
+
+def id_type(kind: T.DataType) -> str:
+    """Returns the type of ids in a column: "bigint" for whole numbers, or arrays of them."""
+    inner = kind.elementType if isinstance(kind, T.ArrayType) else kind
+    return "bigint" if isinstance(inner, T.IntegralType) else "string"
+
+
+def sent(spark: SparkSession, held: Any) -> Callable[[], Any]:  # noqa: ANN401 - what is sent
+    """Returns what gives it in a task: a broadcast, or on Spark Connect a part of the closure."""
+    if is_connect(spark):
+        return lambda: held
+    made = spark.sparkContext.broadcast(held)
+    return lambda: made.value
+
+
+def _text(one: str | int | Vector) -> str | Vector:
+    return one if isinstance(one, np.ndarray) else str(one)
+
+
+def _mean(index: pd.Index, vectors: Vector, sentence: Any) -> Vector:  # noqa: ANN401
+    """Returns the mean of the words that have a vector [D]; zeros where none has."""
+    rows = index.get_indexer(sentence) if sentence is not None else np.zeros(0, np.int64)
+    found: Vector = vectors[rows[rows >= 0]]
+    return found.mean(axis=0) if len(found) else np.zeros(vectors.shape[1], np.float32)
+
+
+class _VectorsWriter(MLWriter):
+    """Writes `metadata`, and the vectors as Parquet in `data`."""
+
+    def __init__(self, model: VectorsModel) -> None:
+        super().__init__()
+        self._model = model
+
+    def save(self, path: str) -> None:
+        """Writes both below `path`."""
+        mode = "overwrite" if self.shouldOverwrite else "error"
+        write_head(self._model, self.sparkSession, path, mode, {"vectors": True})
+        self._model.getVectors().write.mode(mode).parquet(f"{path}/data")
+
+
+class _VectorsReader(ParamsReader[Any]):
+    """Reads what `_VectorsWriter` wrote."""
+
+    def load(self, path: str) -> Any:  # noqa: ANN401 - of the class that reads
+        """Returns the model.
+
+        Raises:
+            CheckpointError: something else is there.
+        """
+        metadata = self._head(path)
+        name = self._cls.__name__
+        if "vectors" not in metadata or not metadata["class"].endswith(f".{name}"):
+            raise CheckpointError(f"{path} holds no {name}", got=metadata["class"])
+        table: Any = self.sparkSession.read.parquet(f"{path}/data").toPandas()
+        words = table[self._cls.of].astype(str)
+        table = table.assign(words=words).sort_values(["count", "words"], ascending=[False, True])
+        vectors = np.stack([np.asarray(row, np.float32) for row in table["vector"]])
+        made = WordVectors(table["words"].tolist(), vectors, table["count"].to_numpy())
+        return self._filled(self._cls(made), metadata)

@@ -1,0 +1,224 @@
+"""A round over a table that lies among the workers: deltas to the owners of rows, rows back.
+
+Without input or output: it says what to send to whom, and takes in what came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from photinus.core.errors import FrameError
+from photinus.core.parameters import Vector
+from photinus.protocol.reduce_scatter import Piece
+from photinus.strategies.base import Message, Moved, Owned
+from photinus.strategies.codecs import decode, encode
+from photinus.transport.frames import Frame
+
+
+class Shares:
+    """What a worker may tell others of its shard between two rounds, and what it was told.
+
+    All of it holds for one version: what comes earlier waits, what comes late is of no use. What
+    is missing at the next round comes with that.
+    """
+
+    def __init__(self) -> None:
+        self._owned: Owned | None = None
+        self._codec = "fp32"
+        self._slots: tuple[int, ...] = ()
+        self._version = -1
+        """At which the own shard stands; a shard that is about to move has none."""
+        self._asks: dict[int, Vector] = {}
+        self._came: dict[int, Vector] = {}
+        self.early: list[Frame] = []
+        """Questions about a version that the own shard has not reached."""
+
+    def agreed(self, brought: Message, slots: tuple[int, ...]) -> None:
+        """A round is over, and its worker is about to move its shard."""
+        self._owned, self._codec, self._slots = brought.owned, brought.codec, slots
+        self._version, self._asks, self._came = -1, {}, {}
+
+    def wants(self, asks: Vector, version: int, slot: int) -> dict[int, Vector]:
+        """Returns owner -> its rows among those asked for; the shard has moved to a version."""
+        self._version, count = version, len(self._slots)
+        of = {s: asks[asks % count == place] for place, s in enumerate(self._slots) if s != slot}
+        self._asks = {s: rows for s, rows in of.items() if rows.size}
+        return self._asks
+
+    def serves(self, version: int) -> list[Frame]:
+        """Returns the questions that had waited for a version; older ones are dropped."""
+        early, self.early = self.early, []
+        self.early = [frame for frame in early if frame.version > version]
+        return [frame for frame in early if frame.version == version]
+
+    def rows(self, version: int, asks: Vector | None) -> Vector | None:
+        """Returns rows of the own shard as they travel; None before it stands at the version."""
+        if self._owned is None or version != self._version or asks is None:
+            return None
+        return encode(self._codec, self._owned.rows[asks // len(self._slots)].ravel())
+
+    def came(self, slot: int, version: int, vector: Vector) -> None:
+        """Takes an owner's answer in."""
+        if version == self._version and slot in self._asks:
+            self._came[slot] = vector
+
+    def ahead(self, asks: Vector | None, version: int) -> dict[int, Vector]:
+        """Returns owner -> the rows that a round asks for, where just these came at its version."""
+        if asks is None or version != self._version:
+            return {}
+        count, found = len(self._slots), dict[int, Vector]()
+        for slot, vector in self._came.items():
+            rows = asks[asks % count == self._slots.index(slot)]
+            if np.array_equal(rows, self._asks[slot]):
+                found[slot] = vector
+        return found
+
+
+class RowMeeting:
+    """What one worker knows of a round: it owns row r where r mod K is its place.
+
+    A part holds deltas of some rows, and which rows are wanted; a whole holds those rows, as they
+    are after the round, or of those that came ahead only what the round moved. Nothing of the
+    shard changes here: that is for when the round is agreed.
+
+    Args:
+        slot: the worker's own.
+        called: the `meet` message: who is in it, with what weights.
+        brought: the worker's push: rows, their deltas, what it asks for, and its shard.
+        ahead: owner -> the rows that are asked for, as they were before the round.
+    """
+
+    def __init__(
+        self, slot: int, called: Message, brought: Message, ahead: Mapping[int, Vector]
+    ) -> None:
+        assert called.vector is not None
+        assert brought.owned is not None
+        self.slot, self.slots, self.version = slot, called.slots, called.version
+        self._weights = [float(w) for w in called.vector]
+        self._brought, self._owned, self._codec = brought, brought.owned, brought.codec
+        self._width, self._ahead = self._owned.rows.shape[1], ahead
+        self._moved: Moved | None = None
+        self._answers: dict[int, Piece] = {}
+        """Slot -> the rows that it asked for, once all deltas have come."""
+        self._wholes: dict[int, Piece] = {}
+        """Owner -> the rows that this worker asked for."""
+        self._parts: dict[int, Piece] = {slot: self.part(slot)}
+        self._merge_when_all_came()
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        """All members but this one."""
+        return tuple(s for s in self.slots if s != self.slot)
+
+    @property
+    def is_whole(self) -> bool:
+        """True when all rows that were asked for are here."""
+        return len(self._wholes) == len(self.slots)
+
+    @property
+    def lacks(self) -> dict[str, list[int]]:
+        """Whose parts have not come, and whose rows."""
+        parts = [s for s in self.slots if s not in self._parts]
+        return {"parts": parts, "wholes": [s for s in self.others if s not in self._wholes]}
+
+    def part(self, slot: int) -> Piece:
+        """Returns what an owner needs: the deltas of its rows, and which of them are asked for."""
+        brought = self._brought
+        assert brought.rows is not None
+        assert brought.vector is not None
+        mine = self._is_of(brought.rows, slot)
+        return {
+            "rows": brought.rows[mine],
+            "vector": brought.vector.reshape(-1, self._width)[mine].ravel(),
+            "asks": self._asks[self._is_of(self._asks, slot)],
+            "came": np.array([slot in self._ahead], np.int64),
+        }
+
+    @property
+    def _asks(self) -> Vector:
+        asks = self._brought.asks
+        return np.empty(0, np.int64) if asks is None else asks
+
+    def _is_of(self, rows: Vector, slot: int) -> Vector:
+        found: Vector = rows % len(self.slots) == self.slots.index(slot)
+        return found
+
+    def whole_for(self, slot: int) -> Piece | None:
+        """Returns the rows that a member asked for, once every part has come."""
+        return self._answers.get(slot)
+
+    def take(self, kind: str, slot: int, piece: Piece) -> bool:
+        """Takes a member's `part` or `whole` in; tells whether the own rows were just moved."""
+        if slot not in self.slots:
+            return False
+        if kind == "whole":
+            self._wholes.setdefault(slot, piece)
+            return False
+        self._parts.setdefault(slot, piece)
+        return self._moved is None and self._merge_when_all_came()
+
+    def _merge_when_all_came(self) -> bool:
+        if len(self._parts) < len(self.slots):
+            return False
+        owned, parts = self._owned, [self._parts[slot] for slot in self.slots]
+        rows = np.unique(np.concatenate([part["rows"] for part in parts]))
+        total = np.zeros((rows.size, self._width), owned.rows.dtype)
+        for part, weight in zip(parts, self._weights, strict=True):
+            delta = decode(self._codec, part["vector"]).reshape(-1, self._width)
+            total[np.searchsorted(rows, part["rows"])] += total.dtype.type(weight) * delta
+        at = self._places(rows)
+        there, outer = owned.update(owned.rows[at], total, tuple(o[at] for o in owned.outer))
+        self._moved = Moved(at, there, outer)
+        for slot, part in zip(self.slots, parts, strict=True):
+            self._answers[slot] = self._answer(part, rows)
+        self._wholes[self.slot] = self._answers[self.slot]
+        return True
+
+    def _places(self, rows: Vector) -> Vector:
+        """Returns where rows of the table lie in the own shard."""
+        if rows.size and not (
+            rows[0] >= 0
+            and self._is_of(rows, self.slot).all()
+            and rows[-1] // len(self.slots) < len(self._owned.rows)
+        ):
+            raise FrameError(f"these are no rows of worker {self.slot}", got=f"{rows.size} rows")
+        places: Vector = rows // len(self.slots)
+        return places
+
+    def _answer(self, part: Piece, rows: Vector) -> Piece:
+        """Returns what was asked for as it is after the round: all, or which of it was moved."""
+        assert self._moved is not None
+        asks = part["asks"]
+        now = self._owned.rows[self._places(asks)]  # [a, width]
+        at = np.searchsorted(rows, asks)
+        at[at == rows.size] = 0
+        is_moved = rows[at] == asks if rows.size else np.zeros(asks.size, bool)
+        now[is_moved] = self._moved.rows[at[is_moved]]
+        which = np.flatnonzero(is_moved if part["came"][0] else np.ones(asks.size, bool))
+        return {"which": which, "vector": encode(self._codec, now[which].ravel())}
+
+    def result(self) -> Message:
+        """Returns the rows that were asked for as an `agreed` message, and what moves here.
+
+        It tells by the steps in `since` whether anybody had trained.
+        """
+        asks = self._asks
+        came = np.empty((asks.size, self._width), self._answers[self.slot]["vector"].dtype)
+        for slot in self.slots:
+            at = np.flatnonzero(self._is_of(asks, slot))
+            if slot in self._ahead:
+                came[at] = self._ahead[slot].reshape(-1, self._width)
+            whole = self._wholes[slot]
+            came[at[whole["which"]]] = whole["vector"].reshape(-1, self._width)
+        worked = self._brought.since._replace(steps=sum(w > 0 for w in self._weights))
+        return Message(
+            "agreed",
+            came.ravel(),
+            rows=asks,
+            since=worked,
+            codec=self._codec,
+            slot=self.slot,
+            moved=self._moved,
+        )

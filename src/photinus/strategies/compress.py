@@ -1,0 +1,146 @@
+"""`compress`: a strategy whose pushes travel in a codec, with error feedback where it needs it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from photinus.core.clock import Clock
+from photinus.core.parameters import Vector
+from photinus.strategies.base import ALL, GRADIENT, Message, Strategy, Turn, part
+from photinus.strategies.codecs import codec as codec_of
+from photinus.strategies.codecs import encode, residual
+
+
+def compress(strategy: Strategy, codec: str) -> Strategy:
+    """Returns a strategy whose pushes travel in a codec.
+
+    With "int8" and "int4" what the codec leaves out of a delta is added to the next one (error
+    feedback): e ← e + Δ; send Q(e); e ← e − Q(e). Gradients are sent without. The answer to a
+    push names the codec that it travels in: every strategy here reads any of them.
+
+    Args:
+        strategy: the worker's half; a delta that it offers is a vector of its own.
+        codec: "fp32", "bf16", "int8" or "int4".
+
+    Raises:
+        UsageError: there is no such codec.
+
+    Example:
+        >>> from photinus.strategies.rounds import Averaging
+        >>> worker, vector = compress(Averaging(), "bf16"), np.zeros(3, np.float32)
+        >>> message, _ = worker.offer(Turn("swap"), vector, Clock(1, 8), worker.init(vector))
+        >>> message.codec, message.vector.nbytes
+        ('bf16', 6)
+
+    Source: Seide et al., 1-Bit Stochastic Gradient Descent, 2014.
+    """
+    if codec == "fp32":
+        return strategy
+    has_feedback = codec_of(codec).has_feedback and strategy.site != GRADIENT
+    return Fed(strategy, codec) if has_feedback else Encoded(strategy, codec)
+
+
+class _Wrapper(Strategy):
+    """What of a strategy is as it was."""
+
+    def __init__(self, strategy: Strategy, codec: str) -> None:
+        self.strategy, self.codec, self.site = strategy, codec, strategy.site
+        self.takes = bool(getattr(strategy, "takes", False))
+        self.meets = bool(getattr(strategy, "meets", False))
+        self.alone: tuple[str, ...] = getattr(strategy, "alone", ())
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - an attribute of any strategy
+        """Returns what else the strategy says of itself, as `every` and `whole_part`."""
+        if name == "strategy" or name.startswith("__"):  # asked by copy, before it has any
+            raise AttributeError(name)
+        return getattr(self.strategy, name)
+
+
+class Encoded(_Wrapper):
+    """A strategy's pushes in a codec."""
+
+    def init(self, vector: Vector) -> Any:  # noqa: ANN401
+        """As of the strategy."""
+        return self.strategy.init(vector)
+
+    def due(self, clock: Clock, state: Any) -> tuple[Turn, ...]:  # noqa: ANN401
+        """As of the strategy."""
+        return self.strategy.due(clock, state)
+
+    def offer(
+        self,
+        turn: Turn,
+        vector: Vector,
+        clock: Clock,
+        state: Any,  # noqa: ANN401
+    ) -> tuple[Message | None, Any]:
+        """Offers what the strategy does, encoded."""
+        message, state = self.strategy.offer(turn, vector, clock, state)
+        if message is None or message.vector is None:
+            return message, state
+        return message._replace(vector=encode(self.codec, message.vector), codec=self.codec), state
+
+    def accept(self, vector: Vector, incoming: Message, state: Any) -> Any:  # noqa: ANN401
+        """As of the strategy."""
+        return self.strategy.accept(vector, incoming, state)
+
+
+class Feedback(NamedTuple):
+    """A strategy's state, and what its codec left out."""
+
+    state: Any
+    """Of the strategy."""
+    left: Vector
+    """What was left out of the deltas that were agreed on [n]."""
+    leaving: Vector
+    """The same of the push that is under way, should it be agreed on."""
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a field of any state
+        """Returns a field of the strategy's state."""
+        if name.startswith("__"):  # asked of every tuple, as by copy
+            raise AttributeError(name)
+        return getattr(self.state, name)
+
+
+class Fed(_Wrapper):
+    """A strategy's deltas in a codec, with error feedback."""
+
+    def __init__(self, strategy: Strategy, codec: str) -> None:
+        super().__init__(strategy, codec)
+        self.alone = (*self.alone, "left")
+
+    def init(self, vector: Vector) -> Feedback:
+        """Nothing was left out yet."""
+        nothing = np.zeros_like(vector)
+        return Feedback(self.strategy.init(vector), nothing, nothing)
+
+    def due(self, clock: Clock, state: Feedback) -> tuple[Turn, ...]:
+        """As of the strategy."""
+        return self.strategy.due(clock, state.state)
+
+    def offer(
+        self, turn: Turn, vector: Vector, clock: Clock, state: Feedback
+    ) -> tuple[Message | None, Feedback]:
+        """Offers the strategy's delta, and on it what was left out before."""
+        message, own = self.strategy.offer(turn, vector, clock, state.state)
+        if message is None or message.vector is None:
+            return message, state._replace(state=own)
+        delta = message.vector
+        delta += part(state.left, turn.fragment)
+        sent = encode(self.codec, delta)
+        leaving = residual(self.codec, delta, sent)
+        message = message._replace(vector=sent, codec=self.codec)
+        return message, state._replace(state=own, leaving=leaving)
+
+    def accept(self, vector: Vector, incoming: Message, state: Feedback) -> Feedback:
+        """Takes in what was agreed: what was left out of it is known then."""
+        state = state._replace(state=self.strategy.accept(vector, incoming, state.state))
+        if incoming.kind != "agreed":
+            return state
+        if incoming.fragment == ALL:
+            return state._replace(left=state.leaving)
+        left = state.left.copy()
+        part(left, incoming.fragment)[:] = state.leaving
+        return state._replace(left=left)

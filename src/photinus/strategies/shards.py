@@ -1,0 +1,162 @@
+"""A table of rows that lies among the workers: each owns a shard, and asks for the rows it needs.
+
+Row r of K workers' table lies with worker r mod K. A worker holds its shard, and of the others'
+rows those that its next steps read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from photinus.core.clock import Clock, Steps, Trigger
+from photinus.core.parameters import Vector
+from photinus.core.settings import one_of, validate, whole
+from photinus.strategies.base import PARAMETERS, Message, Owned, Strategy, Turn
+from photinus.strategies.codecs import decode, encode
+from photinus.strategies.outer import Outer, Sgd
+
+
+def shard_of(vector: Vector, width: int, slot: int, shards: int) -> Vector:
+    """Returns a worker's rows of a table [n], one behind the other.
+
+    Example:
+        >>> shard_of(np.arange(10), 2, slot=1, shards=2).tolist()
+        [2, 3, 6, 7]
+    """
+    return np.ascontiguousarray(vector.reshape(-1, width)[slot::shards]).ravel()
+
+
+def joined(shards: Sequence[Vector], width: int) -> Vector:
+    """Returns the table [n] of the shards of all workers, in slot order.
+
+    Example:
+        >>> joined([np.array([0, 1, 4, 5, 8, 9]), np.array([2, 3, 6, 7])], 2).tolist()
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    """
+    table = np.empty((sum(s.size for s in shards) // width, width), shards[0].dtype)
+    for slot, shard in enumerate(shards):
+        table[slot :: len(shards)] = shard.reshape(-1, width)
+    return table.ravel()
+
+
+class Held(NamedTuple):
+    """What a worker remembers between rounds."""
+
+    own: Vector
+    """Its shard [m, width]; `accept` writes into it: a copy would take the memory twice."""
+    outer: tuple[Vector, ...]
+    """The outer optimizer's state of its shard, each [m · numbers], written into as well."""
+    rows: Vector
+    """Which rows it asked for [r], in order."""
+    came: Vector
+    """What they were as they came [r, width]."""
+    version: int = 0
+    sent: Clock = Clock()
+    """When it last pushed."""
+    is_fed: bool = False
+    """The rows of its first steps have come."""
+    is_closing: bool = False
+    """It has no rows of data left, and stays for the sake of its shard."""
+    is_over: bool = False
+    """Nobody has any left."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sharded(Strategy):
+    """Rounds over a table that no worker holds: deltas go to the rows' owners, rows come back.
+
+    Δᵢ = rows as they came − as they are;  row ← outer(row, Σ cᵢΔᵢ), by the row's owner, once for
+    each round. The rows of the next round come while the steps of this one are taken, and with
+    its end those of them that it moved. Before the first step there is a round without deltas.
+    Who is done with its data stays until all are: others need its shard.
+    """
+
+    every: Trigger = field(default_factory=lambda: Steps(50))
+    """After so many steps a round is due; so far ahead the feed is read."""
+    outer: Outer = field(default_factory=Sgd)
+    """The optimizer that an owner applies the merged delta by."""
+    codec: str = "fp32"
+    """The numbers that rows and deltas travel in."""
+    rows: int = 1
+    """How many numbers a row holds."""
+    site = PARAMETERS
+    meets = True
+    is_sharded = True
+    alone = ("outer",)
+    LIMITS = {"codec": one_of("fp32", "bf16"), "rows": whole(1)}  # noqa: RUF012
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def init(self, vector: Vector) -> Held:
+        """Nothing is here before the shard has come."""
+        nothing = np.empty((0, self.rows), vector.dtype)
+        return Held(nothing, (), np.empty(0, np.int64), nothing)
+
+    def due(self, clock: Clock, state: Held) -> tuple[Turn, ...]:
+        """A round before the first step, when the trigger fires, and until all are done.
+
+        After each the owners are asked for the rows of the round after the next one.
+        """
+        is_last = clock.closing and not state.is_over
+        is_time = is_last or not state.is_fed or self.every.fires(clock, state.sent)
+        if not is_time or state.is_over:
+            return ()
+        return (Turn("meet"),) if clock.closing else (Turn("meet"), Turn("publish"))
+
+    def offer(
+        self, turn: Turn, vector: Vector, clock: Clock, state: Held
+    ) -> tuple[Message | None, Held]:
+        """Offers the deltas of the rows that changed; the loop adds which are wanted next."""
+        if turn.kind == "publish":
+            return Message("fetch", version=state.version), state
+        delta = state.came - vector.reshape(-1, self.rows)[state.rows]  # [r, width]
+        changed = delta.any(axis=1)
+        message = Message(
+            "push",
+            encode(self.codec, delta[changed].ravel()),
+            turn.fragment,
+            state.rows[changed],
+            since=clock.since(state.sent),
+            version=state.version,
+            codec=self.codec,
+            owned=Owned(state.own, _by_row(state), self.outer.update),
+        )
+        return message, state._replace(sent=clock, is_closing=clock.closing)
+
+    def accept(self, vector: Vector, incoming: Message, state: Held) -> Held:
+        """Takes its shard, or what a round did to it and the rows of the next steps."""
+        if incoming.kind not in ("heal", "agreed"):
+            return state
+        assert incoming.vector is not None
+        if incoming.kind == "heal":
+            own = incoming.vector.reshape(-1, self.rows)
+            state = self.init(vector)
+            outer = tuple(held.ravel() for held in self.outer.init(own))
+            return state._replace(own=own, outer=outer, version=incoming.version)
+        assert incoming.rows is not None
+        assert incoming.moved is not None
+        at, rows, outer = incoming.moved
+        state.own[at] = rows
+        for held, some in zip(_by_row(state), outer, strict=True):
+            held[at] = some
+        came = decode(incoming.codec, incoming.vector).astype(vector.dtype, copy=False)
+        came = came.reshape(-1, self.rows)
+        vector.reshape(-1, self.rows)[incoming.rows] = came
+        return state._replace(
+            rows=incoming.rows,
+            came=came,
+            version=incoming.version,
+            is_fed=True,
+            is_over=state.is_closing and not incoming.since.steps,
+        )
+
+
+def _by_row(state: Held) -> tuple[Vector, ...]:
+    """Returns the outer state as views, each [m, numbers]: what travels is flat."""
+    count = len(state.own)
+    return tuple(held.reshape(count, held.size // max(1, count)) for held in state.outer)

@@ -1,0 +1,195 @@
+"""Wraps a worker's loop and injects the planned faults, on every engine."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from photinus.core.errors import FencedError
+from photinus.core.parameters import Layout, Vector
+from photinus.data.base import Array
+from photinus.engine.hooks import Machine
+from photinus.models.base import Batch, Model, Stage
+from photinus.models.optimizers import Inner
+from photinus.testing.faults.fault import (
+    COPY,
+    CUT,
+    FREEZE,
+    KILL,
+    NAN,
+    NO_MEMORY,
+    SLOW,
+    SLOW_LINK,
+    Fault,
+)
+from photinus.training.asks import Close, Grant, Hello, Life, Stepped
+from photinus.training.plan import TrainingPlan
+from photinus.training.worker_loop import Part, live
+
+_IN_A_STEP = (NAN, NO_MEMORY)
+_SPARE_BYTES, _ASKED_BYTES = 16 << 20, 1 << 30
+"""What other threads may still get, and what is refused."""
+
+
+@dataclass(eq=False)
+class FaultyLife:
+    """One worker's life, with the faults that are planned for it.
+
+    Args:
+        planned: of its slot.
+        happen: does a fault; of `slow`, after every step, with the seconds that the step took.
+        later: calls `happen` with a fault after so many seconds.
+    """
+
+    planned: tuple[Fault, ...]
+    happen: Callable[[Fault, float], None]
+    later: Callable[[float, Fault], None]
+    lease: int = field(default=0, init=False)
+    steps: int = field(default=0, init=False)
+    """Under the present lease."""
+
+    def life(self, program: TrainingPlan, slot: int, part: Part) -> Life:
+        """Returns the life of `training.worker_loop.live`, in which the faults happen."""
+        if any(fault.kind in _IN_A_STEP for fault in self.planned):
+            phases = (replace(p, stage=_SpoiledStage(p.stage, self)) for p in program.phases)
+            program = replace(program, phases=tuple(phases))
+        life = live(program, slot, part)
+        return self._followed(life) if self.planned else life
+
+    def happens(self, kind: str) -> bool:
+        """Lets a fault of that kind happen in the step under way; tells whether one is planned."""
+        now = (self.lease, self.steps + 1)
+        mine = [f for f in self.planned if f.kind == kind and (f.lease, f.step) == now]
+        for fault in mine:
+            self.happen(fault, 0.0)
+        return bool(mine)
+
+    def _followed(self, life: Life) -> Life:
+        began = time.perf_counter()
+        try:
+            ask = next(life)
+            while True:
+                if isinstance(ask, Stepped):
+                    self.stepped(time.perf_counter() - began)
+                try:
+                    answer = yield ask
+                except FencedError as error:
+                    ask = life.throw(error)
+                    continue
+                if isinstance(answer, Grant) and isinstance(ask, (Hello, Close)):
+                    self._granted(answer)
+                began = time.perf_counter()
+                ask = life.send(answer)
+        except StopIteration:
+            return
+
+    def _granted(self, grant: Grant) -> None:
+        if grant.lease == self.lease:  # another phase
+            return
+        self.lease, self.steps = grant.lease, 0
+        for fault in self.planned:
+            if fault.lease == self.lease and fault.at_seconds is not None:
+                self.later(fault.at_seconds, fault)
+
+    def stepped(self, seconds: float) -> None:
+        """One step more is made, which took so long."""
+        self.steps += 1
+        now = (self.lease, self.steps)
+        for fault in self.planned:
+            if fault.kind in _IN_A_STEP:
+                continue
+            at = (fault.lease, fault.step or 0)
+            if (now >= at) if fault.kind in (SLOW, SLOW_LINK) else (now == at):
+                self.happen(fault, seconds)
+
+
+def inject(machine: Machine, fault: Fault) -> None:
+    """Does a fault to a worker of the simulator, unless that is dead already."""
+    if machine.is_dead:
+        return
+    if fault.kind not in (SLOW, SLOW_LINK):
+        machine.noted(fault)
+    does = {
+        SLOW: lambda: machine.slow(fault.factor),
+        SLOW_LINK: lambda: machine.slow_link(fault.amount),
+        KILL: lambda: machine.kill(fault.seconds),
+        FREEZE: lambda: machine.freeze(fault.seconds),
+        CUT: lambda: machine.cut(fault.seconds, is_silent=fault.host),
+        COPY: machine.copy,
+    }
+    if fault.kind in does:
+        does[fault.kind]()
+
+
+class _SpoiledStage(Stage):
+    """A stage whose models can be told to spoil a gradient."""
+
+    def __init__(self, stage: Stage, life: FaultyLife) -> None:
+        self.name, self.epochs, self.batch_size = stage.name, stage.epochs, stage.batch_size
+        self.max_steps = stage.max_steps
+        self._stage, self._life = stage, life
+        self.device = getattr(stage, "device", "")
+
+    def build(self, history: tuple[Vector, ...], seed: int) -> Model:
+        return _SpoiledModel(self._stage.build(history, seed), self._life)
+
+    def prepare(self, features: Array, history: tuple[Vector, ...]) -> Array:
+        return self._stage.prepare(features, history)
+
+    @property
+    def prepares(self) -> bool:
+        return self._stage.prepares
+
+    def preload(self) -> None:
+        self._stage.preload()
+
+    def inner(self, layout: Layout) -> Inner:
+        return self._stage.inner(layout)
+
+
+class _SpoiledModel(Model):
+    """A model whose gradient is spoiled in the step of the fault."""
+
+    def __init__(self, model: Model, life: FaultyLife) -> None:
+        self.parameters, self._model, self._life = model.parameters, model, life
+
+    def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
+        if self._life.happens(NO_MEMORY):
+            _allocate_in_vain()
+        is_spoiled = self._life.happens(NAN)
+        gradient, metrics = self._model.learn(batch, seed)
+        return np.full_like(gradient, np.nan) if is_spoiled else gradient, metrics
+
+    def measure(self, batch: Batch) -> Mapping[str, float]:
+        return self._model.measure(batch)
+
+    def place(self, device: str, inner: Inner) -> Inner:
+        moved = self._model.place(device, inner)
+        self.parameters = self._model.parameters
+        return moved
+
+    def to_host(self, *vectors: Vector) -> None:
+        self._model.to_host(*vectors)
+
+    def to_device(self, *vectors: Vector) -> None:
+        self._model.to_device(*vectors)
+
+
+def _allocate_in_vain() -> None:
+    """Asks for more memory than the system may give to this process for a moment.
+
+    Raises:
+        MemoryError: always, from the system's own refusal.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (has + _SPARE_BYTES, hard))
+    try:
+        np.ones(_ASKED_BYTES, np.uint8)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

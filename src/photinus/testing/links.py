@@ -1,0 +1,253 @@
+"""`check_link`: checks that a link and its listener keep the contract."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from time import monotonic
+
+import numpy as np
+
+from photinus.core.errors import LinkLostError
+from photinus.transport.frames import CODEC_IDS, DTYPES, KINDS, Frame
+from photinus.transport.link import Gone, Hear, Link, Listener, Peer
+
+MakePair = Callable[[Hear, Gone], tuple[Listener, Callable[[], Link]]]
+"""Opens a listener, and returns it with a function that makes one link to it."""
+
+_PATIENCE_SECONDS = 10.0
+
+
+class _Ear:
+    """Remembers what a listener heard, and lets a check wait for it."""
+
+    def __init__(self, answer: Callable[[Peer, Frame], None] | None = None) -> None:
+        self.heard: list[tuple[Peer, Frame]] = []
+        self.lost: list[Peer] = []
+        self._answer = answer
+        self._changed = threading.Condition()
+
+    def hear(self, peer: Peer, frame: Frame) -> None:
+        with self._changed:
+            self.heard.append((peer, frame))
+            self._changed.notify_all()
+        if self._answer is not None:
+            self._answer(peer, frame)
+
+    def gone(self, peer: Peer) -> None:
+        with self._changed:
+            self.lost.append(peer)
+            self._changed.notify_all()
+
+    def wait(self, *, heard: int = 0, lost: int = 0) -> None:
+        with self._changed:
+            holds = self._changed.wait_for(
+                lambda: len(self.heard) >= heard and len(self.lost) >= lost, _PATIENCE_SECONDS
+            )
+        _claim(holds, f"{heard} frames heard and {lost} peers gone")
+
+
+def _claim(holds: bool, claim: str) -> None:
+    if not holds:
+        raise AssertionError(f"a link must keep its contract: {claim}")
+
+
+def _claim_same(got: Frame, sent: Frame) -> None:
+    for name in Frame.__dataclass_fields__:
+        a, b = getattr(got, name), getattr(sent, name)
+        if name == "arrays":
+            same = len(a) == len(b) and all(
+                x.dtype == y.dtype and x.tobytes() == y.tobytes() for x, y in zip(a, b, strict=True)
+            )
+        else:
+            same = a == b
+        _claim(same, f"{name} of {sent.kind} arrives as it was sent")
+
+
+def _echo(peer: Peer, frame: Frame) -> None:
+    peer.send(frame)
+
+
+@contextlib.contextmanager
+def _opened(make: MakePair, ear: _Ear) -> Iterator[tuple[Listener, Callable[[], Link]]]:
+    """Opens a pair, and closes all of it, twice."""
+    listener, make_link = make(ear.hear, ear.gone)
+    links: list[Link] = []
+
+    def connect() -> Link:
+        links.append(make_link())
+        return links[-1]
+
+    try:
+        yield listener, connect
+    finally:
+        for _ in range(2):
+            for link in links:
+                link.close()
+            listener.close()
+
+
+def _take(link: Link, count: int) -> list[Frame]:
+    """Returns `count` frames, however they come in."""
+    frames: list[Frame] = []
+    deadline = monotonic() + _PATIENCE_SECONDS
+    while len(frames) < count and monotonic() < deadline:
+        frames += link.exchange(None, deadline - monotonic())
+    _claim(len(frames) == count, f"{count} frames come back, got {len(frames)}")
+    return frames
+
+
+def _claim_lost(link: Link, claim: str) -> None:
+    deadline = monotonic() + _PATIENCE_SECONDS
+    while monotonic() < deadline:
+        try:
+            link.exchange(None, 1.0)
+        except LinkLostError:
+            return
+    _claim(holds=False, claim=claim)
+
+
+def _samples() -> Sequence[Frame]:
+    edges = (np.zeros(0, "f4"), np.ones(1, "f8"), np.arange(9, dtype="u1"))
+    every = tuple(np.arange(5).astype(dtype) for dtype in DTYPES)
+    most = (1 << 63) - 1
+    seat = Frame("grant", term=1, phase=2, slot=-1, lease=4, sequence=5, version=6)
+    work = Frame("push", fragment=(3, 9), steps=7, examples=8, epochs=0.5, position=most)
+    return [
+        *(Frame(kind) for kind in KINDS),
+        *(Frame("push", codec=codec, arrays=edges) for codec in CODEC_IDS),
+        seat,
+        work,
+        Frame("note", note={"loss": 0.25, "host": "ü", "deep": [{"a": None}]}, arrays=every),
+        Frame("publish", arrays=(np.arange(20)[::2].astype("f4"), np.arange(8.0)[::-2])),
+    ]
+
+
+def _check_frames_arrive_whole_and_in_order(make: MakePair) -> None:
+    ear = _Ear()
+    with _opened(make, ear) as (_, connect):
+        link = connect()
+        for frame in _samples():
+            link.exchange(frame, 0)
+        ear.wait(heard=len(_samples()))
+    for (_, got), sent in zip(ear.heard, _samples(), strict=True):
+        _claim_same(got, sent)
+
+
+def _check_answers_come_back_in_order(make: MakePair) -> None:
+    with _opened(make, _Ear(_echo)) as (_, connect):
+        link = connect()
+        _claim(link.exchange(None, 0) == [], "a look without a frame returns nothing")
+        got = [frame for sent in _samples() for frame in link.exchange(sent, 0)]
+        got += _take(link, len(_samples()) - len(got))
+    for answer, sent in zip(got, _samples(), strict=True):
+        _claim_same(answer, sent)
+
+
+def _check_a_wait_ends_when_something_arrives(make: MakePair) -> None:
+    with _opened(make, _Ear(_echo)) as (_, connect):
+        link = connect()
+        start = monotonic()
+        _claim(link.exchange(None, 0.02) == [], "a wait without a frame ends")
+        frames = link.exchange(Frame("hello"), 3 * _PATIENCE_SECONDS)
+        _claim([f.kind for f in frames] == ["hello"], "an answer ends the wait")
+        _claim(monotonic() - start < _PATIENCE_SECONDS, "a wait ends when something arrives")
+
+
+def _check_a_big_vector_travels_whole(make: MakePair) -> None:
+    big = np.random.default_rng(0).standard_normal(1_310_723, np.float32)  # a little over 5 MiB
+    sent = Frame("push", arrays=(big, big[:3], big[::2]))
+    with _opened(make, _Ear(_echo)) as (_, connect):
+        link = connect()
+        [got] = link.exchange(sent, 0) or _take(link, 1)
+        _claim_same(got, sent)
+        got.arrays[0][:] = 0
+        _claim(bool(big.any()), "what arrives is memory of its own")
+        _claim(min(link.bytes_sent, link.bytes_received) > 5 << 20, "bytes are counted")
+
+
+def _check_a_closed_link_is_told_once(make: MakePair) -> None:
+    ear = _Ear()
+    with _opened(make, ear) as (_, connect):
+        link = connect()
+        link.exchange(Frame("hello"), 0)
+        link.exchange(Frame("bye"), 0)
+        link.close()
+        link.close()
+        ear.wait(heard=2, lost=1)
+        _claim_lost(link, "a closed link says that it is lost")
+        ear.lost[0].send(Frame("ack"))
+    _claim(ear.lost == [ear.heard[0][0]], "a peer is gone once")
+
+
+def _check_a_closed_peer_delivers_first(make: MakePair) -> None:
+    def part(peer: Peer, frame: Frame) -> None:
+        peer.send(frame)
+        peer.send(Frame("stop"))
+        peer.close()
+        peer.close()
+
+    ear = _Ear(part)
+    with _opened(make, ear) as (_, connect):
+        link = connect()
+        got = link.exchange(Frame("fetch", arrays=(np.arange(500_000.0),)), 0)
+        got += _take(link, 2 - len(got))
+        _claim([f.kind for f in got] == ["fetch", "stop"], "what was sent before a close arrives")
+        _claim_lost(link, "a link whose peer was closed is lost")
+        link.close()
+        ear.wait(lost=1)
+    _claim(len(ear.lost) == 1, "a closed peer is gone once")
+
+
+def _check_a_closed_listener_ends_its_links(make: MakePair) -> None:
+    ear = _Ear()
+    with _opened(make, ear) as (listener, connect):
+        links = [connect() for _ in range(3)]
+        for link in links:
+            link.exchange(Frame("hello"), 0)
+        ear.wait(heard=3)
+        listener.close()
+        for link in links:
+            _claim_lost(link, "a link is lost when its listener closes")
+        ear.wait(lost=3)
+    _claim(len(ear.lost) == len(set(map(id, ear.lost))) == 3, "each peer is gone once")
+
+
+def _check_links_are_told_apart(make: MakePair) -> None:
+    with _opened(make, _Ear(_echo)) as (_, connect):
+        links = [connect() for _ in range(5)]
+        got = [link.exchange(Frame("hello", slot=slot), 0) for slot, link in enumerate(links)]
+        for slot, link in enumerate(links):
+            [answer] = got[slot] or _take(link, 1)
+            _claim(answer.slot == slot, "an answer reaches the link that asked")
+        links[0].close()
+        [again] = links[1].exchange(Frame("beat", slot=1), 0) or _take(links[1], 1)
+        _claim(again.kind == "beat", "one link's end leaves the others alone")
+
+
+CHECKS: tuple[Callable[[MakePair], None], ...] = (
+    _check_frames_arrive_whole_and_in_order,
+    _check_answers_come_back_in_order,
+    _check_a_wait_ends_when_something_arrives,
+    _check_a_big_vector_travels_whole,
+    _check_a_closed_link_is_told_once,
+    _check_a_closed_peer_delivers_first,
+    _check_a_closed_listener_ends_its_links,
+    _check_links_are_told_apart,
+)
+"""The claims of the contract, one function each."""
+
+
+def check_link(make_pair: MakePair) -> None:
+    """Checks a road of your own against the whole contract.
+
+    Args:
+        make_pair: `make_pair(hear, gone)` opens a listener and returns it, with a function that
+            makes one link to it; both of the run `bytes(16)`.
+
+    Raises:
+        AssertionError: a claim does not hold; it is named.
+    """
+    for check in CHECKS:
+        check(make_pair)

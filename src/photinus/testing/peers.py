@@ -1,0 +1,216 @@
+"""Checks that a strategy without an owner keeps the contract."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+
+from photinus.core.clock import Clock
+from photinus.core.parameters import Vector
+from photinus.strategies.base import Message, Reply, Strategy, Turn
+from photinus.strategies.codecs import decode
+from photinus.strategies.merge import combine
+from photinus.testing.halves import Halves, values, whole
+
+_NUMBERS, _STEPS, _BATCH = 23, 400, 4
+
+
+def check_peers(halves: Halves, dtype: str) -> None:
+    """Checks a way whose policy `meets`; an AssertionError names what is broken.
+
+    Args:
+        halves: what makes both halves.
+        dtype: of the vectors, float32 or float64.
+    """
+    for check in (_check_alone, _check_mean, _check_members, _check_lost, _check_joiner):
+        check(_Ring(halves, dtype))
+
+
+class _Node:
+    """One worker: its strategy, its vector, and how far its own steps have moved it."""
+
+    def __init__(self, strategy: Strategy, vector: Vector, slot: int) -> None:
+        self.strategy, self.vector, self.slot = strategy, vector, slot
+        self.state: Any = strategy.init(vector)
+        self.clock, self.own = Clock(), np.zeros(len(vector))
+        self._chance = np.random.default_rng(slot)
+
+    def works(self) -> tuple[Turn, ...]:
+        c = self.clock
+        self.clock = c.after(_BATCH, c.seconds + 0.05, (c.examples + _BATCH) / 400)
+        noise = 0.01 * self._chance.standard_normal(len(self.vector)).astype(self.vector.dtype)
+        self.own -= noise
+        self.vector += noise
+        return self.due(self.clock)
+
+    def due(self, clock: Clock) -> tuple[Turn, ...]:
+        before, kept = copy.deepcopy(self.state), self.state
+        turns = tuple(self.strategy.due(clock, self.state))
+        assert values(before) == values(kept), "due changed the state it was given"
+        return turns
+
+    def offers(self, turn: Turn) -> Message:
+        before, kept = copy.deepcopy(self.state), self.state
+        twin, again = self.vector.copy(), copy.deepcopy(self.state)
+        message, self.state = self.strategy.offer(turn, self.vector, self.clock, self.state)
+        assert values(before) == values(kept), "offer changed the state it was given"
+        assert message is not None, "a turn without an owner offers a message"
+        other, _ = self.strategy.offer(turn, twin, self.clock, again)
+        assert other is not None, "the same offer gives the same bits"
+        assert values(other) == values(message), "the same offer gives the same bits"
+        return message
+
+    def accepts(self, message: Message) -> None:
+        heard, before, kept = values(message), copy.deepcopy(self.state), self.state
+        self.state = self.strategy.accept(self.vector, message, self.state)
+        assert heard == values(message), "accept changed the message it was given"
+        assert values(before) == values(kept), "accept changed the state it was given"
+
+
+class _Ring:
+    """Some workers and who calls their meetings; no time passes."""
+
+    def __init__(self, halves: Halves, dtype: str, workers: int = 3) -> None:
+        self.start = np.linspace(-1, 1, _NUMBERS).astype(dtype)
+        self.policy, self.make = halves.policy(), halves.strategy
+        floats, integers = np.zeros(0, np.float32), np.zeros(0, np.int64)
+        point = Message("heal", self.start.copy(), floats=floats, integers=integers)
+        self.met: Any = self.policy.init(point)
+        self.nodes = [_Node(halves.strategy(), self.start.copy(), s) for s in range(workers)]
+        self.slots = tuple(range(workers))
+        for node in self.nodes:
+            node.accepts(Message("here", slot=node.slot, slots=self.slots))
+
+    def hears(self, slot: int, message: Message, members: tuple[int, ...]) -> list[Reply]:
+        replies, self.met = self.policy.receive(slot, message, frozenset(members), self.met)
+        return replies
+
+    def work(self, publications: int) -> None:
+        """Lets all step and publish; every third publication is lost."""
+        said = 0
+        for _ in range(_STEPS):
+            for node in self.nodes:
+                for turn in node.works():
+                    message, said = node.offers(turn), said + 1
+                    assert turn.kind == "publish", "between meetings workers publish"
+                    assert node.slot not in message.slots, "a worker publishes to itself"
+                    assert set(message.slots) <= set(self.slots), "nobody is there to hear it"
+                    for slot in message.slots if said % 3 else ():
+                        self.nodes[slot].accepts(message._replace(kind="publish"))
+            if said >= publications:
+                return
+        raise AssertionError(f"nothing was published within {_STEPS} steps")
+
+    def come(self, slots: tuple[int, ...]) -> tuple[dict[int, Message], list[Reply]]:
+        """Lets workers come to a meeting; returns what they brought and what they are told."""
+        brought, replies = dict[int, Message](), list[Reply]()
+        for slot in slots:
+            node = self.nodes[slot]
+            node.accepts(Message("call", version=self.version))
+            (turn,) = node.due(node.clock)
+            assert turn.kind == "meet", "who is called comes to the meeting"
+            brought[slot] = node.offers(turn)
+            told = brought[slot]._replace(vector=None)
+            replies = self.hears(slot, told, self.slots)
+        return brought, replies
+
+    @property
+    def version(self) -> int:
+        return self.policy.agreed(self.met).version
+
+    def agree(self, called: Message, brought: dict[int, Message]) -> None:
+        """Lets the members make their mean, say that they are ready, and take it."""
+        assert called.vector is not None
+        vectors = [decode(m.codec, whole(m)) for s, m in sorted(brought.items())]
+        mean, replies = combine(vectors, [float(w) for w in called.vector]), list[Reply]()
+        for slot in called.slots:
+            assert not replies, "agreed before all are ready"
+            ready = Message("ready", version=called.version, slots=called.slots)
+            replies = self.hears(slot, ready, self.slots)
+        assert sorted(r.slot for r in replies) == sorted(called.slots), "all are told at once"
+        for reply in replies:
+            assert reply.message.kind == "agreed", "when all are ready it is agreed"
+            self.nodes[reply.slot].accepts(Message("agreed", mean, version=reply.message.version))
+
+
+def _check_alone(ring: _Ring) -> None:
+    node = ring.nodes[0]
+    closing = Clock(closing=True)
+    assert not ring.policy.keeps, "where the workers meet no owner holds the parameters"
+    assert not node.due(closing), "nothing is unsent before the first step"
+    node.works()
+    (turn,) = node.due(node.clock._replace(closing=True))
+    assert turn.kind == "meet", "what is unsent at the end is brought to a meeting"
+    node.offers(turn)
+    assert not node.due(node.clock._replace(closing=True)), "the drain leaves something unsent"
+
+
+def _check_mean(ring: _Ring) -> None:
+    """After a meeting all hold anchor − mean(own progress), whatever was lost before."""
+    for _ in range(2):
+        anchor = ring.nodes[0].vector.copy() if ring.version else ring.start
+        ring.work(7)
+        brought, replies = ring.come(ring.slots)
+        assert [r.message.kind for r in replies] == ["meet"] * 3, "all came: the meeting opens"
+        expected = anchor - np.mean([node.own for node in ring.nodes], axis=0)
+        ring.agree(replies[0].message, brought)
+        first = ring.nodes[0].vector
+        for node in ring.nodes:
+            assert np.array_equal(first, node.vector), "workers differ after a meeting"
+            assert node.due(node.clock) == (), "a call is good for one meeting"
+            node.own[:] = 0
+        assert np.allclose(first, expected, rtol=0, atol=1e-5), "a meeting loses progress"
+
+
+def _check_members(ring: _Ring) -> None:
+    """Who comes too late must rejoin; nobody is agreed with twice."""
+    ring.work(4)
+    brought, replies = ring.come((0, 1))
+    assert not replies, "a meeting opened too soon"
+    told, ring.met = ring.policy.close(frozenset({0, 1}), ring.met)
+    assert [r.slot for r in told] == [0, 1], "who is left meets"
+    ring.agree(told[0].message, brought)
+    late = ring.nodes[2]
+    message = late.offers(Turn("meet"))._replace(vector=None)
+    (reply,) = ring.hears(2, message, ring.slots)
+    assert (reply.slot, reply.message.kind) == (2, "rejoin"), "who missed a meeting must rejoin"
+
+
+def _check_lost(ring: _Ring) -> None:
+    """A member lost in the meeting: the survivors meet again, with what they brought."""
+    ring.work(4)
+    brought, replies = ring.come(ring.slots)
+    first = replies[0].message
+    ring.hears(0, Message("ready", version=first.version, slots=first.slots), ring.slots)
+    told, ring.met = ring.policy.close(frozenset({0, 2}), ring.met)
+    kinds = {r.slot: r.message.kind for r in told}
+    assert kinds == {0: "meet", 1: "rejoin", 2: "meet"}, "the survivors meet again"
+    late = ring.hears(0, Message("ready", version=first.version, slots=first.slots), (0, 2))
+    assert not late, "ready for a meeting that is over"
+    again = next(r.message for r in told if r.slot == 0)
+    expected = ring.start - np.mean([ring.nodes[s].own for s in (0, 2)], axis=0)
+    ring.agree(again, {s: brought[s] for s in (0, 2)})
+    assert np.allclose(ring.nodes[0].vector, expected, rtol=0, atol=1e-5), "progress was lost"
+
+
+def _check_joiner(ring: _Ring) -> None:
+    """A joiner that heals from a survivor's point shares the next meeting."""
+    brought, replies = _after_work(ring)
+    ring.agree(replies[0].message, brought)
+    held = ring.nodes[0].vector
+    joiner = _Node(ring.make(), held.copy(), 2)
+    joiner.accepts(Message("heal", held.copy(), version=ring.version))
+    joiner.accepts(Message("here", slot=2, slots=ring.slots))
+    assert np.array_equal(joiner.vector, held), "a joiner starts elsewhere"
+    ring.nodes[2] = joiner
+    brought, replies = _after_work(ring)
+    assert len(replies) == len(ring.slots), "a joiner has no part in the next meeting"
+    ring.agree(replies[0].message, brought)
+    assert np.array_equal(joiner.vector, ring.nodes[0].vector), "a joiner differs"
+
+
+def _after_work(ring: _Ring) -> tuple[dict[int, Message], list[Reply]]:
+    ring.work(4)
+    return ring.come(ring.slots)

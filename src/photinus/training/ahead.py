@@ -1,0 +1,67 @@
+"""Reads a feed's next batches before they are trained on, for the rows that they will read."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+import numpy as np
+
+from photinus.core.parameters import Vector
+from photinus.data.base import Batch, Feed, MappedFeed, Transform
+
+
+class Ahead(Feed):
+    """A feed that knows which rows of a table its next batches read.
+
+    Args:
+        feed: where the batches come from, at the position to go on from.
+        steps: how many batches there are between two rounds; it is read twice as far ahead.
+        rows: returns the rows [r] that a batch reads, given the feed's position behind it.
+    """
+
+    def __init__(self, feed: Feed, steps: int, rows: Callable[[Batch, int], Vector]) -> None:
+        self._feed, self._steps, self._rows_of = feed, steps, rows
+        self._source: Iterator[Batch] | None = None
+        self._held: deque[tuple[Batch, int, Vector]] = deque()
+        self._position = feed.position
+
+    @property
+    def rows(self) -> int:
+        """As of the feed behind it."""
+        return self._feed.rows
+
+    @property
+    def position(self) -> int:
+        """Examples handed out so far; not those that were read ahead."""
+        return self._position
+
+    def asks(self, rounds: int = 0) -> Vector:
+        """Returns which rows [r] the batches after so many rounds read, in order and once each."""
+        self._source = iter(self._feed) if self._source is None else self._source
+        start = rounds * self._steps
+        while len(self._held) < start + self._steps:
+            batch = next(self._source, None)
+            if batch is None:
+                break
+            at = self._feed.position
+            self._held.append((batch, at, self._rows_of(batch, at)))
+        rows = [rows for _, _, rows in islice(self._held, start, start + self._steps)]
+        return np.unique(np.concatenate([np.empty(0, np.int64), *rows]))
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Hands out what was read ahead: the rows of nothing else are here."""
+        while self._held:
+            batch, self._position, _ = self._held.popleft()
+            yield batch
+
+    def seek(self, position: int) -> None:
+        """Goes on after `position` examples; what was read ahead is dropped."""
+        self._feed.seek(position)
+        self._source, self._position = None, position
+        self._held.clear()
+
+    def mapped(self, function: Transform) -> Feed:
+        """Returns a feed over transformed features."""
+        return MappedFeed(self, function)

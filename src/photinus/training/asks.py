@@ -1,0 +1,133 @@
+"""What a worker's life says to whoever pumps it, and what it is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from photinus.core.parameters import Parameters, Vector
+from photinus.strategies.base import Message, Turn
+
+
+class Hello(NamedTuple):
+    """Out of a life: may I take the seat? Answered by a Grant, or None when all is over."""
+
+    rows: int
+    has: int
+    """How many earlier phases' parameters it holds."""
+    passes: int | None = None
+    """As of its part."""
+    labels: Mapping[str, int] = MappingProxyType({})
+    """As of its part."""
+    span: tuple[float, float] | None = None
+    """As of its part."""
+
+
+class Close(NamedTuple):
+    """Out of a life: my share of this phase is done. Answered by the next Grant, or None."""
+
+    position: int
+    parameters: Parameters | None = None
+    """Where no owner holds them."""
+    rests: bool = False
+    """The share is not done, but the pass over the rows is: it goes on in another life."""
+    inner: Mapping[str, Vector] = MappingProxyType({})
+    """What another life goes on with, as of a `Snapshot`."""
+    shard: Vector | None = None
+    """Of a table among the workers, in the parameters' place: what this one owns [m · width]."""
+
+
+class Stepped(NamedTuple):
+    """Out of the loop after every step; answered by News."""
+
+    examples: int
+    metrics: Mapping[str, float]
+
+
+class Exchange(NamedTuple):
+    """Out of the loop when a turn is due; answered by News, a push at once."""
+
+    turn: Turn
+    message: Message | None
+    position: int
+    stands: tuple[Vector, Vector] | None = None
+    """Of a meeting: the parameters [n], and the point [n] that was last agreed on."""
+
+
+class Snapshot(NamedTuple):
+    """Out of the loop when its state was asked for: all of a worker that a checkpoint needs."""
+
+    position: int
+    inner: Mapping[str, Vector]
+    """The inner optimizer's state, and what the strategy alone knows."""
+    trained: Vector | None
+    """Where no owner holds the parameters; of a table among the workers, the own shard."""
+    floats: Vector
+    integers: Vector
+
+
+class Measured(NamedTuple):
+    """Out of the loop when the agreed point was measured; it rides on what is said next."""
+
+    sums: Mapping[str, float]
+
+
+class News(NamedTuple):
+    """Into the loop: the time, what came in, and how far all are."""
+
+    seconds: float = 0.0
+    messages: tuple[Message, ...] = ()
+    progress: float | None = None
+    stop: bool = False
+    """The phase's budget is used up."""
+    save: bool = False
+    """The worker's state is asked for, as it is after this step."""
+    measure: bool = False
+    """Likewise, what it measures on its rows set aside."""
+
+    def behind(self, news: News) -> News:
+        """Returns it with what an earlier turn of the same step was told, but for the messages."""
+        return self._replace(
+            progress=news.progress if self.progress is None else self.progress,
+            stop=self.stop or news.stop,
+            save=self.save or news.save,
+            measure=self.measure or news.measure,
+        )
+
+
+Ask = Hello | Close | Stepped | Exchange | Snapshot | Measured
+Life = Generator[Ask, Any, None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grant:
+    """What a worker is told when it takes a seat or enters a phase."""
+
+    phase: int
+    lease: int
+    sequence: int
+    """The number of the next push."""
+    position: int
+    """Where in its rows it goes on."""
+    budget: int
+    progress: float
+    heal: Message
+    is_fresh: bool
+    """True at the very start of a phase: every worker begins with fresh inner state."""
+    rows: int = 0
+    """Of all workers."""
+    span: tuple[float, float] = (0.0, 1.0)
+    """From which share of its stage to which the phase goes."""
+    tells: bool = False
+    """It makes the most steps, and tells its inner state when a start ends."""
+    inner: Mapping[str, Vector] = field(default_factory=dict)
+    history: tuple[Vector, ...] = ()
+    """What phases before this one agreed on, as far as the worker lacks it."""
+    is_idle: bool = False
+    """Nothing is left to do in this phase: the budget is used up, or the rows are quarantined."""
+
+    def used(self) -> Grant:
+        """Returns it without its vectors: once they are loaded nobody shall hold them."""
+        return replace(self, heal=Message("heal"), inner={}, history=())

@@ -1,0 +1,79 @@
+"""A strategy on a worker's model: where the vectors lie, buffers, and fingerprints of the bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from photinus.core.clock import Clock
+from photinus.core.parameters import Vector, fingerprint
+from photinus.models.base import Model
+from photinus.strategies.base import GRADIENT, Message, Strategy, Turn
+
+BUFFERS_EVERY = 50
+"""With agreement on gradients, float buffers are averaged every so many steps."""
+FINGERPRINT_EVERY = 20
+"""Every so many rounds a push says which bits its worker holds as agreed."""
+
+
+def offer(
+    strategy: Strategy,
+    model: Model,
+    turn: Turn,
+    vector: Vector,
+    clock: Clock,
+    state: Any,  # noqa: ANN401 - each strategy has a state of its own
+) -> tuple[Message | None, Any]:
+    """Returns what a strategy offers, and its new state; a push carries the model's buffers."""
+    model.to_host(vector)
+    message, state = strategy.offer(turn, vector, clock, state)
+    if message is not None and message.kind == "push":
+        message = _with_buffers(strategy, model, message)
+        message = _with_fingerprint(strategy, model, message, state)
+    model.to_device(vector)  # some write into it
+    return message, state
+
+
+def accept(
+    strategy: Strategy,
+    model: Model,
+    vector: Vector,
+    messages: Iterable[Message],
+    state: Any,  # noqa: ANN401
+) -> Any:  # noqa: ANN401
+    """Accepts what came in, one message after the other; returns the strategy's new state."""
+    parameters = model.parameters
+    for incoming in messages:
+        if incoming.moved is not None:
+            model.forget()
+        model.to_host(vector)
+        state = strategy.accept(vector, incoming, state)
+        model.to_device(vector)
+        if incoming.floats is not None and incoming.integers is not None:
+            model.to_host(parameters.floats, parameters.integers)
+            np.copyto(parameters.floats, incoming.floats)
+            np.copyto(parameters.integers, incoming.integers)
+            model.to_device(parameters.floats, parameters.integers)
+    return state
+
+
+def _with_buffers(strategy: Strategy, model: Model, push: Message) -> Message:
+    floats, integers = model.parameters.floats, model.parameters.integers
+    is_time = strategy.site != GRADIENT or push.version % BUFFERS_EVERY == 0
+    if not is_time or floats.size + integers.size == 0 or push.owned is not None:
+        return push
+    model.to_host(floats, integers)
+    return push._replace(floats=floats.copy(), integers=integers.copy())
+
+
+def _with_fingerprint(strategy: Strategy, model: Model, push: Message, state: Any) -> Message:  # noqa: ANN401
+    """Where all hold the same point bit for bit: an anchor, or, with gradients, the parameters."""
+    if push.version % FINGERPRINT_EVERY or getattr(strategy, "takes", False):
+        return push
+    is_gradient = strategy.site == GRADIENT
+    if is_gradient:
+        model.to_host(model.parameters.trained)
+    same = model.parameters.trained if is_gradient else getattr(state, "anchor", None)
+    return push if same is None else push._replace(fingerprint=fingerprint(same))

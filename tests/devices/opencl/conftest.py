@@ -1,0 +1,15 @@
+"""The device of this machine with each flavour of the kernels."""
+
+import pytest
+
+from photinus.devices.opencl.engine import FLAVOURS, Engine
+
+
+@pytest.fixture(scope="session", params=FLAVOURS)
+def engine(opencl, request):
+    return Engine(opencl, request.param)
+
+
+@pytest.fixture(scope="session")
+def usual(opencl):
+    return Engine(opencl)

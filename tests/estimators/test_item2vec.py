@@ -1,0 +1,92 @@
+"""Item2Vec on a real Spark: baskets of two kinds of goods."""
+
+import random
+
+import numpy as np
+import pytest
+
+from photinus.core.errors import CheckpointError, UsageError
+from photinus.estimators.item2vec import Item2Vec
+from photinus.estimators.vector_models import Item2VecModel, Word2VecModel
+
+pytestmark = pytest.mark.spark
+
+SMALL = {"vectorSize": 16, "minCount": 2, "epochs": 8.0, "numWorkers": 1, "learningRate": 0.05}
+
+
+@pytest.fixture(scope="module")
+def baskets(spark):
+    """Item 100 + n and 200 + n never share a basket."""
+    chance = np.random.default_rng(0)
+    rows = [(100 * (1 + n % 2) + chance.choice(12, 6, replace=False),) for n in range(600)]
+    return spark.createDataFrame([(row.tolist(),) for (row,) in rows], "items array<bigint>")
+
+
+@pytest.fixture(scope="module")
+def model(baskets):
+    return Item2Vec(**SMALL).fit(baskets)
+
+
+def test_items_of_one_kind_are_near_and_keep_their_type(model):
+    found = model.most_similar([101], count=6)
+    assert {item // 100 for item, _ in found} == {1}
+    rows = model.findSynonyms(201, 4)
+    assert dict(rows.dtypes) == {"item": "bigint", "similarity": "double"}
+    assert {row.item // 100 for row in rows.collect()} == {2}
+    assert dict(model.getVectors().dtypes)["item"] == "bigint"
+
+
+def test_a_basket_becomes_the_mean_of_its_items(model, spark):
+    table = spark.createDataFrame([([101, 205, 999],), ([],)], "items array<bigint>")
+    rows = [row.vector.toArray() for row in model.transform(table).collect()]
+    wanted = (model.vectors.vector("101") + model.vectors.vector("205")) / 2
+    np.testing.assert_allclose(rows[0], wanted, rtol=1e-6)
+    assert not rows[1].any()
+
+
+def test_a_saved_model_is_loaded_with_its_ids(model, tmp_path):
+    model.write().save(f"{tmp_path}/model")
+    again = Item2VecModel.load(f"{tmp_path}/model")
+    assert list(again.vectors.words) == list(model.vectors.words)
+    np.testing.assert_array_equal(again.vectors.vectors, model.vectors.vectors)
+    assert again.most_similar([101], count=3) == model.most_similar([101], count=3)
+    with pytest.raises(CheckpointError, match="holds no Word2VecModel"):
+        Word2VecModel.load(f"{tmp_path}/model")
+
+
+@pytest.mark.parametrize("kind", ["bigint", "string"])
+def test_the_order_of_a_basket_and_what_is_in_it_twice_decide_nothing(spark, kind):
+    chance = random.Random(0)
+    made = [sorted(chance.sample(range(50), 9)) for _ in range(20)]
+    mixed = [chance.sample(items + items[:3], 12) for items in made]
+    read = [
+        Item2Vec()
+        ._sentences(
+            spark.createDataFrame([(basket,) for basket in some], "items array<bigint>").selectExpr(
+                f"cast(items as array<{kind}>) items"
+            )
+        )
+        .collect()
+        for some in (made, mixed)
+    ]
+    assert read[0] == read[1]
+    assert [sorted(map(int, row.words)) for row in read[0]] == made
+    places = [row.words.index(str(min(map(int, row.words)))) for row in read[0]]
+    assert len(set(places)) > 3  # ascending no more
+
+
+def test_with_no_window_every_pair_of_a_basket_is_learnt_from():
+    from photinus.embeddings import plain
+    from photinus.embeddings.vocabulary import chances_of
+
+    job = Item2Vec()._job(40, 1, 1000)
+    rule = plain.Rule(job.model.window, 1, False)
+    basket = np.append(np.arange(40, dtype=np.int32), -1)
+    drawn = plain.centres(basket, chances_of(np.ones(40), job.model.sample, 1), rule, 7)
+    assert [len(context) for context, _, _ in drawn] == [39] * 40
+    assert Item2Vec(windowSize=3)._job(40, 1, 1000).model.window == 3
+
+
+def test_what_holds_no_baskets_is_one_sentence(spark):
+    with pytest.raises(UsageError, match="unknown column; got 'items'; known: id"):
+        Item2Vec(numWorkers=1).fit(spark.range(3))

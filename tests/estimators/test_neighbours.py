@@ -1,0 +1,63 @@
+"""The neighbours of all rows of a DataFrame, as a column."""
+
+import numpy as np
+import pytest
+from pyspark.ml.linalg import Vectors
+
+from photinus.core.errors import UsageError
+from photinus.embeddings.vectors import WordVectors
+from photinus.estimators.vector_models import Item2VecModel, Word2VecModel
+
+pytestmark = pytest.mark.spark
+
+V = 300
+
+
+@pytest.fixture(scope="module")
+def vectors():
+    chance = np.random.default_rng(0)
+    return WordVectors([str(n) for n in range(V)], chance.standard_normal((V, 12)).astype("f4"))
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_every_row_gets_its_neighbours_as_find_synonyms_tells_them(spark, vectors, exact):
+    model = Item2VecModel(vectors)._set(idType="bigint")
+    table = spark.createDataFrame([(n,) for n in [*range(60), 1000, None]], "item bigint")
+    found = model.withSynonyms(table.repartition(3), 5, exact=exact)
+    assert dict(found.dtypes)["synonyms"] == "array<struct<item:bigint,similarity:double>>"
+    rows = {row["item"]: row.synonyms for row in found.collect()}
+    assert rows[1000] is None
+    assert rows[None] is None
+    same = 0
+    for item in range(60):
+        wanted = dict(model.most_similar([item], count=5))
+        assert item not in [near["item"] for near in rows[item]]
+        same += len({near["item"] for near in rows[item]} & set(wanted))
+        for near in rows[item]:
+            if near["item"] in wanted:
+                assert near.similarity == pytest.approx(wanted[near["item"]], abs=1e-5)
+    assert same == 300 if exact else same >= 0.95 * 300
+
+
+def test_a_join_on_the_neighbours_is_a_join_of_rows(spark, vectors):
+    table = spark.createDataFrame([("7",), ("8",)], "word string")
+    found = Word2VecModel(vectors).withSynonyms(table, 3, outputCol="near", exact=True)
+    pairs = found.selectExpr("word as asked", "inline(near)")
+    assert pairs.columns == ["asked", "word", "similarity"]
+    assert pairs.count() == 6
+
+
+def test_vectors_may_be_asked_for_too(spark, vectors):
+    rows = [(Vectors.dense(3.0 * vectors.vector("5")),)]
+    table = spark.createDataFrame(rows, ["point"])
+    found = Word2VecModel(vectors).withSynonyms(table, 2, column="point", exact=True).first()
+    assert found.synonyms[0].word == "5"
+    assert found.synonyms[0].similarity == pytest.approx(1, abs=1e-5)
+
+
+def test_what_cannot_be_asked_is_one_sentence(spark, vectors):
+    model = Word2VecModel(vectors)
+    with pytest.raises(UsageError, match="unknown column; got 'word'; known: id"):
+        model.withSynonyms(spark.range(2), 3)
+    with pytest.raises(UsageError, match="num must be at least 1; got 0"):
+        model.withSynonyms(spark.range(2), 0, column="id")

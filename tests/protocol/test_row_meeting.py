@@ -1,0 +1,151 @@
+"""A round over a table among workers does what one owner of the whole table would do."""
+
+import numpy as np
+import pytest
+
+from photinus.core.clock import Clock
+from photinus.core.errors import FrameError
+from photinus.protocol.row_meeting import RowMeeting, Shares
+from photinus.strategies.base import Message, Owned
+from photinus.strategies.codecs import decode, encode
+from photinus.strategies.outer import Adagrad, RowAdagrad, Sgd
+from photinus.strategies.shards import shard_of
+
+ROWS, WIDTH = 23, 3
+
+
+def pushes(workers, codec, outer, chance):
+    """Returns the table, and of each worker its push: a third of the rows, and another third."""
+    table = chance.normal(size=(ROWS, WIDTH)).astype(np.float32)
+    made = []
+    for slot in range(workers):
+        own = shard_of(table.ravel(), WIDTH, slot, workers).reshape(-1, WIDTH)
+        rows, asks = (np.flatnonzero(chance.random(ROWS) < 0.4) for _ in range(2))
+        delta = chance.normal(size=(rows.size, WIDTH)).astype(np.float32)
+        owned = Owned(own, outer.init(own), outer.update)
+        sent = encode(codec, delta.ravel())
+        made.append(Message("push", sent, rows=rows, asks=asks, codec=codec, owned=owned))
+    return table, made
+
+
+def called(workers, weights=None):
+    weights = np.full(workers, 1 / workers) if weights is None else np.array(weights)
+    return Message("meet", weights, slots=tuple(range(workers)))
+
+
+def meet(brought, call, chance, ahead=None):
+    """Passes parts and wholes on in any order, each of them twice."""
+    ahead = [{}] * len(brought) if ahead is None else ahead
+    meetings = [RowMeeting(slot, call, p, ahead[slot]) for slot, p in enumerate(brought)]
+    line = [(m, to, "part", m.part(to)) for m in meetings for to in m.others] * 2
+    while line:
+        sender, to, kind, piece = line.pop(chance.integers(len(line)))
+        taker = meetings[to]
+        if taker.take(kind, sender.slot, piece):
+            line += [(taker, s, "whole", taker.whole_for(s)) for s in taker.others] * 2
+    assert all(m.is_whole and not any(m.lacks.values()) for m in meetings)
+    return meetings
+
+
+@pytest.mark.parametrize("codec", ["fp32", "bf16"])
+@pytest.mark.parametrize("outer", [Sgd(), Adagrad(), RowAdagrad()], ids=lambda o: o.name)
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_rows_move_and_come_as_of_one_owner(workers, outer, codec):
+    chance = np.random.default_rng(workers)
+    table, brought = pushes(workers, codec, outer, chance)
+    total = np.zeros_like(table)
+    for push in brought:
+        delta = decode(codec, push.vector).reshape(-1, WIDTH)
+        total[push.rows] += np.float32(1 / workers) * delta
+    wanted, _ = outer.update(table, total, outer.init(table))
+    for meeting, push in zip(meet(brought, called(workers), chance), brought, strict=True):
+        result = meeting.result()
+        sent = decode(codec, encode(codec, wanted[push.asks].ravel()))
+        np.testing.assert_array_equal(result.rows, push.asks)
+        np.testing.assert_array_equal(decode(codec, result.vector), sent)
+        own = push.owned.rows.copy()
+        own[result.moved.at] = result.moved.rows
+        np.testing.assert_array_equal(own, wanted[meeting.slot :: workers])
+        assert result.since.steps > 0
+        assert result.slot == meeting.slot
+
+
+def test_nothing_but_deltas_of_rows_and_rows_that_are_asked_for_travels():
+    chance = np.random.default_rng(3)
+    _, brought = pushes(4, "fp32", Sgd(), chance)
+    for meeting, push in zip(meet(brought, called(4), chance), brought, strict=True):
+        parts = [meeting.part(slot) for slot in meeting.slots]
+        sent = sum(held.nbytes for part in parts for held in part.values())
+        assert sent == push.rows.size * (8 + 4 * WIDTH) + push.asks.size * 8 + 8 * len(parts)
+
+
+def shares(brought):
+    """Each has agreed on a round, and asks the others for what its push will ask for."""
+    all_of = [Shares() for _ in brought]
+    for slot, (share, push) in enumerate(zip(all_of, brought, strict=True)):
+        share.agreed(push, tuple(range(len(brought))))
+        share.wants(push.asks, 7, slot)
+    return all_of
+
+
+@pytest.mark.parametrize("codec", ["fp32", "bf16"])
+def test_of_rows_that_came_ahead_only_those_come_again_that_the_round_moved(codec):
+    chance = np.random.default_rng(6)
+    _, brought = pushes(3, codec, Sgd(), chance)
+    plain = [meeting.result() for meeting in meet(brought, called(3), chance)]
+    all_of = shares(brought)
+    for slot, share in enumerate(all_of):
+        for owner, rows in share.wants(brought[slot].asks, 7, slot).items():
+            share.came(owner, 7, all_of[owner].rows(7, rows))
+    ahead = [s.ahead(push.asks, 7) for s, push in zip(all_of, brought, strict=True)]
+    assert [sorted(came) for came in ahead] == [[1, 2], [0, 2], [0, 1]]
+    moved = np.unique(np.concatenate([push.rows for push in brought]))
+    for meeting, wanted in zip(meet(brought, called(3), chance, ahead), plain, strict=True):
+        np.testing.assert_array_equal(meeting.result().vector, wanted.vector)
+        for slot in meeting.others:
+            mine = brought[slot].asks % 3 == meeting.slot
+            again = np.isin(brought[slot].asks[mine], moved).sum()
+            assert len(meeting.whole_for(slot)["which"]) == again
+
+
+def test_what_came_for_other_rows_or_of_another_version_is_of_no_use():
+    _, brought = pushes(2, "fp32", Sgd(), np.random.default_rng(7))
+    one, _ = shares(brought)
+    rows = one.wants(brought[0].asks, 7, 0)[1]
+    one.came(1, 6, np.zeros(rows.size * WIDTH, np.float32))
+    assert not one.ahead(brought[0].asks, 7)
+    one.came(1, 7, np.zeros(rows.size * WIDTH, np.float32))
+    assert list(one.ahead(brought[0].asks, 7)) == [1]
+    assert not one.ahead(brought[0].asks, 8)
+    assert not one.ahead(brought[0].asks[brought[0].asks != rows[0]], 7)
+
+
+def test_a_shard_that_is_about_to_move_answers_nobody():
+    _, brought = pushes(2, "fp32", Sgd(), np.random.default_rng(8))
+    one, _ = shares(brought)
+    rows = np.array([0, 4])
+    assert one.rows(7, rows).size == 2 * WIDTH
+    assert one.rows(8, rows) is None
+    one.agreed(brought[0], (0, 1))
+    assert one.rows(7, rows) is None
+
+
+def test_where_nobody_worked_nothing_moves_and_the_answer_says_so():
+    chance = np.random.default_rng(4)
+    _, brought = pushes(2, "fp32", Sgd(), chance)
+    nothing = {"vector": np.empty(0, np.float32), "rows": np.empty(0, np.int64)}
+    brought = [push._replace(**nothing) for push in brought]
+    for meeting in meet(brought, called(2, [0.0, 0.0]), chance):
+        result = meeting.result()
+        assert result.since == Clock()
+        assert not result.moved.at.size
+
+
+@pytest.mark.parametrize("rows", [[1], [-2], [ROWS + 1]])
+def test_rows_of_others_and_of_no_table_are_refused(rows):
+    _, brought = pushes(2, "fp32", Sgd(), np.random.default_rng(5))
+    meeting = RowMeeting(0, called(2), brought[0], {})
+    nothing = {"asks": np.empty(0, np.int64), "came": np.zeros(1, np.int64)}
+    piece = {"rows": np.array(rows), "vector": np.ones(WIDTH, np.float32), **nothing}
+    with pytest.raises(FrameError, match="these are no rows of worker 0"):
+        meeting.take("part", 1, piece)

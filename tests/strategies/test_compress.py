@@ -1,0 +1,106 @@
+"""A strategy in a codec is the strategy, but for what its pushes travel in."""
+
+import copy
+
+import numpy as np
+import pytest
+
+from photinus.core.clock import Clock, Steps
+from photinus.core.errors import UsageError
+from photinus.strategies.base import Turn
+from photinus.strategies.compress import compress
+from photinus.strategies.rounds import AllReduce, Averaging, Rounds
+from photinus.strategies.streaming import Streaming
+from photinus.testing.strategies import check_strategy
+from photinus.training.strategy_state import keep, take_up
+
+STRATEGIES = [Averaging(every=Steps(9)), AllReduce(whole_part=True, meets=True)]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize("codec", ["bf16", "int8"])
+def test_what_a_strategy_says_of_itself_is_said_of_it_in_a_codec(strategy, codec):
+    sent = compress(strategy, codec)
+    for name in ("site", "takes", "meets", *type(strategy).__dataclass_fields__):
+        if name not in ("alone", "codec"):
+            assert getattr(sent, name) == getattr(strategy, name), name
+
+
+def test_it_has_nothing_that_the_strategy_has_not():
+    assert not hasattr(compress(Averaging(), "int8"), "whole_part")
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy])
+def test_it_can_be_copied(again):
+    assert again(compress(Averaging(every=Steps(9)), "int8")).every == Steps(9)
+
+
+class Warmed:
+    """Of a user's own: no `Strategy`, and nothing but what the contract asks for."""
+
+    site, first, later = "parameters", Averaging(every=Steps(1)), Averaging(every=Steps(16))
+
+    def init(self, vector):
+        return self.first.init(vector)
+
+    def due(self, clock, state):
+        return (self.first if clock.steps < 100 else self.later).due(clock, state)
+
+    def offer(self, turn, vector, clock, state):
+        return self.first.offer(turn, vector, clock, state)
+
+    def accept(self, vector, incoming, state):
+        return self.first.accept(vector, incoming, state)
+
+
+class Halves:
+    def __init__(self, codec):
+        self.codec = codec
+
+    def strategy(self):
+        return compress(Warmed(), self.codec)
+
+    def policy(self):
+        return Rounds(codec=self.codec)
+
+
+@pytest.mark.parametrize("codec", ["bf16", "int8", "int4"])
+def test_a_strategy_of_ones_own_keeps_the_contract_in_any_codec(codec):
+    check_strategy(Halves(codec))
+
+
+def test_in_full_precision_it_is_the_strategy_itself():
+    strategy = Averaging()
+    assert compress(strategy, "fp32") is strategy
+
+
+def test_an_unknown_codec_is_refused_when_it_is_named():
+    with pytest.raises(UsageError, match="unknown codec"):
+        compress(Averaging(), "int9")
+
+
+def test_gradients_are_sent_without_feedback():
+    assert compress(AllReduce(), "int8").alone == ()
+
+
+def test_a_checkpoint_holds_what_was_left_out_beside_what_the_strategy_knows():
+    strategy = compress(Streaming(every=Steps(4), fragments=2), "int4")
+    vector = np.zeros(6, np.float32)
+    state = strategy.init(vector)._replace(left=np.arange(6, dtype=np.float32))
+    vector -= 1
+    _, state = strategy.offer(Turn("swap", (0, 3)), vector, Clock(2, 16), state)
+    kept = keep(strategy, vector, Clock(3, 24), state, 24)
+    assert sorted(kept) == [
+        f"agreement.{name}" for name in ("counted", "left", "parameters", "position", "sent")
+    ]
+    names = {name.removeprefix("agreement."): value for name, value in kept.items()}
+    back = take_up(np.zeros(6, np.float32), strategy.init(vector), names)
+    assert (back.left == state.left).all()
+    assert back.sent.steps == -1, "a step before the checkpoint"
+
+
+def test_a_copy_of_its_state_holds_the_same_values():
+    state = compress(Averaging(), "int8").init(np.ones(3, np.float32))
+    again = copy.deepcopy(state)
+    assert (again.anchor == state.anchor).all()
+    assert again.anchor is not state.anchor

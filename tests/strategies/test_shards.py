@@ -1,0 +1,95 @@
+"""A table that lies among workers: who owns which row, and what a worker's half does with rows."""
+
+import numpy as np
+import pytest
+
+from photinus.core.clock import Clock, Steps
+from photinus.core.errors import UsageError
+from photinus.strategies.base import Message, Moved, Turn
+from photinus.strategies.outer import RowAdagrad
+from photinus.strategies.peers import Meetings
+from photinus.strategies.shards import Sharded, joined, shard_of
+
+WIDTH = 2
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 7])
+@pytest.mark.parametrize("rows", [1, 5, 12])
+def test_the_shards_of_all_workers_are_the_table(rows, workers):
+    table = np.arange(rows * WIDTH, dtype=np.float32)
+    shards = [shard_of(table, WIDTH, slot, workers) for slot in range(workers)]
+    assert joined(shards, WIDTH).tolist() == table.tolist()
+
+
+def begun(strategy, rows=4):
+    """A worker whose shard is rows 0 and 2, and to which rows 1 and 3 have come."""
+    vector = np.zeros(rows * WIDTH)
+    state = strategy.accept(vector, Message("heal", np.arange(4.0)), strategy.init(vector))
+    moved = Moved(np.empty(0, np.int64), np.empty((0, WIDTH)), tuple(o[:0] for o in state.outer))
+    moved = moved._replace(outer=tuple(np.empty((0, 1)) for _ in state.outer))
+    came = Message("agreed", np.ones(4), rows=np.array([1, 3]), version=1, moved=moved)
+    return vector, strategy.accept(vector, came, state)
+
+
+def test_the_rows_that_came_are_written_and_only_what_changed_is_offered():
+    strategy = Sharded(every=Steps(2), rows=WIDTH)
+    vector, state = begun(strategy)
+    assert vector.tolist() == [0, 0, 1, 1, 0, 0, 1, 1]
+    vector[6] += 0.5
+    message, state = strategy.offer(Turn("meet"), vector, Clock(2, 8), state)
+    assert message.rows.tolist() == [3]
+    assert message.vector.tolist() == [-0.5, 0.0]
+    assert (message.since.steps, message.version) == (2, 1)
+
+
+def test_what_a_round_did_to_the_own_shard_is_taken_up_in_place():
+    strategy = Sharded(rows=WIDTH, outer=RowAdagrad())
+    vector, state = begun(strategy)
+    own = state.own
+    moved = Moved(np.array([1]), np.full((1, WIDTH), 9.0), (np.full((1, 1), 4.0),))
+    told = Message("agreed", np.empty(0), rows=np.empty(0, np.int64), version=2, moved=moved)
+    state = strategy.accept(vector, told, state)
+    assert own is state.own
+    assert own.tolist() == [[0, 1], [9, 9]]
+    assert state.outer[0].tolist() == [0.0, 4.0]
+
+
+def test_rounds_are_due_before_the_first_step_and_until_nobody_has_any_left():
+    strategy = Sharded(every=Steps(2), rows=WIDTH)
+    vector = np.zeros(8)
+    fresh = strategy.accept(vector, Message("heal", np.arange(4.0)), strategy.init(vector))
+    assert strategy.due(Clock(), fresh)
+    _, state = begun(strategy)
+    assert not strategy.due(Clock(1, 4), state)
+    assert [turn.kind for turn in strategy.due(Clock(2, 8), state)] == ["meet", "publish"]
+    message, _ = strategy.offer(Turn("publish"), vector, Clock(2, 8), state)
+    assert (message.kind, message.version, message.rows) == ("fetch", 1, None)
+    closing = Clock(2, 8, closing=True)
+    nothing = Moved(np.empty(0, np.int64), np.empty((0, WIDTH)), ())
+    for steps, is_due in ((1, True), (0, False)):
+        assert strategy.due(closing, state)
+        _, state = strategy.offer(Turn("meet"), vector, closing, state)
+        told = Message("agreed", np.empty(0), rows=np.empty(0, np.int64), moved=nothing)
+        state = strategy.accept(vector, told._replace(since=Clock(steps)), state)
+        assert bool(strategy.due(closing, state)) == is_due
+
+
+def test_a_meeting_about_a_table_waits_for_all_its_owners():
+    policy = Meetings(rows=WIDTH, shards=2)
+    point = Message("heal", np.zeros(8), floats=np.zeros(0), integers=np.zeros(0, np.int64))
+    push, state = Message("push", since=Clock(1, 1)), policy.init(point)
+    replies, state = policy.receive(0, push, frozenset({0}), state)
+    assert not replies
+    replies, state = policy.receive(1, push, frozenset({0, 1}), state)
+    assert [reply.message.slots for reply in replies] == [(0, 1), (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "floats", "wrong"),
+    [(7, 0, "whole rows of 2 numbers; got 7 numbers"), (8, 3, "float buffers .* got 3 numbers")],
+)
+def test_a_table_has_whole_rows_and_nothing_beside_it(numbers, floats, wrong):
+    with pytest.raises(UsageError, match=wrong):
+        Meetings(rows=WIDTH, shards=2).init(
+            Message("heal", np.zeros(numbers), floats=np.zeros(floats))
+        )

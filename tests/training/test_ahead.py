@@ -1,0 +1,70 @@
+"""A feed that is read ahead hands out the same batches, and stands where it was trained up to."""
+
+import numpy as np
+
+from photinus.data.arrays import FeedOrder, PartitionFeed
+from photinus.data.rows import Rows
+from photinus.training.ahead import Ahead
+
+
+def feed(rows=20):
+    order = FeedOrder(batch_size=3, seed=1, epochs=2.0)
+    return PartitionFeed(Rows.of(np.arange(float(rows))[:, None]), order)
+
+
+def numbers(batch):
+    return batch.features[:, 0].astype(np.int64)
+
+
+def ahead(steps, asked=None):
+    asked = [] if asked is None else asked
+
+    def rows(batch, position):
+        asked.append((position, numbers(batch).tolist()))
+        return numbers(batch)
+
+    return Ahead(feed(), steps, rows)
+
+
+def test_it_hands_out_what_was_asked_for_and_nothing_more():
+    plain, asked = feed(), []
+    every, reached = [], []
+    for batch in plain:
+        every.append(numbers(batch).tolist())
+        reached.append(plain.position)
+    one, seen = ahead(4, asked), []
+    while (rows := one.asks()).size:
+        some = [numbers(batch).tolist() for batch in one]
+        assert rows.tolist() == sorted({number for batch in some for number in batch})
+        seen += some
+        assert one.position == reached[len(seen) - 1]
+    assert seen == every
+    assert asked == list(zip(reached, every, strict=True))
+    assert (one.rows, one.epochs) == (20, 2.0)
+
+
+def test_what_was_read_ahead_is_not_done():
+    one = ahead(4)
+    one.asks()
+    assert one.position == 0
+    next(iter(one))
+    assert one.position == 3
+
+
+def test_it_tells_the_rows_of_the_round_after_the_next_one():
+    one, plain = ahead(2), [numbers(batch).tolist() for batch in feed()]
+    assert one.asks().tolist() == sorted(plain[0] + plain[1])
+    assert one.asks(1).tolist() == sorted(plain[2] + plain[3])
+    list(zip(range(2), one, strict=False))
+    assert one.asks().tolist() == sorted(plain[2] + plain[3])
+
+
+def test_it_goes_on_from_a_position():
+    one, plain = ahead(4), feed()
+    one.asks()
+    for either in (one, plain):
+        either.seek(9)
+    wanted = numbers(next(iter(plain))).tolist()
+    one.asks()
+    assert (one.position, numbers(next(iter(one))).tolist()) == (9, wanted)
+    assert one.position == 12
