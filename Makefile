@@ -8,6 +8,9 @@ AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 OPENBLAS_CORETYPE=Haswell ATEN_CPU_CAPABILITY=av
         MKL_ENABLE_INSTRUCTIONS=AVX2
 endif
 
+# These have processes of their own, and are timed or killed: they run one after another.
+APART := spark or processes or fault or browser or slow
+
 .PHONY: setup setup-dev demo test test-avx2 test-all lint docs clean
 
 setup:
@@ -20,14 +23,16 @@ demo: setup
 	@$(BIN)/photinus demo
 
 test: setup-dev
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -n 2 -m "not ($(APART))"
+	$(BIN)/python -m pytest -q -m "($(APART)) and not slow"
 	@$(MAKE) --no-print-directory test-avx2
 
 test-avx2: setup-dev
-	$(AVX2) $(BIN)/python -m pytest -q -m "numerics and not slow"
+	$(AVX2) $(BIN)/python -m pytest -q -n 2 -m "numerics and not slow"
 
 test-all: setup-dev
-	$(BIN)/python -m pytest -q -rs --durations=30
+	$(BIN)/python -m pytest -q -rs -n 2 --durations=30 -m "not ($(APART))"
+	$(BIN)/python -m pytest -q -rs --durations=30 -m "$(APART)"
 	@$(MAKE) --no-print-directory test-avx2
 
 lint: setup-dev

@@ -39,9 +39,10 @@ def test_a_device_computes_with_compiled_kernels_and_no_source(folder, opencl, m
 
 def test_a_boards_own_file_is_tested_and_gets_a_manifest(folder, opencl, tmp_path):
     file = folder / "kernels.bin"
-    path = build(opencl, tmp_path / "own", file.rename(folder / "gemm.aocx"), "wide")
+    flavour = json.loads((folder / MANIFEST).read_text())["flavour"]
+    path = build(opencl, tmp_path / "own", file.rename(folder / "gemm.aocx"), flavour)
     about = json.loads(path.read_text())
-    assert (about["file"], about["device"], about["flavour"]) == ("gemm.aocx", opencl.title, "wide")
+    assert (about["file"], about["device"], about["flavour"]) == ("gemm.aocx", opencl.title, flavour)
     assert (path.parent / "gemm.aocx").is_file()
 
 
