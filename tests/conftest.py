@@ -1,6 +1,7 @@
 """One Spark for all tests that are marked `spark`, and one tiny job for all engines."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -56,6 +57,13 @@ def own_key(tmp_path_factory):
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.delenv("PHOTINUS_TRUST_CODE", raising=False)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def sigint():
+    """A shell has what it starts in the background ignore Ctrl-C; its tests are about that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
