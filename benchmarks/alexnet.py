@@ -52,7 +52,7 @@ class Run:
     step_seconds: float = 0.0
 
 
-def program(net: str, tau: int, stage: Stage | None = None, batch: int = 8) -> TrainingPlan:
+def plan(net: str, tau: int, stage: Stage | None = None, batch: int = 8) -> TrainingPlan:
     """Returns what is trained: SparkNet's scheme."""
     reads = "photinus.models.images:imagenet" if net == "alexnet" else ""
     net_stage = ModuleStage(
@@ -83,7 +83,7 @@ def measured(net: str, tau: int, steps: int, batch: int, engine: LocalEngine) ->
     watch = Watch()
     engine.run(
         RunSpec(
-            program=program(net, tau, batch=batch),
+            plan=plan(net, tau, batch=batch),
             data=rows(net, steps, batch),
             run=secrets.token_bytes(16),
             emit=watch.emit,
@@ -97,7 +97,7 @@ def measured(net: str, tau: int, steps: int, batch: int, engine: LocalEngine) ->
 
 def simulated(net: str, tau: int, steps: int, batch: int, step_seconds: float) -> Run:
     """Trains as many parameters in virtual time, where a step's arithmetic takes no time."""
-    whole = program(net, tau, batch=batch)
+    whole = plan(net, tau, batch=batch)
     numbers = whole.phases[0].stage.build((), 0).parameters.trained.size
     stage = LargeStage(numbers=numbers, batch_size=WORKERS * batch)
     world = World(step_seconds=step_seconds, bytes_per_second=BYTES_PER_SECOND, latency_seconds=0)
@@ -108,7 +108,7 @@ def simulated(net: str, tau: int, steps: int, batch: int, step_seconds: float) -
 
     engine.run(
         RunSpec(
-            program=program(net, tau, stage),
+            plan=plan(net, tau, stage),
             data=rows("lenet", steps, batch),
             run=secrets.token_bytes(16),
             emit=emit,

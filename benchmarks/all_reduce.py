@@ -84,7 +84,7 @@ def ours(
     from all_reduce import StillStage as Sent  # by its importable name, as the workers find it
 
     stage = Sent(numbers=numbers, epochs=float(rounds + WARM))
-    program = TrainingPlan(phases=(Phase(stage=stage, agreement=agreement),), workers=WORKERS)
+    plan = TrainingPlan(phases=(Phase(stage=stage, agreement=agreement),), workers=WORKERS)
     at: list[float] = []
     sent: list[int] = []
 
@@ -96,7 +96,7 @@ def ours(
     data = ArrayData(np.arange(WORKERS, dtype=np.float32)[:, None])
     LocalEngine().run(
         RunSpec(
-            program=program,
+            plan=plan,
             data=data,
             run=secrets.token_bytes(16),
             emit=emit,

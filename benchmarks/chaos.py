@@ -174,14 +174,14 @@ def work(way: str, *, is_real: bool) -> tuple[TrainingPlan, ArrayData]:
         images, tuning = mnist.load(), FineTuning(epochs=ENDLESS, batch_size=100 * WORKERS)
         model = DBN(pretraining=Pretraining(epochs=0.0), fine_tuning=tuning)
         job = Job(model=model, workers=WORKERS, strategy=WAYS[way]).resolved()
-        return job.program(), ArrayData(images.train_images, images.train_labels, 1 / 255)
+        return job.plan(), ArrayData(images.train_images, images.train_labels, 1 / 255)
     chance, rows = np.random.default_rng(0), 8_000
     stage = WaitingStage(
         features=20, classes=10, epochs=ENDLESS, batch_size=BATCH * WORKERS, lr=0.05
     )
     features = chance.random((rows, 20), dtype=np.float32)
-    program = TrainingPlan(phases=(Phase(stage=stage, agreement=WAYS[way]),), workers=WORKERS)
-    return program, ArrayData(features, chance.integers(0, 10, rows))
+    plan = TrainingPlan(phases=(Phase(stage=stage, agreement=WAYS[way]),), workers=WORKERS)
+    return plan, ArrayData(features, chance.integers(0, 10, rows))
 
 
 def away(notes: list[dict], watch: Watch, begin: float, end: float) -> float:
@@ -206,7 +206,7 @@ def trained(
     folder: Path,
 ) -> Watch:
     """Trains for so long, and then stops as after Ctrl-C."""
-    program, data = work(way, is_real=share > 0)
+    plan, data = work(way, is_real=share > 0)
     run = secrets.token_bytes(16)
     book = LedgerWriter(folder / "ledger.jsonl", run)
     hunter = None
@@ -222,7 +222,7 @@ def trained(
         watch = Watch(threading.Timer(seconds + WARM_SECONDS, os.kill, end).start, enter)
         with suppress(KeyboardInterrupt):
             ENGINES[engine](faults=faults).run(
-                RunSpec(program=program, data=data, run=run, emit=watch.emit, enter=book.enter)
+                RunSpec(plan=plan, data=data, run=run, emit=watch.emit, enter=book.enter)
             )
     book.close()
     return watch

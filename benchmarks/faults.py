@@ -74,7 +74,7 @@ class Cost:
     total: float
 
 
-def program() -> TrainingPlan:
+def plan() -> TrainingPlan:
     stage = LogisticStage(
         features=FEATURES, classes=CLASSES, epochs=EPOCHS, batch_size=BATCH * WORKERS, lr=0.05
     )
@@ -92,7 +92,7 @@ def cost(make: Callable[[Faults], Engine], faults: Faults, folder: Path) -> Cost
     """Runs once, and reads what happened from events, diary and ledger."""
     watch, run = Watch(), secrets.token_bytes(16)
     book, diary = LedgerWriter(folder / "ledger.jsonl", run), folder / "diary.jsonl"
-    assignment = RunSpec(program=program(), data=data(), run=run, emit=watch.emit, enter=book.enter)
+    assignment = RunSpec(plan=plan(), data=data(), run=run, emit=watch.emit, enter=book.enter)
     began = time.time()
     make(faults.noted_in(str(diary))).run(assignment)
     total = time.time() - began

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from faults import AT, HEAD, VICTIM, Cost, data, engines, program, read, row
+from faults import AT, HEAD, VICTIM, Cost, data, engines, plan, read, row
 from machine import begin
 
 from photinus.core.events import Event, RoundClosed
@@ -40,12 +40,12 @@ FAULTS = {
 
 def live(folder: Path, engine: str, fault: str) -> None:
     """One life of a run; notes each round beside it."""
-    [phase] = program().phases
+    [phase] = plan().phases
     job = Job(
         model=phase.stage,
         data=Source(name="given"),
         strategy=phase.agreement,
-        workers=program().workers,
+        workers=plan().workers,
         engine=engine,
         checkpoint_seconds=1.0,
     )

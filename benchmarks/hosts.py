@@ -97,9 +97,7 @@ def shaped(rate: str) -> None:
         sh(f"tc qdisc replace dev v{host} {shape}")
 
 
-def program(
-    way: Agreement, *, features: int, rows: int, steps: int
-) -> tuple[TrainingPlan, ArrayData]:
+def plan(way: Agreement, *, features: int, rows: int, steps: int) -> tuple[TrainingPlan, ArrayData]:
     chance = np.random.default_rng(0)
     data = ArrayData(
         chance.random((rows, features), dtype=np.float32), chance.integers(0, 10, rows)
@@ -141,13 +139,11 @@ def trained(
     """Runs once on the hosts; returns what to print of it."""
     run = secrets.token_bytes(16)
     book = LedgerWriter(folder / "ledger.jsonl", run)
-    work, data = program(way, features=features, rows=800, steps=steps)
+    work, data = plan(way, features=features, rows=800, steps=steps)
     inside = LocalEngine(
         faults, host=DRIVER, before=lambda slot: ("ip", "netns", "exec", f"h{slot}")
     )
-    result = inside.run(
-        RunSpec(program=work, data=data, run=run, emit=watch.emit, enter=book.enter)
-    )
+    result = inside.run(RunSpec(plan=work, data=data, run=run, emit=watch.emit, enter=book.enter))
     book.close()
     rounds = [e for e in watch.of(RoundClosed) if isinstance(e, RoundClosed)]
     return {

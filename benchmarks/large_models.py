@@ -134,7 +134,7 @@ class LargeStage(Stage):
         return Descent()
 
 
-def program(case: Case) -> tuple[TrainingPlan, ArrayData]:
+def plan(case: Case) -> tuple[TrainingPlan, ArrayData]:
     """Returns what is trained: two rounds of two steps."""
     chance, rows = np.random.default_rng(0), case.workers * ROUNDS * 2 * BATCH
     data = ArrayData(chance.random((rows, INPUTS), dtype=np.float32), chance.integers(0, 2, rows))
@@ -231,12 +231,12 @@ def trained(case: Case, notes: Path) -> dict[str, object]:
     """Trains for two rounds; returns what to print."""
     os.environ[NOTES] = str(notes)
     os.environ["PYTHONPATH"] = str(Path(__file__).parent)
-    watch, (work, data) = Watch(), program(case)
+    watch, (work, data) = Watch(), plan(case)
     engine = LocalEngine()
     if case.rate:
         before = {n: ("ip", "netns", "exec", f"h{n}") for n in range(case.workers)}
         engine = LocalEngine(host=DRIVER, before=before.__getitem__)
-    engine.run(RunSpec(program=work, data=data, run=secrets.token_bytes(16), emit=watch.emit))
+    engine.run(RunSpec(plan=work, data=data, run=secrets.token_bytes(16), emit=watch.emit))
     watch.end()
     [(began, _)], [(ended, _)] = watch.of(PhaseStarted), watch.of(PhaseEnded)
     rounds = [began, *(at for at, _ in watch.of(RoundClosed))]

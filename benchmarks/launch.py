@@ -58,15 +58,15 @@ def main(workers: int) -> None:
     pixels = chance.integers(0, 256, (ROWS, FEATURES)).astype(np.uint8)
     stage = LogisticStage(features=FEATURES, classes=CLASSES, batch_size=100 * workers)
     agreement = averaging(every=Steps(5), codec="fp32")
-    program = TrainingPlan(phases=(Phase(stage=stage, agreement=agreement),), workers=workers)
+    plan = TrainingPlan(phases=(Phase(stage=stage, agreement=agreement),), workers=workers)
     data = ArrayData(pixels, chance.integers(0, CLASSES, ROWS))
-    frame = frame_of(spark, [data.part(program, slot) for slot in range(workers)]).cache()
+    frame = frame_of(spark, [data.part(plan, slot) for slot in range(workers)]).cache()
     frame.count()
     rows = FrameData(frame=frame, features="features", label="label", scale=1 / 255)
     for run in range(RUNS):
         watch = Watch()
         SparkEngine(spark).run(
-            RunSpec(program=program, data=rows, run=secrets.token_bytes(16), emit=watch.emit)
+            RunSpec(plan=plan, data=rows, run=secrets.token_bytes(16), emit=watch.emit)
         )
         watch.note("end")
         print(f"{'warm' if run else 'cold':10}{watch}", flush=True)

@@ -77,17 +77,17 @@ def ours(size: tuple[int, int], rows: Rows, steps: int) -> float:
         epochs=steps * batch / ROWS,
     )
     phase = Phase(stage=stage, agreement=averaging(every=Steps(1000)))
-    program = TrainingPlan(phases=(phase,), workers=1)
+    plan = TrainingPlan(phases=(phase,), workers=1)
     hub: list[MemoryListener] = []
 
     def listen(hear, gone):
         hub.append(MemoryListener(hear, gone))
         return hub[0]
 
-    coordinator = Coordinator(program, now=time.monotonic())
+    coordinator = Coordinator(plan, now=time.monotonic())
     service = Service(coordinator, listen)
     part = Part(ROWS, lambda order: PartitionFeed(rows, order))
-    worker = Worker(live(program, 0, part), hub[0].link, Seat(bytes(16), 1), about={"attempt": "1"})
+    worker = Worker(live(plan, 0, part), hub[0].link, Seat(bytes(16), 1), about={"attempt": "1"})
     began = time.perf_counter()
     worker.run()
     seconds = time.perf_counter() - began

@@ -175,7 +175,7 @@ def planned(chance: np.random.Generator, steps: int, *, is_real: bool) -> Faults
     return faults if is_real else faults.lose(0.1).double(0.2)
 
 
-def program(way: Agreement, epochs: float) -> TrainingPlan:
+def plan(way: Agreement, epochs: float) -> TrainingPlan:
     stage = LogisticStage(
         features=FEATURES,
         classes=CLASSES,
@@ -198,7 +198,7 @@ def one(way: Agreement, epochs: float, engine: Engine, found: Found) -> Watch:
     with tempfile.TemporaryDirectory() as folder:
         watch = Watch(Path(folder))
         assignment = RunSpec(
-            program=program(way, epochs),
+            plan=plan(way, epochs),
             data=data(),
             run=watch.run,
             emit=watch.events.append,

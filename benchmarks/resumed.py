@@ -75,13 +75,11 @@ def run(way: Agreement, seed: int, cut: Cut | None, term: int) -> tuple[Vector, 
     """Trains from the beginning, or from a cut; returns the end and the cuts on the way."""
     cuts: list[Cut] = []
     features, labels = rows(seed, ROWS)
-    program = TrainingPlan(
-        phases=(Phase(stage=stage(), agreement=way),), workers=WORKERS, seed=seed
-    )
+    plan = TrainingPlan(phases=(Phase(stage=stage(), agreement=way),), workers=WORKERS, seed=seed)
     chance = np.random.default_rng((seed, term))
     speeds = tuple(float(s) for s in chance.uniform(0.01, 0.03, WORKERS))
     assignment = RunSpec(
-        program=program,
+        plan=plan,
         data=ArrayData(features, labels),
         run=bytes(16),
         term=term,

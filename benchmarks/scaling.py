@@ -125,9 +125,9 @@ class Bench:
         name, _, owners = recipe.partition(", ")
         agreement = RECIPES[name].build(**{"owners": workers} if owners else {})
         job = replace(self.job, model=model, workers=workers, strategy=agreement)
-        program = job.program()
+        plan = job.plan()
         given = RunSpec(
-            program=program,
+            plan=plan,
             data=data,
             run=secrets.token_bytes(16),
             emit=speed,
@@ -139,14 +139,14 @@ class Bench:
             return
         from photinus.engine.spark.engine import SparkEngine
 
-        SparkEngine(self.spark).run(replace(given, data=self._framed(program, data)))
+        SparkEngine(self.spark).run(replace(given, data=self._framed(plan, data)))
 
-    def _framed(self, program: Any, data: ArrayData) -> Any:
+    def _framed(self, plan: Any, data: ArrayData) -> Any:
         from photinus.engine.spark.engine import FrameData, frame_of
 
-        key = program.workers, len(data.features), data.features.ctypes.data
+        key = plan.workers, len(data.features), data.features.ctypes.data
         if key not in self.frames:
-            parts = [data.part(program, slot) for slot in range(program.workers)]
+            parts = [data.part(plan, slot) for slot in range(plan.workers)]
             self.frames[key] = frame_of(self.spark, parts).cache()
             self.frames[key].count()
         return FrameData(

@@ -60,9 +60,9 @@ def run(recipe: str, epochs: float) -> dict[str, float]:
         precision="mkl",
     )
     job = Job(model=model, workers=WORKERS, strategy=RECIPES[recipe].build())
-    program = job.program()
+    plan = job.plan()
     watch = Watch()
-    LocalEngine().run(RunSpec(program=program, data=data, run=secrets.token_bytes(16), emit=watch))
+    LocalEngine().run(RunSpec(plan=plan, data=data, run=secrets.token_bytes(16), emit=watch))
     return {
         "reached": watch.reached,
         "ended": watch.ended,

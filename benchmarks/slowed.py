@@ -148,12 +148,12 @@ class Bench:
             ),
         )
         job = Job(model=model, workers=workers, strategy=agreement, share=share).resolved()
-        program = job.program()
-        frame = frame_of(self.spark, [data.part(program, slot) for slot in range(workers)])
+        plan = job.plan()
+        frame = frame_of(self.spark, [data.part(plan, slot) for slot in range(workers)])
         rows = FrameData(frame=frame, features="features", label="label", scale=1 / 255)
         watch = Watch(self.shares, slots.start)
         run = secrets.token_bytes(16)
-        SparkEngine(self.spark).run(RunSpec(program=program, data=rows, run=run, emit=watch))
+        SparkEngine(self.spark).run(RunSpec(plan=plan, data=rows, run=run, emit=watch))
         self.shares.release()
         return watch
 

@@ -132,7 +132,7 @@ class Tiny:
         self.features = (noise + 2 * np.tile(np.eye(3)[self.labels], 2)).astype("f4")
         self.data = ArrayData(self.features, self.labels, checks=RowChecks(classes=3))
 
-    def program(self, workers=2, recipes=recipes, epochs=3.0, **fields):
+    def plan(self, workers=2, recipes=recipes, epochs=3.0, **fields):
         phases = [
             Phase(
                 stage=LogisticStage(
@@ -149,8 +149,8 @@ class Tiny:
         ]
         return TrainingPlan(phases=tuple(phases), workers=workers, **fields)
 
-    def assignment(self, program=None, **fields):
-        usual = {"program": program or self.program(), "data": self.data, "run": os.urandom(16)}
+    def assignment(self, plan=None, **fields):
+        usual = {"plan": plan or self.plan(), "data": self.data, "run": os.urandom(16)}
         return RunSpec(**usual | fields)
 
 

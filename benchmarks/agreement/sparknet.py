@@ -75,7 +75,7 @@ def reached(trial: Trial, goal: Goal, tau: int, seed: int = 0) -> Reached:
     """Trains until a round's agreed point makes no more than the goal's error."""
     tape = Tape()
     run = simulation(trial, goal.rows, 60.0, seed, tape)
-    model = run.program.build(0, ())
+    model = run.plan.build(0, ())
     every = max(1, _EVERY_STEPS // tau)
     seen = 0
 

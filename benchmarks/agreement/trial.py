@@ -166,13 +166,13 @@ def simulation(trial: Trial, rows: int, epochs: float, seed: int, tape: Tape) ->
     """Returns a trial that is ready to run."""
     torch.set_num_threads(1)
     phase = Phase(stage=trial.stage(epochs), agreement=trial.agreement)
-    program = TrainingPlan(phases=(phase,), workers=trial.workers, seed=seed, share="fastest")
-    parts = [part_of(part, program) for part in dealt(trial, rows, seed)]
+    plan = TrainingPlan(phases=(phase,), workers=trial.workers, seed=seed, share="fastest")
+    parts = [part_of(part, plan) for part in dealt(trial, rows, seed)]
     made = Simulation(
-        program,
+        plan,
         parts,
         trial.world(),
-        coordinator=Coordinator(program, Callbacks(emit=tape)),
+        coordinator=Coordinator(plan, Callbacks(emit=tape)),
     )
     for at, slot, back_after in trial.dies:
         made.at(at, made.kill, slot, back_after)
@@ -195,7 +195,7 @@ def _once(trial: Trial, scale: Scale, seed: int) -> tuple[float, float, float, f
     run = simulation(trial, scale.rows, scale.epochs, seed, tape)
     result = run.run()
     assert result is not None
-    model = run.program.build(0, ())
+    model = run.plan.build(0, ())
     model.load(result.vectors[-1])
     spread = tape.metrics.get("consistency", float("nan"))
     is_warned = any("other labels" in text for text in tape.warnings)

@@ -24,6 +24,6 @@ def test_the_small_case_runs_without_links_of_a_rate_and_loses_no_lease():
 def test_its_model_is_one(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     module = importlib.import_module("large_models")
-    work, data = module.program(module.SMALL)
+    work, data = module.plan(module.SMALL)
     assert work.phases[0].stage.build((), 0).parameters.trained.size == module.SMALL.numbers
     assert len(data.features) == 32

@@ -92,14 +92,14 @@ def test_the_choices_are_those_of_a_job():
 
 @pytest.mark.parametrize("name", ["", *OPTIONS])
 def test_help_is_quick_and_loads_neither_torch_nor_spark(name):
-    program = (
+    plan = (
         "import sys, time; began = time.process_time()\n"
         "from photinus.cli.main import main\n"
         "try: main(sys.argv[1:])\n"
         "except SystemExit: pass\n"
         "print(time.process_time() - began, *{'torch', 'pyspark', 'numpy'} & set(sys.modules))"
     )
-    command = [sys.executable, "-c", program, *([name] if name else []), "--help"]
+    command = [sys.executable, "-c", plan, *([name] if name else []), "--help"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     seconds, *loaded = said.splitlines()[-1].split()
     assert loaded == []

@@ -291,11 +291,11 @@ class Driver:
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
 
-    def start(self, name, program, data, *, faults=None, pool="", **fields):
+    def start(self, name, plan, data, *, faults=None, pool="", **fields):
         """Orders a job; its ledger and result are kept under its name."""
         place = self.folder / name
         place.mkdir()
-        assignment = {"program": program, "data": data, "run": os.urandom(16)} | fields
+        assignment = {"plan": plan, "data": data, "run": os.urandom(16)} | fields
         order = {"assignment": assignment, "faults": faults or Faults(), "pool": pool}
         (place / "order").write_bytes(cloudpickle.dumps(order))
         self.say(place)
@@ -308,8 +308,8 @@ class Driver:
         with np.load(self.folder / name / "result.npz") as held:
             return [held[key] for key in held]
 
-    def train(self, name, program, data, **fields):
-        self.start(name, program, data, **fields)
+    def train(self, name, plan, data, **fields):
+        self.start(name, plan, data, **fields)
         return self.result(name)
 
     def close(self):

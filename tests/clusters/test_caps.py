@@ -26,7 +26,7 @@ LOOK_SECONDS, LOOKS = 1.0, 12
 CHANCE = np.random.default_rng(0)
 
 
-def program(stage, workers, every=4, **caps):
+def plan_of(stage, workers, every=4, **caps):
     phase = Phase(stage=stage, agreement=averaging(every=Steps(every), codec="fp32"))
     return TrainingPlan(phases=(phase,), workers=workers, **caps)
 
@@ -95,8 +95,8 @@ def test_a_capped_run_sends_no_more_than_its_cap_beside_one_that_has_none(
     def stage(epochs):
         return LogisticStage(features=5_000, classes=10, epochs=epochs, batch_size=8)
 
-    capped = program(stage(60.0), 2, bandwidth=RATE)
-    pids = pair(data, capped=capped, free=program(stage(50_000.0), 2))
+    capped = plan_of(stage(60.0), 2, bandwidth=RATE)
+    pids = pair(data, capped=capped, free=plan_of(stage(50_000.0), 2))
     begins, ends, sent = looked(sent_by, pids["capped"] + pids["free"])
     held = np.isin(sorted(pids["capped"] + pids["free"]), pids["capped"])
     rates = (sent[-1] - sent[0]) / (ends[-1] - ends[0])
@@ -135,7 +135,7 @@ def test_a_run_of_one_thread_takes_one_processor_beside_one_that_has_two(
     data = ArrayData(CHANCE.random((256, 1000), dtype=np.float32), CHANCE.integers(0, 10, 256))
     arguments = {"in_features": 1000, "out_features": 1000}
     stage = ModuleStage(module="torch.nn:Linear", arguments=arguments, epochs=1e5, batch_size=128)
-    one, two = (program(stage, 1, every=20, threads=threads) for threads in (1, 2))
+    one, two = (plan_of(stage, 1, every=20, threads=threads) for threads in (1, 2))
     pids = pair(data, one=one, two=two)
     order = sorted(pids["one"] + pids["two"])
     _, ends, used = looked(used_by, order)

@@ -27,12 +27,12 @@ class Apart:
         return f"127.0.0.{int(name[6:]) + 1}" if name.startswith("worker") else "127.0.0.1"
 
 
-def program(tiny):
-    return tiny.program(workers=4, recipes=(averaging(every=Steps(4), codec="fp32"),))
+def plan_of(tiny):
+    return tiny.plan(workers=4, recipes=(averaging(every=Steps(4), codec="fp32"),))
 
 
 def test_executors_that_open_no_port_agree_through_a_folder(clusters, applications, tiny, tmp_path):
-    driver, plan = applications(clusters()), program(tiny)
+    driver, plan = applications(clusters()), plan_of(tiny)
     folder = tmp_path / "road"
     vectors = driver.train("folder", plan, tiny.data, road=str(folder))
     expected = SimulatedEngine().run(tiny.assignment(plan)).vectors
@@ -46,7 +46,7 @@ def test_a_folder_that_executors_do_not_share_ends_the_run_in_a_sentence(
 ):
     apart = Apart(tmp_path / "road")
     driver = applications(clusters(hosts=apart))
-    driver.start("apart", program(tiny), tiny.data, road=str(apart.folder))
+    driver.start("apart", plan_of(tiny), tiny.data, road=str(apart.folder))
     failed = driver.wait("Failed", "apart")
     assert failed["kind"] == "NotReadyError"
     assert f"nobody of this run signs in {apart.folder}" in failed["text"]

@@ -21,7 +21,7 @@ STAGE = ModuleStage(
 )
 
 
-def program(workers, **fields):
+def plan_of(workers, **fields):
     phase = Phase(stage=STAGE, agreement=averaging(every=Steps(3), gradients_until=0.0))
     return TrainingPlan(phases=(phase,), workers=workers, **fields)
 
@@ -70,47 +70,47 @@ def refused(driver, tiny, request):
 
 
 def test_a_job_that_asks_for_no_resource_trains_on_the_processor(trained):
-    assert trained(program(2)) == ["cpu", "cpu"]
+    assert trained(plan_of(2)) == ["cpu", "cpu"]
 
 
 def test_each_worker_has_a_gpu_of_its_own(trained):
-    devices = trained(program(4, devices=("stand-in",), resources={"gpu": 1}))
+    devices = trained(plan_of(4, devices=("stand-in",), resources={"gpu": 1}))
     assert sorted(devices) == ["stand-in:0"] * 2 + [f"stand-in:{MIG}"] * 2
 
 
 def test_two_workers_share_the_first_gpu_of_an_executor_by_halves(trained):
-    devices = trained(program(4, devices=("stand-in",), resources={"gpu": 0.5}))
+    devices = trained(plan_of(4, devices=("stand-in",), resources={"gpu": 0.5}))
     assert devices == ["stand-in:0"] * 4
 
 
 def test_a_resource_of_any_name_is_handed_out(trained):
-    devices = trained(program(4, devices=("stand-in",), resources={"fpga": 1}))
+    devices = trained(plan_of(4, devices=("stand-in",), resources={"fpga": 1}))
     assert sorted(devices) == ["stand-in:2"] * 2 + ["stand-in:3"] * 2
 
 
 def test_workers_of_one_run_compute_on_different_devices(trained):
     asked = ("stand-in", "cpu", "cpu", "stand-in:7")
-    assert trained(program(4, devices=asked)) == ["stand-in:0", "cpu", "cpu", "stand-in:7"]
+    assert trained(plan_of(4, devices=asked)) == ["stand-in:0", "cpu", "cpu", "stand-in:7"]
 
 
 def test_too_few_gpus_for_all_workers_are_refused_before_training(refused):
-    text = refused(program(4, devices=("stand-in",), resources={"gpu": 2}))
+    text = refused(plan_of(4, devices=("stand-in",), resources={"gpu": 2}))
     assert "4 workers need 4 slots at the same time; got 2 slots" in text
 
 
 def test_more_gpus_for_a_worker_than_an_executor_has_are_refused(refused):
-    text = refused(program(1, devices=("stand-in",), resources={"gpu": 3}))
+    text = refused(plan_of(1, devices=("stand-in",), resources={"gpu": 3}))
     assert "the executors have too little gpu for a worker" in text
 
 
 def test_a_resource_that_no_executor_has_is_refused(refused):
-    text = refused(program(2, resources={"gpus": 1}))
+    text = refused(plan_of(2, resources={"gpus": 1}))
     assert "the executors have too little gpus for a worker" in text
     assert "spark.executor.resource.gpus.amount" in text
 
 
 def test_cuda_on_executors_without_it_is_refused_in_a_sentence(refused):
-    text = refused(program(2, devices=("cuda",), resources={"gpu": 1}))
+    text = refused(plan_of(2, devices=("cuda",), resources={"gpu": 1}))
     assert "there is no device cuda on" in text
     assert "Spark gave gpu" in text
     assert 'device="auto" takes what there is' in text

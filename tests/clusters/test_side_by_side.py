@@ -11,9 +11,9 @@ from photinus.testing import Faults
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
-def program(tiny, workers, epochs=300.0, **fields):
+def plan_of(tiny, workers, epochs=300.0, **fields):
     recipe = averaging(every=Steps(4), codec="fp32")
-    return tiny.program(workers=workers, recipes=(recipe,), epochs=epochs, **fields)
+    return tiny.plan(workers=workers, recipes=(recipe,), epochs=epochs, **fields)
 
 
 def slowed(workers):
@@ -42,7 +42,7 @@ def drivers(clusters, applications):
 
 
 def test_two_applications_share_a_cluster(drivers, tiny):
-    plan = program(tiny, 4)
+    plan = plan_of(tiny, 4)
     for driver in drivers:
         driver.start("run", plan, tiny.data, faults=slowed(4))
     for driver in drivers:
@@ -52,7 +52,7 @@ def test_two_applications_share_a_cluster(drivers, tiny):
 
 def test_two_runs_of_one_application_train_in_fair_pools(drivers, tiny):
     """Two and two workers at once; four and four one after the other, and the second says so."""
-    driver, pair, four = drivers[0], program(tiny, 2), program(tiny, 4)
+    driver, pair, four = drivers[0], plan_of(tiny, 2), plan_of(tiny, 4)
     for name in ("first", "second"):
         driver.start(name, pair, tiny.data, pool=name, faults=slowed(2))
     for name in ("first", "second"):

@@ -12,7 +12,7 @@ from photinus.strategies.recipes import all_reduce, averaging, gossip, iterative
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
-def dbn_program():
+def dbn_plan():
     """A small deep belief network as it was published: the plain average after every epoch."""
     dbn = DBN(
         inputs=6,
@@ -29,11 +29,11 @@ def dbn_program():
         strategies={"pretraining": iterative_reduce(every=Epochs(1))},
         workers=4,
     )
-    return job.program()
+    return job.plan()
 
 
-def assert_same_bits(vectors, program, data, tiny):
-    expected = SimulatedEngine().run(tiny.assignment(program, data=data)).vectors
+def assert_same_bits(vectors, plan, data, tiny):
+    expected = SimulatedEngine().run(tiny.assignment(plan, data=data)).vectors
     assert len(vectors) == len(expected)
     assert all(np.array_equal(a, b) for a, b in zip(vectors, expected, strict=True))
 
@@ -42,9 +42,9 @@ def test_two_executors_train_a_dbn_to_the_bits_of_the_simulator(clusters, applic
     """Four workers on a cluster that authenticates and encrypts; photinus comes as an archive."""
     cluster = clusters()
     driver = applications(cluster)
-    program = dbn_program()
-    vectors = driver.train("dbn", program, tiny.data)
-    assert_same_bits(vectors, program, tiny.data, tiny)
+    plan = dbn_plan()
+    vectors = driver.train("dbn", plan, tiny.data)
+    assert_same_bits(vectors, plan, tiny.data, tiny)
     pids = {line["pid"] for line in driver.of("WorkerJoined")}
     executors = {cluster.executor_of(pid) for pid in pids}
     assert (len(pids), len(executors)) == (4, 2)
@@ -60,11 +60,11 @@ def test_every_way_of_agreeing_works_between_executors(clusters, applications, t
     assert all("photinus.zip/" in home for home, _ in homes), homes
     assert len({executor for _, executor in homes}) == 2
 
-    fixed = tiny.program(workers=4, recipes=(*tiny.recipes, all_reduce(codec="fp32", owners=2)))
+    fixed = tiny.plan(workers=4, recipes=(*tiny.recipes, all_reduce(codec="fp32", owners=2)))
     assert_same_bits(driver.train("fixed", fixed, tiny.data), fixed, tiny.data, tiny)
 
     ways = (publish(every=Steps(4), exact_every=5), gossip(every=Steps(4), exact_every=5))
-    free = tiny.program(workers=4, recipes=ways, epochs=60.0)
+    free = tiny.plan(workers=4, recipes=ways, epochs=60.0)
     driver.train("free", free, tiny.data)
     ends, met = driver.of("PhaseEnded", "free"), driver.of("PeersMet", "free")
     assert [end["phase"] for end in ends] == [0, 1]
@@ -77,7 +77,7 @@ def test_every_way_of_agreeing_works_between_executors(clusters, applications, t
 def test_a_cluster_that_the_application_starts_gives_the_same_bits(clusters, applications, tiny):
     cluster = clusters(master="local-cluster[2,2,1024]")
     driver = applications(cluster)
-    program = dbn_program()
-    assert_same_bits(driver.train("dbn", program, tiny.data), program, tiny.data, tiny)
+    plan = dbn_plan()
+    assert_same_bits(driver.train("dbn", plan, tiny.data), plan, tiny.data, tiny)
     driver.say("homes")
     assert len({executor for _, executor in driver.wait("Homes")["rows"]}) == 2

@@ -51,9 +51,9 @@ def test_slot_0_is_killed_and_the_coordinator_comes_back_from_its_checkpoint(
             killed.append(joined[-1].pid)
             os.kill(joined[-1].pid, signal.SIGKILL)
 
-    program = tiny.program(recipes=tiny.recipes[:1], epochs=2000.0)
+    plan = tiny.plan(recipes=tiny.recipes[:1], epochs=2000.0)
     fields = {"checkpoint_seconds": 0.2, "emit": emit, "enter": book.enter}
-    result = SparkEngine(connected).run(assignment(program, **fields))
+    result = SparkEngine(connected).run(assignment(plan, **fields))
     book.close()
     assert killed
     assert np.isfinite(result.vectors[0]).all()

@@ -28,7 +28,7 @@ def test_a_wrong_row_is_named(connected, assignment, tiny):
 
 def test_more_workers_than_slots_are_refused_at_once(connected, assignment, tiny):
     with pytest.raises(UsageError, match="5 workers need 5 slots at the same time; got 4 slots"):
-        SparkEngine(connected).run(assignment(tiny.program(workers=5)))
+        SparkEngine(connected).run(assignment(tiny.plan(workers=5)))
 
 
 def test_a_folder_that_tasks_do_not_see_ends_the_run_with_a_sentence(
@@ -56,8 +56,8 @@ def test_a_worker_is_killed_and_its_seat_is_taken_again(connected, assignment, t
             killed.append(event.pid)
             os.kill(event.pid, signal.SIGKILL)
 
-    program = tiny.program(recipes=tiny.recipes[:1], epochs=1000.0)
-    SparkEngine(connected).run(assignment(program, emit=emit, enter=book.enter))
+    plan = tiny.plan(recipes=tiny.recipes[:1], epochs=1000.0)
+    SparkEngine(connected).run(assignment(plan, emit=emit, enter=book.enter))
     book.close()
     assert killed
     leases = [(e.slot, e.lease) for e in events if isinstance(e, WorkerJoined)]

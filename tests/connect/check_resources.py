@@ -48,10 +48,10 @@ def test_each_worker_of_a_client_has_a_gpu_of_its_own(with_gpus, assignment, tin
     )
     phase = Phase(stage=stage, agreement=averaging(every=Steps(3), gradients_until=0.0))
     how = {"workers": 2, "devices": ("stand-in",), "resources": {"gpu": 1}}
-    program = TrainingPlan(phases=(phase,), **how)
-    result = SparkEngine(with_gpus).run(assignment(program, emit=events.append))
+    plan = TrainingPlan(phases=(phase,), **how)
+    result = SparkEngine(with_gpus).run(assignment(plan, emit=events.append))
     joined = {event.slot: event.device for event in events if isinstance(event, WorkerJoined)}
     assert sorted(joined.values()) == ["stand-in:5", "stand-in:MIG-GPU-8f6e2a3c/1/0"]
-    expected = SimulatedEngine().run(tiny.assignment(program))
+    expected = SimulatedEngine().run(tiny.assignment(plan))
     for ours, theirs in zip(result.vectors, expected.vectors, strict=True):
         assert np.array_equal(ours, theirs)

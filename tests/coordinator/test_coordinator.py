@@ -23,7 +23,7 @@ RUN = bytes(16)
 PLAIN = averaging(every=Steps(1), outer=Sgd(), codec="fp32")
 
 
-def program(agreement=PLAIN, workers=2, **fields):
+def plan(agreement=PLAIN, workers=2, **fields):
     stage = LogisticStage(features=1, classes=2, epochs=4, batch_size=1, dtype="float64")
     return TrainingPlan(
         phases=(Phase(stage=stage, agreement=agreement),), workers=workers, **fields
@@ -36,7 +36,7 @@ class Said:
     def __init__(self, agreement=PLAIN, workers=2, **callbacks):
         self.events, self.lines = [], []
         callbacks = Callbacks(emit=self.events.append, enter=self._enter, **callbacks)
-        self.coordinator = Coordinator(program(agreement, workers), callbacks)
+        self.coordinator = Coordinator(plan(agreement, workers), callbacks)
         self.voices = [self.session(slot) for slot in range(workers)]
 
     def _enter(self, op, frame, fields):
@@ -286,11 +286,11 @@ def test_metrics_of_a_round_are_means_over_examples():
 
 def test_programs_have_limits_and_words():
     with pytest.raises(UsageError, match="workers must be at least 1; got 0"):
-        program(workers=0)
+        plan(workers=0)
     with pytest.raises(UsageError, match="at least one phase"):
         TrainingPlan(phases=(), workers=1)
     start = {"logistic": (np.arange(4.0),)}
-    made = program(start=start, seed=3)
+    made = plan(start=start, seed=3)
     assert made.build(0, ()).parameters.trained.tolist() == [0, 1, 2, 3]
     assert made.sent().start == {}
     assert made.sent().seed == 3

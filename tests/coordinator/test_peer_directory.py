@@ -21,9 +21,9 @@ class Said:
     def __init__(self, agreement=None, workers=3):
         stage = LogisticStage(features=1, classes=2, epochs=4, batch_size=1)
         agreement = agreement or publish(every=Steps(1), exact_every=4)
-        program = TrainingPlan(phases=(Phase(stage=stage, agreement=agreement),), workers=workers)
+        plan = TrainingPlan(phases=(Phase(stage=stage, agreement=agreement),), workers=workers)
         self.leases = Leases(workers)
-        self.phases = Phases(program, self.leases, Callbacks(run=RUN), 0.0)
+        self.phases = Phases(plan, self.leases, Callbacks(run=RUN), 0.0)
         self.peer_directory = PeerDirectory(self.phases, self.leases)
         for slot in range(workers):
             self.sits(slot)

@@ -26,11 +26,11 @@ class Scene:
     def __init__(self, workers=2, phases=1):
         stages = [LogisticStage(features=3, classes=2, name=f"p{n}") for n in range(phases)]
         agreement = averaging(every=Steps(1), codec="fp32")
-        program = TrainingPlan(
+        plan = TrainingPlan(
             phases=tuple(Phase(stage=s, agreement=agreement) for s in stages), workers=workers
         )
         self.now, self.events = 0.0, []
-        self.coordinator = Coordinator(program, Callbacks(emit=self.events.append))
+        self.coordinator = Coordinator(plan, Callbacks(emit=self.events.append))
         self.service = Service(self.coordinator, MemoryListener, now=lambda: self.now)
 
     def passes(self, seconds):

@@ -212,12 +212,12 @@ class Trial:
 
     def data_of(self, slot: int) -> np.ndarray:
         """Returns the numbers of the rows that a slot is dealt."""
-        program = counted.program(self.agreement, "", self.rows, self.workers)
-        return counted.row_numbers(self.rows).numbers(program, slot)
+        plan = counted.plan(self.agreement, "", self.rows, self.workers)
+        return counted.row_numbers(self.rows).numbers(plan, slot)
 
     def assignment(self, book: LedgerWriter, **fields: Any) -> RunSpec:
         """Returns what an engine runs."""
-        program = counted.program(
+        plan = counted.plan(
             self.agreement,
             str(self.path),
             self.rows,
@@ -229,7 +229,7 @@ class Trial:
         )
         usual = {"data": self.data or counted.row_numbers(self.rows), "run": self.run}
         usual |= {"emit": self.events.append, "enter": book.enter}
-        return RunSpec(program=program, **usual | self.fields | fields)
+        return RunSpec(plan=plan, **usual | self.fields | fields)
 
     def train(self, engine: Engine, **fields: Any) -> Verdict:
         """Runs to the end, and counts."""

@@ -52,7 +52,7 @@ __all__ = [
     "counted",
     "mean",
     "of_start",
-    "program",
+    "plan",
     "pulled",
     "row_numbers",
     "total",
@@ -146,7 +146,7 @@ def row_numbers(rows: int) -> ArrayData:
     return ArrayData(np.arange(rows, dtype=np.float64)[:, None])
 
 
-def program(
+def plan(
     agreement: Agreement,
     path: str,
     rows: int,
@@ -156,7 +156,7 @@ def program(
     copies: int = 1,
     **more: Any,
 ) -> TrainingPlan:
-    """Returns a program that trains the counting model; its agreements are written down at `path`.
+    """Returns a plan that trains the counting model; its agreements are written down at `path`.
 
     Each row has so many weights as `copies` says. Those of a start by gradients are at
     `of_start(path)`; a start that is not asked for by a number is left out: a run this short would

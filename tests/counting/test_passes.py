@@ -57,8 +57,8 @@ class Partitioned(SimulatedEngine):
         for numbers in self.numbers:
             rows = Rows.of(numbers[:, None].astype(float), None)
             parts.append(Part(len(rows), lambda order, rows=rows: PartitionFeed(rows, order)))
-        coordinator = Coordinator(assignment.program, assignment)
-        simulation = Simulation(assignment.program, parts, self.world, coordinator=coordinator)
+        coordinator = Coordinator(assignment.plan, assignment)
+        simulation = Simulation(assignment.plan, parts, self.world, coordinator=coordinator)
         return simulation.run()
 
 

@@ -180,7 +180,7 @@ class Field:
         usual = {"epochs": 2, "batch_size": BATCH, "lr": LR, "dtype": "float64"}
         return LogisticStage(features=WIDTH, classes=CLASSES, name=name, **usual | fields)
 
-    def program(self, agreement, workers=4, stages=None, *, share="rows", is_split=False, **fields):
+    def plan(self, agreement, workers=4, stages=None, *, share="rows", is_split=False, **fields):
         """A phase a stage, or as in a job its start and rest; the batch is that of one worker."""
         stages = [
             dataclasses.replace(stage, batch_size=stage.batch_size * workers)
@@ -205,11 +205,11 @@ class Field:
     ):
         """A simulation that has not run yet."""
         tape = Tape()
-        program = self.program(agreement, workers, stages, **kw)
-        coordinator = Coordinator(program, tape.callbacks(**callbacks or {}), cut=cut)
-        dtype = getattr(program.phases[0].stage, "dtype", "float32")
+        plan = self.plan(agreement, workers, stages, **kw)
+        coordinator = Coordinator(plan, tape.callbacks(**callbacks or {}), cut=cut)
+        dtype = getattr(plan.phases[0].stage, "dtype", "float32")
         parts = parts or self.parts(workers, dtype=dtype)
-        simulation = Simulation(program, parts, World(**world or {}), coordinator=coordinator)
+        simulation = Simulation(plan, parts, World(**world or {}), coordinator=coordinator)
         return Played(simulation, tape)
 
     def plain(self, epochs=2, batch_size=BATCH, dtype="float64"):

@@ -50,9 +50,9 @@ def measured(agreement, events=None):
     features = chance.normal(size=(BATCHES * BATCH, FEATURES)).astype("f4")
     rows = Rows.of(features, chance.integers(0, CLASSES, BATCHES * BATCH))
     stage = LogisticStage(features=FEATURES, classes=CLASSES, epochs=1, batch_size=BATCH)
-    program = TrainingPlan(phases=(Phase(stage=stage, agreement=agreement),), workers=1)
+    plan = TrainingPlan(phases=(Phase(stage=stage, agreement=agreement),), workers=1)
     callbacks = Callbacks(emit=(events if events is not None else []).append)
-    service = Service(Coordinator(program, callbacks), MemoryListener)
+    service = Service(Coordinator(plan, callbacks), MemoryListener)
     part = Part(len(rows), lambda order: PartitionFeed(rows, order))
     meters = []
 
@@ -60,7 +60,7 @@ def measured(agreement, events=None):
         meters.append(Meter(service.listener.link()))
         return meters[-1]
 
-    Worker(live(program, 0, part), connect, Seat(bytes(16), 1), about={"attempt": "a"}).run()
+    Worker(live(plan, 0, part), connect, Seat(bytes(16), 1), about={"attempt": "a"}).run()
     service.close()
     (meter,) = meters
     return meter

@@ -164,7 +164,7 @@ def test_between_phases_a_run_goes_on_with_other_workers(field):
     whole = field.play(field.small["averaging"], stages=stages).run()
     resumed = field.play(field.small["averaging"], 3, stages=stages, cut=whole.tape.cuts[0]).run()
     assert (resumed.result.vectors[0] == whole.result.vectors[0]).all()
-    with pytest.raises(UsageError, match="this program has fewer phases; got 1"):
+    with pytest.raises(UsageError, match="this plan has fewer phases; got 1"):
         field.play(field.small["averaging"], stages=stages[:1], cut=whole.tape.cuts[0])
 
 

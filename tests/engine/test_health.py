@@ -99,9 +99,9 @@ def test_what_fetches_bring_down_is_counted(field):
 
 def dealt(field, *, is_sorted, workers=4):
     order = np.argsort(field.labels, kind="stable") if is_sorted else np.arange(len(field.labels))
-    program = field.program(averaging(), workers)
+    plan = field.plan(averaging(), workers)
     picks = np.array_split(order, workers)
-    return [part_of(Rows.of(field.features[p], field.labels[p]), program) for p in picks]
+    return [part_of(Rows.of(field.features[p], field.labels[p]), plan) for p in picks]
 
 
 SKEWED = [averaging(every=Steps(10)), averaging(every=Steps(10), owners=4), downpour(), publish()]
@@ -122,8 +122,8 @@ def test_who_agrees_after_every_step_is_not_warned(field):
 
 def test_the_drivers_arrays_are_dealt_alike(field):
     data = ArrayData(field.features[np.argsort(field.labels)], np.sort(field.labels))
-    program = field.program(averaging(every=Steps(10)), 4)
-    parts = [part_of(Rows.of(*data.part(program, s)), program) for s in range(4)]
+    plan = field.plan(averaging(every=Steps(10)), 4)
+    parts = [part_of(Rows.of(*data.part(plan, s)), plan) for s in range(4)]
     assert not field.play(averaging(every=Steps(10)), parts=parts).run().tape.warnings()
 
 
@@ -137,10 +137,10 @@ def trained_dbn(field, features, *, scale=None, visible="bernoulli", epochs=0.5)
         pretraining=Pretraining(epochs=epochs, visible=visible),
         fine_tuning=FineTuning(epochs=0.5),
     )
-    program = field.program(averaging(every=Steps(2)), 2, stages=model.stages())
+    plan = field.plan(averaging(every=Steps(2)), 2, stages=model.stages())
     picks = np.array_split(np.arange(len(features)), 2)
     rows = [Rows.of(features[p], field.labels[p], scale=scale) for p in picks]
-    parts = [part_of(r, program) for r in rows]
+    parts = [part_of(r, plan) for r in rows]
     played = field.play(averaging(every=Steps(2)), 2, parts=parts, stages=model.stages())
     return played.run().tape.warnings()
 

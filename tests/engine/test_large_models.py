@@ -116,10 +116,10 @@ def test_workers_whose_grants_take_longer_than_a_lease_keep_it(monkeypatch):
     events, chance = [], np.random.default_rng(0)
     stage = LogisticStage(features=20_000, classes=10, epochs=1, batch_size=8)
     phase = Phase(stage=stage, agreement=averaging(every=Steps(1), codec="bf16"))
-    program = TrainingPlan(phases=(phase,), workers=2, lease_seconds=2.0)
+    plan = TrainingPlan(phases=(phase,), workers=2, lease_seconds=2.0)
     data = ArrayData(chance.random((16, 20_000), dtype=np.float32), chance.integers(0, 10, 16))
     run = bytes(range(16))
-    LocalEngine().run(RunSpec(program=program, data=data, run=run, emit=events.append))
+    LocalEngine().run(RunSpec(plan=plan, data=data, run=run, emit=events.append))
     of = {kind: [e for e in events if isinstance(e, kind)] for kind in (WorkerLost, WorkerJoined)}
     assert of[WorkerLost] == []
     assert [e.lease for e in of[WorkerJoined]] == [1, 1]

@@ -42,12 +42,12 @@ def test_every_recipe_gives_the_bits_of_the_simulator(tiny):
 
 def test_one_worker_in_clear_is_the_plain_loop(tiny):
     recipe = averaging(every=Steps(4), outer=Sgd(lr=1.0), codec="fp32")
-    program = tiny.program(workers=1, recipes=(recipe,))
-    result = LocalEngine().run(tiny.assignment(program, security="none"))
-    stage = program.phases[0].stage
+    plan = tiny.plan(workers=1, recipes=(recipe,))
+    result = LocalEngine().run(tiny.assignment(plan, security="none"))
+    stage = plan.phases[0].stage
     model = stage.build((), 0)
     inner = stage.inner(model.parameters.layout)
-    features, labels, _ = tiny.data.part(program, 0)
+    features, labels, _ = tiny.data.part(plan, 0)
     order = FeedOrder(batch_size=8, epochs=stage.epochs, phase=stage.name)
     for batch in PartitionFeed(Rows.of(features, labels), order):
         inner.step(model.parameters.trained, model.learn(batch, 0)[0], 0.0)
@@ -55,16 +55,16 @@ def test_one_worker_in_clear_is_the_plain_loop(tiny):
 
 
 def test_a_folder_in_memory_gives_the_bits_of_the_simulator_and_is_left_empty(tiny):
-    program = tiny.program(recipes=tiny.recipes[:1])
+    plan = tiny.plan(recipes=tiny.recipes[:1])
     with tempfile.TemporaryDirectory(dir="/dev/shm") as road:
-        ours = LocalEngine().run(tiny.assignment(program, road=road))
+        ours = LocalEngine().run(tiny.assignment(plan, road=road))
         assert list(Path(road).iterdir()) == []
-    assert same_bits(ours, SimulatedEngine().run(tiny.assignment(program)))
+    assert same_bits(ours, SimulatedEngine().run(tiny.assignment(plan)))
 
 
 def test_shared_rows_give_the_bits_of_the_simulator(tiny):
-    program = tiny.program(recipes=tiny.recipes[:1], is_shared=True)
-    results = [e().run(tiny.assignment(program)) for e in (LocalEngine, SimulatedEngine)]
+    plan = tiny.plan(recipes=tiny.recipes[:1], is_shared=True)
+    results = [e().run(tiny.assignment(plan)) for e in (LocalEngine, SimulatedEngine)]
     assert same_bits(*results)
 
 
@@ -117,10 +117,10 @@ def test_an_error_of_the_users_module_names_line_partition_and_batch(
         module="failing:Net", arguments={"in_features": 2, "out_features": 2}, batch_size=8
     )
     phase = Phase(stage=stage, agreement=averaging(every=Steps(2)))
-    program = TrainingPlan(phases=(phase,), workers=1, seed=0)
+    plan = TrainingPlan(phases=(phase,), workers=1, seed=0)
     rows = ArrayData(np.eye(2, dtype=np.float32).repeat(16, 0), np.arange(2).repeat(16))
     with pytest.raises(kind) as failed:
-        LocalEngine().run(RunSpec(program=program, data=rows, run=bytes(16)))
+        LocalEngine().run(RunSpec(plan=plan, data=rows, run=bytes(16)))
     for words in (*told, "partition 0, in the batch of its examples 16 to 23"):
         assert words in str(failed.value)
 
@@ -133,16 +133,16 @@ class Unsendable(LogisticStage):
 
 
 def test_a_program_that_cannot_be_sent_is_refused(tiny):
-    program = tiny.program(recipes=tiny.recipes[:1])
+    plan = tiny.plan(recipes=tiny.recipes[:1])
     stage = Unsendable(features=6, classes=3, lock=threading.Lock())
-    object.__setattr__(program.phases[0], "stage", stage)
+    object.__setattr__(plan.phases[0], "stage", stage)
     with pytest.raises(UsageError, match="cannot be sent to a process"):
-        LocalEngine().run(tiny.assignment(program))
+        LocalEngine().run(tiny.assignment(plan))
 
 
 def test_a_program_that_no_process_can_import_is_refused(tiny):
     """As a class of the user's own script is: only __main__ there knows it."""
-    program = tiny.program(recipes=tiny.recipes[:1])
+    plan = tiny.plan(recipes=tiny.recipes[:1])
     import __main__
 
     @dataclass(frozen=True, kw_only=True)
@@ -152,9 +152,9 @@ def test_a_program_that_no_process_can_import_is_refused(tiny):
     Mine.__module__, Mine.__qualname__ = "__main__", "Mine"
     __main__.Mine = Mine
     try:
-        object.__setattr__(program.phases[0], "stage", Mine(features=6, classes=3))
+        object.__setattr__(plan.phases[0], "stage", Mine(features=6, classes=3))
         with pytest.raises(UsageError, match="not in __main__"):
-            LocalEngine().run(tiny.assignment(program))
+            LocalEngine().run(tiny.assignment(plan))
     finally:
         del __main__.Mine
 
@@ -175,8 +175,8 @@ def test_what_stands_before_a_workers_command_is_asked_for_each_slot(tiny, tmp_p
             tmp_path / "said",
         )
 
-    program = tiny.program(recipes=tiny.recipes[:1], epochs=1.0)
-    LocalEngine(before=before).run(tiny.assignment(program))
+    plan = tiny.plan(recipes=tiny.recipes[:1], epochs=1.0)
+    LocalEngine(before=before).run(tiny.assignment(plan))
     assert sorted((tmp_path / "said").read_text().split()) == ["0", "1"]
 
 
@@ -195,8 +195,8 @@ def test_a_cap_on_bandwidth_holds_for_every_worker_and_changes_no_bit(tiny):
             rounds.append((time.monotonic(), event.bytes_up))
 
     for bandwidth, emit in ((rate, note), (None, lambda event: None)):
-        program = TrainingPlan(phases=(phase,), workers=2, bandwidth=bandwidth)
-        results.append(LocalEngine().run(tiny.assignment(program, data=data, emit=emit)))
+        plan = TrainingPlan(phases=(phase,), workers=2, bandwidth=bandwidth)
+        results.append(LocalEngine().run(tiny.assignment(plan, data=data, emit=emit)))
     assert same_bits(*results)
     seconds = rounds[-1][0] - rounds[0][0]
     sent = sum(size for _, size in rounds[1:]) / 2
@@ -233,8 +233,8 @@ def test_a_worker_computes_in_as_many_threads_as_it_is_told(tiny):
             if type(event).__name__ == "RoundClosed" and pids:
                 looks.append((time.monotonic(), *used_seconds(pids[0])))
 
-        program = TrainingPlan(phases=(phase,), workers=1, threads=threads)
-        LocalEngine().run(tiny.assignment(program, data=data, emit=note))
+        plan = TrainingPlan(phases=(phase,), workers=1, threads=threads)
+        LocalEngine().run(tiny.assignment(plan, data=data, emit=note))
         (began, before, _), (ended, after, many) = looks[1], looks[-1]
         seen[threads] = many, after - before, ended - began
 
@@ -254,7 +254,7 @@ def test_a_worker_imports_what_the_driver_can(tmp_path, monkeypatch):
         module="beside:net", arguments={"in_features": 2, "out_features": 2}, batch_size=8
     )
     phase = Phase(stage=stage, agreement=averaging(every=Steps(2)))
-    program = TrainingPlan(phases=(phase,), workers=1, seed=0)
+    plan = TrainingPlan(phases=(phase,), workers=1, seed=0)
     rows = ArrayData(np.eye(2, dtype=np.float32).repeat(16, 0), np.arange(2).repeat(16))
-    result = LocalEngine().run(RunSpec(program=program, data=rows, run=bytes(16)))
+    result = LocalEngine().run(RunSpec(plan=plan, data=rows, run=bytes(16)))
     assert result.vectors[0].size == 6

@@ -22,7 +22,7 @@ def fed(monkeypatch):
 
 
 def test_a_slots_rows_are_read_from_the_file_that_was_handed_over(tiny):
-    bootstrap = SimpleNamespace(program=tiny.program())
+    bootstrap = SimpleNamespace(plan=tiny.plan())
     with HandedRows() as rows:
         for labels in (tiny.labels, None):
             stored = rows.add_rows(Block(tiny.features, labels))

@@ -39,10 +39,10 @@ def trained(agreement, workers, speeds=0.01):
         batch_size=BATCH * workers,
     )
     agreement, _ = agreement.settled(Setting(workers=workers, steps=TRAIN * EPOCHS // BATCH))
-    program = TrainingPlan(phases=(Phase(stage=stage, agreement=agreement),), workers=workers)
+    plan = TrainingPlan(phases=(Phase(stage=stage, agreement=agreement),), workers=workers)
     data = ArrayData(features[:TRAIN], labels[:TRAIN])
-    parts = [part_of(Rows.of(*data.part(program, s)), program) for s in range(workers)]
-    result = Simulation(program, parts, World(step_seconds=speeds)).run()
+    parts = [part_of(Rows.of(*data.part(plan, s)), plan) for s in range(workers)]
+    result = Simulation(plan, parts, World(step_seconds=speeds)).run()
     model = stage.build((), 0)
     model.load(result.vectors[-1], result.floats, result.integers)
     rows = Rows.of(features[TRAIN:], labels[TRAIN:])

@@ -55,7 +55,7 @@ STAGE = ModuleStage(
 )
 
 
-def program(agreement, stage=STAGE, workers=2, **fields):
+def plan_of(agreement, stage=STAGE, workers=2, **fields):
     return TrainingPlan(phases=split(stage, agreement, workers), workers=workers, **fields)
 
 
@@ -64,15 +64,15 @@ def trained(tiny):
     data = ArrayData(tiny.features, tiny.labels, checks=RowChecks(classes=3))
 
     def run(plan, **fields):
-        return SimulatedEngine().run(RunSpec(program=plan, data=data, run=bytes(16), **fields))
+        return SimulatedEngine().run(RunSpec(plan=plan, data=data, run=bytes(16), **fields))
 
     return run
 
 
 @pytest.mark.parametrize("name", AGREEMENTS)
 def test_the_stand_in_device_gives_the_processors_bits(name, trained):
-    plain = trained(program(AGREEMENTS[name]))
-    apart = trained(program(AGREEMENTS[name], devices=("stand-in",)))
+    plain = trained(plan_of(AGREEMENTS[name]))
+    apart = trained(plan_of(AGREEMENTS[name], devices=("stand-in",)))
     for mine, theirs in zip(apart.vectors, plain.vectors, strict=True):
         assert np.array_equal(mine, theirs)
     assert np.array_equal(apart.floats, plain.floats)
@@ -80,7 +80,7 @@ def test_the_stand_in_device_gives_the_processors_bits(name, trained):
 
 
 def test_a_run_goes_on_from_a_cut_on_another_device_with_the_same_bits(trained):
-    cuts, plan = [], program(AGREEMENTS["averaging"])
+    cuts, plan = [], plan_of(AGREEMENTS["averaging"])
     apart = replace(plan, devices=("stand-in",))
     whole = trained(apart, save=cuts.append, checkpoint_seconds=0.0)
     middle = next(cut for cut in cuts if cut.version > 1 and cut.inner)
@@ -89,14 +89,14 @@ def test_a_run_goes_on_from_a_cut_on_another_device_with_the_same_bits(trained):
 
 
 def test_each_worker_may_compute_on_a_device_of_its_own(trained):
-    plan = program(AGREEMENTS["averaging"])
+    plan = plan_of(AGREEMENTS["averaging"])
     mixed = trained(replace(plan, devices=("stand-in", "cpu")))
     assert np.array_equal(mixed.vectors[-1], trained(plan).vectors[-1])
 
 
 def test_a_phases_own_device_wins_over_the_jobs(trained):
     stage = replace(STAGE, device="stand-in")
-    plan = program(AGREEMENTS["averaging"], stage)
+    plan = plan_of(AGREEMENTS["averaging"], stage)
     assert plan.device(0, 0) == "stand-in"
-    plain = trained(program(AGREEMENTS["averaging"]))
+    plain = trained(plan_of(AGREEMENTS["averaging"]))
     assert np.array_equal(trained(plan).vectors[-1], plain.vectors[-1])

@@ -107,11 +107,11 @@ def run_of(phases, shares=EVEN[3], *, cut=None, parts=None, world=None, callback
     from photinus.coordinator.callbacks import Callbacks
 
     events, cuts = [], []
-    program = TrainingPlan(phases=tuple(phases), workers=len(shares), **fields)
+    plan = TrainingPlan(phases=tuple(phases), workers=len(shares), **fields)
     callbacks = Callbacks(emit=events.append, save=cuts.append, **callbacks or {})
-    coordinator = Coordinator(program, callbacks, cut=cut)
-    parts = parts or [part_of(rows, program) for rows in rows_of(shares)]
-    simulation = Simulation(program, parts, World(**world or {}), coordinator=coordinator)
+    coordinator = Coordinator(plan, callbacks, cut=cut)
+    parts = parts or [part_of(rows, plan) for rows in rows_of(shares)]
+    simulation = Simulation(plan, parts, World(**world or {}), coordinator=coordinator)
     return Run(simulation, events, cuts)
 
 
@@ -151,10 +151,10 @@ def test_it_is_one_training_over_shared_rows_and_beside_rows_set_aside(fields):
 
     def go(until):
         phases = cut_in_two(STAGES["adamw"], until)
-        program = TrainingPlan(phases=phases, workers=3, **fields)
+        plan = TrainingPlan(phases=phases, workers=3, **fields)
         (rows,) = rows_of((sum(shares) + 5,))
-        each = [rows] * 3 if program.is_shared else rows_of(shares)
-        return run_of(phases, shares, parts=[part_of(r, program) for r in each], **fields).go()
+        each = [rows] * 3 if plan.is_shared else rows_of(shares)
+        return run_of(phases, shares, parts=[part_of(r, plan) for r in each], **fields).go()
 
     parted, whole = go(0.4), go(None)
     assert_same(parted, whole)
@@ -283,8 +283,8 @@ def test_a_start_without_a_step_is_left_out():
 
 def test_where_rows_stream_a_start_ends_with_a_pass():
     phases = split(net(epochs=4.0), averaging(gradients_until=0.4, every=Steps(3)), 3)
-    program = TrainingPlan(phases=phases, workers=3)
-    parts = [dataclasses.replace(part_of(r, program), passes=1) for r in rows_of(EVEN[3])]
+    plan = TrainingPlan(phases=phases, workers=3)
+    parts = [dataclasses.replace(part_of(r, plan), passes=1) for r in rows_of(EVEN[3])]
     run = run_of(phases, parts=parts).go()
     examples = [event.examples for event in run.of("PhaseEnded")]
     assert examples == [2 * sum(EVEN[3])] * 2
@@ -363,8 +363,8 @@ def test_every_row_is_used_as_often_as_there_are_epochs(name, shares, epochs):
     features = np.stack([numbers, np.zeros_like(numbers)], 1)
     picks = np.split(np.arange(len(numbers)), np.cumsum(shares)[:-1])
     phases = split(stage, agreement, 3)
-    program = TrainingPlan(phases=phases, workers=3)
-    parts = [part_of(Rows.of(features[p], (p % 2).astype(int)), program) for p in picks]
+    plan = TrainingPlan(phases=phases, workers=3)
+    parts = [part_of(Rows.of(features[p], (p % 2).astype(int)), plan) for p in picks]
     run = run_of(phases, shares, parts=parts).go()
     used = [stage.seen[row] for row in range(sum(shares))]
     assert set(used) <= {int(epochs), int(np.ceil(epochs))}
@@ -383,9 +383,9 @@ def test_a_slow_workers_rows_are_used_as_often_unless_speed_comes_first(speeds):
         numbers = np.arange(300, dtype="f8")
         features = np.stack([numbers, np.zeros_like(numbers)], 1)
         phases = (Phase(stage=stage, agreement=recipes.downpour(every=Steps(2))),)
-        program = TrainingPlan(phases=phases, workers=3, share=share)
+        plan = TrainingPlan(phases=phases, workers=3, share=share)
         picks = np.split(np.arange(300), 3)
-        parts = [part_of(Rows.of(features[p], (p % 2).astype(int)), program) for p in picks]
+        parts = [part_of(Rows.of(features[p], (p % 2).astype(int)), plan) for p in picks]
         run_of(phases, (100,) * 3, parts=parts, world={"step_seconds": speeds}, share=share).go()
         return [sum(stage.seen[row] for row in pick) / len(pick) for pick in picks]
 

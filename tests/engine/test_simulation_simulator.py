@@ -93,8 +93,8 @@ def test_a_cap_on_what_a_worker_sends_costs_time_and_no_bits(field):
     def played(bandwidth, **world):
         world = {"step_seconds": 0.0, "latency_seconds": 0.0, **world}
         one = field.play(field.small["averaging"], world=world)
-        program = replace(one.simulation.program, bandwidth=bandwidth)
-        return Simulation(program, field.parts(4), World(**world))
+        plan = replace(one.simulation.plan, bandwidth=bandwidth)
+        return Simulation(plan, field.parts(4), World(**world))
 
     free, capped, both = played(None), played(424.0), played(None, bytes_per_second=424.0)
     results = [simulation.run().vectors[-1] for simulation in (free, capped, both)]
@@ -258,9 +258,9 @@ def test_a_thousand_workers_take_seconds(field):
 
 
 def test_parts_and_workers_must_be_as_many(field):
-    program = field.program(averaging(), 4)
+    plan = field.plan(averaging(), 4)
     with pytest.raises(UsageError, match="one part for each of 4 workers; got 3"):
-        Simulation(program, field.parts(3))
+        Simulation(plan, field.parts(3))
 
 
 def test_a_world_has_limits():

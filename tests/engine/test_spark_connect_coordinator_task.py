@@ -26,13 +26,13 @@ class Tasks:
         self.threads = []
 
     def start(self, *slots):
-        for slot in slots or range(self.hosted.program.workers):
+        for slot in slots or range(self.hosted.plan.workers):
             self.threads.append(threading.Thread(target=self._run, args=(slot,), daemon=True))
             self.threads[-1].start()
 
     def _part(self, slot):
-        features, labels, _ = self.data.part(self.hosted.program, slot)
-        return part_of(Rows.of(features, labels), self.hosted.program)
+        features, labels, _ = self.data.part(self.hosted.plan, slot)
+        return part_of(Rows.of(features, labels), self.hosted.plan)
 
     def _run(self, slot):
         try:
@@ -70,8 +70,8 @@ def assignment(tiny, tmp_path):
             "security": "none",
             "reconnect_seconds": 5.0,
         }
-        program = tiny.program(recipes=(tiny.recipes[0], tiny.recipes[3]))
-        return tiny.assignment(**{"program": program} | usual | fields)
+        plan = tiny.plan(recipes=(tiny.recipes[0], tiny.recipes[3]))
+        return tiny.assignment(**{"plan": plan} | usual | fields)
 
     return make
 
@@ -101,9 +101,9 @@ def test_a_coordinator_that_was_overtaken_is_fenced_and_another_goes_on_from_its
 ):
     events, place = [], RunFolder(tmp_path / "run", resume=True)
     book = LedgerWriter(tmp_path / "ledger.jsonl", bytes(16))
-    program = tiny.program(recipes=tiny.recipes[:1], epochs=600.0)
+    plan = tiny.plan(recipes=tiny.recipes[:1], epochs=600.0)
     fields = {"checkpoint_seconds": 0.1, "emit": events.append, "enter": book.enter}
-    job = assignment(program=program, **fields)
+    job = assignment(plan=plan, **fields)
     with ConnectSession(job) as afar:
         tasks = Tasks(afar.hosted(Faults(), "127.0.0.1"), job.data)
         tasks.start()
@@ -135,8 +135,8 @@ def test_an_error_of_a_worker_reaches_the_client_in_its_own_class(assignment, ti
 
 def test_ctrl_c_saves_and_ends_the_tasks(assignment, tiny, tmp_path):
     events = []
-    program = tiny.program(recipes=tiny.recipes[:1], epochs=100_000.0)
-    job = assignment(program=program, emit=events.append)
+    plan = tiny.plan(recipes=tiny.recipes[:1], epochs=100_000.0)
+    job = assignment(plan=plan, emit=events.append)
     with ConnectSession(job) as afar:
         tasks = Tasks(afar.hosted(Faults(), "127.0.0.1"), job.data)
         tasks.start()
@@ -157,8 +157,8 @@ def test_slots_of_spark_connect_cannot_be_taken(assignment):
 
 
 def test_tasks_end_by_themselves_when_the_client_is_lost(assignment, tiny):
-    program = tiny.program(recipes=tiny.recipes[:1], epochs=100_000.0)
-    job = assignment(program=program, reconnect_seconds=2.0)
+    plan = tiny.plan(recipes=tiny.recipes[:1], epochs=100_000.0)
+    job = assignment(plan=plan, reconnect_seconds=2.0)
     with ConnectSession(job) as afar:
         tasks = Tasks(afar.hosted(Faults(), "127.0.0.1"), job.data)
         tasks.start()
@@ -184,9 +184,9 @@ def test_tasks_wait_for_a_coordinator_as_long_as_the_client_lives(assignment):
 def test_a_later_attempt_of_slot_0_stands_by_while_the_coordinator_lives(
     assignment, tiny, tmp_path
 ):
-    program = tiny.program(recipes=tiny.recipes[:1], epochs=600.0)
+    plan = tiny.plan(recipes=tiny.recipes[:1], epochs=600.0)
     events = []
-    job = assignment(program=program, emit=events.append)
+    job = assignment(plan=plan, emit=events.append)
     with ConnectSession(job) as afar:
         tasks = Tasks(afar.hosted(Faults(), "127.0.0.1"), job.data)
         tasks.start()

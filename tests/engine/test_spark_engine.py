@@ -31,8 +31,8 @@ def framed(spark, tiny, features=None, labels=None, **fields):
     """The rows as a user has them: a DataFrame of two partitions."""
     features = tiny.features if features is None else features
     data = ArrayData(features, tiny.labels if labels is None else labels)
-    program = tiny.program()
-    frame = frame_of(spark, [data.part(program, slot) for slot in range(2)])
+    plan = tiny.plan()
+    frame = frame_of(spark, [data.part(plan, slot) for slot in range(2)])
     usual = {"features": "features", "label": "label"}
     return FrameData(**{"frame": frame} | usual | fields)
 
@@ -53,11 +53,11 @@ def test_the_order_in_which_rows_arrive_changes_no_bit(spark, tiny, simulated):
 
 
 def test_rows_are_set_aside_and_measured_as_in_the_simulator(spark, tiny):
-    program = replace(tiny.program(recipes=tiny.recipes[:1]), validation=0.2)
+    plan = replace(tiny.plan(recipes=tiny.recipes[:1]), validation=0.2)
     results, found = [], []
     for engine in (SparkEngine(spark), SimulatedEngine()):
         events = []
-        results.append(engine.run(tiny.assignment(program, emit=events.append)))
+        results.append(engine.run(tiny.assignment(plan, emit=events.append)))
         found.append([(e.examples, e.metrics) for e in events if type(e).__name__ == "Evaluated"])
     assert same_bits(*results)
     assert found[0] == found[1] != []
@@ -88,7 +88,7 @@ def assert_parts_are_partitions(spark):
 def test_more_workers_than_slots_are_refused_at_once(spark, tiny):
     began = time.monotonic()
     with pytest.raises(UsageError) as refused:
-        SparkEngine(spark).run(tiny.assignment(tiny.program(workers=5)))
+        SparkEngine(spark).run(tiny.assignment(tiny.plan(workers=5)))
     assert str(refused.value) == (
         "5 workers need 5 slots at the same time; got 4 slots; "
         "use workers=4 or fewer, or give the application more cores"
@@ -98,7 +98,7 @@ def test_more_workers_than_slots_are_refused_at_once(spark, tiny):
 
 def test_shared_rows_are_refused(spark, tiny):
     with pytest.raises(UsageError, match="are not shared"):
-        SparkEngine(spark).run(tiny.assignment(tiny.program(is_shared=True)))
+        SparkEngine(spark).run(tiny.assignment(tiny.plan(is_shared=True)))
 
 
 @pytest.mark.parametrize("wrong", ["nan", "label"])
@@ -151,8 +151,8 @@ def test_a_model_that_fails_ends_the_run_once_and_leaves_nothing_running(spark, 
 
 
 def test_what_no_task_can_carry_is_refused(spark, tiny):
-    program = tiny.program(recipes=tiny.recipes[:1])
-    heavy = replace(program.phases[0].stage, name="x" * (600 << 10))
-    object.__setattr__(program.phases[0], "stage", heavy)
+    plan = tiny.plan(recipes=tiny.recipes[:1])
+    heavy = replace(plan.phases[0].stage, name="x" * (600 << 10))
+    object.__setattr__(plan.phases[0], "stage", heavy)
     with pytest.raises(UsageError, match="must be below 512 KiB; got 6"):
-        SparkEngine(spark).run(tiny.assignment(program))
+        SparkEngine(spark).run(tiny.assignment(plan))

@@ -70,8 +70,8 @@ def test_keys_stand_in_no_setting_argument_environment_or_file_of_spark(spark, t
 
     monkeypatch.setattr(Credentials, "worker", kept)
     handed = spark.sparkContext.broadcast(b"a word that is handed to all")
-    program = tiny.program(recipes=tiny.recipes[:1])
-    SparkEngine(spark).run(tiny.assignment(program, emit=look))
+    plan = tiny.plan(recipes=tiny.recipes[:1])
+    SparkEngine(spark).run(tiny.assignment(plan, emit=look))
     [seen] = places
     assert seen.with_(b"photinus tests"), "what is in the settings is found"
     assert seen.with_(b"pyspark"), "and what is in arguments"

@@ -23,8 +23,8 @@ def by_label(spark, tiny):
 
 
 def trained(spark, tiny, data, recipe=LOCAL, *, shuffle=True):
-    events, program = [], replace(tiny.program(workers=3, recipes=(recipe,)), shuffle=shuffle)
-    result = SparkEngine(spark).run(tiny.assignment(program, data=data, emit=events.append))
+    events, plan = [], replace(tiny.plan(workers=3, recipes=(recipe,)), shuffle=shuffle)
+    result = SparkEngine(spark).run(tiny.assignment(plan, data=data, emit=events.append))
     return result.vectors[-1], events
 
 

@@ -29,15 +29,15 @@ def python(request, tmp_path):
     (own,) = folder.glob("lib/python*/site-packages")
     # after its own, so that Spark is the older one, and with what is installed there as a link
     (own / "here.pth").write_text(f"import site; site.addsitedir({str(ours)!r})\n")
-    program = str(folder / "bin" / "python")
-    pip = [program, "-m", "pip", "install", "-q", "--ignore-installed", "--no-deps"]
+    plan = str(folder / "bin" / "python")
+    pip = [plan, "-m", "pip", "install", "-q", "--ignore-installed", "--no-deps"]
     done = subprocess.run([*pip, f"pyspark=={version}.*"], capture_output=True, text=True)
     if done.returncode:
         pytest.skip(f"Spark {version} cannot be had: {done.stderr.strip()[-200:]}")
-    asked = [program, "-c", "import pyspark; print(pyspark.__version__)"]
+    asked = [plan, "-c", "import pyspark; print(pyspark.__version__)"]
     found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
     assert found.startswith(f"{version}."), found
-    yield program
+    yield plan
     shutil.rmtree(folder)
 
 

@@ -43,7 +43,7 @@ def assignment(features):
     ]
     data = ArrayData(rows, chance.integers(0, 10, len(rows)))
     return RunSpec(
-        program=TrainingPlan(phases=tuple(phases), workers=2), data=data, run=os.urandom(16)
+        plan=TrainingPlan(phases=tuple(phases), workers=2), data=data, run=os.urandom(16)
     )
 
 

@@ -29,10 +29,10 @@ pytestmark = pytest.mark.processes
 
 
 def assigned(tiny, folder, epochs, road="torch"):
-    program = tiny.program(workers=3, recipes=(all_reduce(owners=3),), epochs=epochs)
+    plan = tiny.plan(workers=3, recipes=(all_reduce(owners=3),), epochs=epochs)
     book, events = LedgerWriter(folder / "ledger.jsonl", run := os.urandom(16)), []
     fields = {"emit": events.append, "enter": book.enter, "security": "none", "road": road}
-    return tiny.assignment(program, run=run, **fields), book, events
+    return tiny.assignment(plan, run=run, **fields), book, events
 
 
 def proved(tiny, folder, book, events, epochs):
@@ -50,10 +50,10 @@ def proved(tiny, folder, book, events, epochs):
 def in_threads(tiny, folder, epochs, faults=None):
     """Real sockets and real sums, without processes."""
     assignment, book, events = assigned(tiny, folder, epochs)
-    program = assignment.program
+    plan = assignment.plan
 
     def work(slot):
-        part = part_of(Rows.of(*tiny.data.part(program, slot)), program)
+        part = part_of(Rows.of(*tiny.data.part(plan, slot)), plan)
         bootstrap.run(slot, f"only-{slot}", lambda: part)
 
     with DriverSession(assignment) as session:
@@ -68,7 +68,7 @@ def in_threads(tiny, folder, epochs, faults=None):
 def test_sums_by_torch_train_as_one_owner_does(tiny, tmp_path):
     found, joined = in_threads(tiny, tmp_path, 3.0)
     assert joined == [(0, 1), (1, 1), (2, 1)]
-    one = tiny.assignment(tiny.program(workers=3, recipes=(all_reduce(),)))
+    one = tiny.assignment(tiny.plan(workers=3, recipes=(all_reduce(),)))
     np.testing.assert_allclose(found, SimulatedEngine().run(one).vectors[0], rtol=0, atol=1e-12)
 
 
@@ -85,13 +85,13 @@ def test_a_worker_that_is_cut_off_is_left_out_of_the_sums_and_comes_back(tiny, t
 def test_a_killed_process_is_left_out_of_the_sums_and_comes_back(tiny, tmp_path):
     """Slot 1 is a process of its own, and the next one takes its seat."""
     assignment, book, events = assigned(tiny, tmp_path, 60.0)
-    program = assignment.program
+    plan = assignment.plan
     parent, ours = os.pipe()
     rows = HandedRows()
-    stored = rows.add_rows(tiny.data.part(program, 1))
+    stored = rows.add_rows(tiny.data.part(plan, 1))
 
     def work(slot):
-        part = part_of(Rows.of(*tiny.data.part(program, slot)), program)
+        part = part_of(Rows.of(*tiny.data.part(plan, slot)), plan)
         bootstrap.run(slot, f"only-{slot}", lambda: part)
 
     def child(attempt):
@@ -118,7 +118,7 @@ def test_a_killed_process_is_left_out_of_the_sums_and_comes_back(tiny, tmp_path)
 def test_nccl_without_a_gpu_ends_the_run_in_a_sentence_before_any_step(tiny, tmp_path):
     assignment, _, events = assigned(tiny, tmp_path, 1.0, road="nccl")
     with DriverSession(assignment) as session:
-        part = part_of(Rows.of(*tiny.data.part(assignment.program, 0)), assignment.program)
+        part = part_of(Rows.of(*tiny.data.part(assignment.plan, 0)), assignment.plan)
         session.bootstrap().run(0, "first", lambda: part)
         with pytest.raises(UsageError, match=r'one for each worker; got 0 GPUs on .*road="torch"'):
             session.result()

@@ -22,24 +22,20 @@ class Played:
     """A run with validation in the simulator, and all that it said."""
 
     def __init__(self, field, recipe, *, patience=0, lr=0.2, epochs=4, kill=None, bad=()):
-        program = replace(
-            field.program(recipe, epochs=epochs, lr=lr), validation=0.2, patience=patience
-        )
+        plan = replace(field.plan(recipe, epochs=epochs, lr=lr), validation=0.2, patience=patience)
         self.events, self.best, self.saved = [], [], []
         callbacks = Callbacks(
             emit=self.events.append, best=self.best.append, save=self.saved.append
         )
         picks = [np.arange(slot, len(field.features), 4) for slot in range(4)]
         self.rows = [field.rows(pick) for pick in picks]
-        parts = [part_of(rows, program) for rows in self.rows]
+        parts = [part_of(rows, plan) for rows in self.rows]
         self.held = [part.held for part in parts]
-        self.simulation = Simulation(
-            program, parts, World(), coordinator=Coordinator(program, callbacks)
-        )
+        self.simulation = Simulation(plan, parts, World(), coordinator=Coordinator(plan, callbacks))
         if kill is not None:
             self.simulation.at(kill, self.simulation.kill, 2, 0.3)
         self.result = self.simulation.run()
-        self.model = program.build(0, ())
+        self.model = plan.build(0, ())
 
     def of(self, kind):
         return [e for e in self.events if type(e).__name__ == kind]
@@ -112,11 +108,9 @@ def test_a_lost_worker_does_not_hold_a_measurement_up(field):
 
 
 def test_an_engine_sets_the_same_rows_aside(tiny):
-    program = replace(tiny.program(recipes=(RECIPES["averaging"],)), validation=0.2)
+    plan = replace(tiny.plan(recipes=(RECIPES["averaging"],)), validation=0.2)
     events = []
-    SimulatedEngine().run(
-        RunSpec(program=program, data=tiny.data, run=bytes(16), emit=events.append)
-    )
+    SimulatedEngine().run(RunSpec(plan=plan, data=tiny.data, run=bytes(16), emit=events.append))
     found = [e for e in events if type(e).__name__ == "Evaluated"]
     assert len(found) in (2, 3)
     joined = [e.examples for e in events if type(e).__name__ == "WorkerJoined"]

@@ -78,11 +78,9 @@ def texts():
 
 
 def trained(engine, agreement, workers, **fields):
-    program = TrainingPlan(phases=(Phase(stage=BagStage(), agreement=agreement),), workers=workers)
+    plan = TrainingPlan(phases=(Phase(stage=BagStage(), agreement=agreement),), workers=workers)
     events = []
-    assignment = RunSpec(
-        program=program, data=texts(), run=os.urandom(16), emit=events.append, **fields
-    )
+    assignment = RunSpec(plan=plan, data=texts(), run=os.urandom(16), emit=events.append, **fields)
     return engine.run(assignment).vectors[0], events
 
 

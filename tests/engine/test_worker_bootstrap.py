@@ -21,8 +21,8 @@ from photinus.transport.tcp import parse_address
 
 
 def opened(tiny, slot):
-    program = tiny.program()
-    return part_of(Rows.of(*tiny.data.part(program, slot)), program)
+    plan = tiny.plan()
+    return part_of(Rows.of(*tiny.data.part(plan, slot)), plan)
 
 
 def run_all(session, open_part, errors=None):
@@ -74,8 +74,8 @@ def test_a_stranger_at_a_worker_is_told_in_its_log(tiny, monkeypatch):
         return listener
 
     monkeypatch.setattr(worker_bootstrap, "TcpListener", visited)
-    program, events = tiny.program(recipes=(publish(every=Steps(4)),)), []
-    with DriverSession(tiny.assignment(program, emit=events.append)) as session:
+    plan, events = tiny.plan(recipes=(publish(every=Steps(4)),)), []
+    with DriverSession(tiny.assignment(plan, emit=events.append)) as session:
         run_all(session, lambda slot: opened(tiny, slot))
     told = [(e.slot, e.text) for e in events if type(e).__name__ == "Log"]
     assert {slot for slot, _ in told} == {0, 1}
@@ -132,7 +132,7 @@ def test_workers_end_when_the_driver_says_nothing_though_its_connections_stand(t
             joined.release()
 
     with DriverSession(
-        tiny.assignment(tiny.program(epochs=3000.0), reconnect_seconds=0.5, emit=note)
+        tiny.assignment(tiny.plan(epochs=3000.0), reconnect_seconds=0.5, emit=note)
     ) as session:
         bootstrap = session.bootstrap()
 

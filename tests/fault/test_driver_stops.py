@@ -241,14 +241,14 @@ def test_a_driver_killed_while_rows_are_given_to_its_children_leaves_none(driver
 
 
 def test_a_process_killed_while_its_keys_are_loaded_leaves_none(tmp_path):
-    program = """
+    plan = """
 import os, signal, ssl
 from photinus.transport.credentials import Credentials
 ssl.SSLContext.load_cert_chain = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 Credentials.make(bytes(16)).server_context()
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], env=os.environ | {"TMPDIR": str(tmp_path)}, timeout=120
+        [sys.executable, "-c", plan], env=os.environ | {"TMPDIR": str(tmp_path)}, timeout=120
     )
     assert done.returncode == -signal.SIGKILL
     assert list(tmp_path.iterdir()) == []

@@ -90,13 +90,11 @@ def hungry(tiny, tmp_path):
         stage = Hungry(
             features=6, classes=3, batch_size=8, epochs=EPOCHS, folder=str(tmp_path), **fields
         )
-        program = TrainingPlan(
+        plan = TrainingPlan(
             phases=(Phase(stage=stage, agreement=averaging(every=Steps(20))),), workers=2
         )
         book = LedgerWriter(run.ledger, key)
-        job = RunSpec(
-            program=program, data=tiny.data, run=key, emit=run.events.append, enter=book.enter
-        )
+        job = RunSpec(plan=plan, data=tiny.data, run=key, emit=run.events.append, enter=book.enter)
         try:
             LocalEngine().run(job)
         finally:

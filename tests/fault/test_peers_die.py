@@ -28,9 +28,9 @@ class Run:
     def __init__(self, tiny, folder, *, workers=3, epochs=300.0, kills=None, **fields):
         self.path, run = folder / "ledger.jsonl", os.urandom(16)
         self.book, self.kills, self.events, self.pids = LedgerWriter(self.path, run), kills, [], {}
-        program = tiny.program(workers=workers, recipes=WAYS, epochs=epochs)
+        plan = tiny.plan(workers=workers, recipes=WAYS, epochs=epochs)
         self.assignment = tiny.assignment(
-            program, run=run, emit=self.emit, enter=self.book.enter, **fields
+            plan, run=run, emit=self.emit, enter=self.book.enter, **fields
         )
 
     def emit(self, event):
@@ -104,7 +104,7 @@ SHARED_OUT = [all_reduce(), averaging(every=Steps(4), codec="fp32")]
 
 
 def by_owners(tiny, agreement, owners):
-    return tiny.program(workers=3, recipes=(dataclasses.replace(agreement, owners=owners),))
+    return tiny.plan(workers=3, recipes=(dataclasses.replace(agreement, owners=owners),))
 
 
 @pytest.mark.processes
@@ -150,13 +150,13 @@ class CutOff(LogisticStage):
 
 def trained_with_a_cut(tiny, folder, agreement, workers, epochs=3.0, **cut):
     """What a run told in which two workers stop to reach each other."""
-    program = tiny.program(workers=workers, recipes=(agreement,), epochs=epochs)
-    (phase,) = program.phases
+    plan = tiny.plan(workers=workers, recipes=(agreement,), epochs=epochs)
+    (phase,) = plan.phases
     fields = {f.name: getattr(phase.stage, f.name) for f in dataclasses.fields(phase.stage)}
     stage = CutOff(**fields, **cut)
-    program = dataclasses.replace(program, phases=(dataclasses.replace(phase, stage=stage),))
+    plan = dataclasses.replace(plan, phases=(dataclasses.replace(phase, stage=stage),))
     book, events = LedgerWriter(folder / "ledger.jsonl", run := os.urandom(16)), []
-    assignment = tiny.assignment(program, run=run, emit=events.append, enter=book.enter)
+    assignment = tiny.assignment(plan, run=run, emit=events.append, enter=book.enter)
     LocalEngine().run(assignment)
     book.close()
     assert audit(folder / "ledger.jsonl").is_exact

@@ -45,7 +45,7 @@ def rows(spark, tiny, **changes):
     for row, value in changes.get("features", {}).items():
         features[row, 0] = value
     data = ArrayData(features, tiny.labels)
-    frame = frame_of(spark, [data.part(tiny.program(), slot) for slot in range(2)])
+    frame = frame_of(spark, [data.part(tiny.plan(), slot) for slot in range(2)])
     return FrameData(
         frame=frame,
         features="features",

@@ -69,9 +69,9 @@ def test_a_worker_with_too_few_descriptors_says_so_and_does_not_hang(tiny):
         return ("/bin/sh", "-c", 'ulimit -n 12; exec "$@"', "sh") if slot == 1 else ()
 
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] > 12
-    program = tiny.program(recipes=(averaging(every=Steps(4)),))
+    plan = tiny.plan(recipes=(averaging(every=Steps(4)),))
     with pytest.raises(NotReadyError) as failed:
-        LocalEngine(before=before).run(tiny.assignment(program))
+        LocalEngine(before=before).run(tiny.assignment(plan))
     assert str(failed.value) == (
         "worker 1 may not open enough files and connections; raise its limit: ulimit -n 64, or more"
     )
@@ -80,9 +80,9 @@ def test_a_worker_with_too_few_descriptors_says_so_and_does_not_hang(tiny):
 def test_a_worker_that_lost_what_it_was_handed_says_so(tiny):
     """As behind sudo, which closes all files but the first three."""
     words = (sys.executable, "-c", CLOSES)
-    program = tiny.program(recipes=(averaging(every=Steps(4)),))
+    plan = tiny.plan(recipes=(averaging(every=Steps(4)),))
     with pytest.raises(UsageError, match="closes files that it must inherit"):
-        LocalEngine(before=lambda slot: words).run(tiny.assignment(program))
+        LocalEngine(before=lambda slot: words).run(tiny.assignment(plan))
 
 
 CLOSES = "import os, sys; os.closerange(3, 1000); os.execv(sys.argv[1], sys.argv[1:])"

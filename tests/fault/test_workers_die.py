@@ -29,9 +29,9 @@ class Watch:
         self.book, self.events = LedgerWriter(self.path, self.run), []
         self.diary, self.epochs = folder / "diary.jsonl", epochs
         recipe = averaging(every=Steps(20), codec="fp32")
-        program = tiny.program(recipes=(recipe,), epochs=epochs, lease_seconds=lease_seconds)
+        plan = tiny.plan(recipes=(recipe,), epochs=epochs, lease_seconds=lease_seconds)
         self.assignment = tiny.assignment(
-            program, run=self.run, emit=self.events.append, enter=self.book.enter, **fields
+            plan, run=self.run, emit=self.events.append, enter=self.book.enter, **fields
         )
 
     def trained(self, engine_of, faults, dropped=0):

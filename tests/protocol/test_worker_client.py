@@ -23,7 +23,7 @@ from photinus.training.worker_loop import Part, live
 WORKERS = 2
 
 
-def program(agreement, phases=2):
+def plan(agreement, phases=2):
     stages = [
         LogisticStage(features=3, classes=2, epochs=4, batch_size=4, name=f"p{n}", dtype="float64")
         for n in range(phases)
@@ -45,9 +45,9 @@ class Team:
     def __init__(self, agreement=averaging(every=Steps(2), codec="fp32")):  # noqa: B008 - frozen
         self.events, self.links, self.errors, self.notes = [], [], [], []
         self.workers = []
-        self.program, self.applied = program(agreement), []
+        self.plan, self.applied = plan(agreement), []
         callbacks = Callbacks(emit=self.events.append, enter=self._enter)
-        self.coordinator = Coordinator(self.program, callbacks)
+        self.coordinator = Coordinator(self.plan, callbacks)
         self.service = Service(self.coordinator, self._listen)
         self.threads = [threading.Thread(target=self._live, args=(n,)) for n in range(WORKERS)]
 
@@ -74,7 +74,7 @@ class Team:
             return link
 
         worker = Worker(
-            live(self.program, slot, part(slot)),
+            live(self.plan, slot, part(slot)),
             connect,
             Seat(bytes(16), 1, 0, slot),
             about={"attempt": f"only-{slot}", "host": "here"},
@@ -218,7 +218,7 @@ def test_what_comes_in_is_not_asked_for_again(monkeypatch):
         link.trickles = trickles
         monkeypatch.setattr(room.time, "monotonic", lambda: now[0])
         worker = Worker(
-            live(program(averaging()), 0, part(0)),
+            live(plan(averaging()), 0, part(0)),
             lambda link=link: link,
             Seat(bytes(16), 1, 0, 0),
             about={"attempt": "only", "host": "here"},

@@ -58,8 +58,8 @@ every = {steps = 7}
 
 def test_a_cap_on_bandwidth_reaches_the_workers_and_needs_sockets():
     job = Job(model=LOGISTIC, bandwidth=2e6, threads=3)
-    program = job.program()
-    assert (program.bandwidth, program.threads) == (2e6, 3)
+    plan = job.plan()
+    assert (plan.bandwidth, plan.threads) == (2e6, 3)
     with pytest.raises(UsageError, match="bandwidth caps what goes over sockets"):
         Job(model=LOGISTIC, bandwidth=2e6, road="/shared/folder")
     with pytest.raises(UsageError, match="bandwidth of Job must be a number of at least 10000"):
@@ -110,8 +110,8 @@ def test_phases_agree_as_they_are_told():
 def test_from_a_saved_model_only_the_last_phase_is_trained():
     model = DBN(inputs=4, hidden=(3, 2), classes=2, fine_tuning=FineTuning(epochs=1.0))
     job = Job(model=model, start="model")
-    program = job.program()
-    assert {phase.stage.name for phase in program.phases} == {"fine-tune"}
+    plan = job.plan()
+    assert {phase.stage.name for phase in plan.phases} == {"fine-tune"}
 
 
 @pytest.mark.parametrize(
@@ -126,8 +126,8 @@ def test_from_a_saved_model_only_the_last_phase_is_trained():
 def test_the_gain_guard_sees_the_inner_optimizer(model, is_clamped):
     strong = averaging(every=Steps(10), outer=Nesterov(lr=0.7, momentum=0.9))
     job = Job(model=model, strategy=strong, workers=4, data=Source(name="given"))
-    program = job.program()
-    _, warnings = program.phases[-1].settled(50_000, 4, (0.0, 1.0))
+    plan = job.plan()
+    _, warnings = plan.phases[-1].settled(50_000, 4, (0.0, 1.0))
     assert bool(warnings) == is_clamped
 
 
@@ -138,7 +138,7 @@ def test_a_quorum_above_the_workers_is_refused_before_anything_starts():
 
 def test_a_gain_above_a_share_is_lowered_where_nobody_waits():
     job = Job(model=LOGISTIC, strategy=downpour(outer=Sgd(3.0)), workers=4)
-    rest = job.program().phases[-1]
+    rest = job.plan().phases[-1]
     settled, (warning,) = rest.settled(1000, 4, (0.0, 1.0))
     assert settled.outer == Sgd(1.0)
     assert "above 1/K for each push" in warning
@@ -193,10 +193,10 @@ def test_a_wrong_device_or_resource_is_refused(fields, said):
 def test_devices_and_resources_survive_toml_and_reach_the_workers():
     job = Job(model=MODULE, workers=2, device=["cuda:1", "cpu"], resources={"gpu": 0.25})
     assert Job.from_dict(job.to_dict()) == job
-    plan = job.program()
+    plan = job.plan()
     assert [plan.device(0, slot) for slot in range(2)] == ["cuda:1", "cpu"]
     assert plan.resources == {"gpu": 0.25}
-    assert Job(workers=2, device="auto").program().device(0, 1) == "auto"
+    assert Job(workers=2, device="auto").plan().device(0, 1) == "auto"
 
 
 @pytest.mark.parametrize("device", ["opencl", ("cpu", "opencl:0:1", "cpu", "cpu")])

@@ -29,8 +29,8 @@ def audited(tiny, tmp_path):
                 book.enter(op, frame, extra)
 
         book = LedgerWriter(tmp_path / "ledger.jsonl", bytes(16))
-        program = tiny.program(recipes=(averaging(every=Steps(4)), agreement), epochs=8.0)
-        SimulatedEngine(KILLED).run(tiny.assignment(program, enter=enter))
+        plan = tiny.plan(recipes=(averaging(every=Steps(4)), agreement), epochs=8.0)
+        SimulatedEngine(KILLED).run(tiny.assignment(plan, enter=enter))
         book.close()
         return audit(tmp_path / "ledger.jsonl")
 

@@ -88,7 +88,7 @@ def test_a_layers_prepared_rows_are_gone_when_the_next_ones_are_made(tiny, monke
     )
     monkeypatch.setattr(Rows, "mapped", watched)
     phases = tuple(Phase(stage=stage, agreement=all_reduce()) for stage in dbn.stages())
-    program = TrainingPlan(phases=phases, workers=workers)
-    SimulatedEngine().run(tiny.assignment(program))
+    plan = TrainingPlan(phases=phases, workers=workers)
+    SimulatedEngine().run(tiny.assignment(plan))
     assert len(made) == 2 * workers
     assert max(alive) < workers + 1, "no more than one layer's for each worker"

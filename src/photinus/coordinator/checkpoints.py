@@ -102,7 +102,7 @@ def files_of(cut: Cut) -> _Files:
 
 
 def meta_of(cut: Cut, fingerprint: str) -> dict[str, Any]:
-    """Returns a cut's plain numbers, and which program it belongs to."""
+    """Returns a cut's plain numbers, and which plan it belongs to."""
     return {
         "program": fingerprint,
         "phase": cut.phase,
@@ -122,7 +122,7 @@ def cut_from(checkpoint: Checkpoint, fingerprint: str) -> Cut:
     """Returns the cut in a checkpoint.
 
     Raises:
-        CheckpointError: it belongs to another program.
+        CheckpointError: it belongs to another plan.
     """
     meta, files = checkpoint.meta, checkpoint.files
     if meta["program"] != fingerprint:

@@ -32,13 +32,13 @@ class Coordinator(LeaseServer):
     """Joins the leases, the owner of the present phase and the budget.
 
     Args:
-        program: what is trained.
+        plan: what is trained.
         callbacks: where events, ledger lines and cuts go.
         now: the time, in seconds that never go back.
         cut: what to go on from, of an earlier term.
 
     Raises:
-        UsageError: the cut belongs to another program.
+        UsageError: the cut belongs to another plan.
     """
 
     result: Result | None = None
@@ -46,20 +46,20 @@ class Coordinator(LeaseServer):
 
     def __init__(
         self,
-        program: TrainingPlan,
+        plan: TrainingPlan,
         callbacks: Callbacks | None = None,
         *,
         now: float = 0.0,
         cut: Cut | None = None,
     ) -> None:
-        self._set_up(program, callbacks or Callbacks(), now, cut)
+        self._set_up(plan, callbacks or Callbacks(), now, cut)
 
     def _set_up(
-        self, program: TrainingPlan, callbacks: Callbacks, now: float, cut: Cut | None = None
+        self, plan: TrainingPlan, callbacks: Callbacks, now: float, cut: Cut | None = None
     ) -> None:
-        leases = Leases(program.workers, program.lease_seconds)
+        leases = Leases(plan.workers, plan.lease_seconds)
         super().__init__(leases, callbacks)
-        self._phases = Phases(program, leases, callbacks, now, cut)
+        self._phases = Phases(plan, leases, callbacks, now, cut)
         self._peer_directory = PeerDirectory(self._phases, leases)
         self._membership = Membership(self._phases, self._peer_directory, leases, callbacks, now)
         self._handlers: Mapping[str, Heard] = {

@@ -42,30 +42,30 @@ class Phases:
     """What seats, pushes and phases have in common.
 
     Args:
-        program: what is trained.
+        plan: what is trained.
         leases: the seats.
         callbacks: where events, ledger lines and cuts go.
         now: the time, in seconds that never go back.
         cut: what to go on from, of an earlier term.
 
     Raises:
-        UsageError: the cut belongs to another program.
+        UsageError: the cut belongs to another plan.
     """
 
     owner: ParameterServer
 
     def __init__(
         self,
-        program: TrainingPlan,
+        plan: TrainingPlan,
         leases: Leases,
         callbacks: Callbacks,
         now: float,
         cut: Cut | None = None,
     ) -> None:
         if cut is not None:
-            _check(cut, program)
-        self._program, self._leases, self._callbacks = program, leases, callbacks
-        self.history: tuple[Vector, ...] = cut.history if cut else program.start.get("", ())
+            _check(cut, plan)
+        self._plan, self._leases, self._callbacks = plan, leases, callbacks
+        self.history: tuple[Vector, ...] = cut.history if cut else plan.start.get("", ())
         self.span, self.keep = (0.0, 1.0), frozenset[int]()
         self._cuts, self.has_begun, self.is_between_passes = Cuts(cut), False, False
         self._begun, self._is_cut_asked, self._is_shuffled = -1, False, False
@@ -77,7 +77,7 @@ class Phases:
     @property
     def phase(self) -> Phase:
         """The present phase."""
-        return self._program.phases[self.owner.phase]
+        return self._plan.phases[self.owner.phase]
 
     @property
     def rows(self) -> int:
@@ -99,7 +99,7 @@ class Phases:
         """True when the budget is used up and shares were not fixed in advance."""
         is_done = self.owner.applied >= self.owner.budget
         return self._early_stopping.is_stopped or (
-            is_done and not self._program.is_fixed(self.owner.phase)
+            is_done and not self._plan.is_fixed(self.owner.phase)
         )
 
     @property
@@ -173,7 +173,7 @@ class Phases:
             for seat in self._leases.seats.values():
                 seat.position, seat.reached, seat.lost = 0, {}, 0
             self._early_stopping = EarlyStopping(
-                0.0, self._program.patience, self._program.phases[phase].stage.finished
+                0.0, self._plan.patience, self._plan.phases[phase].stage.finished
             )
         cut = self._cuts.last
         is_here = cut is not None and cut.phase == phase
@@ -187,8 +187,8 @@ class Phases:
 
     def _make_owner(self, phase: int, point: Message) -> None:
         """Makes the owner of a phase at a point, for the rows that are counted by now."""
-        self.agreement, self._settled_warnings = self._program.phases[phase].settled(
-            self.rows, self._program.workers, self.span
+        self.agreement, self._settled_warnings = self._plan.phases[phase].settled(
+            self.rows, self._plan.workers, self.span
         )
         self.owner = ParameterServer(
             phase, self.agreement.policy(), point, self._leases, self._callbacks
@@ -217,7 +217,7 @@ class Phases:
         self._entered = self._saved_at = now
         stage, rows = self.phase.stage, {s.slot: s.rows for s in self._leases.seats.values()}
         epochs = stage.passes(self.rows)
-        if self._program.measures:
+        if self._plan.measures:
             self._early_stopping.epochs = epochs
         start, end = (round(share * epochs * self.rows) for share in self.span)
         self.owner.budget = max(1, end - start)
@@ -240,7 +240,7 @@ class Phases:
 
     def _spans(self, phase: int) -> tuple[float, float]:
         is_stream = any(seat.streams for seat in self._leases.seats.values())
-        return self._program.phases[phase].span(self.rows, is_stream=is_stream)
+        return self._plan.phases[phase].span(self.rows, is_stream=is_stream)
 
     def finish(self, now: float) -> Result | None:
         """Ends the present phase, and enters the next one; returns the result after the last."""
@@ -275,7 +275,7 @@ class Phases:
         if not goes_on:
             assert point.vector is not None
             self.history = (*self.history, point.vector)
-        if following == len(self._program.phases):
+        if following == len(self._plan.phases):
             return False
         closed = {s.slot: s.closed for s in self._leases.seats.values() if s.closed is not None}
         newest = max((frame.version for frame in closed.values()), default=-1)
@@ -295,7 +295,7 @@ class Phases:
     def _final(self) -> Message:
         """The exact average at a phase's end: the owner's point, or the mean of the workers'."""
         point, best = self.owner.point, self._early_stopping.best
-        if self._is_stage_over and self._program.patience and best is not None:
+        if self._is_stage_over and self._plan.patience and best is not None:
             return best.point
         seats = self._leases.seats.values()
         closed = [s.closed for s in seats if s.closed is not None and s.closed.arrays]
@@ -324,14 +324,14 @@ class Phases:
 
     def _warn_of_unused_rows(self) -> None:
         """Names the workers whose rows were trained on less often than the others'."""
-        if self._early_stopping.is_stopped or not self._program.is_fixed(self.owner.phase):
+        if self._early_stopping.is_stopped or not self._plan.is_fixed(self.owner.phase):
             return
         rows, stage = self.rows, self.phase.stage
         wanted = self.span[1] * stage.passes(rows)
         for slot, passes in self._passes().items():
             seat = self._leases.seats[int(slot)]
             missing = (wanted - passes) * seat.rows
-            share = 1.0 if self._program.is_shared else seat.rows / rows
+            share = 1.0 if self._plan.is_shared else seat.rows / rows
             if missing > math.ceil(stage.batch_size * share):
                 self.warn(
                     f"{self.phase.name}: {missing:.0f} examples of worker {slot} were not used",
@@ -351,7 +351,7 @@ class Phases:
         if not wrong or self._begun >= 0:
             return False
         can_shuffle = self._callbacks.can_shuffle and not self._is_shuffled
-        self.wants_shuffle = self._program.shuffle and can_shuffle
+        self.wants_shuffle = self._plan.shuffle and can_shuffle
         for text, got, do in wrong:
             self.warn(text, got=got or None, do=_SHUFFLES if self.wants_shuffle else do)
         return self.wants_shuffle
@@ -361,11 +361,11 @@ class Phases:
         """True when in any phase workers train alone between agreements."""
         return any(
             phase.agreement.strategy().site != GRADIENT and self._spans(number)[0] < 1.0
-            for number, phase in enumerate(self._program.phases)
+            for number, phase in enumerate(self._plan.phases)
         )
 
     def _start(self, phase: int) -> Message:
-        trained, floats, integers = self._program.first(phase, self.history)
+        trained, floats, integers = self._plan.first(phase, self.history)
         return Message("heal", trained, floats=floats, integers=integers)
 
     # -- where a worker begins -------------------------------------------------------------------
@@ -579,7 +579,7 @@ class Phases:
         if found.is_best and self._early_stopping.best is not None:
             self._callbacks.best(self._early_stopping.best)
         if self._early_stopping.is_stopped:
-            wrong = f"{self.phase.name}: no better point in {self._program.patience} measurements"
+            wrong = f"{self.phase.name}: no better point in {self._plan.patience} measurements"
             self.warn(wrong, then="the phase ends, at its best point")
 
     def remember(self, held: Mapping[str, Vector], version: int) -> None:
@@ -623,11 +623,11 @@ class Phases:
             seat.lost = cut.lost.get(seat.slot, 0)
 
 
-def _check(cut: Cut, program: TrainingPlan) -> None:
-    if cut.phase >= len(program.phases):
-        wrong = f"the checkpoint is of phase {cut.phase}, and this program has fewer phases"
-        raise UsageError(wrong, got=len(program.phases), do="resume with the program it is of")
+def _check(cut: Cut, plan: TrainingPlan) -> None:
+    if cut.phase >= len(plan.phases):
+        wrong = f"the checkpoint is of phase {cut.phase}, and this plan has fewer phases"
+        raise UsageError(wrong, got=len(plan.phases), do="resume with the plan it is of")
     workers = len(cut.positions)
-    if not cut.is_phase_start and workers != program.workers:
+    if not cut.is_phase_start and workers != plan.workers:
         wrong = f"a checkpoint within a phase goes on with as many workers as it has, {workers}"
-        raise UsageError(wrong, got=program.workers, do=f"resume with {workers} workers")
+        raise UsageError(wrong, got=plan.workers, do=f"resume with {workers} workers")

@@ -59,26 +59,26 @@ class ArrayData:
             object.__setattr__(self, "labels", native(self.labels))
         validate(self)
 
-    def part(self, program: TrainingPlan, slot: int) -> Block:
+    def part(self, plan: TrainingPlan, slot: int) -> Block:
         """Returns one slot's rows: a share of a permutation that the seed gives, or all rows."""
         labels = None if self.labels is None else _of_one_kind(self.labels)
         rows = Block(self.features, labels, self.weights)
-        return rows if program.is_shared else rows.part(self.numbers(program, slot))
+        return rows if plan.is_shared else rows.part(self.numbers(plan, slot))
 
-    def numbers(self, program: TrainingPlan, slot: int) -> NDArray[np.int64]:
+    def numbers(self, plan: TrainingPlan, slot: int) -> NDArray[np.int64]:
         """Returns the numbers of one slot's rows [m] in `features`."""
-        if program.is_shared:
+        if plan.is_shared:
             return np.arange(len(self.features))
-        order = generator(program.seed, "deal").permutation(len(self.features))
-        return np.sort(np.array_split(order, program.workers)[slot])
+        order = generator(plan.seed, "deal").permutation(len(self.features))
+        return np.sort(np.array_split(order, plan.workers)[slot])
 
-    def checked(self, program: TrainingPlan) -> ArrayData:
+    def checked(self, plan: TrainingPlan) -> ArrayData:
         """Returns the rows that pass their checks.
 
         Raises:
             DataError: a row is wrong, by its number in `features`.
         """
-        sieve = Sieve(self.checks, trained_in=lambda: trained_in(program))
+        sieve = Sieve(self.checks, trained_in=lambda: trained_in(plan))
         sieve.open(len(self.features))
         rows = sieve.passed(Block(self.features, self.labels, self.weights), scale=self.scale)
         sieve.end()
@@ -124,9 +124,9 @@ def native(rows: Array) -> Array:
     return rows.astype(rows.dtype.newbyteorder("="), copy=False)
 
 
-def trained_in(program: TrainingPlan) -> str:
-    """Returns the type of the numbers that a program trains on: float32 or float64."""
-    return program.phases[0].stage.blank((), program.seed).parameters.layout.dtype
+def trained_in(plan: TrainingPlan) -> str:
+    """Returns the type of the numbers that a plan trains on: float32 or float64."""
+    return plan.phases[0].stage.blank((), plan.seed).parameters.layout.dtype
 
 
 def _of_one_kind(labels: Array) -> Array:
@@ -135,14 +135,14 @@ def _of_one_kind(labels: Array) -> Array:
     return labels.astype(np.int64 if is_whole else np.float64, copy=False)
 
 
-def part_of(rows: Rows, program: TrainingPlan) -> Part:
+def part_of(rows: Rows, plan: TrainingPlan) -> Part:
     """Returns a worker's part: its own rows, or its share of rows that all can read."""
-    if program.validation:
-        rows, held = rows.parted(program.validation)
-        return replace(part_of(rows, replace(program, validation=0.0)), held=held)
-    is_asked = program.phases[0].stage.reads_probabilities
+    if plan.validation:
+        rows, held = rows.parted(plan.validation)
+        return replace(part_of(rows, replace(plan, validation=0.0)), held=held)
+    is_asked = plan.phases[0].stage.reads_probabilities
     span = span_of(rows.features, rows.scale) if is_asked else None
-    if not program.is_shared:
+    if not plan.is_shared:
         labels = label_counts(rows.labels)
         return Part(
             len(rows),
@@ -151,15 +151,15 @@ def part_of(rows: Rows, program: TrainingPlan) -> Part:
             span=span,
             room=rows.room,
         )
-    share = -(-len(rows) // program.workers)
+    share = -(-len(rows) // plan.workers)
     return Part(share, lambda order: SharedFeed(rows, order), span=span, room=rows.room)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSpec(Callbacks):
-    """What an engine runs: a program, its data, and what the coordinator is given besides."""
+    """What an engine runs: a plan, its data, and what the coordinator is given besides."""
 
-    program: TrainingPlan
+    plan: TrainingPlan
     data: Any
     """ArrayData, or what the engine reads besides."""
     run: bytes
@@ -193,7 +193,7 @@ class RunSpec(Callbacks):
         quiet = Callbacks()
         return replace(
             self,
-            program=self.program.sent(),
+            plan=self.plan.sent(),
             data=None,
             cut=None,
             emit=quiet.emit,

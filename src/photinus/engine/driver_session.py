@@ -107,23 +107,23 @@ class DriverSession(ListeningService):
     ) -> None:
         self._run_spec = run_spec
         self._training = Coordinator(
-            run_spec.program, run_spec, now=time.monotonic(), cut=run_spec.cut
+            run_spec.plan, run_spec, now=time.monotonic(), cut=run_spec.cut
         )
         super().__init__(self._training, host, run_spec.security, run_spec.road, key)
 
     def bootstrap(self, hooks: Hooks | None = None) -> WorkerBootstrap:
         """Returns what every worker is sent, with what tests do to it."""
         run_spec = self._run_spec
-        program, has_sockets = run_spec.program, run_spec.road == SOCKETS
-        asked = (hooks or Hooks()).checked(program.workers, is_real=True, has_sockets=has_sockets)
+        plan, has_sockets = run_spec.plan, run_spec.road == SOCKETS
+        asked = (hooks or Hooks()).checked(plan.workers, is_real=True, has_sockets=has_sockets)
         call = Call(
             self.address,
-            self._key(is_peer=program.has_peers),
+            self._key(is_peer=plan.has_peers),
             run_spec.term,
             run_spec.reconnect_seconds,
             backend=BACKENDS.get(run_spec.road, ""),
         )
-        return WorkerBootstrap(program.sent(), call, asked)
+        return WorkerBootstrap(plan.sent(), call, asked)
 
     @property
     def wants_shuffle(self) -> bool:

@@ -40,9 +40,9 @@ class WorkerHooks:
         """Makes a link within `connect_seconds`."""
         return make()
 
-    def life(self, program: TrainingPlan, slot: int, part: Part) -> Life:
+    def life(self, plan: TrainingPlan, slot: int, part: Part) -> Life:
         """Returns what the worker does."""
-        return live(program, slot, part)
+        return live(plan, slot, part)
 
 
 class DriverHooks:
@@ -130,9 +130,9 @@ class Hooks:
         """
         return WorkerHooks(None if bandwidth is None else RateLimit(bandwidth))
 
-    def simulated(self, machine: Machine, program: TrainingPlan, slot: int, part: Part) -> Life:
+    def simulated(self, machine: Machine, plan: TrainingPlan, slot: int, part: Part) -> Life:
         """Returns what a worker of the simulator does."""
-        return live(program, slot, part)
+        return live(plan, slot, part)
 
     def driver(
         self,
@@ -147,14 +147,14 @@ class Hooks:
         """
         return DriverHooks(run_spec)
 
-    def dealt(self, data: ArrayData, program: TrainingPlan) -> list[Block]:
+    def dealt(self, data: ArrayData, plan: TrainingPlan) -> list[Block]:
         """Returns the rows of each slot that pass their checks; once, where all share them.
 
         Raises:
             DataError: a row is wrong, by its number in `features`.
         """
-        whole = data.checked(program)
-        return [whole.part(program, s) for s in range(1 if program.is_shared else program.workers)]
+        whole = data.checked(plan)
+        return [whole.part(plan, s) for s in range(1 if plan.is_shared else plan.workers)]
 
     def batches(self, batches: Iterable[pa.RecordBatch], slot: int) -> Iterable[pa.RecordBatch]:
         """Returns a partition's rows as its slot gets them."""

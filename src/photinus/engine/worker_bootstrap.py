@@ -240,7 +240,7 @@ class Call:
 class WorkerBootstrap:
     """What travels to every worker of a training: where to say hello, and what to train."""
 
-    program: TrainingPlan
+    plan: TrainingPlan
     call: Call
     hooks: Hooks = field(default_factory=Hooks)
     """What tests do to it."""
@@ -265,20 +265,20 @@ class WorkerBootstrap:
         Raises:
             LinkLostError: the coordinator is not to be found any more.
         """
-        hooks = self.hooks.worker(slot, self.call.address, self.program.bandwidth)
+        hooks = self.hooks.worker(slot, self.call.address, self.plan.bandwidth)
         about: dict[str, str] = {}
 
         def begin() -> Life:
             hooks.check()
             if given is not None:
                 given.bind()
-            for number, phase in enumerate(self.program.phases):
+            for number, phase in enumerate(self.plan.phases):
                 phase.stage.preload()  # that may take seconds, and there is no lease yet
-                about["device"] = ready(self.program.device(number, slot))
+                about["device"] = ready(self.plan.device(number, slot))
             part = open_part()
             release_freed_memory()
-            life = hooks.life(self.program, slot, part)
-            is_frozen = any(getattr(phase.stage, "frozen", ()) for phase in self.program.phases)
+            life = hooks.life(self.plan, slot, part)
+            is_frozen = any(getattr(phase.stage, "frozen", ()) for phase in self.plan.phases)
             if not (shared and is_frozen):
                 return life
             name = f"photinus-{self.call.key.run.hex()}.npy"
@@ -286,10 +286,10 @@ class WorkerBootstrap:
 
         call = replace(
             self.call,
-            has_peers=self.program.has_peers,
+            has_peers=self.plan.has_peers,
             hooks=hooks,
             limits=Limits(pace=hooks.pace),
-            threads=self.program.threads,
+            threads=self.plan.threads,
         )
         call.live(slot, attempt, begin, about)
 

@@ -462,7 +462,7 @@ class Job:
         is_layer = phase.startswith("rbm")
         return self.strategies.get("pretraining", self.strategy) if is_layer else self.strategy
 
-    def program(self) -> TrainingPlan:
+    def plan(self) -> TrainingPlan:
         """Returns what the workers run."""
         stages = self.resolved()._plain_stages()
         phases = [

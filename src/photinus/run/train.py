@@ -343,7 +343,7 @@ class _Prepared:
     engine: Engine
     data: Any
     test: TestRows | None
-    program: TrainingPlan
+    plan: TrainingPlan
 
 
 def _engine(job: Job, engine: Engine | None) -> Engine:
@@ -357,13 +357,13 @@ def _engine(job: Job, engine: Engine | None) -> Engine:
 def _prepared(draft: Draft, given: _Given, *, is_new: bool = True) -> _Prepared:
     """Refuses what can be told of a job without training it: module, loss, path, columns, rows."""
     job, (data, test, engine) = draft.job, given
-    engine, program = _engine(job, engine), job.program()
-    stages = list({id(p.stage): p.stage for p in program.phases}.values())
+    engine, plan = _engine(job, engine), job.plan()
+    stages = list({id(p.stage): p.stage for p in plan.phases}.values())
     for stage in stages[1:]:  # what is misnamed there is met only after the first
-        stage.inner(stage.build((), program.seed).parameters.layout)
+        stage.inner(stage.build((), plan.seed).parameters.layout)
     if is_new:
-        program = replace(program, start=first_parameters(draft))
-    return _Prepared(engine, *_checked(job, data, test), program)
+        plan = replace(plan, start=first_parameters(draft))
+    return _Prepared(engine, *_checked(job, data, test), plan)
 
 
 def _checked(job: Job, data: Any, test: _Test) -> tuple[Any, TestRows | None]:  # noqa: ANN401
@@ -484,11 +484,11 @@ class _Run:
         if self.mirror is not None:
             self.mirror.push()  # from here on another machine can go on with the run
         prepared = prepared or _prepared(self.draft, (*given[:2], engine), is_new=cut is None)
-        data, test, program = prepared.data, prepared.test, prepared.program
+        data, test, plan = prepared.data, prepared.test, prepared.plan
         for text in self.job.warnings():
             self.emit(Warned(text=text))
-        result = engine.run(self._assignment(program, data, cut))
-        self._check_applied(program, cut)
+        result = engine.run(self._assignment(plan, data, cut))
+        self._check_applied(plan, cut)
         save_trained(self.draft, result, self.place.model)
         save_adapter(self.draft, result, self.place.path / "adapter")
         metrics, interval = self._measure(result, test)
@@ -503,9 +503,9 @@ class _Run:
             self.draft.trained(result),
         )
 
-    def _check_applied(self, program: TrainingPlan, cut: Cut | None) -> None:
+    def _check_applied(self, plan: TrainingPlan, cut: Cut | None) -> None:
         """Refuses a result in which a phase has learnt nothing, since nothing was applied."""
-        for number, phase in enumerate(program.phases):
+        for number, phase in enumerate(plan.phases):
             is_begun = cut is not None and (cut.phase, bool(cut.applied)) >= (number, True)
             if (refused := self._book.refused(number)) and not is_begun:
                 raise RunFailedError(
@@ -514,9 +514,9 @@ class _Run:
                     do="look at the warnings above; lower the learning rate, or look at the rows",
                 )
 
-    def _assignment(self, program: TrainingPlan, data: Any, cut: Cut | None) -> RunSpec:  # noqa: ANN401
+    def _assignment(self, plan: TrainingPlan, data: Any, cut: Cut | None) -> RunSpec:  # noqa: ANN401
         return RunSpec(
-            program=program,
+            plan=plan,
             data=data,
             run=self.run,
             term=self.term,

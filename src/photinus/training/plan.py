@@ -150,7 +150,7 @@ class TrainingPlan:
 
     def __post_init__(self) -> None:
         if not self.phases:
-            raise UsageError("a program needs at least one phase", got=0)
+            raise UsageError("a plan needs at least one phase", got=0)
         if self.workers < 1:
             raise UsageError("workers must be at least 1", got=self.workers)
 

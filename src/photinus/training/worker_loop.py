@@ -77,8 +77,8 @@ class _Before(NamedTuple):
     inner: Inner
 
 
-def live(program: TrainingPlan, slot: int, part: Part) -> Life:
-    """Yields what a worker wants to say until the program is over.
+def live(plan: TrainingPlan, slot: int, part: Part) -> Life:
+    """Yields what a worker wants to say until the plan is over.
 
     `Hello` and `Close` are answered by a `Grant` or None, all others by `News`. Whoever pumps it
     throws `FencedError` in when the seat was lost: what was not acknowledged is dropped, and the
@@ -96,7 +96,7 @@ def live(program: TrainingPlan, slot: int, part: Part) -> Life:
                 continue
             is_used = part.passes is not None
             given, grant = [grant], None  # its vectors are let go once they are used
-            close, before = yield from _share(program, slot, part, given, tuple(history), before)
+            close, before = yield from _share(plan, slot, part, given, tuple(history), before)
             grant = yield close
         except FencedError:
             before = None
@@ -104,7 +104,7 @@ def live(program: TrainingPlan, slot: int, part: Part) -> Life:
 
 
 def _share(
-    program: TrainingPlan,
+    plan: TrainingPlan,
     slot: int,
     part: Part,
     given: list[Grant],
@@ -113,15 +113,15 @@ def _share(
 ) -> Generator[Ask, Any, tuple[Close, _Before]]:
     """Trains until the share is done; its prepared rows make room for those of the next one."""
     grant = given.pop()
-    bench = _bench(program, slot, part, grant, history, before)
+    bench = _bench(plan, slot, part, grant, history, before)
     grant = grant.used()
     last = None if grant.is_idle else (yield from work(bench))
-    close = _closing(program, grant, part, bench, last)
+    close = _closing(plan, grant, part, bench, last)
     return close, _Before(bench.model, bench.inner)
 
 
 def _closing(
-    program: TrainingPlan, grant: Grant, part: Part, bench: Bench, last: Snapshot | None
+    plan: TrainingPlan, grant: Grant, part: Part, bench: Bench, last: Snapshot | None
 ) -> Close:
     """The share is done, or, where rows stream, at least the pass."""
     at = bench.feed.position
@@ -129,40 +129,40 @@ def _closing(
     shard = None
     if _is_table(bench.strategy):
         held, shard = None, bench.heal[0].vector if last is None else last.trained
-    phase = program.phases[grant.phase]
+    phase = plan.phases[grant.phase]
     # after a start all hold the same state: one of them tells it, for joiners and checkpoints
     inner = last.inner if last and phase.part == START and grant.tells else {}
     if part.passes is None or last is None:
         return Close(at, held, inner=inner, shard=shard)
     is_border = part.rows > 0 and at % part.rows == 0
     end = round(grant.span[1] * phase.stage.passes(grant.rows) * part.rows)
-    is_done = program.is_fixed(grant.phase) and at >= end
+    is_done = plan.is_fixed(grant.phase) and at >= end
     return Close(at, held, is_border and not is_done, inner if is_done else last.inner, shard)
 
 
 def _bench(
-    program: TrainingPlan,
+    plan: TrainingPlan,
     slot: int,
     part: Part,
     grant: Grant,
     history: tuple[Vector, ...],
     before: _Before | None,
 ) -> Bench:
-    phase = program.phases[grant.phase]
-    agreement, _ = phase.settled(grant.rows, program.workers, grant.span)
+    phase = plan.phases[grant.phase]
+    agreement, _ = phase.settled(grant.rows, plan.workers, grant.span)
     stage, strategy = phase.stage, agreement.strategy()
     is_whole = bool(getattr(strategy, "whole_part", False))
     order = FeedOrder(
         batch_size=max(1, part.rows) if is_whole else stage.batch_size,
         share=(1, 1) if is_whole or not part.rows else (part.rows, max(part.rows, grant.rows)),
-        epochs=_epochs(program, part, grant),
+        epochs=_epochs(plan, part, grant),
         whole_steps=stage.max_steps > 0 or (phase.part == START and grant.span[1] < 1.0),
-        seed=program.seed,
+        seed=plan.seed,
         phase=stage.name,
         slot=slot,
-        workers=program.workers,
+        workers=plan.workers,
     )
-    shared = (slot, program.workers) if program.is_shared else (0, 1)
+    shared = (slot, plan.workers) if plan.is_shared else (0, 1)
 
     def prepare(features: Array) -> Array:
         return stage.prepare(features, history)
@@ -172,10 +172,10 @@ def _bench(
         feed = feed.mapped(prepare)
     held, kept = split(grant.inner)
     feed.seek(position_of(kept, grant.position))
-    seed = partial(derive, program.seed, stage.name, slot)
+    seed = partial(derive, plan.seed, stage.name, slot)
 
     def make(device: str) -> tuple[Model, Inner]:
-        return fresh(stage, history, program.seed, device)
+        return fresh(stage, history, plan.seed, device)
 
     def first() -> Batch | None:
         return next(iter(part.open(order).mapped(prepare)), None) if part.passes is None else None
@@ -184,7 +184,7 @@ def _bench(
     if before and goes_on:
         model, inner = before
     else:
-        model, inner = make(device_for(program.device(grant.phase, slot), make, first))
+        model, inner = make(device_for(plan.device(grant.phase, slot), make, first))
     heal, point = grant.heal, grant.heal.vector
     assert point is not None
     if is_table := _is_table(strategy):
@@ -230,10 +230,10 @@ def _is_table(strategy: Strategy) -> bool:
     return bool(getattr(strategy, "is_sharded", False))
 
 
-def _epochs(program: TrainingPlan, part: Part, grant: Grant) -> float | None:
+def _epochs(plan: TrainingPlan, part: Part, grant: Grant) -> float | None:
     """Returns after how many passes over the worker's rows the feed ends; None for endless."""
-    end = grant.span[1] * program.phases[grant.phase].stage.passes(grant.rows)
-    epochs = end if program.is_fixed(grant.phase) else None
+    end = grant.span[1] * plan.phases[grant.phase].stage.passes(grant.rows)
+    epochs = end if plan.is_fixed(grant.phase) else None
     if part.passes is None or not part.rows:
         return epochs
     this = grant.position // part.rows + 1.0

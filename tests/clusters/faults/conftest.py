@@ -43,7 +43,7 @@ batch_size = 20
 ROWS, BATCH, FACTOR = 2_000, 20, 15.0
 
 
-def long_program(epochs, workers):
+def long_plan(epochs, workers):
     stage = LogisticStage(features=50, classes=10, epochs=epochs, batch_size=BATCH, lr=0.05)
     agreement = averaging(every=Steps(10), codec="fp32")
     return TrainingPlan(phases=(Phase(stage=stage, agreement=agreement),), workers=workers)
@@ -59,7 +59,7 @@ def long_data():
 def long_job():
     """What a long run trains, and on which rows."""
     return lambda steps, workers: (
-        long_program(steps * BATCH * workers / ROWS, workers),
+        long_plan(steps * BATCH * workers / ROWS, workers),
         long_data(),
     )
 
@@ -77,8 +77,8 @@ class Run:
         self.epochs, slow = steps * BATCH * workers / ROWS, Faults()
         for slot in range(workers):
             slow = slow.slow(slot, FACTOR)
-        program = long_program(self.epochs, workers)
-        driver.start(self.name, program, long_data(), faults=slow)
+        plan = long_plan(self.epochs, workers)
+        driver.start(self.name, plan, long_data(), faults=slow)
         driver.wait("RoundClosed", self.name, version=20)
 
     def pid(self, slot):

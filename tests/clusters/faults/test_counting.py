@@ -56,7 +56,7 @@ class Counting:
         assignment = self.trial.assignment(book)
         book.close()
         faults = Faults().slow(0, 15.0).slow(1, 15.0)
-        self.driver.start(self.name, assignment.program, assignment.data, faults=faults)
+        self.driver.start(self.name, assignment.plan, assignment.data, faults=faults)
         self.driver.wait("RoundClosed", self.name, version=20)
 
     def pid(self, slot=1):

@@ -23,8 +23,8 @@ def cluster(clusters):
 def trained(cluster, applications, long_job):
     """A driver whose workers train, and their processes."""
     driver = applications(cluster)
-    program, data = long_job(steps=20_000, workers=SEATS)
-    driver.start("run", program, data, faults=Faults())
+    plan, data = long_job(steps=20_000, workers=SEATS)
+    driver.start("run", plan, data, faults=Faults())
     driver.wait("RoundClosed", "run", version=20)
     pids = {line["pid"] for line in driver.of("WorkerJoined", "run")}
     assert len(pids) == SEATS

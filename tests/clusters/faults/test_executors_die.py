@@ -102,7 +102,7 @@ def test_a_worker_that_the_system_kills_again_and_again_ends_the_run_in_words(fi
     faults, (_, driver) = Faults(), field
     for lease in range(1, 20):
         faults = faults.kill(slot=1, step=5, lease=lease)
-    driver.start("killed", tiny.program(workers=2, epochs=300.0), tiny.data, faults=faults)
+    driver.start("killed", tiny.plan(workers=2, epochs=300.0), tiny.data, faults=faults)
     failed = driver.wait("Failed", "killed", seconds=400)
     assert failed["kind"] == "RunFailedError"
     assert failed["text"] == (

@@ -42,7 +42,11 @@ def test_a_boards_own_file_is_tested_and_gets_a_manifest(folder, opencl, tmp_pat
     flavour = json.loads((folder / MANIFEST).read_text())["flavour"]
     path = build(opencl, tmp_path / "own", file.rename(folder / "gemm.aocx"), flavour)
     about = json.loads(path.read_text())
-    assert (about["file"], about["device"], about["flavour"]) == ("gemm.aocx", opencl.title, flavour)
+    assert (about["file"], about["device"], about["flavour"]) == (
+        "gemm.aocx",
+        opencl.title,
+        flavour,
+    )
     assert (path.parent / "gemm.aocx").is_file()
 
 

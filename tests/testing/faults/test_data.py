@@ -17,40 +17,40 @@ def lengths(parts):
 
 
 def test_without_such_faults_rows_are_dealt_as_ever(tiny):
-    program = tiny.program(workers=4)
-    parts = dealt(tiny.data, program, Faults().kill(slot=1, step=1))
+    plan = tiny.plan(workers=4)
+    parts = dealt(tiny.data, plan, Faults().kill(slot=1, step=1))
     for slot, (features, labels, _) in enumerate(parts):
-        plain = tiny.data.part(program, slot)
+        plain = tiny.data.part(plan, slot)
         assert np.array_equal(features, plain[0])
         assert np.array_equal(labels, plain[1])
 
 
 def test_few_rows_come_to_a_slot_and_all_to_the_others(tiny):
     faults = Faults().few_rows(slot=1).few_rows(slot=2, rows=3).few_rows(slot=3, rows=99)
-    assert lengths(dealt(tiny.data, tiny.program(workers=4), faults)) == [23, 0, 3, 22]
+    assert lengths(dealt(tiny.data, tiny.plan(workers=4), faults)) == [23, 0, 3, 22]
 
 
 def test_a_bad_row_is_found_by_its_number_and_the_users_rows_stay_as_they_are(tiny):
-    program, before = tiny.program(workers=2), tiny.features.copy()
-    [number] = tiny.data.numbers(program, 1)[[7]]
+    plan, before = tiny.plan(workers=2), tiny.features.copy()
+    [number] = tiny.data.numbers(plan, 1)[[7]]
     says = f"row {number} column features: nan at 0, expected finite numbers"
     with pytest.raises(DataError, match=says):
-        dealt(tiny.data, program, Faults().bad_row(slot=1, row=7))
+        dealt(tiny.data, plan, Faults().bad_row(slot=1, row=7))
     assert np.array_equal(tiny.features, before)
 
 
 def test_a_row_of_bytes_is_bad_by_its_label(tiny):
     pixels = ArrayData(np.ones((90, 6), np.uint8), tiny.labels, checks=tiny.data.checks)
     with pytest.raises(DataError, match=r"column label: label -1 outside 0\.\.2"):
-        dealt(pixels, tiny.program(), Faults().bad_row(slot=0, row=0))
+        dealt(pixels, tiny.plan(), Faults().bad_row(slot=0, row=0))
     with pytest.raises(UsageError, match="no wrong value for a row; got features of uint8"):
-        dealt(replace(pixels, labels=None), tiny.program(), Faults().bad_row(slot=0, row=0))
+        dealt(replace(pixels, labels=None), tiny.plan(), Faults().bad_row(slot=0, row=0))
 
 
 def test_what_no_slot_has_is_refused(tiny):
     with pytest.raises(UsageError, match="a bad row is one of its slot's; got row 45 of 45"):
-        dealt(tiny.data, tiny.program(), Faults().bad_row(slot=0, row=45))
-    shared = replace(tiny.program(), is_shared=True)
+        dealt(tiny.data, tiny.plan(), Faults().bad_row(slot=0, row=45))
+    shared = replace(tiny.plan(), is_shared=True)
     with pytest.raises(UsageError, match="few_rows takes rows from a partition; got rows that all"):
         dealt(tiny.data, shared, Faults().few_rows(slot=0))
 

@@ -66,9 +66,9 @@ class LocalEngine(Engine):
         run_spec = dataclasses.replace(run_spec, advice=_advice)
         driver = self._hooks.driver(run_spec)
         run_spec = driver.run_spec
-        parts = self._hooks.dealt(data, run_spec.program)
+        parts = self._hooks.dealt(data, run_spec.plan)
         with (
-            threads_held(run_spec.program.threads),
+            threads_held(run_spec.plan.threads),
             _handed(parts) as handed,
             DriverSession(run_spec, self._host) as session,
             driver,
@@ -130,7 +130,7 @@ class _Processes:
         self._run_spec, self._session, self._handed = run_spec, session, handed
         self._bootstrap, self._before = bootstrap, before
         self._children: dict[int, subprocess.Popen[bytes]] = {}
-        self._workers = run_spec.program.workers
+        self._workers = run_spec.plan.workers
         self._births, self._early = 0, Counter[int]()
         self._leases: dict[int, int] = {}
         self._attempts: dict[int, str] = {}
@@ -156,7 +156,7 @@ class _Processes:
     def _again(self, slot: int, code: int) -> None:
         if code == UNREADABLE:
             raise UsageError(
-                "what the program names cannot be imported by a worker process",
+                "what the plan names cannot be imported by a worker process",
                 do="define classes and functions in a module of their own, not in __main__",
             )
         if code == NOT_INHERITED:
@@ -186,7 +186,7 @@ class _Processes:
         child = subprocess.Popen(  # noqa: S603 - what stands before is the caller's own word
             [*self._before(slot), sys.executable, "-m", "photinus.engine.local.worker_main"],
             stdin=subprocess.PIPE,
-            env={**os.environ, **environment(self._run_spec.program.threads), **_import_path()},
+            env={**os.environ, **environment(self._run_spec.plan.threads), **_import_path()},
             pass_fds=(handed.rows, handed.parent),
             process_group=0,  # Ctrl-C reaches the driver alone, and that tells the children
         )
@@ -222,7 +222,7 @@ def _pickled(order: Order) -> bytes:
         return pickle.dumps(order)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise UsageError(
-            "the program cannot be sent to a process", got=str(error), do="import what it names"
+            "the plan cannot be sent to a process", got=str(error), do="import what it names"
         ) from error
 
 

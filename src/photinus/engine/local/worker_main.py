@@ -43,7 +43,7 @@ class Order:
     def part(self) -> Part:
         """Opens the slot's rows."""
         rows = Rows.of(*self.stored.mapped(self.rows), scale=self.scale)
-        return part_of(rows, self.bootstrap.program)
+        return part_of(rows, self.bootstrap.plan)
 
 
 def main() -> int:

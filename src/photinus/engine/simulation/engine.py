@@ -46,7 +46,7 @@ class SimulatedEngine(Engine):
         return tuple(self._simulation.happened) if self._simulation is not None else ()
 
     def run(self, run_spec: RunSpec) -> Result:
-        data, program = run_spec.data, run_spec.program
+        data, plan = run_spec.data, run_spec.plan
         if run_spec.road != SOCKETS:
             wrong, got = "the simulator's links are its World's", f"road {run_spec.road!r}"
             raise UsageError(wrong, got=got, do='use road="sockets", or another engine')
@@ -54,11 +54,11 @@ class SimulatedEngine(Engine):
             got = type(data).__name__
             raise UsageError("the simulator reads arrays", got=got, do="use the Spark engine")
         faults = self.world.faults
-        rows = [Rows.of(*part, scale=data.scale) for part in faults.dealt(data, program)]
-        parts = [part_of(rows[s % len(rows)], program) for s in range(program.workers)]
+        rows = [Rows.of(*part, scale=data.scale) for part in faults.dealt(data, plan)]
+        parts = [part_of(rows[s % len(rows)], plan) for s in range(plan.workers)]
         driver = faults.driver(run_spec, lambda: self.seconds)
-        coordinator = Coordinator(program, driver.run_spec, cut=run_spec.cut)
-        simulation = Simulation(program, parts, self.world, coordinator=coordinator)
+        coordinator = Coordinator(plan, driver.run_spec, cut=run_spec.cut)
+        simulation = Simulation(plan, parts, self.world, coordinator=coordinator)
         self._simulation = simulation
 
         def look() -> None:

@@ -128,45 +128,45 @@ class _Machine:
 
 
 class Simulation:
-    """Runs a program on invented machines.
+    """Runs a plan on invented machines.
 
     Args:
-        program: what to train, with how many workers.
+        plan: what to train, with how many workers.
         parts: one part of the data for each worker.
         world: speeds and accidents.
         callbacks: where events and cuts go.
 
     Example:
-        `Simulation(program, parts, World(step_seconds=(0.01, 0.04))).run()`
+        `Simulation(plan, parts, World(step_seconds=(0.01, 0.04))).run()`
     """
 
     def __init__(
         self,
-        program: TrainingPlan,
+        plan: TrainingPlan,
         parts: Sequence[Part],
         world: World | None = None,
         callbacks: Callbacks | None = None,
         coordinator: Coordinator | None = None,
     ) -> None:
-        if len(parts) != program.workers:
-            wrong = f"a simulation needs one part for each of {program.workers} workers"
+        if len(parts) != plan.workers:
+            wrong = f"a simulation needs one part for each of {plan.workers} workers"
             raise UsageError(wrong, got=len(parts))
         self.now, self.bytes, self.messages, self.lost_among_workers = 0.0, 0, 0, 0
-        self.program, self.parts, self.world = program, parts, world or World()
-        self.faults = self.world.faults.checked(program.workers, is_real=False)
+        self.plan, self.parts, self.world = plan, parts, world or World()
+        self.faults = self.world.faults.checked(plan.workers, is_real=False)
         self.down_rate = self.world.bytes_per_second
-        self.up_rate = min(self.down_rate, program.bandwidth or self.down_rate)
+        self.up_rate = min(self.down_rate, plan.bandwidth or self.down_rate)
         self.happened: list[object] = []
-        self.coordinator = coordinator or Coordinator(program, callbacks)
-        self.steps = [0] * program.workers
+        self.coordinator = coordinator or Coordinator(plan, callbacks)
+        self.steps = [0] * plan.workers
         self.nodes: dict[int, _Node] = {}
         self.standbys: list[_Node] = []
         self._by_address: dict[str, _Node] = {}
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = self._attempts = 0
         self._cut: set[frozenset[int]] = set()
-        for slot in range(program.workers):
-            after = self.faults.comes_after(slot, program.workers)
+        for slot in range(plan.workers):
+            after = self.faults.comes_after(slot, plan.workers)
             self.at(after, self.seat, slot) if after else self.seat(slot)
         self.at(TICK_SECONDS, self._tick)
 
@@ -185,7 +185,7 @@ class Simulation:
         attempt, callbacks = f"a{self._attempts}", self.coordinator.callbacks
         about = {"attempt": attempt, "address": attempt}
         machine = _Machine(self)
-        life = self.faults.simulated(machine, self.program, slot, self.parts[slot])
+        life = self.faults.simulated(machine, self.plan, slot, self.parts[slot])
         seat = Seat(callbacks.run, callbacks.term, 0, slot)
         node = _Node(slot, attempt, life, WorkerSession(seat, about), up_rate=self.up_rate)
         machine.node = node
@@ -255,7 +255,7 @@ class Simulation:
         Raises:
             RunFailedError: the run ended without a result.
         """
-        with threads_held(self.program.threads):
+        with threads_held(self.plan.threads):
             while self._queue and self._queue[0][0] <= until and not self.coordinator.is_over:
                 self.now, _, call, arguments = heapq.heappop(self._queue)
                 call(*arguments)
@@ -308,8 +308,8 @@ class Simulation:
             if isinstance(ask, Stepped):
                 self.steps[node.slot] += 1
                 node.session.stepped(ask)
-                batch = self.program.phases[node.session.seat.phase].stage.batch_size
-                share = ask.examples * self.program.workers / batch
+                batch = self.plan.phases[node.session.seat.phase].stage.batch_size
+                share = ask.examples * self.plan.workers / batch
                 seconds = self.world.step(node.slot) * max(1.0, share)
                 return self.at(seconds * node.slowed, self._stepped, node)
             frame = self._said(node, ask)

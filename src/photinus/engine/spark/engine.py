@@ -135,8 +135,8 @@ class SparkEngine(Engine):
         self._spark, self._hooks = spark, hooks_of(faults)
 
     def run(self, run_spec: RunSpec) -> Result:
-        workers = run_spec.program.workers
-        if run_spec.program.is_shared:
+        workers = run_spec.plan.workers
+        if run_spec.plan.is_shared:
             raise UsageError("a DataFrame's rows are not shared", do="leave is_shared out")
         with interruptible():
             spark = self._spark or spark_session(workers)
@@ -144,16 +144,16 @@ class SparkEngine(Engine):
             return self._trained(spark, run_spec)
 
     def _trained(self, spark: SparkSession, run_spec: RunSpec) -> Result:
-        workers = run_spec.program.workers
+        workers = run_spec.plan.workers
         driver = self._hooks.driver(run_spec)
         run_spec = driver.run_spec
         if not is_connect(spark):
             check_python(spark.sparkContext)
-        profile = profile_of(spark, run_spec.program.resources, run_spec.emit)
+        profile = profile_of(spark, run_spec.plan.resources, run_spec.emit)
         check_slots(spark, workers, profile)
         for text in session_warnings(spark, has_view=run_spec.has_view):
             run_spec.emit(Warned(text=text))
-        data = _framed(spark, run_spec.data, run_spec.program)
+        data = _framed(spark, run_spec.data, run_spec.plan)
         frame, spec = data.selected()
         is_own = isinstance(run_spec.data, ArrayData)  # then to run it again costs little
         with nullcontext(frame) if is_own else once(frame) as rows:
@@ -171,7 +171,7 @@ class SparkEngine(Engine):
         spec: ColumnSpec,
     ) -> Result:
         """Trains over rows that are selected, `data.frame`, and are what `spec` says."""
-        workers, frame, spark = run_spec.program.workers, data.frame, tasks.spark
+        workers, frame, spark = run_spec.plan.workers, data.frame, tasks.spark
         host = str(spark.conf.get("spark.driver.host", "127.0.0.1"))
 
         def job(
@@ -179,7 +179,7 @@ class SparkEngine(Engine):
             bootstrap: WorkerBootstrap | Hosted,
             counted: Mapping[int, int] | None = None,
         ) -> SparkJob:
-            functions = _by_value(run_spec.program, spec)
+            functions = _by_value(run_spec.plan, spec)
             reads = _Reads(
                 bootstrap, spec, data.checks, data.budget, counted, tasks.amounts, functions
             )
@@ -200,7 +200,7 @@ class SparkEngine(Engine):
         held = held_slots(application, workers, slots, run_spec.emit)
         others = taken_slots(spark.sparkContext, *self._hooks.taken())
         run_spec = replace(run_spec, can_shuffle=isinstance(run_spec.data, FrameData))
-        threads = threads_held(run_spec.program.threads)
+        threads = threads_held(run_spec.plan.threads)
         with (
             held,
             threads,
@@ -246,7 +246,7 @@ class _Tasks:
     @property
     def amounts(self) -> Mapping[str, float]:
         """What each asks for of Spark's resources."""
-        return amounts_of(self.spark, self.run_spec.program.resources)
+        return amounts_of(self.spark, self.run_spec.plan.resources)
 
     def job(self, rows: DataFrame, task: Any) -> SparkJob:  # noqa: ANN401 - as of `mapInArrow`
         """Returns the job that runs a task over each partition of `rows`."""
@@ -260,7 +260,7 @@ class _Tasks:
         return SparkJob(of, act, self.run_spec.run.hex())
 
 
-def _framed(spark: SparkSession, data: Any, program: TrainingPlan) -> FrameData:  # noqa: ANN401
+def _framed(spark: SparkSession, data: Any, plan: TrainingPlan) -> FrameData:  # noqa: ANN401
     if isinstance(data, FrameData):
         return data
     if isinstance(data, ArrayData):
@@ -268,7 +268,7 @@ def _framed(spark: SparkSession, data: Any, program: TrainingPlan) -> FrameData:
             wrong, do = "several inputs in memory stay on one machine", "hand over a DataFrame"
             raise UsageError(wrong, got="the Spark engine", do=f'{do}, or engine="local"')
         return FrameData(
-            frame=frame_of(spark, [data.part(program, slot) for slot in range(program.workers)]),
+            frame=frame_of(spark, [data.part(plan, slot) for slot in range(plan.workers)]),
             features="features",
             label=None if data.labels is None else "label",
             scale=data.scale,
@@ -361,17 +361,17 @@ class _Reads:
         nothing = replace(self.budget, memory_bytes=0, disk_bytes=0)
         budget = nothing if slot in counted else self.budget
         batches = self.bootstrap.hooks.batches(batches, slot)
-        program = self.bootstrap.program
-        sieve = Sieve(self.checks, slot, lambda: trained_in(program))
+        plan = self.bootstrap.plan
+        sieve = Sieve(self.checks, slot, lambda: trained_in(plan))
         aside: list[Block] = []
         rows = gather(self._parted(batches, sieve, aside), self.spec, sieve, budget)
         if isinstance(rows, Rows):
-            part = part_of(rows, self.bootstrap.program)
+            part = part_of(rows, self.bootstrap.plan)
             if aside:
                 held = Rows.of(*_whole(aside), scale=self.spec.scale)
                 part = replace(part, held=held)
             return (part if self.counted is None else replace(part, passes=1)), False
-        if self.bootstrap.program.measures:
+        if self.bootstrap.plan.measures:
             do = "use more workers or a larger budget, or validation=0"
             raise NotReadyError("rows that stream cannot be set aside to measure on", do=do)
         if isinstance(self.bootstrap, Hosted):
@@ -388,9 +388,9 @@ class _Reads:
         return Part(known, lambda order: StreamFeed(stream, order, rows=known), 1), True
 
 
-def _by_value(program: TrainingPlan, spec: ColumnSpec) -> dict[str, Callable[..., Any]]:
+def _by_value(plan: TrainingPlan, spec: ColumnSpec) -> dict[str, Callable[..., Any]]:
     """Returns the user's functions that travel in the tasks' closure."""
-    stages = [p.stage for p in program.phases if isinstance(p.stage, ModuleStage)]
+    stages = [p.stage for p in plan.phases if isinstance(p.stage, ModuleStage)]
     inputs = [] if spec.inputs is None else [spec.inputs]
     return functions_by_value([to_dict(settings) for settings in (*stages, *inputs)])
 
@@ -475,7 +475,7 @@ def _check_passes(streams: Mapping[int, int], run_spec: RunSpec) -> None:
     slots = ", ".join(map(str, sorted(streams)))
     wrong = f"the rows of partition {slots} fit neither in memory nor on disk"
     do = "use more workers, or a larger budget"
-    for phase in run_spec.program.phases:
+    for phase in run_spec.plan.phases:
         if getattr(phase.agreement.strategy(), "whole_part", False):
             raise NotReadyError(f"{wrong}, and {phase.name} takes them in one step", do=do)
     got = "each pass over them is a Spark job of its own, in their order of arrival"

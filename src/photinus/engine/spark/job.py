@@ -357,7 +357,7 @@ def check_size(task: object) -> None:
         raise UsageError(
             f"what travels to each task must be below {MAX_CLOSURE_BYTES >> 10} KiB",
             got=f"{size >> 10} KiB",
-            do="keep arrays out of the program's settings",
+            do="keep arrays out of the plan's settings",
         )
 
 

@@ -20,27 +20,27 @@ if TYPE_CHECKING:
     from photinus.testing.faults.plan import Faults
 
 
-def dealt(data: ArrayData, program: TrainingPlan, faults: Faults) -> list[Block]:
+def dealt(data: ArrayData, plan: TrainingPlan, faults: Faults) -> list[Block]:
     """Returns the rows of each slot that pass their checks; once, where all share them.
 
     Raises:
         DataError: a row is wrong, by its number in `features`.
         UsageError: rows that all share cannot be fewer for one slot; bytes cannot be wrong.
     """
-    whole = _spoiled(data, program, faults).checked(program)
-    slots = range(1 if program.is_shared else program.workers)
-    parts = [whole.part(program, slot) for slot in slots]
-    left = [faults.rows_left(slot) for slot in range(program.workers)]
-    if program.is_shared and any(rows is not None for rows in left):
+    whole = _spoiled(data, plan, faults).checked(plan)
+    slots = range(1 if plan.is_shared else plan.workers)
+    parts = [whole.part(plan, slot) for slot in slots]
+    left = [faults.rows_left(slot) for slot in range(plan.workers)]
+    if plan.is_shared and any(rows is not None for rows in left):
         raise UsageError("few_rows takes rows from a partition", got="rows that all workers share")
     return [part.part(slice(rows)) for part, rows in zip(parts, left, strict=False)]
 
 
-def _spoiled(data: ArrayData, program: TrainingPlan, faults: Faults) -> ArrayData:
+def _spoiled(data: ArrayData, plan: TrainingPlan, faults: Faults) -> ArrayData:
     features, labels = data.features, data.labels
-    for slot in range(program.workers):
+    for slot in range(plan.workers):
         for row in faults.bad_rows(slot):
-            numbers = data.numbers(program, slot)[: faults.rows_left(slot)]
+            numbers = data.numbers(plan, slot)[: faults.rows_left(slot)]
             _check(row, len(numbers))
             if not isinstance(features, Inputs) and features.dtype.kind == "f":
                 features = features.copy()

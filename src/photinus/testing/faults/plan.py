@@ -247,14 +247,14 @@ class Faults(Hooks):
         mine = (f for f in self.planned if (f.kind, f.slot) == (FEW_ROWS, slot))
         return min((int(fault.amount) for fault in mine), default=None)
 
-    def dealt(self, data: ArrayData, program: TrainingPlan) -> list[Block]:
+    def dealt(self, data: ArrayData, plan: TrainingPlan) -> list[Block]:
         """Returns the rows of each slot that pass their checks; once, where all share them.
 
         Raises:
             DataError: a row is wrong, by its number in `features`.
             UsageError: rows that all share cannot be fewer for one slot; bytes cannot be wrong.
         """
-        return of_rows.dealt(data, program, self)
+        return of_rows.dealt(data, plan, self)
 
     def batches(self, batches: Iterable[pa.RecordBatch], slot: int) -> Iterable[pa.RecordBatch]:
         """Returns a partition's rows as they come to its slot: fewer, with nulls in bad ones."""
@@ -268,7 +268,7 @@ class Faults(Hooks):
         pace = None if bandwidth is None else RateLimit(bandwidth)
         return WorkerFaults(planned, self.diary, pace, address)
 
-    def simulated(self, machine: Machine, program: TrainingPlan, slot: int, part: Part) -> Life:
+    def simulated(self, machine: Machine, plan: TrainingPlan, slot: int, part: Part) -> Life:
         """Returns what a worker of the simulator does, with its faults."""
 
         def happen(fault: Fault, _: float) -> None:
@@ -277,7 +277,7 @@ class Faults(Hooks):
         def later(seconds: float, fault: Fault) -> None:
             machine.later(seconds, lambda: inject(machine, fault))
 
-        return FaultyLife(self.of(slot), happen, later).life(program, slot, part)
+        return FaultyLife(self.of(slot), happen, later).life(plan, slot, part)
 
     def driver(self, run_spec: RunSpec, now: Callable[[], float] | None = None) -> DriverFaults:
         """Returns the hooks of the driver, in whose process its faults happen."""

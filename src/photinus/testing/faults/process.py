@@ -99,9 +99,9 @@ class WorkerFaults(WorkerHooks):
         """
         return self.cable.linked(make, connect_seconds)
 
-    def life(self, program: TrainingPlan, slot: int, part: Part) -> Life:
+    def life(self, plan: TrainingPlan, slot: int, part: Part) -> Life:
         """Returns what the worker does, with its faults."""
-        return FaultyLife(self._planned, self.happen, self.later).life(program, slot, part)
+        return FaultyLife(self._planned, self.happen, self.later).life(plan, slot, part)
 
     def later(self, seconds: float, fault: Fault) -> None:
         """Does it in a while, whatever the worker does then."""

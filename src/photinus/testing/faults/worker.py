@@ -53,12 +53,12 @@ class FaultyLife:
     steps: int = field(default=0, init=False)
     """Under the present lease."""
 
-    def life(self, program: TrainingPlan, slot: int, part: Part) -> Life:
+    def life(self, plan: TrainingPlan, slot: int, part: Part) -> Life:
         """Returns the life of `training.worker_loop.live`, in which the faults happen."""
         if any(fault.kind in _IN_A_STEP for fault in self.planned):
-            phases = (replace(p, stage=_SpoiledStage(p.stage, self)) for p in program.phases)
-            program = replace(program, phases=tuple(phases))
-        life = live(program, slot, part)
+            phases = (replace(p, stage=_SpoiledStage(p.stage, self)) for p in plan.phases)
+            plan = replace(plan, phases=tuple(phases))
+        life = live(plan, slot, part)
         return self._followed(life) if self.planned else life
 
     def happens(self, kind: str) -> bool:

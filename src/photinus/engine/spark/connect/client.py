@@ -39,7 +39,7 @@ class ConnectSession:
             raise UsageError(wrong, do="name one, or call photinus.train")
         self._run_spec = run_spec
         self._run_directory = RunDirectory(run_spec.folder, run_spec.term)
-        self._run_directory.make(run_spec.program.start)
+        self._run_directory.make(run_spec.plan.start)
         self._pause = threading.Event()
         self._leases: Counter[int] = Counter()
         self._read: dict[Path, int] = {}
@@ -71,7 +71,7 @@ class ConnectSession:
     @property
     def slots(self) -> int:
         """How many seats there are."""
-        return self._run_spec.program.workers
+        return self._run_spec.plan.workers
 
     def lease(self, slot: int) -> int:
         """Returns how often a slot was taken, as far as was told."""

@@ -56,9 +56,9 @@ class Hosted:
     """What tests do to the workers; under the client's own term only."""
 
     @property
-    def program(self) -> TrainingPlan:
+    def plan(self) -> TrainingPlan:
         """What is trained."""
-        return self.run_spec.program
+        return self.run_spec.plan
 
     def run(
         self,
@@ -84,7 +84,7 @@ class Hosted:
         hooks = self.hooks if term == self.run_spec.term else Hooks()
         backend = BACKENDS.get(self.run_spec.road, "")
         call = Call(address, self.key, term, _LOOK_SECONDS, backend=backend)
-        return WorkerBootstrap(self.program, call, hooks)
+        return WorkerBootstrap(self.plan, call, hooks)
 
 
 @dataclass(eq=False, slots=True)
@@ -162,7 +162,7 @@ class _Task:
         run_directory, key, sent = self.run_directory, self.hosted.key, self.hosted.run_spec
         run_spec = replace(
             sent,
-            program=replace(sent.program, start=run_directory.given()),
+            plan=replace(sent.plan, start=run_directory.given()),
             term=term,
             cut=checkpoints.newest(),
             emit=words.emit,
@@ -173,7 +173,7 @@ class _Task:
         if term > sent.term:
             then = f"it is back as term {term}, from {checkpoints.found or 'the beginning'}"
             words.emit(Warned(text=message("the coordinator was lost", then=then)))
-        threads = threads_held(run_spec.program.threads)
+        threads = threads_held(run_spec.plan.threads)
         with threads, DriverSession(run_spec, local_host(self.hosted.towards), key) as session:
             if not run_directory.announce(term, session.address):
                 return
