@@ -19,7 +19,7 @@ from photinus import (
     publish,
     streaming,
 )
-from photinus.core.errors import PhotinusError, RunFailedError, UsageError
+from photinus.core.errors import NotReadyError, PhotinusError, RunFailedError, UsageError
 from photinus.core.threads import threads_held
 from photinus.strategies.outer import Sgd
 
@@ -163,6 +163,9 @@ def test_what_fails_on_a_worker_ends_the_launch_in_its_words(function, kind, say
         ({"strategy": averaging(every=Epochs(1))}, "is counted in steps and seconds"),
         ({"strategy": "averaging"}, "strategy must be a recipe"),
         ({"workers": 0}, "workers of launch must be a whole number"),
+        ({"cpu_share": 0.0}, "cpu_share of launch must be a number above 0"),
+        ({"cpu_share": 1.5}, "cpu_share is more than a worker's threads use"),
+        ({"memory": 1000}, "memory of launch must be a whole number of at least 67108864"),
         ({"engine": "yarn"}, "engine of launch must be one of"),
         ({"data": None}, "the function must take no argument"),
         ({"data": 7}, "the local engine reads a sequence of rows"),
@@ -178,6 +181,22 @@ def test_bad_input_is_refused_before_any_work(arguments, says):
         launch(**usual | arguments)
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.processes
+def test_a_share_of_the_processors_is_told_and_changes_no_bit():
+    events = []
+    capped = {"cpu_share": 0.5, "emit": events.append}
+    found = launch(loop, workers=1, data=ROWS, engine="local", strategy=EVERY_FIVE, **capped)
+    assert same_bits(found, plain())
+    told = [e.text for e in events if type(e).__name__ == "Warned"]
+    assert told == ["cpu_share=0.5: measured by each worker, which waits between its batches"]
+
+
+@pytest.mark.processes
+def test_a_loop_without_the_memory_for_python_is_refused():
+    with pytest.raises(NotReadyError, match="before it has any row; got 64 MiB"):
+        launch(loop, workers=1, data=ROWS, engine="local", memory=64 << 20)
 
 
 def test_agree_outside_of_launch_is_refused_in_one_sentence():

@@ -53,6 +53,8 @@ OTHERS = {
     "numThreads": 2,
     "device": "auto",
     "bandwidth": 2e6,
+    "cpuShare": 0.5,
+    "memory": 1 << 30,
     "seed": 5,
     "security": "none",
     "runDir": "kept",

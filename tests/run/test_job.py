@@ -66,6 +66,39 @@ def test_a_cap_on_bandwidth_reaches_the_workers_and_needs_sockets():
         Job(model=LOGISTIC, bandwidth=100.0)
 
 
+def test_shares_of_processors_and_memory_reach_the_workers():
+    job = Job(model=LOGISTIC, cpu_share=1.5, memory=1 << 30, threads=2)
+    assert (job.plan().cpu_share, job.plan().memory) == (1.5, 1 << 30)
+    plain = Job(model=LOGISTIC)
+    assert (plain.plan().cpu_share, plain.plan().memory) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [
+        ({"cpu_share": 0}, "cpu_share of Job must be a number above 0, or left out; got 0"),
+        ({"cpu_share": -0.5}, "cpu_share of Job must be a number above 0"),
+        ({"cpu_share": 1.5}, "cpu_share is more than a worker's threads use; got 1.5 of 1"),
+        ({"memory": 1000}, "memory of Job must be a whole number of at least 67108864"),
+        ({"memory": 2e9}, "memory of Job must be a whole number"),
+        ({"memory": "2GiB"}, "memory of Job must be a whole number"),
+    ],
+)
+def test_a_share_that_no_worker_can_have_is_refused(share, said):
+    with pytest.raises(UsageError, match=said):
+        Job(model=LOGISTIC, **share)
+
+
+def test_a_run_tells_at_its_start_how_shares_are_kept():
+    [told] = Job(model=LOGISTIC, cpu_share=0.5).warnings()
+    assert told == "cpu_share=0.5: measured by each worker, which waits between its batches"
+    shared = Job(model=LOGISTIC, cpu_share=1.0, workers=100_000, engine="local").warnings()
+    assert "the workers' shares are more than the processors here" in shared[1]
+    assert Job(model=LOGISTIC, cpu_share=0.5, engine="simulate").warnings() == []
+    [told] = Job(model=LOGISTIC, memory=1 << 30, engine="simulate").warnings()
+    assert told.startswith("the simulator's workers are one process: their memory is not measured")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

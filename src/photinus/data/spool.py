@@ -18,7 +18,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import FileIO
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -69,6 +69,17 @@ class Budget:
 
     def __post_init__(self) -> None:
         validate(self)
+
+    def within(self, memory: int | None) -> Budget:
+        """Returns the budget of a process that may take so much memory: rows get half of it.
+
+        Example:
+            >>> Budget().within(1 << 20).memory_bytes
+            524288
+        """
+        if memory is None:
+            return self
+        return replace(self, memory_bytes=min(self.memory_bytes, memory // 2))
 
 
 class Storage:

@@ -8,7 +8,7 @@ import platform
 import traceback
 import uuid
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,10 +20,12 @@ from photinus.core.errors import LinkError, LinkLostError, PhotinusError, RunFai
 from photinus.core.threads import threads_held
 from photinus.devices.found import ready
 from photinus.devices.resources import Given
+from photinus.engine.cpu_share import CpuShare, check_processors, held_to
 from photinus.engine.frozen import FrozenFile, fetched_once
 from photinus.engine.hooks import Hooks, WorkerHooks
 from photinus.engine.log_forwarding import LogLines
 from photinus.engine.malloc import keep_freed_memory, release_freed_memory
+from photinus.engine.memory_cap import MemoryCap
 from photinus.protocol.messages import Seat
 from photinus.protocol.worker_client import Worker
 from photinus.training.asks import Life
@@ -82,6 +84,10 @@ class Call:
     """Of its links, but for the one that its heartbeats have."""
     threads: int = 1
     """With which its libraries compute while it lives."""
+    cpu_share: float | None = None
+    """Processors that its process may use on average; None for no cap."""
+    memory: int | None = None
+    """Bytes that its process may take; None for no cap."""
 
     def live(
         self,
@@ -126,7 +132,9 @@ class Call:
         with threads_held(self.threads), beater, LogLines() as lines:
             sits = _Sits(seat, attempt, beater, lines)
             try:
-                with ExitStack() as closing:
+                if self.cpu_share is not None:
+                    check_processors(self.cpu_share, slot)
+                with self._memory_held(beater, seat), ExitStack() as closing:
                     do(lambda life, about: self._worker(sits, life, about, closing))
             except RunFailedError:
                 return  # the coordinator said so
@@ -140,6 +148,8 @@ class Call:
         self, sits: _Sits, life: Life, about: Mapping[str, Any], closing: ExitStack
     ) -> Worker:
         seat, attempt, beater, lines = sits
+        if self.cpu_share is not None:
+            life = held_to(life, CpuShare(self.cpu_share))
 
         def seated(now: Seat) -> None:
             beater.frame = _beat(now, attempt)
@@ -160,6 +170,17 @@ class Call:
         elif self.has_peers:
             worker.join(self._mesh)
         return worker
+
+    def _memory_held(self, beater: Beater, seat: Seat) -> AbstractContextManager[object]:
+        """Ends the run when this process takes too much memory, whatever it does at that moment."""
+        if self.memory is None:
+            return nullcontext()
+
+        def exceeded(error: RunFailedError) -> None:
+            with suppress(LinkError):  # then nobody is left to be told
+                self._tell(beater.frame.lease, seat, error)
+
+        return MemoryCap(self.memory, seat.slot, exceeded)
 
     def say(self, frame: Frame) -> None:
         """Says a frame over a link of its own, until the coordinator has it.
@@ -290,6 +311,8 @@ class WorkerBootstrap:
             hooks=hooks,
             limits=Limits(pace=hooks.pace),
             threads=self.plan.threads,
+            cpu_share=self.plan.cpu_share,
+            memory=self.plan.memory,
         )
         call.live(slot, attempt, begin, about)
 

@@ -69,6 +69,8 @@ class DBNClassifier(NetworkClassifier):
         numThreads: int = 1,
         device: str = "cpu",
         bandwidth: float | None = None,
+        cpuShare: float | None = None,
+        memory: int | None = None,
         seed: int = 0,
         security: str = "tls",
         runDir: str = "",

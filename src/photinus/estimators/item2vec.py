@@ -83,6 +83,8 @@ class Item2Vec(VectorEstimator):
         numWorkers: int = 0,
         numThreads: int = 1,
         bandwidth: float | None = None,
+        cpuShare: float | None = None,
+        memory: int | None = None,
         seed: int = 0,
         security: str = "tls",
         runDir: str = "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,13 +13,15 @@ import torch
 from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.loop_coordinator import LoopCoordinator
 from photinus.core.errors import UsageError
-from photinus.core.events import Event
+from photinus.core.events import Event, Warned
 from photinus.core.settings import Limit, above, one_of, validate, whole
 from photinus.engine.agree import Loop
+from photinus.engine.cpu_share import check_share, shares_told
 from photinus.engine.driver_session import ListeningService
 from photinus.engine.local.launch import launch_here
 from photinus.engine.spark.task_runner import logged
 from photinus.engine.worker_bootstrap import told_error
+from photinus.run.job import MIN_MEMORY
 from photinus.strategies.agreement import Agreement
 from photinus.strategies.own import Own
 from photinus.strategies.recipes import averaging
@@ -38,6 +40,8 @@ def launch(
     engine: str = "spark",
     threads: int = 1,
     bandwidth: float | None = None,
+    cpu_share: float | None = None,
+    memory: int | None = None,
     security: str = "tls",
     spark: SparkSession | None = None,
     emit: Callable[[Event], None] | None = None,
@@ -58,6 +62,8 @@ def launch(
             name, and get every K-th row of a sequence.
         threads: with which each worker computes.
         bandwidth: bytes that each worker may send in a second; None for no cap.
+        cpu_share: processors that each worker may use on average; None for no cap.
+        memory: bytes that each worker's process may take; None for no cap.
         security: tls, or none: frames in clear, for a network that is trusted as a whole.
         spark: the session; left out, that of `data`, the active one, or a local one.
         emit: is told of everything that happens; left out, warnings go to the log `photinus`.
@@ -80,16 +86,21 @@ def launch(
         ...         agreed.step()
         >>> model.load_state_dict(launch(train, workers=4, data=df))  # doctest: +SKIP
     """
-    asked = _Asked(workers, engine, threads, bandwidth, security)
+    asked = _Asked(workers, engine, threads, bandwidth, cpu_share, memory, security)
     validate(asked, of="launch")
+    check_share(cpu_share, threads)
     _check_callable(function, () if data is None else (data,))
     agreement = agreed_on(strategy, workers)
     has_peers = plan_of(agreement, workers, is_counted=False).has_peers
     callbacks = Callbacks(run=secrets.token_bytes(16), emit=emit or logged)
     coordinator = LoopCoordinator(workers, strategy, callbacks)
+    if cpu_share is not None:
+        for text in shares_told(cpu_share, workers, is_here=engine == "local"):
+            callbacks.emit(Warned(text=text))
 
     def make(service: ListeningService) -> Loop:
         call = service.call(threads=threads, has_peers=has_peers)
+        call = replace(call, cpu_share=cpu_share, memory=memory)
         return Loop(call, workers, strategy, bandwidth)
 
     if engine == "local":
@@ -111,12 +122,16 @@ class _Asked:
     engine: str
     threads: int
     bandwidth: float | None
+    cpu_share: float | None
+    memory: int | None
     security: str
     LIMITS = {  # noqa: RUF012
         "workers": whole(1),
         "engine": one_of("spark", "local"),
         "threads": whole(1),
         "bandwidth": Limit.optional(above(0)),
+        "cpu_share": Limit.optional(above(0)),
+        "memory": Limit.optional(whole(MIN_MEMORY)),
         "security": one_of("tls", "none"),
     }
 

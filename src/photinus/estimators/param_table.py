@@ -271,6 +271,18 @@ _JOB_ROWS = (
         place="bandwidth",
     ),
     Row(
+        name="cpuShare",
+        meaning="processors that each worker may use on average, such as 0.5; default: no limit",
+        convert=_Number,
+        place="cpu_share",
+    ),
+    Row(
+        name="memory",
+        meaning="bytes of memory that each worker may take; default: no limit",
+        convert=_Whole,
+        place="memory",
+    ),
+    Row(
         name="seed",
         meaning="determines first weights, order of rows and all random numbers",
         convert=_Whole,
@@ -629,6 +641,8 @@ _OF_A_RUN = (
     "numWorkers",
     "numThreads",
     "bandwidth",
+    "cpuShare",
+    "memory",
     "seed",
     "security",
     "runDir",

@@ -15,6 +15,7 @@ from photinus.checkpoint.files import is_plain
 from photinus.core.errors import UsageError, message, reason_of
 from photinus.core.settings import (
     Limit,
+    above,
     at_least,
     between,
     from_dict,
@@ -31,6 +32,7 @@ from photinus.data.columns import InputSpec
 from photinus.devices.names import DEVICES, OPENCL, is_device, kind_of
 from photinus.embeddings.word2vec import Word2VecStage
 from photinus.engine.base import BACKENDS, SOCKETS
+from photinus.engine.cpu_share import check_share, shares_told
 from photinus.models.base import Stage
 from photinus.models.dbn import DBN
 from photinus.models.logistic import LogisticStage
@@ -57,6 +59,8 @@ _FOLDER_LEASE_SECONDS = 60.0
 
 MIN_BANDWIDTH = 1e4
 """Below that a worker's smallest pushes would take longer than a round may."""
+MIN_MEMORY = 64 << 20
+"""Below that no Python with torch starts."""
 
 
 @named_settings
@@ -211,6 +215,10 @@ class Job:
     """What each worker gets of Spark's resources, as {"gpu": 1}; 0.25 is a quarter of one."""
     bandwidth: float | None = None
     """Bytes that each worker may send in a second, over all its connections; None for no cap."""
+    cpu_share: float | None = None
+    """Processors that each worker may use on average, 0.5 being half of one; None for no cap."""
+    memory: int | None = None
+    """Bytes that each worker's process may take, without files that it maps; None for no cap."""
     validation: float = 0.0
     """The share of the rows set aside; on them the agreed point is measured once an epoch."""
     patience: int = 0
@@ -258,6 +266,8 @@ class Job:
             lambda v: isinstance(v, Mapping) and all(map(_is_amount, v.values())),
         ),
         "bandwidth": Limit.optional(at_least(MIN_BANDWIDTH)),
+        "cpu_share": Limit.optional(above(0)),
+        "memory": Limit.optional(whole(MIN_MEMORY)),
         "validation": between(0, 0.9),
         "patience": whole(0),
         "checkpoint_seconds": at_least(0),
@@ -295,6 +305,7 @@ class Job:
         if self.bandwidth is not None and self.road != SOCKETS:
             got = f"bandwidth={self.bandwidth:g} and road {self.road!r}"
             raise UsageError("bandwidth caps what goes over sockets", got=got, do="leave it out")
+        check_share(self.cpu_share, self.threads)
         self._check_agreements()
 
     def _check_device(self) -> None:
@@ -479,6 +490,8 @@ class Job:
             devices=(self.device,) if isinstance(self.device, str) else self.device,
             resources=self.resources,
             bandwidth=self.bandwidth,
+            cpu_share=self.cpu_share,
+            memory=self.memory,
             lease_seconds=_FOLDER_LEASE_SECONDS if self._is_folder else LEASE_SECONDS,
             validation=self.validation,
             has_held=bool(self.data.validation),
@@ -499,6 +512,16 @@ class Job:
 
     def warnings(self) -> list[str]:
         """Returns what to tell the user before training."""
+        told = self._folder_warnings()
+        if self.memory is not None and self.engine == "simulate":
+            wrong = "the simulator's workers are one process: their memory is not measured"
+            told.append(message(wrong, do='set engine="local", or leave memory out'))
+        if self.cpu_share is not None and self.engine != "simulate":
+            is_here = self.engine == "local"
+            told += shares_told(self.cpu_share, self.workers, is_here=is_here)
+        return told
+
+    def _folder_warnings(self) -> list[str]:
         alone = [a.recipe for a in self._agreements if getattr(a, "gradients_until", 0) == AUTO]
         if not self._is_folder or not alone or self.workers == 1:
             return []

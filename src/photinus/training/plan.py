@@ -130,6 +130,10 @@ class TrainingPlan:
     tasks ask for."""
     bandwidth: float | None = None
     """Bytes that each worker may send in a second; None for no cap."""
+    cpu_share: float | None = None
+    """Processors that each worker may use on average; None for no cap."""
+    memory: int | None = None
+    """Bytes that each worker's process may take; None for no cap."""
     lease_seconds: float = LEASE_SECONDS
     """A seat is free again so long after the last sign of life."""
     validation: float = 0.0

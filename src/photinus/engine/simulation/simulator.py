@@ -7,6 +7,7 @@ the coordinator are those of every other engine.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -156,6 +157,8 @@ class Simulation:
         self.faults = self.world.faults.checked(plan.workers, is_real=False)
         self.down_rate = self.world.bytes_per_second
         self.up_rate = min(self.down_rate, plan.bandwidth or self.down_rate)
+        self.held_back = max(1.0, plan.threads / (plan.cpu_share or math.inf))
+        """How many times as long a step takes under its share of the processors."""
         self.happened: list[object] = []
         self.coordinator = coordinator or Coordinator(plan, callbacks)
         self.steps = [0] * plan.workers
@@ -310,7 +313,7 @@ class Simulation:
                 node.session.stepped(ask)
                 batch = self.plan.phases[node.session.seat.phase].stage.batch_size
                 share = ask.examples * self.plan.workers / batch
-                seconds = self.world.step(node.slot) * max(1.0, share)
+                seconds = self.world.step(node.slot) * max(1.0, share) * self.held_back
                 return self.at(seconds * node.slowed, self._stepped, node)
             frame = self._said(node, ask)
             is_told = isinstance(ask, (Snapshot, Measured))

@@ -358,10 +358,10 @@ class _Reads:
         the first job; in each job after that it is one pass.
         """
         counted = self.counted or {}
-        nothing = replace(self.budget, memory_bytes=0, disk_bytes=0)
-        budget = nothing if slot in counted else self.budget
-        batches = self.bootstrap.hooks.batches(batches, slot)
         plan = self.bootstrap.plan
+        nothing = replace(self.budget, memory_bytes=0, disk_bytes=0)
+        budget = nothing if slot in counted else self.budget.within(plan.memory)
+        batches = self.bootstrap.hooks.batches(batches, slot)
         sieve = Sieve(self.checks, slot, lambda: trained_in(plan))
         aside: list[Block] = []
         rows = gather(self._parted(batches, sieve, aside), self.spec, sieve, budget)

@@ -1,0 +1,110 @@
+"""Ends a worker whose process takes more memory than it may, while the machine still has some."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+from photinus.core.errors import NotReadyError, RunFailedError
+
+LOOK_SECONDS = 0.1
+"""So often the memory of a worker's process is read."""
+_GRACE_LOOKS, _GRACE_PART = 20, 1.25
+"""So many looks later, or at so many times its cap, a worker is ended that has not left itself."""
+_STATM = Path("/proc/self/statm")
+
+
+def anonymous_bytes() -> int:
+    """Returns how much memory this process alone takes: resident, without files and shared pages.
+
+    Raises:
+        NotReadyError: the system does not tell.
+    """
+    try:
+        resident, shared = map(int, _STATM.read_text().split()[1:3])
+    except OSError as error:
+        wrong = "memory= is measured on Linux only"
+        raise NotReadyError(wrong, got=f"no {_STATM}", do="leave memory out") from error
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+
+
+class MemoryCap:
+    """Reads the memory of a process ten times a second in a thread of its own, while it is open.
+
+    The error is told from that thread, whatever the worker computes at that moment. It then has two
+    seconds to close this, unless it takes a quarter more meanwhile.
+
+    Args:
+        most: bytes that the process may take.
+        slot: the seat of its worker.
+        exceeded: called once, in that thread, with the error that says how much it took.
+        read: returns the bytes that it takes.
+        end: ends the process.
+
+    Raises:
+        NotReadyError: it takes more already.
+
+    Example:
+        >>> errors = []
+        >>> taken = iter([100 << 20, 500 << 20, 700 << 20])
+        >>> cap = MemoryCap(512 << 20, 3, errors.append, lambda: next(taken))
+        >>> cap.is_kept(), cap.is_kept()
+        (True, False)
+        >>> str(errors[0]).partition(" of ")[0]
+        'worker 3 takes more memory than it may; got 700 MiB'
+    """
+
+    def __init__(
+        self,
+        most: int,
+        slot: int,
+        exceeded: Callable[[RunFailedError], object],
+        read: Callable[[], int] = anonymous_bytes,
+        end: Callable[[], object] = lambda: os._exit(0),  # a worker that has told why ended well
+    ) -> None:
+        self._most, self._slot, self._exceeded, self._read = most, slot, exceeded, read
+        self._end = end
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="memory", daemon=True)
+        taken = read()
+        if taken >= most:
+            wrong = f"memory is less than worker {slot} takes before it has any row"
+            got = f"{most >> 20} MiB, and {taken >> 20} MiB taken"
+            do = "set memory to twice that at least: rows, model and batches come on top"
+            raise NotReadyError(wrong, got=got, do=do)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def is_kept(self) -> bool:
+        """Reads once; where the process takes too much, that is told."""
+        taken = self._read()
+        if taken <= self._most:
+            return True
+        wrong = f"worker {self._slot} takes more memory than it may"
+        got = f"{taken >> 20} MiB of {self._most >> 20} MiB"
+        do = "set memory to more, use a smaller batch, or more workers"
+        self._exceeded(RunFailedError(wrong, got=got, do=do))
+        return False
+
+    def _run(self) -> None:
+        while not self._over.wait(LOOK_SECONDS):
+            if not self.is_kept():
+                return self._leave()
+        return None
+
+    def _leave(self) -> None:
+        for _ in range(_GRACE_LOOKS):
+            if self._over.wait(LOOK_SECONDS):
+                return
+            if self._read() > _GRACE_PART * self._most:
+                break
+        self._end()
