@@ -148,3 +148,22 @@ def test_a_run_of_one_thread_takes_one_processor_beside_one_that_has_two(
     assert total[first] <= 1.05
     assert second[first] < 0.1 * total[first], "one thread computes"
     assert second[other] > 0.25 * total[other], "of the other run two do"
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/stat").exists(), reason="reads processes as Linux shows them"
+)
+def test_two_runs_use_their_shares_of_the_processors_side_by_side(driver, pair, record_property):
+    data = ArrayData(CHANCE.random((256, 500), dtype=np.float32), CHANCE.integers(0, 10, 256))
+    arguments = {"in_features": 500, "out_features": 500}
+    stage = ModuleStage(module="torch.nn:Linear", arguments=arguments, epochs=1e5, batch_size=128)
+    asked = {"less": 0.25, "more": 0.5}
+    plans = {name: plan_of(stage, 1, every=50, cpu_share=share) for name, share in asked.items()}
+    pids = pair(data, **plans)
+    _, ends, used = looked(used_by, pids["less"] + pids["more"])
+    order = sorted(pids["less"] + pids["more"])
+    rates = (used[-1] - used[0])[:, 0] / (ends[-1] - ends[0])
+    for name, share in asked.items():
+        found = float(rates[order.index(pids[name][0])])
+        record_property(f"processors that the run of {share:g} used", round(found, 3))
+        assert found == pytest.approx(share, rel=0.1)

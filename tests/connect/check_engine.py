@@ -6,11 +6,17 @@ import signal
 import numpy as np
 import pytest
 
+from photinus.core.clock import Steps
+from photinus.core.errors import RunFailedError
 from photinus.core.events import CheckpointSaved, Warned, WorkerJoined
+from photinus.engine.base import ArrayData
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.engine.spark.engine import SparkEngine
+from photinus.models.module import ModuleStage
 from photinus.report.ledger import audit
 from photinus.run.ledger_writer import LedgerWriter
+from photinus.strategies.recipes import averaging
+from photinus.training.plan import Phase, TrainingPlan
 
 pytestmark = pytest.mark.spark
 
@@ -62,3 +68,15 @@ def test_slot_0_is_killed_and_the_coordinator_comes_back_from_its_checkpoint(
     found = audit(tmp_path / "ledger.jsonl")
     assert found.is_exact, found.offences[:3]
     assert found.applied > 0
+
+
+def test_slot_0_takes_more_memory_than_it_may_and_the_client_is_told(connected, assignment):
+    """The coordinator lives in that process, too: its last word comes out first."""
+    arguments = {"in_features": 4_000, "out_features": 4_000}
+    stage = ModuleStage(module="torch.nn:Linear", arguments=arguments, batch_size=8, epochs=1e4)
+    phase = Phase(stage=stage, agreement=averaging(every=Steps(4)))
+    plan = TrainingPlan(phases=(phase,), workers=1, memory=400 << 20)
+    rows = ArrayData(np.ones((16, 4_000), np.float32), np.arange(16))
+    said = r"^worker 0 takes more memory than it may; got \d+ MiB of 400 MiB"
+    with pytest.raises(RunFailedError, match=said):
+        SparkEngine(connected).run(assignment(plan, data=rows))

@@ -45,6 +45,13 @@ def test_what_stays_within_its_cap_is_left_alone():
     assert errors == []
 
 
+def test_memory_that_is_merely_kept_for_later_is_given_back_first():
+    errors = []
+    cap = MemoryCap(512 * MIB, 0, errors.append, reading(600, 100, 700, 400))
+    assert cap.is_kept()
+    assert errors == []
+
+
 def test_a_thread_of_its_own_tells_once_which_worker_takes_how_much(monkeypatch):
     monkeypatch.setattr(memory_cap, "LOOK_SECONDS", 0.001)
     errors, told = [], threading.Event()
@@ -68,7 +75,7 @@ def test_a_worker_that_does_not_leave_is_ended_and_at_once_where_it_takes_much_m
 ):
     monkeypatch.setattr(memory_cap, "LOOK_SECONDS", 0.001)
     looks, errors, ended = [], [], threading.Event()
-    left = reading(100, 513, then)
+    left = reading(100, 513, 513, then)
 
     def read():
         looks.append(left())
@@ -77,7 +84,7 @@ def test_a_worker_that_does_not_leave_is_ended_and_at_once_where_it_takes_much_m
     with MemoryCap(512 * MIB, 3, errors.append, read, ended.set):
         assert ended.wait(10)
     assert len(errors) == 1
-    grace = looks[2:]
+    grace = looks[3:]
     assert len(grace) == (20 if then == 513 else 1)
 
 

@@ -2,6 +2,7 @@ import re
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -9,11 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
+from photinus.core.clock import Steps
 from photinus.core.errors import DataError, RunFailedError, UsageError
 from photinus.data.checks import RowChecks
 from photinus.engine.base import ArrayData
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.engine.spark.engine import FrameData, SparkEngine, frame_of
+from photinus.models.module import ModuleStage
+from photinus.strategies.recipes import averaging
+from photinus.training.plan import Phase, TrainingPlan
 
 pytestmark = pytest.mark.spark
 
@@ -156,3 +161,24 @@ def test_what_no_task_can_carry_is_refused(spark, tiny):
     object.__setattr__(plan.phases[0], "stage", heavy)
     with pytest.raises(UsageError, match="must be below 512 KiB; got 6"):
         SparkEngine(spark).run(tiny.assignment(plan))
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/statm").exists(), reason="memory is measured on Linux only"
+)
+def test_a_task_that_takes_more_memory_than_it_may_ends_the_run_in_one_sentence(spark, tiny):
+    """The model alone takes 64 MB, and as much again for gradient, anchor and push."""
+    plan = large_plan(memory=300 << 20)
+    rows = ArrayData(np.ones((16, 4_000), np.float32), np.arange(16))
+    said = r"^worker 0 takes more memory than it may; got \d+ MiB of 300 MiB; set memory to more"
+    with pytest.raises(RunFailedError, match=said):
+        SparkEngine(spark).run(tiny.assignment(plan, data=rows))
+    free = replace(large_plan(epochs=1.0), cpu_share=0.5)
+    assert SparkEngine(spark).run(tiny.assignment(free, data=rows)).vectors[0].size > 16e6
+
+
+def large_plan(memory=None, epochs=1e4):
+    arguments = {"in_features": 4_000, "out_features": 4_000}
+    stage = ModuleStage(module="torch.nn:Linear", arguments=arguments, batch_size=8, epochs=epochs)
+    phase = Phase(stage=stage, agreement=averaging(every=Steps(4)))
+    return TrainingPlan(phases=(phase,), workers=1, memory=memory)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from photinus.core.errors import NotReadyError, RunFailedError
+from photinus.engine.malloc import release_freed_memory
 
 LOOK_SECONDS = 0.1
 """So often the memory of a worker's process is read."""
@@ -49,7 +50,7 @@ class MemoryCap:
 
     Example:
         >>> errors = []
-        >>> taken = iter([100 << 20, 500 << 20, 700 << 20])
+        >>> taken = iter([100 << 20, 500 << 20, 700 << 20, 700 << 20])
         >>> cap = MemoryCap(512 << 20, 3, errors.append, lambda: next(taken))
         >>> cap.is_kept(), cap.is_kept()
         (True, False)
@@ -69,7 +70,7 @@ class MemoryCap:
         self._end = end
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="memory", daemon=True)
-        taken = read()
+        taken = self._taken()
         if taken >= most:
             wrong = f"memory is less than worker {slot} takes before it has any row"
             got = f"{most >> 20} MiB, and {taken >> 20} MiB taken"
@@ -86,7 +87,7 @@ class MemoryCap:
 
     def is_kept(self) -> bool:
         """Reads once; where the process takes too much, that is told."""
-        taken = self._read()
+        taken = self._taken()
         if taken <= self._most:
             return True
         wrong = f"worker {self._slot} takes more memory than it may"
@@ -94,6 +95,14 @@ class MemoryCap:
         do = "set memory to more, use a smaller batch, or more workers"
         self._exceeded(RunFailedError(wrong, got=got, do=do))
         return False
+
+    def _taken(self) -> int:
+        """Returns the bytes; where they are too many, without what the C library merely keeps."""
+        taken = self._read()
+        if taken <= self._most:
+            return taken
+        release_freed_memory()
+        return self._read()
 
     def _run(self) -> None:
         while not self._over.wait(LOOK_SECONDS):
