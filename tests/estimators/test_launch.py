@@ -165,7 +165,7 @@ def test_what_fails_on_a_worker_ends_the_launch_in_its_words(function, kind, say
         ({"workers": 0}, "workers of launch must be a whole number"),
         ({"cpu_share": 0.0}, "cpu_share of launch must be a number above 0"),
         ({"cpu_share": 1.5}, "cpu_share is more than a worker's threads use"),
-        ({"memory": 1000}, "memory of launch must be a whole number of at least 67108864"),
+        ({"memory": 1000}, "memory of launch must be a whole number of bytes, at least 67108864"),
         ({"engine": "yarn"}, "engine of launch must be one of"),
         ({"data": None}, "the function must take no argument"),
         ({"data": 7}, "the local engine reads a sequence of rows"),

@@ -79,14 +79,21 @@ def test_shares_of_processors_and_memory_reach_the_workers():
         ({"cpu_share": 0}, "cpu_share of Job must be a number above 0, or left out; got 0"),
         ({"cpu_share": -0.5}, "cpu_share of Job must be a number above 0"),
         ({"cpu_share": 1.5}, "cpu_share is more than a worker's threads use; got 1.5 of 1"),
-        ({"memory": 1000}, "memory of Job must be a whole number of at least 67108864"),
+        ({"memory": 1000}, "memory of Job must be a whole number of bytes, at least 67108864"),
         ({"memory": 2e9}, "memory of Job must be a whole number"),
-        ({"memory": "2GiB"}, "memory of Job must be a whole number"),
+        ({"memory": "2GiB"}, "such as 2147483648 for 2 GiB, or left out; got '2GiB'"),
     ],
 )
 def test_a_share_that_no_worker_can_have_is_refused(share, said):
     with pytest.raises(UsageError, match=said):
         Job(model=LOGISTIC, **share)
+
+
+def test_a_checkpoint_fits_the_same_job_with_other_shares():
+    from photinus.run.train import _fingerprint
+
+    job = Job(model=LOGISTIC)
+    assert _fingerprint(replace(job, cpu_share=0.5, memory=1 << 30)) == _fingerprint(job)
 
 
 def test_a_run_tells_at_its_start_how_shares_are_kept():

@@ -21,7 +21,7 @@ from photinus.engine.driver_session import ListeningService
 from photinus.engine.local.launch import launch_here
 from photinus.engine.spark.task_runner import logged
 from photinus.engine.worker_bootstrap import told_error
-from photinus.run.job import MIN_MEMORY
+from photinus.run.job import MEMORY
 from photinus.strategies.agreement import Agreement
 from photinus.strategies.own import Own
 from photinus.strategies.recipes import averaging
@@ -131,7 +131,7 @@ class _Asked:
         "threads": whole(1),
         "bandwidth": Limit.optional(above(0)),
         "cpu_share": Limit.optional(above(0)),
-        "memory": Limit.optional(whole(MIN_MEMORY)),
+        "memory": Limit.optional(MEMORY),
         "security": one_of("tls", "none"),
     }
 

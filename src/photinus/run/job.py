@@ -59,7 +59,10 @@ _FOLDER_LEASE_SECONDS = 60.0
 
 MIN_BANDWIDTH = 1e4
 """Below that a worker's smallest pushes would take longer than a round may."""
-MIN_MEMORY = 64 << 20
+MEMORY = Limit(
+    "a whole number of bytes, at least 67108864, such as 2147483648 for 2 GiB",
+    whole(64 << 20).holds,
+)
 """Below that no Python with torch starts."""
 
 
@@ -267,7 +270,7 @@ class Job:
         ),
         "bandwidth": Limit.optional(at_least(MIN_BANDWIDTH)),
         "cpu_share": Limit.optional(above(0)),
-        "memory": Limit.optional(whole(MIN_MEMORY)),
+        "memory": Limit.optional(MEMORY),
         "validation": between(0, 0.9),
         "patience": whole(0),
         "checkpoint_seconds": at_least(0),

@@ -594,6 +594,8 @@ def _fingerprint(job: Job) -> str:
     plain = Job.from_dict(job.to_dict()).to_dict()  # 4 epochs are 4.0 when they are read again
     for name in ("engine", "checkpoint_seconds", "security", "road", "name", "device", "resources"):
         plain.pop(name)
+    for name in ("cpu_share", "memory"):
+        plain.pop(name, None)
     for part, usual in _LATER.items():
         plain[part] = {k: v for k, v in plain[part].items() if k not in usual or v != usual[k]}
     for name in ("device", "activation_memory", "activation_bytes"):  # the bits are the same
