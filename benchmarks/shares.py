@@ -1,11 +1,12 @@
 """Jobs side by side on one machine, with shares 1 : 2 : 1: what each uses of what it was given.
 
-    python benchmarks/shares.py [--seconds 20] [--tries 3] [--small]
+    python benchmarks/shares.py [--seconds 20] [--tries 3] [--given 0.8] [--small]
 
 Two jobs, then three, each a program of its own with one worker process. `cpu_share`: together they
-are given four fifths of the processors; each would use as much as its threads can. `bandwidth`:
-together 4 MB a second; each would send far more. Processor seconds are the kernel's for the
-process of the worker, with all its threads; bytes are those of its pushes. Linux.
+are given a part of the processors; each would use as much as its threads can. `bandwidth`: together
+4 MB a second; each would send far more. Processor seconds are the kernel's for the process of the
+worker, with all its threads; bytes are those of its pushes. A share is a limit: where other work
+leaves less, a job uses less, so the part that is given must be free. Linux.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from photinus.strategies.recipes import averaging
 from photinus.training.plan import Phase, TrainingPlan
 
 PARTS, WARM_SECONDS = {2: (1, 2), 3: (1, 2, 1)}, 3.0
-GIVEN_PART, BYTES_PER_SECOND = 0.8, 4e6
+BYTES_PER_SECOND = 4e6
 TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -117,24 +118,24 @@ def measured(kind: str, shares: list[float], seconds: float, folder: Path) -> li
             one.program.wait()
 
 
-def table(kind: str, count: int, seconds: float, folder: Path) -> float:
+def table(kind: str, count: int, asked: argparse.Namespace, folder: Path) -> float:
     """Prints a line for each of so many jobs side by side; returns by how much one is off at most.
 
     Args:
         kind: cpu_share or bandwidth.
         count: of jobs.
-        seconds: of the window.
+        asked: the seconds of the window, and the part of the processors.
         folder: for what the jobs say.
     """
-    whole = BYTES_PER_SECOND if kind == "bandwidth" else GIVEN_PART * processors()
+    whole = BYTES_PER_SECOND if kind == "bandwidth" else asked.given * processors()
     shares = [whole * part / sum(PARTS[count]) for part in PARTS[count]]
-    found = measured(kind, shares, seconds, folder)
+    found = measured(kind, shares, asked.seconds, folder)
     off = [used / share - 1 for used, share in zip(found, shares, strict=True)]
     for number, (share, used) in enumerate(zip(shares, found, strict=True)):
         scale, unit = (1e-3, "kB/s") if kind == "bandwidth" else (1.0, "processors")
-        asked, got = f"{scale * share:.4g}", f"{scale * used:.4g}"
+        given, got = f"{scale * share:.4g}", f"{scale * used:.4g}"
         name = f"{kind} | job {number + 1} of {count}"
-        print(f"{name} | {asked} {unit} | {got} {unit} | {off[number]:+.1%}", flush=True)
+        print(f"{name} | {given} {unit} | {got} {unit} | {off[number]:+.1%}", flush=True)
     return max(map(abs, off))
 
 
@@ -143,6 +144,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--tries", type=int, default=3)
+    parser.add_argument("--given", type=float, default=0.8, help="of all processors")
     parser.add_argument("--job", nargs=2, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.job:
@@ -153,7 +155,7 @@ def main() -> None:
     print("cap | job | asked | used | off\n--- | --- | --- | --- | ---", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         off = [
-            table(kind, count, asked.seconds, Path(folder))
+            table(kind, count, asked, Path(folder))
             for _ in range(asked.tries)
             for kind in ("cpu_share", "bandwidth")
             for count in PARTS

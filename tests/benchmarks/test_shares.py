@@ -1,5 +1,6 @@
 """What `benchmarks/shares.py` reads of the jobs that it has started."""
 
+import argparse
 import importlib
 from pathlib import Path
 
@@ -46,10 +47,11 @@ def test_the_parts_of_two_and_three_jobs_are_one_two_and_one(shares):
 def test_how_far_a_share_is_off_is_told_by_its_largest_difference(
     shares, monkeypatch, capsys, tmp_path
 ):
+    asked = argparse.Namespace(seconds=1.0, given=0.8)
     monkeypatch.setattr(shares, "measured", lambda kind, asked, *_: [1.02 * asked[0], asked[1] / 2])
-    assert shares.table("cpu_share", 2, 1.0, tmp_path) == pytest.approx(0.5)
+    assert shares.table("cpu_share", 2, asked, tmp_path) == pytest.approx(0.5)
     monkeypatch.setattr(shares, "measured", lambda kind, asked, *_: asked)
-    assert shares.table("bandwidth", 3, 1.0, tmp_path) == 0.0
+    assert shares.table("bandwidth", 3, asked, tmp_path) == 0.0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(" | ")[-1] for line in lines] == ["+2.0%", "-50.0%", *["+0.0%"] * 3]
     assert [line.split(" | ")[2] for line in lines[2:]] == ["1000 kB/s", "2000 kB/s", "1000 kB/s"]
