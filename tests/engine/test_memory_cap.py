@@ -54,6 +54,7 @@ def test_memory_that_is_merely_kept_for_later_is_given_back_first():
 
 def test_a_thread_of_its_own_tells_once_which_worker_takes_how_much(monkeypatch):
     monkeypatch.setattr(memory_cap, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(memory_cap, "GRACE_SECONDS", 1_000.0)
     errors, told = [], threading.Event()
 
     def exceeded(error):
@@ -69,28 +70,18 @@ def test_a_thread_of_its_own_tells_once_which_worker_takes_how_much(monkeypatch)
     assert isinstance(errors[0], RunFailedError)
 
 
-@pytest.mark.parametrize("then", [513, 641])
-def test_a_worker_that_does_not_leave_is_ended_and_at_once_where_it_takes_much_more(
-    monkeypatch, then
-):
+def test_a_worker_that_does_not_leave_is_ended(monkeypatch):
     monkeypatch.setattr(memory_cap, "LOOK_SECONDS", 0.001)
-    looks, errors, ended = [], [], threading.Event()
-    left = reading(100, 513, 513, then)
-
-    def read():
-        looks.append(left())
-        return looks[-1]
-
-    with MemoryCap(512 * MIB, 3, errors.append, read, ended.set):
+    monkeypatch.setattr(memory_cap, "GRACE_SECONDS", 0.001)
+    errors, ended = [], threading.Event()
+    with MemoryCap(512 * MIB, 3, errors.append, reading(100, 513), ended.set):
         assert ended.wait(10)
     assert len(errors) == 1
-    grace = looks[3:]
-    assert len(grace) == (20 if then == 513 else 1)
 
 
 def test_a_worker_that_leaves_by_itself_is_not_ended(monkeypatch):
     monkeypatch.setattr(memory_cap, "LOOK_SECONDS", 0.001)
-    monkeypatch.setattr(memory_cap, "_GRACE_LOOKS", 1_000_000)
+    monkeypatch.setattr(memory_cap, "GRACE_SECONDS", 1_000.0)
     told, ended = threading.Event(), threading.Event()
     with MemoryCap(512 * MIB, 3, lambda error: told.set(), reading(100, 513), ended.set):
         assert told.wait(10)

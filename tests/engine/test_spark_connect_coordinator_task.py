@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from photinus.checkpoint.folder import RunFolder
-from photinus.core.errors import LinkLostError, RunFailedError, UsageError
+from photinus.core.errors import DataError, LinkLostError, RunFailedError, UsageError
 from photinus.core.events import CheckpointSaved, RoundClosed, Warned
 from photinus.data.rows import Rows
 from photinus.engine.base import ArrayData, part_of
@@ -225,3 +225,25 @@ def test_the_corner_is_for_its_owner_only_and_holds_no_key(assignment, tmp_path)
             assert path.stat().st_mode & 0o777 == 0o600
             data = path.read_bytes()
             assert not any(secret in data for secret in (key.secret, key.seal, key.password))
+
+
+def test_a_failure_is_told_while_slot_0_is_busy_with_its_own_rows(assignment):
+    busy = threading.Event()
+
+    class Busy(Tasks):
+        def _part(self, slot):
+            if slot:
+                raise DataError("row 3 is wrong")
+            assert busy.wait(60)
+            return super()._part(slot)
+
+    job = assignment()
+    with ConnectSession(job) as afar:
+        tasks = Busy(afar.hosted(Faults(), "127.0.0.1"), job.data)
+        tasks.start()
+        until_over(afar, tasks)
+        with pytest.raises(DataError, match=r"^row 3 is wrong$"):
+            afar.result()
+        busy.set()
+        tasks.end()
+    assert tasks.errors == {}

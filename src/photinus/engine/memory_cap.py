@@ -13,8 +13,8 @@ from photinus.engine.malloc import release_freed_memory
 
 LOOK_SECONDS = 0.1
 """So often the memory of a worker's process is read."""
-_GRACE_LOOKS, _GRACE_PART = 20, 1.25
-"""So many looks later, or at so many times its cap, a worker is ended that has not left itself."""
+GRACE_SECONDS = 2.0
+"""So long a worker that was told of may take to leave by itself."""
 _STATM = Path("/proc/self/statm")
 
 
@@ -35,8 +35,8 @@ def anonymous_bytes() -> int:
 class MemoryCap:
     """Reads the memory of a process ten times a second in a thread of its own, while it is open.
 
-    The error is told from that thread, whatever the worker computes at that moment. It then has two
-    seconds to close this, unless it takes a quarter more meanwhile.
+    The error is told from that thread, whatever the worker computes at that moment. A worker that
+    has not closed this two seconds later is ended.
 
     Args:
         most: bytes that the process may take.
@@ -107,13 +107,6 @@ class MemoryCap:
     def _run(self) -> None:
         while not self._over.wait(LOOK_SECONDS):
             if not self.is_kept():
-                return self._leave()
-        return None
-
-    def _leave(self) -> None:
-        for _ in range(_GRACE_LOOKS):
-            if self._over.wait(LOOK_SECONDS):
+                if not self._over.wait(GRACE_SECONDS):
+                    self._end()
                 return
-            if self._read() > _GRACE_PART * self._most:
-                break
-        self._end()

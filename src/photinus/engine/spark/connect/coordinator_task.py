@@ -182,7 +182,7 @@ class _Task:
                     with suppress(LinkLostError):  # cut on purpose: the coordinator is here
                         self.live(self.hosted.bootstrap(term, session.address))
                     session.wait(_PAUSE_SECONDS)
-            if not watch.is_fenced:
+            if not (watch.is_fenced or watch.has_told):
                 checkpoints.close()
                 words.flush()
                 run_directory.say(session.result())
@@ -235,10 +235,12 @@ class _Words:
 
 
 class _Watch:
-    """Looks whether the client lives and wants the end, and for a newer term."""
+    """Looks whether the client lives and wants the end, for a newer term, and for a failure."""
 
     is_fenced = False
     """True when the coordinator's word counts no more."""
+    has_told = False
+    """True when it has left the outcome."""
 
     def __init__(
         self, session: DriverSession, run_directory: RunDirectory, run_spec: RunSpec
@@ -256,13 +258,25 @@ class _Watch:
         self._thread.join()
 
     def _look(self) -> None:
+        looks = 0
         while not self._closed.wait(_WATCH_SECONDS):
+            looks += self._session.is_over
+            if looks > 1:
+                return self._tell()
             asked = self._asked()
             if asked is not None:
                 if asked["saves"]:
                     self._session.stopped(asked["reason"])
                 self._session.stop(asked["reason"])
-                return
+                return None
+        return None
+
+    def _tell(self) -> None:
+        """Leaves word of a failure: the worker in this process is busy, and may be ended."""
+        with _guarded(self._run_directory):
+            self._session.result()
+            return
+        self.has_told = True
 
     def _asked(self) -> dict[str, Any] | None:
         """Returns why the end has come, if it has."""
