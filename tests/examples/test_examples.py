@@ -31,6 +31,7 @@ TYPED = {
     "questions_to_sql": "of the queries are exact",
     "several_inputs": "of the frauds are found",
     "sparknet_cifar10": "4 of 64 features",
+    "two_towers": "of what users took",
     "word2vec": "nearest to",
     "text_sentiment": "test error",
 }
@@ -142,6 +143,15 @@ def test_an_application_reads_raw_rows_cleans_trains_scores_and_writes(example, 
 @pytest.mark.spark
 def test_images_are_found_by_the_codes_of_like_ones(example, spark):
     assert example("image_search").main(spark, rows=800, epochs=20.0) > 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_two_towers_recommend_more_than_what_is_most_popular(example, spark):
+    module = example("two_towers")
+    counts = np.bincount(module.events(20_000, 1)[:, 1])
+    popular = counts[np.argsort(-counts)[:10]].sum() / 20_000
+    assert module.main(spark, rows=20_000) > 2 * popular
 
 
 @pytest.mark.spark

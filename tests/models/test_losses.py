@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from photinus.core.errors import DataError, UsageError
-from photinus.models.losses import LOSSES, count_errors, loss_named, target_for
+from photinus.models.losses import LOSSES, count_errors, in_batch, loss_named, target_for
 
 pytestmark = pytest.mark.numerics
 
@@ -14,6 +14,8 @@ def example(name):
     labels = torch.rand(8, 3)
     if name in ("cross_entropy", "multi_margin"):
         labels = torch.arange(8, dtype=torch.int32) % 3
+    if name == "in_batch":
+        outputs, labels = torch.randn(8, 2, 3, requires_grad=True), torch.arange(8)
     return outputs, labels
 
 
@@ -41,7 +43,7 @@ def test_a_reconstruction_is_summed_over_units_and_averaged_over_examples():
     assert float(ours.detach()) == pytest.approx(float(squares.detach().sum(1).mean()))
 
 
-@pytest.mark.parametrize("name", sorted(LOSSES))
+@pytest.mark.parametrize("name", sorted({*LOSSES} - {"in_batch"}))
 def test_a_weight_of_two_is_an_example_twice(name):
     outputs, labels = example(name)
     labels = target_for(name, outputs, labels)
@@ -51,6 +53,44 @@ def test_a_weight_of_two_is_an_example_twice(name):
     weighed, twice = loss(outputs, labels, weights), loss(outputs[chosen], labels[chosen], None)
     torch.testing.assert_close(weighed, twice)
     torch.testing.assert_close(loss(outputs, labels, np.ones(8)), loss(outputs, labels, None))
+
+
+def plain_in_batch(outputs, ids, shares):
+    """The definition, row by row, over one group."""
+    found = []
+    for i, (user, _) in enumerate(outputs):
+        rivals = [j for j in range(len(ids)) if j == i or ids[j] != ids[i]]
+        scores = torch.stack([user @ outputs[j, 1] - shares[j] for j in rivals])
+        found.append(torch.logsumexp(scores, 0) - scores[rivals.index(i)])
+    return torch.stack(found)
+
+
+def test_in_batch_is_its_definition_group_by_group():
+    torch.manual_seed(0)
+    outputs, ids = torch.randn(77, 2, 5, dtype=torch.float64), torch.randint(9, (77,))
+    shares = torch.rand(77, dtype=torch.float64).log()
+    groups = [slice(39), slice(39, 77)]
+    expected = torch.cat([plain_in_batch(outputs[g], ids[g], shares[g]) for g in groups])
+    found = in_batch(outputs, torch.stack([ids, shares], 1), reduction="none")
+    torch.testing.assert_close(found, expected)
+    weighed = loss_named("in_batch")(outputs, torch.stack([ids, shares], 1), np.arange(77))
+    torch.testing.assert_close(weighed, (expected * torch.arange(77)).mean())
+    without = torch.cat([plain_in_batch(outputs[g], ids[g], torch.zeros(77)) for g in groups])
+    torch.testing.assert_close(in_batch(outputs, ids), without.mean())
+
+
+def test_in_batch_of_a_share_of_the_rows_is_that_of_all_where_groups_are_whole():
+    torch.manual_seed(0)
+    outputs, ids = torch.randn(128, 2, 4), torch.arange(128)
+    parts = [in_batch(outputs[part], ids[part]) for part in (slice(64), slice(64, 128))]
+    torch.testing.assert_close(torch.stack(parts).mean(), in_batch(outputs, ids))
+
+
+def test_in_batch_says_what_a_module_must_return():
+    with pytest.raises(
+        UsageError, match=r"reads two vectors a row, \[B, 2, D\]; got .* \[8, 3\]; "
+    ):
+        in_batch(torch.zeros(8, 3), torch.arange(8))
 
 
 def test_ones_own_loss_is_imported_and_cannot_weigh():

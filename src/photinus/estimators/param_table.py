@@ -487,8 +487,8 @@ _MODULE_ROWS = (
     ),
     Row(
         name="loss",
-        meaning="cross_entropy, multi_margin, binary_cross_entropy, mse, l1, huber, poisson, or "
-        "package.module:function of outputs and labels",
+        meaning="cross_entropy, multi_margin, binary_cross_entropy, mse, l1, huber, poisson, "
+        "in_batch, or package.module:function of outputs and labels",
         convert=_Text,
         place="model.loss",
     ),
