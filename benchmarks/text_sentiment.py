@@ -1,6 +1,7 @@
 """Test error of a fine-tuned sentence encoder: workers beside one plain process with peft.
 
-    PYTHONPATH=benchmarks python benchmarks/text_sentiment.py [--workers 4] [--seeds 5] [--small]
+    PYTHONPATH=benchmarks python benchmarks/text_sentiment.py [--workers 4] [--seeds 5]
+        [--engine simulate] [--small]
 
 Both train the same adapters and head on the same film sentences, with AdamW, the same rates and
 batches of 32 of all workers together. The plain loop is of transformers and peft alone, tokeniser
@@ -103,6 +104,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=9005)
     parser.add_argument("--tests", type=int, default=1600)
     parser.add_argument("--strategy", default="", help="as of `photinus train`")
+    parser.add_argument("--engine", default="local", help="all give the same bits")
     asked = parser.parse_args()
     data = []
     for rows, most in zip(film_sentences(), (asked.rows, asked.tests), strict=True):
@@ -110,7 +112,7 @@ def main() -> None:
         data.append(([row["text"] for row in rows[:most]], labels))
     there = data[1][0]
     job = preset("text-sentiment", asked.workers)
-    job = replace(job, engine="local", model=replace(job.model, epochs=asked.epochs))
+    job = replace(job, engine=asked.engine, model=replace(job.model, epochs=asked.epochs))
     if asked.strategy:
         job = replace(job, strategy=agreement_of(asked.strategy))
     errors: dict[str, list[float]] = {"plain": [], "workers": []}

@@ -36,7 +36,7 @@ RECIPES = {
         every=Epochs(1), outer=Sgd(), merge="uniform", codec="fp32"
     ),
 }
-EPOCHS = 300
+EPOCHS = 150
 
 
 @pytest.fixture(scope="module")
