@@ -1,20 +1,25 @@
 """A table of word vectors among the workers beside whole tables: memory, bytes and seconds.
 
-    python benchmarks/sharded_table.py [--vocabulary 1000000] [--dims 100] [--words 2000000]
-        [--workers 4]
+    python benchmarks/sharded_table.py [--megabytes 800] [--dims 100] [--words 2000000]
+        [--workers 4] [--every 60] [--round-steps 10] [--ways whole sharded killed]
 
 Made-up text, by Zipf's law. Processes of this machine, fp32, the same rounds. Told of each way are
-the peak memory of the largest worker, of which some 300 MB are Python's and torch's, what all
-workers sent in the run, and its seconds. A third run has a worker killed.
+the anonymous memory (RssAnon of /proc, looked at 20 times a second) of the driver before the run,
+its peak in the run, and the peak of the largest worker; the most that the run folder held; what
+all workers sent, and the seconds. Some 300 MB of each process are Python's and torch's. In a third
+run a worker is killed after three quarters of its steps. Linux only.
 """
 
 import argparse
 import json
-import resource
+import os
+import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from pathlib import Path
 
 import numpy as np
 from machine import begin
@@ -31,7 +36,7 @@ from photinus.strategies.outer import Sgd
 from photinus.strategies.recipes import averaging
 from photinus.testing import Faults
 
-LENGTH, STEP_ROWS, ROUND_STEPS = 500, 4, 10
+LENGTH, STEP_ROWS = 500, 4
 
 
 def text(vocabulary, words):
@@ -41,19 +46,71 @@ def text(vocabulary, words):
     return numbers[: words // LENGTH * LENGTH].reshape(-1, LENGTH)
 
 
+class Watch(threading.Thread):
+    """Looks at the anonymous memory of this process and of its children, and at a folder's size."""
+
+    def __init__(self, folder):
+        super().__init__(daemon=True)
+        self.folder, self.over = Path(folder), threading.Event()
+        self.before = self.driver = anonymous(os.getpid())
+        self.worker = self.disk = 0
+
+    def run(self):
+        looks = 0
+        while not self.over.wait(0.05):
+            self.driver = max(self.driver, anonymous(os.getpid()))
+            self.worker = max([self.worker, *map(anonymous, children())])
+            if looks % 20 == 0:
+                self.disk = max(self.disk, size_of(self.folder))
+            looks += 1
+
+
+def anonymous(pid):
+    """Returns the anonymous memory of a process in bytes; 0 when it has gone."""
+    try:
+        told = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    found = re.search(r"RssAnon:\s+(\d+)", told)
+    return int(found[1]) << 10 if found else 0
+
+
+def children():
+    found = []
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            found += Path(f"/proc/self/task/{thread}/children").read_text().split()
+        except OSError:  # the thread has ended
+            continue
+    return found
+
+
+def size_of(folder):
+    """Returns the bytes of all files on disk; one of several names counts once."""
+    held = {}
+    for path in folder.rglob("*"):
+        try:
+            told = path.stat()
+        except OSError:
+            continue
+        held[told.st_ino] = told.st_blocks * 512
+    return sum(held.values())
+
+
 def run(asked):
     """Trains in one of the ways, and prints what it took."""
-    rows, workers = text(asked.vocabulary, asked.words), asked.workers
+    vocabulary = words_of(asked)
+    rows, workers = text(vocabulary, asked.words), asked.workers
     stage = Word2VecStage(
-        words=asked.vocabulary,
+        words=vocabulary,
         dims=asked.dims,
         epochs=1.0,
         batch_size=STEP_ROWS * workers,
         workers=workers,
-        round_words=float(ROUND_STEPS * STEP_ROWS * LENGTH),
+        round_words=float(asked.round_steps * STEP_ROWS * LENGTH),
     )
     strategy = averaging(
-        every=Steps(ROUND_STEPS),
+        every=Steps(asked.round_steps),
         outer=Sgd(),
         merge="uniform",
         codec="fp32",
@@ -69,13 +126,18 @@ def run(asked):
         checkpoint_seconds=asked.every,
     )
     draft = Draft(job)
-    counts = np.bincount(rows[rows >= 0], minlength=asked.vocabulary)
+    counts = np.bincount(rows[rows >= 0], minlength=vocabulary)
     draft.model().parameters.view("counts")[:] = np.maximum(1, counts)
-    faults = Faults().kill(slot=1, step=ROUND_STEPS + 2) if asked.way == "killed" else Faults()
+    del counts
+    steps = asked.words // (LENGTH * STEP_ROWS * workers)
+    late = max(asked.round_steps + 2, 3 * steps // 4)
+    faults = Faults().kill(slot=1, step=late) if asked.way == "killed" else Faults()
     events = []
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=asked.folder or None) as folder:
+        watch = Watch(folder)
+        watch.start()
         began = time.monotonic()
-        train_draft(
+        outcome = train_draft(
             draft,
             ArrayData(rows),
             folder=f"{folder}/run",
@@ -84,10 +146,19 @@ def run(asked):
             verbose=False,
         )
         seconds = time.monotonic() - began
+        watch.over.set()
+        watch.join()
         held = audit(f"{folder}/run/ledger.jsonl")
+        learnt = int((outcome.vector[stage.words * stage.dims :: stage.dims] != 0).sum())
     closed = [event for event in events if type(event).__name__ == "RoundClosed"]
     told = {
-        "worker_mb": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10,
+        "numbers": int(outcome.vector.size),
+        "learnt": learnt,
+        "before_mb": watch.before / 1e6,
+        "driver_mb": watch.driver / 1e6,
+        "worker_mb": watch.worker / 1e6,
+        "disk_mb": watch.disk / 1e6,
+        "saved": sum(type(event).__name__ == "CheckpointSaved" for event in events),
         "sent_mb": sum(event.bytes_up for event in closed) / 1e6,
         "seconds": seconds,
         "rounds": len(closed),
@@ -97,29 +168,40 @@ def run(asked):
     print(json.dumps(told))
 
 
+def words_of(asked):
+    """Returns how many words have a vector: two tables of them have the size asked for."""
+    return int(asked.megabytes * 1e6 / (8 * asked.dims))
+
+
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--vocabulary", type=int, default=1_000_000)
+    parser.add_argument("--megabytes", type=float, default=800.0, help="of both tables")
     parser.add_argument("--dims", type=int, default=100)
     parser.add_argument("--words", type=int, default=2_000_000)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--every", type=float, default=60.0, help="seconds between checkpoints")
-    parser.add_argument("--way", choices=["whole", "sharded", "killed"])
+    parser.add_argument("--round-steps", type=int, default=10, help="of a worker in a round")
+    parser.add_argument("--folder", default="", help="where the runs are kept")
+    ways = ["whole", "sharded", "killed"]
+    parser.add_argument("--ways", nargs="+", choices=ways, default=ways)
+    parser.add_argument("--way", choices=ways)
     asked = parser.parse_args()
     if asked.way:
         run(asked)
         return
-    table = 8 * asked.vocabulary * asked.dims / 1e6
-    print(
-        f"both tables {table:,.0f} MB; {asked.workers} workers; {asked.words:,} words", flush=True
-    )
-    for way in ("whole", "sharded", "killed"):
+    numbers = 2 * words_of(asked) * asked.dims
+    shown = f"both tables {numbers / 1e6:,.0f} M numbers, {4 * numbers / 1e6:,.0f} MB; "
+    print(f"{shown}{asked.workers} workers; {asked.words:,} words", flush=True)
+    for way in asked.ways:
         words = [sys.executable, __file__, *sys.argv[1:], "--way", way]
         ended = subprocess.run(words, capture_output=True, text=True, check=False)
         if ended.returncode:
             sys.exit(ended.stderr)
         told = json.loads(ended.stdout.splitlines()[-1])
-        shown = f"largest worker {told['worker_mb']:,} MB, sent {told['sent_mb']:,.0f} MB, "
+        shown = f"driver {told['driver_mb']:,.0f} MB ({told['before_mb']:,.0f} before), "
+        shown += f"largest worker {told['worker_mb']:,.0f} MB, disk {told['disk_mb']:,.0f} MB with "
+        shown += f"{told['saved']} checkpoints, {told['learnt']:,} outputs learnt, "
+        shown += f"sent {told['sent_mb']:,.0f} MB, "
         shown += f"{told['seconds']:.1f} s, {told['rounds']} rounds, "
         shown += f"{told['undone']} pushes undone, audit {told['offences'] or 'exact'}"
         print(f"{way}: {shown}", flush=True)
@@ -127,8 +209,8 @@ def main():
 
 if __name__ == "__main__":
     begin(
-        "--vocabulary",
-        "3000",
+        "--megabytes",
+        "0.4",
         "--dims",
         "16",
         "--words",

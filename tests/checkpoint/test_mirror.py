@@ -64,10 +64,8 @@ def test_only_what_changed_is_sent_again(coordinator, monkeypatch):
     save(store, 1)
     mirror.push()
     sent = []
-    pipe = mirror._fs.pipe_file
-    monkeypatch.setattr(
-        mirror._fs, "pipe_file", lambda path, *a, **k: (sent.append(path), pipe(path, *a, **k))
-    )
+    put = mirror._fs.put_file
+    monkeypatch.setattr(mirror._fs, "put_file", lambda *paths: (sent.append(paths[1]), put(*paths)))
     folder.events.write_text("a line\nanother\n")
     mirror.push()
     assert [path.rpartition("/")[2] for path in sent] == ["events.jsonl"]
@@ -118,7 +116,7 @@ def test_a_place_that_cannot_be_written_is_a_checkpoint_error(coordinator, monke
     def refuse(*_, **__):
         raise OSError("no space")
 
-    monkeypatch.setattr(mirror._fs, "pipe_file", refuse)
+    monkeypatch.setattr(mirror._fs, "put_file", refuse)
     with pytest.raises(CheckpointError, match="cannot be written to; got no space"):
         mirror.push()
 

@@ -138,13 +138,13 @@ def test_one_that_was_half_sent_is_refused_and_the_one_before_is_used(coordinato
 def test_training_waits_for_no_upload(coordinator, monkeypatch):
     """What the training does at a checkpoint is a copy in memory; the sending is beside it."""
     _, store, mirror = coordinator("first")
-    sent, pipe = threading.Event(), mirror._fs.pipe_file
+    sent, pipe = threading.Event(), mirror._fs.put_file
 
     def slowly(*args, **fields):
         threading.Event().wait(0.2)
         return pipe(*args, **fields)
 
-    monkeypatch.setattr(mirror._fs, "pipe_file", slowly)
+    monkeypatch.setattr(mirror._fs, "put_file", slowly)
 
     def report(_):
         mirror.push()

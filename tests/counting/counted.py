@@ -9,7 +9,8 @@ answered. What all agreements add up to must be the model that the run returns.
 With agreement on gradients the loss is the mean instead of the sum: each row of a round then moves
 its weight by 1/N, with N the examples of all members.
 
-Of a table that lies among the workers each one writes down its own shard after each agreement. A
+Of a table that lies among the workers each one writes down its own shard as it comes to it and
+after each agreement; it must come to where it was agreed on. A
 weight that a worker did not ask for is no number there: a step that touches one ends the run.
 
 A recipe of two parts, a start by gradients and the rest, writes two files; both have the loss of
@@ -247,6 +248,9 @@ class _Member:
         if incoming.kind == "agreed" and self._inside.is_sharded:
             own = state.own.ravel()
             _note(self._path, met=incoming.version, shard=incoming.slot, own=own)
+        elif incoming.kind == "heal" and self._inside.is_sharded:
+            own = state.own.ravel()
+            _note(self._path, healed=incoming.version, shard=incoming.slot, own=own)
         elif incoming.kind == "agreed":
             what = "gradient" if self._inside.site == GRADIENT else "stands"
             _note(self._path, **{"met": incoming.version, what: vector})
@@ -351,6 +355,8 @@ class Books:
     start: Vector = field(default_factory=lambda: np.zeros(0))
     shards: int = 1
     """Of how many workers each one writes down its shard."""
+    rows: int = 0
+    """Of a table, whose start is zeros: no process knows all of it."""
 
     def read(self, path: Path | str) -> "Books":
         for line in Path(path).read_text().splitlines():
@@ -358,6 +364,9 @@ class Books:
             said |= {n: np.array(v) for n, v in said.items() if isinstance(v, list)}
             if "starts" in said:
                 self._starts(said["starts"], said["vector"])
+            elif "healed" in said:
+                known = self.stands[said["healed"]][said["shard"] :: self.shards]
+                assert_same(known, said["own"], "a worker went on from another shard", 0.0)
             elif "met" in said:
                 self._met(said)
             else:
@@ -365,8 +374,10 @@ class Books:
                 self.rounds[said["at"]] = said
         return self
 
-    def _starts(self, version: int, vector: Vector) -> None:
+    def _starts(self, version: int, vector: Vector | None) -> None:
         """A term begins, or all go back: later agreements are given up."""
+        if vector is None:
+            vector = self.stands[version] if version else np.zeros(self.rows)
         self.rounds = {v: r for v, r in self.rounds.items() if v <= version}
         self.stands = {v: s for v, s in self.stands.items() if v < version}
         assert version == 0 or self.start.size, "the file begins in the middle of a run"
@@ -433,7 +444,7 @@ def counted(path: Path | str, model: Vector, outer: Outer | None = None, shards:
     Raises:
         AssertionError: the agreements do not add up to the model, or one used a part of a row.
     """
-    books = Books(outer or Sgd(), shards=shards).read(path)
+    books = Books(outer or Sgd(), shards=shards, rows=len(model)).read(path)
     assert_same(books.model(), model, "the model is not what was agreed on")
     times = np.zeros(len(model), np.int64)
     for version, (of, moved) in enumerate(books.moves(), 1):

@@ -106,6 +106,19 @@ def test_a_resumed_run_under_faults_uses_no_row_twice(recipe, tmp_path):
     assert (verdict.lost, verdict.doubled) == (0, 0)
 
 
+@pytest.mark.parametrize("fault", ["none", *SIMULATED])
+def test_a_table_that_is_saved_a_row_at_a_time_loses_no_row_and_doubles_none(
+    fault, tmp_path, monkeypatch
+):
+    for room in ("photinus.training.shard_pages", "photinus.coordinator.table"):
+        monkeypatch.setattr(f"{room}.PAGE_NUMBERS", 7)
+    trial = Trial("averaging, a table", tmp_path, epochs=120)
+    reached = stopped(trial, simulated(SIMULATED.get(fault)), seconds=11.0)
+    verdict = trial.resumed(simulated(SIMULATED.get(fault)))
+    assert 0 < trial.resumed_from < reached
+    assert (verdict.lost, verdict.doubled) == (0, 0)
+
+
 # -- what is lost is what was told ---------------------------------------------------------------
 
 

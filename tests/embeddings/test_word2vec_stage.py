@@ -7,16 +7,21 @@ import numpy as np
 import pytest
 from gensim.models import Word2Vec
 
+from photinus.checkpoint.mapped import is_mapped
+from photinus.checkpoint.store import Store
 from photinus.core.clock import Seconds, Steps
 from photinus.core.errors import NotReadyError, RunFailedError, UsageError
+from photinus.core.events import RoundClosed
 from photinus.data.base import Batch
 from photinus.embeddings.word2vec import RowDescent, Word2VecStage
 from photinus.engine.base import ArrayData
 from photinus.engine.simulation.cluster import World
 from photinus.engine.simulation.engine import SimulatedEngine
-from photinus.run.evaluate import Draft, load_trained
+from photinus.models.base import Stage
+from photinus.run.evaluate import Draft, first_parameters, load_trained
 from photinus.run.job import Job
-from photinus.run.train import train, train_draft
+from photinus.run.remote_resume import saved_job
+from photinus.run.train import resume, train, train_draft
 from photinus.strategies.outer import RowAdagrad, Sgd
 from photinus.strategies.recipes import all_reduce, averaging, downpour, elastic, gossip, publish
 from photinus.testing import Faults, check_model
@@ -177,13 +182,15 @@ def test_missing_numba_is_one_sentence(monkeypatch):
 MEAN = {"every": Steps(4), "outer": Sgd(), "merge": "uniform", "gradients_until": 0.0}
 
 
-def among(folder, workers=3, faults=None, lr=0.05, **parts):
+def among(folder, workers=3, faults=None, lr=0.05, heard=(), seconds=60.0, start="", **parts):
     stage = replace(STAGE, epochs=16.0, workers=workers, round_words=1500.0, lr=lr)
     how = averaging(**{**MEAN, "codec": "fp32", "owners": workers, **parts})
-    job = Job(model=stage, workers=workers, engine="simulate", strategy=how)
+    settings = {"start": start, "checkpoint_seconds": seconds}
+    job = Job(model=stage, workers=workers, engine="simulate", strategy=how, **settings)
     texts = pairs_of_words()
     engine = SimulatedEngine(World(faults=faults or Faults()))
-    return train_draft(draft(job, texts), ArrayData(texts), folder=folder, engine=engine)
+    made, data = draft(job, texts), ArrayData(texts)
+    return train_draft(made, data, folder=folder, engine=engine, callbacks=list(heard))
 
 
 def vectors_of(outcome):
@@ -268,6 +275,84 @@ def test_a_job_that_cannot_be_sharded_is_refused(fields, wrong):
 def test_what_no_owner_can_merge_by_rows_is_refused(parts):
     with pytest.raises(UsageError, match=r"rows in rounds are for|in fp32 or bf16 both ways"):
         averaging(**{**MEAN, "owners": 2, "rows": 8, **parts})
+
+
+@pytest.mark.parametrize("workers", [1, 3, 7])
+def test_a_worker_draws_the_rows_that_a_whole_table_would_have(workers, monkeypatch):
+    monkeypatch.setattr("photinus.embeddings.word2vec._DRAWN", 5 * STAGE.dims)
+    whole = STAGE.build((), 3).parameters.trained.reshape(-1, STAGE.dims)
+    for slot in range(workers):
+        shard = np.full((len(range(slot, 2 * V, workers)), STAGE.dims), np.nan, np.float32)
+        STAGE.first_rows(shard, slot, 3, workers)
+        assert np.array_equal(shard, whole[slot::workers])
+        Stage.first_rows(STAGE, shard, slot, 3, workers)
+        assert np.array_equal(shard, whole[slot::workers])
+
+
+def test_neither_the_first_nor_the_trained_table_is_in_the_drivers_memory(tmp_path):
+    outcome = among(tmp_path, rows=STAGE.dims)
+    job = saved_job(outcome.folder, str(outcome.folder), False)[0]
+    [[first, *_]] = first_parameters(Draft(job)).values()
+    assert first.size == 0
+    assert outcome.trained.is_mapped
+    assert is_mapped(outcome.vector)
+    assert is_mapped(outcome.trained.model().parameters.trained)
+    saved, _ = load_trained(outcome.folder / "model")
+    assert np.array_equal(saved.vector, outcome.vector)
+
+
+@pytest.fixture
+def _small_pages(monkeypatch):
+    for room in ("photinus.training.shard_pages", "photinus.coordinator.table"):
+        monkeypatch.setattr(f"{room}.PAGE_NUMBERS", 3 * STAGE.dims)
+
+
+def stop_at(version):
+    def heard(event):
+        if isinstance(event, RoundClosed) and event.version == version:
+            raise InterruptedError
+
+    return heard
+
+
+def older(folder):
+    """Rewrites a run's checkpoints as they were when a worker's file held its owner's optimizer."""
+    store = Store(folder / "checkpoints")
+    for name in store.names():
+        held, files = store.load(name), {}
+        for file, arrays in held.files.items():
+            files[file] = {n: np.array(a) for n, a in arrays.items()}
+        for file in [f for f in files if f.startswith("shard-")]:
+            files[f"slot-{int(file[6:]):03d}"] = {
+                f"agreement.{n}": files[file].pop(n) for n in ("outer.0",)
+            }
+        store.save(name, held.meta, files)
+
+
+@pytest.mark.usefixtures("_small_pages")
+@pytest.mark.parametrize("is_older", [False, True])
+def test_a_run_goes_on_from_the_shards_of_its_checkpoint_with_the_same_bits(tmp_path, is_older):
+    how = {"outer": RowAdagrad(lr=0.3), "rows": STAGE.dims}
+    whole = among(tmp_path / "whole", **how)
+    texts = pairs_of_words()
+    with pytest.raises(InterruptedError):
+        among(tmp_path / "run", heard=[stop_at(34)], seconds=0.2, **how)
+    names = Store(tmp_path / "run/checkpoints").names()
+    assert 4 < int(names[-1][-9:]) < 34, "a checkpoint within the phase"
+    if is_older:
+        older(tmp_path / "run")
+    made = resume(tmp_path / "run", ArrayData(texts))
+    assert np.array_equal(made.vector, whole.vector)
+    assert not list((tmp_path / "run/checkpoints/.pages").iterdir())
+
+
+@pytest.mark.usefixtures("_small_pages")
+def test_a_sharded_table_starts_from_a_saved_one(tmp_path):
+    first = among(tmp_path / "first", rows=STAGE.dims)
+    whole = among(tmp_path / "whole", start=str(first.folder / "model"))
+    sharded = among(tmp_path / "sharded", start=str(first.folder / "model"), rows=STAGE.dims)
+    assert not np.array_equal(first.vector, whole.vector)
+    assert np.array_equal(sharded.vector, whole.vector)
 
 
 def test_counts_stay_with_every_worker(tmp_path):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from gensim.models import KeyedVectors
 
+from photinus.checkpoint.mapped import is_mapped
 from photinus.core.clock import Steps
 from photinus.core.errors import DataError, UsageError
 from photinus.embeddings.vectors import WordVectors
@@ -44,10 +45,34 @@ def test_words_of_one_topic_are_near(model):
     assert model.summary.history[-1]["loss"] < model.summary.history[0]["loss"]
 
 
-def test_a_table_among_the_workers_learns_the_topics_too(sentences):
+def test_a_table_among_the_workers_learns_the_topics_too(sentences, tmp_path, monkeypatch):
     made = Word2Vec(learningRate=0.05, table="sharded", **SMALL).fit(sentences)
     assert is_of_one_topic(made)
     assert made.vectors.counts.sum() == 900 * 8
+    assert_the_same_from_a_file(made, sentences, tmp_path, monkeypatch)
+
+
+def assert_the_same_from_a_file(made, sentences, folder, monkeypatch):
+    """What a model does with vectors in a file is what it does with the same in memory."""
+    held = made.vectors
+    assert is_mapped(held.vectors)
+    plain = Word2VecModel(WordVectors(held.words, np.array(held.vectors), held.counts))
+    one, other = (
+        [row.vector.toArray() for row in m.transform(sentences).orderBy("text").collect()]
+        for m in (made, plain)
+    )
+    assert np.array_equal(one, other)
+    one, other = (
+        m.withSynonyms(m.getVectors(), 4, exact=True).orderBy("word").collect()
+        for m in (made, plain)
+    )
+    assert [row.synonyms for row in one] == [row.synonyms for row in other]
+    monkeypatch.setattr("photinus.estimators.vector_models._SAVED", 7 * 20)  # in four parts
+    made.write().save(f"{folder}/model")
+    made.write().overwrite().save(f"{folder}/model")
+    again = Word2VecModel.load(f"{folder}/model").vectors
+    assert list(again.words) == list(held.words)
+    assert np.array_equal(again.vectors, held.vectors)
 
 
 @pytest.mark.parametrize(

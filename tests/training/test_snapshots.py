@@ -75,16 +75,17 @@ def test_when_all_are_lost_nobody_can_say_what_the_parameters_are():
         assert (cuts.whole(policy) is not None) is policy.keeps
 
 
-def test_a_table_is_put_together_of_the_shards_of_all_and_of_no_fewer():
+def test_the_cut_of_a_table_waits_for_the_shards_of_all():
     policy = Meetings(rows=1, shards=2)
-    cuts = begun()
+    cuts, shards = begun(), {0: {"vector": np.ones(2)}}
     cuts.take(1, 7, state(1.0))
     cuts.take(0, 7, state(2.0))
-    assert cuts.whole(policy).point.vector.tolist() == [2.0, 1.0, 2.0, 1.0]
-    cuts = begun()
-    cuts.take(1, 7, state(1.0))
-    cuts.without(0)
-    assert cuts.whole(policy) is None
+    assert cuts.whole(policy, shards) is None
+    shards[1] = {"vector": np.zeros(2)}
+    assert cuts.version == 7
+    assert cuts.whole(policy, shards).shards is shards
+    assert cuts.last.point is HERE.point
+    assert cuts.version == -1
 
 
 def test_a_cut_that_is_not_whole_gives_way_to_the_next():

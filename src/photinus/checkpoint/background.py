@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from photinus.checkpoint.files import Tensors
+from photinus.checkpoint.mapped import MappedFile
 from photinus.checkpoint.store import Store
 from photinus.core.errors import CheckpointError
 from photinus.core.events import CheckpointFailed, CheckpointSaved
@@ -32,6 +33,15 @@ def _copy(array: NDArray[Any], spare: NDArray[Any] | None) -> NDArray[Any]:
         return np.array(array)
     np.copyto(spare, array)
     return spare
+
+
+def _copies(arrays: Tensors, spare: Tensors) -> Tensors:
+    return {name: _copy(array, spare.get(name)) for name, array in arrays.items()}
+
+
+def _in_memory(files: Mapping[str, Tensors]) -> dict[str, Tensors]:
+    """Returns what can be written over."""
+    return {file: held for file, held in files.items() if not isinstance(held, MappedFile)}
 
 
 class Saver:
@@ -68,6 +78,8 @@ class Saver:
     ) -> None:
         """Copies the arrays and returns; they may be written into again at once.
 
+        Those of a `MappedFile` lie on disk, never change, and are not copied.
+
         Args:
             name: as of `Store.save`.
             meta: likewise.
@@ -80,7 +92,7 @@ class Saver:
         with self._changed:
             spare, self._spare = self._spare, {}
         copies = {
-            file: {key: _copy(array, spare.get(file, {}).get(key)) for key, array in arrays.items()}
+            file: arrays if isinstance(arrays, MappedFile) else _copies(arrays, spare.get(file, {}))
             for file, arrays in files.items()
         }
         with self._changed:
@@ -91,7 +103,7 @@ class Saver:
                 self._best = job
             else:
                 if self._waiting is not None:
-                    self._spare = self._waiting.files
+                    self._spare = _in_memory(self._waiting.files)
                 self._waiting = job
             self._changed.notify()
 
@@ -115,7 +127,7 @@ class Saver:
         while (job := self._next()) is not None:
             self._report(self._save(job))
             with self._changed:
-                self._spare = job.files
+                self._spare = _in_memory(job.files)
 
     def _save(self, job: _Job) -> _Outcome:
         began = time.monotonic()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from photinus.checkpoint.files import Seal, Tensors, decode, encode
+from photinus.checkpoint.files import Seal, Tensors, decode
+from photinus.checkpoint.mapped import MappedFile, digest_of
 from photinus.checkpoint.origin import Trust, check_code, is_signed, signature_of
 from photinus.core.errors import CheckpointError, UsageError
 
@@ -24,7 +24,7 @@ _TENSORS, _KIND = "model.safetensors", "model"
 class SavedModel:
     """A model's arrays by name, and what was noted beside them."""
 
-    tensors: dict[str, NDArray[Any]]
+    tensors: Tensors
     meta: Mapping[str, Any] = field(default_factory=dict)
     is_own: bool = False
     """True when a run of this user saved it: signed with the user's own key."""
@@ -48,7 +48,8 @@ def save_model(
 ) -> Path:
     """Saves a model as a folder of `model.safetensors` and `model.json`.
 
-    A model that is there is replaced; any other folder is left alone.
+    A model that is there is replaced; any other folder is left alone. No copy of the arrays is
+    made: they may be read through a memory map.
 
     Args:
         path: the folder; its parent must exist.
@@ -71,11 +72,12 @@ def save_model(
         raise UsageError(
             f"{target} is there already and is no saved model", do="name another folder"
         )
-    data, body = encode(tensors), dict[str, Any](meta=meta)
-    if is_own:
-        body["signature"] = signature_of(_KIND, _signed(meta, hashlib.sha256(data).hexdigest()))
+    body = dict[str, Any](meta=meta)
     try:
-        _SEAL.write(target, body, {_TENSORS: data}, lambda _: None)
+        if is_own:
+            digest = digest_of(tensors)
+            body["signature"] = signature_of(_KIND, _signed(meta, digest))
+        _SEAL.write(target, body, {_TENSORS: tensors}, lambda _: None)
     except OSError as error:
         raise CheckpointError(
             f"the model could not be saved in {target}",
@@ -85,8 +87,12 @@ def save_model(
     return target
 
 
-def load_model(path: Path | str) -> SavedModel:
+def load_model(path: Path | str, *, is_mapped: bool = False) -> SavedModel:
     """Loads a folder that `save_model` made, or any one safetensors file (a warm start).
+
+    Args:
+        path: of the folder, or the file.
+        is_mapped: the arrays stay on disk, and are read through a memory map.
 
     Raises:
         UsageError: there is nothing, or a file of another kind: only safetensors is read.
@@ -95,7 +101,7 @@ def load_model(path: Path | str) -> SavedModel:
     source = Path(path).expanduser()
     if source.is_dir():
         try:
-            body, files = _SEAL.read(source)
+            body, files = _SEAL.read(source, _TENSORS if is_mapped else "")
         except CheckpointError as error:
             raise CheckpointError(f"model {source}: {error}") from error
         signed = _signed(body["meta"], body["files"][_TENSORS]["sha256"])
@@ -110,6 +116,8 @@ def load_model(path: Path | str) -> SavedModel:
             got=source.name,
             do="convert it: safetensors.torch.save_file(model.state_dict(), 'model.safetensors')",
         )
+    if is_mapped:
+        return SavedModel(MappedFile(source))
     try:
         data = source.read_bytes()
     except OSError as error:

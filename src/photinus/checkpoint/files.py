@@ -17,6 +17,7 @@ import shutil
 import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
+from photinus.checkpoint.mapped import MappedFile, write_arrays
 from photinus.core.errors import CheckpointError, UsageError
 
 Tensors = Mapping[str, NDArray[Any]]
@@ -131,11 +133,16 @@ class Seal:
     """Readable by the owner only (0700, 0600); otherwise what the umask leaves."""
 
     def write(
-        self, target: Path, body: Mapping[str, Any], files: Mapping[str, bytes], step: Step
+        self,
+        target: Path,
+        body: Mapping[str, Any],
+        files: Mapping[str, bytes | Tensors],
+        step: Step,
     ) -> int:
         """Writes a folder aside and renames it to `target`; returns the bytes written.
 
-        A folder that is already there is replaced.
+        A folder that is already there is replaced. Arrays are written page by page, and those of
+        a `MappedFile` not at all: the folder gets another name of that file.
 
         Raises:
             OSError: the disk is full, a permission is missing; nothing is left behind.
@@ -152,17 +159,17 @@ class Seal:
         aside: Path,
         target: Path,
         body: Mapping[str, Any],
-        files: Mapping[str, bytes],
+        files: Mapping[str, bytes | Tensors],
         step: Step,
     ) -> int:
         folder_mode, file_mode = (0o700, 0o600) if self.is_private else (0o777, 0o666)
         step("create")
         aside.mkdir(mode=folder_mode)
-        listed = {}
-        for name, data in files.items():
+        listed = dict[str, dict[str, Any]]()
+        for name, held in files.items():
             step(name)
-            _write(aside / name, data, file_mode)
-            listed[name] = {"size": len(data), _DIGEST: hashlib.sha256(data).hexdigest()}
+            size, digest = _put(aside / name, held, file_mode)
+            listed[name] = {"size": size, _DIGEST: digest}
         head = {"format": self.format, "version": self.version}
         try:
             seal = _sealed({**head, **body, "files": listed})
@@ -175,20 +182,27 @@ class Seal:
         _replace(aside, target)
         step("sync")
         sync_folder(target.parent)
-        return len(seal) + sum(len(data) for data in files.values())
+        return len(seal) + sum(int(told["size"]) for told in listed.values())
 
-    def read(self, folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, NDArray[Any]]]]:
+    def read(self, folder: Path, mapped: str = "") -> tuple[dict[str, Any], dict[str, Tensors]]:
         """Returns the seal's content and the arrays of every file, all of it checked.
+
+        Args:
+            folder: what `write` made.
+            mapped: files whose names begin so stay on disk, and are read through a memory map.
 
         Raises:
             CheckpointError: names the file and what is wrong with it.
         """
         body = self.read_body(folder)
         self._check_names(folder, set(body["files"]) | {self.file})
-        files = {}
+        files: dict[str, Tensors] = {}
         for name, wanted in body["files"].items():
+            if mapped and name.startswith(mapped):
+                files[name] = _mapped(folder / name, wanted)
+                continue
             data = _read_whole(folder / name)
-            _check(name, data, wanted)
+            _check(name, memoryview(data), wanted)
             files[name] = decode(data, name)
         return body, files
 
@@ -267,7 +281,41 @@ def _read_whole(path: Path) -> bytes:
         raise CheckpointError(f"{path.name} {reason}") from error
 
 
-def _check(name: str, data: bytes, wanted: Mapping[str, Any]) -> None:
+def _put(path: Path, held: bytes | Tensors, mode: int) -> tuple[int, str]:
+    """Puts a file into a folder that is written aside; returns its size and its sha256."""
+    if isinstance(held, bytes):
+        _write(path, held, mode)
+        return len(held), hashlib.sha256(held).hexdigest()
+    if not isinstance(held, MappedFile):
+        return write_arrays(path, held, mode)
+    try:
+        os.link(held.path, path)
+    except OSError:  # it lies on another disk, or has lost its name
+        with path.open("xb") as file:
+            file.write(held.bytes)
+    _sync(path)
+    return held.size, held.sha256
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _mapped(path: Path, wanted: Mapping[str, Any]) -> MappedFile:
+    is_plain_file = path.is_file() and not path.is_symlink()
+    if not is_plain_file:
+        _read_whole(path)  # says what it is instead
+    if path.stat().st_size:
+        with path.open("rb") as file:
+            _check(path.name, memoryview(mmap(file.fileno(), 0, access=ACCESS_READ)), wanted)
+    return MappedFile(path, wanted[_DIGEST])
+
+
+def _check(name: str, data: memoryview, wanted: Mapping[str, Any]) -> None:
     if len(data) != wanted["size"]:
         raise CheckpointError(
             f"{name}: size mismatch", got=f"{len(data)} bytes", do=f"expected {wanted['size']}"

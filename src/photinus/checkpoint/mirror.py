@@ -126,7 +126,7 @@ class Mirror:
     def _send(self, name: str) -> None:
         stamp = _stamp(self.local / name)
         if self._sent.get(name) != stamp:
-            self._replace(name, (self.local / name).read_bytes())
+            self._replace(name)
             self._sent[name] = stamp
 
     def _send_checkpoints(self) -> None:
@@ -150,22 +150,22 @@ class Mirror:
         self._fs.makedirs(aside, exist_ok=True)
         files = sorted((self.local / name).iterdir())
         for file in sorted(files, key=lambda file: file.name == _MANIFEST):
-            self._fs.pipe_file(f"{aside}/{file.name}", file.read_bytes())
+            self._fs.put_file(str(file), f"{aside}/{file.name}")
         if aside == target:
             return
         if self._fs.exists(target):
             self._fs.rm(target, recursive=True)
         self._fs.mv(aside, target, recursive=True)
 
-    def _replace(self, name: str, data: bytes) -> None:
-        target = f"{self._path}/{name}"
+    def _replace(self, name: str) -> None:
+        target, local = f"{self._path}/{name}", str(self.local / name)
         parent, _, last = target.rpartition("/")
         self._fs.makedirs(parent, exist_ok=True)
         if not self._renames:  # elsewhere a file that is written appears whole by itself
-            self._fs.pipe_file(target, data)
+            self._fs.put_file(local, target)
             return
         aside = f"{parent}/{_aside(last)}"
-        self._fs.pipe_file(aside, data)
+        self._fs.put_file(local, aside)
         self._fs.mv(aside, target, overwrite=True)
 
     def _put_new(self, name: str, data: bytes) -> None:
@@ -212,11 +212,9 @@ class Mirror:
             for found in self._fs.ls(path, detail=False):
                 self._down(f"{name}/{str(found).rstrip('/').rpartition('/')[2]}")
             return
-        data = self._fs.cat_file(path)
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(target, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+        os.close(os.open(target, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600))
+        self._fs.get_file(path, str(target))
         self._sent[name] = _stamp(target)
 
     def _tried(self, act: Callable[[], Any], wrong: str) -> Any:  # noqa: ANN401 - what `act` returns

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from photinus.checkpoint.files import Seal, Step, Tensors, checked_name, encode, remove
+from photinus.checkpoint.mapped import MappedFile
 from photinus.core.errors import CheckpointError, PhotinusError, UsageError
 from photinus.core.parameters import is_finite
 
@@ -18,6 +19,8 @@ _SEAL = Seal(file="manifest.json", format="photinus-checkpoint")
 _ASIDE = re.compile(r"\..+\.(tmp|old)-[0-9a-f]{12}")
 _SUFFIX = ".safetensors"
 _PIN = ".pinned"
+MAPPED = "shard-"
+"""Files whose names begin so are of tables that no memory holds: they are read through a map."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +95,19 @@ class Store:
             name: of the checkpoint; sorts after those before it.
             meta: plain JSON values.
             files: arrays [any shape] by file and name; the suffix `.safetensors` is added.
+                A file whose name begins with "shard-" is written and read in pages.
 
         Raises:
             CheckpointError: it could not be written; the older ones stand.
             UsageError: a name leads out of the folder, or meta is no JSON.
         """
         target = self.folder / checked_name(name, "checkpoint")
-        is_whole = all(is_finite(a.ravel()) for arrays in files.values() for a in arrays.values())
+        is_whole = all(_is_finite(arrays) for arrays in files.values())
         encoded = {
-            checked_name(file, "file") + _SUFFIX: encode(arrays) for file, arrays in files.items()
+            checked_name(file, "file") + _SUFFIX: arrays
+            if file.startswith(MAPPED)
+            else encode(arrays)
+            for file, arrays in files.items()
         }
         try:
             _SEAL.write(target, {"finite": is_whole, "meta": meta}, encoded, self._step)
@@ -134,7 +141,7 @@ class Store:
         """
         folder = self.folder / checked_name(name, "checkpoint")
         try:
-            body, files = _SEAL.read(folder)
+            body, files = _SEAL.read(folder, MAPPED)
         except CheckpointError as error:
             raise CheckpointError(f"checkpoint {name}: {error}") from error
         arrays = {file.removesuffix(_SUFFIX): tensors for file, tensors in files.items()}
@@ -194,6 +201,12 @@ class Store:
                 if _SEAL.read_body(self.folder / name)["finite"]:
                     return name
         return ""
+
+
+def _is_finite(arrays: Tensors) -> bool:
+    if isinstance(arrays, MappedFile):
+        return arrays.is_finite
+    return all(is_finite(array.ravel()) for array in arrays.values())
 
 
 def _failed(wrong: str, error: OSError) -> CheckpointError:

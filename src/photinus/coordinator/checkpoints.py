@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 
 from photinus.checkpoint.background import Saver
-from photinus.checkpoint.files import Step
-from photinus.checkpoint.store import Checkpoint, Store
+from photinus.checkpoint.files import Step, Tensors
+from photinus.checkpoint.mapped import Shelf
+from photinus.checkpoint.store import MAPPED, Checkpoint, Store
 from photinus.core.errors import CheckpointError
 from photinus.core.events import CheckpointFailed, CheckpointSaved, Event, Warned
-from photinus.core.parameters import Vector
 from photinus.strategies.base import Message
-from photinus.strategies.shards import joined, shard_of
 from photinus.training.snapshots import Cut
 
-_Files = dict[str, dict[str, Vector]]
+_Files = dict[str, Tensors]
 
 
 class Checkpoints:
@@ -45,6 +44,8 @@ class Checkpoints:
         saved: Callable[[CheckpointSaved | CheckpointFailed], None],
     ) -> None:
         self._store = Store(folder, step=step)
+        self.shelf = Shelf(folder / ".pages")
+        self.shelf.clear()
         self._saver, self._emit = Saver(self._store, saved), emit
         self._fingerprint = fingerprint
 
@@ -74,8 +75,9 @@ class Checkpoints:
         return cut_from(checkpoint, self._fingerprint)
 
     def close(self) -> None:
-        """Writes what waits."""
+        """Writes what waits; what was written in pages loses its other name."""
         self._saver.close()
+        self.shelf.clear()
 
 
 def files_of(cut: Cut) -> _Files:
@@ -89,10 +91,7 @@ def files_of(cut: Cut) -> _Files:
     agreed = {name: value for name, value in named.items() if value is not None}
     agreed |= {f"outer.{i}": value for i, value in enumerate(point.outer)}
     files: _Files = {"agreed": agreed}
-    if cut.row_size:
-        vector, shards = agreed.pop("vector"), len(cut.positions)
-        for slot in range(shards):
-            files[f"shard-{slot:05d}"] = {"vector": shard_of(vector, cut.row_size, slot, shards)}
+    files |= {f"{MAPPED}{slot:05d}": shard for slot, shard in cut.shards.items()}
     if cut.history:
         files["history"] = {f"{i:03d}": vector for i, vector in enumerate(cut.history)}
     for slot, inner in cut.inner.items():
@@ -133,10 +132,7 @@ def cut_from(checkpoint: Checkpoint, fingerprint: str) -> Cut:
         )
     agreed = files["agreed"]
     count = sum(name.startswith("outer.") for name in agreed)
-    row_size = int(meta.get("row_size", 0))
-    if row_size:
-        shards = [files[name]["vector"] for name in sorted(files) if name.startswith("shard-")]
-        agreed = {**agreed, "vector": joined(shards, row_size)}
+    shards = [files[name] for name in sorted(files) if name.startswith(MAPPED)]
     history = files.get("history", {})
     return Cut(
         phase=int(meta["phase"]),
@@ -145,7 +141,7 @@ def cut_from(checkpoint: Checkpoint, fingerprint: str) -> Cut:
         budget=int(meta["budget"]),
         point=Message(
             "heal",
-            agreed["vector"],
+            agreed.get("vector"),
             version=int(meta["version"]),
             outer=tuple(agreed[f"outer.{i}"] for i in range(count)),
             floats=agreed.get("floats", np.zeros(0, np.float32)),
@@ -162,5 +158,6 @@ def cut_from(checkpoint: Checkpoint, fingerprint: str) -> Cut:
         lost={int(slot): int(lost) for slot, lost in meta.get("lost", {}).items()},
         inner={int(slot): files.get(f"slot-{int(slot):03d}", {}) for slot in meta["slots"]},
         history=tuple(history[name] for name in sorted(history)),
-        row_size=row_size,
+        row_size=int(meta.get("row_size", 0)),
+        shards=dict(enumerate(shards)),
     )

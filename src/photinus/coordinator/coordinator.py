@@ -8,6 +8,7 @@ lock, a clock and a listener. Seats are `coordinator.membership`'s, phases and c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.lease_server import Heard, LeaseServer
@@ -17,7 +18,7 @@ from photinus.coordinator.parameter_server import Answer, ParameterServer
 from photinus.coordinator.peer_directory import PeerDirectory
 from photinus.coordinator.phases import Phases, Result
 from photinus.core.events import WorkerLost
-from photinus.protocol.messages import message_to, named, snapshot_of
+from photinus.protocol.messages import message_to, named, page_of, page_to, snapshot_of
 from photinus.strategies.base import Message
 from photinus.training.plan import TrainingPlan
 from photinus.training.snapshots import Cut
@@ -72,6 +73,7 @@ class Coordinator(LeaseServer):
             "publish": self._publish,
             "ready": self._ready,
             "missing": self._missing,
+            "page": self._page,
         }
 
     @property
@@ -180,6 +182,15 @@ class Coordinator(LeaseServer):
             return []
         self._phases.take(frame.slot, frame.version, snapshot_of(frame), now)
         return self._membership.heal(frame, now)
+
+    def _page(self, frame: Frame, now: float) -> list[Frame]:
+        """A page of a shard is told, or asked for; either is answered by one."""
+        if not self.leases.holds(frame) or frame.phase != self.owner.phase:
+            return [self._to(frame, "fenced")]
+        page = page_of(frame)
+        answer = self._phases.page(frame.slot, page, now)
+        answered = page_to(self._to(frame, "page"), answer)
+        return [replace(answered, note={**answered.note, "asked": page.start})]
 
     def _publish(self, frame: Frame, now: float) -> list[Frame]:  # noqa: ARG002 - as all of `hear`
         if not self.leases.holds(frame):

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from photinus.checkpoint.mapped import Kind
 from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.early_stopping import EarlyStopping
 from photinus.coordinator.leases import Leases, SeatState
 from photinus.coordinator.parameter_server import ParameterServer
 from photinus.coordinator.row_checks import no_probabilities, other_labels, uneven
+from photinus.coordinator.table import ENOUGH, Shard, ShardsTold, Table, kinds_of, page_in
 from photinus.core.errors import UsageError, message
-from photinus.core.events import Evaluated, PhaseEnded, PhaseStarted, Warned
+from photinus.core.events import CheckpointFailed, Evaluated, PhaseEnded, PhaseStarted, Warned
 from photinus.core.parameters import Vector, fingerprint
 from photinus.protocol.messages import Seat, inner_of, named
 from photinus.strategies.base import GRADIENT, Message
 from photinus.strategies.merge import combine
-from photinus.strategies.shards import joined, shard_of
-from photinus.training.asks import Grant, Snapshot
+from photinus.training.asks import Grant, Page, Snapshot
 from photinus.training.plan import START, Phase, TrainingPlan
 from photinus.training.snapshots import Cut, Cuts
 from photinus.transport.frames import Frame
@@ -33,9 +34,17 @@ _SHUFFLES = "all rows are redistributed by their hash, once; shuffle=False leave
 class Result:
     """What a run ends with: the agreed parameters of every phase."""
 
-    vectors: tuple[Vector, ...]
+    history: tuple[Vector, ...]
+    """Of each phase [n], but for a table among the workers."""
     floats: Vector
     integers: Vector
+    table: Table | None = None
+    """What the last phase agreed on, where it lay among the workers."""
+
+    @property
+    def vectors(self) -> tuple[Vector, ...]:
+        """The agreed parameters of every phase [n]; a table is read through a memory map."""
+        return self.history if self.table is None else (*self.history, self.table.vector)
 
 
 class Phases:
@@ -72,6 +81,7 @@ class Phases:
         self.wants_shuffle = False
         self.holders = set[int]()
         """The slots that hold a shard of the present point, where nobody else does."""
+        self._shards = ShardsTold(callbacks.shelf, self._no_shard)
         self.enter(cut.phase if cut else 0, now)
 
     @property
@@ -168,6 +178,7 @@ class Phases:
         self._entered = self._saved_at = now
         self.holders = set()
         self._cuts.drop()
+        self._shards.drop()
         self._leases.reopen()
         if point is None:
             for seat in self._leases.seats.values():
@@ -225,18 +236,24 @@ class Phases:
         if cut is not None and not cut.is_phase_start and rows != cut.rows:
             wrong = "the workers hold other rows than at the checkpoint: some count twice, or never"
             self.warn(wrong, do="resume with the same data in the same partitions")
-        vector = self.owner.point.vector
         self._callbacks.emit(
             PhaseStarted(
                 phase=self.owner.phase,
                 name=self.phase.name,
                 budget=self.owner.budget,
-                parameters=0 if vector is None else vector.size,
+                parameters=self._size(),
                 strategy=str(self.agreement),
                 batch_size=stage.batch_size,
                 epochs=(self.span[1] - self.span[0]) * epochs,
             )
         )
+
+    def _size(self) -> int:
+        """Returns how many numbers are trained in this phase."""
+        if self.has_shards:
+            blank = self.phase.stage.blank(self.history, self._plan.seed)
+            return blank.parameters.layout.size()
+        return self.numbers
 
     def _spans(self, phase: int) -> tuple[float, float]:
         is_stream = any(seat.streams for seat in self._leases.seats.values())
@@ -244,8 +261,7 @@ class Phases:
 
     def finish(self, now: float) -> Result | None:
         """Ends the present phase, and enters the next one; returns the result after the last."""
-        point = self._final()
-        assert point.vector is not None
+        point, table = self._final(), self._table()
         assert point.floats is not None
         assert point.integers is not None
         self._warn_of_unused_rows()
@@ -257,12 +273,20 @@ class Phases:
                 seconds=now - self._entered,
                 metrics=self.owner.metrics,
                 passes=self._passes(),
-                fingerprint=fingerprint(point.vector),
+                fingerprint=_fingerprint(point) if table is None else table.fingerprint,
             )
         )
         if self._goes_on(point, now):
             return None
-        return Result(self.history, point.floats, point.integers)
+        return Result(self.history, point.floats, point.integers, table)
+
+    def _table(self) -> Table | None:
+        """Returns the table that lay among the workers; its shards were told before they closed."""
+        if not self.has_shards:
+            return None
+        closed = [s.closed for s in self._leases.seats.values() if s.closed is not None]
+        shards = self._shards.at(max(frame.version for frame in closed))
+        return Table(shards, self.owner.policy.rows, self._callbacks.shelf)
 
     def _goes_on(self, point: Message, now: float) -> bool:
         """Enters the phase after the present one, from where this one ended; False after the last.
@@ -272,7 +296,7 @@ class Phases:
         following, goes_on = self.owner.phase + 1, not self._is_stage_over
         if self.phase.part == START and not goes_on:
             following += 1
-        if not goes_on:
+        if not goes_on and not self.has_shards:
             assert point.vector is not None
             self.history = (*self.history, point.vector)
         if following == len(self._plan.phases):
@@ -299,12 +323,10 @@ class Phases:
             return best.point
         seats = self._leases.seats.values()
         closed = [s.closed for s in seats if s.closed is not None and s.closed.arrays]
-        if self.owner.policy.keeps or not closed:
+        if self.owner.policy.keeps or self.has_shards or not closed:
             return point
         newest = max(frame.version for frame in closed)
         held = [named(frame) for frame in closed if frame.version == newest]
-        if self.has_shards:
-            return self._told(held)
         share = [1.0 / len(held)] * len(held)
         vector = held[0]["vector"].copy()  # its worker may train on in the same memory
         if len({fingerprint(h["vector"]) for h in held}) > 1:
@@ -366,7 +388,8 @@ class Phases:
 
     def _start(self, phase: int) -> Message:
         trained, floats, integers = self._plan.first(phase, self.history)
-        return Message("heal", trained, floats=floats, integers=integers)
+        vector = None if self._plan.is_sharded(phase) else trained
+        return Message("heal", vector, floats=floats, integers=integers)
 
     # -- where a worker begins -------------------------------------------------------------------
 
@@ -402,10 +425,9 @@ class Phases:
     def grant(self, seat: SeatState, point: Message, inner: Mapping[str, Vector]) -> Grant:
         """Returns what a seat's worker is told: the phase, and from where it goes on."""
         owner, is_fresh = self.owner, self.owner.version == 0
+        shard: dict[str, Kind] = {}
         if self.has_shards:
-            assert point.vector is not None
-            own = shard_of(point.vector, owner.policy.rows, seat.slot, owner.policy.shards)
-            point = point._replace(vector=own)
+            shard = kinds_of(self._shard(seat.slot))
             self.holders.add(seat.slot)
         return Grant(
             phase=owner.phase,
@@ -422,8 +444,33 @@ class Phases:
             is_fresh=is_fresh,
             inner=inner,
             history=self.history[seat.has :],
+            shard=shard,
             is_idle=seat.is_quarantined or self.is_spent,
         )
+
+    def _shard(self, slot: int) -> Shard:
+        """Returns what a worker's shard is loaded from; nothing where the worker makes it."""
+        if self.saved is not None and self.saved.shards:
+            return self.saved.shards[slot]
+        given = self._plan.start.get(self.phase.stage.name, ())
+        if not given or not given[0].size:
+            return {}
+        policy = self.owner.policy
+        return {"vector": given[0].reshape(-1, policy.rows)[slot :: policy.shards]}
+
+    def page(self, slot: int, page: Page, now: float) -> Page:
+        """Answers a page of a worker's shard that is told, or asked for."""
+        if page.numbers is None:
+            return page._replace(numbers=page_in(self._shard(slot)[page.name], page.start))
+        is_wanted = page.is_last or page.version == self._cuts.version
+        come = self._shards.take(slot, page) if is_wanted else ENOUGH
+        self.save_if_whole(now)
+        return Page(page.version, page.name, come)
+
+    def _no_shard(self, reason: str) -> None:
+        """A shard could not be written: this round is not saved, and training goes on."""
+        self._callbacks.emit(CheckpointFailed(name=self._here().name, reason=reason))
+        self._cuts.drop()
 
     def without(self, slot: int) -> None:
         """A worker was lost: it can complete neither a cut nor a measurement."""
@@ -456,25 +503,22 @@ class Phases:
     def _keep(self, held: Mapping[int, Mapping[str, Vector]]) -> None:
         """Saves a cut: with agreement on gradients the workers told the point, too."""
         cut = self._here()
-        if not self.owner.policy.keeps:
+        if self.has_shards:
+            cut = replace(cut, shards=self._shards.at(cut.version))
+        elif not self.owner.policy.keeps:
             if not held:
                 return
-            cut = replace(cut, point=self._told([a for _, a in sorted(held.items())]))
+            cut = replace(cut, point=self._told(held[min(held)]))
         self._cuts.last = replace(cut, inner={s: inner_of(a) for s, a in sorted(held.items())})
         self._callbacks.save(self._cuts.last)
 
-    def _told(self, held: Sequence[Mapping[str, Vector]]) -> Message:
-        """Returns the agreed point by what workers told: the first one's, or the shards of all.
-
-        Args:
-            held: vector, and where all hold the same floats and integers, of each in slot order.
-        """
-        policy, point, first = self.owner.policy, self.owner.point, held[0]
-        point = point._replace(version=self.owner.version)
-        if policy.shards:
-            return point._replace(vector=joined([h["vector"] for h in held], policy.rows))
-        return point._replace(
-            vector=first["vector"], floats=first["floats"], integers=first["integers"]
+    def _told(self, held: Mapping[str, Vector]) -> Message:
+        """Returns the agreed point as a worker told it."""
+        return self.owner.point._replace(
+            version=self.owner.version,
+            vector=held["vector"],
+            floats=held["floats"],
+            integers=held["integers"],
         )
 
     # -- cuts ------------------------------------------------------------------------------------
@@ -509,6 +553,8 @@ class Phases:
             now: the time.
         """
         owner, seats = self.owner, self._leases.seats.values()
+        if self.has_shards and self._cuts.version >= 0 and not self._are_shards_told:
+            return False  # it will be whole: no worker can be lost without all going back
         is_all = bool(members) and not any(seat.closed for seat in seats)
         is_all = is_all and (members == self._leases.members or not owner.policy.waits)
         is_trial = is_all and self._early_stopping.begin(
@@ -520,6 +566,10 @@ class Phases:
         asked = members if owner.policy.waits else frozenset[int]()
         self._cuts.begin(self._here(), asked)
         return bool(asked)
+
+    @property
+    def _are_shards_told(self) -> bool:
+        return len(self._shards.at(self._cuts.version)) == self.owner.policy.shards
 
     def ask_for_a_cut(self) -> bool:
         """The present round shall be saved, whenever the last one was; False where none is open."""
@@ -543,7 +593,7 @@ class Phases:
 
     def save_if_whole(self, now: float) -> None:
         """Saves the cut in the making once every worker has told its part."""
-        cut = self._cuts.whole(self.owner.policy)
+        cut = self._cuts.whole(self.owner.policy, self._shards.at(self._cuts.version))
         if cut is None:
             return
         self._early_stopping.hold(cut)
@@ -587,7 +637,7 @@ class Phases:
         owner = self.owner
         is_new = version == owner.version and self.saved is None
         if is_new and version > 0 and not (owner.policy.keeps or self.has_shards):
-            self._cuts.last = replace(self._here(), point=self._told([held]))
+            self._cuts.last = replace(self._here(), point=self._told(held))
 
     def fall_back(self) -> None:
         """Nobody is left who knows the parameters: the last cut, or the phase's start."""
@@ -602,6 +652,7 @@ class Phases:
             )
         self._cuts.last, self.holders = cut, set()
         self._cuts.drop()
+        self._shards.drop()
         self._restore(cut)
         self._leases.reopen()
         self._callbacks.enter("back", self.frame("stop", 0, 0, version=cut.version), {})
@@ -621,6 +672,11 @@ class Phases:
             seat.position = cut.positions.get(seat.slot, 0)
             seat.reached = dict(cut.reached.get(seat.slot, {}))
             seat.lost = cut.lost.get(seat.slot, 0)
+
+
+def _fingerprint(point: Message) -> str:
+    assert point.vector is not None
+    return fingerprint(point.vector)
 
 
 def _check(cut: Cut, plan: TrainingPlan) -> None:

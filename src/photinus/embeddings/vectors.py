@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
+from photinus.checkpoint.mapped import MappedFile, Shelf, is_mapped, write_arrays
 from photinus.core.errors import DataError, UsageError
 from photinus.core.parameters import Vector
 
 _CHUNK = 512
 """Questions that are answered by one matrix product."""
+_BLOCK = 1 << 22
+"""So many numbers of a file of vectors are read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,7 @@ class WordVectors:
 
     Args:
         words: V different texts.
-        vectors: [V, D] float32.
+        vectors: [V, D] float32; they may lie in a file, and are then never in memory as a whole.
 
     Example:
         >>> corners = np.array([[1, 0], [0.9, 0.1], [0, 1]], np.float32)
@@ -106,10 +109,29 @@ class WordVectors:
         return {word: row for row, word in enumerate(self.words)}
 
     @cached_property
+    def lengths(self) -> Vector:
+        """Of each vector [V]."""
+        found = np.empty(len(self), np.float32)
+        for rows in self._blocks():
+            found[rows] = np.linalg.norm(self.vectors[rows], axis=1)
+        return np.maximum(found, np.float32(1e-12))
+
+    @cached_property
     def unit(self) -> Vector:
-        """The vectors, each of length 1 [V, D]."""
-        lengths = np.linalg.norm(self.vectors, axis=1, keepdims=True)
-        unit: Vector = self.vectors / np.maximum(lengths, 1e-12)
+        """The vectors, each of length 1 [V, D]; in a file, where they lie in one."""
+        shape, make = self.vectors.shape, np.empty
+        made: Vector = (Shelf().array if is_mapped(self.vectors) else make)(shape, "float32")
+        for rows in self._blocks():
+            made[rows] = self._unit(rows)
+        return made
+
+    def _blocks(self) -> Iterator[slice]:
+        rows = max(1, _BLOCK // max(1, self.vectors.shape[1]))
+        return (slice(start, start + rows) for start in range(0, len(self), rows))
+
+    def _unit(self, rows: slice | Vector | int) -> Vector:
+        """Returns some vectors, each of length 1 [..., D]."""
+        unit: Vector = self.vectors[rows] / self.lengths[rows, ..., None]
         return unit
 
     def __len__(self) -> int:
@@ -155,10 +177,11 @@ class WordVectors:
             for one in given:
                 if isinstance(one, str):
                     own.append(self._row(one))
-                    aim += np.float32(sign) * self.unit[own[-1]]
+                    aim += np.float32(sign) * self._unit(own[-1])
                 else:
                     aim += np.float32(sign) * one / max(float(np.linalg.norm(one)), 1e-12)
-        near = self.unit @ (aim / max(float(np.linalg.norm(aim)), 1e-12))  # [V]
+        near = self.vectors @ (aim / max(float(np.linalg.norm(aim)), 1e-12))  # [V]
+        near /= self.lengths
         near[own] = -np.inf
         most = min(count, len(near) - len(set(own)))
         best = np.argpartition(-near, most - 1)[:most] if most else np.zeros(0, np.int64)
@@ -189,7 +212,7 @@ class WordVectors:
 
     def _section(self, name: str, lines: list[list[str]], known: dict[str, int]) -> Section:
         rows = [[known[w] for w in line] for line in lines if all(w in known for w in line)]
-        right, unit = 0, self.unit[: max(known.values(), default=0) + 1]
+        right, unit = 0, self._unit(slice(max(known.values(), default=0) + 1))
         for start in range(0, len(rows), _CHUNK):
             a, b, c, d = np.array(rows[start : start + _CHUNK]).T
             near = (unit[b] - unit[a] + unit[c]) @ unit.T  # [Q, V]
@@ -219,7 +242,7 @@ class WordVectors:
             got = f"{len(held)} of {len(said)}, cut-off {most}"
             raise UsageError(wrong, got=got, do="train on more text, or name another file")
         a, b = (np.array([one[side] for one in held]) for side in (0, 1))
-        near = (self.unit[a] * self.unit[b]).sum(axis=1)
+        near = (self._unit(a) * self._unit(b)).sum(axis=1)
         ranks = [_ranks(near), _ranks(np.array([x for _, _, x in held]))]
         return Similarity(float(np.corrcoef(np.stack(ranks))[0, 1]), len(held), len(said), most)
 
@@ -235,9 +258,10 @@ class WordVectors:
         """
         target = Path(path)
         if target.suffix == ".safetensors":
-            from safetensors.numpy import save_file
-
-            save_file({"vectors": self.vectors}, target, {"words": "\n".join(self.words)})
+            target.unlink(missing_ok=True)
+            write_arrays(
+                target, {"vectors": self.vectors}, metadata={"words": "\n".join(self.words)}
+            )
             return
         if target.suffix not in (".txt", ".bin"):
             do = "name .txt, .bin or .safetensors"
@@ -257,7 +281,7 @@ class WordVectors:
 
     @staticmethod
     def load(path: Path | str) -> WordVectors:
-        """Reads what `save` wrote, or word2vec and gensim did.
+        """Reads what `save` wrote, or word2vec and gensim did; safetensors stay in their file.
 
         Raises:
             DataError: the file is cut or of another format.
@@ -268,11 +292,8 @@ class WordVectors:
             raise UsageError("there are no vectors", got=str(source), do="name a file of vectors")
         try:
             if source.suffix == ".safetensors":
-                from safetensors import safe_open
-
-                with safe_open(source, "numpy") as held:
-                    words = held.metadata()["words"].split("\n")
-                    return WordVectors(words, held.get_tensor("vectors"))
+                held = MappedFile(source)
+                return WordVectors(held.metadata["words"].split("\n"), held["vectors"])
             data = source.read_bytes()
             return _binary(data) if source.suffix == ".bin" else _text(data.decode())
         except DataError:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from photinus.models.optimizers import InPlace
 KERNELS = ("numba", "numpy")
 """Names of the two forms of the same steps: the fast one, and the plain one."""
 _SEEDS = 1 << 48
+_DRAWN = 1 << 20
+"""So many numbers of a table are drawn at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +103,23 @@ class Word2VecStage(Stage):
 
     def blank(self, history: tuple[Vector, ...], seed: int) -> WordTables:  # noqa: ARG002
         """All 0, in memory of which only the rows that are used are there."""
-        return WordTables(self, Pages(2 * self.words * self.dims, "float32"))
+        pages = Pages(2 * self.words * self.dims, "float32")
+        return WordTables(self, pages.vector, pages)
+
+    def first_rows(self, shard: Vector, slot: int, seed: int, shards: int) -> None:
+        """Draws all inputs, some rows at a time, and keeps the worker's own."""
+        shard[...] = 0
+        draw, rows = generator(seed, self.name), max(1, _DRAWN // self.dims)
+        for start in range(0, self.words, rows):
+            drawn = draw.random((min(rows, self.words - start), self.dims), np.float32)
+            first = (slot - start) % shards  # of the rows drawn, the first that is its own
+            own = (drawn[first::shards] - np.float32(0.5)) / np.float32(self.dims)
+            at = (start + first - slot) // shards
+            shard[at : at + len(own)] = own
+
+    def over(self, trained: Vector) -> WordTables:
+        """Tables that are read where they lie."""
+        return WordTables(self, trained)
 
     @property
     def row_size(self) -> int:
@@ -122,18 +141,25 @@ class WordTables(Model):
 
     Args:
         stage: the settings.
-        pages: where both tables lie; without them, in memory as any other.
+        trained: where both tables lie [n]; None: in memory of their own.
+        pages: what gives that memory back.
     """
 
-    def __init__(self, stage: Word2VecStage, pages: Pages | None = None) -> None:
+    def __init__(
+        self, stage: Word2VecStage, trained: Vector | None = None, pages: Pages | None = None
+    ) -> None:
         shape = (stage.words, stage.dims)
         tensors = [("inputs", shape, TRAINED), ("outputs", shape, TRAINED)]
         layout = Layout.of([*tensors, ("counts", shape[:1], INTEGERS)])
-        self._pages, held = pages, None if pages is None else pages.vector
-        self.parameters = Parameters(layout, held)
+        self._pages, self.parameters = pages, Parameters(layout, trained)
         self._marks = np.zeros((2, stage.words), np.bool_)
         self._stage, self._chances = stage, (0, None)
-        self._gradient = Parameters(Layout.of(tensors))
+
+    @cached_property
+    def _gradient(self) -> Parameters:
+        return Parameters(
+            replace(self.parameters.layout, entries=self.parameters.layout.entries[:2])
+        )
 
     @property
     def chances(self) -> Chances:

@@ -200,6 +200,7 @@ class RunSpec(Callbacks):
             enter=quiet.enter,
             save=quiet.save,
             best=quiet.best,
+            shelf=quiet.shelf,
             advice=quiet.advice,
         )
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 from pyspark.sql.pandas.functions import pandas_udf
 
+from photinus.checkpoint.mapped import MappedFile, is_mapped, write_arrays
 from photinus.core.errors import CheckpointError, UsageError
 from photinus.core.parameters import Vector
 from photinus.embeddings.neighbours import index_of
@@ -50,6 +54,8 @@ def rows_of_model(column: str, meaning: str, output: str) -> tuple[Row, ...]:
     )
 
 
+_SAVED = 1 << 25
+"""So many numbers of vectors are saved as one part."""
 WORD_ROWS = rows_of_model(
     "text",
     "the column of sentences: text, or arrays of texts or of whole numbers",
@@ -96,13 +102,17 @@ class VectorsModel(Keywords, Model, HasInputCol, HasOutputCol, MLWritable, MLRea
 
     def getVectors(self) -> DataFrame:
         """Returns words, counts and vectors as a DataFrame."""
+        return self._rows_of(slice(None))
+
+    def _rows_of(self, rows: slice) -> DataFrame:
+        """Returns some of the vectors as `getVectors` returns all."""
         from pyspark.sql import SparkSession
 
         spark = SparkSession.active()
-        held, counts = self.vectors, self.vectors.counts
-        table: dict[str, Any] = {self.of: self._ids(held.words)}
-        table["count"] = np.zeros(len(held), np.int64) if counts is None else counts
-        table["vector"] = list(held.vectors)
+        words, counts = self.vectors.words[rows], self.vectors.counts
+        table: dict[str, Any] = {self.of: self._ids(words)}
+        table["count"] = np.zeros(len(words), np.int64) if counts is None else counts[rows]
+        table["vector"] = list(self.vectors.vectors[rows])
         schema = f"{self.of} {self._id_type}, count long, vector array<float>"
         made: DataFrame = spark.createDataFrame(pd.DataFrame(table), schema)
         return made
@@ -155,8 +165,15 @@ class VectorsModel(Keywords, Model, HasInputCol, HasOutputCol, MLWritable, MLRea
         column = column or self.of
         asked, is_vector = asked_column(dataset, column)
         index = None if exact else self._hnsw
-        held = (list(self.vectors.words), self.vectors.unit if exact else self.vectors.vectors)
-        near = neighbours_udf(sent(dataset.sparkSession, (*held, index)), num, is_vector=is_vector)
+        spark, texts = dataset.sparkSession, list(self.vectors.words)
+        vectors = sent_vectors(spark, self.vectors.unit if exact else self.vectors.vectors)
+        beside = sent(spark, (texts, index))
+
+        def load() -> tuple[Any, Vector, Any]:
+            known, found = beside()
+            return known, vectors(), found
+
+        near = neighbours_udf(load, num, is_vector=is_vector)
         found = dataset.withColumn(outputCol, near(asked))
         name = f"`{outputCol}`"
         words = F.col(f"{name}.word").cast(f"array<{self._id_type}>").alias(self.of)
@@ -190,11 +207,11 @@ class VectorsModel(Keywords, Model, HasInputCol, HasOutputCol, MLWritable, MLRea
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         words, new = self._words(dataset), self.getOrDefault("outputCol")
-        load = sent(dataset.sparkSession, (list(self.vectors.words), self.vectors.vectors))
+        known = sent(dataset.sparkSession, list(self.vectors.words))
+        load = sent_vectors(dataset.sparkSession, self.vectors.vectors)
 
         def mean(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
-            known, vectors = load()
-            index = pd.Index(known)
+            index, vectors = pd.Index(known()), load()
             for sentences in batches:
                 yield pd.Series([_mean(index, vectors, sentence) for sentence in sentences])
 
@@ -284,6 +301,28 @@ def sent(spark: SparkSession, held: Any) -> Callable[[], Any]:  # noqa: ANN401 -
     return lambda: made.value
 
 
+def sent_vectors(spark: SparkSession, vectors: Vector) -> Callable[[], Vector]:
+    """Returns what gives vectors [V, D] in a task; those in a file come as a file, and are mapped.
+
+    Spark brings it once to each executor. On Spark Connect they are a part of the closure.
+    """
+    if is_connect(spark) or not is_mapped(vectors):
+        return sent(spark, vectors)
+    folder = tempfile.mkdtemp(prefix="photinus-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = Path(folder, f"{Path(folder).name}.safetensors")
+    write_arrays(path, {"vectors": vectors})
+    spark.sparkContext.addFile(str(path))
+    name = path.name
+
+    def load() -> Vector:
+        from pyspark import SparkFiles
+
+        return MappedFile(Path(SparkFiles.get(name)))["vectors"]
+
+    return load
+
+
 def _text(one: str | int | Vector) -> str | Vector:
     return one if isinstance(one, np.ndarray) else str(one)
 
@@ -303,10 +342,14 @@ class _VectorsWriter(MLWriter):
         self._model = model
 
     def save(self, path: str) -> None:
-        """Writes both below `path`."""
+        """Writes both below `path`; the driver reads some vectors at a time."""
         mode = "overwrite" if self.shouldOverwrite else "error"
         write_head(self._model, self.sparkSession, path, mode, {"vectors": True})
-        self._model.getVectors().write.mode(mode).parquet(f"{path}/data")
+        held = self._model.vectors.vectors
+        rows = max(1, _SAVED // max(1, held.shape[1]))
+        for start in range(0, len(held), rows):
+            some = self._model._rows_of(slice(start, start + rows))
+            some.write.mode("append" if start else mode).parquet(f"{path}/data")
 
 
 class _VectorsReader(ParamsReader[Any]):

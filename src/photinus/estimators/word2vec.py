@@ -135,7 +135,9 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
             with self._folder() as folder:
                 outcome, summary = self._run(draft, data, folder)
         assert outcome.trained is not None
-        vectors = outcome.trained.model().parameters.view("inputs").copy()
+        vectors = outcome.trained.model().parameters.view("inputs")
+        if not outcome.trained.is_mapped:
+            vectors = vectors.copy()
         made: VectorsModel = self._copyValues(
             self._model(dataset, WordVectors(words, vectors, counts))
         )

@@ -170,6 +170,32 @@ class Stage(ABC):
         """
         return 0
 
+    def first_rows(self, shard: Vector, slot: int, seed: int, shards: int) -> None:
+        """Writes the first numbers of a worker's shard of a table: those that `build` makes.
+
+        Here the whole table is made for a while. A stage whose table is larger than a worker's
+        memory makes only these rows.
+
+        Args:
+            shard: rows slot, slot + shards, ... of the table [m, width].
+            slot: the worker's.
+            seed: as of `build`.
+            shards: how many workers own the table.
+        """
+        trained = self.build((), seed).parameters.trained
+        shard[...] = trained.reshape(-1, shard.shape[1])[slot::shards]
+
+    def over(self, trained: Vector) -> Model | None:  # noqa: ARG002
+        """Returns the model over trained parameters that lie elsewhere, as in a memory map.
+
+        Args:
+            trained: [n]; never written to.
+
+        Returns:
+            None where a model's parameters lie in memory of its own.
+        """
+        return None
+
     def prepare(self, features: Vector, history: tuple[Vector, ...]) -> Vector:  # noqa: ARG002
         """Returns what this phase's model reads, [B, ...], for the job's features [B, ...].
 

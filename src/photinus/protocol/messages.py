@@ -15,8 +15,11 @@ from photinus.core.clock import Clock
 from photinus.core.errors import FrameError
 from photinus.core.parameters import Vector
 from photinus.strategies.base import Message
-from photinus.training.asks import Grant, News, Snapshot
+from photinus.training.asks import Grant, News, Page, Snapshot
 from photinus.transport.frames import Frame
+
+Kinds = Mapping[str, tuple[str, tuple[int, ...]]]
+"""Types and shapes of arrays by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +140,7 @@ def grant_to(frame: Frame, grant: Grant) -> Frame:
         tells=grant.tells,
         is_fresh=grant.is_fresh,
         is_idle=grant.is_idle,
+        shard=_plain(grant.shard),
         history=[v.size for v in grant.history],
     )
     arrays = {**named(filled), **inner, "history": _joined(grant.history)}
@@ -171,6 +175,7 @@ def grant_of(frame: Frame) -> Grant:
         is_fresh=bool(note["is_fresh"]),
         inner=inner,
         history=tuple(history),
+        shard=_kinds(note["shard"]),
         is_idle=bool(note["is_idle"]),
     )
 
@@ -197,6 +202,38 @@ def snapshot_of(frame: Frame) -> Snapshot:
         arrays["floats"],
         arrays["integers"],
     )
+
+
+def page_to(frame: Frame, page: Page) -> Frame:
+    """Returns a page frame."""
+    note = {
+        "name": page.name,
+        "start": page.start,
+        "kinds": _plain(page.kinds),
+        "is_last": page.is_last,
+    }
+    return pack(frame, {"numbers": page.numbers}, note, version=page.version)
+
+
+def page_of(frame: Frame) -> Page:
+    """The inverse of `page_to`."""
+    note = frame.note
+    return Page(
+        frame.version,
+        str(note["name"]),
+        int(note["start"]),
+        named(frame).get("numbers"),
+        _kinds(note["kinds"]),
+        bool(note["is_last"]),
+    )
+
+
+def _plain(kinds: Kinds) -> dict[str, Any]:
+    return {name: [dtype, list(shape)] for name, (dtype, shape) in kinds.items()}
+
+
+def _kinds(told: Mapping[str, Any]) -> Kinds:
+    return {n: (str(dtype), tuple(map(int, shape))) for n, (dtype, shape) in told.items()}
 
 
 def inner_of(arrays: Mapping[str, Vector]) -> dict[str, Vector]:

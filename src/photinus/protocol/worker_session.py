@@ -11,7 +11,16 @@ from typing import Any
 
 from photinus.core.errors import FencedError, RunFailedError
 from photinus.core.parameters import FLOATS, INTEGERS, TRAINED
-from photinus.protocol.messages import Seat, grant_of, message_to, news_of, pack, snapshot_to
+from photinus.protocol.messages import (
+    Seat,
+    grant_of,
+    message_to,
+    news_of,
+    pack,
+    page_of,
+    page_to,
+    snapshot_to,
+)
 from photinus.protocol.peer_session import Peers
 from photinus.training.asks import (
     Ask,
@@ -21,6 +30,7 @@ from photinus.training.asks import (
     Hello,
     Measured,
     News,
+    Page,
     Snapshot,
     Stepped,
 )
@@ -107,15 +117,22 @@ class WorkerSession:
             return snapshot_to(self.seat.frame("state", version=self._version), ask)
         if isinstance(ask, Close):
             return self._closing(ask)
+        if isinstance(ask, Page):
+            self._pauses(now)
+            return page_to(self.seat.frame("page"), ask)
         if isinstance(ask, Measured):
             self._measured = dict(ask.sums)
             return None
         assert isinstance(ask, Exchange)
         return self._exchanging(ask, now)
 
-    def _exchanging(self, ask: Exchange, now: float) -> Frame | None:
+    def _pauses(self, now: float) -> None:
+        """It computes no more until it is answered."""
         self._tally.compute_seconds += now - self._heard_at
         self._spoke_at = self._heard_at = now
+
+    def _exchanging(self, ask: Exchange, now: float) -> Frame | None:
+        self._pauses(now)
         if ask.message is None:
             return None
         note = {"unanswered": min(self.under_way, default=self._sequence)}
@@ -147,7 +164,6 @@ class WorkerSession:
         frame = self._numbered("close", ask.position)
         held = ask.parameters
         arrays = {} if held is None else {name: held.section(f) for name, f in _SECTIONS.items()}
-        arrays |= {} if ask.shard is None else {"vector": ask.shard}
         arrays |= {f"inner.{name}": value for name, value in ask.inner.items()}
         return pack(frame, arrays, {"rests": ask.rests} | self._trial(), version=self._version)
 
@@ -181,6 +197,8 @@ class WorkerSession:
             return isinstance(ask, Exchange) and not self.waits(ask)
         if said is None:
             return False
+        if isinstance(ask, Page):
+            return is_mine and heard.kind == "page" and _is_of(said, heard)
         if isinstance(ask, (Hello, Close)):
             return heard.kind == "done" or (heard.kind == "grant" and self._is_mine(said, heard))
         return is_answer and heard.sequence == said.sequence
@@ -193,12 +211,16 @@ class WorkerSession:
             return bool(grant.note["hello"] == self._hellos)
         return grant.lease == said.lease and grant.sequence == said.sequence + 1
 
-    def understood(self, heard: Frame, now: float) -> Grant | News | None:
+    def understood(self, heard: Frame, now: float) -> Grant | News | Page | None:
         """Returns what an answer means for the life."""
         if heard.kind == "done":
             return None
         self._tally.wait_seconds += now - self._spoke_at
-        self._heard_at, self._version = now, heard.version
+        self._heard_at = now
+        if heard.kind == "page":
+            self._waited += now - self._spoke_at
+            return page_of(heard)
+        self._version = heard.version
         if heard.kind != "grant":
             self._waited += now - self._spoke_at
             is_told = any(told is heard for told in self._told)
@@ -220,3 +242,10 @@ class WorkerSession:
         told, self._told = (*self._told, *heard), []
         news = news_of(told, self.seconds(now))
         return news._replace(messages=(*news.messages, *self.peers.news()))
+
+
+def _is_of(said: Frame, heard: Frame) -> bool:
+    """Tells whether a page answers this one."""
+    names = ("name", "asked")
+    asked = {**said.note, "asked": said.note["start"]}
+    return said.version == heard.version and all(heard.note.get(n) == asked[n] for n in names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from photinus.checkpoint.export import load_model, save_model, tensors_from_state_dict
+from photinus.checkpoint.mapped import Shelf
 from photinus.checkpoint.origin import Trust
 from photinus.coordinator.phases import Result
 from photinus.core.errors import DataError, UsageError
@@ -49,17 +50,35 @@ class Draft:
         self.job, self._made = job, made
 
     def model(self) -> Model:
-        """Returns the model."""
+        """Returns the model; of a table among the workers it is blank: each makes its own rows."""
         if self._made is None:
-            self._made = _stage(self.job.model).build((), self.job.seed)
+            stage = _stage(self.job.model)
+            make = stage.blank if self.is_sharded else stage.build
+            self._made = make((), self.job.seed)
         return self._made
+
+    @property
+    def is_sharded(self) -> bool:
+        """True where the job's table lies among the workers."""
+        plan = self.job.plan()
+        return plan.is_sharded(len(plan.phases) - 1)
 
     def trained(self, result: Result) -> TrainedModel:
         """Returns it as a run trained it."""
-        made = None if isinstance(self.job.model, DBN) else self.model()
+        is_dbn = isinstance(self.job.model, DBN)
+        made = None if is_dbn else self._over(result) or self.model()
         return TrainedModel(
             self.job.model, result.vectors[-1], result.floats, result.integers, made
         )
+
+    def _over(self, result: Result) -> Model | None:
+        """Returns the model over a trained table where it lies, if it can be."""
+        if result.table is None:
+            return None
+        model = _stage(self.job.model).over(result.table.vector)
+        if model is not None:
+            np.copyto(model.parameters.integers, result.integers)
+        return model
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +98,8 @@ class TrainedModel:
         """Returns it as what `measure` can be asked of."""
         # the history only decides first parameters, and those are replaced
         model = self.made or _stage(self.settings).build((), 0)
-        model.load(self.vector, self.floats, self.integers)
+        if model.parameters.trained is not self.vector:
+            model.load(self.vector, self.floats, self.integers)
         return model
 
     def module(self) -> nn.Module:
@@ -110,7 +130,15 @@ class TrainedModel:
         """Returns the parameters as a plain `state_dict`, arrays by name."""
         if isinstance(self.settings, DBN):
             return tensors_from_state_dict(self.settings.module(self.vector).state_dict())
-        return {name: np.array(t) for name, t in named_arrays(self.model()).items()}
+        return {name: t if self.is_mapped else np.array(t) for name, t in self._named()}
+
+    @property
+    def is_mapped(self) -> bool:
+        """True where it is a table in a file, which is read where it lies."""
+        return self.made is not None and self.made.parameters.trained is self.vector
+
+    def _named(self) -> Iterable[tuple[str, Vector]]:
+        return named_arrays(self.model()).items()
 
 
 def named_arrays(model: Model) -> dict[str, Vector]:
@@ -209,6 +237,8 @@ def first_parameters(draft: Draft) -> dict[str, tuple[Vector, ...]]:
     if not job.start and is_dbn:
         return {}  # the layers below decide
     made = None if is_dbn else draft.model()
+    if draft.is_sharded and made is not None:
+        return {_stage(job.model).name: _first_table(job, made)}
     tensors = load_model(job.start).tensors if job.start else {}
     found: dict[str, tuple[Vector, ...]] = {}
     found[_stage(job.model).name] = _vectors(job.model, tensors, made)
@@ -216,6 +246,17 @@ def first_parameters(draft: Draft) -> dict[str, tuple[Vector, ...]]:
     if tensors and (frozen := getattr(made, "frozen", {})):
         found[""] = (np.concatenate([array.reshape(-1) for array in frozen.values()]),)
     return found
+
+
+def _first_table(job: Job, made: Model) -> tuple[Vector, ...]:
+    """Returns what a table among the workers starts from: a saved one in its file, or nothing."""
+    p = made.parameters
+    if not job.start:
+        return p.trained[:0], p.floats, p.integers
+    tensors = load_model(job.start, is_mapped=True).tensors
+    stage = _stage(job.model)
+    model = stage.over(Shelf().array(p.trained.shape, str(p.trained.dtype))) or made
+    return _vectors(job.model, tensors, model)
 
 
 def _check_constants(made: Model | None, tensors: Mapping[str, Vector]) -> None:

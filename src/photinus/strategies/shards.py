@@ -30,14 +30,21 @@ def shard_of(vector: Vector, width: int, slot: int, shards: int) -> Vector:
     return np.ascontiguousarray(vector.reshape(-1, width)[slot::shards]).ravel()
 
 
-def joined(shards: Sequence[Vector], width: int) -> Vector:
+def joined(shards: Sequence[Vector], width: int, into: Vector | None = None) -> Vector:
     """Returns the table [n] of the shards of all workers, in slot order.
+
+    Args:
+        shards: of each worker [m · width].
+        width: numbers in a row.
+        into: where the table shall lie [n]; None: in new memory.
 
     Example:
         >>> joined([np.array([0, 1, 4, 5, 8, 9]), np.array([2, 3, 6, 7])], 2).tolist()
         [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     """
-    table = np.empty((sum(s.size for s in shards) // width, width), shards[0].dtype)
+    if into is None:
+        into = np.empty(sum(s.size for s in shards), shards[0].dtype)
+    table = into.reshape(-1, width)
     for slot, shard in enumerate(shards):
         table[slot :: len(shards)] = shard.reshape(-1, width)
     return table.ravel()
@@ -86,7 +93,6 @@ class Sharded(Strategy):
     site = PARAMETERS
     meets = True
     is_sharded = True
-    alone = ("outer",)
     LIMITS = {"codec": one_of("fp32", "bf16"), "rows": whole(1)}  # noqa: RUF012
 
     def __post_init__(self) -> None:
@@ -136,7 +142,7 @@ class Sharded(Strategy):
         if incoming.kind == "heal":
             own = incoming.vector.reshape(-1, self.rows)
             state = self.init(vector)
-            outer = tuple(held.ravel() for held in self.outer.init(own))
+            outer = incoming.outer or tuple(held.ravel() for held in self.outer.init(own))
             return state._replace(own=own, outer=outer, version=incoming.version)
         assert incoming.rows is not None
         assert incoming.moved is not None

@@ -35,8 +35,27 @@ class Close(NamedTuple):
     """The share is not done, but the pass over the rows is: it goes on in another life."""
     inner: Mapping[str, Vector] = MappingProxyType({})
     """What another life goes on with, as of a `Snapshot`."""
-    shard: Vector | None = None
-    """Of a table among the workers, in the parameters' place: what this one owns [m · width]."""
+
+
+class Page(NamedTuple):
+    """Out of a life: a page of the worker's shard, told or asked for. Answered by a `Page`.
+
+    Of what is told the answer says how many of the array's numbers have come, or that no more are
+    wanted.
+    """
+
+    version: int
+    """At which the shard is meant."""
+    name: str
+    """Of an array of the shard: "vector", or of the owner's optimizer "outer.0", ..."""
+    start: int
+    """Where in the array the page begins; of an answer, as above, below 0 where it ends."""
+    numbers: Vector | None = None
+    """The page [n]; None: it is asked for."""
+    kinds: Mapping[str, tuple[str, tuple[int, ...]]] = MappingProxyType({})
+    """Types and shapes of all arrays of the shard."""
+    is_last: bool = False
+    """It is told because the share is done, not for a checkpoint."""
 
 
 class Stepped(NamedTuple):
@@ -63,9 +82,10 @@ class Snapshot(NamedTuple):
     inner: Mapping[str, Vector]
     """The inner optimizer's state, and what the strategy alone knows."""
     trained: Vector | None
-    """Where no owner holds the parameters; of a table among the workers, the own shard."""
+    """Where no owner holds the parameters; a shard of a table follows in pages."""
     floats: Vector
     integers: Vector
+    """Of a table among the workers both are empty: they stay as they were at the start."""
 
 
 class Measured(NamedTuple):
@@ -97,7 +117,7 @@ class News(NamedTuple):
         )
 
 
-Ask = Hello | Close | Stepped | Exchange | Snapshot | Measured
+Ask = Hello | Close | Page | Stepped | Exchange | Snapshot | Measured
 Life = Generator[Ask, Any, None]
 
 
@@ -125,6 +145,9 @@ class Grant:
     inner: Mapping[str, Vector] = field(default_factory=dict)
     history: tuple[Vector, ...] = ()
     """What phases before this one agreed on, as far as the worker lacks it."""
+    shard: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    """Of a table among the workers: which arrays are asked for in pages; none where the first
+    numbers are the worker's to make."""
     is_idle: bool = False
     """Nothing is left to do in this phase: the budget is used up, or the rows are quarantined."""
 

@@ -20,12 +20,15 @@ from photinus.models.optimizers import Inner, InPlace
 from photinus.strategies.base import GRADIENT, Message, Strategy, Turn, is_held_by_workers
 from photinus.strategies.shards import Held
 from photinus.training.ahead import Ahead
-from photinus.training.asks import Exchange, Measured, News, Snapshot, Stepped
+from photinus.training.asks import Exchange, Measured, News, Page, Snapshot, Stepped
 from photinus.training.attached import accept, offer
+from photinus.training.shard_pages import ShardCopy
 from photinus.training.strategy_state import keep, take_up
 
 _TAKEN: Vector = np.zeros(0, np.float32)
 """In the place of a gradient, where the steps were taken in place."""
+_PAGES_OF_ROUND = 8
+"""Of a checkpoint, which a worker tells in a round in which it takes no steps."""
 _NO_MEMORY = ("allocate memory", "out of memory")
 
 
@@ -75,14 +78,14 @@ class Bench:
     """The gradients [n] since the last push, where the strategy pushes their sum."""
     where: str = ""
     """Phase and partition, for an error of the model."""
+    copies: list[ShardCopy] = field(default_factory=list)
+    """Of its shard of a table, for a checkpoint: at most one is being told."""
 
 
-Answers = Generator[Stepped | Exchange | Snapshot | Measured, News, Any]
+Answers = Generator[Stepped | Exchange | Snapshot | Measured | Page, Any, Any]
 
 
-def work(
-    bench: Bench,
-) -> Generator[Stepped | Exchange | Snapshot | Measured, News | None, Snapshot]:
+def work(bench: Bench) -> Generator[Stepped | Exchange | Snapshot | Measured | Page, Any, Snapshot]:
     """Runs one phase; the parameters are the model's, changed in place. Returns how it ended.
 
     A `Stepped` that is answered by None was no step: the phase ends before it.
@@ -116,12 +119,12 @@ def work(
         pace = pace.after(clock, told, news)
         clock = clock._replace(progress=pace.agreed)
         yield from tell(bench, news, clock, state)
+        yield from tell_pages(bench, 1)
         is_over = told.stop or news.stop
         del heard, told, news  # of a large model each answer counts
         if is_over:
             break
-    state, news = yield from drain(bench, clock._replace(closing=True), state)
-    yield from tell(bench, news, clock, state)
+    state = yield from drain(bench, clock._replace(closing=True), state)
     return snapshot(bench, clock, state)
 
 
@@ -144,9 +147,18 @@ def _learnt(bench: Bench, batch: Batch, progress: float) -> tuple[Vector, Mappin
 def tell(bench: Bench, news: News, clock: Clock, state: Any) -> Answers:  # noqa: ANN401
     """Tells what was asked for with an answer, as it is at the point that it brought."""
     if news.save:
+        if isinstance(state, Held):
+            bench.copies[:] = [ShardCopy(state)]
         yield snapshot(bench, clock, state)
     if news.measure:
         yield Measured(bench.measure())
+
+
+def tell_pages(bench: Bench, most: int = 0) -> Answers:
+    """Tells the next pages of its shard, where a checkpoint waits for them; 0: all of them."""
+    for copy in bench.copies:
+        yield from copy.pages(most)
+    bench.copies[:] = [copy for copy in bench.copies if not copy.is_over]
 
 
 def step(bench: Bench, gradient: Vector, progress: float) -> None:
@@ -159,11 +171,15 @@ def step(bench: Bench, gradient: Vector, progress: float) -> None:
 
 
 def drain(bench: Bench, clock: Clock, state: Any) -> Answers:  # noqa: ANN401
-    """Leaves nothing unsent: a push that missed its round is due once more."""
-    news = News()
+    """Leaves nothing unsent: a push that missed its round is due once more; tells its shard."""
     while bench.strategy.due(clock, state):
         state, news = yield from exchange(bench, bench.model.parameters.trained, clock, state)
-    return state, news
+        yield from tell(bench, news, clock, state)
+        yield from tell_pages(bench, _PAGES_OF_ROUND)
+    if isinstance(state, Held):
+        yield from tell_pages(bench)
+        yield from ShardCopy(state, is_last=True).pages()
+    return state
 
 
 def exchange(bench: Bench, vector: Vector, clock: Clock, state: Any) -> Answers:  # noqa: ANN401
@@ -184,6 +200,9 @@ def exchange(bench: Bench, vector: Vector, clock: Clock, state: Any) -> Answers:
             news = heard.behind(news)
         if turn.kind == "push":
             news = _until_taken(bench, news)
+        for copy in bench.copies:
+            for moved in (m.moved for m in news.messages if m.moved is not None):
+                copy.moving(moved.at)
         state = accept(bench.strategy, bench.model, vector, news.messages, state)
     return state, news
 
@@ -208,13 +227,14 @@ def snapshot(bench: Bench, clock: Clock, state: Any) -> Snapshot:  # noqa: ANN40
     """Returns copies of all that a worker holds alone."""
     parameters, position = bench.model.parameters, bench.feed.position
     bench.model.to_host(parameters.trained, parameters.floats, parameters.integers)
-    held = parameters.trained if is_held_by_workers(bench.strategy) else None
-    held = state.own.ravel() if isinstance(state, Held) else held
+    is_table = isinstance(state, Held)
+    held = parameters.trained if is_held_by_workers(bench.strategy) and not is_table else None
+    some = slice(0) if is_table else slice(None)
     inner = {name: value.copy() for name, value in bench.inner.state().items()}
     return Snapshot(
         position,
         inner | keep(bench.strategy, parameters.trained, clock, state, position),
         None if held is None else held.copy(),
-        parameters.floats.copy(),
-        parameters.integers.copy(),
+        parameters.floats[some].copy(),
+        parameters.integers[some].copy(),
     )

@@ -190,14 +190,31 @@ class TrainingPlan:
     def first(self, phase: int, history: tuple[Vector, ...]) -> tuple[Vector, Vector, Vector]:
         """Returns a phase's first trained [n], floats [m] and integers [c], in arrays of their own.
 
-        A model is built only where they are not given in `start`.
+        A model is built only where they are not given in `start`. Of a table among the workers
+        nothing is trained here: `trained` is empty.
         """
+        if self.is_sharded(phase):
+            return self._beside_table(phase, history)
         start = self.start.get(self.phases[phase].stage.name, ())
         if len(start) < 3:
             p = self.build(phase, history).parameters
             start = (p.trained, p.floats, p.integers)
         trained, floats, integers = (section.copy() for section in start)
         return trained, floats, integers
+
+    def is_sharded(self, phase: int) -> bool:
+        """True when each worker owns a part of a phase's parameters that nobody else has."""
+        return getattr(self.phases[phase].agreement.policy(), "shards", 0) > 0
+
+    def _beside_table(
+        self, phase: int, history: tuple[Vector, ...]
+    ) -> tuple[Vector, Vector, Vector]:
+        stage = self.phases[phase].stage
+        given = self.start.get(stage.name, ())
+        if len(given) < 3:
+            p = stage.blank(history, self.seed).parameters
+            given = (p.trained, p.floats, p.integers)
+        return given[0][:0].copy(), given[1].copy(), given[2].copy()
 
     def sent(self) -> TrainingPlan:
         """Returns what travels to the workers: the same without the parameters to start from."""

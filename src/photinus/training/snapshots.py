@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from photinus.core.parameters import Vector
 from photinus.strategies.base import Message, Policy
-from photinus.strategies.shards import joined
 from photinus.training.asks import Snapshot
+
+Shards = Mapping[int, Mapping[str, Vector]]
+"""Slot -> the arrays of its shard of a table, by name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +42,8 @@ class Cut:
     """What the earlier phases agreed on."""
     row_size: int = 0
     """Of a table among the workers, how many numbers a row holds: each shard has a file."""
+    shards: Shards = field(default_factory=dict)
+    """Slot -> the arrays of its shard, memory-mapped; the point has then no vector."""
 
     @property
     def is_phase_start(self) -> bool:
@@ -69,6 +74,11 @@ class Cuts:
         """Starts a cut; one that is still not whole is given up: what it waits for was lost."""
         self._making, self._missing, self._snapshots = here, set(slots), {}
 
+    @property
+    def version(self) -> int:
+        """Of the cut in the making; -1 without one."""
+        return -1 if self._making is None else self._making.version
+
     def drop(self) -> None:
         """Gives up the cut in the making."""
         self._making = None
@@ -83,26 +93,25 @@ class Cuts:
         """Goes on without a worker that was lost: it would start with fresh inner state."""
         self._missing.discard(slot)
 
-    def whole(self, policy: Policy) -> Cut | None:
+    def whole(self, policy: Policy, shards: Shards = MappingProxyType({})) -> Cut | None:
         """Returns the cut once nobody is waited for: it is then the last one.
 
         Args:
-            policy: whether the owner holds the parameters; else the lowest slot's are taken, or
-                each worker's shard, and without any there is no cut.
+            policy: whether the owner holds the parameters; else the lowest slot's are taken, and
+                without any there is no cut.
+            shards: of a table among the workers, those that have come whole at its version.
         """
-        if self._making is None or self._missing:
+        if self._making is None or self._missing or len(shards) < policy.shards:
             return None
         making, self._making = self._making, None
         point = making.point
-        if not policy.keeps:
-            if len(self._snapshots) < max(1, policy.shards):
+        if not policy.keeps and not policy.shards:
+            if not self._snapshots:
                 return None
             first = self._snapshots[min(self._snapshots)]
-            vector = first.trained
-            if policy.shards:
-                held = [s.trained for _, s in sorted(self._snapshots.items())]
-                vector = joined([v for v in held if v is not None], policy.rows)
-            point = point._replace(vector=vector, floats=first.floats, integers=first.integers)
+            point = point._replace(
+                vector=first.trained, floats=first.floats, integers=first.integers
+            )
         inner = {slot: s.inner for slot, s in sorted(self._snapshots.items())}
-        self.last = replace(making, point=point, inner=inner)
+        self.last = replace(making, point=point, inner=inner, shards=shards)
         return self.last

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from photinus.core.errors import FencedError, NotReadyError
+from photinus.core.errors import FencedError
 from photinus.core.parameters import Vector
 from photinus.core.seeds import derive
 from photinus.data.arrays import FeedOrder
@@ -18,12 +18,13 @@ from photinus.data.base import Array, Batch, Feed, Transform
 from photinus.data.rows import Room, Rows, memory
 from photinus.models.base import Model
 from photinus.models.optimizers import Inner
-from photinus.strategies.base import GRADIENT_SUM, Strategy, is_held_by_workers
+from photinus.strategies.base import GRADIENT_SUM, Message, Strategy, is_held_by_workers
 from photinus.training.ahead import Ahead
 from photinus.training.asks import Ask, Close, Grant, Hello, Life, Snapshot
 from photinus.training.loop import Bench, Pace, work
 from photinus.training.placement import device_for, fresh
 from photinus.training.plan import REST, START, TrainingPlan
+from photinus.training.shard_pages import ShardCopy, fetched, laid
 from photinus.training.strategy_state import position_of, split
 
 CHUNK_ROWS = 1000
@@ -114,8 +115,13 @@ def _share(
     """Trains until the share is done; its prepared rows make room for those of the next one."""
     grant = given.pop()
     bench = _bench(plan, slot, part, grant, history, before)
+    if _is_table(bench.strategy):
+        bench.heal[:] = [(yield from _with_shard(plan, slot, part, grant, bench))]
     grant = grant.used()
     last = None if grant.is_idle else (yield from work(bench))
+    if last is None and _is_table(bench.strategy):
+        held = bench.strategy.accept(bench.model.parameters.trained, bench.heal[0], None)
+        yield from ShardCopy(held, is_last=True).pages()
     close = _closing(plan, grant, part, bench, last)
     return close, _Before(bench.model, bench.inner)
 
@@ -126,18 +132,17 @@ def _closing(
     """The share is done, or, where rows stream, at least the pass."""
     at = bench.feed.position
     held = bench.model.parameters if is_held_by_workers(bench.strategy) else None
-    shard = None
     if _is_table(bench.strategy):
-        held, shard = None, bench.heal[0].vector if last is None else last.trained
+        held = None  # its shard was told in pages
     phase = plan.phases[grant.phase]
     # after a start all hold the same state: one of them tells it, for joiners and checkpoints
     inner = last.inner if last and phase.part == START and grant.tells else {}
     if part.passes is None or last is None:
-        return Close(at, held, inner=inner, shard=shard)
+        return Close(at, held, inner=inner)
     is_border = part.rows > 0 and at % part.rows == 0
     end = round(grant.span[1] * phase.stage.passes(grant.rows) * part.rows)
     is_done = plan.is_fixed(grant.phase) and at >= end
-    return Close(at, held, is_border and not is_done, inner if is_done else last.inner, shard)
+    return Close(at, held, is_border and not is_done, inner if is_done else last.inner)
 
 
 def _bench(
@@ -185,16 +190,15 @@ def _bench(
         model, inner = before
     else:
         model, inner = make(device_for(plan.device(grant.phase, slot), make, first))
-    heal, point = grant.heal, grant.heal.vector
-    assert point is not None
+    heal = grant.heal
     if is_table := _is_table(strategy):
         assert heal.integers is not None
         np.copyto(model.parameters.integers, heal.integers)
-        heal = heal._replace(vector=_laid(point, part.room))
         steps = strategy.every.steps  # type: ignore[attr-defined]
         feed = Ahead(feed, steps, lambda batch, at: model.rows(batch, seed(at)))
     else:
-        model.load(point, heal.floats, heal.integers)
+        assert heal.vector is not None
+        model.load(heal.vector, heal.floats, heal.integers)
     if held:
         inner.load(held)
     trained = model.parameters.trained
@@ -214,15 +218,20 @@ def _bench(
     )
 
 
-def _laid(shard: Vector, room: Room) -> Vector:
-    """Copies a shard of a table to where there is room for it."""
-    laid = room(shard.shape, shard.dtype)
-    if laid is None:
-        wrong = "a worker's shard of the table fits neither in memory nor on disk"
-        do = "use more workers, or a larger budget"
-        raise NotReadyError(wrong, got=f"{shard.nbytes >> 20} MiB", do=do)
-    laid[:] = shard
-    return laid
+def _with_shard(
+    plan: TrainingPlan, slot: int, part: Part, grant: Grant, bench: Bench
+) -> Generator[Ask, Any, Message]:
+    """Returns the point to begin from with the worker's shard in it: made here, or asked for."""
+    stage, heal = plan.phases[grant.phase].stage, grant.heal
+    if not grant.shard:
+        width, trained = stage.row_size, bench.model.parameters.trained
+        rows = len(range(slot, trained.size // width, plan.workers))
+        shard = laid(rows * width, str(trained.dtype), part.room)
+        stage.first_rows(shard.reshape(rows, width), slot, plan.seed, plan.workers)
+        return heal._replace(vector=shard, slot=slot)
+    arrays = yield from fetched(grant.shard, heal.version, part.room)
+    outer = tuple(arrays[name] for name in arrays if name.startswith("outer."))
+    return heal._replace(vector=arrays["vector"], outer=outer, slot=slot)
 
 
 def _is_table(strategy: Strategy) -> bool:

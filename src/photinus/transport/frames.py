@@ -30,7 +30,7 @@ from photinus.core.parameters import Vector
 KINDS = (
     "hello", "grant", "busy", "done", "beat", "ack", "push", "agreed", "heal", "fetch",
     "close", "closed", "state", "fenced", "refused", "stop", "bye", "publish", "note",
-    "here", "meet", "ready", "part", "whole", "missing",
+    "here", "meet", "ready", "part", "whole", "missing", "page",
 )
 # fmt: on
 CODEC_IDS = ("fp32", "bf16", "int8", "int4")

@@ -27,8 +27,9 @@ from typing import Any
 
 from photinus.checkpoint.files import Tensors
 from photinus.checkpoint.folder import RunFolder
-from photinus.checkpoint.store import Store
+from photinus.checkpoint.store import MAPPED, Store
 from photinus.coordinator.phases import Result
+from photinus.coordinator.table import Table
 from photinus.core.errors import LinkError, NotReadyError
 from photinus.core.parameters import Vector
 from photinus.transport.filesystems import LocalPlace
@@ -36,6 +37,7 @@ from photinus.transport.filesystems import LocalPlace
 _HOST = re.compile(r"host-([1-9][0-9]*)\.json")
 _WORDS = re.compile(r"words-([1-9][0-9]*)\.jsonl")
 _STATE = "state"
+_TABLE = f"{MAPPED}table"
 _MOST_BYTES = 1 << 16
 _PULSE_SECONDS = 1.0
 
@@ -71,7 +73,7 @@ class RunDirectory:
         except LinkError as error:
             raise NotReadyError(str(error), do="name another run folder") from error
         files = {
-            f"start-{n}": {f"{i}": vector for i, vector in enumerate(vectors)}
+            f"{MAPPED}{n}": {f"{i}": vector for i, vector in enumerate(vectors)}
             for n, vectors in enumerate(start.values())
         }
         Store(self.path / "given").save(_STATE, {"phases": list(start)}, files)
@@ -110,7 +112,9 @@ class RunDirectory:
         if agreed is None:
             return None, str(found.meta["failure"]), str(found.meta["kind"])
         vectors = tuple(agreed[f"vector-{n}"] for n in range(int(found.meta["phases"])))
-        return Result(vectors, agreed["floats"], agreed["integers"]), "", ""
+        held = found.files.get(_TABLE)
+        table = None if held is None else Table.of(held["vector"])
+        return Result(vectors, agreed["floats"], agreed["integers"], table), "", ""
 
     def remove(self) -> None:
         """Removes all of it."""
@@ -140,7 +144,7 @@ class RunDirectory:
         found = Store(self.path / "given").load(_STATE)
         start: dict[str, tuple[Vector, ...]] = {}
         for n, name in enumerate(found.meta["phases"]):
-            vectors = found.files[f"start-{n}"]
+            vectors = found.files[f"{MAPPED}{n}"]
             start[name] = tuple(vectors[f"{i}"] for i in range(len(vectors)))
         return start
 
@@ -186,10 +190,12 @@ class RunDirectory:
         meta = {"failure": failure, "kind": kind, "phases": 0}
         files: dict[str, Tensors] = {}
         if result is not None:
-            meta["phases"] = len(result.vectors)
-            vectors = {f"vector-{n}": vector for n, vector in enumerate(result.vectors)}
+            meta["phases"] = len(result.history)
+            vectors = {f"vector-{n}": vector for n, vector in enumerate(result.history)}
             agreed = {**vectors, "floats": result.floats, "integers": result.integers}
             files["agreed"] = agreed
+            if result.table is not None:
+                files[_TABLE] = {"vector": result.table.vector}
         if self.path.is_dir():
             Store(self.path / "outcome").save(_STATE, meta, files)
 

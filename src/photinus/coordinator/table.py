@@ -1,0 +1,128 @@
+"""A table that lies among the workers, as the driver knows it: files of shards, never in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from functools import cached_property
+
+import numpy as np
+
+from photinus.checkpoint.mapped import Kind, MappedFile, PagedFile, Shelf
+from photinus.core.errors import RunFailedError
+from photinus.core.parameters import Vector
+from photinus.strategies.shards import joined
+from photinus.training.asks import Page
+from photinus.training.shard_pages import PAGE_NUMBERS
+
+Shard = Mapping[str, Vector]
+"""Arrays by name: "vector" [m · width], and what the outer optimizer knows of it."""
+
+ENOUGH = -1
+"""Answers a page of which no more are wanted."""
+
+
+class ShardsTold:
+    """The shards that workers tell in pages: each is written to a file as it comes.
+
+    Args:
+        shelf: where the files lie.
+        failed: is told why a shard could not be written for a checkpoint.
+    """
+
+    def __init__(self, shelf: Shelf, failed: Callable[[str], None]) -> None:
+        self._shelf, self._failed = shelf, failed
+        self._coming: dict[int, tuple[int, PagedFile]] = {}
+        self._whole: dict[int, tuple[int, MappedFile]] = {}
+
+    def take(self, slot: int, page: Page) -> int:
+        """Takes a page in; returns how many numbers of its array have come, or `ENOUGH`.
+
+        Raises:
+            RunFailedError: there is no room for a shard that nobody will tell again.
+        """
+        if self._whole.get(slot, (-1,))[0] == page.version:
+            return ENOUGH
+        assert page.numbers is not None
+        try:
+            return self._written(slot, page, page.numbers)
+        except OSError as error:
+            self._coming.pop(slot, None)
+            reason = f"a shard could not be written: {error.strerror or error}"
+            if page.is_last:
+                raise RunFailedError(reason, do="free some space, and resume the run") from error
+            self._failed(reason)
+            return ENOUGH
+
+    def _written(self, slot: int, page: Page, numbers: Vector) -> int:
+        version, file = self._coming.get(slot, (-1, None))
+        if file is None or version != page.version:
+            file = self._shelf.paged(page.kinds)
+            self._coming[slot] = page.version, file
+        come = file.write(page.name, page.start, numbers)
+        if file.is_whole:
+            del self._coming[slot]
+            self._whole[slot] = page.version, file.closed()
+        return come
+
+    def at(self, version: int) -> dict[int, MappedFile]:
+        """Returns slot -> its shard, of those that have come whole at a version."""
+        return {slot: file for slot, (at, file) in sorted(self._whole.items()) if at == version}
+
+    def drop(self) -> None:
+        """Forgets all of it: the run goes on from elsewhere."""
+        self._coming, self._whole = {}, {}
+
+
+class Table:
+    """A table of which all shards are known.
+
+    Args:
+        shards: of each worker, in slot order.
+        width: numbers in a row.
+        shelf: where it lies as a whole.
+    """
+
+    def __init__(self, shards: Mapping[int, Shard], width: int, shelf: Shelf) -> None:
+        self._shards, self._width, self._shelf = dict(shards), width, shelf
+
+    @classmethod
+    def of(cls, vector: Vector) -> Table:
+        """Returns the table that lies in a file already [n]."""
+        made = cls({}, 1, Shelf())
+        made.__dict__["vector"] = vector
+        return made
+
+    @cached_property
+    def vector(self) -> Vector:
+        """All rows in their order [n], in a file without a name; the shards are let go."""
+        shards = [self._shards[slot]["vector"] for slot in sorted(self._shards)]
+        into = self._shelf.array((sum(s.size for s in shards),), str(shards[0].dtype))
+        made = joined(shards, self._width, into)
+        self._shards.clear()
+        return made
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hex digits of the shards' bytes."""
+        told = "".join(getattr(s, "sha256", "") for _, s in sorted(self._shards.items()))
+        return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+def kinds_of(shard: Shard) -> dict[str, Kind]:
+    """Returns the types and shapes of a shard's arrays."""
+    return {name: (str(array.dtype), (array.size,)) for name, array in shard.items()}
+
+
+def page_in(rows: Vector, start: int) -> Vector:
+    """Returns the numbers [n] of an array of rows, from one of them on.
+
+    Args:
+        rows: [m] or [m, width].
+        start: the first number's place.
+    """
+    width = math.prod(rows.shape[1:])
+    first = start // width
+    page: Vector = np.ascontiguousarray(rows[first : first + max(1, PAGE_NUMBERS // width)])
+    return page.reshape(-1)

@@ -1,0 +1,95 @@
+"""The driver writes shards to files as they come, and holds none of them."""
+
+import errno
+
+import numpy as np
+import pytest
+
+from photinus.checkpoint.mapped import PagedFile, Shelf, is_mapped
+from photinus.coordinator.table import ENOUGH, ShardsTold, Table, kinds_of, page_in
+from photinus.core.errors import RunFailedError
+from photinus.training.asks import Page
+
+KINDS = {"vector": ("float32", (6,)), "outer.0": ("float32", (2,))}
+
+
+def page(name, start, numbers, version=5, **more):
+    return Page(version, name, start, np.array(numbers, np.float32), KINDS, **more)
+
+
+def told(shards, slot=0, version=5):
+    assert shards.take(slot, page("vector", 0, [0, 1, 2, 3], version)) == 4
+    assert shards.take(slot, page("vector", 4, [4, 5], version)) == 6
+    assert shards.take(slot, page("outer.0", 0, [7, 8], version)) == 2
+
+
+@pytest.fixture
+def failures():
+    return []
+
+
+@pytest.fixture
+def shards(tmp_path, failures):
+    return ShardsTold(Shelf(tmp_path), failures.append)
+
+
+def test_a_shard_is_there_once_all_its_pages_are(shards):
+    shards.take(0, page("vector", 0, [0, 1, 2, 3]))
+    assert shards.at(5) == {}
+    told(shards, slot=1)
+    assert list(shards.at(5)) == [1]
+    shard = shards.at(5)[1]
+    assert shard["vector"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert shard["outer.0"].tolist() == [7, 8]
+    assert is_mapped(shard["vector"])
+
+
+def test_a_page_that_comes_twice_counts_once(shards):
+    shards.take(0, page("vector", 0, [0, 1, 2, 3]))
+    assert shards.take(0, page("vector", 0, [9, 9, 9, 9])) == 4
+    for _ in range(2):
+        shards.take(0, page("vector", 4, [4, 5]))
+    shards.take(0, page("outer.0", 0, [7, 8]))
+    assert shards.at(5)[0]["vector"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert shards.take(0, page("outer.0", 0, [7, 8])) == ENOUGH
+
+
+def test_another_version_takes_the_place_of_what_did_not_come_whole(shards, tmp_path):
+    shards.take(0, page("vector", 0, [0, 1, 2, 3]))
+    told(shards, version=6)
+    assert shards.at(5) == {}
+    assert list(shards.at(6)) == [0]
+    assert len(list(tmp_path.iterdir())) == 1
+    shards.drop()
+    assert shards.at(6) == {}
+    assert not list(tmp_path.iterdir()), "a file goes with the last who reads it"
+
+
+def test_a_full_disk_costs_a_checkpoint_and_ends_a_run_whose_result_it_is(
+    shards, failures, monkeypatch
+):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(PagedFile, "write", full)
+    assert shards.take(0, page("vector", 0, [0.0])) == ENOUGH
+    assert failures == ["a shard could not be written: No space left on device"]
+    with pytest.raises(RunFailedError, match="No space left on device; free some space"):
+        shards.take(0, page("vector", 0, [0.0], is_last=True))
+
+
+def test_a_table_lies_in_a_file_in_the_order_of_its_rows(tmp_path):
+    held = {1: {"vector": np.array([2.0, 3.0])}, 0: {"vector": np.array([0.0, 1.0, 4.0, 5.0])}}
+    table = Table(held, 2, Shelf(tmp_path))
+    assert table.vector.tolist() == [0, 1, 2, 3, 4, 5]
+    assert is_mapped(table.vector)
+    assert not list(tmp_path.iterdir()), "the file has no name"
+    assert Table.of(table.vector).vector is table.vector
+
+
+def test_a_page_of_rows_that_are_asked_for_begins_with_a_row(monkeypatch):
+    monkeypatch.setattr("photinus.coordinator.table.PAGE_NUMBERS", 5)
+    rows = np.arange(24.0).reshape(-1, 2)[1::3]
+    assert kinds_of({"vector": rows}) == {"vector": ("float64", (8,))}
+    assert page_in(rows, 4).tolist() == [14, 15, 20, 21]
+    assert page_in(rows.ravel(), 3).tolist() == [9, 14, 15, 20, 21]
