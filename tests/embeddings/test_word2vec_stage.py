@@ -17,6 +17,7 @@ from photinus.embeddings.word2vec import RowDescent, Word2VecStage
 from photinus.engine.base import ArrayData
 from photinus.engine.simulation.cluster import World
 from photinus.engine.simulation.engine import SimulatedEngine
+from photinus.engine.simulation.simulator import Simulation
 from photinus.models.base import Stage
 from photinus.run.evaluate import Draft, first_parameters, load_trained
 from photinus.run.job import Job
@@ -213,6 +214,19 @@ def test_with_a_worker_lost_it_goes_back_and_learns_the_same(tmp_path):
     assert apart(vectors_of(outcome)) > 0.3
     told = [line for line in (outcome.folder / "ledger.jsonl").read_text().splitlines()]
     assert sum('"back"' in line for line in told) == 2
+
+
+def test_where_two_workers_never_reach_each_other_again_the_run_ends(tmp_path, monkeypatch):
+    make = Simulation.__init__
+
+    def cut(self, *given, **named):
+        make(self, *given, **named)
+        self.at(0.2, self.cut, 0, 1)
+
+    monkeypatch.setattr(Simulation, "__init__", cut)
+    said = r"agreed on nothing after version \d+; got 10 times one .*; mend the network; resume"
+    with pytest.raises(RunFailedError, match=said):
+        among(tmp_path, workers=2, rows=STAGE.dims)
 
 
 def test_adagrad_at_the_owners_and_bf16_tell_two_topics_apart(tmp_path):

@@ -27,6 +27,8 @@ from photinus.training.plan import START, Phase, TrainingPlan
 from photinus.training.snapshots import Cut, Cuts
 from photinus.transport.frames import Frame
 
+_MOST_RETURNS = 10
+"""So often in a row a run goes back to the same cut before it is given up."""
 _SHUFFLES = "all rows are redistributed by their hash, once; shuffle=False leaves them"
 
 
@@ -79,6 +81,8 @@ class Phases:
         self._cuts, self.has_begun, self.is_between_passes = Cuts(cut), False, False
         self._begun, self._is_cut_asked, self._is_shuffled = -1, False, False
         self.wants_shuffle = False
+        self._returns = 0
+        """How often in a row the run went back and agreed on nothing in between."""
         self.holders = set[int]()
         """The slots that hold a shard of the present point, where nobody else does."""
         self._shards = ShardsTold(callbacks.shelf, self._no_shard)
@@ -650,6 +654,7 @@ class Phases:
                 point=self._start(self.owner.phase),
                 positions=dict.fromkeys(self._leases.seats, 0),
             )
+        self._returns = self._returns + 1 if lost == cut.version else 0
         self._cuts.last, self.holders = cut, set()
         self._cuts.drop()
         self._shards.drop()
@@ -665,6 +670,10 @@ class Phases:
             then=f"the run went back from version {lost} to {cut.version} of phase {cut.phase}",
             do="checkpoint more often to lose less",
         )
+        if self.has_shards and self._returns == _MOST_RETURNS:
+            wrong = f"the workers agreed on nothing after version {lost}"
+            got = f"{_MOST_RETURNS} times one was lost, or could not reach another"
+            self.owner.failure = message(wrong, got=got, do="mend the network; resume the run")
 
     def _restore(self, cut: Cut) -> None:
         self.owner.restore(cut.point, cut.applied)
