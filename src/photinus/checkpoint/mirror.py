@@ -213,8 +213,13 @@ class Mirror:
                 self._down(f"{name}/{str(found).rstrip('/').rpartition('/')[2]}")
             return
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(target, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600))
-        self._fs.get_file(path, str(target))
+        aside = target.with_name(_aside(target.name))
+        os.close(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        try:
+            self._fs.get_file(path, str(aside))
+            aside.replace(target)
+        finally:
+            aside.unlink(missing_ok=True)
         self._sent[name] = _stamp(target)
 
     def _tried(self, act: Callable[[], Any], wrong: str) -> Any:  # noqa: ANN401 - what `act` returns
