@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from photinus.checkpoint.mapped import Shelf, is_mapped
 from photinus.coordinator.phases import Result
+from photinus.coordinator.table import Table
 from photinus.core.errors import LinkLostError, NotReadyError
 from photinus.engine.spark.connect.run_directory import RunDirectory
 
@@ -56,6 +58,16 @@ def test_the_outcome_is_a_result_to_the_bit(run_directory):
     assert failure == ""
     assert [v.tobytes() for v in result.vectors] == [v.tobytes() for v in vectors]
     assert (result.floats.tolist(), result.integers.tolist()) == ([1.0, 1.0], [3])
+
+
+def test_a_table_in_a_file_is_read_from_one_again(run_directory, tmp_path):
+    shards = {slot: {"vector": np.full(2, slot, "f4")} for slot in (0, 1)}
+    table = Table(shards, 1, Shelf(tmp_path))
+    run_directory.say(Result((), np.ones(2, "f4"), np.array([3]), table))
+    [vector] = run_directory.outcome()[0].vectors
+    run_directory.remove()
+    assert is_mapped(vector)
+    assert vector.tolist() == [0, 1, 0, 1]
 
 
 def test_the_outcome_is_a_failure_in_its_own_class(run_directory):
