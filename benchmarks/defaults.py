@@ -301,7 +301,7 @@ def main() -> None:
             if asked.out:
                 listed = [[*key, value] for key, value in cells.items()]
                 asked.out.write_text(json.dumps(listed))
-    show(cells, asked.seeds)
+    show({cell: cells[cell] for cell in todo}, asked.seeds)
 
 
 if __name__ == "__main__":
