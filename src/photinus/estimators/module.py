@@ -192,7 +192,9 @@ class TorchEstimator(_TrainsModule):
 
     def _plan(self, rows: Selected, workers: int, known: int | None) -> Plan:
         draft, shape = self._drafted(rows, workers)
-        self._tried(draft, rows, _some_labels(rows, shape))
+        label = self.getOrDefault("labelCol")
+        width = _width(shape) if isinstance(label, str) else len(label)
+        self._tried(draft, rows, _some_labels(rows, width))
         head = LOGS if draft.job.model.loss == "poisson" else NUMBERS
         return Plan(draft=draft, outputs=_width(shape), head=head)
 
@@ -302,7 +304,7 @@ class TorchClassifier(_TrainsModule, NetworkClassifier):
     def _plan(self, rows: Selected, workers: int, known: int | None) -> Plan:
         draft, got = self._drafted(rows, workers)
         outputs, loss = _width(got), draft.job.model.loss
-        labels = _some_labels(rows, got)
+        labels = _some_labels(rows, outputs)
         if labels is not None and labels.ndim > 1:
             if loss in CLASS_LOSSES:
                 wrong = f"{loss} takes one label for each row"
@@ -321,8 +323,8 @@ class TorchClassifier(_TrainsModule, NetworkClassifier):
         return Plan(draft=draft, outputs=outputs, head=head, checks=checks)
 
 
-def _some_labels(rows: Selected, shape: tuple[int, ...]) -> Array | None:
-    """Returns labels of two rows, all zeros, as the column's type and the outputs' shape say."""
+def _some_labels(rows: Selected, width: int) -> Array | None:
+    """Returns labels of two rows, all zeros: `width` for each where the column holds arrays."""
     label = rows.spec.label
     if label is None:
         return None
@@ -330,4 +332,4 @@ def _some_labels(rows: Selected, shape: tuple[int, ...]) -> Array | None:
     is_array = isinstance(kind, T.ArrayType)
     of = kind.elementType if is_array else kind
     dtype = np.int64 if isinstance(of, (T.IntegralType, T.BooleanType)) else np.float64
-    return np.zeros((2, _width(shape)) if is_array else 2, dtype)
+    return np.zeros((2, width) if is_array else 2, dtype)
