@@ -8,8 +8,9 @@ AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 OPENBLAS_CORETYPE=Haswell ATEN_CPU_CAPABILITY=av
         MKL_ENABLE_INSTRUCTIONS=AVX2
 endif
 
-# These have processes of their own, and are timed or killed: they run one after another.
+# These have processes of their own: a file's tests run one after another, clusters one at a time.
 APART := spark or processes or fault or browser or slow
+BESIDE := -n 2 --dist loadgroup
 
 .PHONY: setup setup-dev demo test test-avx2 test-all lint docs clean
 
@@ -24,7 +25,7 @@ demo: setup
 
 test: setup-dev
 	$(BIN)/python -m pytest -q -n 2 -m "not ($(APART))"
-	$(BIN)/python -m pytest -q -m "($(APART)) and not slow"
+	$(BIN)/python -m pytest -q $(BESIDE) -m "($(APART)) and not slow"
 	@$(MAKE) --no-print-directory test-avx2
 
 test-avx2: setup-dev
@@ -32,7 +33,7 @@ test-avx2: setup-dev
 
 test-all: setup-dev
 	$(BIN)/python -m pytest -q -rs -n 2 --durations=30 -m "not ($(APART))"
-	$(BIN)/python -m pytest -q -rs --durations=30 -m "$(APART)"
+	$(BIN)/python -m pytest -q -rs $(BESIDE) --durations=30 -m "$(APART)"
 	@$(MAKE) --no-print-directory test-avx2
 
 lint: setup-dev

@@ -68,15 +68,15 @@ def job(kind: str, share: float) -> None:
 class Running:
     """A job that runs, and what it has said in a file."""
 
-    program: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes]
     said: Path
 
     def pid(self) -> int:
         """Waits for its worker's process."""
         while not (text := self.said.read_text()).endswith("\n"):
-            if self.program.poll() is not None:
+            if self.process.poll() is not None:
                 sys.exit("a job has failed")
-            time.sleep(0.1)
+            time.sleep(0.1)  # a file of another process wakes nobody
         return int(text.split()[0])
 
     def used(self) -> float:
@@ -104,18 +104,18 @@ def measured(kind: str, shares: list[float], seconds: float, folder: Path) -> li
                 running.append(Running(subprocess.Popen(words, stdout=out), said))
         for one in running:
             one.pid()
-        time.sleep(WARM_SECONDS)
+        time.sleep(WARM_SECONDS)  # what a cap lets pass at once is used up
         began, before = time.monotonic(), [one.used() for one in running]
-        time.sleep(seconds)
+        time.sleep(seconds)  # so long is measured
         ended, after = time.monotonic(), [one.used() for one in running]
         if kind == "bandwidth":
             return [one.sent(began, ended) for one in running]
         return [(a - b) / (ended - began) for a, b in zip(after, before, strict=True)]
     finally:
         for one in running:
-            one.program.terminate()
+            one.process.terminate()
         for one in running:
-            one.program.wait()
+            one.process.wait()
 
 
 def table(kind: str, count: int, asked: argparse.Namespace, folder: Path) -> float:

@@ -48,6 +48,14 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("spark"):
             item.add_marker(PYSPARK_IS_FORGIVEN)
+        item.add_marker(pytest.mark.xdist_group(group_of(item)))
+
+
+def group_of(item):
+    """Returns whose tests one process runs: those of a file, or all that start clusters."""
+    # clusters take fixed ports and much memory: there is one at a time
+    has_cluster = "clusters" in item.path.parts or "hadoop_script" in item.fixturenames
+    return "clusters" if has_cluster else item.nodeid.partition("::")[0]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,7 +9,7 @@ import safetensors.numpy
 
 from photinus.checkpoint import mapped
 from photinus.checkpoint.export import load_model, save_model
-from photinus.checkpoint.mapped import MappedFile, PagedFile, Shelf, is_mapped, write_arrays
+from photinus.checkpoint.mapped import MappedFile, PagedFile, ScratchFolder, is_mapped, write_arrays
 from photinus.checkpoint.store import Store
 from photinus.core.errors import CheckpointError, UsageError
 
@@ -76,8 +76,8 @@ def test_a_file_that_is_none_is_refused(tmp_path):
             MappedFile(tmp_path / "a")
 
 
-def shelf_file(shelf, value=1.0):
-    file = shelf.paged({"vector": ("float32", (4,))})
+def scratch_file(scratch, value=1.0):
+    file = scratch.paged({"vector": ("float32", (4,))})
     file.write("vector", 0, np.full(4, value, np.float32))
     return file.closed()
 
@@ -89,7 +89,7 @@ def test_a_checkpoint_gets_another_name_of_the_file_or_its_bytes(tmp_path, monke
 
     if not is_linked:
         monkeypatch.setattr("photinus.checkpoint.files.os.link", refuse)
-    held, store = shelf_file(Shelf(tmp_path / "pages")), Store(tmp_path / "store")
+    held, store = scratch_file(ScratchFolder(tmp_path / "pages")), Store(tmp_path / "store")
     folder = store.save("one", {}, {"shard-00000": held})
     saved = folder / "shard-00000.safetensors"
     assert saved.samefile(held.path) is is_linked
@@ -112,25 +112,23 @@ def test_a_checkpoint_gets_another_name_of_the_file_or_its_bytes(tmp_path, monke
 
 def test_a_shard_that_is_not_finite_is_told_by_its_checkpoint(tmp_path):
     store = Store(tmp_path / "store")
-    store.save("one", {}, {"shard-00000": shelf_file(Shelf(tmp_path), np.inf)})
+    store.save("one", {}, {"shard-00000": scratch_file(ScratchFolder(tmp_path), np.inf)})
     assert not store.load("one").is_finite
 
 
-def test_what_an_earlier_run_left_on_the_shelf_is_removed(tmp_path):
-    shelf = Shelf(tmp_path)
+def test_what_an_earlier_run_left_behind_is_removed(tmp_path):
+    scratch = ScratchFolder(tmp_path)
     (tmp_path / "photinus-left.pages").write_bytes(b"")
     (tmp_path / "other").write_bytes(b"")
-    shelf.clear()
+    scratch.clear()
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 
 @pytest.mark.parametrize("has_fallocate", [True, False])
-def test_an_array_on_the_shelf_is_zeros_in_a_file_without_a_name(
-    tmp_path, monkeypatch, has_fallocate
-):
+def test_a_scratch_array_is_zeros_in_a_file_without_a_name(tmp_path, monkeypatch, has_fallocate):
     if not has_fallocate:
         monkeypatch.delattr(mapped.os, "posix_fallocate")
-    array = Shelf(tmp_path).array((2, 3), "float32")
+    array = ScratchFolder(tmp_path).array((2, 3), "float32")
     assert array.tolist() == [[0.0] * 3] * 2
     array[1] = 5
     assert array.sum() == 15

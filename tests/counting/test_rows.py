@@ -110,7 +110,7 @@ def test_a_resumed_run_under_faults_uses_no_row_twice(recipe, tmp_path):
 def test_a_table_that_is_saved_a_row_at_a_time_loses_no_row_and_doubles_none(
     fault, tmp_path, monkeypatch
 ):
-    for room in ("photinus.training.shard_pages", "photinus.coordinator.table"):
+    for room in ("photinus.training.shard_pages", "photinus.coordinator.sharded_table"):
         monkeypatch.setattr(f"{room}.PAGE_NUMBERS", 7)
     trial = Trial("averaging, a table", tmp_path, epochs=120)
     reached = stopped(trial, simulated(SIMULATED.get(fault)), seconds=11.0)

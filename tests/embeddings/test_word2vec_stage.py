@@ -317,7 +317,7 @@ def test_neither_the_first_nor_the_trained_table_is_in_the_drivers_memory(tmp_pa
 
 @pytest.fixture
 def _small_pages(monkeypatch):
-    for room in ("photinus.training.shard_pages", "photinus.coordinator.table"):
+    for room in ("photinus.training.shard_pages", "photinus.coordinator.sharded_table"):
         monkeypatch.setattr(f"{room}.PAGE_NUMBERS", 3 * STAGE.dims)
 
 

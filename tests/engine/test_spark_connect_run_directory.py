@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from photinus.checkpoint.mapped import Shelf, is_mapped
+from photinus.checkpoint.mapped import ScratchFolder, is_mapped
 from photinus.coordinator.phases import Result
-from photinus.coordinator.table import Table
+from photinus.coordinator.sharded_table import Table
 from photinus.core.errors import LinkLostError, NotReadyError
 from photinus.engine.spark.connect.run_directory import RunDirectory
 
@@ -62,7 +62,7 @@ def test_the_outcome_is_a_result_to_the_bit(run_directory):
 
 def test_a_table_in_a_file_is_read_from_one_again(run_directory, tmp_path):
     shards = {slot: {"vector": np.full(2, slot, "f4")} for slot in (0, 1)}
-    table = Table(shards, 1, Shelf(tmp_path))
+    table = Table(shards, 1, ScratchFolder(tmp_path))
     run_directory.say(Result((), np.ones(2, "f4"), np.array([3]), table))
     [vector] = run_directory.outcome()[0].vectors
     run_directory.remove()

@@ -75,6 +75,17 @@ class Bag(nn.Module):
         return self.head(x if price is None else torch.cat([x, price.reshape(len(x), -1)], 1))
 
 
+class Towers(nn.Module):
+    """A vector for each of 40 users, and one for each of 4 items."""
+
+    def __init__(self):
+        super().__init__()
+        self.users, self.items = nn.Embedding(40, 8), nn.Embedding(4, 8)
+
+    def forward(self, whole, item):
+        return torch.stack([self.users(whole), self.items(item)], 1)  # [B, 2, D]
+
+
 class Sequences(nn.Module):
     """An LSTM over tokens; what it said last is read."""
 

@@ -1,6 +1,7 @@
 """Columns of every kind reach `forward`, on a real Spark."""
 
 import io
+import math
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,11 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from photinus.core.errors import DataError, PhotinusError
 from photinus.data.columns import InputSpec
 from photinus.data.spark import as_frame, first_rows, selected
-from photinus.estimators.module import TorchClassificationModel, TorchClassifier
+from photinus.estimators.module import (
+    TorchClassificationModel,
+    TorchClassifier,
+    TorchEstimator,
+)
 from photinus.models.module import ModuleStage
 from photinus.run.job import Job, Source
 from photinus.run.train import train
@@ -172,6 +177,20 @@ def test_weights_and_several_labels_reach_the_loss(frame, tmp_path):
     tokens = torch.ones(1, 1, dtype=torch.int64)
     said = outcome.model()(tokens=tokens, mask=tokens > 0).detach().numpy()
     np.testing.assert_allclose(said, [[1.0, -1.0]], atol=0.2)
+
+
+def test_two_towers_learn_from_an_items_number_and_its_share_in_two_columns(frame):
+    item, share = F.col("whole") % 4, F.lit(math.log(1 / 4))
+    made = TorchEstimator(
+        module=f"{NETS}:Towers",
+        inputs={"whole": "whole", "item": "item"},
+        labelCol=["item", "log_share"],
+        loss="in_batch",
+        **QUICK | {"batchSize": 32, "epochs": 40, "learningRate": 0.05},
+    )
+    module = made.fit(frame.withColumn("item", item).withColumn("log_share", share)).module()
+    scores = module.users.weight @ module.items.weight.T  # [users, items]
+    assert scores.argmax(1).tolist() == [user % 4 for user in range(40)]
 
 
 def test_a_corrupt_image_is_named_by_its_row(frame):

@@ -163,7 +163,7 @@ class PagedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class ScratchFolder:
     """Where the files lie that a run writes in pages.
 
     Args:

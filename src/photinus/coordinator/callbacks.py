@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from photinus.checkpoint.mapped import Shelf
+from photinus.checkpoint.mapped import ScratchFolder
 from photinus.core.events import Event
 from photinus.core.settings import Limit, above, at_least, validate, whole
 from photinus.training.snapshots import Cut
@@ -33,7 +33,7 @@ class Callbacks:
     enter: Callable[[str, Frame, Mapping[str, Any]], None] = _nothing
     """Writes a line of the ledger: operation, frame, further fields."""
     save: Callable[[Cut], None] = _nothing
-    shelf: Shelf = field(default_factory=Shelf)
+    scratch: ScratchFolder = field(default_factory=ScratchFolder)
     """Where the files of a table lie that is among the workers."""
     best: Callable[[Cut], None] = _nothing
     """Keeps the best cut so far."""

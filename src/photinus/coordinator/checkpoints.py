@@ -10,7 +10,7 @@ import numpy as np
 
 from photinus.checkpoint.background import Saver
 from photinus.checkpoint.files import Step, Tensors
-from photinus.checkpoint.mapped import Shelf
+from photinus.checkpoint.mapped import ScratchFolder
 from photinus.checkpoint.store import MAPPED, Checkpoint, Store
 from photinus.core.errors import CheckpointError
 from photinus.core.events import CheckpointFailed, CheckpointSaved, Event, Warned
@@ -44,8 +44,8 @@ class Checkpoints:
         saved: Callable[[CheckpointSaved | CheckpointFailed], None],
     ) -> None:
         self._store = Store(folder, step=step)
-        self.shelf = Shelf(folder / ".pages")
-        self.shelf.clear()
+        self.scratch = ScratchFolder(folder / ".pages")
+        self.scratch.clear()
         self._saver, self._emit = Saver(self._store, saved), emit
         self._fingerprint = fingerprint
 
@@ -77,7 +77,7 @@ class Checkpoints:
     def close(self) -> None:
         """Writes what waits; what was written in pages loses its other name."""
         self._saver.close()
-        self.shelf.clear()
+        self.scratch.clear()
 
 
 def files_of(cut: Cut) -> _Files:

@@ -15,7 +15,7 @@ from photinus.coordinator.early_stopping import EarlyStopping
 from photinus.coordinator.leases import Leases, SeatState
 from photinus.coordinator.parameter_server import ParameterServer
 from photinus.coordinator.row_checks import no_probabilities, other_labels, uneven
-from photinus.coordinator.table import ENOUGH, Shard, ShardsTold, Table, kinds_of, page_in
+from photinus.coordinator.sharded_table import ENOUGH, Shard, ShardFiles, Table, kinds_of, page_in
 from photinus.core.errors import UsageError, message
 from photinus.core.events import CheckpointFailed, Evaluated, PhaseEnded, PhaseStarted, Warned
 from photinus.core.parameters import Vector, fingerprint
@@ -85,7 +85,7 @@ class Phases:
         """How often in a row the run went back and agreed on nothing in between."""
         self.holders = set[int]()
         """The slots that hold a shard of the present point, where nobody else does."""
-        self._shards = ShardsTold(callbacks.shelf, self._no_shard)
+        self._shards = ShardFiles(callbacks.scratch, self._no_shard)
         self.enter(cut.phase if cut else 0, now)
 
     @property
@@ -290,7 +290,7 @@ class Phases:
             return None
         closed = [s.closed for s in self._leases.seats.values() if s.closed is not None]
         shards = self._shards.at(max(frame.version for frame in closed))
-        return Table(shards, self.owner.policy.rows, self._callbacks.shelf)
+        return Table(shards, self.owner.policy.rows, self._callbacks.scratch)
 
     def _goes_on(self, point: Message, now: float) -> bool:
         """Enters the phase after the present one, from where this one ended; False after the last.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from photinus.checkpoint.mapped import MappedFile, Shelf, is_mapped, write_arrays
+from photinus.checkpoint.mapped import MappedFile, ScratchFolder, is_mapped, write_arrays
 from photinus.core.errors import DataError, UsageError
 from photinus.core.parameters import Vector
 
@@ -120,7 +120,9 @@ class WordVectors:
     def unit(self) -> Vector:
         """The vectors, each of length 1 [V, D]; in a file, where they lie in one."""
         shape, make = self.vectors.shape, np.empty
-        made: Vector = (Shelf().array if is_mapped(self.vectors) else make)(shape, "float32")
+        made: Vector = (ScratchFolder().array if is_mapped(self.vectors) else make)(
+            shape, "float32"
+        )
         for rows in self._blocks():
             made[rows] = self._unit(rows)
         return made

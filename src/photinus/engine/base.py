@@ -200,7 +200,7 @@ class RunSpec(Callbacks):
             enter=quiet.enter,
             save=quiet.save,
             best=quiet.best,
-            shelf=quiet.shelf,
+            scratch=quiet.scratch,
             advice=quiet.advice,
         )
 

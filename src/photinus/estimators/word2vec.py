@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -144,13 +145,13 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
         made.summary = summary
         return made
 
+    @abstractmethod
     def _sentences(self, dataset: DataFrame) -> DataFrame:
         """Returns the sequences as one column `words array<string>`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _model(self, dataset: DataFrame, vectors: WordVectors) -> VectorsModel:
         """Returns the model of trained vectors."""
-        raise NotImplementedError
 
     def _limits(self) -> tuple[int, int]:
         """Returns how often a word must occur, and how many there are at most; 0: no limit."""

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from photinus.checkpoint.export import load_model, save_model, tensors_from_state_dict
-from photinus.checkpoint.mapped import Shelf
+from photinus.checkpoint.mapped import ScratchFolder
 from photinus.checkpoint.origin import Trust
 from photinus.coordinator.phases import Result
 from photinus.core.errors import DataError, UsageError
@@ -255,7 +255,7 @@ def _first_table(job: Job, made: Model) -> tuple[Vector, ...]:
         return p.trained[:0], p.floats, p.integers
     tensors = load_model(job.start, is_mapped=True).tensors
     stage = _stage(job.model)
-    model = stage.over(Shelf().array(p.trained.shape, str(p.trained.dtype))) or made
+    model = stage.over(ScratchFolder().array(p.trained.shape, str(p.trained.dtype))) or made
     return _vectors(job.model, tensors, model)
 
 

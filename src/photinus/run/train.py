@@ -525,7 +525,7 @@ class _Run:
             enter=self._book.enter,
             save=self.checkpoints.save,
             best=self.checkpoints.save_best,
-            shelf=self.checkpoints.shelf,
+            scratch=self.checkpoints.scratch,
             has_view=any(
                 getattr(getattr(s, "__self__", None), "is_live", False) for s in self.callbacks
             ),

@@ -169,7 +169,7 @@ class _Task:
             enter=words.enter,
             save=checkpoints.save,
             best=checkpoints.save_best,
-            shelf=checkpoints.shelf,
+            scratch=checkpoints.scratch,
         )
         if term > sent.term:
             then = f"it is back as term {term}, from {checkpoints.found or 'the beginning'}"

@@ -29,7 +29,7 @@ from photinus.checkpoint.files import Tensors
 from photinus.checkpoint.folder import RunFolder
 from photinus.checkpoint.store import MAPPED, Store
 from photinus.coordinator.phases import Result
-from photinus.coordinator.table import Table
+from photinus.coordinator.sharded_table import Table
 from photinus.core.errors import LinkError, NotReadyError
 from photinus.core.parameters import Vector
 from photinus.transport.filesystems import LocalPlace

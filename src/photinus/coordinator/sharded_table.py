@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping
-from functools import cached_property
 
 import numpy as np
 
-from photinus.checkpoint.mapped import Kind, MappedFile, PagedFile, Shelf
+from photinus.checkpoint.mapped import Kind, MappedFile, PagedFile, ScratchFolder
 from photinus.core.errors import RunFailedError
 from photinus.core.parameters import Vector
 from photinus.strategies.shards import joined
@@ -23,16 +22,16 @@ ENOUGH = -1
 """Answers a page of which no more are wanted."""
 
 
-class ShardsTold:
+class ShardFiles:
     """The shards that workers tell in pages: each is written to a file as it comes.
 
     Args:
-        shelf: where the files lie.
+        scratch: where the files lie.
         failed: is told why a shard could not be written for a checkpoint.
     """
 
-    def __init__(self, shelf: Shelf, failed: Callable[[str], None]) -> None:
-        self._shelf, self._failed = shelf, failed
+    def __init__(self, scratch: ScratchFolder, failed: Callable[[str], None]) -> None:
+        self._scratch, self._failed = scratch, failed
         self._coming: dict[int, tuple[int, PagedFile]] = {}
         self._whole: dict[int, tuple[int, MappedFile]] = {}
 
@@ -58,7 +57,7 @@ class ShardsTold:
     def _written(self, slot: int, page: Page, numbers: Vector) -> int:
         version, file = self._coming.get(slot, (-1, None))
         if file is None or version != page.version:
-            file = self._shelf.paged(page.kinds)
+            file = self._scratch.paged(page.kinds)
             self._coming[slot] = page.version, file
         come = file.write(page.name, page.start, numbers)
         if file.is_whole:
@@ -81,27 +80,29 @@ class Table:
     Args:
         shards: of each worker, in slot order.
         width: numbers in a row.
-        shelf: where it lies as a whole.
+        scratch: where it lies as a whole.
     """
 
-    def __init__(self, shards: Mapping[int, Shard], width: int, shelf: Shelf) -> None:
-        self._shards, self._width, self._shelf = dict(shards), width, shelf
+    def __init__(self, shards: Mapping[int, Shard], width: int, scratch: ScratchFolder) -> None:
+        self._shards, self._width, self._scratch = dict(shards), width, scratch
+        self._vector: Vector | None = None
 
     @classmethod
     def of(cls, vector: Vector) -> Table:
         """Returns the table that lies in a file already [n]."""
-        made = cls({}, 1, Shelf())
-        made.__dict__["vector"] = vector
+        made = cls({}, 1, ScratchFolder())
+        made._vector = vector
         return made
 
-    @cached_property
+    @property
     def vector(self) -> Vector:
         """All rows in their order [n], in a file without a name; the shards are let go."""
-        shards = [self._shards[slot]["vector"] for slot in sorted(self._shards)]
-        into = self._shelf.array((sum(s.size for s in shards),), str(shards[0].dtype))
-        made = joined(shards, self._width, into)
-        self._shards.clear()
-        return made
+        if self._vector is None:
+            shards = [self._shards[slot]["vector"] for slot in sorted(self._shards)]
+            into = self._scratch.array((sum(s.size for s in shards),), str(shards[0].dtype))
+            self._vector = joined(shards, self._width, into)
+            self._shards.clear()
+        return self._vector
 
     @property
     def fingerprint(self) -> str:

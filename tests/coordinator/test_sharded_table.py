@@ -5,8 +5,8 @@ import errno
 import numpy as np
 import pytest
 
-from photinus.checkpoint.mapped import PagedFile, Shelf, is_mapped
-from photinus.coordinator.table import ENOUGH, ShardsTold, Table, kinds_of, page_in
+from photinus.checkpoint.mapped import PagedFile, ScratchFolder, is_mapped
+from photinus.coordinator.sharded_table import ENOUGH, ShardFiles, Table, kinds_of, page_in
 from photinus.core.errors import RunFailedError
 from photinus.training.asks import Page
 
@@ -30,7 +30,7 @@ def failures():
 
 @pytest.fixture
 def shards(tmp_path, failures):
-    return ShardsTold(Shelf(tmp_path), failures.append)
+    return ShardFiles(ScratchFolder(tmp_path), failures.append)
 
 
 def test_a_shard_is_there_once_all_its_pages_are(shards):
@@ -80,7 +80,7 @@ def test_a_full_disk_costs_a_checkpoint_and_ends_a_run_whose_result_it_is(
 
 def test_a_table_lies_in_a_file_in_the_order_of_its_rows(tmp_path):
     held = {1: {"vector": np.array([2.0, 3.0])}, 0: {"vector": np.array([0.0, 1.0, 4.0, 5.0])}}
-    table = Table(held, 2, Shelf(tmp_path))
+    table = Table(held, 2, ScratchFolder(tmp_path))
     assert table.vector.tolist() == [0, 1, 2, 3, 4, 5]
     assert is_mapped(table.vector)
     assert not list(tmp_path.iterdir()), "the file has no name"
@@ -88,7 +88,7 @@ def test_a_table_lies_in_a_file_in_the_order_of_its_rows(tmp_path):
 
 
 def test_a_page_of_rows_that_are_asked_for_begins_with_a_row(monkeypatch):
-    monkeypatch.setattr("photinus.coordinator.table.PAGE_NUMBERS", 5)
+    monkeypatch.setattr("photinus.coordinator.sharded_table.PAGE_NUMBERS", 5)
     rows = np.arange(24.0).reshape(-1, 2)[1::3]
     assert kinds_of({"vector": rows}) == {"vector": ("float64", (8,))}
     assert page_in(rows, 4).tolist() == [14, 15, 20, 21]
