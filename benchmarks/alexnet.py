@@ -66,7 +66,7 @@ def plan(net: str, tau: int, stage: Stage | None = None, batch: int = 8) -> Trai
     way = averaging(
         every=Steps(tau), outer=Sgd(), merge="uniform", codec="fp32", gradients_until=0.0
     )
-    return TrainingPlan(phases=(Phase(stage=stage or net_stage, agreement=way),), workers=WORKERS)
+    return TrainingPlan(phases=(Phase(stage=stage or net_stage, strategy=way),), workers=WORKERS)
 
 
 def rows(net: str, steps: int, batch: int) -> ArrayData:

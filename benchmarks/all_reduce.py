@@ -35,8 +35,8 @@ from photinus.engine.local.engine import LocalEngine
 from photinus.models.base import Batch, Model, Stage
 from photinus.models.optimizers import Inner, TorchInner
 from photinus.models.schedules import Schedule
-from photinus.strategies.agreement import Agreement
 from photinus.strategies.recipes import all_reduce, averaging
+from photinus.strategies.spec import StrategySpec
 from photinus.training.plan import Phase, TrainingPlan
 
 WORKERS, WARM = 2, 3
@@ -78,13 +78,13 @@ class StillStage(Stage):
 
 
 def ours(
-    numbers: int, rounds: int, security: str, agreement: Agreement, road: str = SOCKETS
+    numbers: int, rounds: int, security: str, strategy: StrategySpec, road: str = SOCKETS
 ) -> tuple[float, float]:
     """Returns the median seconds from round to round, and MB a round through the busiest node."""
     from all_reduce import StillStage as Sent  # by its importable name, as the workers find it
 
     stage = Sent(numbers=numbers, epochs=float(rounds + WARM))
-    plan = TrainingPlan(phases=(Phase(stage=stage, agreement=agreement),), workers=WORKERS)
+    plan = TrainingPlan(phases=(Phase(stage=stage, strategy=strategy),), workers=WORKERS)
     at: list[float] = []
     sent: list[int] = []
 
@@ -104,7 +104,7 @@ def ours(
             road=road,
         )
     )
-    nodes = WORKERS / 2 if agreement.owners > 1 else 1  # each sends its share, and hears as much
+    nodes = WORKERS / 2 if strategy.owners > 1 else 1  # each sends its share, and hears as much
     return statistics.median(np.diff(at)[WARM - 1 :]), statistics.median(sent) / nodes / 1e6
 
 
@@ -159,8 +159,8 @@ def main() -> None:
     ways = {} if a.deltas else {"gloo, in clear": lambda: gloo(a.numbers, a.rounds)}
     for owners, security in itertools.product((WORKERS, 1), ("none", "tls")):
         name = f"{make().recipe}(owners={owners}), {'TLS' if security == 'tls' else 'in clear'}"
-        agreement = make(owners=owners)
-        ways[name] = functools.partial(ours, a.numbers, a.rounds, security, agreement)
+        strategy = make(owners=owners)
+        ways[name] = functools.partial(ours, a.numbers, a.rounds, security, strategy)
     if not a.deltas:
         through = functools.partial(
             ours, a.numbers, a.rounds, "none", make(owners=WORKERS), "torch"

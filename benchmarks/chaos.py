@@ -47,8 +47,8 @@ from photinus.models.logistic import LogisticStage
 from photinus.report.ledger import audit
 from photinus.run.job import Job
 from photinus.run.ledger_writer import LedgerWriter
-from photinus.strategies.agreement import Agreement
 from photinus.strategies.recipes import averaging, downpour, publish
+from photinus.strategies.spec import StrategySpec
 from photinus.testing import Faults
 from photinus.testing.faults.fault import KILL, Fault
 from photinus.training.plan import Phase, TrainingPlan
@@ -58,7 +58,7 @@ ENDLESS = 1e5
 """Epochs: a run is ended when its time is over."""
 AWAY = {"kill": 4.0, "freeze": 8.2, "cut": 3.2}
 """About so long until the next lease begins: faults are timed from there."""
-WAYS: dict[str, Agreement] = {
+WAYS: dict[str, StrategySpec] = {
     "averaging": averaging(every=Steps(10)),
     "quorum": averaging(every=Steps(10), quorum=0.75),
     "downpour": downpour(every=Steps(10)),
@@ -180,7 +180,7 @@ def work(way: str, *, is_real: bool) -> tuple[TrainingPlan, ArrayData]:
         features=20, classes=10, epochs=ENDLESS, batch_size=BATCH * WORKERS, lr=0.05
     )
     features = chance.random((rows, 20), dtype=np.float32)
-    plan = TrainingPlan(phases=(Phase(stage=stage, agreement=WAYS[way]),), workers=WORKERS)
+    plan = TrainingPlan(phases=(Phase(stage=stage, strategy=WAYS[way]),), workers=WORKERS)
     return plan, ArrayData(features, chance.integers(0, 10, rows))
 
 

@@ -78,8 +78,8 @@ def plan() -> TrainingPlan:
     stage = LogisticStage(
         features=FEATURES, classes=CLASSES, epochs=EPOCHS, batch_size=BATCH * WORKERS, lr=0.05
     )
-    agreement = averaging(every=Steps(10), codec="fp32")
-    return TrainingPlan(phases=(Phase(stage=stage, agreement=agreement),), workers=WORKERS)
+    strategy = averaging(every=Steps(10), codec="fp32")
+    return TrainingPlan(phases=(Phase(stage=stage, strategy=strategy),), workers=WORKERS)
 
 
 def data() -> ArrayData:

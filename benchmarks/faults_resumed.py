@@ -44,7 +44,7 @@ def live(folder: Path, engine: str, fault: str) -> None:
     job = Job(
         model=phase.stage,
         data=Source(name="given"),
-        strategy=phase.agreement,
+        strategy=phase.strategy,
         workers=plan().workers,
         engine=engine,
         checkpoint_seconds=1.0,

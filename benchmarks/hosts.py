@@ -42,8 +42,8 @@ from photinus.engine.local.engine import LocalEngine
 from photinus.models.logistic import LogisticStage
 from photinus.report.ledger import audit
 from photinus.run.ledger_writer import LedgerWriter
-from photinus.strategies.agreement import Agreement
 from photinus.strategies.recipes import all_reduce, averaging, publish
+from photinus.strategies.spec import StrategySpec
 from photinus.testing import Faults
 from photinus.training.plan import Phase, TrainingPlan
 
@@ -97,7 +97,9 @@ def shaped(rate: str) -> None:
         sh(f"tc qdisc replace dev v{host} {shape}")
 
 
-def plan(way: Agreement, *, features: int, rows: int, steps: int) -> tuple[TrainingPlan, ArrayData]:
+def plan(
+    way: StrategySpec, *, features: int, rows: int, steps: int
+) -> tuple[TrainingPlan, ArrayData]:
     chance = np.random.default_rng(0)
     data = ArrayData(
         chance.random((rows, features), dtype=np.float32), chance.integers(0, 10, rows)
@@ -105,7 +107,7 @@ def plan(way: Agreement, *, features: int, rows: int, steps: int) -> tuple[Train
     epochs = steps * 20 * HOSTS / rows
     batch = 20 * HOSTS
     stage = LogisticStage(features=features, classes=10, epochs=epochs, batch_size=batch, lr=0.01)
-    return TrainingPlan(phases=(Phase(stage=stage, agreement=way),), workers=HOSTS), data
+    return TrainingPlan(phases=(Phase(stage=stage, strategy=way),), workers=HOSTS), data
 
 
 class Watch:
@@ -128,7 +130,7 @@ class Watch:
 
 
 def trained(
-    way: Agreement,
+    way: StrategySpec,
     folder: Path,
     watch: Watch,
     faults: Faults | None = None,
@@ -174,7 +176,7 @@ def cut(names: Sequence[str]) -> None:
             print(json.dumps({"way": name, **_cut_off(ways[name], Path(folder))}), flush=True)
 
 
-def _cut_off(way: Agreement, folder: Path) -> dict[str, object]:
+def _cut_off(way: StrategySpec, folder: Path) -> dict[str, object]:
     watch, diary = Watch(), folder / "diary.jsonl"
     faults = Faults().cut(slot=1, step=300, seconds=CUT_SECONDS, host=True)
     told = trained(way, folder, watch, faults.noted_in(str(diary)), features=400, steps=12_000)

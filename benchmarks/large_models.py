@@ -140,7 +140,7 @@ def plan(case: Case) -> tuple[TrainingPlan, ArrayData]:
     data = ArrayData(chance.random((rows, INPUTS), dtype=np.float32), chance.integers(0, 2, rows))
     stage = LargeStage(numbers=case.numbers, batch_size=case.workers * BATCH)
     way = averaging(every=Steps(2), outer=Sgd())
-    return TrainingPlan(phases=(Phase(stage=stage, agreement=way),), workers=case.workers), data
+    return TrainingPlan(phases=(Phase(stage=stage, strategy=way),), workers=case.workers), data
 
 
 class Watch:

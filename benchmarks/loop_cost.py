@@ -76,7 +76,7 @@ def ours(size: tuple[int, int], rows: Rows, steps: int) -> float:
         batch_size=batch,
         epochs=steps * batch / ROWS,
     )
-    phase = Phase(stage=stage, agreement=averaging(every=Steps(1000)))
+    phase = Phase(stage=stage, strategy=averaging(every=Steps(1000)))
     plan = TrainingPlan(phases=(phase,), workers=1)
     hub: list[MemoryListener] = []
 

@@ -35,7 +35,6 @@ from photinus.models.logistic import LogisticStage
 from photinus.protocol.worker_session import WorkerSession
 from photinus.report.ledger import audit
 from photinus.run.ledger_writer import LedgerWriter
-from photinus.strategies.agreement import Agreement
 from photinus.strategies.outer import Adagrad, DelayedNesterov
 from photinus.strategies.recipes import (
     all_reduce,
@@ -50,6 +49,7 @@ from photinus.strategies.recipes import (
     publish,
     streaming,
 )
+from photinus.strategies.spec import StrategySpec
 from photinus.testing import Faults
 from photinus.training.asks import Ask
 from photinus.training.plan import Phase, TrainingPlan
@@ -175,7 +175,7 @@ def planned(chance: np.random.Generator, steps: int, *, is_real: bool) -> Faults
     return faults if is_real else faults.lose(0.1).double(0.2)
 
 
-def plan(way: Agreement, epochs: float) -> TrainingPlan:
+def plan(way: StrategySpec, epochs: float) -> TrainingPlan:
     stage = LogisticStage(
         features=FEATURES,
         classes=CLASSES,
@@ -183,7 +183,7 @@ def plan(way: Agreement, epochs: float) -> TrainingPlan:
         batch_size=BATCH * WORKERS,
         dtype="float64",
     )
-    return TrainingPlan(phases=(Phase(stage=stage, agreement=way),), workers=WORKERS)
+    return TrainingPlan(phases=(Phase(stage=stage, strategy=way),), workers=WORKERS)
 
 
 def data() -> ArrayData:
@@ -193,7 +193,7 @@ def data() -> ArrayData:
     return ArrayData(features.astype("f4"), labels)
 
 
-def one(way: Agreement, epochs: float, engine: Engine, found: Found) -> Watch:
+def one(way: StrategySpec, epochs: float, engine: Engine, found: Found) -> Watch:
     """Runs once, and judges."""
     with tempfile.TemporaryDirectory() as folder:
         watch = Watch(Path(folder))

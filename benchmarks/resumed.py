@@ -25,9 +25,9 @@ from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.simulation.cluster import World
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.logistic import LogisticStage
-from photinus.strategies.agreement import Agreement
 from photinus.strategies.outer import DelayedNesterov
 from photinus.strategies.recipes import averaging, diloco, downpour, elastic, gossip, publish
+from photinus.strategies.spec import StrategySpec
 from photinus.training.plan import Phase, TrainingPlan
 from photinus.training.snapshots import Cut
 
@@ -71,11 +71,11 @@ def loss(vector: Vector) -> float:
     return sums["loss"] / sums["examples"]
 
 
-def run(way: Agreement, seed: int, cut: Cut | None, term: int) -> tuple[Vector, list[Cut]]:
+def run(way: StrategySpec, seed: int, cut: Cut | None, term: int) -> tuple[Vector, list[Cut]]:
     """Trains from the beginning, or from a cut; returns the end and the cuts on the way."""
     cuts: list[Cut] = []
     features, labels = rows(seed, ROWS)
-    plan = TrainingPlan(phases=(Phase(stage=stage(), agreement=way),), workers=WORKERS, seed=seed)
+    plan = TrainingPlan(phases=(Phase(stage=stage(), strategy=way),), workers=WORKERS, seed=seed)
     chance = np.random.default_rng((seed, term))
     speeds = tuple(float(s) for s in chance.uniform(0.01, 0.03, WORKERS))
     assignment = RunSpec(
@@ -101,7 +101,7 @@ def read_again(cut: Cut) -> Cut:
         return cut_from(found, "p")
 
 
-def killed_twice(way: Agreement, seed: int) -> Vector:
+def killed_twice(way: StrategySpec, seed: int) -> Vector:
     """A third is trained, a third from its checkpoint, and the rest from the next one's."""
     cut = None
     for term in (1, 2):

@@ -123,8 +123,8 @@ class Bench:
         """Trains, with `speed` listening; `where`: security, epochs."""
         model = self.model(where.get("epochs", self.epochs), workers)
         name, _, owners = recipe.partition(", ")
-        agreement = RECIPES[name].build(**{"owners": workers} if owners else {})
-        job = replace(self.job, model=model, workers=workers, strategy=agreement)
+        strategy = RECIPES[name].build(**{"owners": workers} if owners else {})
+        job = replace(self.job, model=model, workers=workers, strategy=strategy)
         plan = job.plan()
         given = RunSpec(
             plan=plan,

@@ -52,7 +52,7 @@ def job(kind: str, share: float) -> None:
             module="torch.nn:Linear", arguments=arguments, epochs=1e6, batch_size=128
         )
     rows = ArrayData(chance.random((256, width), dtype=np.float32), chance.integers(0, 10, 256))
-    phase = Phase(stage=stage, agreement=averaging(every=Steps(every), codec="fp32"))
+    phase = Phase(stage=stage, strategy=averaging(every=Steps(every), codec="fp32"))
     plan = TrainingPlan(phases=(phase,), workers=1, threads=threads, **{kind: share})
 
     def note(event: Event) -> None:

@@ -32,14 +32,14 @@ from photinus.engine.spark.engine import FrameData, SparkEngine, frame_of
 from photinus.engine.spark.session import spark_session
 from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.run.job import Job
-from photinus.strategies.agreement import Agreement
 from photinus.strategies.recipes import all_reduce, averaging, downpour, gossip, publish
+from photinus.strategies.spec import StrategySpec
 
 GROUPS = Path("/sys/fs/cgroup/cpu")
 PERIOD_MICROSECONDS = 20_000
 """Short, so that a step of some milliseconds is not chopped unevenly."""
 WORKERS, SLOWED, ROWS, WARM_SECONDS = 4, 4.0, 12_000, 3.0
-WAYS: Mapping[str, Agreement] = {
+WAYS: Mapping[str, StrategySpec] = {
     "rounds of 1 second": averaging(every=Seconds(1.0), gradients_until=0),
     "rounds of 50 steps, quorum of 3": averaging(every=Steps(50), quorum=3, gradients_until=0),
     "downpour": downpour(gradients_until=0),
@@ -136,7 +136,7 @@ class Bench:
     spark: SparkSession
     shares: Shares
 
-    def watched(self, agreement: Agreement, examples: float, slots: range, share: str) -> Watch:
+    def watched(self, strategy: StrategySpec, examples: float, slots: range, share: str) -> Watch:
         """Trains for so many examples; returns what was seen."""
         images, workers = mnist.load(), len(slots)
         data = ArrayData(images.train_images[:ROWS], images.train_labels[:ROWS])
@@ -147,7 +147,7 @@ class Bench:
                 epochs=examples / ROWS, batch_size=100 * workers, dropout_hidden=(0.0, 0.0)
             ),
         )
-        job = Job(model=model, workers=workers, strategy=agreement, share=share).resolved()
+        job = Job(model=model, workers=workers, strategy=strategy, share=share).resolved()
         plan = job.plan()
         frame = frame_of(self.spark, [data.part(plan, slot) for slot in range(workers)])
         rows = FrameData(frame=frame, features="features", label="label", scale=1 / 255)
@@ -193,14 +193,14 @@ def main() -> None:
         print("way | examples/s | of the summed speed | rows equally often: the fast ones wait")
         print("--- | --- | --- | ---", flush=True)
         for name in a.ways:
-            agreement, began = WAYS[name], monotonic()
+            strategy, began = WAYS[name], monotonic()
             # fixed shares go at the pace of the slow one
             examples = WORKERS * slow * (WARM_SECONDS + a.seconds)
-            fixed = bench.watched(agreement, examples, range(WORKERS), "rows")
+            fixed = bench.watched(strategy, examples, range(WORKERS), "rows")
             free = fixed
-            if not agreement.is_deterministic:
+            if not strategy.is_deterministic:
                 examples = whole * (WARM_SECONDS + a.seconds)
-                free = bench.watched(agreement, examples, range(WORKERS), "fastest")
+                free = bench.watched(strategy, examples, range(WORKERS), "fastest")
             speed = free.speed(a.seconds)
             if speed is None:
                 sys.exit(f"too few rounds within {a.seconds:g} s: give --seconds more")

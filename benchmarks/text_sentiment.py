@@ -26,7 +26,7 @@ import torch
 from machine import begin, cannot
 from torch.nn.functional import cross_entropy
 
-from photinus.cli.train import agreement_of
+from photinus.cli.train import strategy_of
 from photinus.core.errors import NotReadyError
 from photinus.core.events import Event, RoundClosed
 from photinus.core.threads import threads_held
@@ -114,7 +114,7 @@ def main() -> None:
     job = preset("text-sentiment", asked.workers)
     job = replace(job, engine=asked.engine, model=replace(job.model, epochs=asked.epochs))
     if asked.strategy:
-        job = replace(job, strategy=agreement_of(asked.strategy))
+        job = replace(job, strategy=strategy_of(asked.strategy))
     errors: dict[str, list[float]] = {"plain": [], "workers": []}
     for seed in range(asked.seeds):
         for name, found in errors.items():

@@ -34,7 +34,7 @@ class PostLocalSgd:
     """Both halves: the workers' above, and an owner that there is already."""
 
     is_deterministic = True
-    strategy, policy = PostLocal, ph.Rounds
+    worker, owner = PostLocal, ph.Rounds
 
 
 def main(rows=4_000, epochs=5.0):

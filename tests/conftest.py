@@ -151,7 +151,7 @@ class Tiny:
                     batch_size=8 * workers,
                     dtype="float64",
                 ),
-                agreement=recipe,
+                strategy=recipe,
             )
             for n, recipe in enumerate(recipes)
         ]

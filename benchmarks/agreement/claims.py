@@ -8,9 +8,9 @@ from typing import Any
 
 from agreement.trial import Outcome, Scale, Trial, measured
 from photinus.core.clock import Steps
-from photinus.strategies.agreement import Agreement
 from photinus.strategies.outer import Outer, Sgd
 from photinus.strategies.recipes import all_reduce, averaging, downpour
+from photinus.strategies.spec import StrategySpec
 
 WORKERS = 8
 
@@ -49,13 +49,13 @@ class Experiment:
         return {name for claim in self.claims if claim.is_short for name in claim.of}
 
 
-def rounds(steps: int = 10, outer: Outer | None = None, **parts: Any) -> Agreement:
+def rounds(steps: int = 10, outer: Outer | None = None, **parts: Any) -> StrategySpec:
     """Plain averaging, after so many steps, in full precision."""
     usual = {"every": Steps(steps), "merge": "uniform", "codec": "fp32", "gain": "unsafe"}
     return averaging(**{**usual, "outer": outer or Sgd(), **parts})
 
 
-def at_once(steps: int = 10, outer: Outer | None = None, **parts: Any) -> Agreement:
+def at_once(steps: int = 10, outer: Outer | None = None, **parts: Any) -> StrategySpec:
     """Deltas that are applied as they come, 1/K of each."""
     usual = {"every": Steps(steps), "codec": "fp32", "gain": "unsafe"}
     return downpour(**{**usual, "outer": outer or Sgd(), **parts})
@@ -64,7 +64,7 @@ def at_once(steps: int = 10, outer: Outer | None = None, **parts: Any) -> Agreem
 def per_step(codec: str = "fp32", workers: int = WORKERS, **parts: Any) -> Trial:
     """The mean gradient after every step, at the learning rate that it needs."""
     lr = {1: 0.05, 2: 0.05}.get(workers, 0.1)
-    return Trial(agreement=all_reduce(codec=codec), workers=workers, **{"lr": lr, **parts})
+    return Trial(strategy=all_reduce(codec=codec), workers=workers, **{"lr": lr, **parts})
 
 
 def within(points: float) -> Callable[[Outcome, Outcome], bool]:

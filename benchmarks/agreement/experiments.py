@@ -25,16 +25,16 @@ from photinus.strategies.recipes import downpour, elastic, gossip, publish
 PUBLISHED = Nesterov(lr=0.7, momentum=0.9)
 """DiLoCo's outer step: a gain of 7."""
 
-_TAU = {f"every {n}": Trial(agreement=rounds(n)) for n in (1, 2, 10, 50)}
+_TAU = {f"every {n}": Trial(strategy=rounds(n)) for n in (1, 2, 10, 50)}
 
 E1 = Experiment(
     "steps between rounds",
     {
-        "one worker": Trial(agreement=rounds(), workers=1),
+        "one worker": Trial(strategy=rounds(), workers=1),
         "each gradient": per_step(),
         **_TAU,
         **{f"each gradient, K={k}": per_step(workers=k) for k in (2, 4, 16)},
-        **{f"every 10, K={k}": Trial(agreement=rounds(), workers=k) for k in (2, 4, 16)},
+        **{f"every 10, K={k}": Trial(strategy=rounds(), workers=k) for k in (2, 4, 16)},
     },
     (
         Claim(
@@ -61,7 +61,7 @@ E2 = Experiment(
     "the outer step",
     {
         **{
-            f"{name}, every {n}": Trial(agreement=rounds(n, outer))
+            f"{name}, every {n}": Trial(strategy=rounds(n, outer))
             for n in (2, 10, 50)
             for name, outer in {
                 "mean": Sgd(),
@@ -71,7 +71,7 @@ E2 = Experiment(
             }.items()
         },
         **{
-            f"AdamW inside: {name}": Trial(agreement=rounds(10, outer), optimizer="adamw", lr=0.003)
+            f"AdamW inside: {name}": Trial(strategy=rounds(10, outer), optimizer="adamw", lr=0.003)
             for name, outer in {
                 "mean": Sgd(),
                 "nesterov(.7, .9)": PUBLISHED,
@@ -100,8 +100,8 @@ E2 = Experiment(
 E3 = Experiment(
     "the inner optimizer's state at an agreement",
     {
-        **{f"kept, every {n}": Trial(agreement=rounds(n)) for n in (2, 10, 50)},
-        **{f"lost, every {n}": Trial(agreement=rounds(n), forgets_every=n) for n in (2, 10, 50)},
+        **{f"kept, every {n}": Trial(strategy=rounds(n)) for n in (2, 10, 50)},
+        **{f"lost, every {n}": Trial(strategy=rounds(n), forgets_every=n) for n in (2, 10, 50)},
     },
     (
         Claim("keeping it gains half a point", ("kept, every 10", "lost, every 10"), beats(0.5)),
@@ -114,11 +114,11 @@ E4 = Experiment(
     "the gain of a push that is applied at once",
     {
         **{
-            f"{g:g}/K, K={k}": Trial(agreement=at_once(outer=Sgd(lr=g)), workers=k)
+            f"{g:g}/K, K={k}": Trial(strategy=at_once(outer=Sgd(lr=g)), workers=k)
             for k in (2, 4, 8, 16)
             for g in _GAINS
         },
-        **{f"rounds, K={k}": Trial(agreement=rounds(), workers=k) for k in (4, 8)},
+        **{f"rounds, K={k}": Trial(strategy=rounds(), workers=k) for k in (4, 8)},
     },
     tuple(
         claim
@@ -144,21 +144,21 @@ E4 = Experiment(
 E5 = Experiment(
     "rules for pushes that are applied at once",
     {
-        "rounds": Trial(agreement=rounds()),
-        "sum": Trial(agreement=at_once(outer=Sgd(lr=WORKERS))),
-        "1/K": Trial(agreement=at_once()),
-        "1/tau": Trial(agreement=at_once(outer=Sgd(lr=WORKERS / 10))),
-        "1/(1 + staleness)": Trial(agreement=at_once(outer=Sgd(lr=WORKERS), staleness="inverse")),
+        "rounds": Trial(strategy=rounds()),
+        "sum": Trial(strategy=at_once(outer=Sgd(lr=WORKERS))),
+        "1/K": Trial(strategy=at_once()),
+        "1/tau": Trial(strategy=at_once(outer=Sgd(lr=WORKERS / 10))),
+        "1/(1 + staleness)": Trial(strategy=at_once(outer=Sgd(lr=WORKERS), staleness="inverse")),
         "nesterov(.7, .9) at each push": Trial(
-            agreement=at_once(outer=Nesterov(lr=0.7 * WORKERS, momentum=0.9))
+            strategy=at_once(outer=Nesterov(lr=0.7 * WORKERS, momentum=0.9))
         ),
         **{
             f"delayed nesterov({lr:g}, {momentum:g})": Trial(
-                agreement=at_once(outer=DelayedNesterov(lr=lr, momentum=momentum, pushes=WORKERS))
+                strategy=at_once(outer=DelayedNesterov(lr=lr, momentum=momentum, pushes=WORKERS))
             )
             for lr, momentum in ((0.7, 0.3), (0.4, 0.5), (1.0, 0.5), (0.7, 0.9))
         },
-        "elastic(.9)": Trial(agreement=elastic(every=Steps(10), codec_down="fp32")),
+        "elastic(.9)": Trial(strategy=elastic(every=Steps(10), codec_down="fp32")),
     },
     (
         Claim("1/K is near rounds", ("rounds", "1/K"), within(0.6)),
@@ -177,16 +177,16 @@ E5 = Experiment(
 
 def _each_gradient(lr: float, strength: float | None = None, **more: Any) -> Trial:
     """Gradients of stale parameters, one after the other, at a constant learning rate."""
-    agreement: Any = downpour(
+    strategy: Any = downpour(
         every=Steps(1), payload="gradient", outer=Sgd(lr=lr), codec="fp32", **more
     )
     if strength is not None:
-        agreement = Own(
+        strategy = Own(
             name="compensated",
             worker=Downpour(every=Steps(1), payload="gradient"),
             owner=Compensated(outer=Sgd(lr=lr), strength=strength),
         )
-    return Trial(agreement=agreement, lr=lr, momentum=0.0)
+    return Trial(strategy=strategy, lr=lr, momentum=0.0)
 
 
 E6 = Experiment(
@@ -199,7 +199,7 @@ E6 = Experiment(
         },
         "1/(1 + staleness), lr 0.2": _each_gradient(0.2, staleness="inverse"),
         "adagrad(.01)": Trial(
-            agreement=downpour(
+            strategy=downpour(
                 every=Steps(1), payload="gradient", outer=Adagrad(lr=0.01), codec="fp32"
             ),
             momentum=0.0,
@@ -218,18 +218,18 @@ E7 = Experiment(
     "one worker four times slower",
     {
         "each gradient": per_step(is_uneven=True),
-        "10 steps": Trial(agreement=rounds(), is_uneven=True),
+        "10 steps": Trial(strategy=rounds(), is_uneven=True),
         **{
             f"0.1 seconds, {merge}": Trial(
-                agreement=rounds(every=Seconds(0.0999), merge=merge), is_uneven=True
+                strategy=rounds(every=Seconds(0.0999), merge=merge), is_uneven=True
             )
             for merge in ("uniform", "examples", "nova")
         },
-        "at once, 1/K": Trial(agreement=at_once(), is_uneven=True),
-        "gossip": Trial(agreement=gossip(every=Steps(10), codec="fp32"), is_uneven=True),
-        "publish": Trial(agreement=publish(every=Steps(10), codec="fp32"), is_uneven=True),
+        "at once, 1/K": Trial(strategy=at_once(), is_uneven=True),
+        "gossip": Trial(strategy=gossip(every=Steps(10), codec="fp32"), is_uneven=True),
+        "publish": Trial(strategy=publish(every=Steps(10), codec="fp32"), is_uneven=True),
         "0.1 seconds, two deaths": Trial(
-            agreement=rounds(every=Seconds(0.0999), merge="nova"),
+            strategy=rounds(every=Seconds(0.0999), merge="nova"),
             is_uneven=True,
             dies=((0.35, 1, 0.1), (0.52, 4, 0.2)),
         ),
@@ -258,16 +258,16 @@ E8 = Experiment(
         **_TAU,
         **{
             f"gossip, {graph}, every {n}": Trial(
-                agreement=gossip(every=Steps(n), codec="fp32", graph=graph)
+                strategy=gossip(every=Steps(n), codec="fp32", graph=graph)
             )
             for n in (1, 10, 50)
             for graph in (("exponential", "ring", "random") if n == 10 else ("exponential",))
         },
-        "publish, every 10": Trial(agreement=publish(every=Steps(10), codec="fp32")),
-        "rounds, K=16": Trial(agreement=rounds(), workers=16),
+        "publish, every 10": Trial(strategy=publish(every=Steps(10), codec="fp32")),
+        "rounds, K=16": Trial(strategy=rounds(), workers=16),
         **{
             f"{agree.__name__}, every {n}, K=16": Trial(
-                agreement=agree(every=Steps(n), codec="fp32"), workers=16
+                strategy=agree(every=Steps(n), codec="fp32"), workers=16
             )
             for agree, n in ((gossip, 5), (gossip, 10), (publish, 10))
         },
@@ -307,12 +307,12 @@ E9 = Experiment(
     {
         **{
             f"overwritten, every {n}": Trial(
-                agreement=Own(name="overwrites", worker=Elastic(every=Steps(n)), owner=Overwrites())
+                strategy=Own(name="overwrites", worker=Elastic(every=Steps(n)), owner=Overwrites())
             )
             for n in (10, 50)
         },
-        "published, 1/K": Trial(agreement=publish(every=Steps(10), codec="fp32")),
-        **{f"owner, {g:g}/K": Trial(agreement=at_once(outer=Sgd(lr=g))) for g in (1, 2, WORKERS)},
+        "published, 1/K": Trial(strategy=publish(every=Steps(10), codec="fp32")),
+        **{f"owner, {g:g}/K": Trial(strategy=at_once(outer=Sgd(lr=g))) for g in (1, 2, WORKERS)},
     },
     (
         Claim(
@@ -328,7 +328,7 @@ E10 = Experiment(
     "codecs",
     {
         **{
-            f"rounds, {codec}": Trial(agreement=rounds(codec=codec))
+            f"rounds, {codec}": Trial(strategy=rounds(codec=codec))
             for codec in ("fp32", "bf16", "int8", "int4")
         },
         **{f"each gradient, {codec}": per_step(codec) for codec in ("fp32", "int8", "int4")},
@@ -349,15 +349,15 @@ E10 = Experiment(
 E11 = Experiment(
     "each worker has a range of the labels",
     {
-        "shuffled, every 10": Trial(agreement=rounds()),
+        "shuffled, every 10": Trial(strategy=rounds()),
         "each gradient": per_step(is_sorted=True),
-        **{f"every {n}": Trial(agreement=rounds(n), is_sorted=True) for n in (10, 50)},
+        **{f"every {n}": Trial(strategy=rounds(n), is_sorted=True) for n in (10, 50)},
         **{
-            f"at once, every {n}": Trial(agreement=at_once(n), is_sorted=True, lr=0.02)
+            f"at once, every {n}": Trial(strategy=at_once(n), is_sorted=True, lr=0.02)
             for n in (10, 50)
         },
         "gossip, every 10": Trial(
-            agreement=gossip(every=Steps(10), codec="fp32"), is_sorted=True, lr=0.02
+            strategy=gossip(every=Steps(10), codec="fp32"), is_sorted=True, lr=0.02
         ),
     },
     (

@@ -27,11 +27,11 @@ class Own:
     def __str__(self) -> str:
         return self.name
 
-    def strategy(self) -> Strategy:
+    def worker(self) -> Strategy:
         """Returns the worker's half."""
         return self.worker
 
-    def policy(self) -> Policy:
+    def owner(self) -> Policy:
         """Returns the owner's half."""
         return self.owner
 

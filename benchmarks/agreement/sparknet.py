@@ -97,7 +97,7 @@ def reached(trial: Trial, goal: Goal, tau: int, seed: int = 0) -> Reached:
 
 
 def _trial(tau: int, workers: int = WORKERS) -> Trial:
-    return Trial(agreement=rounds(tau), workers=workers, lr=LR, falls=False)
+    return Trial(strategy=rounds(tau), workers=workers, lr=LR, falls=False)
 
 
 def _mean_rounds(tau: int, goal: Goal, workers: int = WORKERS) -> float:

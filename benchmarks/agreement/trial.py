@@ -24,7 +24,7 @@ from photinus.engine.simulation.cluster import World
 from photinus.engine.simulation.simulator import Simulation
 from photinus.models.base import Model
 from photinus.models.schedules import Schedule
-from photinus.training.plan import Agrees, Phase, TrainingPlan
+from photinus.training.plan import Halves, Phase, TrainingPlan
 
 STEP_SECONDS = 0.01
 JITTER = 1e-3
@@ -48,7 +48,7 @@ SHORT = Scale(rows=6_000, epochs=4.0)
 class Trial:
     """What is tried: all that is not said is the same in every experiment."""
 
-    agreement: Agrees
+    strategy: Halves
     workers: int = 8
     lr: float = 0.05
     falls: bool = True
@@ -165,7 +165,7 @@ class Tape:
 def simulation(trial: Trial, rows: int, epochs: float, seed: int, tape: Tape) -> Simulation:
     """Returns a trial that is ready to run."""
     torch.set_num_threads(1)
-    phase = Phase(stage=trial.stage(epochs), agreement=trial.agreement)
+    phase = Phase(stage=trial.stage(epochs), strategy=trial.strategy)
     plan = TrainingPlan(phases=(phase,), workers=trial.workers, seed=seed, share="fastest")
     parts = [part_of(part, plan) for part in dealt(trial, rows, seed)]
     made = Simulation(

@@ -39,8 +39,8 @@ def test_the_guard_takes_the_gain_back_that_does_not_train(module):
     from photinus.strategies.guard import Setting
 
     experiments = module("experiments")
-    agreement = experiments.rounds(2, experiments.PUBLISHED, gain="safe")
-    settled, (warning,) = agreement.settled(Setting(workers=8, steps=100))
+    strategy = experiments.rounds(2, experiments.PUBLISHED, gain="safe")
+    settled, (warning,) = strategy.settled(Setting(workers=8, steps=100))
     assert math.isclose(settled.outer.gain, 1.5, rel_tol=1e-5)
     assert "gain" in warning
 

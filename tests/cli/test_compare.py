@@ -48,7 +48,7 @@ def test_when_no_strategy_could_train_the_comparison_failed(call, job, monkeypat
     def broken(*_):
         raise UsageError("this one cannot")
 
-    monkeypatch.setattr("photinus.run.job.Agreement.settled", broken)
+    monkeypatch.setattr("photinus.run.job.StrategySpec.settled", broken)
     code, out, err = call("compare", job, "--strategy", "averaging")
     assert code == EXIT_CODES["failed"]
     assert "averaging" in out

@@ -102,8 +102,8 @@ import photinus
 
 
 class Way:
-    strategy = staticmethod(lambda: photinus.averaging(every=photinus.Steps(2)).strategy())
-    policy = staticmethod(lambda: photinus.averaging(every=photinus.Steps(2)).policy())
+    worker = staticmethod(lambda: photinus.averaging(every=photinus.Steps(2)).worker())
+    owner = staticmethod(lambda: photinus.averaging(every=photinus.Steps(2)).owner())
 """
 
 

@@ -220,8 +220,8 @@ def test_a_wrong_word_gets_one_sentence_and_exit_code_2(call, arguments, words):
 
 
 def test_a_road_is_taken_with_the_security_and_the_strategy_that_it_needs(call):
-    agreement = '{"recipe": "all_reduce", "owners": 2}'
-    needed = ("--set", "security=none", "--strategy", agreement)
+    strategy = '{"recipe": "all_reduce", "owners": 2}'
+    needed = ("--set", "security=none", "--strategy", strategy)
     asked = ("train", "cifar10", "--workers", "2", "--road", "torch", "--print-config")
     assert 'road = "torch"' in call(*asked, *needed)[1]
     assert 'security="none" if the whole network is trusted' in call(*asked)[2]

@@ -27,7 +27,7 @@ CHANCE = np.random.default_rng(0)
 
 
 def plan_of(stage, workers, every=4, **caps):
-    phase = Phase(stage=stage, agreement=averaging(every=Steps(every), codec="fp32"))
+    phase = Phase(stage=stage, strategy=averaging(every=Steps(every), codec="fp32"))
     return TrainingPlan(phases=(phase,), workers=workers, **caps)
 
 

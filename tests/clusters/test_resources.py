@@ -22,7 +22,7 @@ STAGE = ModuleStage(
 
 
 def plan_of(workers, **fields):
-    phase = Phase(stage=STAGE, agreement=averaging(every=Steps(3), gradients_until=0.0))
+    phase = Phase(stage=STAGE, strategy=averaging(every=Steps(3), gradients_until=0.0))
     return TrainingPlan(phases=(phase,), workers=workers, **fields)
 
 

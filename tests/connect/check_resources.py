@@ -46,7 +46,7 @@ def test_each_worker_of_a_client_has_a_gpu_of_its_own(with_gpus, assignment, tin
         epochs=2.0,
         batch_size=16,
     )
-    phase = Phase(stage=stage, agreement=averaging(every=Steps(3), gradients_until=0.0))
+    phase = Phase(stage=stage, strategy=averaging(every=Steps(3), gradients_until=0.0))
     how = {"workers": 2, "devices": ("stand-in",), "resources": {"gpu": 1}}
     plan = TrainingPlan(phases=(phase,), **how)
     result = SparkEngine(with_gpus).run(assignment(plan, emit=events.append))

@@ -23,20 +23,18 @@ RUN = bytes(16)
 PLAIN = averaging(every=Steps(1), outer=Sgd(), codec="fp32")
 
 
-def plan(agreement=PLAIN, workers=2, **fields):
+def plan(strategy=PLAIN, workers=2, **fields):
     stage = LogisticStage(features=1, classes=2, epochs=4, batch_size=1, dtype="float64")
-    return TrainingPlan(
-        phases=(Phase(stage=stage, agreement=agreement),), workers=workers, **fields
-    )
+    return TrainingPlan(phases=(Phase(stage=stage, strategy=strategy),), workers=workers, **fields)
 
 
 class Said:
     """A coordinator and two voices that speak to it, without simulator."""
 
-    def __init__(self, agreement=PLAIN, workers=2, **callbacks):
+    def __init__(self, strategy=PLAIN, workers=2, **callbacks):
         self.events, self.lines = [], []
         callbacks = Callbacks(emit=self.events.append, enter=self._enter, **callbacks)
-        self.coordinator = Coordinator(plan(agreement, workers), callbacks)
+        self.coordinator = Coordinator(plan(strategy, workers), callbacks)
         self.voices = [self.session(slot) for slot in range(workers)]
 
     def _enter(self, op, frame, fields):

@@ -69,14 +69,14 @@ def test_a_strategy_of_ones_own_is_not_imported_by_its_name_on_the_wire(coordina
 
 def test_a_recipe_that_a_worker_names_is_taken(coordinator):
     coordinator.hear(start(strategy=to_plain(diloco())), 0.0)
-    assert coordinator._phases.agreement.recipe == "diloco"
+    assert coordinator._phases.strategy.recipe == "diloco"
 
 
 def test_a_strategy_that_launch_names_may_be_ones_own():
     own = Own("photinus.strategies.recipes:averaging")
     coordinator = LoopCoordinator(2, own, Callbacks(run=RUN))
     coordinator.hear(start(strategy=to_plain(own)), 0.0)
-    assert coordinator._phases.agreement == own
+    assert coordinator._phases.strategy == own
 
 
 def test_an_error_before_the_start_ends_the_run(coordinator):

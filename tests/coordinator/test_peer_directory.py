@@ -18,10 +18,10 @@ RUN = bytes(16)
 class Said:
     """Phases with seats that are held, and the directory over them."""
 
-    def __init__(self, agreement=None, workers=3):
+    def __init__(self, strategy=None, workers=3):
         stage = LogisticStage(features=1, classes=2, epochs=4, batch_size=1)
-        agreement = agreement or publish(every=Steps(1), exact_every=4)
-        plan = TrainingPlan(phases=(Phase(stage=stage, agreement=agreement),), workers=workers)
+        strategy = strategy or publish(every=Steps(1), exact_every=4)
+        plan = TrainingPlan(phases=(Phase(stage=stage, strategy=strategy),), workers=workers)
         self.leases = Leases(workers)
         self.phases = Phases(plan, self.leases, Callbacks(run=RUN), 0.0)
         self.peer_directory = PeerDirectory(self.phases, self.leases)

@@ -25,9 +25,9 @@ class Scene:
 
     def __init__(self, workers=2, phases=1):
         stages = [LogisticStage(features=3, classes=2, name=f"p{n}") for n in range(phases)]
-        agreement = averaging(every=Steps(1), codec="fp32")
+        strategy = averaging(every=Steps(1), codec="fp32")
         plan = TrainingPlan(
-            phases=tuple(Phase(stage=s, agreement=agreement) for s in stages), workers=workers
+            phases=tuple(Phase(stage=s, strategy=strategy) for s in stages), workers=workers
         )
         self.now, self.events = 0.0, []
         self.coordinator = Coordinator(plan, Callbacks(emit=self.events.append))

@@ -25,8 +25,8 @@ from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.report.ledger import AuditResult, audit
 from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies import recipes
-from photinus.strategies.agreement import Agreement
 from photinus.strategies.outer import Sgd
+from photinus.strategies.spec import StrategySpec
 from photinus.testing import Faults
 
 __all__ = [
@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 _EXACT: dict[str, Any] = {"outer": Sgd(), "merge": "uniform", "codec": "fp32"}
-RECIPES: dict[str, Callable[[int], Agreement]] = {
+RECIPES: dict[str, Callable[[int], StrategySpec]] = {
     "averaging": lambda k: recipes.averaging(every=Steps(3), **_EXACT),
     "averaging, owners": lambda k: recipes.averaging(every=Steps(3), owners=k, **_EXACT),
     "averaging, a table": lambda k: recipes.averaging(
@@ -73,7 +73,7 @@ RECIPES: dict[str, Callable[[int], Agreement]] = {
 """Recipe -> its agreement for K workers. Every part that would be chosen is named; codecs and
 merges are exact. `diloco` and `streaming` keep their own outer optimizer."""
 _HALF: dict[str, Any] = {"gradients_until": 0.5, "codec": "fp32"}
-BOTH_PARTS: dict[str, Callable[[int], Agreement]] = {
+BOTH_PARTS: dict[str, Callable[[int], StrategySpec]] = {
     "averaging, both parts": lambda k: recipes.averaging(
         every=Steps(3), **_EXACT, gradients_until=0.5
     ),
@@ -182,7 +182,7 @@ class Trial:
         fields: of the assignment.
     """
 
-    recipe: str | Agreement
+    recipe: str | StrategySpec
     folder: Path
     workers: int = 3
     rows: int = 0
@@ -205,20 +205,20 @@ class Trial:
         self.path, self.ledger = self.folder / "agreements.jsonl", self.folder / "ledger.jsonl"
 
     @property
-    def agreement(self) -> Agreement:
+    def strategy(self) -> StrategySpec:
         """How the workers agree."""
         named = self.recipe
         return (RECIPES | BOTH_PARTS)[named](self.workers) if isinstance(named, str) else named
 
     def data_of(self, slot: int) -> np.ndarray:
         """Returns the numbers of the rows that a slot is dealt."""
-        plan = counted.plan(self.agreement, "", self.rows, self.workers)
+        plan = counted.plan(self.strategy, "", self.rows, self.workers)
         return counted.row_numbers(self.rows).numbers(plan, slot)
 
     def assignment(self, book: LedgerWriter, **fields: Any) -> RunSpec:
         """Returns what an engine runs."""
         plan = counted.plan(
-            self.agreement,
+            self.strategy,
             str(self.path),
             self.rows,
             self.workers,
@@ -242,12 +242,12 @@ class Trial:
 
     def judged(self, model: np.ndarray) -> Verdict:
         """Counts how often each row is in a model."""
-        agreement = self.agreement
-        if agreement.payload == "elastic":
-            count = counted.pulled(self.path, model, agreement.alpha)
+        strategy = self.strategy
+        if strategy.payload == "elastic":
+            count = counted.pulled(self.path, model, strategy.alpha)
         else:
-            shards = agreement.owners if agreement.is_sharded else 1
-            count = counted.counted(self.path, model, agreement.outer, shards)
+            shards = strategy.owners if strategy.is_sharded else 1
+            count = counted.counted(self.path, model, strategy.outer, shards)
         start = Path(counted.of_start(self.path))
         if start.exists():
             count = counted.counted(start, counted.border(self.path)) + count

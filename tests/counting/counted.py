@@ -34,12 +34,12 @@ from photinus.models.base import Model, Stage
 from photinus.models.module import ModuleStage
 from photinus.models.optimizers import InPlace
 from photinus.models.schedules import Schedule
-from photinus.strategies.agreement import Agreement
 from photinus.strategies.base import GRADIENT
 from photinus.strategies.codecs import decode
 from photinus.strategies.guard import AUTO
 from photinus.strategies.outer import Outer, Sgd
 from photinus.strategies.rounds import stepped
+from photinus.strategies.spec import StrategySpec
 from photinus.training.plan import START, TrainingPlan, split
 
 __all__ = [
@@ -148,7 +148,7 @@ def row_numbers(rows: int) -> ArrayData:
 
 
 def plan(
-    agreement: Agreement,
+    strategy: StrategySpec,
     path: str,
     rows: int,
     workers: int,
@@ -163,9 +163,9 @@ def plan(
     `of_start(path)`; a start that is not asked for by a number is left out: a run this short would
     be nothing else.
     """
-    if agreement.gradients_until == AUTO:
-        agreement = replace(agreement, gradients_until=0.0)
-    is_gradient = agreement.strategy().site == GRADIENT
+    if strategy.gradients_until == AUTO:
+        strategy = replace(strategy, gradients_until=0.0)
+    is_gradient = strategy.worker().site == GRADIENT
     usual: Any = {"epochs": float(epochs), "batch_size": BATCH * workers}
     stage: Stage = ModuleStage(
         module="counted:Weights",
@@ -175,16 +175,16 @@ def plan(
         lr=Schedule.constant(1.0),
         **usual,
     )
-    if agreement.is_sharded:
+    if strategy.is_sharded:
         assert copies == 1
         stage = RowStage(weights=rows, **usual)
     phases = []
-    for phase in split(stage, agreement, workers):
+    for phase in split(stage, strategy, workers):
         is_start = phase.part == START
         witness = Witness(
-            phase.agreement, of_start(path) if is_start else path, BATCH if is_start else 1
+            phase.strategy, of_start(path) if is_start else path, BATCH if is_start else 1
         )
-        phases.append(replace(phase, agreement=witness, optimizer=None))
+        phases.append(replace(phase, strategy=witness, optimizer=None))
     return TrainingPlan(phases=tuple(phases), workers=workers, **more)
 
 
@@ -210,12 +210,12 @@ class Witness:
         """As of the recipe."""
         return self.inside.is_deterministic
 
-    def strategy(self) -> Any:
+    def worker(self) -> Any:
         """Returns the worker's half; where the workers hold the parameters, it is a witness."""
-        strategy = self.inside.strategy()
+        strategy = self.inside.worker()
         return _Member(strategy, self.path) if strategy.meets else strategy
 
-    def policy(self) -> Any:
+    def owner(self) -> Any:
         """Returns the owner's half, which is a witness."""
         return _Owner(self.inside, self.path, self.batch)
 
@@ -260,11 +260,11 @@ class _Member:
 class _Owner:
     """An owner's half that notes by how much each agreement moved, and how many were in it."""
 
-    def __init__(self, agreement: Agreement, path: str, batch: int) -> None:
-        self._inside, self._path, self._batch = agreement.policy(), path, batch
-        self._is_sum = agreement.is_immediate and agreement.payload == "gradient"
-        self._is_gradient = not agreement.is_immediate and agreement.payload == "gradient"
-        self._is_spring = agreement.payload == "elastic"
+    def __init__(self, strategy: StrategySpec, path: str, batch: int) -> None:
+        self._inside, self._path, self._batch = strategy.owner(), path, batch
+        self._is_sum = strategy.is_immediate and strategy.payload == "gradient"
+        self._is_gradient = not strategy.is_immediate and strategy.payload == "gradient"
+        self._is_spring = strategy.payload == "elastic"
         self._work: dict[int, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -327,7 +327,7 @@ class Count:
 
     times: Vector
     """Of each row, [rows]."""
-    agreements: int
+    strategies: int
     members: tuple[int, ...]
     """How many were in each agreement; of gradients, how many examples."""
 
@@ -340,8 +340,8 @@ class Count:
         return int(np.maximum(self.times - wanted, 0).sum())
 
     def __add__(self, rest: "Count") -> "Count":
-        times, agreements = self.times + rest.times, self.agreements + rest.agreements
-        return Count(times, agreements, self.members + rest.members)
+        times, strategies = self.times + rest.times, self.strategies + rest.strategies
+        return Count(times, strategies, self.members + rest.members)
 
 
 @dataclass

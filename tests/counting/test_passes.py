@@ -62,10 +62,10 @@ class Partitioned(SimulatedEngine):
         return simulation.run()
 
 
-def trained(agreement, shares, folder, *, speeds=(0.01,), epochs=2, faults=None):
+def trained(strategy, shares, folder, *, speeds=(0.01,), epochs=2, faults=None):
     world = World(step_seconds=speeds, faults=faults or Faults())
     engine = Partitioned(shares, world)
-    trial = Trial(agreement, folder, rows=sum(shares), epochs=epochs)
+    trial = Trial(strategy, folder, rows=sum(shares), epochs=epochs)
     return engine, trial.train(engine)
 
 

@@ -142,9 +142,9 @@ def dropped_of(ledger):
 
 
 def test_pushes_that_are_too_stale_cost_their_rows_and_no_others(tmp_path):
-    agreement = downpour(every=Steps(2), outer=Sgd(), codec="fp32", staleness=2)
+    strategy = downpour(every=Steps(2), outer=Sgd(), codec="fp32", staleness=2)
     speeds = (0.01, 0.01, 0.05)
-    verdict = Trial(agreement, tmp_path, epochs=4).train(simulated(step_seconds=speeds))
+    verdict = Trial(strategy, tmp_path, epochs=4).train(simulated(step_seconds=speeds))
     assert verdict.doubled == 0
     assert verdict.lost == sum(dropped_of(tmp_path / "ledger.jsonl")) > 0
 
@@ -201,7 +201,7 @@ def test_a_resumed_run_knows_what_its_fragments_lacked_before(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "agreement",
+    "strategy",
     [
         averaging(every=Steps(3) | Seconds(0.05), outer=Sgd(), merge="uniform", codec="fp32"),
         averaging(every=Steps(3), outer=Sgd(), merge="uniform", codec="fp32", quorum=0.6),
@@ -214,11 +214,11 @@ def test_a_resumed_run_knows_what_its_fragments_lacked_before(tmp_path):
 )
 @pytest.mark.parametrize("fault", ["none", "killed", "messages lost and doubled"])
 def test_what_is_applied_is_what_was_agreed_on_where_shares_are_not_fixed(
-    agreement, fault, tmp_path
+    strategy, fault, tmp_path
 ):
     """Shares are the product's affair here; no worker's rows are passed by or done twice."""
     engine = simulated(SIMULATED.get(fault), step_seconds=(0.01, 0.012, 0.03))
-    trial = Trial(agreement, tmp_path, epochs=3, fixed=False)
+    trial = Trial(strategy, tmp_path, epochs=3, fixed=False)
     verdict = trial.train(engine)
     assert verdict.count.times.sum() == verdict.of("PhaseEnded")[0].examples
     for slot in range(3):

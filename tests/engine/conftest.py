@@ -180,20 +180,20 @@ class Field:
         usual = {"epochs": 2, "batch_size": BATCH, "lr": LR, "dtype": "float64"}
         return LogisticStage(features=WIDTH, classes=CLASSES, name=name, **usual | fields)
 
-    def plan(self, agreement, workers=4, stages=None, *, share="rows", is_split=False, **fields):
+    def plan(self, strategy, workers=4, stages=None, *, share="rows", is_split=False, **fields):
         """A phase a stage, or as in a job its start and rest; the batch is that of one worker."""
         stages = [
             dataclasses.replace(stage, batch_size=stage.batch_size * workers)
             for stage in stages or [self.stage(**fields)]
         ]
-        phases = [Phase(stage=s, agreement=agreement) for s in stages]
+        phases = [Phase(stage=s, strategy=strategy) for s in stages]
         if is_split:
-            phases = [part for stage in stages for part in split(stage, agreement, workers)]
+            phases = [part for stage in stages for part in split(stage, strategy, workers)]
         return TrainingPlan(phases=tuple(phases), workers=workers, share=share)
 
     def play(
         self,
-        agreement,
+        strategy,
         workers=4,
         *,
         world=None,
@@ -205,7 +205,7 @@ class Field:
     ):
         """A simulation that has not run yet."""
         tape = Tape()
-        plan = self.plan(agreement, workers, stages, **kw)
+        plan = self.plan(strategy, workers, stages, **kw)
         coordinator = Coordinator(plan, tape.callbacks(**callbacks or {}), cut=cut)
         dtype = getattr(plan.phases[0].stage, "dtype", "float32")
         parts = parts or self.parts(workers, dtype=dtype)

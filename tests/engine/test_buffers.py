@@ -34,7 +34,7 @@ def stage_of(field, epochs):
 
 
 @pytest.mark.parametrize(
-    "agreement",
+    "strategy",
     [
         averaging(every=Steps(5), outer=Nesterov(0.7, 0.6)),
         averaging(every=Steps(5), outer=Nesterov(0.7, 0.6), owners=4),
@@ -42,8 +42,8 @@ def stage_of(field, epochs):
     ],
     ids=lambda a: f"{a.recipe} {a.owners}",
 )
-def test_buffers_reach_the_result_merged_and_never_stepped(field, agreement):
-    played = field.play(agreement, stages=[stage_of(field, 6)]).run()
+def test_buffers_reach_the_result_merged_and_never_stepped(field, strategy):
+    played = field.play(strategy, stages=[stage_of(field, 6)]).run()
     steps = 6 * 15
     assert played.result.integers.tolist() == [steps], "the largest count of all"
     expected = 1 - 0.9**steps  # all saw as much, so their mean is what each has

@@ -44,13 +44,13 @@ class Meter:
         self.link.close()
 
 
-def measured(agreement, events=None):
+def measured(strategy, events=None):
     """One worker's pushes through the bytes of a real wire, in one thread."""
     chance = np.random.default_rng(0)
     features = chance.normal(size=(BATCHES * BATCH, FEATURES)).astype("f4")
     rows = Rows.of(features, chance.integers(0, CLASSES, BATCHES * BATCH))
     stage = LogisticStage(features=FEATURES, classes=CLASSES, epochs=1, batch_size=BATCH)
-    plan = TrainingPlan(phases=(Phase(stage=stage, agreement=agreement),), workers=1)
+    plan = TrainingPlan(phases=(Phase(stage=stage, strategy=strategy),), workers=1)
     callbacks = Callbacks(emit=(events if events is not None else []).append)
     service = Service(Coordinator(plan, callbacks), MemoryListener)
     part = Part(len(rows), lambda order: PartitionFeed(rows, order))

@@ -211,7 +211,7 @@ def used_seconds(pid):
 def test_a_real_worker_uses_no_more_than_its_share_to_the_same_bits(tiny):
     """A machine that is busy with other work may leave it less: `benchmarks/shares.py`."""
     data, stage = rows_and_stage(600.0)
-    phase = Phase(stage=stage, agreement=averaging(every=Steps(50), codec="fp32"))
+    phase = Phase(stage=stage, strategy=averaging(every=Steps(50), codec="fp32"))
     looks, pids = [], []
 
     def note(event):
@@ -232,7 +232,7 @@ def test_a_real_worker_uses_no_more_than_its_share_to_the_same_bits(tiny):
 @pytest.mark.processes
 def test_a_share_that_a_workers_machine_lacks_ends_the_run_before_training(tiny):
     data, stage = rows_and_stage(1.0)
-    phase = Phase(stage=stage, agreement=averaging(every=Steps(50), codec="fp32"))
+    phase = Phase(stage=stage, strategy=averaging(every=Steps(50), codec="fp32"))
     plan = TrainingPlan(phases=(phase,), workers=1, threads=1000, cpu_share=999.0)
     events = []
     with pytest.raises(NotReadyError, match="more than the processors that worker 0 may run on"):

@@ -152,13 +152,13 @@ def test_all_links_cut_in_the_middle_leave_one_that_goes_on(field, name):
 @pytest.mark.parametrize("name", ROADS)
 def test_strictly_periodic_loss_ends_nevertheless(field, agreed, name, every, workers):
     """What is said again and again would lose the same messages for ever, were it in step."""
-    agreement = ROADS[name]
-    if agreement.owners > 1:
-        agreement = dataclasses.replace(agreement, owners=workers)
+    strategy = ROADS[name]
+    if strategy.owners > 1:
+        strategy = dataclasses.replace(strategy, owners=workers)
     for first in range(every):
         agreed.clear()
         loses = {"faults": Faults().lose(each=every, first=first), "resend_seconds": 0.1}
-        played = field.play(agreement, workers, world=loses, epochs=1).run(until=400)
+        played = field.play(strategy, workers, world=loses, epochs=1).run(until=400)
         assert played.result is not None, (every, first)
         assert played.tape.warnings() == []
         assert all(len(set(held)) == 1 for held in agreed.values())

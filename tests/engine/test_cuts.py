@@ -17,8 +17,8 @@ from photinus.testing import Faults
 
 BARRIERS = [
     name
-    for name, agreement in ((name, recipe.build()) for name, recipe in RECIPES.items())
-    if agreement.release == "rounds" and not agreement.is_without_owner
+    for name, strategy in ((name, recipe.build()) for name, recipe in RECIPES.items())
+    if strategy.release == "rounds" and not strategy.is_without_owner
 ]
 
 
@@ -92,16 +92,16 @@ def test_a_resumed_run_goes_on_with_the_momentum_that_it_had(field, name):
 
 @pytest.mark.parametrize("codec", ["int8", "int4"])
 def test_a_resumed_run_goes_on_with_what_its_codec_left_out(field, codec):
-    agreement = averaging(every=Steps(6), codec=codec)
-    whole = field.play(agreement, epochs=6, callbacks={"checkpoint_seconds": 0.2}).run()
+    strategy = averaging(every=Steps(6), codec=codec)
+    whole = field.play(strategy, epochs=6, callbacks={"checkpoint_seconds": 0.2}).run()
     cut = whole.tape.cuts[len(whole.tape.cuts) // 2]
     assert all("agreement.left" in held for held in cut.inner.values())
     assert cut.point.left.any()
     cut = cut_from(twin(cut), "")
-    resumed = field.play(agreement, epochs=6, callbacks={"term": 2}, cut=cut).run()
+    resumed = field.play(strategy, epochs=6, callbacks={"term": 2}, cut=cut).run()
     assert (resumed.vector == whole.vector).all()
     bare = type(cut)(**fields(cut) | {"inner": {}})
-    fresh = field.play(agreement, epochs=6, callbacks={"term": 2}, cut=bare).run()
+    fresh = field.play(strategy, epochs=6, callbacks={"term": 2}, cut=bare).run()
     assert not (fresh.vector == whole.vector).all(), "the feedback matters"
 
 
@@ -134,8 +134,8 @@ def test_healing_carries_the_momentum_of_a_survivor(field):
 @pytest.mark.parametrize("at", [0.31, 0.95])
 def test_who_comes_back_among_owners_takes_the_same_outer_step(field, at):
     """Its momentum is a survivor's: else the workers would part, and end with different bits."""
-    agreement = averaging(every=Steps(6), outer=Nesterov(0.7, 0.9), gain="unsafe", owners=4)
-    played = field.play(agreement, epochs=8)
+    strategy = averaging(every=Steps(6), outer=Nesterov(0.7, 0.9), gain="unsafe", owners=4)
+    played = field.play(strategy, epochs=8)
     played.simulation.at(at, played.simulation.kill, 2, 0.2)
     played.run()
     assert [e.slot for e in played.tape.of("WorkerJoined") if e.lease > 1] == [2]

@@ -12,8 +12,8 @@ from photinus.strategies.recipes import (
 
 BARRIERS = [
     name
-    for name, agreement in ((name, recipe.build()) for name, recipe in RECIPES.items())
-    if agreement.release == "rounds" and not agreement.is_without_owner
+    for name, strategy in ((name, recipe.build()) for name, recipe in RECIPES.items())
+    if strategy.release == "rounds" and not strategy.is_without_owner
 ]
 
 
@@ -201,8 +201,8 @@ def test_rounds_in_seconds_use_a_slow_worker_fully(field, seconds):
 @pytest.mark.parametrize("grace", [0.0, 0.05])
 def test_a_quorum_goes_on_and_the_late_keep_their_progress(field, grace):
     speeds = {"step_seconds": (0.01, 0.01, 0.01, 0.033)}
-    agreement = averaging(every=Steps(16), quorum=0.75, grace_seconds=grace)
-    played = field.play(agreement, epochs=20, world=speeds).run()
+    strategy = averaging(every=Steps(16), quorum=0.75, grace_seconds=grace)
+    played = field.play(strategy, epochs=20, world=speeds).run()
     assert played.counts["missed"] > 0
     applied = played.tape.assert_exact()
     mine = [f for (slot, _), f in applied.items() if slot == 3]

@@ -62,8 +62,8 @@ def test_who_meets_without_an_owner_tells_the_distance_from_where_all_meet(
         return state
 
     monkeypatch.setattr(loop, "accept", accepting)
-    agreement = replace(MEETINGS[name], outer=Sgd(), codec="fp32")
-    apart = metric(field.play(agreement, epochs=3, share="fastest").run(), "consistency")
+    strategy = replace(MEETINGS[name], outer=Sgd(), codec="fp32")
+    apart = metric(field.play(strategy, epochs=3, share="fastest").run(), "consistency")
     assert len(apart) * 4 == len(told)
     by_hand = np.sqrt(np.square(told).reshape(-1, 4).mean(axis=1))
     np.testing.assert_allclose(apart, by_hand, rtol=1e-6)
@@ -107,13 +107,13 @@ def dealt(field, *, is_sorted, workers=4):
 SKEWED = [averaging(every=Steps(10)), averaging(every=Steps(10), owners=4), downpour(), publish()]
 
 
-@pytest.mark.parametrize("agreement", SKEWED, ids=lambda a: f"{a.recipe} {a.owners}")
-def test_rows_sorted_by_label_are_told_before_training_with_advice(field, agreement):
-    played = field.play(agreement, parts=dealt(field, is_sorted=True)).run()
+@pytest.mark.parametrize("strategy", SKEWED, ids=lambda a: f"{a.recipe} {a.owners}")
+def test_rows_sorted_by_label_are_told_before_training_with_advice(field, strategy):
+    played = field.play(strategy, parts=dealt(field, is_sorted=True)).run()
     (warning,) = [w for w in played.tape.warnings() if "other labels" in w]
     assert "the rows of workers 0, 1, 2, 3 have other labels" in warning
     assert "shuffle the rows before training" in warning
-    assert not field.play(agreement, parts=dealt(field, is_sorted=False)).run().tape.warnings()
+    assert not field.play(strategy, parts=dealt(field, is_sorted=False)).run().tape.warnings()
 
 
 def test_who_agrees_after_every_step_is_not_warned(field):

@@ -80,8 +80,8 @@ def test_averaging_every_step_is_all_reduce(field, dtype, close):
 def test_post_local_is_all_reduce_until_the_end_or_averaging_from_the_start(
     field, dtype, close, until, other
 ):
-    agreement = post_local(every=Steps(9), gradients_until=until)
-    one, two = (field.play(a, dtype=dtype, is_split=True).run() for a in (agreement, other))
+    strategy = post_local(every=Steps(9), gradients_until=until)
+    one, two = (field.play(a, dtype=dtype, is_split=True).run() for a in (strategy, other))
     np.testing.assert_allclose(one.vector, two.vector, rtol=0, atol=close)
 
 
@@ -112,8 +112,8 @@ def test_elastic_of_half_is_averaging_of_half_for_one_worker(field, dtype, close
 @pytest.mark.parametrize(("dtype", "close"), PRECISION)
 def test_one_worker_that_pushes_each_gradient_is_trained_by_the_owner(field, dtype, close):
     """Downpour as published, with n_push = n_fetch = 1: the owner takes the plain steps."""
-    agreement = downpour(every=Steps(1), payload="gradient", outer=Sgd(0.2), codec="fp32")
-    vector = field.play(agreement, 1, dtype=dtype).run().vector
+    strategy = downpour(every=Steps(1), payload="gradient", outer=Sgd(0.2), codec="fp32")
+    vector = field.play(strategy, 1, dtype=dtype).run().vector
     np.testing.assert_allclose(vector, field.plain(dtype=dtype), rtol=0, atol=close)
 
 

@@ -1,4 +1,4 @@
-"""Agreement without waiting, in virtual time: who waits, what is counted, how a phase closes."""
+"""StrategySpec without waiting, in virtual time: who waits, what is counted, how a phase closes."""
 
 import json
 
@@ -30,7 +30,7 @@ FAULTS = {"faults": Faults().lose(0.15).double(0.3), "resend_seconds": 0.1}
 
 
 @pytest.fixture(params=AT_ONCE)
-def agreement(request):
+def strategy(request):
     return AT_ONCE[request.param]
 
 
@@ -51,17 +51,17 @@ def test_every_recipe_that_waits_for_nobody_is_simulated():
     assert named == {n for n in RECIPES if RECIPES[n].build().release == "immediate"}
 
 
-def test_it_trains_uses_the_budget_up_and_repeats(field, agreement):
-    one, two = (field.play(agreement, epochs=12).run() for _ in range(2))
+def test_it_trains_uses_the_budget_up_and_repeats(field, strategy):
+    one, two = (field.play(strategy, epochs=12).run() for _ in range(2))
     assert (one.vector == two.vector).all()
     assert counted(one) + dropped(one) == 12 * len(field.labels)
     assert one.simulation.steps == [12 * 15] * 4, "each worker its own rows, twelve times"
     assert field.loss(one.vector) < TRAINED
 
 
-def test_where_speed_comes_first_the_budget_is_used_up_whoever_does_it(field, agreement):
+def test_where_speed_comes_first_the_budget_is_used_up_whoever_does_it(field, strategy):
     speeds = {"step_seconds": (0.01, 0.01, 0.01, 0.04)}
-    played = field.play(agreement, epochs=12, world=speeds, share="fastest").run()
+    played = field.play(strategy, epochs=12, world=speeds, share="fastest").run()
     budget = 12 * len(field.labels)
     # at the end each of four workers may have two pushes' work of its own
     assert budget <= counted(played) <= budget + 4 * 2 * 8 * 6
@@ -70,18 +70,18 @@ def test_where_speed_comes_first_the_budget_is_used_up_whoever_does_it(field, ag
     assert sum(steps) * 8 == counted(played) + dropped(played), "the drain pushes what is unsent"
 
 
-def test_each_push_counts_once_when_messages_are_lost_and_doubled(field, agreement):
-    played = field.play(agreement, epochs=12, world=FAULTS).run()
+def test_each_push_counts_once_when_messages_are_lost_and_doubled(field, strategy):
+    played = field.play(strategy, epochs=12, world=FAULTS).run()
     counted(played)
     assert played.counts["duplicate"] > 0
-    if agreement.recipe != "elastic":  # which waits for every answer
+    if strategy.recipe != "elastic":  # which waits for every answer
         assert played.counts["gap"] > 0, "what was pushed behind a lost push is said again"
     assert played.counts["fenced"] == 0
     assert field.loss(played.vector) < TRAINED
 
 
-def test_each_push_counts_once_when_workers_die_as_well(field, agreement, tmp_path):
-    played = field.play(agreement, epochs=20, world=FAULTS)
+def test_each_push_counts_once_when_workers_die_as_well(field, strategy, tmp_path):
+    played = field.play(strategy, epochs=20, world=FAULTS)
     book = LedgerWriter(tmp_path / "ledger.jsonl", bytes(16))
     enter = played.tape._enter
     callbacks = played.simulation.coordinator.callbacks
@@ -97,7 +97,7 @@ def test_each_push_counts_once_when_workers_die_as_well(field, agreement, tmp_pa
     assert proof.applied == played.counts["applied"]
     lines = (tmp_path / "ledger.jsonl").read_text(encoding="utf-8").splitlines()
     operations = [json.loads(line)["op"] for line in lines]
-    assert ("fetch" in operations) == (agreement.recipe != "elastic")
+    assert ("fetch" in operations) == (strategy.recipe != "elastic")
     assert field.loss(played.vector) < TRAINED
 
 
@@ -115,9 +115,9 @@ def test_a_frozen_workers_late_push_is_fenced(field, name):
     assert counted(played) >= 150 * len(field.labels)
 
 
-def test_nobody_waits_for_a_slow_worker(field, agreement):
+def test_nobody_waits_for_a_slow_worker(field, strategy):
     speeds = {"step_seconds": (0.01, 0.01, 0.01, 0.04)}
-    played = field.play(agreement, epochs=9000, world=speeds).run(until=4.0)
+    played = field.play(strategy, epochs=9000, world=speeds).run(until=4.0)
     possible = (3 / 0.01 + 1 / 0.04) * 4
     assert sum(played.simulation.steps) > 0.85 * possible
 
@@ -125,24 +125,24 @@ def test_nobody_waits_for_a_slow_worker(field, agreement):
 def test_a_push_is_not_waited_for_on_a_slow_link(field):
     """A fetch costs a round trip of 0.2 s, a push none."""
     world = {"latency_seconds": 0.1}
-    agreement = downpour(every=Steps(5), fetch=Steps(40))
-    played = field.play(agreement, epochs=9000, world=world).run(until=12.0)
+    strategy = downpour(every=Steps(5), fetch=Steps(40))
+    played = field.play(strategy, epochs=9000, world=world).run(until=12.0)
     a_fetch = 40 * 0.01 + 0.2
     assert min(played.simulation.steps) >= 40 * int((12 - 0.4) / a_fetch)
 
 
 def test_who_runs_far_ahead_of_its_answers_waits_at_last(field):
     """At most eight pushes are under way: sixteen steps on a link of two seconds each way."""
-    agreement = downpour(every=Steps(2), fetch=Steps(1000))
+    strategy = downpour(every=Steps(2), fetch=Steps(1000))
     world = {"latency_seconds": 2.0}
-    played = field.play(agreement, 2, epochs=9000, world=world).run(until=7.9)
+    played = field.play(strategy, 2, epochs=9000, world=world).run(until=7.9)
     assert set(played.simulation.steps) == {16}
 
 
 @pytest.mark.parametrize("deaths", [False, True])
-def test_phases_close_by_a_drain_and_hand_the_owners_point_on(field, agreement, deaths):
+def test_phases_close_by_a_drain_and_hand_the_owners_point_on(field, strategy, deaths):
     stages = [field.stage(name=n, epochs=8) for n in ("first", "second", "third")]
-    played = field.play(agreement, stages=stages)
+    played = field.play(strategy, stages=stages)
     simulation = played.simulation
     if deaths:
         played.tape.hooks["PhaseStarted"] = lambda e: simulation.at(
@@ -159,8 +159,8 @@ def test_phases_close_by_a_drain_and_hand_the_owners_point_on(field, agreement, 
     assert all(field.loss(v) < TRAINED + 0.05 for v in played.result.vectors)
 
 
-def test_a_late_joiner_starts_from_what_the_owner_has(field, agreement):
-    played = field.play(agreement, epochs=12)
+def test_a_late_joiner_starts_from_what_the_owner_has(field, strategy):
+    played = field.play(strategy, epochs=12)
     simulation = played.simulation
     grants = []
     deliver = simulation._deliver
@@ -178,8 +178,8 @@ def test_a_late_joiner_starts_from_what_the_owner_has(field, agreement):
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_numbers_that_are_not_finite_never_reach_the_model(field, agreement):
-    played = field.play(agreement, parts=field.parts(4, bad={2}), epochs=12).run()
+def test_numbers_that_are_not_finite_never_reach_the_model(field, strategy):
+    played = field.play(strategy, parts=field.parts(4, bad={2}), epochs=12).run()
     assert np.isfinite(played.vector).all()
     refusals = [w for w in played.tape.warnings() if "not finite" in w]
     assert len(refusals) == 3, "what was under way behind the first is not counted against it"
@@ -196,11 +196,11 @@ def test_a_push_above_the_staleness_limit_is_dropped_and_counted_as_missed(field
     assert counted(played) + dropped(played) == 20 * len(field.labels)
 
 
-def test_a_cut_of_the_owner_is_gone_on_from_with_every_position(field, agreement):
-    played = field.play(agreement, epochs=12, callbacks={"checkpoint_seconds": 0.5}).run(until=2.0)
+def test_a_cut_of_the_owner_is_gone_on_from_with_every_position(field, strategy):
+    played = field.play(strategy, epochs=12, callbacks={"checkpoint_seconds": 0.5}).run(until=2.0)
     cut = played.tape.cuts[-1]
     assert cut.version > 0
-    resumed = field.play(agreement, epochs=12, cut=cut).run()
+    resumed = field.play(strategy, epochs=12, cut=cut).run()
     first = {slot: cut.positions[slot] for slot in range(4)}
     starts = {}
     for op, frame, _ in resumed.tape.lines:
@@ -211,8 +211,8 @@ def test_a_cut_of_the_owner_is_gone_on_from_with_every_position(field, agreement
     assert field.loss(resumed.vector) < TRAINED
 
 
-def test_empty_and_skewed_partitions_hold_nobody_up(field, agreement):
-    played = field.play(agreement, parts=field.parts(4, [400, 0, 40, 4]), epochs=6).run()
+def test_empty_and_skewed_partitions_hold_nobody_up(field, strategy):
+    played = field.play(strategy, parts=field.parts(4, [400, 0, 40, 4]), epochs=6).run()
     assert played.simulation.steps[1] == 0
     assert played.simulation.now < 30
     assert counted(played) + dropped(played) == 6 * 444

@@ -115,7 +115,7 @@ def test_workers_whose_grants_take_longer_than_a_lease_keep_it(monkeypatch):
     monkeypatch.setattr(driver_session, "TcpListener", paced(250e3))
     events, chance = [], np.random.default_rng(0)
     stage = LogisticStage(features=20_000, classes=10, epochs=1, batch_size=8)
-    phase = Phase(stage=stage, agreement=averaging(every=Steps(1), codec="bf16"))
+    phase = Phase(stage=stage, strategy=averaging(every=Steps(1), codec="bf16"))
     plan = TrainingPlan(phases=(phase,), workers=2, lease_seconds=2.0)
     data = ArrayData(chance.random((16, 20_000), dtype=np.float32), chance.integers(0, 10, 16))
     run = bytes(range(16))

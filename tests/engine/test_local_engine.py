@@ -116,7 +116,7 @@ def test_an_error_of_the_users_module_names_line_partition_and_batch(
     stage = ModuleStage(
         module="failing:Net", arguments={"in_features": 2, "out_features": 2}, batch_size=8
     )
-    phase = Phase(stage=stage, agreement=averaging(every=Steps(2)))
+    phase = Phase(stage=stage, strategy=averaging(every=Steps(2)))
     plan = TrainingPlan(phases=(phase,), workers=1, seed=0)
     rows = ArrayData(np.eye(2, dtype=np.float32).repeat(16, 0), np.arange(2).repeat(16))
     with pytest.raises(kind) as failed:
@@ -186,7 +186,7 @@ def test_a_cap_on_bandwidth_holds_for_every_worker_and_changes_no_bit(tiny):
     chance = np.random.default_rng(0)
     features = chance.random((64, 5_000), dtype=np.float32)
     stage = LogisticStage(features=5_000, classes=10, epochs=16.0, batch_size=8)
-    phase = Phase(stage=stage, agreement=averaging(every=Steps(4), codec="fp32"))
+    phase = Phase(stage=stage, strategy=averaging(every=Steps(4), codec="fp32"))
     data = ArrayData(features, chance.integers(0, 10, 64))
     rate, rounds, results = 500e3, [], []
 
@@ -221,7 +221,7 @@ def test_a_worker_computes_in_as_many_threads_as_it_is_told(tiny):
     data = ArrayData(chance.random((256, 500), dtype=np.float32), chance.integers(0, 10, 256))
     arguments = {"in_features": 500, "out_features": 500}
     stage = ModuleStage(module="torch.nn:Linear", arguments=arguments, epochs=30.0, batch_size=128)
-    phase = Phase(stage=stage, agreement=averaging(every=Steps(4), codec="fp32"))
+    phase = Phase(stage=stage, strategy=averaging(every=Steps(4), codec="fp32"))
     seen = {}
 
     def run(threads):
@@ -253,7 +253,7 @@ def test_a_worker_imports_what_the_driver_can(tmp_path, monkeypatch):
     stage = ModuleStage(
         module="beside:net", arguments={"in_features": 2, "out_features": 2}, batch_size=8
     )
-    phase = Phase(stage=stage, agreement=averaging(every=Steps(2)))
+    phase = Phase(stage=stage, strategy=averaging(every=Steps(2)))
     plan = TrainingPlan(phases=(phase,), workers=1, seed=0)
     rows = ArrayData(np.eye(2, dtype=np.float32).repeat(16, 0), np.arange(2).repeat(16))
     result = LocalEngine().run(RunSpec(plan=plan, data=rows, run=bytes(16)))

@@ -25,7 +25,7 @@ def network():
     return torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
 
 
-def trained(agreement, workers, speeds=0.01):
+def trained(strategy, workers, speeds=0.01):
     """The test error (%) of what is agreed in the end; the guard is asked as in a job."""
     features, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(labels))
@@ -38,8 +38,8 @@ def trained(agreement, workers, speeds=0.01):
         epochs=EPOCHS,
         batch_size=BATCH * workers,
     )
-    agreement, _ = agreement.settled(Setting(workers=workers, steps=TRAIN * EPOCHS // BATCH))
-    plan = TrainingPlan(phases=(Phase(stage=stage, agreement=agreement),), workers=workers)
+    strategy, _ = strategy.settled(Setting(workers=workers, steps=TRAIN * EPOCHS // BATCH))
+    plan = TrainingPlan(phases=(Phase(stage=stage, strategy=strategy),), workers=workers)
     data = ArrayData(features[:TRAIN], labels[:TRAIN])
     parts = [part_of(Rows.of(*data.part(plan, s)), plan) for s in range(workers)]
     result = Simulation(plan, parts, World(step_seconds=speeds)).run()

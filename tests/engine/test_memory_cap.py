@@ -170,7 +170,7 @@ def trained(memory, tmp_path, monkeypatch, text=GROWS):
         batch_size=8,
         epochs=100.0,
     )
-    phase = Phase(stage=stage, agreement=averaging(every=Steps(2), gradients_until=0))
+    phase = Phase(stage=stage, strategy=averaging(every=Steps(2), gradients_until=0))
     plan = TrainingPlan(phases=(phase,), workers=2, memory=memory)
     rows = ArrayData(np.eye(2, dtype=np.float32).repeat(16, 0), np.arange(2).repeat(16))
     events = []

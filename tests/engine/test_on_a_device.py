@@ -55,8 +55,8 @@ STAGE = ModuleStage(
 )
 
 
-def plan_of(agreement, stage=STAGE, workers=2, **fields):
-    return TrainingPlan(phases=split(stage, agreement, workers), workers=workers, **fields)
+def plan_of(strategy, stage=STAGE, workers=2, **fields):
+    return TrainingPlan(phases=split(stage, strategy, workers), workers=workers, **fields)
 
 
 @pytest.fixture

@@ -31,8 +31,8 @@ def data():
 
 
 def run(engine, data, device, emit):
-    agreement = averaging(every=Steps(2), gradients_until=0.0)
-    plan = TrainingPlan(phases=split(CIFAR, agreement, 2), workers=2, devices=(device,))
+    strategy = averaging(every=Steps(2), gradients_until=0.0)
+    plan = TrainingPlan(phases=split(CIFAR, strategy, 2), workers=2, devices=(device,))
     return engine.run(RunSpec(plan=plan, data=data, run=bytes(16), emit=emit)).vectors[0]
 
 

@@ -68,13 +68,13 @@ STAGES = {
 }
 
 
-def cut_in_two(stage, until, agreement=None):
+def cut_in_two(stage, until, strategy=None):
     """A start and a rest that agree alike; or, until None, the whole."""
-    agreement = agreement or all_reduce()
+    strategy = strategy or all_reduce()
     if until is None:
-        return (Phase(stage=stage, agreement=agreement),)
+        return (Phase(stage=stage, strategy=strategy),)
     return tuple(
-        Phase(stage=stage, agreement=agreement, part=part, until=until) for part in (START, REST)
+        Phase(stage=stage, strategy=strategy, part=part, until=until) for part in (START, REST)
     )
 
 
@@ -253,7 +253,7 @@ def test_the_schedule_goes_on_over_the_border(monkeypatch):
 def test_patience_in_a_start_ends_the_stage_at_its_best_point(patience):
     """A rate far too high: the first point is the best of all."""
     wild = net(lr=Schedule.constant(30.0), epochs=8.0)
-    phases = [*cut_in_two(wild, 0.9), Phase(stage=net(name="next"), agreement=all_reduce())]
+    phases = [*cut_in_two(wild, 0.9), Phase(stage=net(name="next"), strategy=all_reduce())]
     run = run_of(phases, validation=0.2, patience=patience).go()
     ended = [event.phase for event in run.of("PhaseEnded")]
     assert ended == ([0, 2] if patience else [0, 1, 2])
@@ -356,13 +356,13 @@ SMALL = {
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_row_is_used_as_often_as_there_are_epochs(name, shares, epochs):
     stage = counting(epochs=epochs, batch_size=30)
-    agreement = RECIPES[name].build(**SMALL.get(name, {}))
-    if agreement.gradients_until:
-        agreement = dataclasses.replace(agreement, gradients_until=0.5)
+    strategy = RECIPES[name].build(**SMALL.get(name, {}))
+    if strategy.gradients_until:
+        strategy = dataclasses.replace(strategy, gradients_until=0.5)
     numbers = np.arange(sum(shares), dtype="f8")
     features = np.stack([numbers, np.zeros_like(numbers)], 1)
     picks = np.split(np.arange(len(numbers)), np.cumsum(shares)[:-1])
-    phases = split(stage, agreement, 3)
+    phases = split(stage, strategy, 3)
     plan = TrainingPlan(phases=phases, workers=3)
     parts = [part_of(Rows.of(features[p], (p % 2).astype(int)), plan) for p in picks]
     run = run_of(phases, shares, parts=parts).go()
@@ -382,7 +382,7 @@ def test_a_slow_workers_rows_are_used_as_often_unless_speed_comes_first(speeds):
         stage = counting(epochs=4.0, batch_size=30)
         numbers = np.arange(300, dtype="f8")
         features = np.stack([numbers, np.zeros_like(numbers)], 1)
-        phases = (Phase(stage=stage, agreement=recipes.downpour(every=Steps(2))),)
+        phases = (Phase(stage=stage, strategy=recipes.downpour(every=Steps(2))),)
         plan = TrainingPlan(phases=phases, workers=3, share=share)
         picks = np.split(np.arange(300), 3)
         parts = [part_of(Rows.of(features[p], (p % 2).astype(int)), plan) for p in picks]
@@ -396,5 +396,5 @@ def test_a_slow_workers_rows_are_used_as_often_unless_speed_comes_first(speeds):
 
 
 def test_an_average_an_epoch_needs_no_more_rounds_than_there_are_epochs():
-    run = run_of((Phase(stage=net(), agreement=iterative_reduce()),)).go()
+    run = run_of((Phase(stage=net(), strategy=iterative_reduce()),)).go()
     assert len(run.of("RoundClosed")) == EPOCHS

@@ -57,11 +57,11 @@ class Flips:
     def is_deterministic(self):
         return self.inside.is_deterministic
 
-    def policy(self):
-        return self.inside.policy()
+    def owner(self):
+        return self.inside.owner()
 
-    def strategy(self):
-        return Flipping(self.inside.strategy(), self.version, self.begun)
+    def worker(self):
+        return Flipping(self.inside.worker(), self.version, self.begun)
 
 
 @pytest.mark.parametrize("name", RECIPES)

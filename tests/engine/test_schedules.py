@@ -137,7 +137,7 @@ def assert_promises(field, name, world, cuts):
     expected += ["examples of worker"] if name in ("downpour dropped", "streaming") else []
     told = [w for w in played.tape.warnings() if not any(words in w for words in expected)]
     assert not told
-    if played.simulation.plan.phases[0].agreement.is_deterministic:
+    if played.simulation.plan.phases[0].strategy.is_deterministic:
         examples = [
             played.tape.examples({n: f for n, f in applied.items() if f.phase == p})
             for p in range(len(stages))

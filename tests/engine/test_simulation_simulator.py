@@ -23,15 +23,15 @@ from photinus.training.worker_loop import Part
 
 BARRIERS = [
     name
-    for name, agreement in ((name, recipe.build()) for name, recipe in RECIPES.items())
-    if agreement.release == "rounds" and not agreement.is_without_owner
+    for name, strategy in ((name, recipe.build()) for name, recipe in RECIPES.items())
+    if strategy.release == "rounds" and not strategy.is_without_owner
 ]
 
 
 def test_every_recipe_of_rounds_is_simulated(field):
     rounds = {n for n in RECIPES if RECIPES[n].build().release == "rounds"}
     assert set(field.small) == {*rounds, "owners"}
-    deterministic = [name for name, agreement in field.small.items() if agreement.is_deterministic]
+    deterministic = [name for name, strategy in field.small.items() if strategy.is_deterministic]
     assert sorted([*BARRIERS, "owners"]) == sorted(deterministic)
 
 
@@ -76,8 +76,8 @@ def test_a_slow_link_costs_time_only(field):
 def test_a_step_of_a_whole_part_takes_as_long_as_the_mini_batches_in_it(field):
     """120 rows in mini-batches of 8, three epochs, whichever way they are agreed on."""
     world = {"step_seconds": (0.01, 0.04), "latency_seconds": 0.0, "bytes_per_second": 1e12}
-    for agreement in (full_gradient(), iterative_reduce()):
-        played = field.play(agreement, parts=field.parts(4), epochs=3, world=world).run()
+    for strategy in (full_gradient(), iterative_reduce()):
+        played = field.play(strategy, parts=field.parts(4), epochs=3, world=world).run()
         assert played.simulation.now == pytest.approx(3 * 15 * 0.04, rel=1e-3)
 
 
@@ -133,9 +133,9 @@ def test_all_partitions_empty_end_at_once(field):
 
 
 def test_a_budget_that_is_counted_centrally_is_used_up_with_a_bounded_overshoot(field):
-    agreement = averaging(every=Seconds(0.2))
+    strategy = averaging(every=Seconds(0.2))
     speeds = {"step_seconds": (0.01, 0.01, 0.01, 0.04)}
-    played = field.play(agreement, epochs=20, world=speeds, share="fastest").run()
+    played = field.play(strategy, epochs=20, world=speeds, share="fastest").run()
     (ended,) = played.tape.of("PhaseEnded")
     budget = 20 * len(field.labels)
     a_round = 8 * (3 * 21 + 6)

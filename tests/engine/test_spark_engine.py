@@ -180,5 +180,5 @@ def test_a_task_that_takes_more_memory_than_it_may_ends_the_run_in_one_sentence(
 def large_plan(memory=None, epochs=1e4):
     arguments = {"in_features": 4_000, "out_features": 4_000}
     stage = ModuleStage(module="torch.nn:Linear", arguments=arguments, batch_size=8, epochs=epochs)
-    phase = Phase(stage=stage, agreement=averaging(every=Steps(4)))
+    phase = Phase(stage=stage, strategy=averaging(every=Steps(4)))
     return TrainingPlan(phases=(phase,), workers=1, memory=memory)

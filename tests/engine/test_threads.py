@@ -36,7 +36,7 @@ def assignment(features):
                 batch_size=batch,
                 dtype=dtype,
             ),
-            agreement=averaging(every=Steps(2), codec="fp32"),
+            strategy=averaging(every=Steps(2), codec="fp32"),
         )
         for batch in FEATURES[features]
         for dtype in ("float32", "float64")

@@ -179,9 +179,9 @@ def test_a_slow_worker_holds_nobody_up(field, name):
     steps = (0.01, 0.01, 0.01, 0.04)
     speed = sum(1 / s for s in steps)
 
-    def share(agreement):
+    def share(strategy):
         world = {"step_seconds": steps}
-        played = field.play(agreement, epochs=20, world=world, share="fastest").run(until=200)
+        played = field.play(strategy, epochs=20, world=world, share="fastest").run(until=200)
         done = played.tape.of("PhaseEnded")[0]
         return done.examples / 8 / done.seconds / speed
 

@@ -77,8 +77,8 @@ def texts():
     return ArrayData((words - labels[:, None]).astype("f4"), labels)
 
 
-def trained(engine, agreement, workers, **fields):
-    plan = TrainingPlan(phases=(Phase(stage=BagStage(), agreement=agreement),), workers=workers)
+def trained(engine, strategy, workers, **fields):
+    plan = TrainingPlan(phases=(Phase(stage=BagStage(), strategy=strategy),), workers=workers)
     events = []
     assignment = RunSpec(plan=plan, data=texts(), run=os.urandom(16), emit=events.append, **fields)
     return engine.run(assignment).vectors[0], events
@@ -116,9 +116,9 @@ def test_pushes_of_rows_train_to_the_bits_of_whole_pushes(outer, codec):
 
 
 def test_a_fetch_of_its_own_brings_the_rows_that_others_moved():
-    agreement = downpour(every=Steps(4), fetch=Steps(3), rows=WIDTH, codec="fp32")
-    whole = dataclasses.replace(agreement, rows=0)
-    (some, _), (other, _) = (trained(SimulatedEngine(EVENLESS), a, 3) for a in (agreement, whole))
+    strategy = downpour(every=Steps(4), fetch=Steps(3), rows=WIDTH, codec="fp32")
+    whole = dataclasses.replace(strategy, rows=0)
+    (some, _), (other, _) = (trained(SimulatedEngine(EVENLESS), a, 3) for a in (strategy, whole))
     # what is not pushed yet is carried over by a sum and a difference, which a row that did not
     # move is spared: equal but for the last bits
     np.testing.assert_allclose(some, other, rtol=0, atol=1e-5)

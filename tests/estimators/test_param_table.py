@@ -18,8 +18,8 @@ PER_STEP = ("all_reduce", "full_gradient")
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_strategy_is_a_name_json_plain_values_or_an_agreement(recipe):
     parts = {"codec": "fp32"} if recipe in PER_STEP else {"every": Steps(7)}
-    agreement = RECIPES[recipe].build(**parts)
-    forms = [agreement, to_plain(agreement), json.dumps(to_plain(agreement))]
+    strategy = RECIPES[recipe].build(**parts)
+    forms = [strategy, to_plain(strategy), json.dumps(to_plain(strategy))]
     assert len({DBNClassifier(strategy=form).getStrategy() for form in forms}) == 1
     assert DBNClassifier(strategy=recipe).getStrategy() == json.dumps({"recipe": recipe})
 

@@ -91,7 +91,7 @@ def hungry(tiny, tmp_path):
             features=6, classes=3, batch_size=8, epochs=EPOCHS, folder=str(tmp_path), **fields
         )
         plan = TrainingPlan(
-            phases=(Phase(stage=stage, agreement=averaging(every=Steps(20))),), workers=2
+            phases=(Phase(stage=stage, strategy=averaging(every=Steps(20))),), workers=2
         )
         book = LedgerWriter(run.ledger, key)
         job = RunSpec(plan=plan, data=tiny.data, run=key, emit=run.events.append, enter=book.enter)

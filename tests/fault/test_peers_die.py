@@ -103,14 +103,14 @@ def test_workers_on_spark_agree_among_themselves(spark, tiny, tmp_path):
 SHARED_OUT = [all_reduce(), averaging(every=Steps(4), codec="fp32")]
 
 
-def by_owners(tiny, agreement, owners):
-    return tiny.plan(workers=3, recipes=(dataclasses.replace(agreement, owners=owners),))
+def by_owners(tiny, strategy, owners):
+    return tiny.plan(workers=3, recipes=(dataclasses.replace(strategy, owners=owners),))
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("agreement", SHARED_OUT, ids=lambda a: a.recipe)
-def test_shards_over_tls_give_the_bits_of_one_owner_in_the_simulator(tiny, agreement):
-    shards, one = (by_owners(tiny, agreement, n) for n in (3, 1))
+@pytest.mark.parametrize("strategy", SHARED_OUT, ids=lambda a: a.recipe)
+def test_shards_over_tls_give_the_bits_of_one_owner_in_the_simulator(tiny, strategy):
+    shards, one = (by_owners(tiny, strategy, n) for n in (3, 1))
     found = LocalEngine().run(tiny.assignment(shards)).vectors[0]
     np.testing.assert_array_equal(found, SimulatedEngine().run(tiny.assignment(one)).vectors[0])
 
@@ -148,9 +148,9 @@ class CutOff(LogisticStage):
         return super().build(history, seed)
 
 
-def trained_with_a_cut(tiny, folder, agreement, workers, epochs=3.0, **cut):
+def trained_with_a_cut(tiny, folder, strategy, workers, epochs=3.0, **cut):
     """What a run told in which two workers stop to reach each other."""
-    plan = tiny.plan(workers=workers, recipes=(agreement,), epochs=epochs)
+    plan = tiny.plan(workers=workers, recipes=(strategy,), epochs=epochs)
     (phase,) = plan.phases
     fields = {f.name: getattr(phase.stage, f.name) for f in dataclasses.fields(phase.stage)}
     stage = CutOff(**fields, **cut)
@@ -166,13 +166,13 @@ def trained_with_a_cut(tiny, folder, agreement, workers, epochs=3.0, **cut):
 @pytest.mark.fault
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "agreement",
+    "strategy",
     [publish(every=Steps(4), exact_every=5), averaging(every=Steps(4), owners=2)],
     ids=lambda a: a.recipe,
 )
-def test_of_two_that_are_cut_off_one_goes_on_and_both_meet_again(tiny, tmp_path, agreement):
+def test_of_two_that_are_cut_off_one_goes_on_and_both_meet_again(tiny, tmp_path, strategy):
     cut = {"between": frozenset({0, 1}), "seconds": 7.0}
-    events = trained_with_a_cut(tiny, tmp_path, agreement, 2, 1500.0, **cut)
+    events = trained_with_a_cut(tiny, tmp_path, strategy, 2, 1500.0, **cut)
     told = [e.text for e in events if isinstance(e, Warned)]
     assert [t[:44] for t in told] == ["workers 0 and 1 could not reach each other f"]
     joined = [(e.slot, e.lease) for e in events if isinstance(e, WorkerJoined)]

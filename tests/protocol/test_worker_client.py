@@ -23,14 +23,12 @@ from photinus.training.worker_loop import Part, live
 WORKERS = 2
 
 
-def plan(agreement, phases=2):
+def plan(strategy, phases=2):
     stages = [
         LogisticStage(features=3, classes=2, epochs=4, batch_size=4, name=f"p{n}", dtype="float64")
         for n in range(phases)
     ]
-    return TrainingPlan(
-        phases=tuple(Phase(stage=s, agreement=agreement) for s in stages), workers=2
-    )
+    return TrainingPlan(phases=tuple(Phase(stage=s, strategy=strategy) for s in stages), workers=2)
 
 
 def part(slot):
@@ -42,10 +40,10 @@ def part(slot):
 class Team:
     """Workers in threads of this process, and the service that they meet at."""
 
-    def __init__(self, agreement=averaging(every=Steps(2), codec="fp32")):  # noqa: B008 - frozen
+    def __init__(self, strategy=averaging(every=Steps(2), codec="fp32")):  # noqa: B008 - frozen
         self.events, self.links, self.errors, self.notes = [], [], [], []
         self.workers = []
-        self.plan, self.applied = plan(agreement), []
+        self.plan, self.applied = plan(strategy), []
         callbacks = Callbacks(emit=self.events.append, enter=self._enter)
         self.coordinator = Coordinator(self.plan, callbacks)
         self.service = Service(self.coordinator, self._listen)

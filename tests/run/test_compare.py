@@ -55,7 +55,7 @@ def test_a_strategy_that_fails_is_told_and_the_others_go_on(job, tmp_path, monke
     def broken(*_):
         raise UsageError("this one cannot")
 
-    monkeypatch.setattr("photinus.run.job.Agreement.settled", broken)
+    monkeypatch.setattr("photinus.run.job.StrategySpec.settled", broken)
     rows = compare(job, [averaging()], folder=tmp_path, told=told.append)
     assert [row.failure for row in rows] == ["this one cannot"]
     assert told == rows

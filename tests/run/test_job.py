@@ -143,8 +143,8 @@ def test_phases_agree_as_they_are_told():
     model = DBN(inputs=4, hidden=(3, 2), classes=2)
     job = Job(model=model, strategy=plain, strategies={"pretraining": layers, "fine-tune": tuned})
     phases = [stage.name for stage in job._plain_stages()]
-    assert [job.agreement(name) for name in phases] == [layers, layers, tuned]
-    assert replace(job, strategies={}).agreement("rbm1") == plain
+    assert [job.strategy_of(name) for name in phases] == [layers, layers, tuned]
+    assert replace(job, strategies={}).strategy_of("rbm1") == plain
 
 
 def test_from_a_saved_model_only_the_last_phase_is_trained():

@@ -21,7 +21,7 @@ KILLED = World(faults=Faults().kill(slot=1, step=30))
 def audited(tiny, tmp_path):
     """Trains with a worker that dies, and reads the ledger."""
 
-    def trained(agreement, unapplied=0):
+    def trained(strategy, unapplied=0):
         applied = count(1)
 
         def enter(op, frame, extra):
@@ -29,7 +29,7 @@ def audited(tiny, tmp_path):
                 book.enter(op, frame, extra)
 
         book = LedgerWriter(tmp_path / "ledger.jsonl", bytes(16))
-        plan = tiny.plan(recipes=(averaging(every=Steps(4)), agreement), epochs=8.0)
+        plan = tiny.plan(recipes=(averaging(every=Steps(4)), strategy), epochs=8.0)
         SimulatedEngine(KILLED).run(tiny.assignment(plan, enter=enter))
         book.close()
         return audit(tmp_path / "ledger.jsonl")

@@ -40,8 +40,8 @@ OF_THE_JOB = ("start", "validation", "patience")
 def job(**fields):
     outer = {name: fields.pop(name) for name in OF_THE_JOB if name in fields}
     stage = {"epochs": 20.0, "optimizer": "sgd", "lr": 0.1, "batch_size": 16, **fields}
-    agreement = {"strategy": all_reduce(codec="fp32"), "workers": 2, "engine": "simulate"}
-    return Job(model=ModuleStage(**stage), **agreement, **outer)
+    strategy = {"strategy": all_reduce(codec="fp32"), "workers": 2, "engine": "simulate"}
+    return Job(model=ModuleStage(**stage), **strategy, **outer)
 
 
 def linear(**fields):

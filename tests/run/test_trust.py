@@ -45,11 +45,11 @@ class Way:
     def __init__(self):
         Path({seen!r}).write_text("called")
 
-    def strategy(self):
-        return photinus.averaging().strategy()
+    def worker(self):
+        return photinus.averaging().worker()
 
-    def policy(self):
-        return photinus.averaging().policy()
+    def owner(self):
+        return photinus.averaging().owner()
 """
 
 

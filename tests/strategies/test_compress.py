@@ -57,10 +57,10 @@ class Halves:
     def __init__(self, codec):
         self.codec = codec
 
-    def strategy(self):
+    def worker(self):
         return compress(Warmed(), self.codec)
 
-    def policy(self):
+    def owner(self):
         return Rounds(codec=self.codec)
 
 

@@ -1,4 +1,4 @@
-"""Agreement without waiting: the formulas, by hand."""
+"""StrategySpec without waiting: the formulas, by hand."""
 
 import numpy as np
 import pytest
@@ -95,8 +95,8 @@ def test_the_spring_moves_a_worker_and_the_centre_by_the_same_bits():
     np.testing.assert_allclose(vector + held.vector, 2 * centre + np.arange(9), atol=1e-12)
 
 
-def _halves(agreement):
-    return agreement.strategy, agreement.policy
+def _halves(strategy):
+    return strategy.worker, strategy.owner
 
 
 def test_the_spring_never_throws_both_past_each_other():

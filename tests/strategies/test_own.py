@@ -75,13 +75,13 @@ def test_what_cannot_be_imported_is_told_of_when_it_is_named():
 
 
 def test_half_a_strategy_is_told_of_when_it_is_named(own):
-    name = own("class Half:\n    def strategy(self): ...\n", "Half")
-    with pytest.raises(UsageError, match="got Half without policy"):
+    name = own("class Half:\n    def worker(self): ...\n", "Half")
+    with pytest.raises(UsageError, match="got Half without owner"):
         Own(name)
 
 
 def test_one_that_agrees_at_every_step_does_not_go_through_a_folder(own):
     lines = "from photinus.strategies.rounds import AllReduce, Rounds\n"
-    name = own(lines + "class Steps:\n    strategy, policy = AllReduce, Rounds\n", "Steps")
+    name = own(lines + "class Steps:\n    worker, owner = AllReduce, Rounds\n", "Steps")
     with pytest.raises(UsageError, match="agrees at every step, too often for a folder"):
         Job(strategy=Own(name), road="/shared")

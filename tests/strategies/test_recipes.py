@@ -40,17 +40,17 @@ VARIANTS = [
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_is_known_by_the_name_of_its_function(name):
-    agreement = getattr(recipes, name)()
-    assert from_plain(name) == agreement == RECIPES[name].build()
-    assert agreement.recipe == name
+    strategy = getattr(recipes, name)()
+    assert from_plain(name) == strategy == RECIPES[name].build()
+    assert strategy.recipe == name
     assert RECIPES[name].identities
     assert RECIPES[name].source
-    assert to_plain(agreement) == {"recipe": name}
+    assert to_plain(strategy) == {"recipe": name}
 
 
-@pytest.mark.parametrize("agreement", VARIANTS, ids=str)
-def test_plain_values_and_back(agreement):
-    assert from_plain(json.loads(json.dumps(to_plain(agreement)))) == agreement
+@pytest.mark.parametrize("strategy", VARIANTS, ids=str)
+def test_plain_values_and_back(strategy):
+    assert from_plain(json.loads(json.dumps(to_plain(strategy)))) == strategy
 
 
 def test_without_a_name_it_is_the_default():
@@ -111,12 +111,12 @@ def test_what_is_wrong_is_refused_in_clear_words(values, words):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_s_signature_shows_what_it_builds(name):
-    recipe, agreement = RECIPES[name].build, RECIPES[name].build()
+    recipe, strategy = RECIPES[name].build, RECIPES[name].build()
     parts = inspect.signature(recipe).parameters
     assert {part: p.default for part, p in parts.items()} == {
-        part: getattr(agreement, part) for part in parts
+        part: getattr(strategy, part) for part in parts
     }
-    assert agreement.usual <= parts.keys()
+    assert strategy.usual <= parts.keys()
 
 
 def test_a_part_that_is_said_is_not_the_recipe_s_choice_even_if_it_is_its_default():

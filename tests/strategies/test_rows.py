@@ -58,10 +58,10 @@ def test_rows_move_owner_and_worker_to_the_bits_of_whole_vectors(outer, codec):
     ends = []
     for rows in (0, width):
         halves = downpour(every=Steps(1), rows=rows, outer=outer, codec=codec)
-        policy, chance = halves.policy(), np.random.default_rng(1)
+        policy, chance = halves.owner(), np.random.default_rng(1)
         empty = np.zeros(0, "f4"), np.zeros(0, np.int64)
         served = policy.init(Message("heal", start.copy(), floats=empty[0], integers=empty[1]))
-        workers = [halves.strategy() for _ in range(3)]
+        workers = [halves.worker() for _ in range(3)]
         vectors = [start.copy() for _ in workers]
         states = [w.init(v) for w, v in zip(workers, vectors, strict=True)]
         sent = 0
@@ -98,19 +98,19 @@ def test_where_rows_cannot_stand_for_the_whole_they_are_refused(parts):
 
 
 def test_rows_are_a_part_like_the_others():
-    agreement = downpour(rows=300)
-    assert ", rows of 300, bf16 up" in str(agreement)
-    assert from_plain(to_plain(agreement)) == agreement
+    strategy = downpour(rows=300)
+    assert ", rows of 300, bf16 up" in str(strategy)
+    assert from_plain(to_plain(strategy)) == strategy
     with pytest.raises(UsageError, match="unknown part of diloco; got 'rows'"):
         from_plain({"recipe": "diloco", "rows": 3})
 
 
 def test_in_rounds_they_are_a_table_among_the_workers():
     how = {"outer": Sgd(), "merge": "uniform", "gradients_until": 0.0}
-    agreement = averaging(owners=4, rows=300, **how)
-    assert ", rows of 300 among 4 workers, bf16" in str(agreement)
-    assert from_plain(to_plain(agreement)) == agreement
-    assert agreement.is_sharded
+    strategy = averaging(owners=4, rows=300, **how)
+    assert ", rows of 300 among 4 workers, bf16" in str(strategy)
+    assert from_plain(to_plain(strategy)) == strategy
+    assert strategy.is_sharded
     assert not downpour(rows=300).is_sharded
     with pytest.raises(UsageError, match="rows in rounds are for the uniform mean"):
         averaging(rows=3)

@@ -14,7 +14,7 @@ START = Message(
 
 def test_what_the_owner_holds_has_the_bits_that_were_pushed():
     vector = np.random.default_rng(0).normal(size=4).astype("f4")
-    worker, owner, policy = SOLE.init(vector), SOLE.policy().init(START), SOLE.policy()
+    worker, owner, policy = SOLE.init(vector), SOLE.owner().init(START), SOLE.owner()
     message, worker = SOLE.offer(Turn("swap"), vector, Clock(steps=3), worker)
     [reply], owner = policy.receive(0, message, frozenset({0}), owner)
     worker = SOLE.accept(vector, reply.message, worker)
@@ -32,7 +32,7 @@ def test_a_push_is_due_after_so_many_steps_and_at_the_end():
 
 
 def test_who_missed_a_version_gets_the_point_and_takes_it():
-    policy = SOLE.policy()
+    policy = SOLE.owner()
     owner = policy.init(START)._replace(vector=np.ones(4, "f4"), version=2)
     [reply], same = policy.receive(0, Message("push", np.zeros(4, "f4")), frozenset({0}), owner)
     assert same is owner

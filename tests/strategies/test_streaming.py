@@ -144,7 +144,7 @@ def test_what_does_not_go_together_is_refused(parts, words):
 
 
 def test_more_fragments_than_numbers_are_refused_by_the_owner_before_anybody_works():
-    owner = streaming(fragments=5, every=Steps(50)).policy()
+    owner = streaming(fragments=5, every=Steps(50)).owner()
     with pytest.raises(UsageError, match="a fragment of no bytes: 5 fragments of 4 parameters"):
         owner.init(Message("heal", np.zeros(4), **EMPTY))
 

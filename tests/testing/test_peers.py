@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from photinus.testing.bits import key, values
 
 from photinus.core.clock import Steps
 from photinus.strategies.base import Message
 from photinus.strategies.peers import Gossip, Meetings, Publish
 from photinus.strategies.recipes import gossip, publish
-from photinus.testing.halves import key, values
 from photinus.testing.peers import check_peers
 
 WAYS = [publish(codec="fp32"), publish(), gossip(), gossip(every=Steps(2), graph="random")]
@@ -100,11 +100,11 @@ class Way:
     def __init__(self, worker=None, owner=None):
         self._worker, self._owner = worker, owner
 
-    def strategy(self):
+    def worker(self):
         inner = Publish(every=Steps(3), codec="fp32")
         return self._worker(inner) if self._worker else inner
 
-    def policy(self):
+    def owner(self):
         inner = Meetings(rounds_between=3)
         return self._owner(inner) if self._owner else inner
 

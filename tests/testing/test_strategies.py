@@ -112,7 +112,7 @@ def test_a_strategy_of_ones_own_is_any_object_with_the_functions():
             message, state = super().offer(turn, vector, clock, state)
             return message, state | {"now": clock}
 
-    check_strategy(SimpleNamespace(strategy=Counting, policy=MyOwner))
+    check_strategy(SimpleNamespace(worker=Counting, owner=MyOwner))
 
 
 def broken(half, **functions):
@@ -134,8 +134,8 @@ def broken(half, **functions):
             wrapped = functools.partial(function, getattr(target, name))
         setattr(changed, name, wrapped)
     return SimpleNamespace(
-        strategy=lambda: worker if half == "owner" else changed,
-        policy=lambda: changed if half == "owner" else owner,
+        worker=lambda: worker if half == "owner" else changed,
+        owner=lambda: changed if half == "owner" else owner,
     )
 
 
@@ -322,15 +322,15 @@ def test_what_breaks_the_contract_is_named(half, functions, claim):
 @pytest.mark.parametrize(
     ("halves", "claim"),
     [
-        ("averaging", r"strategy\(\) is missing"),
-        (SimpleNamespace(strategy=averaging().strategy), r"policy\(\) is missing"),
+        ("averaging", r"worker\(\) is missing"),
+        (SimpleNamespace(worker=averaging().worker), r"owner\(\) is missing"),
         (
-            SimpleNamespace(strategy=lambda: SimpleNamespace(site="x"), policy=averaging().policy),
-            r"strategy\(\) is without init, due, offer, accept",
+            SimpleNamespace(worker=lambda: SimpleNamespace(site="x"), owner=averaging().owner),
+            r"worker\(\) is without init, due, offer, accept",
         ),
         (
-            SimpleNamespace(strategy=averaging().strategy, policy=dict),
-            r"policy\(\) is without keeps, waits",
+            SimpleNamespace(worker=averaging().worker, owner=dict),
+            r"owner\(\) is without keeps, waits",
         ),
     ],
 )
@@ -340,8 +340,8 @@ def test_what_is_missing_of_the_contract_is_named(halves, claim):
 
 
 def test_another_outer_state_is_seen():
-    agreement = averaging(every=Steps(2))
-    worker = agreement.strategy()
+    strategy = averaging(every=Steps(2))
+    worker = strategy.worker()
     changed = SimpleNamespace(
         site=worker.site,
         init=worker.init,
@@ -349,7 +349,7 @@ def test_another_outer_state_is_seen():
         offer=worker.offer,
         accept=lambda *a: accept_another_outer(worker.accept, *a),
     )
-    halves = SimpleNamespace(strategy=lambda: changed, policy=agreement.policy)
+    halves = SimpleNamespace(worker=lambda: changed, owner=strategy.owner)
     with pytest.raises(AssertionError, match="another outer state"):
         check_strategy(halves)
 
@@ -372,4 +372,4 @@ def test_the_state_may_be_a_dataclass_too():
         offer=offer,
         accept=lambda vector, message, held: Held(real.accept(vector, message, held.round)),
     )
-    check_strategy(SimpleNamespace(strategy=lambda: boxed, policy=Rounds))
+    check_strategy(SimpleNamespace(worker=lambda: boxed, owner=Rounds))

@@ -39,21 +39,21 @@ def test_a_single_worker_is_on_a_spring_only_where_it_was_asked_for(asked):
     """Its centre would trail behind it; without one it trains plainly."""
     [phase] = split(stage(), elastic(**asked), 1)
     assert phase.part == WHOLE
-    assert (phase.agreement.payload == "elastic") == bool(asked)
-    assert asked or phase.agreement.policy() == all_reduce().policy()
+    assert (phase.strategy.payload == "elastic") == bool(asked)
+    assert asked or phase.strategy.owner() == all_reduce().owner()
 
 
 def test_the_parts_are_of_one_stage_and_the_start_is_named_for_what_it_does():
     start, rest = parted(0.5)
     assert start.stage is rest.stage
-    assert start.agreement.strategy() == all_reduce().strategy()
-    assert start.agreement.policy() == all_reduce().policy()
-    assert rest.agreement == averaging(gradients_until=0.5)
+    assert start.strategy.worker() == all_reduce().worker()
+    assert start.strategy.owner() == all_reduce().owner()
+    assert rest.strategy == averaging(gradients_until=0.5)
     assert [start.name, rest.name] == ["logistic, by gradients", "logistic"]
 
 
 @pytest.mark.parametrize(
-    ("agreement", "workers"),
+    ("strategy", "workers"),
     [
         (averaging(), 1),
         (averaging(gradients_until=0.0), 4),
@@ -62,9 +62,9 @@ def test_the_parts_are_of_one_stage_and_the_start_is_named_for_what_it_does():
     ],
     ids=str,
 )
-def test_a_stage_is_whole_where_no_start_is_asked_for(agreement, workers):
-    (phase,) = split(stage(), agreement, workers)
-    assert (phase.part, phase.agreement) == (WHOLE, agreement)
+def test_a_stage_is_whole_where_no_start_is_asked_for(strategy, workers):
+    (phase,) = split(stage(), strategy, workers)
+    assert (phase.part, phase.strategy) == (WHOLE, strategy)
     assert phase.span(1000) == (0.0, 1.0)
 
 
@@ -107,13 +107,13 @@ def test_a_recipe_follows_the_length_of_its_own_part():
 
 
 def test_a_phase_made_by_hand_is_taken_as_it_is():
-    by_hand = Phase(stage=stage(), agreement=diloco())
+    by_hand = Phase(stage=stage(), strategy=diloco())
     assert by_hand.part == WHOLE
     assert by_hand.settled(1000, 4, (0.0, 1.0)) == (diloco(), [])
 
 
 def test_shares_are_fixed_unless_the_fastest_may_do_more_and_bits_need_not_repeat():
-    phases = tuple(Phase(stage=stage(), agreement=a) for a in (averaging(), downpour()))
+    phases = tuple(Phase(stage=stage(), strategy=a) for a in (averaging(), downpour()))
     rows, fastest = (TrainingPlan(phases=phases, workers=4, share=s) for s in ("rows", FASTEST))
     assert [rows.is_fixed(n) for n in (0, 1)] == [True, True]
     assert [fastest.is_fixed(n) for n in (0, 1)] == [True, False]

@@ -87,7 +87,7 @@ def test_a_layers_prepared_rows_are_gone_when_the_next_ones_are_made(tiny, monke
         fine_tuning=FineTuning(epochs=1, batch_size=16),
     )
     monkeypatch.setattr(Rows, "mapped", watched)
-    phases = tuple(Phase(stage=stage, agreement=all_reduce()) for stage in dbn.stages())
+    phases = tuple(Phase(stage=stage, strategy=all_reduce()) for stage in dbn.stages())
     plan = TrainingPlan(phases=phases, workers=workers)
     SimulatedEngine().run(tiny.assignment(plan))
     assert len(made) == 2 * workers

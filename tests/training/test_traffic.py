@@ -38,11 +38,11 @@ def traffic():
     The batches are left out; the vectors are counted in their length.
     """
 
-    def run(agreement):
+    def run(strategy):
         model, inner = fresh(STAGE, (), 0, "stand-in")
         model.load(model.parameters.trained)
         placed, feed = inner.placed, Feed()
-        strategy, policy = agreement.strategy(), agreement.policy()
+        policy = strategy.owner()
         p = model.parameters.copy()
         state = policy.init(Message("heal", p.trained, floats=p.floats, integers=p.integers))
         before = placed.bytes_to_host
@@ -51,7 +51,7 @@ def traffic():
                 model=model,
                 inner=inner,
                 feed=feed,
-                strategy=strategy,
+                strategy=strategy.worker(),
                 pace=Pace(0.0, 0, 1e-3),
                 seed=lambda position: position,
             )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from photinus.cli.train import ENGINE, agreement_of, job_of
+from photinus.cli.train import ENGINE, job_of, strategy_of
 from photinus.cli.watch import StoppedError
 from photinus.core.errors import RunFailedError, UsageError
 
@@ -63,9 +63,9 @@ def compare(
             do = '--strategy NAME or --strategy \'{"recipe": "NAME", "KEY": VALUE}\''
             raise UsageError("each strategy that is compared is named whole", got=text, do=do)
     asked = job_of(job, settings, **options)
-    agreements = [agreement_of(text) for text in strategies]
-    agreements = agreements or [recipe.build() for recipe in RECIPES.values()]
-    if asked.strategies or asked.strategy not in agreements:
+    named = [strategy_of(text) for text in strategies]
+    named = named or [recipe.build() for recipe in RECIPES.values()]
+    if asked.strategies or asked.strategy not in named:
         click.echo(
             "the job's own strategy is left aside; --strategy names what is compared", err=True
         )
@@ -75,7 +75,7 @@ def compare(
         click.echo(f"{row.strategy}: {row.failure or f'{row.seconds:.1f} seconds'}", err=True)
 
     with _stoppable(place):
-        rows = compared(asked, agreements, folder=place, world=world, told=told)
+        rows = compared(asked, named, folder=place, world=world, told=told)
     lines = comparison_table(rows)
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     for line in lines:

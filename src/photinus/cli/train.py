@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from photinus.checkpoint.origin import Trust
     from photinus.run.job import Job
     from photinus.run.train import Outcome
-    from photinus.strategies.agreement import Agreement
     from photinus.strategies.own import Own
+    from photinus.strategies.spec import StrategySpec
 
 
 ENGINE = click.Choice(("spark", "local", "simulate"))
@@ -138,7 +138,7 @@ def job_of(
     # one step: a road that is refused with one security is not, with the one that another word asks
     plain = job.to_dict() | said
     if strategy is not None:
-        plain |= {"strategy": to_plain(agreement_of(strategy)), "strategies": {}}
+        plain |= {"strategy": to_plain(strategy_of(strategy)), "strategies": {}}
     for text in settings:
         _set(plain, text)
     asked = Job.from_dict(plain)
@@ -146,7 +146,7 @@ def job_of(
     return asked
 
 
-def agreement_of(text: str) -> Agreement | Own:
+def strategy_of(text: str) -> StrategySpec | Own:
     """Returns the way of agreeing that a recipe's name or JSON says, or `module:name`.
 
     Raises:
@@ -201,7 +201,7 @@ def _check_used(job: Job, settings: tuple[str, ...]) -> None:
     # a plain precision: nothing is measured for the phases' names
     stages = replace(job.model, precision="mkl").stages() if is_dbn else (job.model,)
     trained = stages[-1:] if job.start else stages
-    if all(job.agreement(stage.name) is not job.strategy for stage in trained):
+    if all(job.strategy_of(stage.name) is not job.strategy for stage in trained):
         raise UsageError(
             "every phase of this job has a strategy of its own",
             got=repr(said[0]),

@@ -14,12 +14,13 @@ from photinus.coordinator.coordinator import Coordinator
 from photinus.core.errors import RunFailedError, UsageError, message
 from photinus.core.parameters import Entry, Layout, Parameters
 from photinus.protocol.messages import Seat, named, pack
-from photinus.strategies.agreement import Agreement
+from photinus.strategies.base import Halves
 from photinus.strategies.own import Own
 from photinus.strategies.recipes import RECIPES, from_plain, to_plain
 from photinus.strategies.sole import Sole
+from photinus.strategies.spec import StrategySpec
 from photinus.training.own_loop import agreed_on, plan_of
-from photinus.training.plan import Agrees, TrainingPlan
+from photinus.training.plan import TrainingPlan
 from photinus.transport.frames import Frame
 
 _TOLD = {"model": "model", "strategy": "strategy", "is_counted": "way to say how many steps"}
@@ -55,7 +56,7 @@ class LoopCoordinator(Coordinator):
         callbacks: where events and ledger lines go.
     """
 
-    def __init__(self, workers: int, strategy: Agreement | Own, callbacks: Callbacks) -> None:
+    def __init__(self, workers: int, strategy: StrategySpec | Own, callbacks: Callbacks) -> None:
         self._workers, self._strategy = workers, strategy
         nothing = Parameters(Layout(()))
         self._held: dict[int, Frame] | None = {}
@@ -64,10 +65,10 @@ class LoopCoordinator(Coordinator):
         self._layout = nothing.layout
         super().__init__(self._plan(Sole(), nothing), callbacks)
 
-    def _plan(self, agreement: Agrees, start: Parameters) -> TrainingPlan:
+    def _plan(self, strategy: Halves, start: Parameters) -> TrainingPlan:
         vectors = (start.trained, start.floats, start.integers)
         is_counted = bool(self._about.get("is_counted"))
-        return plan_of(agreement, self._workers, is_counted=is_counted, start=vectors)
+        return plan_of(strategy, self._workers, is_counted=is_counted, start=vectors)
 
     def ask_for_a_cut(self) -> bool:
         """There is no run folder to save one in."""
@@ -113,12 +114,12 @@ class LoopCoordinator(Coordinator):
         vectors = (arrays[name] for name in ("trained", "floats", "integers"))
         start = Parameters(self._layout, *vectors)
         self._about = {name: frame.note.get(name) for name in _TOLD}
-        agreement = agreed_on(self._told_strategy(), self._workers)
-        self._set_up(self._plan(agreement, start), self.callbacks, now)
+        strategy = agreed_on(self._told_strategy(), self._workers)
+        self._set_up(self._plan(strategy, start), self.callbacks, now)
         self._held = None
         return [answer, *(f for hello in held.values() for f in self.hear(hello, now))]
 
-    def _told_strategy(self) -> Agreement | Own:
+    def _told_strategy(self) -> StrategySpec | Own:
         """A name that comes over the network is never imported."""
         told = self._about["strategy"]
         if told == to_plain(self._strategy):

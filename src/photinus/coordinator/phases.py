@@ -202,11 +202,11 @@ class Phases:
 
     def _make_owner(self, phase: int, point: Message) -> None:
         """Makes the owner of a phase at a point, for the rows that are counted by now."""
-        self.agreement, self._settled_warnings = self._plan.phases[phase].settled(
+        self.strategy, self._settled_warnings = self._plan.phases[phase].settled(
             self.rows, self._plan.workers, self.span
         )
         self.owner = ParameterServer(
-            phase, self.agreement.policy(), point, self._leases, self._callbacks
+            phase, self.strategy.owner(), point, self._leases, self._callbacks
         )
 
     def begin(self, now: float) -> None:
@@ -246,7 +246,7 @@ class Phases:
                 name=self.phase.name,
                 budget=self.owner.budget,
                 parameters=self._size(),
-                strategy=str(self.agreement),
+                strategy=str(self.strategy),
                 batch_size=stage.batch_size,
                 epochs=(self.span[1] - self.span[0]) * epochs,
             )
@@ -386,7 +386,7 @@ class Phases:
     def _has_local_steps(self) -> bool:
         """True when in any phase workers train alone between agreements."""
         return any(
-            phase.agreement.strategy().site != GRADIENT and self._spans(number)[0] < 1.0
+            phase.strategy.worker().site != GRADIENT and self._spans(number)[0] < 1.0
             for number, phase in enumerate(self._plan.phases)
         )
 

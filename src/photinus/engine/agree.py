@@ -14,9 +14,9 @@ from photinus.core.errors import NotReadyError, RunFailedError, UsageError
 from photinus.core.settings import Limit, whole
 from photinus.engine.worker_bootstrap import Call, Opened
 from photinus.protocol.messages import Seat
-from photinus.strategies.agreement import Agreement
 from photinus.strategies.own import Own
 from photinus.strategies.recipes import to_plain
+from photinus.strategies.spec import StrategySpec
 from photinus.training.own_loop import OwnLoop, agreed_on, part_of_loop, plan_of
 from photinus.training.worker_loop import live
 from photinus.transport.rate_limit import RateLimit
@@ -41,7 +41,7 @@ class Loop:
 
     call: Call
     workers: int
-    strategy: Agreement | Own
+    strategy: StrategySpec | Own
     bandwidth: float | None = None
 
     def run(
@@ -99,7 +99,7 @@ def _within(here: _Here) -> Iterator[_Here]:
 
 
 def agree(
-    model: nn.Module, strategy: Agreement | Own | None = None, *, steps: int | None = None
+    model: nn.Module, strategy: StrategySpec | Own | None = None, *, steps: int | None = None
 ) -> Agreed:
     """Joins the other workers: all go on from one point, and agree as the strategy says.
 
@@ -146,12 +146,12 @@ class Agreed:
     """
 
     def __init__(
-        self, here: _Here, model: nn.Module, strategy: Agreement | Own, steps: int | None
+        self, here: _Here, model: nn.Module, strategy: StrategySpec | Own, steps: int | None
     ) -> None:
-        agreement = agreed_on(strategy, here.loop.workers)
+        agreed = agreed_on(strategy, here.loop.workers)
         call, seat = here.loop.call, Seat(here.loop.call.key.run, here.loop.call.term, 0, here.slot)
         self._loop = OwnLoop(model)
-        plan = plan_of(agreement, here.loop.workers, is_counted=steps is not None, loop=self._loop)
+        plan = plan_of(agreed, here.loop.workers, is_counted=steps is not None, loop=self._loop)
         if plan.has_peers and not call.has_peers:
             do = "name it in photinus.launch"
             raise UsageError("workers speak to each other in this strategy", got=strategy, do=do)

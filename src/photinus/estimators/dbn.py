@@ -14,8 +14,8 @@ from photinus.estimators.param_table import DBN_ROWS
 from photinus.estimators.params import keyword_params, with_params
 from photinus.models.dbn import DBN
 from photinus.run.evaluate import Draft
-from photinus.strategies.agreement import Agreement
 from photinus.strategies.own import Own
+from photinus.strategies.spec import StrategySpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -62,7 +62,7 @@ class DBNClassifier(NetworkClassifier):
         metrics: Sequence[str] = (),
         numClasses: int | None = None,
         scale: float | None = None,
-        strategy: str | Mapping[str, Any] | Agreement | Own = "averaging",
+        strategy: str | Mapping[str, Any] | StrategySpec | Own = "averaging",
         numWorkers: int = 0,
         shuffle: str | bool = "auto",
         share: str = "rows",
@@ -92,8 +92,8 @@ class DBNClassifier(NetworkClassifier):
         inputDropout: float = 0.2,
         hiddenDropout: Sequence[float] = (0.2, 0.2, 0.3),
         labelSmoothing: float = 0.1,
-        preTrainStrategy: str | Mapping[str, Any] | Agreement | Own | None = None,
-        fineTuneStrategy: str | Mapping[str, Any] | Agreement | Own | None = None,
+        preTrainStrategy: str | Mapping[str, Any] | StrategySpec | Own | None = None,
+        fineTuneStrategy: str | Mapping[str, Any] | StrategySpec | Own | None = None,
         precision: str = "auto",
     ) -> None:
         super().__init__()

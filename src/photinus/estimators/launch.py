@@ -22,9 +22,9 @@ from photinus.engine.local.launch import launch_here
 from photinus.engine.spark.task_runner import logged
 from photinus.engine.worker_bootstrap import told_error
 from photinus.run.job import MEMORY
-from photinus.strategies.agreement import Agreement
 from photinus.strategies.own import Own
 from photinus.strategies.recipes import averaging
+from photinus.strategies.spec import StrategySpec
 from photinus.training.own_loop import agreed_on, plan_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def launch(
     *,
     workers: int,
     data: DataFrame | Sequence[Any] | None = None,
-    strategy: Agreement | Own = averaging(),  # noqa: B008 - frozen
+    strategy: StrategySpec | Own = averaging(),  # noqa: B008 - frozen
     engine: str = "spark",
     threads: int = 1,
     bandwidth: float | None = None,
@@ -90,8 +90,8 @@ def launch(
     validate(asked, of="launch")
     check_share(cpu_share, threads)
     _check_callable(function, () if data is None else (data,))
-    agreement = agreed_on(strategy, workers)
-    has_peers = plan_of(agreement, workers, is_counted=False).has_peers
+    agreed = agreed_on(strategy, workers)
+    has_peers = plan_of(agreed, workers, is_counted=False).has_peers
     callbacks = Callbacks(run=secrets.token_bytes(16), emit=emit or logged)
     coordinator = LoopCoordinator(workers, strategy, callbacks)
     if cpu_share is not None:

@@ -28,8 +28,8 @@ from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule
 from photinus.run.evaluate import Draft
 from photinus.run.job import Job
-from photinus.strategies.agreement import Agreement
 from photinus.strategies.own import Own
+from photinus.strategies.spec import StrategySpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -144,7 +144,7 @@ class TorchEstimator(_TrainsModule):
         predictBatchSize: int = 512,
         metrics: Sequence[str] = (),
         scale: float | None = None,
-        strategy: str | Mapping[str, Any] | Agreement | Own = "averaging",
+        strategy: str | Mapping[str, Any] | StrategySpec | Own = "averaging",
         numWorkers: int = 0,
         shuffle: str | bool = "auto",
         share: str = "rows",
@@ -249,7 +249,7 @@ class TorchClassifier(_TrainsModule, NetworkClassifier):
         metrics: Sequence[str] = (),
         numClasses: int | None = None,
         scale: float | None = None,
-        strategy: str | Mapping[str, Any] | Agreement | Own = "averaging",
+        strategy: str | Mapping[str, Any] | StrategySpec | Own = "averaging",
         numWorkers: int = 0,
         shuffle: str | bool = "auto",
         share: str = "rows",

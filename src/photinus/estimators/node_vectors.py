@@ -25,8 +25,8 @@ from photinus.estimators.params import keyword_params, with_params
 from photinus.estimators.sentences import id_of
 from photinus.estimators.vector_models import NODE_ROWS, NodeVectorsModel, id_type, sent
 from photinus.estimators.word2vec import TRAINING_ROWS, VectorEstimator
-from photinus.strategies.agreement import Agreement
 from photinus.strategies.own import Own
+from photinus.strategies.spec import StrategySpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -112,7 +112,7 @@ class NodeVectors(VectorEstimator):
         epochs: float = 1.0,
         table: str = "whole",
         kernel: str = "numba",
-        strategy: str | Mapping[str, Any] | Agreement | Own | None = None,
+        strategy: str | Mapping[str, Any] | StrategySpec | Own | None = None,
         numWorkers: int = 0,
         numThreads: int = 1,
         bandwidth: float | None = None,

@@ -19,9 +19,9 @@ from photinus.checkpoint.files import encode
 from photinus.core.errors import UsageError
 from photinus.core.settings import from_dict, to_dict
 from photinus.models.schedules import Schedule
-from photinus.strategies.agreement import Agreement
 from photinus.strategies.own import Own
 from photinus.strategies.recipes import from_plain, to_plain
+from photinus.strategies.spec import StrategySpec
 
 
 def same(value: Any) -> Any:  # noqa: ANN401 - any Param's value
@@ -46,8 +46,8 @@ class Row:
 
 
 def _to_strategy(value: Any) -> str:  # noqa: ANN401 - what a user may give
-    """Returns an agreement, its recipe's name, its JSON or its plain values as JSON."""
-    plain = to_plain(value) if isinstance(value, (Agreement, Own)) else value
+    """Returns a strategy, its recipe's name, its JSON or its plain values as JSON."""
+    plain = to_plain(value) if isinstance(value, (StrategySpec, Own)) else value
     if isinstance(plain, str) and plain.lstrip().startswith("{"):
         try:
             plain = json.loads(plain)
@@ -55,7 +55,7 @@ def _to_strategy(value: Any) -> str:  # noqa: ANN401 - what a user may give
             raise UsageError("the strategy is no JSON", got=str(error)) from error
     if not isinstance(plain, (str, Mapping)):
         raise UsageError(
-            "a strategy is a recipe's name, its JSON or an Agreement",
+            "a strategy is a recipe's name, its JSON or a StrategySpec",
             got=type(value).__name__,
         )
     return json.dumps(to_plain(from_plain(plain)), sort_keys=True)
@@ -225,7 +225,7 @@ _JOB_ROWS = (
     ),
     Row(
         name="strategy",
-        meaning="how the workers agree: a recipe's name, its JSON or an Agreement; stored as JSON",
+        meaning="how the workers agree: a recipe's name, its JSON or the object; stored as JSON",
         convert=_to_strategy,
         place="strategy",
         shape=json.loads,

@@ -30,10 +30,10 @@ from photinus.estimators.vector_models import WORD_ROWS, VectorsModel, Word2VecM
 from photinus.estimators.wikipedia import wikipedia_sentences
 from photinus.run.evaluate import Draft
 from photinus.run.job import Job, Source
-from photinus.strategies.agreement import Agreement
 from photinus.strategies.outer import Sgd
 from photinus.strategies.own import Own
 from photinus.strategies.recipes import averaging, to_plain
+from photinus.strategies.spec import StrategySpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -226,7 +226,7 @@ class Word2Vec(VectorEstimator):
         epochs: float = 5.0,
         table: str = "whole",
         kernel: str = "numba",
-        strategy: str | Mapping[str, Any] | Agreement | Own | None = None,
+        strategy: str | Mapping[str, Any] | StrategySpec | Own | None = None,
         numWorkers: int = 0,
         numThreads: int = 1,
         bandwidth: float | None = None,

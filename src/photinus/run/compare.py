@@ -19,9 +19,9 @@ from photinus.report.comparison import Compared, comparison_page
 from photinus.run.data import TestRows, read_test, read_train
 from photinus.run.job import Job
 from photinus.run.train import engine_of, train
-from photinus.strategies.agreement import Agreement
 from photinus.strategies.own import Own
 from photinus.strategies.recipes import RECIPES
+from photinus.strategies.spec import StrategySpec
 
 
 @dataclass(eq=False)
@@ -64,7 +64,7 @@ class _Tally:
 
 def compare(
     job: Job,
-    agreements: Sequence[Agreement | Own] = (),
+    strategies: Sequence[StrategySpec | Own] = (),
     *,
     folder: Path,
     world: World | None = None,
@@ -76,7 +76,7 @@ def compare(
 
     Args:
         job: what to train; its engine decides where, and so whose seconds are compared.
-        agreements: the ways of agreeing; left out, every recipe of the table as it is usual.
+        strategies: the ways of agreeing; left out, every recipe of the table as it is usual.
         folder: where the runs and the comparison are kept.
         world: how fast the simulator's workers and links are.
         told: called after each run.
@@ -89,15 +89,15 @@ def compare(
     if world is not None and job.engine != "simulate":
         wrong, got = "speeds are given to the simulator only", f"engine {job.engine!r}"
         raise UsageError(wrong, got=got, do="name the engine simulate, or no speeds")
-    asked = list(agreements) or [recipe.build() for recipe in RECIPES.values()]
+    asked = list(strategies) or [recipe.build() for recipe in RECIPES.values()]
     data, test = read_train(job), read_test(job.data)
     _check_same(job, folder / "job.json")
     rows, known = [], _compared(folder / "comparison.json")
-    for number, agreement in enumerate(asked):
+    for number, strategy in enumerate(asked):
         engine = SimulatedEngine(world) if job.engine == "simulate" else engine_of(job.engine)
-        here = _free(folder / f"{number:02d}-{agreement.recipe}")
-        its = replace(job, strategy=agreement, strategies={})
-        row = known.get(str(agreement)) or _one(its, engine, here, (data, test))
+        here = _free(folder / f"{number:02d}-{strategy.recipe}")
+        its = replace(job, strategy=strategy, strategies={})
+        row = known.get(str(strategy)) or _one(its, engine, here, (data, test))
         rows.append(row)
         told(row)
         plain = json.dumps([asdict(r) for r in rows], indent=1)

@@ -37,12 +37,12 @@ from photinus.models.base import Stage
 from photinus.models.dbn import DBN
 from photinus.models.logistic import LogisticStage
 from photinus.models.module import ModuleStage
-from photinus.strategies.agreement import Agreement
 from photinus.strategies.base import GRADIENT, GRADIENT_SUM
 from photinus.strategies.guard import AUTO
 from photinus.strategies.outer import Sgd
 from photinus.strategies.own import Own
 from photinus.strategies.recipes import averaging, from_plain, to_plain
+from photinus.strategies.spec import StrategySpec
 from photinus.training.plan import FASTEST, LEASE_SECONDS, ROWS, TrainingPlan, split
 
 ENGINES = ("spark", "local", "simulate")
@@ -178,8 +178,8 @@ def _is_amount(value: object) -> bool:
     return is_number and (0 < value <= 1 or value == value // 1 > 0)  # type: ignore[operator]
 
 
-def _is_agreement(value: object) -> bool:
-    return isinstance(value, (Agreement, Own))
+def _is_strategy(value: object) -> bool:
+    return isinstance(value, (StrategySpec, Own))
 
 
 @named_settings
@@ -197,9 +197,9 @@ class Job:
     """A DBN, a ModuleStage, a LogisticStage or a Word2VecStage."""
     data: Source = field(default_factory=Source)
     """Where the rows come from, unless they are handed to `train`."""
-    strategy: Agreement | Own = field(default_factory=averaging)
+    strategy: StrategySpec | Own = field(default_factory=averaging)
     """How the workers agree, in every phase that has none of its own."""
-    strategies: Mapping[str, Agreement | Own] = field(default_factory=dict)
+    strategies: Mapping[str, StrategySpec | Own] = field(default_factory=dict)
     """Phase name -> how its workers agree; "pretraining" stands for all layers of a DBN."""
     name: str = "job"
     """Begins the name of the run's folder."""
@@ -250,10 +250,10 @@ class Job:
             lambda m: type(m) in MODELS.values(),
         ),
         "data": Limit("a Source", lambda v: isinstance(v, Source)),
-        "strategy": Limit("averaging() or another recipe, or Own('module:name')", _is_agreement),
+        "strategy": Limit("averaging() or another recipe, or Own('module:name')", _is_strategy),
         "strategies": Limit(
             "a strategy for each phase",
-            lambda v: isinstance(v, Mapping) and all(map(_is_agreement, v.values())),
+            lambda v: isinstance(v, Mapping) and all(map(_is_strategy, v.values())),
         ),
         "name": Limit(
             "a plain name: 1 to 100 letters, digits, '.', '_' or '-', first a letter or a digit",
@@ -286,7 +286,7 @@ class Job:
             from_plain(self.strategy)  # an unknown one is named
             do = f"strategy=photinus.{self.strategy}()"
             got = repr(self.strategy)
-            raise UsageError("strategy of Job must be an Agreement, not its name", got=got, do=do)
+            raise UsageError("strategy of Job must be a StrategySpec, not its name", got=got, do=do)
         validate(self)
         self._check_device()
         known = {stage.name for stage in self._plain_stages()} | {"pretraining"}
@@ -309,7 +309,7 @@ class Job:
             got = f"bandwidth={self.bandwidth:g} and road {self.road!r}"
             raise UsageError("bandwidth caps what goes over sockets", got=got, do="leave it out")
         check_share(self.cpu_share, self.threads)
-        self._check_agreements()
+        self._check_strategies()
 
     def _check_device(self) -> None:
         own = getattr(self.model, "device", "")
@@ -343,18 +343,18 @@ class Job:
         return {kind_of(name) for name in ((own,) if own else names)}
 
     @property
-    def _agreements(self) -> tuple[Agreement | Own, ...]:
+    def _all_strategies(self) -> tuple[StrategySpec | Own, ...]:
         return (self.strategy, *self.strategies.values())
 
     @property
     def _is_folder(self) -> bool:
         return self.road not in (SOCKETS, *BACKENDS)
 
-    def _check_agreements(self) -> None:
-        for agreement in self._agreements:
-            if isinstance(agreement, Agreement):
-                agreement.check_workers(self.workers)
-                self._check_table(agreement)
+    def _check_strategies(self) -> None:
+        for strategy in self._all_strategies:
+            if isinstance(strategy, StrategySpec):
+                strategy.check_workers(self.workers)
+                self._check_table(strategy)
         if not self._takes_gradients:
             self._check_in_place()
         if self.road in BACKENDS:
@@ -362,15 +362,15 @@ class Job:
         elif self._is_folder:
             self._check_folder()
 
-    def _check_table(self, agreement: Agreement) -> None:
+    def _check_table(self, strategy: StrategySpec) -> None:
         """Its rows must be those that the models name, and nobody holds all of them to measure."""
-        if not agreement.is_sharded:
+        if not strategy.is_sharded:
             return
         sizes = {stage.row_size for stage in self._plain_stages()}
-        if sizes != {agreement.rows}:
+        if sizes != {strategy.rows}:
             wrong = "a table among the workers needs a model that says which rows a batch reads"
             got = (
-                f"rows={agreement.rows}, and rows of {sorted(sizes)} in {type(self.model).__name__}"
+                f"rows={strategy.rows}, and rows of {sorted(sizes)} in {type(self.model).__name__}"
             )
             raise UsageError(wrong, got=got, do="use rows=0, or the model's own number")
         if self.validation or self.data.validation:
@@ -382,33 +382,33 @@ class Job:
         return all(stage.takes_gradients for stage in self._plain_stages())
 
     def _check_in_place(self) -> None:
-        for agreement in self._agreements:
-            is_start = getattr(agreement, "gradients_until", 0) not in (0, AUTO)
-            if agreement.strategy().site in (GRADIENT, GRADIENT_SUM) or is_start:
+        for strategy in self._all_strategies:
+            is_start = getattr(strategy, "gradients_until", 0) not in (0, AUTO)
+            if strategy.worker().site in (GRADIENT, GRADIENT_SUM) or is_start:
                 wrong = "word vectors take their steps in place: workers agree on parameters"
                 do = "name averaging, publish, or downpour of deltas"
-                raise UsageError(wrong, got=str(agreement), do=do)
+                raise UsageError(wrong, got=str(strategy), do=do)
 
     def _check_torch(self) -> None:
         if self.security != "none":
             wrong = "torch.distributed neither encrypts nor asks who speaks"
             do = 'set security="none" if the whole network is trusted'
             raise UsageError(wrong, got=f"security {self.security!r}", do=do)
-        for agreement in self._agreements:
-            is_summed = isinstance(agreement, Agreement) and (
-                (agreement.payload, agreement.codec) == ("gradient", "fp32")
-                and agreement.owners == self.workers
+        for strategy in self._all_strategies:
+            is_summed = isinstance(strategy, StrategySpec) and (
+                (strategy.payload, strategy.codec) == ("gradient", "fp32")
+                and strategy.owners == self.workers
             )
             if not is_summed:
                 wrong = f"road {self.road} is for all_reduce(owners={self.workers}) in fp32"
-                raise UsageError(wrong, got=str(agreement), do='use road="sockets"')
+                raise UsageError(wrong, got=str(strategy), do='use road="sockets"')
 
     def _check_folder(self) -> None:
-        for agreement in self._agreements:
-            is_start = getattr(agreement, "gradients_until", 0) not in (0, AUTO)
-            if agreement.strategy().site == GRADIENT or is_start:
+        for strategy in self._all_strategies:
+            is_start = getattr(strategy, "gradients_until", 0) not in (0, AUTO)
+            if strategy.worker().site == GRADIENT or is_start:
                 raise UsageError(
-                    f"{agreement.recipe} agrees at every step, too often for a folder",
+                    f"{strategy.recipe} agrees at every step, too often for a folder",
                     got=f"road {self.road!r}",
                     do="name another strategy, such as averaging",
                 )
@@ -469,7 +469,7 @@ class Job:
         with threads_held(self.threads):  # measured as a worker computes
             return dataclasses.replace(self, model=self.model.resolved())
 
-    def agreement(self, phase: str) -> Agreement | Own:
+    def strategy_of(self, phase: str) -> StrategySpec | Own:
         """Returns how the workers agree in a phase."""
         if phase in self.strategies:
             return self.strategies[phase]
@@ -482,7 +482,7 @@ class Job:
         phases = [
             phase
             for stage in (stages[-1:] if self.start else stages)
-            for phase in split(stage, self._agreement(stage.name), self.workers)
+            for phase in split(stage, self._settled(stage.name), self.workers)
         ]
         return TrainingPlan(
             phases=tuple(phases),
@@ -503,13 +503,13 @@ class Job:
             shuffle=bool(self.shuffle),
         )
 
-    def _agreement(self, phase: str) -> Agreement | Own:
+    def _settled(self, phase: str) -> StrategySpec | Own:
         """Returns how the workers agree in a phase, over the road that they have."""
-        asked = self.agreement(phase)
+        asked = self.strategy_of(phase)
         if self.workers == 1 and not self._takes_gradients:
             return averaging(outer=Sgd(), codec="fp32", gradients_until=0.0)
         is_without = self._is_folder or not self._takes_gradients
-        if isinstance(asked, Agreement) and is_without and asked.gradients_until == AUTO:
+        if isinstance(asked, StrategySpec) and is_without and asked.gradients_until == AUTO:
             return dataclasses.replace(asked, gradients_until=0.0)
         return asked
 
@@ -525,7 +525,7 @@ class Job:
         return told
 
     def _folder_warnings(self) -> list[str]:
-        alone = [a.recipe for a in self._agreements if getattr(a, "gradients_until", 0) == AUTO]
+        alone = [a.recipe for a in self._all_strategies if getattr(a, "gradients_until", 0) == AUTO]
         if not self._is_folder or not alone or self.workers == 1:
             return []
         wrong = "a folder is too slow for a start by gradients"

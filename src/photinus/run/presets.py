@@ -11,9 +11,9 @@ from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule
 from photinus.run.job import Job, Source
-from photinus.strategies.agreement import Agreement
 from photinus.strategies.outer import Nesterov, Sgd
 from photinus.strategies.recipes import all_reduce, averaging, iterative_reduce
+from photinus.strategies.spec import StrategySpec
 
 
 def _mnist_dbn(workers: int) -> Job:
@@ -41,7 +41,7 @@ def _mnist_dbn(workers: int) -> Job:
     )
 
 
-def _averaging(every: Trigger, momentum: float) -> Agreement:
+def _averaging(every: Trigger, momentum: float) -> StrategySpec:
     return averaging(every=every, outer=Nesterov(lr=0.7, momentum=momentum), gradients_until=0.0)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from photinus.core.clock import Clock
 from photinus.core.errors import UsageError
@@ -240,3 +240,17 @@ class Policy(ABC):
     @abstractmethod
     def agreed(self, state: Any) -> Message:  # noqa: ANN401
         """Returns the agreed point as a `heal` message: for joiners, checkpoints and the end."""
+
+
+class Halves(Protocol):
+    """How the workers agree: what a recipe returns, or an object of the user's own."""
+
+    @property
+    def is_deterministic(self) -> bool:
+        """True when the same seed gives the same bits."""
+
+    def worker(self) -> Strategy:
+        """Returns the worker's half."""
+
+    def owner(self) -> Policy:
+        """Returns the owner's half."""

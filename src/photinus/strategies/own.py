@@ -16,8 +16,8 @@ class Own:
     """`package.module:name`, called without arguments, makes an object with both halves.
 
     Args:
-        recipe: that name; every worker must be able to import it. The object has `strategy()`, the
-            worker's half, and `policy()`, the owner's; with `is_deterministic = True` the workers'
+        recipe: that name; every worker must be able to import it. The object has `worker()`, the
+            worker's half, and `owner()`, the owner's; with `is_deterministic = True` the workers'
             shares are fixed in advance. `check_strategy` tells whether it keeps the contract.
 
     Raises:
@@ -41,22 +41,22 @@ class Own:
         """True when the same seed gives the same bits."""
         return bool(getattr(_made(self.recipe), "is_deterministic", False))
 
-    def strategy(self) -> Strategy:
+    def worker(self) -> Strategy:
         """Returns the worker's half."""
-        half: Strategy = _made(self.recipe).strategy()
+        half: Strategy = _made(self.recipe).worker()
         return half
 
-    def policy(self) -> Policy:
+    def owner(self) -> Policy:
         """Returns the owner's half."""
-        half: Policy = _made(self.recipe).policy()
+        half: Policy = _made(self.recipe).owner()
         return half
 
 
 @functools.cache
 def _made(name: str) -> Any:  # noqa: ANN401 - an object of the user's
     made = code_named(name, "strategy")()
-    missing = [half for half in ("strategy", "policy") if not callable(getattr(made, half, None))]
+    missing = [half for half in ("worker", "owner") if not callable(getattr(made, half, None))]
     if missing:
-        wrong, got = f"the strategy {name!r} needs strategy() and policy()", type(made).__name__
+        wrong, got = f"the strategy {name!r} needs worker() and owner()", type(made).__name__
         raise UsageError(wrong, got=f"{got} without {' and '.join(missing)}")
     return made

@@ -19,11 +19,11 @@ from typing import Any, ParamSpec
 from photinus.core.clock import Epochs, Steps, Trigger
 from photinus.core.errors import UsageError
 from photinus.core.settings import unknown_name
-from photinus.strategies.agreement import Agreement
 from photinus.strategies.guard import AUTO
 from photinus.strategies.outer import Nesterov, Outer, Sgd
 from photinus.strategies.own import Own
 from photinus.strategies.plain import parts_of, plain_of
+from photinus.strategies.spec import StrategySpec
 
 ONE_WORKER = "one worker = plain training"
 ONE_FRAGMENT = "streaming(one fragment, no delay) = averaging"
@@ -35,25 +35,25 @@ ELASTIC_HALF = "one worker: elastic(alpha .5) = averaging with sgd(.5)"
 
 
 _FOLLOW = {"every", "outer", "codec"}
-_PLAIN = {f.name: f.default for f in dataclasses.fields(Agreement)}
+_PLAIN = {f.name: f.default for f in dataclasses.fields(StrategySpec)}
 P = ParamSpec("P")
 
 
-def _recipe(function: Callable[P, Agreement]) -> Callable[P, Agreement]:
+def _recipe(function: Callable[P, StrategySpec]) -> Callable[P, StrategySpec]:
     """Makes a recipe of a function of parts: it refuses others, and notes which are left out."""
     usual = {name: p.default for name, p in inspect.signature(function).parameters.items()}
     chosen = {name for name, v in usual.items() if name in _FOLLOW or v != _PLAIN[name]}
 
     @functools.wraps(function)
-    def made(*args: P.args, **parts: P.kwargs) -> Agreement:
+    def made(*args: P.args, **parts: P.kwargs) -> StrategySpec:
         for name in parts:
             if name not in usual:
                 raise unknown_name(f"part of {function.__name__}", name, usual)
-        agreement = function(*args, **parts)
-        if "merge" in parts and agreement.is_immediate:
+        strategy = function(*args, **parts)
+        if "merge" in parts and strategy.is_immediate:
             wrong, got = f"merge of {function.__name__} is a part of rounds", "release='immediate'"
             raise UsageError(wrong, got=got, do="leave it out")
-        return dataclasses.replace(agreement, usual=frozenset(chosen - parts.keys()))
+        return dataclasses.replace(strategy, usual=frozenset(chosen - parts.keys()))
 
     return made
 
@@ -77,7 +77,7 @@ def averaging(
     fetch: Trigger | None = None,
     staleness: str | int = "none",
     rows: int = 0,
-) -> Agreement:
+) -> StrategySpec:
     """Averages what the workers learn between rounds: by default every 50 steps.
 
     Δᵢ = anchor − θᵢ;  anchor ← outer(anchor, Σ cᵢΔᵢ);  θᵢ ← anchor.
@@ -116,7 +116,7 @@ def averaging(
 
     Source: Moritz et al., SparkNet, 2015.
     """
-    return Agreement(recipe="averaging", **locals())
+    return StrategySpec(recipe="averaging", **locals())
 
 
 @_recipe
@@ -137,7 +137,7 @@ def iterative_reduce(
     release: str = "rounds",
     fetch: Trigger | None = None,
     staleness: str | int = "none",
-) -> Agreement:
+) -> StrategySpec:
     """Takes the plain average after every epoch of every phase.
 
     anchor ← anchor − (1/K) Σ Δᵢ, which is (1/K) Σ θᵢ, with K workers.
@@ -170,7 +170,7 @@ def iterative_reduce(
 
     Source: IterativeReduce on Hadoop YARN.
     """
-    return Agreement(recipe="iterative_reduce", **locals())
+    return StrategySpec(recipe="iterative_reduce", **locals())
 
 
 @_recipe
@@ -191,7 +191,7 @@ def diloco(
     release: str = "rounds",
     fetch: Trigger | None = None,
     staleness: str | int = "none",
-) -> Agreement:
+) -> StrategySpec:
     """Trains hundreds of steps (of AdamW) between rounds, with Nesterov momentum outside.
 
     Δ = Σ cᵢΔᵢ;  m ← μm + Δ;  anchor ← anchor − η(Δ + μm), with η the outer rate, μ its momentum.
@@ -224,7 +224,7 @@ def diloco(
 
     Source: Douillard et al., DiLoCo, 2023.
     """
-    return Agreement(recipe="diloco", **locals())
+    return StrategySpec(recipe="diloco", **locals())
 
 
 @_recipe
@@ -245,7 +245,7 @@ def post_local(
     release: str = "rounds",
     fetch: Trigger | None = None,
     staleness: str | int = "none",
-) -> Agreement:
+) -> StrategySpec:
     """Takes steps of all workers together in the first half of a phase, then averages.
 
     while progress < gradients_until: θ ← inner(θ, Σ nᵢgᵢ / Σ nᵢ);  then the rounds of `averaging`.
@@ -278,7 +278,7 @@ def post_local(
 
     Source: Lin et al., Don't Use Large Mini-Batches, Use Local SGD, 2020.
     """
-    return Agreement(recipe="post_local", **locals())
+    return StrategySpec(recipe="post_local", **locals())
 
 
 @_recipe
@@ -300,7 +300,7 @@ def streaming(
     release: str = "rounds",
     fetch: Trigger | None = None,
     staleness: str | int = "none",
-) -> Agreement:
+) -> StrategySpec:
     """Agrees on one fragment at a time, which is under way while training continues.
 
     anchor ← outer(anchor, Σ cᵢΔᵢ);  `delay` steps later θᵢ ← α·θᵢ + (1−α)·anchor, in one fragment.
@@ -336,7 +336,7 @@ def streaming(
 
     Source: Douillard et al., Streaming DiLoCo, 2025.
     """
-    return Agreement(recipe="streaming", **locals())
+    return StrategySpec(recipe="streaming", **locals())
 
 
 @_recipe
@@ -355,7 +355,7 @@ def downpour(
     owners: int = 1,
     fragments: int = 0,
     delay: int = 0,
-) -> Agreement:
+) -> StrategySpec:
     """Pushes to a server that applies each push as it comes; no worker waits for another.
 
     θ ← θ − (1/K) f(s) Δᵢ;  Δᵢ = mark − θᵢ, with K workers, s versions late, f of `staleness`.
@@ -386,7 +386,7 @@ def downpour(
 
     Source: Dean et al., Large Scale Distributed Deep Networks, 2012.
     """
-    return Agreement(recipe="downpour", release="immediate", **locals())
+    return StrategySpec(recipe="downpour", release="immediate", **locals())
 
 
 @_recipe
@@ -396,7 +396,7 @@ def elastic(
     alpha: float = 0.9,
     codec_down: str | None = "bf16",
     gradients_until: float | str = AUTO,
-) -> Agreement:
+) -> StrategySpec:
     """Pulls each worker and a centre towards each other, as a spring does; no worker waits.
 
     e = min(α/K, ½)(θᵢ − centre);  θᵢ ← θᵢ − e;  centre ← centre + e, with K workers.
@@ -417,7 +417,7 @@ def elastic(
 
     Source: Zhang, Choromanska, LeCun, EASGD, 2015.
     """
-    return Agreement(recipe="elastic", release="immediate", payload="elastic", **locals())
+    return StrategySpec(recipe="elastic", release="immediate", payload="elastic", **locals())
 
 
 @_recipe
@@ -429,7 +429,7 @@ def all_reduce(
     quorum: float = 1.0,
     grace_seconds: float = 0.0,
     owners: int = 1,
-) -> Agreement:
+) -> StrategySpec:
     """Takes every step by the mean gradient of all workers' examples.
 
     g ← Σ nᵢgᵢ / Σ nᵢ, with nᵢ examples of worker i; then every worker takes the same inner step.
@@ -451,7 +451,7 @@ def all_reduce(
 
     Source: synchronous SGD, every step.
     """
-    return Agreement(recipe="all_reduce", payload="gradient", **locals())
+    return StrategySpec(recipe="all_reduce", payload="gradient", **locals())
 
 
 @_recipe
@@ -463,7 +463,7 @@ def full_gradient(
     quorum: float = 1.0,
     grace_seconds: float = 0.0,
     owners: int = 1,
-) -> Agreement:
+) -> StrategySpec:
     """Takes one step an epoch, by the gradient over all rows, as MLlib's optimizers do.
 
     g ← Σ nᵢgᵢ / Σ nᵢ, with gᵢ summed over all nᵢ rows of worker i.
@@ -485,7 +485,7 @@ def full_gradient(
 
     Source: batch gradient descent, as in MLlib.
     """
-    return Agreement(recipe="full_gradient", payload="gradient", whole_part=True, **locals())
+    return StrategySpec(recipe="full_gradient", payload="gradient", whole_part=True, **locals())
 
 
 @_recipe
@@ -497,7 +497,7 @@ def publish(
     gradients_until: float | str = AUTO,
     quorum: float = 1.0,
     grace_seconds: float = 0.0,
-) -> Agreement:
+) -> StrategySpec:
     """Sends every worker's deltas to all others, which apply them as they come; no server.
 
     θ ← θ − Δⱼ/K for the delta Δⱼ of every worker j, one's own too, with K workers.
@@ -520,7 +520,7 @@ def publish(
 
     Source: impetus: deep belief networks on Spark.
     """
-    return Agreement(recipe="publish", payload="published", **locals())
+    return StrategySpec(recipe="publish", payload="published", **locals())
 
 
 @_recipe
@@ -533,7 +533,7 @@ def gossip(
     gradients_until: float | str = AUTO,
     quorum: float = 1.0,
     grace_seconds: float = 0.0,
-) -> Agreement:
+) -> StrategySpec:
     """Sends every worker's parameters to one other, which mixes them in by half; no server.
 
     θᵢ ← θᵢ + ½(θⱼ − θᵢ′), with θᵢ′ worker i's own without the steps since it sent last.
@@ -557,14 +557,14 @@ def gossip(
 
     Source: Lian et al., 2017; Assran et al., 2019.
     """
-    return Agreement(recipe="gossip", payload="parameters", **locals())
+    return StrategySpec(recipe="gossip", payload="parameters", **locals())
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """A row of the table."""
 
-    build: Callable[..., Agreement]
+    build: Callable[..., StrategySpec]
     source: str
     identities: tuple[str, ...]
     """Checked in float32, codec fp32, plain SGD inside and outer gain 1, to 1e-6."""
@@ -595,7 +595,7 @@ RECIPES: dict[str, Recipe] = {
 DEFAULT = "averaging"
 
 
-def from_plain(values: str | Mapping[str, Any]) -> Agreement | Own:
+def from_plain(values: str | Mapping[str, Any]) -> StrategySpec | Own:
     """Builds an agreement from its recipe's name, or from plain values with one.
 
     A name as "package.module:name" is one of the user's own.
@@ -620,15 +620,15 @@ def from_plain(values: str | Mapping[str, Any]) -> Agreement | Own:
     return RECIPES[name].build(**parts_of(name, parts))
 
 
-def to_plain(agreement: Agreement | Own) -> dict[str, Any]:
+def to_plain(strategy: StrategySpec | Own) -> dict[str, Any]:
     """Returns plain values for TOML and JSON, without what is as usual: `from_plain`'s inverse."""
-    plain = {"recipe": agreement.recipe}
-    if isinstance(agreement, Own):
+    plain = {"recipe": strategy.recipe}
+    if isinstance(strategy, Own):
         return plain
-    usual = RECIPES[agreement.recipe].build()
-    for f in dataclasses.fields(agreement):
-        value = getattr(agreement, f.name)
-        is_said = f.name in usual.usual - agreement.usual
+    usual = RECIPES[strategy.recipe].build()
+    for f in dataclasses.fields(strategy):
+        value = getattr(strategy, f.name)
+        is_said = f.name in usual.usual - strategy.usual
         is_other = f.name not in ("recipe", "usual") and value != getattr(usual, f.name)
         if is_said or is_other:
             plain[f.name] = plain_of(value)

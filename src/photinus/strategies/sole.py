@@ -25,7 +25,7 @@ class Sole(Strategy):
     """Pushes the parameters as they are: θ. Nothing comes down, but to whoever returns.
 
     anchor − (anchor − θ) has other bits than θ: with a delta one worker would not be plain training
-    bit for bit. A worker that was lost goes on from its last push. Both halves are `Agrees`.
+    bit for bit. A worker that was lost goes on from its last push. Both halves are `Halves`.
 
     Example:
         >>> Sole(every=Steps(2)).due(Clock(steps=2), Told())
@@ -40,11 +40,11 @@ class Sole(Strategy):
     def __str__(self) -> str:
         return f"one worker, saved every {self.every}"
 
-    def strategy(self) -> Sole:
+    def worker(self) -> Sole:
         """Returns the worker's half."""
         return self
 
-    def policy(self) -> Latest:
+    def owner(self) -> Latest:
         """Returns the owner's half."""
         return Latest()
 

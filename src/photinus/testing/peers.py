@@ -9,10 +9,10 @@ import numpy as np
 
 from photinus.core.clock import Clock
 from photinus.core.parameters import Vector
-from photinus.strategies.base import Message, Reply, Strategy, Turn
+from photinus.strategies.base import Halves, Message, Reply, Strategy, Turn
 from photinus.strategies.codecs import decode
 from photinus.strategies.merge import combine
-from photinus.testing.halves import Halves, values, whole
+from photinus.testing.bits import values, whole
 
 _NUMBERS, _STEPS, _BATCH = 23, 400, 4
 
@@ -74,11 +74,11 @@ class _Ring:
 
     def __init__(self, halves: Halves, dtype: str, workers: int = 3) -> None:
         self.start = np.linspace(-1, 1, _NUMBERS).astype(dtype)
-        self.policy, self.make = halves.policy(), halves.strategy
+        self.policy, self.make = halves.owner(), halves.worker
         floats, integers = np.zeros(0, np.float32), np.zeros(0, np.int64)
         point = Message("heal", self.start.copy(), floats=floats, integers=integers)
         self.met: Any = self.policy.init(point)
-        self.nodes = [_Node(halves.strategy(), self.start.copy(), s) for s in range(workers)]
+        self.nodes = [_Node(halves.worker(), self.start.copy(), s) for s in range(workers)]
         self.slots = tuple(range(workers))
         for node in self.nodes:
             node.accepts(Message("here", slot=node.slot, slots=self.slots))

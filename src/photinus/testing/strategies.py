@@ -13,6 +13,7 @@ from photinus.strategies.base import (
     GRADIENT,
     GRADIENT_SUM,
     PARAMETERS,
+    Halves,
     Message,
     Reply,
     Strategy,
@@ -21,7 +22,7 @@ from photinus.strategies.base import (
 )
 from photinus.strategies.codecs import codec, decode
 from photinus.strategies.rounds import QUORUM
-from photinus.testing.halves import Halves, key, values, whole
+from photinus.testing.bits import key, values, whole
 from photinus.testing.peers import check_peers
 
 NUMBERS, STEPS, BATCH = 23, 1200, 4
@@ -50,7 +51,7 @@ def check_strategy(halves: Halves, *, dtype: str = "float32") -> None:
         >>> check_strategy(averaging())
     """
     _check_parts(halves)
-    policy = halves.policy()
+    policy = halves.owner()
     if getattr(policy, "meets", False):
         check_peers(halves, dtype)
         return
@@ -114,10 +115,10 @@ class _Table:
 
     def __init__(self, halves: Halves, dtype: str, workers: int = 3) -> None:
         self.start = np.linspace(-1, 1, NUMBERS).astype(dtype)
-        self.policy = halves.policy()
-        self.make = halves.strategy
+        self.policy = halves.owner()
+        self.make = halves.worker
         self.state: State = self.policy.init(_point(self.start))
-        self.seats = [_Seat(halves.strategy(), self.start.copy(), s) for s in range(workers)]
+        self.seats = [_Seat(halves.worker(), self.start.copy(), s) for s in range(workers)]
 
     @property
     def members(self) -> frozenset[int]:
@@ -184,12 +185,12 @@ class _Table:
 
 
 def _check_parts(halves: Halves) -> None:
-    for half in ("strategy", "policy"):
+    for half in ("worker", "owner"):
         assert callable(getattr(halves, half, None)), f"{half}() is missing"
-    policy = halves.policy()
-    wanted: dict[str, tuple[object, tuple[str, ...]]] = {"strategy": (halves.strategy(), _WORKER)}
+    policy = halves.owner()
+    wanted: dict[str, tuple[object, tuple[str, ...]]] = {"worker": (halves.worker(), _WORKER)}
     if not getattr(policy, "meets", False):
-        wanted["policy"] = (policy, _OWNER)
+        wanted["owner"] = (policy, _OWNER)
     for half, (made, names) in wanted.items():
         missing = [name for name in names if not hasattr(made, name)]
         assert not missing, f"{half}() is without {', '.join(missing)}"

@@ -19,12 +19,12 @@ from photinus.data.base import Batch, Feed, Transform
 from photinus.models.base import Model, Stage
 from photinus.models.module import ModuleModel
 from photinus.models.optimizers import Inner
-from photinus.strategies.agreement import Agreement
-from photinus.strategies.base import PARAMETERS
+from photinus.strategies.base import PARAMETERS, Halves
 from photinus.strategies.guard import AUTO
 from photinus.strategies.own import Own
 from photinus.strategies.sole import Sole
-from photinus.training.plan import Agrees, Phase, TrainingPlan
+from photinus.strategies.spec import StrategySpec
+from photinus.training.plan import Phase, TrainingPlan
 from photinus.training.worker_loop import Part
 
 _NAME = "loop"
@@ -135,7 +135,7 @@ class _LoopStage(Stage):
 
 
 def plan_of(
-    agreement: Agrees,
+    strategy: Halves,
     workers: int,
     *,
     is_counted: bool,
@@ -145,15 +145,15 @@ def plan_of(
     """Returns the plan of a loop of the user's own: one phase.
 
     Args:
-        agreement: as `agreed_on` returned it.
+        strategy: as `agreed_on` returned it.
         workers: how many.
         is_counted: whether each worker's number of steps is known: a recipe then follows it.
         loop: of a worker.
         start: trained [n], floats and integers to start from, for the driver.
     """
     stage = _LoopStage(batch_size=workers, loop=loop)
-    optimizer = "adamw" if is_counted and isinstance(agreement, Agreement) else None
-    phase = Phase(stage=stage, agreement=agreement, optimizer=optimizer)
+    optimizer = "adamw" if is_counted and isinstance(strategy, StrategySpec) else None
+    phase = Phase(stage=stage, strategy=strategy, optimizer=optimizer)
     return TrainingPlan(phases=(phase,), workers=workers, start={_NAME: start} if start else {})
 
 
@@ -163,29 +163,29 @@ def part_of_loop(loop: OwnLoop, steps: int | None) -> Part:
     return Part(rows, lambda order: _Steps(loop, rows))  # noqa: ARG005
 
 
-def agreed_on(strategy: Any, workers: int) -> Agrees:  # noqa: ANN401 - what a user may give
+def agreed_on(strategy: Any, workers: int) -> Halves:  # noqa: ANN401 - what a user may give
     """Returns how workers agree whose steps are the user's own.
 
     Raises:
         UsageError: the strategy acts on gradients, inside of a step, or counts rows.
     """
-    if not isinstance(strategy, (Agreement, Own)):
+    if not isinstance(strategy, (StrategySpec, Own)):
         do = "e.g. photinus.averaging(every=photinus.Steps(20))"
         raise UsageError("strategy must be a recipe", got=repr(strategy), do=do)
-    is_recipe = isinstance(strategy, Agreement)
-    if isinstance(strategy, Agreement) and strategy.gradients_until == AUTO:
+    is_recipe = isinstance(strategy, StrategySpec)
+    if isinstance(strategy, StrategySpec) and strategy.gradients_until == AUTO:
         strategy = replace(strategy, gradients_until=0.0)
-    if strategy.strategy().site != PARAMETERS or getattr(strategy, "gradients_until", 0.0):
+    if strategy.worker().site != PARAMETERS or getattr(strategy, "gradients_until", 0.0):
         raise UsageError(
             "a loop of one's own agrees on parameters after its steps, not on gradients in them",
             got=strategy.recipe,
             do="use averaging, diloco, streaming, downpour, elastic, publish or gossip; "
             "gradients_until=0 leaves a start by gradients out",
         )
-    every = getattr(strategy.strategy(), "every", None)
+    every = getattr(strategy.worker(), "every", None)
     if is_recipe and every is not None and (every.epochs or every.examples):
         wrong = "a loop of one's own is counted in steps and seconds, not in rows"
         raise UsageError(wrong, got=f"every {every}", do="e.g. every=photinus.Steps(50)")
-    if isinstance(strategy, Agreement):
+    if isinstance(strategy, StrategySpec):
         strategy.check_workers(workers)
     return Sole(every=every) if workers == 1 and every is not None else strategy

@@ -5,34 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
 from photinus.models.base import Model, Stage
-from photinus.strategies.agreement import Agreement
-from photinus.strategies.base import Policy, Strategy
+from photinus.strategies.base import Halves
 from photinus.strategies.guard import Setting, gradient_share
+from photinus.strategies.spec import StrategySpec
 
 LEASE_SECONDS = 5.0
 """A lease ends so long after the last sign of life, where nothing else is said."""
 WHOLE, START, REST = "whole", "start", "rest"
 ROWS, FASTEST = "rows", "fastest"
 _ADAPTIVE = ("adam", "adamw", "nadam", "radam", "adamax", "adagrad", "rmsprop", "adadelta")
-
-
-class Agrees(Protocol):
-    """How the workers agree: a recipe's `Agreement`, or an object of the user's own."""
-
-    @property
-    def is_deterministic(self) -> bool:
-        """True when the same seed gives the same bits."""
-
-    def strategy(self) -> Strategy:
-        """Returns the worker's half."""
-
-    def policy(self) -> Policy:
-        """Returns the owner's half."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +30,7 @@ class Phase:
     """
 
     stage: Stage
-    agreement: Agrees
+    strategy: Halves
     part: str = WHOLE
     until: float | str = 0.0
     """Of start and rest: the share of the stage at which the one ends and the other begins, or
@@ -84,10 +69,10 @@ class Phase:
 
     def settled(
         self, rows: int, workers: int, span: tuple[float, float]
-    ) -> tuple[Agrees, list[str]]:
+    ) -> tuple[Halves, list[str]]:
         """Returns how the workers agree now that the rows are counted, and warnings."""
-        if self.optimizer is None or not isinstance(self.agreement, Agreement):
-            return self.agreement, []
+        if self.optimizer is None or not isinstance(self.strategy, StrategySpec):
+            return self.strategy, []
         share = span[1] - span[0]
         setting = Setting(
             workers=workers,
@@ -95,20 +80,20 @@ class Phase:
             epochs=share * self.stage.passes(rows),
             is_adaptive=self.optimizer in _ADAPTIVE,
         )
-        return self.agreement.settled(setting)
+        return self.strategy.settled(setting)
 
 
-def split(stage: Stage, agreement: Agrees, workers: int) -> tuple[Phase, ...]:
+def split(stage: Stage, strategy: Halves, workers: int) -> tuple[Phase, ...]:
     """Returns a stage as one phase, or as a start by gradients and the rest."""
     inside = getattr(getattr(stage, "settings", None), "optimizer", "sgd")
     optimizer = str(getattr(stage, "optimizer", "") or inside).lower()
-    whole = Phase(stage=stage, agreement=agreement, optimizer=optimizer)
-    if workers == 1 and isinstance(agreement, Agreement) and agreement.is_spring_by_default:
-        return (replace(whole, agreement=agreement.start(workers)),)
-    if workers == 1 or not isinstance(agreement, Agreement) or not agreement.gradients_until:
+    whole = Phase(stage=stage, strategy=strategy, optimizer=optimizer)
+    if workers == 1 and isinstance(strategy, StrategySpec) and strategy.is_spring_by_default:
+        return (replace(whole, strategy=strategy.start(workers)),)
+    if workers == 1 or not isinstance(strategy, StrategySpec) or not strategy.gradients_until:
         return (whole,)
-    until = agreement.gradients_until
-    start = replace(whole, agreement=agreement.start(workers), part=START, until=until)
+    until = strategy.gradients_until
+    start = replace(whole, strategy=strategy.start(workers), part=START, until=until)
     return start, replace(whole, part=REST, until=until)
 
 
@@ -166,7 +151,7 @@ class TrainingPlan:
     @property
     def has_peers(self) -> bool:
         """True when in any phase the workers speak to each other."""
-        return any(getattr(p.agreement.policy(), "meets", False) for p in self.phases)
+        return any(getattr(p.strategy.owner(), "meets", False) for p in self.phases)
 
     def device(self, phase: int, slot: int) -> str:
         """Returns what a slot's worker computes on in a phase: a device's name, or "auto"."""
@@ -184,7 +169,7 @@ class TrainingPlan:
 
     def is_fixed(self, phase: int) -> bool:
         """True when each worker's part of a phase is fixed in advance, by its rows."""
-        is_free = self.share == FASTEST and not self.phases[phase].agreement.is_deterministic
+        is_free = self.share == FASTEST and not self.phases[phase].strategy.is_deterministic
         return self.workers == 1 or not is_free
 
     def first(self, phase: int, history: tuple[Vector, ...]) -> tuple[Vector, Vector, Vector]:
@@ -204,7 +189,7 @@ class TrainingPlan:
 
     def is_sharded(self, phase: int) -> bool:
         """True when each worker owns a part of a phase's parameters that nobody else has."""
-        return getattr(self.phases[phase].agreement.policy(), "shards", 0) > 0
+        return getattr(self.phases[phase].strategy.owner(), "shards", 0) > 0
 
     def _beside_table(
         self, phase: int, history: tuple[Vector, ...]

@@ -154,8 +154,8 @@ def _bench(
     before: _Before | None,
 ) -> Bench:
     phase = plan.phases[grant.phase]
-    agreement, _ = phase.settled(grant.rows, plan.workers, grant.span)
-    stage, strategy = phase.stage, agreement.strategy()
+    settled, _ = phase.settled(grant.rows, plan.workers, grant.span)
+    stage, strategy = phase.stage, settled.worker()
     is_whole = bool(getattr(strategy, "whole_part", False))
     order = FeedOrder(
         batch_size=max(1, part.rows) if is_whole else stage.batch_size,

@@ -45,8 +45,8 @@ ROWS, BATCH, FACTOR = 2_000, 20, 15.0
 
 def long_plan(epochs, workers):
     stage = LogisticStage(features=50, classes=10, epochs=epochs, batch_size=BATCH, lr=0.05)
-    agreement = averaging(every=Steps(10), codec="fp32")
-    return TrainingPlan(phases=(Phase(stage=stage, agreement=agreement),), workers=workers)
+    strategy = averaging(every=Steps(10), codec="fp32")
+    return TrainingPlan(phases=(Phase(stage=stage, strategy=strategy),), workers=workers)
 
 
 def long_data():

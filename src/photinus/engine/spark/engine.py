@@ -476,7 +476,7 @@ def _check_passes(streams: Mapping[int, int], run_spec: RunSpec) -> None:
     wrong = f"the rows of partition {slots} fit neither in memory nor on disk"
     do = "use more workers, or a larger budget"
     for phase in run_spec.plan.phases:
-        if getattr(phase.agreement.strategy(), "whole_part", False):
+        if getattr(phase.strategy.worker(), "whole_part", False):
             raise NotReadyError(f"{wrong}, and {phase.name} takes them in one step", do=do)
     got = "each pass over them is a Spark job of its own, in their order of arrival"
     run_spec.emit(Warned(text=message(wrong, got=got, do=do)))

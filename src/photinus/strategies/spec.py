@@ -33,7 +33,7 @@ _STILL = (Sgd, Adagrad)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Agreement:
+class StrategySpec:
     """How the workers agree: a recipe's name and the parts that it is made of.
 
     Example:
@@ -114,8 +114,8 @@ class Agreement:
     def __post_init__(self) -> None:
         validate(self, of=self.recipe)
         if self.fragments or self.is_immediate:  # refuses now what does not go together
-            self.strategy()
-            self.policy()
+            self.worker()
+            self.owner()
         if not self.is_immediate and (self.fetch is not None or self.staleness != "none"):
             wrong = "fetch and staleness are parts of what is released at once"
             raise UsageError(wrong, got=f"release={self.release!r}", do='release="immediate"')
@@ -217,7 +217,7 @@ class Agreement:
         """True when updates pass from worker to worker."""
         return self.payload in ("published", "parameters")
 
-    def strategy(self) -> Strategy:
+    def worker(self) -> Strategy:
         """Returns the worker's half."""
         if self.payload == "elastic":
             return Elastic(every=self.every)
@@ -249,7 +249,7 @@ class Agreement:
         averaging = Averaging(every=self.every, outer=self.outer, meets=self.owners > 1)
         return compress(averaging, self.codec)
 
-    def policy(self) -> Policy:
+    def owner(self) -> Policy:
         """Returns the owner's half."""
         if self.is_without_owner:
             return Meetings(
@@ -295,10 +295,10 @@ class Agreement:
             wrong = f"owners must be {least}{workers} as there are workers"
             raise UsageError(wrong, got=self.owners)
 
-    def start(self, workers: int) -> Agreement:
+    def start(self, workers: int) -> StrategySpec:
         """Returns how the workers agree until `gradients_until`: on the gradient of every step."""
         is_sharded = self.owners > 1 or self.is_without_owner
-        return Agreement(
+        return StrategySpec(
             recipe="all_reduce",
             payload="gradient",
             merge="examples",
@@ -313,7 +313,7 @@ class Agreement:
         is_usual = {"alpha", "gradients_until"} <= self.usual
         return self.payload == "elastic" and is_usual and bool(self.gradients_until)
 
-    def settled(self, setting: Setting) -> tuple[Agreement, list[str]]:
+    def settled(self, setting: Setting) -> tuple[StrategySpec, list[str]]:
         """Returns the same for a phase whose length is known, and warnings.
 
         Where a recipe's usual trigger would leave too few rounds it fires earlier, and an outer

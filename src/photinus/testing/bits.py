@@ -1,25 +1,14 @@
-"""The two halves of a strategy, and what is compared of them bit for bit."""
+"""What of two states is compared bit for bit."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Protocol
 
 import numpy as np
 
 from photinus.core.parameters import Vector
-from photinus.strategies.base import Message, Policy, Strategy
-
-
-class Halves(Protocol):
-    """Both halves of a way of agreeing: an `Agreement`, or an object of one's own."""
-
-    def strategy(self) -> Strategy:
-        """Returns the worker's half."""
-
-    def policy(self) -> Policy:
-        """Returns the owner's half."""
+from photinus.strategies.base import Message
 
 
 def key(value: object) -> object:

@@ -28,7 +28,7 @@ def test_an_agreement_says_what_it_is():
 
 
 @pytest.mark.parametrize(
-    ("agreement", "same"),
+    ("strategy", "same"),
     [
         (averaging(every=Steps(5)), True),
         (averaging(), True),
@@ -42,8 +42,8 @@ def test_an_agreement_says_what_it_is():
     ],
     ids=str,
 )
-def test_bits_repeat_with_a_barrier_and_triggers_that_count_work(agreement, same):
-    assert agreement.is_deterministic is same
+def test_bits_repeat_with_a_barrier_and_triggers_that_count_work(strategy, same):
+    assert strategy.is_deterministic is same
 
 
 EIGHT = Setting(workers=8, steps=1000)
@@ -75,7 +75,7 @@ def test_the_guard_watches_what_is_released_at_once():
 
 
 @pytest.mark.parametrize(
-    "agreement",
+    "strategy",
     [
         downpour(),
         downpour(outer=Adagrad()),
@@ -85,8 +85,8 @@ def test_the_guard_watches_what_is_released_at_once():
     ],
     ids=str,
 )
-def test_the_guard_leaves_learning_rates_and_the_users_functions_alone(agreement):
-    assert agreement.settled(EIGHT) == (agreement, [])
+def test_the_guard_leaves_learning_rates_and_the_users_functions_alone(strategy):
+    assert strategy.settled(EIGHT) == (strategy, [])
 
 
 def test_a_delayed_momentum_waits_for_as_many_pushes_as_there_are_workers():
@@ -154,8 +154,8 @@ def test_a_trigger_that_was_asked_for_is_kept():
 
 
 def test_a_start_by_gradients_is_all_reduce_over_the_same_owners():
-    assert averaging().start(4).strategy() == recipes.all_reduce().strategy()
-    assert averaging().start(4).policy() == recipes.all_reduce().policy()
+    assert averaging().start(4).worker() == recipes.all_reduce().worker()
+    assert averaging().start(4).owner() == recipes.all_reduce().owner()
     assert averaging(owners=4).start(4).owners == 4
     assert recipes.gossip().start(3).owners == 3
     assert averaging(quorum=0.75, grace_seconds=2.0).start(4).quorum == 0.75
@@ -188,4 +188,4 @@ def test_rounds_by_fragments_are_never_shorter_than_their_delay(steps):
     few = Setting(workers=8, steps=steps)
     for flowing in (recipes.streaming(), recipes.streaming(delay=3, fragments=5)):
         settled, _ = flowing.settled(few)
-        assert settled.strategy().gap.steps > flowing.delay
+        assert settled.worker().gap.steps > flowing.delay
