@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from photinus.testing.bits import key, values
 
 from photinus.core.clock import Steps
 from photinus.strategies.base import Message
 from photinus.strategies.peers import Gossip, Meetings, Publish
 from photinus.strategies.recipes import gossip, publish
+from photinus.testing.bits import key, values
 from photinus.testing.peers import check_peers
 
 WAYS = [publish(codec="fp32"), publish(), gossip(), gossip(every=Steps(2), graph="random")]
