@@ -44,6 +44,7 @@ def pytest_addoption(parser):
     parser.addoption("--golden", action="store_true", help="write tests/golden anew")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist asks for the groups
 def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("spark"):
