@@ -10,7 +10,7 @@ endif
 
 # These have processes of their own: a file's tests run one after another, clusters one at a time.
 APART := spark or processes or fault or browser or slow
-BESIDE := -n 2 --dist loadgroup
+BESIDE := -n 2 --dist loadfile
 
 .PHONY: setup setup-dev demo test test-avx2 test-all lint docs clean
 

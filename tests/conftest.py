@@ -31,6 +31,12 @@ settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("busy")  # a busy machine is no reason to fail
 
 QUICK = "-XX:TieredStopAtLevel=1"
+CLUSTERS = (
+    "tests/clusters/",
+    "tests/data/test_cifar_hdfs.py",
+    "tests/fault/test_yarn.py",
+    "tests/transport/test_folder.py",
+)
 
 
 PYSPARK_IS_FORGIVEN = pytest.mark.filterwarnings(
@@ -48,14 +54,22 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("spark"):
             item.add_marker(PYSPARK_IS_FORGIVEN)
-        item.add_marker(pytest.mark.xdist_group(group_of(item)))
 
 
-def group_of(item):
-    """Returns whose tests one process runs: those of a file, or all that start clusters."""
-    # clusters take fixed ports and much memory: there is one at a time
-    has_cluster = "clusters" in item.path.parts or "hadoop_script" in item.fixturenames
-    return "clusters" if has_cluster else item.nodeid.partition("::")[0]
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """With `--dist loadfile` one process runs a file's tests, and one all that start clusters."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Files(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            # clusters take fixed ports and much memory: there is one at a time
+            return "clusters" if file.startswith(CLUSTERS) else file
+
+    return Files(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)
