@@ -23,7 +23,7 @@ from photinus.devices.found import found
 from photinus.devices.names import OPENCL, kind_of
 from photinus.models.cnn import tutorial
 from photinus.models.module import ModuleStage
-from photinus.models.placement import PlacedInner
+from photinus.models.placement import DeviceInner
 from photinus.training.placement import fresh
 
 SIZE = 64
@@ -60,7 +60,7 @@ def ours(device: str) -> Callable[[int], tuple[int, int]]:
     trained = model.parameters.trained
 
     def run(steps: int) -> tuple[int, int]:
-        placed = inner.placed if isinstance(inner, PlacedInner) else None
+        placed = inner.placed if isinstance(inner, DeviceInner) else None
         before = (placed.bytes_to_host, placed.bytes_to_device) if placed else (0, 0)
         for step in range(steps):
             gradient, _ = model.learn(BATCH, step)

@@ -25,7 +25,7 @@ from photinus.core.seeds import derive
 from photinus.data import mnist
 from photinus.models.matmul import choose, gigaflops
 from photinus.models.optimizers import Momentum
-from photinus.models.rbm import RBM, Divergence, first_parameters
+from photinus.models.rbm import RBM, ContrastiveDivergence, first_parameters
 from photinus.models.schedules import Schedule
 
 V, H, RATE = 784, 500, 0.05
@@ -33,7 +33,7 @@ FLOP_PER_IMAGE = 2 * V * H * 5  # up, down, up, and the two statistics
 
 
 def ours(images, batch_size, products):
-    rbm = RBM(first_parameters(V, H, 1, 0.01), Divergence(products=products))
+    rbm = RBM(first_parameters(V, H, 1, 0.01), ContrastiveDivergence(products=products))
     steady, still = Schedule.constant(RATE), Schedule.constant(0.0)
     inner = Momentum(rbm.parameters.layout, steady, still)
     start = time.process_time()

@@ -12,7 +12,7 @@ from photinus.core.parameters import Layout, Vector
 from photinus.models.module import ModuleStage
 from photinus.models.optimizers import Inner
 from photinus.strategies.base import Message, Policy, Reply, Strategy
-from photinus.strategies.immediate import Immediate, Served, Spring
+from photinus.strategies.immediate import Immediate, ServerState, Spring
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,8 @@ class Overwrites(Spring):
     """
 
     def receive(
-        self, slot: int, message: Message, members: frozenset[int], state: Served
-    ) -> tuple[list[Reply], Served]:
+        self, slot: int, message: Message, members: frozenset[int], state: ServerState
+    ) -> tuple[list[Reply], ServerState]:
         """Swaps the two."""
         if message.kind == "fetch":
             return super().receive(slot, message, members, state)
@@ -62,7 +62,7 @@ class Overwrites(Spring):
 
 
 class _Kept(NamedTuple):
-    served: Served
+    served: ServerState
     read: Mapping[int, Vector]
     """Slot -> the parameters [n] that it fetched last."""
     start: Vector
@@ -102,7 +102,7 @@ class Compensated(Immediate):
         read = {**state.read, slot: served.vector} if message.kind == "fetch" else state.read
         return replies, state._replace(served=served, read=read)
 
-    def agreed(self, state: _Kept | Served) -> Message:
+    def agreed(self, state: _Kept | ServerState) -> Message:
         """Returns what the owner holds."""
         return Immediate.agreed(self, state.served if isinstance(state, _Kept) else state)
 

@@ -16,7 +16,7 @@ from photinus.protocol.worker_session import WorkerSession
 from photinus.strategies.base import Message, Turn
 from photinus.strategies.outer import Sgd
 from photinus.strategies.recipes import all_reduce, averaging
-from photinus.training.asks import Close, Exchange, Hello, Stepped
+from photinus.training.asks import Close, Exchange, Hello, StepDone
 from photinus.training.plan import Phase, TrainingPlan
 
 RUN = bytes(16)
@@ -274,8 +274,8 @@ def test_a_push_that_says_fetch_gets_the_agreed_point():
 def test_metrics_of_a_round_are_means_over_examples():
     said = Said()
     said.all_come()
-    said.voices[0].stepped(Stepped(1, {"loss": 1.0}))
-    said.voices[1].stepped(Stepped(3, {"loss": 2.0, "error": 0.5}))
+    said.voices[0].stepped(StepDone(1, {"loss": 1.0}))
+    said.voices[1].stepped(StepDone(3, {"loss": 2.0, "error": 0.5}))
     said.push(0)
     said.push(1)
     (closed,) = [e for e in said.events if type(e).__name__ == "RoundClosed"]

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from photinus.coordinator.reachability import LATE_SECONDS, Lacks, Reachability, late_after
+from photinus.coordinator.reachability import LATE_SECONDS, MissingPieces, Reachability, late_after
 
 PATIENCE = 6.0
 
@@ -21,7 +21,7 @@ def told(slots, cut, until=PATIENCE + 1.0):
         for x in slots:
             wholes = frozenset(y for y in slots if y != x and ((x, y) in cut or y in stuck))
             near = frozenset(slots) - parts[x] - {x}
-            reach.take(x, Lacks(parts[x], wholes, near), now)
+            reach.take(x, MissingPieces(parts[x], wholes, near), now)
     return reach, now
 
 
@@ -83,11 +83,11 @@ def test_whoever_waits_only_for_those_that_are_cut_off_misses_nobody():
 
 
 def test_a_link_over_which_anything_comes_is_not_cut():
-    reach, lossy = Reachability(), Lacks(frozenset({1}), frozenset({1}), frozenset({1}))
+    reach, lossy = Reachability(), MissingPieces(frozenset({1}), frozenset({1}), frozenset({1}))
     reach.opens((0, 1), 0.0)
     for now in range(1, 30):
         reach.take(0, lossy, float(now))
-        reach.take(1, Lacks(), float(now))
+        reach.take(1, MissingPieces(), float(now))
     assert reach.unreached(29.0, PATIENCE, have_met=False) is None
     for now in range(30, 40):
         reach.take(0, lossy._replace(near=frozenset()), float(now))
@@ -98,8 +98,8 @@ def test_who_says_nothing_at_all_is_late_and_nobody_is_told_of_a_cut():
     reach = Reachability()
     reach.opens((0, 1, 2), 0.0)
     for now in range(1, 14):
-        reach.take(0, Lacks(frozenset({2}), frozenset({1, 2})), float(now))
-        reach.take(1, Lacks(frozenset({2}), frozenset({0, 2})), float(now))
+        reach.take(0, MissingPieces(frozenset({2}), frozenset({1, 2})), float(now))
+        reach.take(1, MissingPieces(frozenset({2}), frozenset({0, 2})), float(now))
     assert reach.unreached(2 * PATIENCE, PATIENCE, have_met=False) is None
     found = reach.unreached(2 * PATIENCE + 1.0, PATIENCE, have_met=False)
     assert (found.slots, found.text) == ({2}, "")
@@ -118,7 +118,7 @@ def test_only_who_lacks_something_is_asked_and_in_another_order_each_time():
     orders = [tuple(reach.asks(float(n), PATIENCE)) for n in range(1, 9)]
     assert {frozenset(order) for order in orders} == {frozenset(range(8))}
     assert len({order[-1] for order in orders}) > 2
-    reach.take(3, Lacks(), 9.0)
+    reach.take(3, MissingPieces(), 9.0)
     assert sorted(reach.asks(10.0, PATIENCE)) == [0, 1, 2, 4, 5, 6, 7]
 
 

@@ -8,7 +8,7 @@ import pytest
 from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.leases import RETURN_SECONDS
 from photinus.coordinator.server import Service
-from photinus.coordinator.task_server import FAILURES, TaskServer, Units, unit_life
+from photinus.coordinator.task_server import FAILURES, TaskServer, WorkUnits, unit_life
 from photinus.core.errors import LinkLostError, RunFailedError
 from photinus.protocol.messages import Seat
 from photinus.protocol.serialization import packed, unpacked
@@ -47,7 +47,7 @@ class Scene:
         self.book = LedgerWriter(folder / "ledger.jsonl", bytes(16))
         self.path = folder / "ledger.jsonl"
         callbacks = Callbacks(emit=self.events.append, enter=self.book.enter)
-        self.owner = TaskServer(Units(**{"count": 2, **units}), self.rule, callbacks)
+        self.owner = TaskServer(WorkUnits(**{"count": 2, **units}), self.rule, callbacks)
         self.service = Service(self.owner, MemoryListener, now=lambda: self.now)
 
     def passes(self, seconds):

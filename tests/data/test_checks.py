@@ -2,23 +2,23 @@ import numpy as np
 import pytest
 
 from photinus.core.errors import DataError, UsageError
-from photinus.data.checks import RowChecks, Sieve
+from photinus.data.checks import RowChecks, RowFilter
 
 
 def checked(features, labels=None, *, partition=3, opened=0, **checks):
-    sieve = Sieve(RowChecks(**checks), partition)
+    row_filter = RowFilter(RowChecks(**checks), partition)
     if opened:
-        sieve.open(opened)
-    sieve.open(len(features))
-    return (*sieve.checked(features, labels), sieve)
+        row_filter.open(opened)
+    row_filter.open(len(features))
+    return (*row_filter.checked(features, labels), row_filter)
 
 
 def test_good_rows_pass_untouched():
     features, labels = np.ones((4, 2), np.float32), np.arange(4)
-    got, got_labels, sieve = checked(features, labels, classes=4, shape=(2,))
+    got, got_labels, row_filter = checked(features, labels, classes=4, shape=(2,))
     assert got is features
     assert got_labels is labels
-    assert (sieve.seen, sieve.skipped.total()) == (4, 0)
+    assert (row_filter.seen, row_filter.skipped.total()) == (4, 0)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -83,19 +83,19 @@ def test_another_shape_and_another_type_are_named():
 def test_bad_rows_are_skipped_and_counted():
     features, labels = np.arange(1000.0)[:, None], np.zeros(1000)
     features[5], labels[5], labels[7] = np.nan, 9, 9
-    got, got_labels, sieve = checked(features, labels, classes=2, on_bad="skip")
+    got, got_labels, row_filter = checked(features, labels, classes=2, on_bad="skip")
     assert len(got) == len(got_labels) == 998
     assert not {5.0, 7.0} & set(got[:, 0])
-    assert sieve.skipped == {"features: not finite": 1, "label: label": 1}
-    sieve.end()
+    assert row_filter.skipped == {"features: not finite": 1, "label: label": 1}
+    row_filter.end()
 
 
 def test_too_many_skipped_rows_fail_at_the_end():
     features = np.ones((100, 1))
     features[:2] = np.nan
-    *_, sieve = checked(features, on_bad="skip")
+    *_, row_filter = checked(features, on_bad="skip")
     with pytest.raises(DataError) as caught:
-        sieve.end()
+        row_filter.end()
     assert str(caught.value) == (
         "partition 3: more than 0.01 of the rows are bad; got 2 of 100 (2 features: not finite); "
         "mend the data, or raise most_skipped"
@@ -108,13 +108,13 @@ def test_a_partition_full_of_bad_rows_fails_early():
 
 
 def test_a_row_number_survives_rows_that_were_left_out():
-    sieve = Sieve(RowChecks(on_bad="skip"))
-    sieve.open(300)
+    row_filter = RowFilter(RowChecks(on_bad="skip"))
+    row_filter.open(300)
     features = np.ones((300, 1))
     features[0] = np.nan
-    sieve.checked(features, None)
-    sieve.open(1)
-    assert sieve.seen == 301
+    row_filter.checked(features, None)
+    row_filter.open(1)
+    assert row_filter.seen == 301
 
 
 def in_float32():
@@ -125,10 +125,10 @@ def in_float32():
 def test_a_number_that_is_infinite_in_what_is_trained_on_is_named(value):
     features = np.ones((4, 3))
     features[2, 1] = value
-    sieve = Sieve(RowChecks(), 5, in_float32)
-    sieve.open(4)
+    row_filter = RowFilter(RowChecks(), 5, in_float32)
+    row_filter.open(4)
     with pytest.raises(DataError) as found:
-        sieve.checked(features, None)
+        row_filter.checked(features, None)
     assert str(found.value) == (
         f"partition 5 row 2 column features: {value:g} at 1 is infinite in float32, "
         "in which it is trained on; mend the row, or leave it out"
@@ -138,28 +138,28 @@ def test_a_number_that_is_infinite_in_what_is_trained_on_is_named(value):
 def test_a_number_that_its_scale_makes_infinite_is_named():
     features = np.ones((4, 3), np.float32)
     features[1, 0] = 1e30
-    sieve = Sieve(RowChecks(on_bad="skip", most_skipped=0.5))
-    sieve.open(4)
-    kept, _ = sieve.checked(features, None, scale=1e10)
+    row_filter = RowFilter(RowChecks(on_bad="skip", most_skipped=0.5))
+    row_filter.open(4)
+    kept, _ = row_filter.checked(features, None, scale=1e10)
     assert len(kept) == 3
-    assert sieve.skipped == {"features: too large": 1}
+    assert row_filter.skipped == {"features: too large": 1}
 
 
 def test_a_target_that_is_infinite_in_what_is_trained_on_is_named():
-    sieve = Sieve(RowChecks(), 0, in_float32)
-    sieve.open(2)
+    row_filter = RowFilter(RowChecks(), 0, in_float32)
+    row_filter.open(2)
     with pytest.raises(DataError, match=r"row 1 column label: 1e\+40 is infinite in float32"):
-        sieve.checked(np.ones((2, 3)), np.array([0.5, 1e40]))
+        row_filter.checked(np.ones((2, 3)), np.array([0.5, 1e40]))
 
 
 def test_what_is_trained_on_is_asked_for_only_where_it_matters():
     def asked():
         raise AssertionError
 
-    sieve = Sieve(RowChecks(), 0, asked)
-    sieve.open(3)
-    sieve.checked(np.full((3, 2), 1e38), np.array([1.0, -1e30, 0.0]))
-    wide = Sieve(RowChecks(), 0, lambda: "float64")
+    row_filter = RowFilter(RowChecks(), 0, asked)
+    row_filter.open(3)
+    row_filter.checked(np.full((3, 2), 1e38), np.array([1.0, -1e30, 0.0]))
+    wide = RowFilter(RowChecks(), 0, lambda: "float64")
     wide.open(1)
     wide.checked(np.full((1, 2), 1e300), None)
 

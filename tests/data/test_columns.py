@@ -10,7 +10,7 @@ from PIL import Image
 from photinus.core.errors import DataError, UsageError
 from photinus.data import columns as columns_module
 from photinus.data.arrow import ColumnSpec, arrays
-from photinus.data.checks import RowChecks, Sieve
+from photinus.data.checks import RowChecks, RowFilter
 from photinus.data.columns import InputSpec, inputs_from, renamed
 from photinus.data.inputs import Ragged
 
@@ -26,11 +26,11 @@ DENSE = {"type": 1, "size": None, "indices": None, "values": [1.0, 0.0, 3.0]}
 SPARSE = {"type": 0, "size": 3, "indices": [2], "values": [7.0]}
 
 
-def read(column, *, encoder=None, sieve=None, on_bad="fail"):
+def read(column, *, encoder=None, row_filter=None, on_bad="fail"):
     spec = InputSpec(columns={"x": "col"}, encoders={} if encoder is None else {"x": encoder})
-    sieve = sieve or Sieve(RowChecks(on_bad=on_bad, most_skipped=1.0), 3)
+    row_filter = row_filter or RowFilter(RowChecks(on_bad=on_bad, most_skipped=1.0), 3)
     batch = pa.RecordBatch.from_arrays([column], names=["x"])
-    return arrays(batch, ColumnSpec(features=("x",), inputs=spec), sieve).features
+    return arrays(batch, ColumnSpec(features=("x",), inputs=spec), row_filter).features
 
 
 def handed(column, **how):
@@ -90,14 +90,16 @@ def test_bytes_stay_bytes_and_truth_values_truth():
 
 
 def test_a_vector_is_stored_as_the_first_ones_were():
-    sieve = Sieve(RowChecks())
-    first = read(pa.array([SPARSE], VECTOR), sieve=sieve)
-    second = read(pa.array([DENSE], VECTOR), sieve=sieve)
+    row_filter = RowFilter(RowChecks())
+    first = read(pa.array([SPARSE], VECTOR), row_filter=row_filter)
+    second = read(pa.array([DENSE], VECTOR), row_filter=row_filter)
     assert all(isinstance(i.columns["x"], Ragged) for i in (first, second))
     assert second.batch(np.array([0]))["x"].tolist() == [[1, 0, 3]]
-    sieve = Sieve(RowChecks())
-    read(pa.array([DENSE], VECTOR), sieve=sieve)
-    assert read(pa.array([SPARSE], VECTOR), sieve=sieve).columns["x"].tolist() == [[0, 0, 7]]
+    row_filter = RowFilter(RowChecks())
+    read(pa.array([DENSE], VECTOR), row_filter=row_filter)
+    assert read(pa.array([SPARSE], VECTOR), row_filter=row_filter).columns["x"].tolist() == [
+        [0, 0, 7]
+    ]
 
 
 def png(size=(2, 3)):

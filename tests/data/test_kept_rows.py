@@ -2,7 +2,7 @@
 
 import pytest
 
-from photinus.data.spark import Keeper, once
+from photinus.data.spark import ReplicatedRows, once
 
 
 class Node:
@@ -64,7 +64,7 @@ class Frame:
 @pytest.mark.parametrize("master", ["yarn", "spark://host:7077"])
 def test_rows_that_were_dealt_out_anew_are_kept_on_two_disks_while_they_are_needed(master, plan):
     frame = Frame(master, plan)
-    with Keeper() as rows:
+    with ReplicatedRows() as rows:
         rows.keep(frame)
         [level] = rows.frame.levels
         assert (level.useDisk, level.useMemory, level.replication) == (True, False, 2)
@@ -78,7 +78,7 @@ def test_rows_that_were_dealt_out_anew_are_kept_on_two_disks_while_they_are_need
 )
 def test_rows_that_lie_where_they_are_read_or_on_one_machine_are_not(master, plan):
     frame = Frame(master, plan)
-    with Keeper() as rows:
+    with ReplicatedRows() as rows:
         rows.keep(frame)
         assert rows.frame.levels == []
 
@@ -116,7 +116,7 @@ def test_rows_of_an_application_that_has_ended_hide_no_error_of_the_run(monkeypa
     monkeypatch.setattr(frame, "unpersist", gone)
 
     def run():
-        with Keeper() as rows:
+        with ReplicatedRows() as rows:
             rows.keep(frame)
             raise ValueError("of the run")
 

@@ -17,7 +17,7 @@ from photinus.devices.found import (
     ready,
 )
 from photinus.devices.opencl import platforms
-from photinus.devices.resources import Given
+from photinus.devices.resources import TaskResources
 
 GIB = 2**30
 
@@ -63,7 +63,7 @@ def cards(monkeypatch):
         return cards
 
     yield put
-    Given().bind()
+    TaskResources().bind()
 
 
 def test_the_processor_is_always_found_with_its_memory():
@@ -102,7 +102,7 @@ def test_a_device_that_is_there_gets_its_number_and_is_held(cards):
 def test_a_fraction_of_a_card_caps_this_process_memory(cards, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     told = cards().told
-    Given({"gpu": ["0"]}, {"gpu": 0.25}).bind()
+    TaskResources({"gpu": ["0"]}, {"gpu": 0.25}).bind()
     ready("cuda")
     assert told == [0, 0.25]
 
@@ -144,7 +144,7 @@ def test_a_card_without_memory_for_the_model_is_refused(cards):
 def test_a_share_of_a_card_is_all_the_memory_that_counts(cards, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     cards(free=8 * GIB)
-    Given({"gpu": ["0"]}, {"gpu": 0.25}).bind()
+    TaskResources({"gpu": ["0"]}, {"gpu": 0.25}).bind()
     with pytest.raises(NotReadyError, match="got 2048 MiB free"):
         check_memory("cuda:0", GIB)
 

@@ -5,7 +5,7 @@ import torch
 
 from photinus.core.errors import NotReadyError
 from photinus.devices.found import ready
-from photinus.devices.resources import Bound, Given, bound
+from photinus.devices.resources import Bound, TaskResources, bound
 
 MIG = "MIG-GPU-8f6e2a3c/1/0"
 
@@ -15,11 +15,11 @@ def unbound(monkeypatch):
     """As a process is that Spark gave nothing to; CUDA's variable is put back."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "before")
     yield
-    Given().bind()
+    TaskResources().bind()
 
 
 def test_a_task_without_resources_keeps_what_cuda_sees():
-    assert Given().bind() == Bound()
+    assert TaskResources().bind() == Bound()
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "before"
 
 
@@ -29,17 +29,17 @@ def test_a_task_without_resources_keeps_what_cuda_sees():
     ids=["one", "two", "mig"],
 )
 def test_cuda_sees_the_gpus_addresses_alone(addresses, visible):
-    Given({"gpu": addresses}, {"gpu": float(len(addresses))}).bind()
+    TaskResources({"gpu": addresses}, {"gpu": float(len(addresses))}).bind()
     assert os.environ["CUDA_VISIBLE_DEVICES"] == visible
     assert bound() == Bound("gpu", addresses[0], 1.0)
 
 
 def test_a_fraction_is_the_share_of_the_memory():
-    assert Given({"gpu": ["0"]}, {"gpu": 0.25}).bind().share == 0.25
+    assert TaskResources({"gpu": ["0"]}, {"gpu": 0.25}).bind().share == 0.25
 
 
 def test_another_resource_leaves_cuda_alone_and_names_the_stand_ins_address():
-    Given({"fpga": ["3"]}, {"fpga": 1.0}).bind()
+    TaskResources({"fpga": ["3"]}, {"fpga": 1.0}).bind()
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "before"
     assert ready("stand-in") == "stand-in:3"
 
@@ -47,4 +47,4 @@ def test_another_resource_leaves_cuda_alone_and_names_the_stand_ins_address():
 def test_a_process_that_holds_another_gpu_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     with pytest.raises(NotReadyError, match=r"holds another GPU .* got before, and now 1; start"):
-        Given({"gpu": ["1"]}).bind()
+        TaskResources({"gpu": ["1"]}).bind()

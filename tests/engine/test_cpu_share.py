@@ -29,7 +29,7 @@ from photinus.engine.simulation.simulator import Simulation
 from photinus.models.module import ModuleStage
 from photinus.strategies.recipes import averaging
 from photinus.testing import Faults
-from photinus.training.asks import Exchange, Hello, News, Stepped
+from photinus.training.asks import Exchange, Hello, News, StepDone
 from photinus.training.plan import Phase, TrainingPlan
 
 
@@ -98,7 +98,7 @@ def test_a_wait_that_took_too_long_is_made_up_for():
 
 
 def test_a_life_waits_in_its_batches_and_hears_and_says_the_same():
-    said = [Hello(3, 0), Stepped(1, {}), Exchange(None, None, 1), Stepped(1, {})]
+    said = [Hello(3, 0), StepDone(1, {}), Exchange(None, None, 1), StepDone(1, {})]
     heard, settled = [], []
 
     def life():

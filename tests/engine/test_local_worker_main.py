@@ -8,7 +8,7 @@ from photinus.core.errors import NotReadyError
 from photinus.data.base import Block
 from photinus.engine.local import worker_main
 from photinus.engine.local.shared_rows import HandedRows
-from photinus.engine.local.worker_main import LOST, NO_FILES, UNREADABLE, Order
+from photinus.engine.local.worker_main import LOST, NO_FILES, UNREADABLE, ChildSpec
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_a_slots_rows_are_read_from_the_file_that_was_handed_over(tiny):
     with HandedRows() as rows:
         for labels in (tiny.labels, None):
             stored = rows.add_rows(Block(tiny.features, labels))
-            order = Order(bootstrap, 0, "a", stored, None, rows.descriptor, -1)
+            order = ChildSpec(bootstrap, 0, "a", stored, None, rows.descriptor, -1)
             assert order.part().rows == 90
 
 

@@ -1,6 +1,6 @@
 """Workers leave an executor that is decommissioned just after a push, or after half a minute."""
 
-from photinus.engine.spark.decommission import Departing, Moves
+from photinus.engine.spark.decommission import DepartingTask, TaskMover
 
 
 class Application:
@@ -26,7 +26,7 @@ class Application:
 
 
 def moved(application, events):
-    moves = Moves(application, application, events.append, lambda: application.seconds)
+    moves = TaskMover(application, application, events.append, lambda: application.seconds)
 
     def look(seconds):
         application.seconds += seconds
@@ -38,7 +38,7 @@ def moved(application, events):
 
 def test_a_worker_leaves_after_its_next_push_and_says_so_once():
     application, events = Application(), []
-    look, task = moved(application, events), Departing(11, 1, "7")
+    look, task = moved(application, events), DepartingTask(11, 1, "7")
     assert look(1.0) == []
     application.leaving = [task]
     assert look(2.0) == look(0.2) == []
@@ -53,7 +53,7 @@ def test_a_worker_leaves_after_its_next_push_and_says_so_once():
 
 def test_a_worker_that_does_not_push_leaves_as_it_is():
     application = Application()
-    look, application.leaving = moved(application, []), [Departing(11, 1, "7")]
+    look, application.leaving = moved(application, []), [DepartingTask(11, 1, "7")]
     assert look(2.0) == look(29.0) == []
     assert len(look(2.0)) == 1
 

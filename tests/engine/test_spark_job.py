@@ -19,7 +19,7 @@ from photinus.engine.spark.job import (
     see_through,
     told_by_a_task,
 )
-from photinus.engine.spark.slots import Starving
+from photinus.engine.spark.slots import StarvationWatch
 
 
 class Job:
@@ -344,7 +344,7 @@ def test_a_job_that_ends_with_its_run_is_no_job_that_was_given_up():
 def test_a_job_whose_copies_starve_a_worker_is_ended_after_two_minutes_and_begun_anew():
     script, events, now = [], [], [0.0]
     slots, job = {1}, Job(script)
-    starving = Starving(lambda: frozenset(slots), events.append, lambda: now[0])
+    starving = StarvationWatch(lambda: frozenset(slots), events.append, lambda: now[0])
     for seconds, held in ((0, {1}), (119, set()), (1, {1}), (119, {1})):
         slots, now[0] = held, now[0] + seconds
         starving.look(job)

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from photinus.engine.spark.job import SparkJob
-from photinus.engine.spark.lost_tasks import Deaths
+from photinus.engine.spark.lost_tasks import LostTaskReporter
 
 CRASHED = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
 LOST = "ExecutorLostFailure (executor 1 exited caused by one of the running tasks)"
@@ -28,7 +28,7 @@ class Seats(list):
 
 def test_each_task_that_failed_is_told_once():
     seats, job = Seats(), Job()
-    deaths = Deaths(seats)
+    deaths = LostTaskReporter(seats)
     for job.failed in (0, 1, 1, 2):
         deaths.look(job)
     assert seats == [(1, "11"), (0, "13")]

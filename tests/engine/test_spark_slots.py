@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from photinus.engine.spark.slots import Absent, held_slots
+from photinus.engine.spark.slots import AbsenceReasons, held_slots
 
 
 def run_of(workers, slots, events, begun, may_end, application="one"):
@@ -86,7 +86,7 @@ def test_what_to_do_about_missing_workers_is_what_sparks_tasks_say(ours, all_tas
     stages = {1: SimpleNamespace(numActiveTasks=all_tasks), 2: None}
     tracker = SimpleNamespace(getActiveStageIds=lambda: list(stages), getStageInfo=stages.get)
     context = SimpleNamespace(statusTracker=lambda: tracker)
-    absent = Absent(context, 3, lambda: slots)
+    absent = AbsenceReasons(context, 3, lambda: slots)
     absent.look(SimpleNamespace(running=lambda: ours))
     assert absent.advice() == said
 
@@ -95,4 +95,4 @@ def test_where_spark_is_gone_there_is_still_something_to_do():
     def gone():
         raise ConnectionError
 
-    assert Absent(SimpleNamespace(statusTracker=gone), 3, gone).advice().startswith("wait")
+    assert AbsenceReasons(SimpleNamespace(statusTracker=gone), 3, gone).advice().startswith("wait")

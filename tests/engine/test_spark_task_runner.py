@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from photinus.coordinator.callbacks import Callbacks
-from photinus.coordinator.task_server import FAILURES, TaskServer, Units, unit_life
+from photinus.coordinator.task_server import FAILURES, TaskServer, WorkUnits, unit_life
 from photinus.core.errors import NotReadyError, RunFailedError, UsageError
 from photinus.engine.driver_session import ListeningService
 from photinus.engine.spark.task_runner import (
@@ -40,7 +40,7 @@ class Sum:
 
 
 def owned(rule, **units):
-    return TaskServer(Units(**{"count": 3, **units}), rule, Callbacks(run=os.urandom(16)))
+    return TaskServer(WorkUnits(**{"count": 3, **units}), rule, Callbacks(run=os.urandom(16)))
 
 
 def task(service, unit, work, errors):

@@ -17,7 +17,7 @@ from photinus.data.rows import Rows
 from photinus.engine.base import part_of
 from photinus.engine.driver_session import DriverSession
 from photinus.engine.local.shared_rows import HandedRows
-from photinus.engine.local.worker_main import Order
+from photinus.engine.local.worker_main import ChildSpec
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.report.ledger import audit
 from photinus.run.job import Job
@@ -95,7 +95,7 @@ def test_a_killed_process_is_left_out_of_the_sums_and_comes_back(tiny, tmp_path)
         bootstrap.run(slot, f"only-{slot}", lambda: part)
 
     def child(attempt):
-        order = Order(bootstrap, 1, attempt, stored, None, rows.descriptor, parent)
+        order = ChildSpec(bootstrap, 1, attempt, stored, None, rows.descriptor, parent)
         return subprocess.run(
             [sys.executable, "-m", "photinus.engine.local.worker_main"],
             input=pickle.dumps(order),

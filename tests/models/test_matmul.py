@@ -4,7 +4,7 @@ import torch
 from photinus.core.errors import UsageError
 from photinus.models import matmul
 from photinus.models.matmul import PRODUCTS, choose, dtype_of, linear, outer, resolve
-from photinus.models.tensors import Rooms
+from photinus.models.tensors import WorkBuffers
 
 pytestmark = pytest.mark.numerics
 
@@ -49,7 +49,7 @@ def test_each_path_reads_transposed_weights(kind):
 def test_each_path_gives_the_plain_outer_product_in_float32(kind):
     x, y = operands(kind, (100, 31), (100, 20))
     out = torch.full((31, 20), 7.0)
-    assert outer(x, y, 0.01, out, (kind, Rooms())) is out
+    assert outer(x, y, 0.01, out, (kind, WorkBuffers())) is out
     close(out / 0.01, x.t(), y, kind)
 
 

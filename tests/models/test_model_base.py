@@ -9,7 +9,7 @@ from photinus.core.parameters import TRAINED, Layout, Parameters
 from photinus.models.base import Model
 from photinus.models.mlp import MLP, Dense
 from photinus.models.module import ModuleModel, ModuleStage
-from photinus.models.rbm import RBM, Divergence, first_parameters
+from photinus.models.rbm import RBM, ContrastiveDivergence, first_parameters
 from photinus.testing import check_model
 
 pytestmark = pytest.mark.numerics
@@ -43,19 +43,22 @@ MODELS = {
     "module": (module, True),
     "rbm": (lambda: RBM(first_parameters(6, 4, 1)), False),
     "rbm bfloat16": (
-        lambda: RBM(first_parameters(6, 4, 1), Divergence(products="bfloat16")),
+        lambda: RBM(first_parameters(6, 4, 1), ContrastiveDivergence(products="bfloat16")),
         False,
     ),
     "rbm all options": (
         lambda: RBM(
             first_parameters(6, 4, 1),
-            Divergence(steps=3, persistent=True, samples_inputs=True, samples_visible=True),
+            ContrastiveDivergence(
+                steps=3, persistent=True, samples_inputs=True, samples_visible=True
+            ),
         ),
         False,
     ),
     "rbm gaussian": (
         lambda: RBM(
-            first_parameters(6, 4, 1), Divergence(visible="gaussian", samples_visible=True)
+            first_parameters(6, 4, 1),
+            ContrastiveDivergence(visible="gaussian", samples_visible=True),
         ),
         False,
     ),

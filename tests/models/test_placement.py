@@ -10,7 +10,7 @@ from photinus.core.parameters import Layout
 from photinus.models.dbn import DBN
 from photinus.models.module import Learning, ModuleModel
 from photinus.models.optimizers import TorchInner
-from photinus.models.placement import CPU, Placed
+from photinus.models.placement import CPU, DeviceParameters
 from photinus.testing import check_model
 
 LAYOUT = Layout.of([("w", (2, 3), "trained"), ("mean", (3,), "floats"), ("n", (), "integers")])
@@ -35,7 +35,7 @@ def on_stand_in():
 
 
 def test_on_the_processor_both_sides_are_one_memory_and_nothing_is_copied():
-    placed = Placed(LAYOUT, CPU)
+    placed = DeviceParameters(LAYOUT, CPU)
     placed.view("w").fill_(2.0)
     placed.parameters.floats[:] = 3.0
     assert (placed.parameters.trained == 2.0).all()
@@ -47,7 +47,7 @@ def test_on_the_processor_both_sides_are_one_memory_and_nothing_is_copied():
 
 
 def test_a_devices_numbers_reach_the_host_only_when_it_asks():
-    placed = Placed(LAYOUT, "stand-in")
+    placed = DeviceParameters(LAYOUT, "stand-in")
     trained = placed.parameters.trained
     placed.view("w").fill_(2.0)
     placed.touched(trained)
@@ -59,7 +59,7 @@ def test_a_devices_numbers_reach_the_host_only_when_it_asks():
 
 
 def test_what_the_host_wrote_reaches_the_device_before_the_next_work():
-    placed = Placed(LAYOUT, "stand-in")
+    placed = DeviceParameters(LAYOUT, "stand-in")
     trained = placed.parameters.trained
     trained[:] = 5.0
     placed.to_device([trained])
@@ -71,7 +71,7 @@ def test_what_the_host_wrote_reaches_the_device_before_the_next_work():
 
 
 def test_what_the_host_wrote_is_newer_than_what_the_device_had_changed_before():
-    placed = Placed(LAYOUT, "stand-in")
+    placed = DeviceParameters(LAYOUT, "stand-in")
     trained = placed.parameters.trained
     placed.touched(trained)
     trained[:] = 5.0

@@ -10,7 +10,7 @@ from photinus.models import matmul
 from photinus.models.matmul import PRODUCTS
 from photinus.models.optimizers import Momentum
 from photinus.models.random import Bits
-from photinus.models.rbm import RBM, Divergence, first_parameters
+from photinus.models.rbm import RBM, ContrastiveDivergence, first_parameters
 from photinus.models.schedules import Schedule
 
 pytestmark = pytest.mark.numerics
@@ -28,7 +28,7 @@ def batch(rows=50, width=6, seed=0):
 
 
 def machine(visible=6, hidden=4, deviation=0.5, **settings):
-    rbm = RBM(first_parameters(visible, hidden, 1, deviation), Divergence(**settings))
+    rbm = RBM(first_parameters(visible, hidden, 1, deviation), ContrastiveDivergence(**settings))
     rbm.parameters.view("a")[...] = np.linspace(-0.5, 0.5, visible)
     rbm.parameters.view("b")[...] = np.linspace(-0.3, 0.3, hidden)
     return rbm
@@ -103,7 +103,7 @@ def test_the_exact_gradient_is_that_of_the_log_likelihood():
 
 
 def test_a_gaussian_machines_density_integrates_to_one():
-    rbm = RBM(first_parameters(1, 3, 1, 0.8), Divergence(visible="gaussian"))
+    rbm = RBM(first_parameters(1, 3, 1, 0.8), ContrastiveDivergence(visible="gaussian"))
     grid = np.linspace(-12, 12, 4001)[:, None]
     density = np.exp(-rbm.free_energy(grid) - rbm.log_partition())
     assert density.sum() * (grid[1, 0] - grid[0, 0]) == pytest.approx(1, abs=1e-6)
@@ -154,7 +154,7 @@ def test_it_learns_as_well_as_sklearn():
     theirs = BernoulliRBM(
         n_components=8, learning_rate=0.1, batch_size=50, n_iter=40, random_state=0
     ).fit(b.features)
-    rbm = RBM(first_parameters(10, 8, 1), Divergence())
+    rbm = RBM(first_parameters(10, 8, 1), ContrastiveDivergence())
     inner = Momentum(rbm.parameters.layout, Schedule.constant(0.1), Schedule.constant(0.5))
     for step in range(400):
         part = b.features[step % 10 * 50 :][:50]
@@ -191,7 +191,7 @@ def test_a_gaussian_machine_learns_continuous_inputs():
     chance = np.random.default_rng(0)
     features = (chance.standard_normal((400, 2)) @ chance.standard_normal((2, 6))).astype("f4")
     features /= features.std(0)
-    rbm = RBM(first_parameters(6, 4, 1, 0.01), Divergence(visible="gaussian"))
+    rbm = RBM(first_parameters(6, 4, 1, 0.01), ContrastiveDivergence(visible="gaussian"))
     b = SimpleNamespace(features=features)
     before, likely = rbm.measure(b)["reconstruction"], rbm.log_likelihood(features)
     inner = Momentum(rbm.parameters.layout, Schedule.constant(0.01), Schedule.constant(0.5))
@@ -223,5 +223,5 @@ def test_rows_of_another_width_and_large_partitions_are_refused():
 
 @pytest.mark.parametrize("settings", [{"steps": 0}, {"visible": "poisson"}, {"products": "cuda"}])
 def test_wrong_settings_are_refused(settings):
-    with pytest.raises(UsageError, match="of Divergence must be"):
-        Divergence(**settings)
+    with pytest.raises(UsageError, match="of ContrastiveDivergence must be"):
+        ContrastiveDivergence(**settings)

@@ -6,7 +6,7 @@ import pytest
 from photinus.core.clock import Clock
 from photinus.core.errors import FrameError
 from photinus.protocol.row_meeting import RowMeeting, Shares
-from photinus.strategies.base import Message, Owned
+from photinus.strategies.base import Message, OwnedShard
 from photinus.strategies.codecs import decode, encode
 from photinus.strategies.outer import Adagrad, RowAdagrad, Sgd
 from photinus.strategies.shards import shard_of
@@ -22,7 +22,7 @@ def pushes(workers, codec, outer, chance):
         own = shard_of(table.ravel(), WIDTH, slot, workers).reshape(-1, WIDTH)
         rows, asks = (np.flatnonzero(chance.random(ROWS) < 0.4) for _ in range(2))
         delta = chance.normal(size=(rows.size, WIDTH)).astype(np.float32)
-        owned = Owned(own, outer.init(own), outer.update)
+        owned = OwnedShard(own, outer.init(own), outer.update)
         sent = encode(codec, delta.ravel())
         made.append(Message("push", sent, rows=rows, asks=asks, codec=codec, owned=owned))
     return table, made

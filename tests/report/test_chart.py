@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from photinus.report.chart import Chart, Lane, Series, chart, lanes, thinned, ticks, time_unit
+from photinus.report.chart import Chart, Series, Timeline, chart, lanes, thinned, ticks, time_unit
 
 
 @given(st.floats(-1e12, 1e12), st.floats(1e-9, 1e12))
@@ -68,7 +68,7 @@ def test_big_numbers_are_short_on_the_axis():
 
 
 def test_a_lane_is_as_full_as_its_work():
-    text = lanes([Lane("worker 0", [(0.0, 50.0, 0.5), (60.0, 100.0, 1.2)])], [(0, "p")], 100.0)
+    text = lanes([Timeline("worker 0", [(0.0, 50.0, 0.5), (60.0, 100.0, 1.2)])], [(0, "p")], 100.0)
     heights = [float(h) for h in re.findall(r'height="([\d.]+)"[^>]*class="work"', text)]
     assert heights == [9.0, 18.0]
     assert "50% work" in text

@@ -6,12 +6,12 @@ import pytest
 
 from photinus.core import events as e
 from photinus.report.curves import speed_charts, training_charts, worker_lanes
-from photinus.report.journal import Stamped, read
+from photinus.report.journal import StampedEvent, read
 from photinus.report.summary import summarise
 
 
-def told(*timeline) -> list[Stamped]:
-    return [Stamped(at, at, event) for at, event in timeline]
+def told(*timeline) -> list[StampedEvent]:
+    return [StampedEvent(at, at, event) for at, event in timeline]
 
 
 def report(slot: int, phase: int, compute: float, wait: float) -> e.WorkerReport:

@@ -1,6 +1,6 @@
 from photinus.core.events import PhaseEnded, RoundClosed, RunEnded
 from photinus.report.summary import Summary
-from photinus.report.thinned import Thinned
+from photinus.report.thinned import ThinnedEvents
 
 
 def closed(version, **fields):
@@ -10,7 +10,7 @@ def closed(version, **fields):
 
 def test_few_rounds_pass_as_they_are():
     written, at = [], iter(range(100))
-    thinned = Thinned(written.append, every_seconds=1.0, now=lambda: next(at))
+    thinned = ThinnedEvents(written.append, every_seconds=1.0, now=lambda: next(at))
     rounds = [closed(1), closed(2), closed(3)]
     for one in rounds:
         thinned.write(one)
@@ -19,7 +19,7 @@ def test_few_rounds_pass_as_they_are():
 
 def test_quick_rounds_are_joined_without_losing_a_byte():
     written = []
-    thinned = Thinned(written.append, now=lambda: 0.0)
+    thinned = ThinnedEvents(written.append, now=lambda: 0.0)
     for version in range(1, 101):
         thinned.write(closed(version, bytes_up=10, bytes_down=3, metrics={"loss": float(version)}))
     thinned.write(PhaseEnded(phase=0, name="a", examples=800, seconds=1.0))
@@ -33,7 +33,7 @@ def test_quick_rounds_are_joined_without_losing_a_byte():
 
 def test_a_summary_of_joined_rounds_is_the_summary_of_all():
     plain, thin = Summary(), Summary()
-    thinned = Thinned(lambda event: thin.add(0.0, event), now=lambda: 0.0)
+    thinned = ThinnedEvents(lambda event: thin.add(0.0, event), now=lambda: 0.0)
     events = [closed(v, bytes_up=7) for v in range(1, 20)] + [RunEnded(state="done", seconds=1.0)]
     for event in events:
         plain.add(0.0, event)
@@ -44,7 +44,7 @@ def test_a_summary_of_joined_rounds_is_the_summary_of_all():
 
 def test_a_metric_that_only_some_rounds_tell_is_not_thinned_out():
     written = []
-    thinned = Thinned(written.append, now=lambda: 0.0)
+    thinned = ThinnedEvents(written.append, now=lambda: 0.0)
     for metrics in ({}, {"loss": 1.0}, {"loss": 3.0, "error": 0.5}, {}):
         thinned.write(closed(1, metrics=metrics))
     thinned.flush()

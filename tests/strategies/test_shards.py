@@ -5,7 +5,7 @@ import pytest
 
 from photinus.core.clock import Clock, Steps
 from photinus.core.errors import UsageError
-from photinus.strategies.base import Message, Moved, Turn
+from photinus.strategies.base import Message, ShardMove, Turn
 from photinus.strategies.outer import RowAdagrad
 from photinus.strategies.peers import Meetings
 from photinus.strategies.shards import Sharded, joined, shard_of
@@ -25,7 +25,9 @@ def begun(strategy, rows=4):
     """A worker whose shard is rows 0 and 2, and to which rows 1 and 3 have come."""
     vector = np.zeros(rows * WIDTH)
     state = strategy.accept(vector, Message("heal", np.arange(4.0)), strategy.init(vector))
-    moved = Moved(np.empty(0, np.int64), np.empty((0, WIDTH)), tuple(o[:0] for o in state.outer))
+    moved = ShardMove(
+        np.empty(0, np.int64), np.empty((0, WIDTH)), tuple(o[:0] for o in state.outer)
+    )
     moved = moved._replace(outer=tuple(np.empty((0, 1)) for _ in state.outer))
     came = Message("agreed", np.ones(4), rows=np.array([1, 3]), version=1, moved=moved)
     return vector, strategy.accept(vector, came, state)
@@ -46,7 +48,7 @@ def test_what_a_round_did_to_the_own_shard_is_taken_up_in_place():
     strategy = Sharded(rows=WIDTH, outer=RowAdagrad())
     vector, state = begun(strategy)
     own = state.own
-    moved = Moved(np.array([1]), np.full((1, WIDTH), 9.0), (np.full((1, 1), 4.0),))
+    moved = ShardMove(np.array([1]), np.full((1, WIDTH), 9.0), (np.full((1, 1), 4.0),))
     told = Message("agreed", np.empty(0), rows=np.empty(0, np.int64), version=2, moved=moved)
     state = strategy.accept(vector, told, state)
     assert own is state.own
@@ -65,7 +67,7 @@ def test_rounds_are_due_before_the_first_step_and_until_nobody_has_any_left():
     message, _ = strategy.offer(Turn("publish"), vector, Clock(2, 8), state)
     assert (message.kind, message.version, message.rows) == ("fetch", 1, None)
     closing = Clock(2, 8, closing=True)
-    nothing = Moved(np.empty(0, np.int64), np.empty((0, WIDTH)), ())
+    nothing = ShardMove(np.empty(0, np.int64), np.empty((0, WIDTH)), ())
     for steps, is_due in ((1, True), (0, False)):
         assert strategy.due(closing, state)
         _, state = strategy.offer(Turn("meet"), vector, closing, state)

@@ -4,7 +4,7 @@ import numpy as np
 
 from photinus.data.arrays import FeedOrder, PartitionFeed
 from photinus.data.rows import Rows
-from photinus.training.ahead import Ahead
+from photinus.training.ahead import LookaheadFeed
 
 
 def feed(rows=20):
@@ -23,7 +23,7 @@ def ahead(steps, asked=None):
         asked.append((position, numbers(batch).tolist()))
         return numbers(batch)
 
-    return Ahead(feed(), steps, rows)
+    return LookaheadFeed(feed(), steps, rows)
 
 
 def test_it_hands_out_what_was_asked_for_and_nothing_more():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from photinus.core.errors import NotReadyError
-from photinus.strategies.shards import Held
+from photinus.strategies.shards import ShardState
 from photinus.training import shard_pages
 from photinus.training.asks import Page
 from photinus.training.shard_pages import ShardCopy, fetched
@@ -19,7 +19,7 @@ def _small_pages(monkeypatch):
 def held(rows=20, width=3):
     chance = np.random.default_rng(0)
     outer = (chance.random(rows), chance.random(rows * width))
-    return Held(
+    return ShardState(
         chance.random((rows, width)), outer, np.empty(0, np.int64), np.empty((0, 3)), version=4
     )
 
@@ -77,7 +77,7 @@ def test_no_more_is_told_than_is_wanted():
 
 def test_a_shard_without_rows_is_told_by_one_page_without_numbers():
     nothing = np.empty((0, 3))
-    copy = ShardCopy(Held(nothing, (), np.empty(0, np.int64), nothing))
+    copy = ShardCopy(ShardState(nothing, (), np.empty(0, np.int64), nothing))
     into = {}
     assert told(copy.pages(), into) == 1
     assert copy.is_over

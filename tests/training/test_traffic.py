@@ -9,7 +9,7 @@ from photinus.models.module import ModuleStage
 from photinus.strategies.base import Message
 from photinus.strategies.recipes import all_reduce, averaging
 from photinus.training.asks import Exchange, News
-from photinus.training.loop import Bench, Pace, work
+from photinus.training.loop import PhaseContext, PhaseProgress, work
 from photinus.training.placement import fresh
 
 STAGE = ModuleStage(module="torch.nn:Linear", arguments={"in_features": 9, "out_features": 4})
@@ -47,12 +47,12 @@ def traffic():
         state = policy.init(Message("heal", p.trained, floats=p.floats, integers=p.integers))
         before = placed.bytes_to_host
         loop = work(
-            Bench(
+            PhaseContext(
                 model=model,
                 inner=inner,
                 feed=feed,
                 strategy=strategy.worker(),
-                pace=Pace(0.0, 0, 1e-3),
+                pace=PhaseProgress(0.0, 0, 1e-3),
                 seed=lambda position: position,
             )
         )

@@ -14,7 +14,7 @@ from photinus.core.errors import AuthenticationError, LinkLostError, NotReadyErr
 from photinus.testing import check_link
 from photinus.transport import folder
 from photinus.transport.credentials import Credentials
-from photinus.transport.filesystems import LocalPlace, place_of
+from photinus.transport.filesystems import LocalFilesystem, place_of
 from photinus.transport.folder import SCHEME, FolderLink, FolderListener
 from photinus.transport.frames import Frame
 
@@ -89,13 +89,13 @@ def test_a_strangers_file_is_never_heard(tmp_path, what):
 
 def test_files_that_are_put_back_are_never_heard_again(tmp_path, monkeypatch):
     """Neither while their worker speaks nor after it left."""
-    heard, gone, kept, put = [], threading.Event(), {}, LocalPlace.put
+    heard, gone, kept, put = [], threading.Event(), {}, LocalFilesystem.put
 
     def keeping(self, name, data):
         kept[name] = bytes(data)
         put(self, name, data)
 
-    monkeypatch.setattr(LocalPlace, "put", keeping)
+    monkeypatch.setattr(LocalFilesystem, "put", keeping)
     listener = FolderListener(
         str(tmp_path), KEYS, lambda p, f: heard.append(f.kind), lambda p: gone.set()
     )

@@ -10,7 +10,7 @@ import torch
 
 from photinus.core.errors import LinkLostError, UsageError
 from photinus.core.parameters import FLOATS, INTEGERS
-from photinus.transport.ring import Ring, Ringers, gpu
+from photinus.transport.ring import Ring, RingMembers, gpu
 
 pytestmark = pytest.mark.processes
 NUMBERS = itertools.count()
@@ -26,7 +26,7 @@ def summed(rings, held, name=""):
     name = name or f"group {next(NUMBERS)}"
     with ThreadPoolExecutor(len(rings)) as pool:
         asked = [
-            pool.submit(ring.sum, Ringers(name, place, len(rings), rings[0].address), one)
+            pool.submit(ring.sum, RingMembers(name, place, len(rings), rings[0].address), one)
             for place, (ring, one) in enumerate(zip(rings, held, strict=True))
         ]
         return [future.result() for future in asked]
@@ -64,7 +64,7 @@ def test_the_same_members_keep_their_group_and_others_make_a_new_one(rings):
 
 def test_who_waits_in_vain_is_told_and_can_sum_with_those_who_are_left(rings):
     held = {"vector": np.ones(4, "f4")}
-    alone = Ringers("waits", 0, 2, rings[0].address)
+    alone = RingMembers("waits", 0, 2, rings[0].address)
     with pytest.raises(LinkLostError, match="the group waits broke"):
         rings[0].sum(alone, held)
     assert [one["vector"][0] for one in summed(rings[:2], [held] * 2)] == [2.0, 2.0]
@@ -79,7 +79,7 @@ def test_a_member_that_is_gone_is_noticed_long_before_the_patience_ends():
     def waits():
         began.set()
         with pytest.raises(LinkLostError):
-            rings[0].sum(Ringers("two", 0, 2, rings[0].address), held[0])
+            rings[0].sum(RingMembers("two", 0, 2, rings[0].address), held[0])
 
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(waits)

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from photinus.checkpoint.files import Seal, Tensors, decode
+from photinus.checkpoint.files import FolderFormat, Tensors, decode
 from photinus.checkpoint.mapped import MappedFile, digest_of
 from photinus.checkpoint.origin import Trust, check_code, is_signed, signature_of
 from photinus.core.errors import CheckpointError, UsageError
 
-_SEAL = Seal(file="model.json", format="photinus-model", is_private=False)
+_SEAL = FolderFormat(file="model.json", format="photinus-model", is_private=False)
 _TENSORS, _KIND = "model.safetensors", "model"
 
 

@@ -117,7 +117,7 @@ def _read(path: Path) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seal:
+class FolderFormat:
     """One kind of sealed folder: how it is written and how it is read.
 
     The text of the seal is the one canonical JSON of its content, so that a flipped bit is

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from photinus.checkpoint.files import Seal, Step, Tensors, checked_name, encode, remove
+from photinus.checkpoint.files import FolderFormat, Step, Tensors, checked_name, encode, remove
 from photinus.checkpoint.mapped import MappedFile
 from photinus.core.errors import CheckpointError, PhotinusError, UsageError
 from photinus.core.parameters import is_finite
 
-_SEAL = Seal(file="manifest.json", format="photinus-checkpoint")
+_SEAL = FolderFormat(file="manifest.json", format="photinus-checkpoint")
 _ASIDE = re.compile(r"\..+\.(tmp|old)-[0-9a-f]{12}")
 _SUFFIX = ".safetensors"
 _PIN = ".pinned"

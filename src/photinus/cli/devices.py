@@ -12,7 +12,7 @@ import click
 from photinus.cli.watch import stderr_in
 
 if TYPE_CHECKING:
-    from photinus.engine.spark.executor_devices import Seen
+    from photinus.engine.spark.executor_devices import VisibleDevice
 
 
 @click.command()
@@ -39,17 +39,17 @@ def devices(tasks: int | None) -> None:
     Console().print(table)
 
 
-def _here() -> tuple[Seen, ...]:
+def _here() -> tuple[VisibleDevice, ...]:
     from photinus.devices.found import found, measured
-    from photinus.engine.spark.executor_devices import Seen
+    from photinus.engine.spark.executor_devices import VisibleDevice
 
     return tuple(
-        Seen(host=platform.node(), resource="", device=device, gflops=gflops)
+        VisibleDevice(host=platform.node(), resource="", device=device, gflops=gflops)
         for device, gflops in map(measured, found())
     )
 
 
-def _there(tasks: int) -> tuple[Seen, ...]:
+def _there(tasks: int) -> tuple[VisibleDevice, ...]:
     from photinus.engine.spark.executor_devices import seen_by_tasks
     from photinus.engine.spark.session import spark_session
 

@@ -18,7 +18,7 @@ def _means(sums: Mapping[str, float]) -> dict[str, float]:
     return finished((), sums)
 
 
-class Found(NamedTuple):
+class TrialResult(NamedTuple):
     """What one trial found."""
 
     examples: int
@@ -84,7 +84,7 @@ class EarlyStopping:
             for name, value in sums.items():
                 self._sums[name] = self._sums.get(name, 0.0) + float(value)
 
-    def whole(self) -> Found | None:
+    def whole(self) -> TrialResult | None:
         """Returns what the present trial found, once all have told, and decides."""
         if self._missing or not self._sums.get("examples"):
             return None
@@ -97,4 +97,4 @@ class EarlyStopping:
         elif not math.isnan(value):
             self._since += 1
         self.is_stopped = bool(self.patience) and self._since >= self.patience
-        return Found(round(examples), metrics, is_best)
+        return TrialResult(round(examples), metrics, is_best)

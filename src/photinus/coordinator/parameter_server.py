@@ -14,7 +14,7 @@ import numpy as np
 
 from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.leases import Leases, SeatState
-from photinus.coordinator.reachability import FIRST_SECONDS, Lacks, Reachability, late_after
+from photinus.coordinator.reachability import FIRST_SECONDS, MissingPieces, Reachability, late_after
 from photinus.core.errors import FrameError
 from photinus.core.events import PeersMet, RoundClosed, Warned
 from photinus.core.parameters import is_finite
@@ -122,7 +122,7 @@ class ParameterServer:
         """A member of the open meeting holds the whole mean."""
         message, members = message_of(frame), self._leases.members
         if message.version == self.version and message.slots == self.reach.slots:
-            self.reach.take(frame.slot, Lacks(), now)
+            self.reach.take(frame.slot, MissingPieces(), now)
             self._among[frame.slot] = int(frame.note.get("bytes", 0))
             if "apart" in frame.note:
                 self._distances[frame.slot] = float(frame.note["apart"])
@@ -161,7 +161,7 @@ class ParameterServer:
         """A member of the open meeting tells what did not come to it."""
         if frame.version == self.version and message_of(frame).slots == self.reach.slots:
             lacks = {name: frozenset(frame.note[name]) for name in ("parts", "wholes", "near")}
-            self.reach.take(frame.slot, Lacks(**lacks), now)
+            self.reach.take(frame.slot, MissingPieces(**lacks), now)
 
     def asks(self, now: float) -> list[int]:
         """Returns the members of a meeting that stands still: each is asked what it lacks."""

@@ -19,7 +19,7 @@ def late_after(durations: list[float]) -> float | None:
     return max(LATE_SECONDS, 3 * median(durations)) if len(durations) >= 3 else None
 
 
-class Lacks(NamedTuple):
+class MissingPieces(NamedTuple):
     """What one member of a meeting still waits for."""
 
     parts: frozenset[int] = frozenset()
@@ -30,7 +30,7 @@ class Lacks(NamedTuple):
     """From whom anything came since this was told last."""
 
 
-class Unreached(NamedTuple):
+class UnreachableMember(NamedTuple):
     """Who is left out of a meeting, and why."""
 
     slots: frozenset[int]
@@ -49,7 +49,7 @@ class Reachability:
 
     def __init__(self) -> None:
         self.slots: tuple[int, ...] = ()
-        self._lacks: dict[int, Lacks] = {}
+        self._lacks: dict[int, MissingPieces] = {}
         self._since: dict[tuple[int, int], float] = {}
         """(x, y) -> since when x waits for something of y and hears nothing from it."""
         self._moved = self._asked = 0.0
@@ -61,7 +61,7 @@ class Reachability:
             self.slots, self._lacks, self._since = slots, {}, {}
             self._moved = self._asked = now
 
-    def take(self, slot: int, lacks: Lacks, now: float) -> None:
+    def take(self, slot: int, lacks: MissingPieces, now: float) -> None:
         """A member told what it lacks: nothing, when it is ready."""
         if slot not in self.slots:
             return
@@ -85,7 +85,7 @@ class Reachability:
         open_ = [s for s in self.slots if s not in self._lacks or any(self._lacks[s][:2])]
         return reordered(open_, self._asks)
 
-    def unreached(self, now: float, seconds: float, *, have_met: bool) -> Unreached | None:
+    def unreached(self, now: float, seconds: float, *, have_met: bool) -> UnreachableMember | None:
         """Returns who is left out, once the meeting has stood still for so long.
 
         Where no two reach each other: all but the lowest slot if workers `have_met` before, so
@@ -96,7 +96,7 @@ class Reachability:
         if not self._lacks or still < (2 * seconds if silent else seconds):
             return None
         if silent:  # it lives, but does nothing: late, as in a round
-            return Unreached(silent)
+            return UnreachableMember(silent)
         pairs = self._pairs(now - seconds)
         missed = {y: sum(y == slot for _, slot in pairs) for _, y in pairs}
         if not missed:
@@ -107,10 +107,10 @@ class Reachability:
         count = len(self.slots)
         if len(cut) == count * (count - 1) // 2:
             if not have_met:
-                return Unreached(frozenset(), _split(self.slots), is_split=True)
+                return UnreachableMember(frozenset(), _split(self.slots), is_split=True)
             if count > 2:
-                return Unreached(frozenset(self.slots[1:]), _alone(self.slots))
-        return Unreached(frozenset({worst}), _told(other, worst, still))
+                return UnreachableMember(frozenset(self.slots[1:]), _alone(self.slots))
+        return UnreachableMember(frozenset({worst}), _told(other, worst, still))
 
     def _pairs(self, before: float) -> set[tuple[int, int]]:
         """(x, y): x has waited since then, in vain, for what y could have sent."""

@@ -42,7 +42,7 @@ class Rule(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Units:
+class WorkUnits:
     """How much there is to do.
 
     Args:
@@ -73,7 +73,7 @@ class TaskServer(LeaseServer):
         callbacks: where events and ledger lines go; frames of another run are never heard.
     """
 
-    def __init__(self, units: Units, rule: Rule, callbacks: Callbacks) -> None:
+    def __init__(self, units: WorkUnits, rule: Rule, callbacks: Callbacks) -> None:
         super().__init__(Leases(units.count), callbacks)
         self.cause: Exception | None = None
         """What the rule raised."""

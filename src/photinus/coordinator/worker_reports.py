@@ -12,7 +12,7 @@ _EVERY_SECONDS = 1.0
 
 
 @dataclass(slots=True)
-class _Gauge:
+class _SlotCounts:
     """One slot's counts since its phase began, and what was reported of them."""
 
     phase: int
@@ -34,7 +34,7 @@ class WorkerReports:
     """
 
     def __init__(self) -> None:
-        self._slots: dict[int, _Gauge] = {}
+        self._slots: dict[int, _SlotCounts] = {}
         self._counted: dict[int, tuple[Peer, int, int]] = {}
         """Slot -> its connection, and how much of that one's bytes is counted."""
 
@@ -42,7 +42,7 @@ class WorkerReports:
         """Counts a push that is the slot's next."""
         gauge = self._slots.get(push.slot)
         if gauge is None or gauge.phase != push.phase:
-            gauge = self._slots[push.slot] = _Gauge(push.phase, now - push.seconds)
+            gauge = self._slots[push.slot] = _SlotCounts(push.phase, now - push.seconds)
         gauge.steps += int(push.note.get("steps", push.steps))
         gauge.examples += int(push.note.get("examples", push.examples))
         gauge.compute_seconds += float(push.note.get("compute_seconds", 0.0))
@@ -59,7 +59,7 @@ class WorkerReports:
             if gauge.has_news and now - gauge.told_at >= _EVERY_SECONDS
         ]
 
-    def _told(self, slot: int, gauge: _Gauge, now: float) -> WorkerReport:
+    def _told(self, slot: int, gauge: _SlotCounts, now: float) -> WorkerReport:
         speed = (gauge.examples - gauge.told_examples) / (now - gauge.told_at)
         gauge.told_at, gauge.told_examples, gauge.has_news = now, gauge.examples, False
         return WorkerReport(

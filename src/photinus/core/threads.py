@@ -59,7 +59,7 @@ def threads_held(threads: int) -> Iterator[None]:
         >>> torch.get_num_threads() == before
         True
     """
-    hold = _Hold(threads)
+    hold = _ThreadLimit(threads)
     _enter(hold)
     try:
         yield
@@ -68,7 +68,7 @@ def threads_held(threads: int) -> Iterator[None]:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Hold:
+class _ThreadLimit:
     threads: int
 
 
@@ -108,11 +108,11 @@ class _Before:
 
 
 _lock = threading.Lock()
-_holds: list[_Hold] = []
+_holds: list[_ThreadLimit] = []
 _before: list[_Before] = []
 
 
-def _enter(hold: _Hold) -> None:
+def _enter(hold: _ThreadLimit) -> None:
     with _lock:
         if not _holds:
             _before[:] = [_Before.now()]
@@ -120,7 +120,7 @@ def _enter(hold: _Hold) -> None:
         use_threads(hold.threads)
 
 
-def _leave(hold: _Hold) -> None:
+def _leave(hold: _ThreadLimit) -> None:
     with _lock:
         _holds.remove(hold)
         if _holds:

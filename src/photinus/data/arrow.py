@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from photinus.core.errors import DataError
 from photinus.core.settings import Limit, above, one_of, validate
 from photinus.data.base import Array, Block, Features
-from photinus.data.checks import Finding, Sieve
+from photinus.data.checks import Finding, RowFilter
 from photinus.data.columns import InputSpec, inputs_of
 
 if TYPE_CHECKING:
@@ -71,13 +71,13 @@ class ColumnSpec:
         return math.prod(self.shape)
 
 
-def arrays(batch: pa.RecordBatch, spec: ColumnSpec, sieve: Sieve) -> Block:
+def arrays(batch: pa.RecordBatch, spec: ColumnSpec, row_filter: RowFilter) -> Block:
     """Returns a batch's good rows.
 
     The features may share the batch's memory and be read-only.
 
     Raises:
-        DataError: a column is missing or of the wrong type, or a row is bad (see `Sieve`).
+        DataError: a column is missing or of the wrong type, or a row is bad (see `RowFilter`).
     """
     others = tuple(name for name in (spec.label, spec.weight) if name is not None)
     wanted = (*spec.features, *others)
@@ -85,18 +85,18 @@ def arrays(batch: pa.RecordBatch, spec: ColumnSpec, sieve: Sieve) -> Block:
         if name not in batch.schema.names:
             raise DataError(f"no column {name}", got=", ".join(batch.schema.names))
     batch = batch.select(list(dict.fromkeys(wanted)))
-    sieve.open(batch.num_rows)
+    row_filter.open(batch.num_rows)
     features: Features
     if spec.inputs is not None:
-        batch, features = inputs_of(batch, spec.inputs, others, sieve)
+        batch, features = inputs_of(batch, spec.inputs, others, row_filter)
     else:
-        batch = sieve.filtered(batch, _findings(batch, spec))
+        batch = row_filter.filtered(batch, _findings(batch, spec))
         with np.errstate(over="ignore"):  # a number that becomes infinite is found below
             features = _features(batch, spec)
     labels = None if spec.label is None else _labels(batch.column(spec.label), spec.label)
     names = (", ".join(spec.features), spec.label or "label")
     block = Block(features, labels, _weights(batch, spec.weight))
-    return sieve.passed(block, names, spec.scale)
+    return row_filter.passed(block, names, spec.scale)
 
 
 def _findings(batch: pa.RecordBatch, spec: ColumnSpec) -> Iterator[Finding]:

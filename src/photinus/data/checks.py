@@ -56,9 +56,9 @@ class RowChecks:
     """What every row must be, and what happens to one that is not.
 
     Example:
-        >>> sieve = Sieve(RowChecks(classes=10), partition=3)
-        >>> sieve.open(2)
-        >>> sieve.checked(np.ones((2, 4)), np.array([1, 10]))
+        >>> row_filter = RowFilter(RowChecks(classes=10), partition=3)
+        >>> row_filter.open(2)
+        >>> row_filter.checked(np.ones((2, 4)), np.array([1, 10]))
         Traceback (most recent call last):
         photinus.core.errors.DataError: partition 3 row 1 column label: label 10 outside 0..9; \
 mend the row, or leave it out
@@ -164,7 +164,7 @@ def _in_float64() -> str:
     return "float64"
 
 
-class Sieve:
+class RowFilter:
     """Takes a partition's rows block by block, lets the good ones through and counts the rest.
 
     Args:

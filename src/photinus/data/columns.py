@@ -16,7 +16,7 @@ from photinus.core.factories import code_named
 from photinus.core.pretrained import pretrained_folder
 from photinus.core.settings import unknown_name
 from photinus.data.base import Array
-from photinus.data.checks import Finding, Sieve, not_finite
+from photinus.data.checks import Finding, RowFilter, not_finite
 from photinus.data.images import decoded
 from photinus.data.inputs import SPARSE, Column, Inputs, Ragged
 from photinus.data.tokens import Tokenizer
@@ -161,7 +161,7 @@ def inputs_from(given: Mapping[str, Any], spec: InputSpec | None) -> Inputs:
 
 
 def inputs_of(
-    batch: pa.RecordBatch, spec: InputSpec, others: Sequence[str], sieve: Sieve
+    batch: pa.RecordBatch, spec: InputSpec, others: Sequence[str], row_filter: RowFilter
 ) -> tuple[pa.RecordBatch, Inputs]:
     """Returns the good rows of a batch, and their inputs.
 
@@ -169,22 +169,22 @@ def inputs_of(
         batch: a column for each input, by its name, and others.
         spec: the inputs.
         others: the names of the other columns.
-        sieve: checks the rows.
+        row_filter: checks the rows.
 
     Raises:
-        DataError: a column is of the wrong type, or a row is bad (see `Sieve`).
+        DataError: a column is of the wrong type, or a row is bad (see `RowFilter`).
     """
     named = {name: spec.column(name) for name in spec.columns}
-    batch = sieve.filtered(batch, _findings(batch, spec, [*spec.columns, *others], sieve))
-    columns, fault = _columns(batch, spec, sieve)
+    batch = row_filter.filtered(batch, _findings(batch, spec, [*spec.columns, *others], row_filter))
+    columns, fault = _columns(batch, spec, row_filter)
     while fault is not None:
-        batch = sieve.filtered(batch, iter([fault]))
-        columns, fault = _columns(batch, spec, sieve)
+        batch = row_filter.filtered(batch, iter([fault]))
+        columns, fault = _columns(batch, spec, row_filter)
     wrong = (_not_finite(column, named.get(n, n)) for n, column in columns.items())
-    keep = sieve.sift(chain.from_iterable(wrong))
+    keep = row_filter.sift(chain.from_iterable(wrong))
     inputs = Inputs(columns, batch.num_rows, spec.collate)
     for name, column in columns.items():
-        sieve.likes.setdefault(name, column[:0])
+        row_filter.likes.setdefault(name, column[:0])
     if keep is None:
         return batch, inputs
     import pyarrow as pa
@@ -193,7 +193,7 @@ def inputs_of(
 
 
 def _findings(
-    batch: pa.RecordBatch, spec: InputSpec, names: Sequence[str], sieve: Sieve
+    batch: pa.RecordBatch, spec: InputSpec, names: Sequence[str], row_filter: RowFilter
 ) -> Iterator[Finding]:
     """What must be known of a batch before its columns can be read as arrays."""
     for name in names:
@@ -203,7 +203,7 @@ def _findings(
         if column.null_count:
             yield Finding(called, "null", np.asarray(column.is_null()), lambda _: "null")
         if name in spec.columns and name not in spec.encoders:
-            yield from _of_shape(column, called, sieve.likes.get(name))
+            yield from _of_shape(column, called, row_filter.likes.get(name))
 
 
 def _of_shape(column: pa.Array, name: str, like: Column | None) -> Iterator[Finding]:
@@ -317,7 +317,7 @@ def _lengths(column: pa.Array) -> NDArray[np.int32]:
 
 
 def _columns(
-    batch: pa.RecordBatch, spec: InputSpec, sieve: Sieve
+    batch: pa.RecordBatch, spec: InputSpec, row_filter: RowFilter
 ) -> tuple[dict[str, Column], Finding | None]:
     """Returns all inputs, or the first rows that cannot be made one."""
     columns: dict[str, Column] = {}
@@ -336,7 +336,7 @@ def _columns(
         for key, values in made.items():
             if key in columns:
                 raise UsageError("two inputs have one name", got=repr(key), do="rename one")
-            like = sieve.likes.get(key)
+            like = row_filter.likes.get(key)
             column = _as_column(values, called, batch.num_rows)
             if isinstance(column, Finding):
                 return {}, column

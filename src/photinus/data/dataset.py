@@ -18,7 +18,7 @@ from photinus.core.settings import validate, whole
 from photinus.data.arrays import FeedOrder, PartitionFeed
 from photinus.data.arrow import ColumnSpec
 from photinus.data.base import Batch
-from photinus.data.checks import RowChecks, Sieve
+from photinus.data.checks import RowChecks, RowFilter
 from photinus.data.columns import InputSpec, renamed
 from photinus.data.rows import Rows
 from photinus.data.spool import Budget, gather
@@ -88,14 +88,14 @@ def batches(
     given |= {str(whole_spec.label): label} if label else {}
     given |= {str(whole_spec.weight): weight} if weight else {}
     files = parquet_files(df)
-    how = _How(batch_size, seed, rank, workers, isinstance(inputs, str), budget or Budget())
+    how = _OrderKey(batch_size, seed, rank, workers, isinstance(inputs, str), budget or Budget())
     if files is None:
         return FrameBatches(_Plan(frame), whole_spec, how)
     return FrameBatches(_Files(_groups(files), given), whole_spec, how)
 
 
 @dataclass(frozen=True, slots=True)
-class _How:
+class _OrderKey:
     """What a data set's order depends on, beside its rows."""
 
     batch_size: int
@@ -134,7 +134,7 @@ class FrameBatches(IterableDataset[Batch]):
         how: the order.
     """
 
-    def __init__(self, source: _Files | _Plan, spec: ColumnSpec, how: _How) -> None:
+    def __init__(self, source: _Files | _Plan, spec: ColumnSpec, how: _OrderKey) -> None:
         self._source, self._spec, self._how = source, spec, how
         self._feed: PartitionFeed | None = None
 
@@ -189,9 +189,9 @@ class FrameBatches(IterableDataset[Batch]):
         if self._feed is not None:
             return self._feed
         rank, workers = self._how.place()
-        sieve = Sieve(RowChecks(), rank)
+        row_filter = RowFilter(RowChecks(), rank)
         total, arrived = self._source.share(rank, workers)
-        rows = gather(arrived, self._spec, sieve, self._how.budget)
+        rows = gather(arrived, self._spec, row_filter, self._how.budget)
         if not isinstance(rows, Rows):
             do = "use more processes, or a larger budget"
             raise NotReadyError("a process's rows fit neither in memory nor on disk", do=do)

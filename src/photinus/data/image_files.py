@@ -36,7 +36,7 @@ _BATCH_BYTES = 32 << 20
 """Of pixels that pass at once between tasks of Spark and Python."""
 
 
-class Picture(NamedTuple):
+class ImageFile(NamedTuple):
     """An image file that was read."""
 
     place: str
@@ -62,7 +62,7 @@ class ImageFiles:
     classes: tuple[str, ...]
     side: int
 
-    def read(self, numbers: Iterable[int]) -> Iterator[Picture]:
+    def read(self, numbers: Iterable[int]) -> Iterator[ImageFile]:
         """Yields the images of some files, one at a time.
 
         Args:
@@ -81,7 +81,7 @@ class ImageFiles:
                     label = self.classes.index(name.partition("/")[0])
                     yield self._picture(name, label, file.read())
 
-    def _of_tar(self, name: str, file: Any) -> Iterator[Picture]:  # noqa: ANN401 - a binary file
+    def _of_tar(self, name: str, file: Any) -> Iterator[ImageFile]:  # noqa: ANN401 - a binary file
         """Yields a shard's images; what belongs together has one name up to the first dot."""
         try:
             with tarfile.open(fileobj=file, mode="r|") as shard:
@@ -91,7 +91,7 @@ class ImageFiles:
             do = "write the shard again"
             raise DataError(f"{self.root}/{name} is damaged", got=reason_of(error), do=do) from None
 
-    def _of_parts(self, place: str, parts: dict[str, bytes]) -> Iterator[Picture]:
+    def _of_parts(self, place: str, parts: dict[str, bytes]) -> Iterator[ImageFile]:
         image = next((parts[ending] for ending in _ENDINGS if ending in parts), None)
         if image is None:
             return
@@ -108,11 +108,11 @@ class ImageFiles:
         known = f"one of {len(self.classes)} classes" if self.classes else "a number"
         raise DataError(f"the label of {place} must be {known}", got=repr(text))
 
-    def _picture(self, place: str, label: int, content: bytes) -> Picture:
+    def _picture(self, place: str, label: int, content: bytes) -> ImageFile:
         try:
-            return Picture(place, label, squared(content, self.side))
+            return ImageFile(place, label, squared(content, self.side))
         except DataError as error:
-            return Picture(place, label, None, str(error))
+            return ImageFile(place, label, None, str(error))
 
     def refused(self, bad: int, first: str, most_corrupt: float, images: int) -> str:
         """Returns what to say of images that cannot be read and are left out; nothing of none.

@@ -18,7 +18,7 @@ from photinus.core.settings import unknown_column, unknown_name
 from photinus.data import cifar
 from photinus.data.arrow import BINARY, IMAGE, LIST, NUMERIC, ColumnSpec, arrays
 from photinus.data.base import Block
-from photinus.data.checks import RowChecks, Sieve
+from photinus.data.checks import RowChecks, RowFilter
 from photinus.data.columns import InputSpec, holds_text
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ def first_rows(frame: DataFrame, spec: ColumnSpec, rows: int = 2) -> Block:
     if not found:
         raise DataError("there are no rows", do="look at where the data is read")
     (batch,) = pa.Table.from_batches(found).combine_chunks().to_batches()
-    return arrays(batch, spec, Sieve(RowChecks()))
+    return arrays(batch, spec, RowFilter(RowChecks()))
 
 
 def streamed(frame: DataFrame) -> Iterator[pa.RecordBatch]:
@@ -437,7 +437,7 @@ def shuffled(df: DataFrame, workers: int) -> DataFrame:
     return df.repartition(workers, F.xxhash64(*(_quoted(name) for name in df.columns)))
 
 
-class Keeper:
+class ReplicatedRows:
     """Keeps rows that had to be dealt out anew on the disks of two executors, for a while.
 
     Where one is lost, whoever takes its place finds its rows. Else Spark would deal all rows anew,

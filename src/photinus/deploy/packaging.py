@@ -51,7 +51,7 @@ exit 3
 
 
 @dataclass(frozen=True)
-class Parcel:
+class LazyArchive:
     """An archive that is made when it is wanted."""
 
     name: str
@@ -120,7 +120,7 @@ def _needed(found: metadata.Distribution, extras: tuple[str, ...]) -> Iterator[s
             yield name[0]
 
 
-def environment() -> Parcel:
+def environment() -> LazyArchive:
     """Returns the environment: a tar of the packages, without photinus's own code.
 
     What counts as the same environment is what was installed: each package's list of files with
@@ -132,7 +132,7 @@ def environment() -> Parcel:
         said = distribution.read_text("RECORD") or distribution.version
         digest.update(f"{name} {said}".encode())
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    return Parcel(
+    return LazyArchive(
         f"photinus-environment-{python}-{digest.hexdigest()[:16]}.tar.gz",
         lambda path: _pack(path, list(found.values())),
     )
@@ -176,7 +176,7 @@ def _plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
     return info
 
 
-def jars() -> Parcel:
+def jars() -> LazyArchive:
     """Returns the jars of the installed pyspark, for `spark.yarn.archive`.
 
     Raises:
@@ -195,7 +195,7 @@ def jars() -> Parcel:
             for file in files:
                 archive.write(file, file.name)
 
-    return Parcel(f"photinus-spark-{metadata.version('pyspark')}-{digest}.zip", make)
+    return LazyArchive(f"photinus-spark-{metadata.version('pyspark')}-{digest}.zip", make)
 
 
 def spark_home() -> Path:
@@ -222,7 +222,7 @@ def own_code(path: Path) -> None:
         archive.writestr(f"photinus-{photinus.__version__}.dist-info/METADATA", said)
 
 
-def sent(parcel: Parcel, kept: Path, folder: str) -> tuple[str, bool]:
+def sent(parcel: LazyArchive, kept: Path, folder: str) -> tuple[str, bool]:
     """Returns where a parcel lies for the cluster, and whether it had to be sent.
 
     Args:

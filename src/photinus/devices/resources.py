@@ -35,13 +35,13 @@ def bound() -> Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class TaskResources:
     """What Spark gave to a task.
 
     Example:
-        >>> Given({"fpga": ["3"]}, {"fpga": 0.5}).bind()
+        >>> TaskResources({"fpga": ["3"]}, {"fpga": 0.5}).bind()
         Bound(resource='fpga', address='3', share=0.5)
-        >>> Given().bind()
+        >>> TaskResources().bind()
         Bound(resource='', address='', share=1.0)
     """
 

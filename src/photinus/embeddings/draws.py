@@ -18,7 +18,7 @@ _MASK = (1 << 48) - 1
 _SHARE = 2.0**-24
 
 
-class Chances(NamedTuple):
+class DrawTables(NamedTuple):
     """All that the draws depend on, of a vocabulary of V words."""
 
     keep: Vector
@@ -81,7 +81,7 @@ def around(place: int, side: int, kept: Vector, count: int, context: Vector) -> 
     return held
 
 
-def longest(chances: Chances, negative: int) -> int:
+def longest(chances: DrawTables, negative: int) -> int:
     """Returns how many outputs a centre has at most."""
     most = 1 + negative
     for word in range(len(chances.starts) - 1):
@@ -96,7 +96,7 @@ def negatives(
 
     Args:
         centre: number of a word.
-        own: of alias sampling [V], as of `Chances`.
+        own: of alias sampling [V], as of `DrawTables`.
         other: likewise.
         state: of the generator.
         outputs: room for 1 + negatives numbers.

@@ -10,7 +10,7 @@ import numpy as np
 from photinus.core.parameters import Vector
 from photinus.embeddings.draws import (
     DEAD,
-    Chances,
+    DrawTables,
     around,
     longest,
     negatives,
@@ -48,7 +48,7 @@ class Rule(NamedTuple):
 
 
 def centres(
-    text: Vector, chances: Chances, rule: Rule, state: int
+    text: Vector, chances: DrawTables, rule: Rule, state: int
 ) -> Iterator[tuple[Vector, Vector, Vector]]:
     """Yields for each centre its context [C], its outputs [O], and their labels [O].
 
@@ -82,7 +82,7 @@ def centres(
 
 
 def mark(
-    texts: Vector, chances: Chances, rule: Rule, states: Vector, inputs: Vector, outputs: Vector
+    texts: Vector, chances: DrawTables, rule: Rule, states: Vector, inputs: Vector, outputs: Vector
 ) -> None:
     """Marks the rows of both tables that steps on rows of text read.
 
@@ -100,7 +100,7 @@ def mark(
 
 
 def descend(
-    text: Vector, tables: Tables, chances: Chances, rule: Rule, rate: float, state: int
+    text: Vector, tables: Tables, chances: DrawTables, rule: Rule, rate: float, state: int
 ) -> tuple[float, int]:
     """Learns a row of text in place; returns the summed loss of some pairs, and how many they were.
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from photinus.core.errors import DataError
 from photinus.core.parameters import Vector
-from photinus.embeddings.draws import Chances
+from photinus.embeddings.draws import DrawTables
 
 _POWER = 0.75
 """Negatives are drawn in proportion to this power of their counts."""
@@ -16,7 +16,7 @@ _PULL = 0.0002
 """The share of the way to its aim that one step goes: fitted, see docs/word2vec.md."""
 
 
-def chances_of(counts: Vector, sample: float, negatives: int) -> Chances:
+def chances_of(counts: Vector, sample: float, negatives: int) -> DrawTables:
     """Returns the draws of a vocabulary.
 
     Args:
@@ -31,7 +31,7 @@ def chances_of(counts: Vector, sample: float, negatives: int) -> Chances:
         do = "Word2Vec(...).fit counts the words itself"
         raise DataError("word vectors need the count of every word", got=f"{counts.size}", do=do)
     paths = huffman(counts) if negatives == 0 else _NO_PATHS
-    return Chances(keep_shares(counts, sample), *alias_table(counts**_POWER), *paths)
+    return DrawTables(keep_shares(counts, sample), *alias_table(counts**_POWER), *paths)
 
 
 _NO_PATHS = (np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))

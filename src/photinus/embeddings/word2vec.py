@@ -16,7 +16,7 @@ from photinus.core.parameters import INTEGERS, TRAINED, Layout, Parameters, Vect
 from photinus.core.seeds import generator
 from photinus.core.settings import above, at_least, one_of, validate, whole
 from photinus.embeddings import plain
-from photinus.embeddings.draws import Chances
+from photinus.embeddings.draws import DrawTables
 from photinus.embeddings.plain import Rule, Tables
 from photinus.embeddings.vocabulary import chances_of, gains
 from photinus.models.base import Batch, Model, Stage
@@ -162,7 +162,7 @@ class WordTables(Model):
         )
 
     @property
-    def chances(self) -> Chances:
+    def chances(self) -> DrawTables:
         """What is drawn with these counts."""
         counts = self.parameters.view("counts")
         total, made = self._chances
@@ -269,7 +269,7 @@ def texts_of(features: Vector) -> Vector:
 
 
 def _plain(
-    texts: Vector, tables: Tables, chances: Chances, rule: Rule, rate: float, states: Vector
+    texts: Vector, tables: Tables, chances: DrawTables, rule: Rule, rate: float, states: Vector
 ) -> tuple[float, int]:
     """Does with numpy what the kernel does."""
     told = [

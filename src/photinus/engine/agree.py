@@ -65,7 +65,7 @@ class Loop:
 
         def do(opened: Opened) -> None:
             arguments = read()
-            with _within(_Here(self, slot, opened)) as here:
+            with _within(_ThisWorker(self, slot, opened)) as here:
                 function(*arguments)
                 if here.agreed is None:
                     wrong = "the function has returned, and its model agreed with nobody"
@@ -77,7 +77,7 @@ class Loop:
 
 
 @dataclass(eq=False, slots=True)
-class _Here:
+class _ThisWorker:
     """The worker that this process is."""
 
     loop: Loop
@@ -86,11 +86,11 @@ class _Here:
     agreed: Agreed | None = field(default=None)
 
 
-_HERE: list[_Here] = []
+_HERE: list[_ThisWorker] = []
 
 
 @contextmanager
-def _within(here: _Here) -> Iterator[_Here]:
+def _within(here: _ThisWorker) -> Iterator[_ThisWorker]:
     _HERE.append(here)
     try:
         yield here
@@ -146,7 +146,7 @@ class Agreed:
     """
 
     def __init__(
-        self, here: _Here, model: nn.Module, strategy: StrategySpec | Own, steps: int | None
+        self, here: _ThisWorker, model: nn.Module, strategy: StrategySpec | Own, steps: int | None
     ) -> None:
         agreed = agreed_on(strategy, here.loop.workers)
         call, seat = here.loop.call, Seat(here.loop.call.key.run, here.loop.call.term, 0, here.slot)

@@ -16,7 +16,7 @@ from photinus.core.seeds import generator
 from photinus.core.settings import Limit, above, at_least, one_of, validate, whole
 from photinus.data.arrays import PartitionFeed
 from photinus.data.base import Array, Block, Features
-from photinus.data.checks import RowChecks, Sieve
+from photinus.data.checks import RowChecks, RowFilter
 from photinus.data.inputs import Inputs
 from photinus.data.rows import Rows, span_of
 from photinus.data.shared import SharedFeed
@@ -78,10 +78,10 @@ class ArrayData:
         Raises:
             DataError: a row is wrong, by its number in `features`.
         """
-        sieve = Sieve(self.checks, trained_in=lambda: trained_in(plan))
-        sieve.open(len(self.features))
-        rows = sieve.passed(Block(self.features, self.labels, self.weights), scale=self.scale)
-        sieve.end()
+        row_filter = RowFilter(self.checks, trained_in=lambda: trained_in(plan))
+        row_filter.open(len(self.features))
+        rows = row_filter.passed(Block(self.features, self.labels, self.weights), scale=self.scale)
+        row_filter.end()
         return ArrayData(rows.features, rows.labels, self.scale, self.checks, rows.weights)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from time import monotonic, process_time
 
 from photinus.core.errors import FencedError, NotReadyError, UsageError, message
-from photinus.training.asks import Ask, Life, Stepped
+from photinus.training.asks import Ask, Life, StepDone
 
 BURST_SECONDS = 1.0
 """The longest pause that a process may make up for, in seconds of the clock."""
@@ -72,7 +72,7 @@ def held_to(life: Life, share: CpuShare) -> Life:
     try:
         ask: Ask = next(life)
         while True:
-            if isinstance(ask, Stepped):
+            if isinstance(ask, StepDone):
                 share.settle()
             try:
                 answer = yield ask

@@ -19,7 +19,7 @@ from photinus.core.descriptors import allow_descriptors
 from photinus.core.errors import LinkError, LinkLostError, PhotinusError, RunFailedError
 from photinus.core.threads import threads_held
 from photinus.devices.found import ready
-from photinus.devices.resources import Given
+from photinus.devices.resources import TaskResources
 from photinus.engine.cpu_share import CpuShare, check_processors, held_to
 from photinus.engine.frozen import FrozenFile, fetched_once
 from photinus.engine.hooks import Hooks, WorkerHooks
@@ -58,7 +58,7 @@ _STOP_SECONDS = 5.0
 """So long a worker that failed waits for the coordinator to take that in."""
 
 
-class _Sits(NamedTuple):
+class _Seated(NamedTuple):
     seat: Seat
     attempt: str
     beater: Beater
@@ -130,7 +130,7 @@ class Call:
         seat, attempt = Seat(self.key.run, self.term, 0, slot), attempt or uuid.uuid4().hex
         beater = Beater(self._quick_link, _beat(seat, attempt), BEAT_SECONDS)
         with threads_held(self.threads), beater, LogLines() as lines:
-            sits = _Sits(seat, attempt, beater, lines)
+            sits = _Seated(seat, attempt, beater, lines)
             try:
                 if self.cpu_share is not None:
                     check_processors(self.cpu_share, slot)
@@ -145,7 +145,7 @@ class Call:
                     raise
 
     def _worker(
-        self, sits: _Sits, life: Life, about: Mapping[str, Any], closing: ExitStack
+        self, sits: _Seated, life: Life, about: Mapping[str, Any], closing: ExitStack
     ) -> Worker:
         seat, attempt, beater, lines = sits
         if self.cpu_share is not None:
@@ -271,7 +271,7 @@ class WorkerBootstrap:
         slot: int,
         attempt: str,
         open_part: Callable[[], Part],
-        given: Given | None = None,
+        given: TaskResources | None = None,
         shared: str = "",
     ) -> None:
         """Trains in one slot until the run is over; an error of its own ends the run.

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from photinus.data.arrow import ColumnSpec
 
 
-class Selected(NamedTuple):
+class SelectedRows(NamedTuple):
     """The rows that a fit reads."""
 
     frame: DataFrame
@@ -99,7 +99,7 @@ class NetworkEstimator(TrainingEstimator):
         known = self._known(dataset)
         with self._folder() as folder, once(frame, always=known is None) as rows:
             spec, example = queried(spark, lambda: exampled(rows, spec, job.data.scale))
-            plan = self._plan(Selected(rows, spec, example), workers, known)
+            plan = self._plan(SelectedRows(rows, spec, example), workers, known)
             data = FrameData(
                 frame=rows,
                 label=spec.label,
@@ -121,7 +121,7 @@ class NetworkEstimator(TrainingEstimator):
         return 0
 
     @abstractmethod
-    def _plan(self, rows: Selected, workers: int, known: int | None) -> Plan:
+    def _plan(self, rows: SelectedRows, workers: int, known: int | None) -> Plan:
         """Returns what is trained on rows of this kind.
 
         Args:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from photinus.data.spark import classes_in
-from photinus.estimators.base import NetworkClassifier, Plan, Selected, labelled_classes
+from photinus.estimators.base import NetworkClassifier, Plan, SelectedRows, labelled_classes
 from photinus.estimators.model import NetworkClassificationModel
 from photinus.estimators.network import CLASSES
 from photinus.estimators.param_table import DBN_ROWS
@@ -101,7 +101,7 @@ class DBNClassifier(NetworkClassifier):
     def _known(self, dataset: DataFrame) -> int | None:
         return self._asked() or classes_in(dataset, self.getOrDefault("labelCol"))
 
-    def _plan(self, rows: Selected, workers: int, known: int | None) -> Plan:
+    def _plan(self, rows: SelectedRows, workers: int, known: int | None) -> Plan:
         if known is None:
             known = labelled_classes(rows.frame, str(rows.spec.label))
         sizes = {"inputs": math.prod(rows.spec.shape), "classes": max(2, known)}

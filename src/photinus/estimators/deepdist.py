@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from photinus.coordinator.callbacks import Callbacks
-from photinus.coordinator.task_server import TaskServer, Units
+from photinus.coordinator.task_server import TaskServer, WorkUnits
 from photinus.core.errors import UsageError
 from photinus.core.events import Event
 from photinus.core.parameters import Vector
@@ -64,7 +64,7 @@ def _without_old_arguments(init: Callable[..., None]) -> Callable[..., None]:
     return checked
 
 
-class Trained(NamedTuple):
+class TrainingCounts(NamedTuple):
     """What one `train` counted."""
 
     partitions: int
@@ -152,7 +152,7 @@ class DeepDist:
         descent: _Descent,
         *,
         epochs: int = 1,
-    ) -> Trained:
+    ) -> TrainingCounts:
         """Goes over the partitions, and applies what each gives.
 
         Args:
@@ -187,7 +187,7 @@ class DeepDist:
                     counts[name] = counts.get(name, 0) + count
         finally:
             sent.destroy()
-        return Trained(
+        return TrainingCounts(
             partitions=parts.count,
             epochs=epochs,
             updates=counts["applied"] - rule.empty,
@@ -204,7 +204,7 @@ class DeepDist:
         callbacks = Callbacks(run=self._run, term=self._term, emit=self._emit)
         if self._book is not None:
             callbacks = replace(callbacks, enter=self._book.enter)
-        return TaskServer(Units(count=partitions), rule, callbacks)
+        return TaskServer(WorkUnits(count=partitions), rule, callbacks)
 
 
 class _Server:

@@ -13,7 +13,7 @@ from pyspark.ml.functions import vector_to_array
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from photinus.data.base import Array
-from photinus.data.checks import RowChecks, Sieve
+from photinus.data.checks import RowChecks, RowFilter
 from photinus.data.columns import InputSpec, inputs_of
 from photinus.data.spark import first_rows, input_column, selected, shape_of
 
@@ -83,11 +83,11 @@ def scored_inputs(
         DataError: a row is bad; its number counts the partition's rows that are scored.
     """
     task = TaskContext.get()
-    sieve = Sieve(RowChecks(), task.partitionId() if task else 0)
+    row_filter = RowFilter(RowChecks(), task.partitionId() if task else 0)
     for column in columns:
         rows = pa.RecordBatch.from_struct_array(column)
-        sieve.open(rows.num_rows)
-        inputs = inputs_of(rows, spec, (), sieve)[1]
+        row_filter.open(rows.num_rows)
+        inputs = inputs_of(rows, spec, (), row_filter)[1]
         lengths = inputs.lengths()
         order = np.arange(len(inputs))
         order = order if lengths is None else np.argsort(lengths, kind="stable")

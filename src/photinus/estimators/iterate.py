@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from photinus.coordinator.callbacks import Callbacks
-from photinus.coordinator.task_server import TaskServer, Units
+from photinus.coordinator.task_server import TaskServer, WorkUnits
 from photinus.core.errors import NotReadyError, UsageError
 from photinus.core.events import Event
 from photinus.core.parameters import Vector
 from photinus.core.settings import one_of, whole
 from photinus.data.base import Batch
-from photinus.data.checks import RowChecks, Sieve
+from photinus.data.checks import RowChecks, RowFilter
 from photinus.data.rows import Rows, scaled
 from photinus.data.spark import columns, partitioned
 from photinus.data.spool import Budget, gather
@@ -134,7 +134,9 @@ def iterate(
             book = LedgerWriter(Path(folder) / "ledger.jsonl", run)
             stack.callback(book.close)
             callbacks = replace(callbacks, enter=book.enter)
-        units = Units(count=count, together=True, unit="worker", work="compute", taking="update")
+        units = WorkUnits(
+            count=count, together=True, unit="worker", work="compute", taking="update"
+        )
         owner = TaskServer(units, rule, callbacks)
         work = _work(sent, replace(spec, scale=scale), Budget())
         run_units(parts, owner, work, security=security, again=True)
@@ -170,7 +172,7 @@ def _work(sent: Any, spec: ColumnSpec, budget: Budget) -> Work:  # noqa: ANN401 
 
     def work(slot: int, batches: Iterator[Any]) -> Callable[[Vector], Vector]:
         compute = loaded(sent.value, "compute")
-        rows = gather(batches, spec, Sieve(RowChecks(), slot), budget)
+        rows = gather(batches, spec, RowFilter(RowChecks(), slot), budget)
         if not isinstance(rows, Rows):
             raise NotReadyError(
                 f"the rows of partition {slot} fit neither in memory nor on disk",

@@ -13,7 +13,7 @@ from photinus.core.errors import DataError, UsageError
 from photinus.core.factories import code_named
 from photinus.data.base import Array, Batch
 from photinus.data.spark import classes_in
-from photinus.estimators.base import NetworkClassifier, NetworkEstimator, Plan, Selected
+from photinus.estimators.base import NetworkClassifier, NetworkEstimator, Plan, SelectedRows
 from photinus.estimators.model import (
     NetworkClassificationModel,
     NetworkModel,
@@ -79,7 +79,7 @@ class _TrainsModule(NetworkEstimator):
             raise UsageError(f"{type(self).__name__} needs a module", do=do)
         return super()._made(values, sizes)
 
-    def _drafted(self, rows: Selected, workers: int) -> tuple[Draft, tuple[int, ...]]:
+    def _drafted(self, rows: SelectedRows, workers: int) -> tuple[Draft, tuple[int, ...]]:
         """Returns what is trained, and the shape of its outputs [B, ...] for two rows.
 
         So a module that does not take these rows is found before all else.
@@ -105,7 +105,7 @@ class _TrainsModule(NetworkEstimator):
                 do="compare the columns with what its forward takes",
             ) from error
 
-    def _tried(self, draft: Draft, rows: Selected, labels: Array | None) -> None:
+    def _tried(self, draft: Draft, rows: SelectedRows, labels: Array | None) -> None:
         """Measures two rows with labels of zeros: a loss that returns no number is found here."""
         try:
             draft.model().measure(Batch(rows.example, labels))
@@ -190,7 +190,7 @@ class TorchEstimator(_TrainsModule):
     ) -> None:
         super().__init__()
 
-    def _plan(self, rows: Selected, workers: int, known: int | None) -> Plan:
+    def _plan(self, rows: SelectedRows, workers: int, known: int | None) -> Plan:
         draft, shape = self._drafted(rows, workers)
         label = self.getOrDefault("labelCol")
         width = _width(shape) if isinstance(label, str) else len(label)
@@ -301,7 +301,7 @@ class TorchClassifier(_TrainsModule, NetworkClassifier):
         named = classes_in(dataset, label) if isinstance(label, str) and label else None
         return self._asked() or named or 0
 
-    def _plan(self, rows: Selected, workers: int, known: int | None) -> Plan:
+    def _plan(self, rows: SelectedRows, workers: int, known: int | None) -> Plan:
         draft, got = self._drafted(rows, workers)
         outputs, loss = _width(got), draft.job.model.loss
         labels = _some_labels(rows, outputs)
@@ -323,7 +323,7 @@ class TorchClassifier(_TrainsModule, NetworkClassifier):
         return Plan(draft=draft, outputs=outputs, head=head, checks=checks)
 
 
-def _some_labels(rows: Selected, width: int) -> Array | None:
+def _some_labels(rows: SelectedRows, width: int) -> Array | None:
     """Returns labels of two rows, all zeros: `width` for each where the column holds arrays."""
     label = rows.spec.label
     if label is None:

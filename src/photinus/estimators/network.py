@@ -30,7 +30,7 @@ from photinus.data.rows import scaled
 from photinus.engine.spark.session import is_connect
 from photinus.models.base import Model
 from photinus.models.dbn import DBN
-from photinus.models.reading import Reading, layer_of, output_of
+from photinus.models.reading import FeatureReading, layer_of, output_of
 from photinus.run.job import MODELS
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class Network:
             return self._own(made, layer)
         module = self.module(is_copy=False)
         dtype = next(module.parameters()).dtype
-        read = Reading.of(module, dtype, "" if is_flat else settings.reads)
+        read = FeatureReading.of(module, dtype, "" if is_flat else settings.reads)
         kept: list[Tensor] = []
         if layer:
             found = layer_of(module, layer)

@@ -10,7 +10,7 @@ from typing import Any
 
 from photinus.core.errors import UsageError
 from photinus.core.events import RoundClosed, Warned, WorkerLost
-from photinus.report.journal import Stamped
+from photinus.report.journal import StampedEvent
 from photinus.report.summary import Summary, summarise
 from photinus.report.wording import confusion_table
 from photinus.run.evaluate import told
@@ -95,7 +95,7 @@ class TrainingSummary:
     """Where the run is kept, if it is."""
 
     @classmethod
-    def of(cls, stamped: Iterable[Stamped], folder: Path | None = None) -> TrainingSummary:
+    def of(cls, stamped: Iterable[StampedEvent], folder: Path | None = None) -> TrainingSummary:
         """Folds a journal."""
         stamped = list(stamped)
         state = summarise(stamped)

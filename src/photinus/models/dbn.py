@@ -35,7 +35,7 @@ from photinus.models.losses import CLASSES, LOSSES
 from photinus.models.matmul import PRECISIONS, PRODUCTS, resolve
 from photinus.models.mlp import MLP, Dense
 from photinus.models.optimizers import OPTIMIZERS, Inner, Momentum, TorchInner, preload, usual_rate
-from photinus.models.rbm import RBM, Divergence, first_parameters, rbm_layout
+from photinus.models.rbm import RBM, ContrastiveDivergence, first_parameters, rbm_layout
 from photinus.models.schedules import SCHEDULE, Schedule, as_schedule, keep_schedules
 
 _FALLING = Schedule(((0.0, 0.1), (0.7, 0.1), (1.0, 0.005)))
@@ -167,9 +167,9 @@ class RBMStage(Stage):
         parameters = first_parameters(visible, hidden, first, self.settings.deviation)
         return RBM(parameters, self._divergence())
 
-    def _divergence(self) -> Divergence:
+    def _divergence(self) -> ContrastiveDivergence:
         is_first, s = len(self.sizes) == 2, self.settings
-        return Divergence(
+        return ContrastiveDivergence(
             steps=s.cd_steps,
             persistent=s.persistent,
             visible=s.visible if is_first else "bernoulli",
@@ -393,7 +393,7 @@ def _machines(sizes: tuple[int, ...], history: tuple[Vector, ...], products: str
     return [
         RBM(
             Parameters(rbm_layout(*pair), np.require(trained, requirements="W")),
-            Divergence(products=products),
+            ContrastiveDivergence(products=products),
         )
         for pair, trained in zip(pairs, history, strict=False)
     ]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from photinus.core.errors import UsageError
-from photinus.models.tensors import Rooms
+from photinus.models.tensors import WorkBuffers
 
 PRODUCTS = ("mkl", "onednn", "bfloat16")
 """How a product is computed: float32 by torch's default, float32 by oneDNN, or in bfloat16."""
@@ -49,7 +49,7 @@ def linear(
     return torch.mm(x, w, out=out) if b is None else torch.addmm(b, x, w, out=out)
 
 
-def outer(x: Tensor, y: Tensor, scale: float, out: Tensor, how: tuple[str, Rooms]) -> Tensor:
+def outer(x: Tensor, y: Tensor, scale: float, out: Tensor, how: tuple[str, WorkBuffers]) -> Tensor:
     """Writes scale · xᵀ y into `out`.
 
     Args:

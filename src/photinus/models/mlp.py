@@ -23,7 +23,7 @@ from photinus.models.base import Batch, Model
 from photinus.models.losses import count_errors, loss_named, target_for
 from photinus.models.matmul import PRODUCTS, dtype_of, linear, outer
 from photinus.models.random import Bits
-from photinus.models.tensors import Rooms, rows_of, tensor_of
+from photinus.models.tensors import WorkBuffers, rows_of, tensor_of
 
 Vectors = Mapping[str, Vector]
 
@@ -94,7 +94,7 @@ class MLP(Model):
         self.settings = settings
         self.parameters = parameters or Parameters(mlp_layout(settings.sizes))
         self._loss = loss_named(settings.loss, settings.label_smoothing)
-        self._rooms = Rooms()
+        self._rooms = WorkBuffers()
         self._depth = len(settings.sizes) - 1
         self._gradient = Parameters(self.parameters.layout)
         self._slopes = _layers(self._gradient.layout, torch.from_numpy(self._gradient.trained))

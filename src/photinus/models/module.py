@@ -36,11 +36,11 @@ from photinus.models.base import Batch, Model, Stage
 from photinus.models.losses import LOSSES, count_errors, loss_named, predicted, target_for
 from photinus.models.metrics import check_metrics, counted, finished
 from photinus.models.optimizers import OPTIMIZERS, Clipped, Inner, TorchInner, preload, usual_rate
-from photinus.models.placement import CPU, Placed, PlacedInner
+from photinus.models.placement import CPU, DeviceInner, DeviceParameters
 from photinus.models.reading import (
+    FeatureReading,
     Features,
     Read,
-    Reading,
     chunks,
     examples,
     layer_of,
@@ -121,9 +121,9 @@ class ModuleModel(Model):
         self._trained = list(trained.values())
         self._norms = [m for m in module.modules() if isinstance(m, nn.BatchNorm1d)]
         self.frozen: dict[str, Vector] = {}
-        self._lie(Placed(Layout.of(tensors, dtype)))
+        self._lie(DeviceParameters(Layout.of(tensors, dtype)))
 
-    def _lie(self, at: Placed) -> None:
+    def _lie(self, at: DeviceParameters) -> None:
         """Makes the module's tensors views of flat vectors; their numbers are kept."""
         self._at, self.parameters, self._gradient = at, at.parameters, at.gradient
         self._slopes = [at.slope(name) for name in self._names]
@@ -142,16 +142,16 @@ class ModuleModel(Model):
         self._average = Average(trained, *rest, decay) if decay else None
         self._activations = Activations(self.module)
         how = self._how
-        self._reading = Reading.of(self.module, self._dtype, how.reads, how.memory, at.sent)
+        self._reading = FeatureReading.of(self.module, self._dtype, how.reads, how.memory, at.sent)
         at.touched(p.trained, p.floats, p.integers)
         at.to_host((p.trained, p.floats, p.integers))
 
     def place(self, device: str, inner: Inner) -> Inner:
         """Moves the module, its gradient and the inner optimizer to a device."""
-        at = Placed(self.parameters.layout, device)
+        at = DeviceParameters(self.parameters.layout, device)
         self.module.to(at.device)
         self._lie(at)
-        return PlacedInner(inner, at)
+        return DeviceInner(inner, at)
 
     def to_host(self, *vectors: Vector) -> None:
         """Brings parameters, buffers or the gradient from the device."""

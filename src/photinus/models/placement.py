@@ -26,7 +26,7 @@ def torch_device(name: str) -> torch.device:
     return torch.device(CPU if name.startswith(STAND_IN) else name)
 
 
-class Placed:
+class DeviceParameters:
     """A layout's three sections and a gradient, on a device and on the host.
 
     On the processor both are one memory, and nothing is ever copied. On a device the host's copy
@@ -34,7 +34,7 @@ class Placed:
     may write. What it wrote it tells by `to_device`, and `sync` copies that before the next work.
 
     Example:
-        >>> placed = Placed(Layout.of([("w", (2,), "trained")]), "stand-in")
+        >>> placed = DeviceParameters(Layout.of([("w", (2,), "trained")]), "stand-in")
         >>> placed.touched(placed.parameters.trained)
         >>> placed.tensor(placed.parameters.trained).fill_(3.0).tolist()
         [3.0, 3.0]
@@ -145,7 +145,7 @@ def _kinds(layout: Layout) -> list[tuple[str, str]]:
     return list(zip(SECTIONS, (layout.dtype, "float32", "int64"), strict=True))
 
 
-class PlacedInner(Inner):
+class DeviceInner(Inner):
     """An inner optimizer that steps on a device.
 
     Args:
@@ -153,7 +153,7 @@ class PlacedInner(Inner):
         placed: where parameters and gradient are.
     """
 
-    def __init__(self, inner: Inner, placed: Placed) -> None:
+    def __init__(self, inner: Inner, placed: DeviceParameters) -> None:
         self._inner, self.placed = inner, placed
         inner.move(placed.device)
 

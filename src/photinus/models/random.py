@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from photinus.models.tensors import Rooms
+from photinus.models.tensors import WorkBuffers
 
 _UNIT = np.float32(2**-16)
 
@@ -19,7 +19,7 @@ class Bits:
     Reference: Doty-Humphrey, PractRand's sfc64 (2010), as numpy has it.
     """
 
-    def __init__(self, seed: int, rooms: Rooms | None = None) -> None:
+    def __init__(self, seed: int, rooms: WorkBuffers | None = None) -> None:
         """Seeds the source.
 
         Args:
@@ -27,7 +27,7 @@ class Bits:
             rooms: for what is in between; the caller's, to be used again at the next step.
         """
         self._source = np.random.SFC64(seed)
-        self._rooms = rooms or Rooms()
+        self._rooms = rooms or WorkBuffers()
 
     def uniform(self, shape: Sequence[int]) -> Tensor:
         """Returns multiples of 2⁻¹⁶ from 0 to below 1, float32; overwritten by the next draw."""

@@ -26,14 +26,14 @@ from photinus.core.settings import Limit, one_of, validate, whole
 from photinus.models.base import Batch, Model
 from photinus.models.matmul import PRODUCTS, dtype_of, linear, outer
 from photinus.models.random import Bits
-from photinus.models.tensors import Rooms, rows_of
+from photinus.models.tensors import WorkBuffers, rows_of
 
 _MEASURED_EVERY = 8
 _MOST_ENUMERATED = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Divergence:
+class ContrastiveDivergence:
     """How the negative statistics are sampled, and how products are computed."""
 
     LIMITS: ClassVar[Mapping[str, Limit]] = {
@@ -87,7 +87,9 @@ class RBM(Model):
         (34,)
     """
 
-    def __init__(self, parameters: Parameters, settings: Divergence | None = None) -> None:
+    def __init__(
+        self, parameters: Parameters, settings: ContrastiveDivergence | None = None
+    ) -> None:
         """Takes the buffers as they are, without a copy.
 
         Args:
@@ -95,7 +97,7 @@ class RBM(Model):
             settings: how to sample and to compute.
         """
         self.parameters = parameters
-        self.settings = settings or Divergence()
+        self.settings = settings or ContrastiveDivergence()
         self._w = torch.from_numpy(parameters.view("W"))  # [V, H]
         self._a = torch.from_numpy(parameters.view("a"))
         self._b = torch.from_numpy(parameters.view("b"))
@@ -103,7 +105,7 @@ class RBM(Model):
         self._slopes = [torch.from_numpy(self._gradient.view(name)) for name in "Wab"]
         self._dtype = dtype_of(self.settings.products)
         self._low = torch.empty(self._w.shape, dtype=self._dtype)  # [V, H], W as products read it
-        self._rooms = Rooms()
+        self._rooms = WorkBuffers()
         self._chain: Tensor | None = None
 
     def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:

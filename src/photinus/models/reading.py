@@ -29,7 +29,7 @@ CHUNK_ROWS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class FeatureReading:
     """How a module reads features."""
 
     takes: frozenset[str]
@@ -48,7 +48,7 @@ class Reading:
         reads: str = "",
         memory: str = "contiguous",
         sent: Callable[[Tensor], Tensor] = Tensor.detach,
-    ) -> Reading:
+    ) -> FeatureReading:
         """Returns how a module reads them, by the fields of `Learning`."""
         takes = frozenset(inspect.signature(module.forward).parameters)
         return cls(takes, dtype, code_named(reads, "function") if reads else None, memory, sent)

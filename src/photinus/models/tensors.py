@@ -12,7 +12,7 @@ from photinus.core.errors import DataError
 from photinus.core.parameters import Vector
 
 
-class Rooms:
+class WorkBuffers:
     """Tensors to work in, made once a name and shape: fresh memory costs as much as the work."""
 
     def __init__(self) -> None:

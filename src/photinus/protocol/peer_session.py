@@ -18,7 +18,7 @@ from photinus.protocol.row_meeting import RowMeeting, Shares
 from photinus.strategies.base import Message
 from photinus.strategies.codecs import is_sound
 from photinus.transport.frames import Frame
-from photinus.transport.ring import Ringers
+from photinus.transport.ring import RingMembers
 
 COORDINATOR = -1
 """Whom a frame goes to that is for no worker."""
@@ -31,7 +31,7 @@ _MOST_WAITING, _MOST_WAITING_BYTES = 64, 1 << 30
 out."""
 
 
-class Addressed(NamedTuple):
+class AddressedFrame(NamedTuple):
     """A frame and the slot that it is for."""
 
     to: int
@@ -88,7 +88,7 @@ class Peers:
 
     # -- from the coordinator --------------------------------------------------------------------
 
-    def told(self, frame: Frame) -> list[Addressed]:
+    def told(self, frame: Frame) -> list[AddressedFrame]:
         """Takes in who is here, and calls to meetings; returns what to send."""
         is_ours = (frame.lease, frame.phase) == (self._seat.lease, self._seat.phase)
         if frame.kind not in OTHERS or not is_ours:
@@ -110,7 +110,7 @@ class Peers:
         told = Message("here", slot=self._seat.slot, slots=tuple(sorted(self._leases)))
         self._messages.append(told)
 
-    def _meets(self, called: Message) -> list[Addressed]:
+    def _meets(self, called: Message) -> list[AddressedFrame]:
         """Opens a meeting; if it is open already, asks for what did not come."""
         assert self._brought is not None
         if self._meeting is not None and set(called.slots) > set(self._meeting.slots):
@@ -124,7 +124,7 @@ class Peers:
             ahead = self._table.ahead(brought.asks, self._version)
             meeting = RowMeeting(slot, called, brought, ahead)
         self._meeting = meeting
-        self._near, out = set(), list[Addressed]()
+        self._near, out = set(), list[AddressedFrame]()
         out += [self._piece(s, "part", meeting.part(s)) for s in meeting.others]
         out += self._wholes()
         held, self._pieces = self._pieces, []
@@ -134,7 +134,7 @@ class Peers:
 
     # -- to and from other workers ---------------------------------------------------------------
 
-    def publishes(self, message: Message) -> list[Addressed]:
+    def publishes(self, message: Message) -> list[AddressedFrame]:
         """Returns a publication for each of its readers, and the word of it for the coordinator.
 
         Of a table it is a question to each owner, for the rows of the round after the next one.
@@ -154,9 +154,9 @@ class Peers:
             note={"edition": self._edition},
         )
         out = {slot: sent for slot in message.slots} | {COORDINATOR: told}
-        return [Addressed(to, out[to]) for to in reordered(out, self._published)]
+        return [AddressedFrame(to, out[to]) for to in reordered(out, self._published)]
 
-    def _fetches(self, message: Message) -> list[Addressed]:
+    def _fetches(self, message: Message) -> list[AddressedFrame]:
         """Asks the owners of rows, and answers those who asked too early: the shard moved since."""
         assert message.asks is not None
         asks = self._table.wants(message.asks, self._version, self._seat.slot)
@@ -164,16 +164,16 @@ class Peers:
         early = self._table.serves(self._version)
         return out + [answer for frame in early for answer in self._answers(frame)]
 
-    def _answers(self, frame: Frame) -> list[Addressed]:
+    def _answers(self, frame: Frame) -> list[AddressedFrame]:
         rows = self._table.rows(frame.version, named(frame).get("asks"))
         if rows is None:
             self._table.early.append(frame)
             return []
         return [self._told(frame.slot, "heal", {"vector": rows})]
 
-    def _told(self, to: int, kind: str, piece: Piece) -> Addressed:
+    def _told(self, to: int, kind: str, piece: Piece) -> AddressedFrame:
         self.counts["bytes"] += sum(held.nbytes for held in piece.values())
-        return Addressed(to, pack(self._seat.frame(kind, version=self._version), piece))
+        return AddressedFrame(to, pack(self._seat.frame(kind, version=self._version), piece))
 
     def brings(
         self, message: Message, stands: tuple[Vector, Vector] | None = None
@@ -194,7 +194,7 @@ class Peers:
         """Takes in from whom a frame comes in now, and is not whole yet."""
         self._arriving = frozenset(slots)
 
-    def hear(self, frame: Frame) -> list[Addressed]:
+    def hear(self, frame: Frame) -> list[AddressedFrame]:
         """Takes a frame of another worker in; returns what to send."""
         seat, lease = self._seat, self._leases.get(frame.slot, 0)
         if (frame.term, frame.phase) != (seat.term, seat.phase) or frame.lease < lease:
@@ -250,15 +250,15 @@ class Peers:
 
     # -- the meeting -----------------------------------------------------------------------------
 
-    def _piece(self, to: int, kind: str, piece: Piece) -> Addressed:
+    def _piece(self, to: int, kind: str, piece: Piece) -> AddressedFrame:
         assert self._meeting is not None
         frame = self._seat.frame(
             kind, version=self._version, note={"slots": list(self._meeting.slots)}
         )
         self.counts["bytes"] += sum(held.nbytes for held in piece.values())
-        return Addressed(to, pack(frame, piece))
+        return AddressedFrame(to, pack(frame, piece))
 
-    def _takes(self, frame: Frame) -> list[Addressed]:
+    def _takes(self, frame: Frame) -> list[AddressedFrame]:
         meeting, slots = self._meeting, tuple(frame.note["slots"])
         if meeting is None or frame.version != meeting.version or slots != meeting.slots:
             self._pieces += [frame] if frame.arrays else []
@@ -270,23 +270,25 @@ class Peers:
         out = self._wholes() if is_merged else []
         return out if was_whole else out + self._ready()
 
-    def _wholes(self) -> list[Addressed]:
+    def _wholes(self) -> list[AddressedFrame]:
         meeting = self._meeting
         if meeting is None:
             return []
         wholes = {slot: meeting.whole_for(slot) for slot in meeting.others}
         return [self._piece(s, "whole", w) for s, w in wholes.items() if w is not None]
 
-    def _ready(self) -> list[Addressed]:
+    def _ready(self) -> list[AddressedFrame]:
         meeting = self._meeting
         if meeting is None or not meeting.is_whole:
             return []
         note: dict[str, Any] = {"slots": list(meeting.slots), "bytes": self.counts["bytes"]}
         if self._stands is not None and isinstance(meeting, Meeting):
             note["apart"] = meeting.apart(*self._stands)
-        return [Addressed(COORDINATOR, self._seat.frame("ready", version=self._version, note=note))]
+        return [
+            AddressedFrame(COORDINATOR, self._seat.frame("ready", version=self._version, note=note))
+        ]
 
-    def _says_again(self) -> list[Addressed]:
+    def _says_again(self) -> list[AddressedFrame]:
         """Says what did not come, to the coordinator and to those who owe it; or `ready`."""
         meeting = self._meeting
         if meeting is None or meeting.is_whole:
@@ -299,14 +301,14 @@ class Peers:
         self._asks += 1
         owing = {*lacks["parts"], *lacks["wholes"]} - self._arriving
         to = reordered(owing, self._asks)
-        return [*(Addressed(slot, frame) for slot in to), Addressed(COORDINATOR, frame)]
+        return [*(AddressedFrame(slot, frame) for slot in to), AddressedFrame(COORDINATOR, frame)]
 
-    def again(self, slot: int, lacks: Mapping[str, Any] | None = None) -> list[Addressed]:
+    def again(self, slot: int, lacks: Mapping[str, Any] | None = None) -> list[AddressedFrame]:
         """Returns what a member lacks, or may have missed when the line to it broke."""
         meeting, own = self._meeting, self._seat.slot
         if meeting is None or slot not in meeting.others:
             return []
-        out = list[Addressed]()
+        out = list[AddressedFrame]()
         if lacks is None or own in lacks["parts"]:
             out.append(self._piece(slot, "part", meeting.part(slot)))
         whole = meeting.whole_for(slot)
@@ -320,14 +322,14 @@ class Peers:
         is_open = self.is_waiting_for_peers and isinstance(self._meeting, Meeting)
         return self._meeting if is_open else None  # type: ignore[return-value]
 
-    def ringers(self, meeting: Meeting) -> Ringers:
+    def ringers(self, meeting: Meeting) -> RingMembers:
         """Returns the members of a meeting, for a sum of all; any other lease is another group."""
         named_ = [f"{slot}.{self._leases[slot]}" for slot in meeting.slots]
         place, first = meeting.slots.index(meeting.slot), self.addresses[meeting.slots[0]]
         name = f"{self._seat.term}/{self._seat.phase}/{','.join(named_)}"
-        return Ringers(name, place, len(named_), first)
+        return RingMembers(name, place, len(named_), first)
 
-    def summed(self, mean: Piece) -> list[Addressed]:
+    def summed(self, mean: Piece) -> list[AddressedFrame]:
         """Takes the mean that a sum of all made; returns what to send."""
         assert isinstance(self._meeting, Meeting)
         self._meeting.fill(mean)

@@ -12,7 +12,7 @@ import numpy as np
 from photinus.core.errors import FrameError
 from photinus.core.parameters import Vector
 from photinus.protocol.reduce_scatter import Piece
-from photinus.strategies.base import Message, Moved, Owned
+from photinus.strategies.base import Message, OwnedShard, ShardMove
 from photinus.strategies.codecs import decode, encode
 from photinus.transport.frames import Frame
 
@@ -25,7 +25,7 @@ class Shares:
     """
 
     def __init__(self) -> None:
-        self._owned: Owned | None = None
+        self._owned: OwnedShard | None = None
         self._codec = "fp32"
         self._slots: tuple[int, ...] = ()
         self._version = -1
@@ -99,7 +99,7 @@ class RowMeeting:
         self._weights = [float(w) for w in called.vector]
         self._brought, self._owned, self._codec = brought, brought.owned, brought.codec
         self._width, self._ahead = self._owned.rows.shape[1], ahead
-        self._moved: Moved | None = None
+        self._moved: ShardMove | None = None
         self._answers: dict[int, Piece] = {}
         """Slot -> the rows that it asked for, once all deltas have come."""
         self._wholes: dict[int, Piece] = {}
@@ -170,7 +170,7 @@ class RowMeeting:
             total[np.searchsorted(rows, part["rows"])] += total.dtype.type(weight) * delta
         at = self._places(rows)
         there, outer = owned.update(owned.rows[at], total, tuple(o[at] for o in owned.outer))
-        self._moved = Moved(at, there, outer)
+        self._moved = ShardMove(at, there, outer)
         for slot, part in zip(self.slots, parts, strict=True):
             self._answers[slot] = self._answer(part, rows)
         self._wholes[self.slot] = self._answers[self.slot]

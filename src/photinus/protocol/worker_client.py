@@ -10,9 +10,9 @@ from typing import Any
 from photinus.core.errors import FencedError, LinkLostError
 from photinus.core.seeds import backoff
 from photinus.protocol.messages import Seat
-from photinus.protocol.peer_session import COORDINATOR, OTHERS, Addressed
+from photinus.protocol.peer_session import COORDINATOR, OTHERS, AddressedFrame
 from photinus.protocol.worker_session import WorkerSession
-from photinus.training.asks import Ask, Exchange, Hello, Life, Measured, News, Snapshot, Stepped
+from photinus.training.asks import Ask, Exchange, Hello, Life, Measured, News, Snapshot, StepDone
 from photinus.transport.frames import Frame
 from photinus.transport.link import Link
 from photinus.transport.mesh import Mesh
@@ -97,7 +97,7 @@ class Worker:
         try:
             while True:
                 self._untold = self._next()
-                if isinstance(self._untold, Stepped):
+                if isinstance(self._untold, StepDone):
                     return True
         except StopIteration:
             return False
@@ -144,7 +144,7 @@ class Worker:
                 road.close()
 
     def _done(self, ask: Ask) -> Any:  # noqa: ANN401 - what this ask is answered by
-        if isinstance(ask, Stepped):
+        if isinstance(ask, StepDone):
             self._session.stepped(ask)
             return self._listen(ask)
         self._tell()
@@ -167,7 +167,7 @@ class Worker:
             return None
         return self._session.frame(ask, time.monotonic())
 
-    def _listen(self, ask: Stepped) -> News:
+    def _listen(self, ask: StepDone) -> News:
         """Between exchanges: the time, and now and then whether the run was stopped."""
         now = time.monotonic()
         if self._mesh is not None or now - self._listened > _LISTEN_SECONDS:
@@ -186,7 +186,7 @@ class Worker:
 
     # -- other workers ---------------------------------------------------------------------------
 
-    def _post(self, out: Sequence[Addressed]) -> None:
+    def _post(self, out: Sequence[AddressedFrame]) -> None:
         """Sends what goes to other workers, and what goes to the coordinator."""
         for to, frame in out:
             address = self._session.peers.addresses.get(to)

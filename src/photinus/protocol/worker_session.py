@@ -32,7 +32,7 @@ from photinus.training.asks import (
     News,
     Page,
     Snapshot,
-    Stepped,
+    StepDone,
 )
 from photinus.transport.frames import Frame
 
@@ -44,7 +44,7 @@ _SECTIONS = {"vector": TRAINED, FLOATS: FLOATS, INTEGERS: INTEGERS}
 
 
 @dataclass(slots=True)
-class Tally:
+class PushMetrics:
     """What a worker measured since its last push; rides on the next one."""
 
     sums: dict[str, float] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Tally:
     wait_seconds: float = 0.0
     compute_seconds: float = 0.0
 
-    def add(self, step: Stepped) -> None:
+    def add(self, step: StepDone) -> None:
         """Takes one step in."""
         self.steps += 1
         self.examples += step.examples
@@ -83,7 +83,7 @@ class WorkerSession:
         """Sequence -> a push that nobody waits for, and that is not answered yet."""
         self._told: list[Frame] = []
         """Answers to such pushes that the loop has not seen yet."""
-        self._tally = Tally()
+        self._tally = PushMetrics()
         self._measured: dict[str, float] | None = None
         self._granted_at = self._spoke_at = self._heard_at = self._waited = 0.0
 
@@ -99,7 +99,7 @@ class WorkerSession:
         """
         return now - self._granted_at - self._waited
 
-    def stepped(self, step: Stepped) -> None:
+    def stepped(self, step: StepDone) -> None:
         """Counts a step."""
         self._tally.add(step)
 
@@ -137,7 +137,7 @@ class WorkerSession:
             return None
         note = {"unanswered": min(self.under_way, default=self._sequence)}
         if ask.message.kind == "push":
-            note, self._tally = note | self._tally.note(), Tally()
+            note, self._tally = note | self._tally.note(), PushMetrics()
         note |= self._trial()
         message = ask.message
         if ask.turn.kind == "meet":
@@ -231,7 +231,7 @@ class WorkerSession:
             return news
         grant = grant_of(heard)
         self.seat = replace(self.seat, phase=grant.phase, lease=grant.lease)
-        self._sequence, self._tally = grant.sequence, Tally()
+        self._sequence, self._tally = grant.sequence, PushMetrics()
         self._granted_at, self._waited = now, 0.0
         self._forget()
         self.peers.seated(self.seat, grant.heal.version, heard.note)

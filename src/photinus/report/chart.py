@@ -46,7 +46,7 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class Timeline:
     """One worker's time: spans (from, to, share of it that was work: 0 to 1)."""
 
     name: str
@@ -197,7 +197,7 @@ def _dot(plane: _Plane, name: str, point: Point, colour: str) -> Markup:
 
 
 def lanes(
-    given: Sequence[Lane], marks: Sequence[tuple[float, str]], end: float, begin: float = 0.0
+    given: Sequence[Timeline], marks: Sequence[tuple[float, str]], end: float, begin: float = 0.0
 ) -> Markup:
     """Returns the workers' swim-lanes.
 

@@ -6,15 +6,15 @@ import math
 from collections.abc import Sequence
 
 from photinus.core import events as e
-from photinus.report.chart import Chart, Lane, Point, Series, time_unit
-from photinus.report.journal import Stamped
+from photinus.report.chart import Chart, Point, Series, Timeline, time_unit
+from photinus.report.journal import StampedEvent
 from photinus.report.summary import PhaseState, Summary
 
 _MOST_METRICS = 4
 _MOST_WORKERS = 8
 
 
-def training_charts(summary: Summary, stamped: Sequence[Stamped]) -> list[Chart]:
+def training_charts(summary: Summary, stamped: Sequence[StampedEvent]) -> list[Chart]:
     """Returns a chart for every phase and metric: what was trained on, and the validation."""
     charts = []
     for phase in summary.phases.values():
@@ -40,7 +40,7 @@ def _along(phase: PhaseState, examples: int) -> float:
     return float(examples)
 
 
-def _validation(phase: PhaseState, name: str, stamped: Sequence[Stamped]) -> list[Series]:
+def _validation(phase: PhaseState, name: str, stamped: Sequence[StampedEvent]) -> list[Series]:
     """A measurement belongs where the last round before it ended."""
     reached, found = 0, dict[str, list[Point]]()
     for one in stamped:
@@ -55,7 +55,7 @@ def _validation(phase: PhaseState, name: str, stamped: Sequence[Stamped]) -> lis
     return [Series(kind, points, has_dots=True) for kind, points in found.items()]
 
 
-def speed_charts(summary: Summary, stamped: Sequence[Stamped]) -> list[Chart]:
+def speed_charts(summary: Summary, stamped: Sequence[StampedEvent]) -> list[Chart]:
     """Returns the charts over time: speed of all, of each worker, and the rounds."""
     unit, length = time_unit(summary.at)
     reports: dict[int, list[Point]] = {}
@@ -90,12 +90,12 @@ def speed_charts(summary: Summary, stamped: Sequence[Stamped]) -> list[Chart]:
     ]
 
 
-def training_began(stamped: Sequence[Stamped]) -> float:
+def training_began(stamped: Sequence[StampedEvent]) -> float:
     """Returns when the first phase began, in seconds: before it nothing was trained."""
     return next((s.at for s in stamped if isinstance(s.event, e.PhaseStarted)), 0.0)
 
 
-def _applied(stamped: Sequence[Stamped], length: float) -> list[Point]:
+def _applied(stamped: Sequence[StampedEvent], length: float) -> list[Point]:
     """The speed between rounds, over spans of at least a hundredth of the run."""
     least = (stamped[-1].at - stamped[0].at) / 100 if stamped else 0.0
     points: list[Point] = []
@@ -115,7 +115,7 @@ def _applied(stamped: Sequence[Stamped], length: float) -> list[Point]:
     return points
 
 
-def worker_lanes(summary: Summary, stamped: Sequence[Stamped]) -> list[Lane]:
+def worker_lanes(summary: Summary, stamped: Sequence[StampedEvent]) -> list[Timeline]:
     """Returns each worker's time at its seat, and how much of it was work."""
     spans: dict[int, list[tuple[float, float, float]]] = {}
     seen: dict[int, tuple[float, e.WorkerReport | None]] = {}
@@ -129,7 +129,7 @@ def worker_lanes(summary: Summary, stamped: Sequence[Stamped]) -> list[Lane]:
             began, last = seen.get(event.slot, (one.at, None))
             spans.setdefault(event.slot, []).append((began, one.at, _share(event, last)))
             seen[event.slot] = (one.at, event)
-    return [Lane(f"worker {slot}", _merged(spans[slot], summary.at)) for slot in sorted(spans)]
+    return [Timeline(f"worker {slot}", _merged(spans[slot], summary.at)) for slot in sorted(spans)]
 
 
 def _share(event: e.WorkerReport, last: e.WorkerReport | None) -> float:

@@ -16,7 +16,7 @@ _HEAD = "Journal"
 
 
 @dataclass(frozen=True, slots=True)
-class Stamped:
+class StampedEvent:
     """An event and when it happened."""
 
     at: float
@@ -77,7 +77,7 @@ class Journal:
         self._lines.close()
 
 
-def read(path: Path | str) -> list[Stamped]:
+def read(path: Path | str) -> list[StampedEvent]:
     """Returns all events in order; lines that are cut, damaged or of an unknown kind are left out.
 
     Raises:
@@ -90,7 +90,7 @@ def read(path: Path | str) -> list[Stamped]:
         elif values:
             at = _number(values.pop("at", 0.0))
             try:
-                stamped.append(Stamped(at, began + at, event_from_dict(values)))
+                stamped.append(StampedEvent(at, began + at, event_from_dict(values)))
             except (UsageError, TypeError):
                 continue
     return stamped

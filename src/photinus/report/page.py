@@ -19,7 +19,7 @@ from photinus.report.curves import (
     training_charts,
     worker_lanes,
 )
-from photinus.report.journal import Stamped, read
+from photinus.report.journal import StampedEvent, read
 from photinus.report.markup import Markup, table, tag
 from photinus.report.picture import data_uri, mosaic, unpack
 from photinus.report.style import STYLE
@@ -120,7 +120,7 @@ def _grid(figures: Iterable[Markup]) -> Markup | None:
     return tag("div", *drawn, class_="charts") if drawn else None
 
 
-def _head(summary: Summary, stamped: Sequence[Stamped]) -> Markup:
+def _head(summary: Summary, stamped: Sequence[StampedEvent]) -> Markup:
     began = _moment(stamped[0].wall) if stamped else "nothing has happened yet"
     term = f", term {summary.term}" if summary.term > 1 else ""
     resumed = f", resumed from {summary.resumed_from}" if summary.resumed_from else ""
@@ -269,7 +269,7 @@ def _phases(summary: Summary) -> Markup | None:
     return table(names, rows) if rows else None
 
 
-def _lanes(summary: Summary, stamped: Sequence[Stamped]) -> Markup | None:
+def _lanes(summary: Summary, stamped: Sequence[StampedEvent]) -> Markup | None:
     drawn = worker_lanes(summary, stamped)
     marks = [(s.at, s.event.name) for s in stamped if isinstance(s.event, e.PhaseStarted)]
     words = (
@@ -315,7 +315,7 @@ def _worker_row(w: WorkerState) -> tuple[str, ...]:
     )
 
 
-def _log(stamped: Sequence[Stamped]) -> Markup | None:
+def _log(stamped: Sequence[StampedEvent]) -> Markup | None:
     lines = [(s, line_of(s.event)) for s in stamped]
     told = [(s, line) for s, line in lines if line]
     rows = [

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from photinus.core import events as e
-from photinus.report.journal import Stamped
+from photinus.report.journal import StampedEvent
 
 
 @dataclass(slots=True)
@@ -146,7 +146,7 @@ class Summary:
         return self.workers.setdefault(slot, WorkerState(slot))
 
 
-def summarise(stamped: Iterable[Stamped]) -> Summary:
+def summarise(stamped: Iterable[StampedEvent]) -> Summary:
     """Folds a journal into one summary."""
     summary = Summary()
     for one in stamped:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from photinus.core.events import Event, RoundClosed
 
 
-class Thinned:
+class ThinnedEvents:
     """Passes events on; rounds that follow each other quickly become one event.
 
     That one says how many `rounds` it stands for: bytes and seconds are their sums, metrics their
@@ -23,7 +23,7 @@ class Thinned:
 
     Example:
         >>> written = []
-        >>> thinned = Thinned(written.append, now=lambda: 0.0)
+        >>> thinned = ThinnedEvents(written.append, now=lambda: 0.0)
         >>> for n in (1, 2, 3):
         ...     thinned.write(RoundClosed(phase=0, version=n, slots=(0,), examples=8 * n,
         ...                               progress=0.1, seconds=0.01, bytes_up=100))

@@ -42,7 +42,7 @@ from photinus.models.dbn import DBN
 from photinus.report import page
 from photinus.report.journal import Journal
 from photinus.report.terminal import Terminal, is_watched
-from photinus.report.thinned import Thinned
+from photinus.report.thinned import ThinnedEvents
 from photinus.run.data import (
     TestRows,
     check_columns,
@@ -403,7 +403,7 @@ class _Run:
         if mirror is not None:
             mirror.claim(self.term)
         self._journal, self._book = Journal(place.events), LedgerWriter(place.ledger, run)
-        self._thinned = Thinned(self._journal.write)
+        self._thinned = ThinnedEvents(self._journal.write)
         self._fingerprint = _fingerprint(job)
         self.checkpoints = Checkpoints(
             place.checkpoints,

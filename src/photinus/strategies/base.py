@@ -69,7 +69,7 @@ class Turn(NamedTuple):
         return self.kind not in ("push", "publish")
 
 
-class Owned(NamedTuple):
+class OwnedShard(NamedTuple):
     """A worker's shard of a table, as it was last agreed on."""
 
     rows: Vector
@@ -80,7 +80,7 @@ class Owned(NamedTuple):
     """The outer optimizer's."""
 
 
-class Moved(NamedTuple):
+class ShardMove(NamedTuple):
     """What a round does to a worker's shard."""
 
     at: Vector
@@ -130,9 +130,9 @@ class Message(NamedTuple):
     """Of `publish` to whom it goes, else who is there or in the meeting."""
     asks: Vector | None = None
     """Of a table among the workers, going up: which rows [r] the next steps read."""
-    owned: Owned | None = None
+    owned: OwnedShard | None = None
     """Likewise: the worker's own shard. It never travels."""
-    moved: Moved | None = None
+    moved: ShardMove | None = None
     """Likewise, with the answer: what the round does to it. It never travels."""
 
 

@@ -39,7 +39,7 @@ def compress(strategy: Strategy, codec: str) -> Strategy:
     if codec == "fp32":
         return strategy
     has_feedback = codec_of(codec).has_feedback and strategy.site != GRADIENT
-    return Fed(strategy, codec) if has_feedback else Encoded(strategy, codec)
+    return ErrorFeedback(strategy, codec) if has_feedback else Encoded(strategy, codec)
 
 
 class _Wrapper(Strategy):
@@ -87,7 +87,7 @@ class Encoded(_Wrapper):
         return self.strategy.accept(vector, incoming, state)
 
 
-class Feedback(NamedTuple):
+class FeedbackState(NamedTuple):
     """A strategy's state, and what its codec left out."""
 
     state: Any
@@ -104,25 +104,25 @@ class Feedback(NamedTuple):
         return getattr(self.state, name)
 
 
-class Fed(_Wrapper):
+class ErrorFeedback(_Wrapper):
     """A strategy's deltas in a codec, with error feedback."""
 
     def __init__(self, strategy: Strategy, codec: str) -> None:
         super().__init__(strategy, codec)
         self.alone = (*self.alone, "left")
 
-    def init(self, vector: Vector) -> Feedback:
+    def init(self, vector: Vector) -> FeedbackState:
         """Nothing was left out yet."""
         nothing = np.zeros_like(vector)
-        return Feedback(self.strategy.init(vector), nothing, nothing)
+        return FeedbackState(self.strategy.init(vector), nothing, nothing)
 
-    def due(self, clock: Clock, state: Feedback) -> tuple[Turn, ...]:
+    def due(self, clock: Clock, state: FeedbackState) -> tuple[Turn, ...]:
         """As of the strategy."""
         return self.strategy.due(clock, state.state)
 
     def offer(
-        self, turn: Turn, vector: Vector, clock: Clock, state: Feedback
-    ) -> tuple[Message | None, Feedback]:
+        self, turn: Turn, vector: Vector, clock: Clock, state: FeedbackState
+    ) -> tuple[Message | None, FeedbackState]:
         """Offers the strategy's delta, and on it what was left out before."""
         message, own = self.strategy.offer(turn, vector, clock, state.state)
         if message is None or message.vector is None:
@@ -134,7 +134,7 @@ class Fed(_Wrapper):
         message = message._replace(vector=sent, codec=self.codec)
         return message, state._replace(state=own, leaving=leaving)
 
-    def accept(self, vector: Vector, incoming: Message, state: Feedback) -> Feedback:
+    def accept(self, vector: Vector, incoming: Message, state: FeedbackState) -> FeedbackState:
         """Takes in what was agreed: what was left out of it is known then."""
         state = state._replace(state=self.strategy.accept(vector, incoming, state.state))
         if incoming.kind != "agreed":

@@ -30,7 +30,7 @@ STALENESS = Limit(
 )
 
 
-class Taken(NamedTuple):
+class FetchState(NamedTuple):
     """What a worker remembers of what it took from the owner."""
 
     mark: Vector
@@ -75,11 +75,11 @@ class Downpour(Strategy):
         """After the inner step; what is pushed follows from the payload."""
         return PARAMETERS if self.payload == "delta" else GRADIENT_SUM
 
-    def init(self, vector: Vector) -> Taken:
+    def init(self, vector: Vector) -> FetchState:
         """All start from the same point."""
-        return Taken(vector.copy() if self.payload == "delta" else np.zeros_like(vector))
+        return FetchState(vector.copy() if self.payload == "delta" else np.zeros_like(vector))
 
-    def due(self, clock: Clock, state: Taken) -> tuple[Turn, ...]:
+    def due(self, clock: Clock, state: FetchState) -> tuple[Turn, ...]:
         """A push when its trigger fires, a fetch when its own does; at the end what is unsent."""
         if clock.closing:
             return (Turn("push"),) if clock.steps > state.sent.steps else ()
@@ -88,8 +88,8 @@ class Downpour(Strategy):
         return (Turn("push"),) * is_push + (Turn("fetch"),) * is_fetch
 
     def offer(
-        self, turn: Turn, vector: Vector, clock: Clock, state: Taken
-    ) -> tuple[Message | None, Taken]:
+        self, turn: Turn, vector: Vector, clock: Clock, state: FetchState
+    ) -> tuple[Message | None, FetchState]:
         """Offers the delta, or the gradients' sum, since the last push; or asks.
 
         What the codec leaves out stays unpushed, and goes with the next push.
@@ -114,7 +114,7 @@ class Downpour(Strategy):
         mark = left if is_sum else vector + left
         return message, state._replace(mark=mark, sent=clock)
 
-    def accept(self, vector: Vector, incoming: Message, state: Taken) -> Taken:
+    def accept(self, vector: Vector, incoming: Message, state: FetchState) -> FetchState:
         """Takes the owner's parameters; a delta that was not pushed yet stays on top."""
         assert incoming.vector is not None
         held = decode(incoming.codec, incoming.vector)
@@ -129,7 +129,7 @@ class Downpour(Strategy):
         return state._replace(mark=held.astype(vector.dtype), version=incoming.version)
 
 
-class Served(NamedTuple):
+class ServerState(NamedTuple):
     """What an owner holds that applies each push as it comes."""
 
     vector: Vector
@@ -141,7 +141,7 @@ class Served(NamedTuple):
     """At which version each row moved last [rows of the vector]; empty where all travel."""
 
     @classmethod
-    def of(cls, point: Message, outer: Outer) -> Served:
+    def of(cls, point: Message, outer: Outer) -> ServerState:
         """Takes up an agreed point."""
         assert point.vector is not None
         assert point.floats is not None
@@ -192,15 +192,15 @@ class Immediate(Policy):
     def __post_init__(self) -> None:
         validate(self)
 
-    def init(self, point: Message) -> Served:
+    def init(self, point: Message) -> ServerState:
         """All start from the same point."""
-        state = Served.of(point, self.outer)
+        state = ServerState.of(point, self.outer)
         count = -(-state.vector.size // self.rows) if self.rows else 0
         return state._replace(moved=np.full(count, point.version, np.int64))
 
     def receive(
-        self, slot: int, message: Message, members: frozenset[int], state: Served
-    ) -> tuple[list[Reply], Served]:
+        self, slot: int, message: Message, members: frozenset[int], state: ServerState
+    ) -> tuple[list[Reply], ServerState]:
         """Applies a push, or answers a fetch."""
         if message.kind == "fetch" and self.rows:
             return [Reply(slot, self._since(message.version, state))], state
@@ -224,8 +224,8 @@ class Immediate(Policy):
         return _acked(slot, mixed, vector, outer)
 
     def _acked_rows(
-        self, slot: int, state: Served, rows: Vector, delta: Vector
-    ) -> tuple[list[Reply], Served]:
+        self, slot: int, state: ServerState, rows: Vector, delta: Vector
+    ) -> tuple[list[Reply], ServerState]:
         """Only these rows move: the bits are those of a push with zeros in all others."""
         at, moved = numbers_of(rows, self.rows, state.vector.size), state.moved.copy()
         held = state.vector, *state.outer
@@ -236,14 +236,14 @@ class Immediate(Policy):
         moved[rows] = state.version + 1
         return _acked(slot, state._replace(moved=moved), whole_[0], tuple(whole_[1:]))
 
-    def _since(self, version: int, state: Served) -> Message:
+    def _since(self, version: int, state: ServerState) -> Message:
         """Returns the rows that moved since a version."""
         rows = np.flatnonzero(state.moved > version).astype(np.int64, copy=False)
         some = state.vector[numbers_of(rows, self.rows, state.vector.size)]
         point = self.agreed(state)._replace(kind="agreed", rows=rows, codec=self.codec, outer=())
         return point._replace(vector=encode(self.codec, some))
 
-    def agreed(self, state: Served) -> Message:
+    def agreed(self, state: ServerState) -> Message:
         """Returns what the owner holds."""
         return state.point()
 
@@ -260,24 +260,24 @@ class Elastic(Strategy):
     every: Trigger = field(default_factory=lambda: Steps(10))
     site = PARAMETERS
 
-    def init(self, vector: Vector) -> Taken:
+    def init(self, vector: Vector) -> FetchState:
         """All start from the same point."""
-        return Taken(vector[:0])
+        return FetchState(vector[:0])
 
-    def due(self, clock: Clock, state: Taken) -> tuple[Turn, ...]:
+    def due(self, clock: Clock, state: FetchState) -> tuple[Turn, ...]:
         """A swap when the trigger fires; at the end of the phase once more."""
         unsent = clock.closing and clock.steps > state.sent.steps
         return (Turn("swap"),) if unsent or self.every.fires(clock, state.sent) else ()
 
     def offer(
-        self, turn: Turn, vector: Vector, clock: Clock, state: Taken
-    ) -> tuple[Message | None, Taken]:
+        self, turn: Turn, vector: Vector, clock: Clock, state: FetchState
+    ) -> tuple[Message | None, FetchState]:
         """Offers its parameters, in full precision."""
         since = clock.since(state.sent)
         message = Message("push", vector.copy(), turn.fragment, since=since, version=state.version)
         return message, state._replace(sent=clock)
 
-    def accept(self, vector: Vector, incoming: Message, state: Taken) -> Taken:
+    def accept(self, vector: Vector, incoming: Message, state: FetchState) -> FetchState:
         """Is pulled towards the centre, or starts from it."""
         assert incoming.vector is not None
         taken = decode(incoming.codec, incoming.vector)
@@ -303,13 +303,13 @@ class Spring(Policy):
     def __post_init__(self) -> None:
         validate(self)
 
-    def init(self, point: Message) -> Served:
+    def init(self, point: Message) -> ServerState:
         """The centre is where all start."""
-        return Served.of(point, Sgd())
+        return ServerState.of(point, Sgd())
 
     def receive(
-        self, slot: int, message: Message, members: frozenset[int], state: Served
-    ) -> tuple[list[Reply], Served]:
+        self, slot: int, message: Message, members: frozenset[int], state: ServerState
+    ) -> tuple[list[Reply], ServerState]:
         """Moves the centre towards a worker, and answers by how far."""
         if message.kind == "fetch":
             return [Reply(slot, self.agreed(state)._replace(kind="agreed"))], state
@@ -328,12 +328,12 @@ class Spring(Policy):
         )
         return [Reply(slot, answer)], state
 
-    def agreed(self, state: Served) -> Message:
+    def agreed(self, state: ServerState) -> Message:
         """Returns the centre."""
         return state.point()
 
 
-def _mixed(message: Message, share: float, state: Served) -> Served:
+def _mixed(message: Message, share: float, state: ServerState) -> ServerState:
     """Float buffers move by one worker's share towards the pusher's; integers never fall."""
     if message.floats is None or message.integers is None:
         return state
@@ -342,7 +342,7 @@ def _mixed(message: Message, share: float, state: Served) -> Served:
 
 
 def _acked(
-    slot: int, state: Served, vector: Vector, outer: tuple[Vector, ...]
-) -> tuple[list[Reply], Served]:
+    slot: int, state: ServerState, vector: Vector, outer: tuple[Vector, ...]
+) -> tuple[list[Reply], ServerState]:
     state = state._replace(vector=vector, outer=outer, version=state.version + 1)
     return [Reply(slot, Message("ack", version=state.version))], state

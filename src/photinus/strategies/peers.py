@@ -26,7 +26,7 @@ from photinus.strategies.merge import MERGES, coefficients
 GRAPHS = ("exponential", "ring", "random")
 
 
-class Mixed(NamedTuple):
+class PeerState(NamedTuple):
     """What a worker remembers between exact agreements: its parameters are base − P."""
 
     anchor: Vector
@@ -61,12 +61,12 @@ class _Peer(Strategy):
     def __post_init__(self) -> None:
         validate(self)
 
-    def init(self, vector: Vector) -> Mixed:
+    def init(self, vector: Vector) -> PeerState:
         """The anchor is where all start."""
         anchor = vector.copy()
-        return Mixed(anchor, anchor, np.zeros_like(anchor))
+        return PeerState(anchor, anchor, np.zeros_like(anchor))
 
-    def due(self, clock: Clock, state: Mixed) -> tuple[Turn, ...]:
+    def due(self, clock: Clock, state: PeerState) -> tuple[Turn, ...]:
         """A meeting when called or at the end, if anything is unsent; else by the trigger.
 
         Who is alone meets by the trigger too: there is nobody to publish to.
@@ -78,8 +78,8 @@ class _Peer(Strategy):
         return (Turn("publish" if len(state.slots) > 1 else "meet"),) if is_time else ()
 
     def offer(
-        self, turn: Turn, vector: Vector, clock: Clock, state: Mixed
-    ) -> tuple[Message, Mixed]:
+        self, turn: Turn, vector: Vector, clock: Clock, state: PeerState
+    ) -> tuple[Message, PeerState]:
         """Offers all own progress to a meeting, or a publication to the others."""
         since = clock.since(state.counted)
         if turn.kind == "meet":
@@ -90,7 +90,7 @@ class _Peer(Strategy):
         message, state = self._published(vector, state)
         return message._replace(since=since, version=state.version, codec=self.codec), state
 
-    def accept(self, vector: Vector, incoming: Message, state: Mixed) -> Mixed:
+    def accept(self, vector: Vector, incoming: Message, state: PeerState) -> PeerState:
         """Mixes a publication in, or takes the exact agreement."""
         if incoming.kind == "here":
             return state._replace(slot=incoming.slot, slots=incoming.slots)
@@ -111,11 +111,11 @@ class _Peer(Strategy):
         )
 
     @abstractmethod
-    def _published(self, vector: Vector, state: Mixed) -> tuple[Message, Mixed]:
+    def _published(self, vector: Vector, state: PeerState) -> tuple[Message, PeerState]:
         """Returns what to publish and to whom, and what that does to oneself."""
 
     @abstractmethod
-    def _shift(self, vector: Vector, heard: Vector, state: Mixed) -> Vector:
+    def _shift(self, vector: Vector, heard: Vector, state: PeerState) -> Vector:
         """Returns how far a publication [n] moves one's parameters [n]."""
 
 
@@ -130,7 +130,7 @@ class Publish(_Peer):
     since the last exact agreement is taken back by the next one, because its rows are done again.
     """
 
-    def _published(self, vector: Vector, state: Mixed) -> tuple[Message, Mixed]:
+    def _published(self, vector: Vector, state: PeerState) -> tuple[Message, PeerState]:
         sent = encode(self.codec, state.base - vector - state.sent)
         delta = decode(self.codec, sent).astype(vector.dtype, copy=False)
         back = delta * vector.dtype.type(1.0 - 1.0 / len(state.slots))
@@ -139,7 +139,7 @@ class Publish(_Peer):
         state = state._replace(base=state.base + back, sent=state.sent + delta)
         return Message("publish", sent, slots=others), state
 
-    def _shift(self, vector: Vector, heard: Vector, state: Mixed) -> Vector:
+    def _shift(self, vector: Vector, heard: Vector, state: PeerState) -> Vector:
         shift: Vector = heard * vector.dtype.type(-1.0 / len(state.slots))
         return shift
 
@@ -162,14 +162,14 @@ class Gossip(_Peer):
         "mix": between(0.01, 1),
     }
 
-    def _published(self, vector: Vector, state: Mixed) -> tuple[Message, Mixed]:
+    def _published(self, vector: Vector, state: PeerState) -> tuple[Message, PeerState]:
         to = partner(self.graph, state.slot, state.slots, state.rounds - 1)
         sent = encode(self.codec, vector)
         sent = sent.copy() if sent is vector else sent
         state = state._replace(sent=state.base - vector)
         return Message("publish", sent, slots=() if to is None else (to,)), state
 
-    def _shift(self, vector: Vector, heard: Vector, state: Mixed) -> Vector:
+    def _shift(self, vector: Vector, heard: Vector, state: PeerState) -> Vector:
         shift: Vector = (heard - (state.base - state.sent)) * vector.dtype.type(self.mix)
         return shift.astype(vector.dtype, copy=False)
 
@@ -199,7 +199,7 @@ def partner(graph: str, slot: int, slots: tuple[int, ...], round_: int) -> int |
     return slots[(slots.index(slot) + hop) % count]
 
 
-class _Met(NamedTuple):
+class _MeetingsState(NamedTuple):
     """What the one who calls meetings knows."""
 
     point: Message
@@ -241,7 +241,7 @@ class Meetings(Policy):
     def __post_init__(self) -> None:
         validate(self)
 
-    def init(self, point: Message) -> _Met:
+    def init(self, point: Message) -> _MeetingsState:
         """Nobody has come yet.
 
         Raises:
@@ -254,11 +254,11 @@ class Meetings(Policy):
         if self.rows and point.floats is not None and point.floats.size:
             wrong = "nobody agrees on the float buffers of a model whose table is among the workers"
             raise UsageError(wrong, got=f"{point.floats.size} numbers", do="use rows=0")
-        return _Met(point, point.version, {})
+        return _MeetingsState(point, point.version, {})
 
     def receive(
-        self, slot: int, message: Message, members: frozenset[int], state: _Met
-    ) -> tuple[list[Reply], _Met]:
+        self, slot: int, message: Message, members: frozenset[int], state: _MeetingsState
+    ) -> tuple[list[Reply], _MeetingsState]:
         """Somebody comes to the meeting, or is ready in it."""
         if message.kind == "ready":
             is_here = message.version == state.version and message.slots == state.meeting
@@ -267,7 +267,9 @@ class Meetings(Policy):
             return [Reply(slot, Message("rejoin", version=state.version))], state
         return self.close(members, state._replace(waiting={**state.waiting, slot: message}))
 
-    def close(self, members: frozenset[int], state: _Met) -> tuple[list[Reply], _Met]:
+    def close(
+        self, members: frozenset[int], state: _MeetingsState
+    ) -> tuple[list[Reply], _MeetingsState]:
         """Opens the meeting when all have come, and again when one of it was lost.
 
         Where each owns a shard it opens for all of them only, and once.
@@ -289,7 +291,7 @@ class Meetings(Policy):
         called = Message("meet", weights, version=state.version, floats=shares, slots=meeting)
         return [*replies, *(Reply(s, called) for s in meeting)], state
 
-    def _ready(self, slot: int, state: _Met) -> tuple[list[Reply], _Met]:
+    def _ready(self, slot: int, state: _MeetingsState) -> tuple[list[Reply], _MeetingsState]:
         ready = state.ready | {slot}
         if not ready.issuperset(state.meeting):
             return [], state._replace(ready=ready)
@@ -297,8 +299,8 @@ class Meetings(Policy):
         agreed = [Reply(s, Message("agreed", version=version)) for s in state.meeting]
         others = [s for s in state.waiting if s not in state.meeting]
         late = [Reply(s, Message("rejoin", version=version)) for s in others]
-        return agreed + late, _Met(state.point, version, {})
+        return agreed + late, _MeetingsState(state.point, version, {})
 
-    def agreed(self, state: _Met) -> Message:
+    def agreed(self, state: _MeetingsState) -> Message:
         """Returns where the phase started: all later points are the workers' alone."""
         return state.point._replace(kind="heal", version=state.version)

@@ -37,7 +37,7 @@ QUORUM = Limit(
 )
 
 
-class Round(NamedTuple):
+class RoundState(NamedTuple):
     """What a worker remembers between rounds."""
 
     anchor: Vector
@@ -78,25 +78,25 @@ class Averaging(Strategy):
         """Without an owner the outer optimizer's state, which is the same on all."""
         return ("outer",) if self.meets else ()
 
-    def init(self, vector: Vector) -> Round:
+    def init(self, vector: Vector) -> RoundState:
         """The anchor is where all start."""
-        return Round(vector.copy(), self.outer.init(vector), 0, Clock(), Clock())
+        return RoundState(vector.copy(), self.outer.init(vector), 0, Clock(), Clock())
 
-    def due(self, clock: Clock, state: Round) -> tuple[Turn, ...]:
+    def due(self, clock: Clock, state: RoundState) -> tuple[Turn, ...]:
         """A swap when the trigger fires; at the end of the phase, when anything is unsent."""
         unsent = clock.closing and clock.steps > state.counted.steps
         is_time = unsent or self.every.fires(clock, state.sent)
         return (Turn("meet" if self.meets else "swap"),) if is_time else ()
 
     def offer(
-        self, turn: Turn, vector: Vector, clock: Clock, state: Round
-    ) -> tuple[Message | None, Round]:
+        self, turn: Turn, vector: Vector, clock: Clock, state: RoundState
+    ) -> tuple[Message | None, RoundState]:
         """Offers the delta since the anchor: Δᵢ = anchor − θᵢ."""
         delta, since = state.anchor - vector, clock.since(state.counted)
         message = Message("push", delta, turn.fragment, since=since, version=state.version)
         return message, state._replace(sent=clock)
 
-    def accept(self, vector: Vector, incoming: Message, state: Round) -> Round:
+    def accept(self, vector: Vector, incoming: Message, state: RoundState) -> RoundState:
         """Takes the merged delta through the outer step, or the agreed point after a miss."""
         if incoming.kind == "here":
             return state
@@ -107,7 +107,7 @@ class Averaging(Strategy):
             return state._replace(anchor=mean.copy(), outer=outer, version=incoming.version)
         anchor, outer = self.outer.update(state.anchor, mean, state.outer)
         np.copyto(vector, anchor)
-        return Round(anchor, outer, incoming.version, state.sent, state.sent)
+        return RoundState(anchor, outer, incoming.version, state.sent, state.sent)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,7 +15,7 @@ import numpy as np
 from photinus.core.clock import Clock, Steps, Trigger
 from photinus.core.parameters import Vector
 from photinus.core.settings import one_of, validate, whole
-from photinus.strategies.base import PARAMETERS, Message, Owned, Strategy, Turn
+from photinus.strategies.base import PARAMETERS, Message, OwnedShard, Strategy, Turn
 from photinus.strategies.codecs import decode, encode
 from photinus.strategies.outer import Outer, Sgd
 
@@ -50,7 +50,7 @@ def joined(shards: Sequence[Vector], width: int, into: Vector | None = None) -> 
     return table.ravel()
 
 
-class Held(NamedTuple):
+class ShardState(NamedTuple):
     """What a worker remembers between rounds."""
 
     own: Vector
@@ -98,12 +98,12 @@ class Sharded(Strategy):
     def __post_init__(self) -> None:
         validate(self)
 
-    def init(self, vector: Vector) -> Held:
+    def init(self, vector: Vector) -> ShardState:
         """Nothing is here before the shard has come."""
         nothing = np.empty((0, self.rows), vector.dtype)
-        return Held(nothing, (), np.empty(0, np.int64), nothing)
+        return ShardState(nothing, (), np.empty(0, np.int64), nothing)
 
-    def due(self, clock: Clock, state: Held) -> tuple[Turn, ...]:
+    def due(self, clock: Clock, state: ShardState) -> tuple[Turn, ...]:
         """A round before the first step, when the trigger fires, and until all are done.
 
         After each the owners are asked for the rows of the round after the next one.
@@ -115,8 +115,8 @@ class Sharded(Strategy):
         return (Turn("meet"),) if clock.closing else (Turn("meet"), Turn("publish"))
 
     def offer(
-        self, turn: Turn, vector: Vector, clock: Clock, state: Held
-    ) -> tuple[Message | None, Held]:
+        self, turn: Turn, vector: Vector, clock: Clock, state: ShardState
+    ) -> tuple[Message | None, ShardState]:
         """Offers the deltas of the rows that changed; the loop adds which are wanted next."""
         if turn.kind == "publish":
             return Message("fetch", version=state.version), state
@@ -130,11 +130,11 @@ class Sharded(Strategy):
             since=clock.since(state.sent),
             version=state.version,
             codec=self.codec,
-            owned=Owned(state.own, _by_row(state), self.outer.update),
+            owned=OwnedShard(state.own, _by_row(state), self.outer.update),
         )
         return message, state._replace(sent=clock, is_closing=clock.closing)
 
-    def accept(self, vector: Vector, incoming: Message, state: Held) -> Held:
+    def accept(self, vector: Vector, incoming: Message, state: ShardState) -> ShardState:
         """Takes its shard, or what a round did to it and the rows of the next steps."""
         if incoming.kind not in ("heal", "agreed"):
             return state
@@ -162,7 +162,7 @@ class Sharded(Strategy):
         )
 
 
-def _by_row(state: Held) -> tuple[Vector, ...]:
+def _by_row(state: ShardState) -> tuple[Vector, ...]:
     """Returns the outer state as views, each [m, numbers]: what travels is flat."""
     count = len(state.own)
     return tuple(held.reshape(count, held.size // max(1, count)) for held in state.outer)

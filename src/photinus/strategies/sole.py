@@ -12,7 +12,7 @@ from photinus.core.parameters import Vector
 from photinus.strategies.base import PARAMETERS, Message, Policy, Reply, Strategy, Turn
 
 
-class Told(NamedTuple):
+class SoleState(NamedTuple):
     """What the worker remembers."""
 
     version: int = 0
@@ -28,7 +28,7 @@ class Sole(Strategy):
     bit for bit. A worker that was lost goes on from its last push. Both halves are `Halves`.
 
     Example:
-        >>> Sole(every=Steps(2)).due(Clock(steps=2), Told())
+        >>> Sole(every=Steps(2)).due(Clock(steps=2), SoleState())
         (Turn(kind='swap', fragment=(0, 0)),)
     """
 
@@ -48,22 +48,24 @@ class Sole(Strategy):
         """Returns the owner's half."""
         return Latest()
 
-    def init(self, vector: Vector) -> Told:  # noqa: ARG002 - the owner has it
+    def init(self, vector: Vector) -> SoleState:  # noqa: ARG002 - the owner has it
         """Nothing was pushed yet."""
-        return Told()
+        return SoleState()
 
-    def due(self, clock: Clock, state: Told) -> tuple[Turn, ...]:
+    def due(self, clock: Clock, state: SoleState) -> tuple[Turn, ...]:
         """A swap when the trigger fires; at the end of the phase, when anything is unsent."""
         unsent = clock.closing and clock.steps > state.sent.steps
         return (Turn("swap"),) if unsent or self.every.fires(clock, state.sent) else ()
 
-    def offer(self, turn: Turn, vector: Vector, clock: Clock, state: Told) -> tuple[Message, Told]:
+    def offer(
+        self, turn: Turn, vector: Vector, clock: Clock, state: SoleState
+    ) -> tuple[Message, SoleState]:
         """Offers the parameters."""
         since = clock.since(state.sent)
         message = Message("push", vector.copy(), turn.fragment, since=since, version=state.version)
         return message, state._replace(sent=clock)
 
-    def accept(self, vector: Vector, incoming: Message, state: Told) -> Told:
+    def accept(self, vector: Vector, incoming: Message, state: SoleState) -> SoleState:
         """Takes the version; the parameters only as a joiner."""
         if incoming.vector is not None:
             np.copyto(vector, incoming.vector)

@@ -24,7 +24,7 @@ from photinus.strategies.outer import Outer, Sgd
 from photinus.strategies.rounds import decoded, stepped
 
 
-class Flow(NamedTuple):
+class StreamingState(NamedTuple):
     """What a worker remembers between rounds, each of one fragment."""
 
     anchor: Vector
@@ -93,13 +93,13 @@ class Streaming(Strategy):
             epochs=None if e.epochs is None else e.epochs / count,
         )
 
-    def init(self, vector: Vector) -> Flow:
+    def init(self, vector: Vector) -> StreamingState:
         """The anchor is where all start."""
         fragments_of(vector.size, self.fragments)
         none, outer = Clock(), self.outer.init(vector)
-        return Flow(vector.copy(), outer, 0, (none,) * self.fragments, none, none, False)  # noqa: FBT003
+        return StreamingState(vector.copy(), outer, 0, (none,) * self.fragments, none, none, False)  # noqa: FBT003
 
-    def due(self, clock: Clock, state: Flow) -> tuple[Turn, ...]:
+    def due(self, clock: Clock, state: StreamingState) -> tuple[Turn, ...]:
         """Push the next fragment; take it after the delay; at the end swap what is unsent."""
         fragment = fragments_of(state.anchor.size, self.fragments)[state.version % self.fragments]
         if state.is_under_way:
@@ -112,8 +112,8 @@ class Streaming(Strategy):
         return (Turn(kind, fragment),) if self.gap.fires(clock, state.sent) else ()
 
     def offer(
-        self, turn: Turn, vector: Vector, clock: Clock, state: Flow
-    ) -> tuple[Message | None, Flow]:
+        self, turn: Turn, vector: Vector, clock: Clock, state: StreamingState
+    ) -> tuple[Message | None, StreamingState]:
         """Offers a fragment's delta."""
         if turn.kind == "take":
             return None, state._replace(taken=clock)
@@ -124,7 +124,7 @@ class Streaming(Strategy):
         is_under_way = turn.kind == "push"
         return message, state._replace(sent=clock, taken=clock, is_under_way=is_under_way)
 
-    def accept(self, vector: Vector, incoming: Message, state: Flow) -> Flow:
+    def accept(self, vector: Vector, incoming: Message, state: StreamingState) -> StreamingState:
         """Mixes an agreed fragment in; after a miss, takes the agreed point."""
         mean = decoded(incoming, vector.dtype)
         state = state._replace(is_under_way=False, version=incoming.version)

@@ -19,7 +19,7 @@ MakePair = Callable[[Hear, Gone], tuple[Listener, Callable[[], Link]]]
 _PATIENCE_SECONDS = 10.0
 
 
-class _Ear:
+class _Recorder:
     """Remembers what a listener heard, and lets a check wait for it."""
 
     def __init__(self, answer: Callable[[Peer, Frame], None] | None = None) -> None:
@@ -70,7 +70,7 @@ def _echo(peer: Peer, frame: Frame) -> None:
 
 
 @contextlib.contextmanager
-def _opened(make: MakePair, ear: _Ear) -> Iterator[tuple[Listener, Callable[[], Link]]]:
+def _opened(make: MakePair, ear: _Recorder) -> Iterator[tuple[Listener, Callable[[], Link]]]:
     """Opens a pair, and closes all of it, twice."""
     listener, make_link = make(ear.hear, ear.gone)
     links: list[Link] = []
@@ -125,7 +125,7 @@ def _samples() -> Sequence[Frame]:
 
 
 def _check_frames_arrive_whole_and_in_order(make: MakePair) -> None:
-    ear = _Ear()
+    ear = _Recorder()
     with _opened(make, ear) as (_, connect):
         link = connect()
         for frame in _samples():
@@ -136,7 +136,7 @@ def _check_frames_arrive_whole_and_in_order(make: MakePair) -> None:
 
 
 def _check_answers_come_back_in_order(make: MakePair) -> None:
-    with _opened(make, _Ear(_echo)) as (_, connect):
+    with _opened(make, _Recorder(_echo)) as (_, connect):
         link = connect()
         _claim(link.exchange(None, 0) == [], "a look without a frame returns nothing")
         got = [frame for sent in _samples() for frame in link.exchange(sent, 0)]
@@ -146,7 +146,7 @@ def _check_answers_come_back_in_order(make: MakePair) -> None:
 
 
 def _check_a_wait_ends_when_something_arrives(make: MakePair) -> None:
-    with _opened(make, _Ear(_echo)) as (_, connect):
+    with _opened(make, _Recorder(_echo)) as (_, connect):
         link = connect()
         start = monotonic()
         _claim(link.exchange(None, 0.02) == [], "a wait without a frame ends")
@@ -158,7 +158,7 @@ def _check_a_wait_ends_when_something_arrives(make: MakePair) -> None:
 def _check_a_big_vector_travels_whole(make: MakePair) -> None:
     big = np.random.default_rng(0).standard_normal(1_310_723, np.float32)  # a little over 5 MiB
     sent = Frame("push", arrays=(big, big[:3], big[::2]))
-    with _opened(make, _Ear(_echo)) as (_, connect):
+    with _opened(make, _Recorder(_echo)) as (_, connect):
         link = connect()
         [got] = link.exchange(sent, 0) or _take(link, 1)
         _claim_same(got, sent)
@@ -168,7 +168,7 @@ def _check_a_big_vector_travels_whole(make: MakePair) -> None:
 
 
 def _check_a_closed_link_is_told_once(make: MakePair) -> None:
-    ear = _Ear()
+    ear = _Recorder()
     with _opened(make, ear) as (_, connect):
         link = connect()
         link.exchange(Frame("hello"), 0)
@@ -188,7 +188,7 @@ def _check_a_closed_peer_delivers_first(make: MakePair) -> None:
         peer.close()
         peer.close()
 
-    ear = _Ear(part)
+    ear = _Recorder(part)
     with _opened(make, ear) as (_, connect):
         link = connect()
         got = link.exchange(Frame("fetch", arrays=(np.arange(500_000.0),)), 0)
@@ -201,7 +201,7 @@ def _check_a_closed_peer_delivers_first(make: MakePair) -> None:
 
 
 def _check_a_closed_listener_ends_its_links(make: MakePair) -> None:
-    ear = _Ear()
+    ear = _Recorder()
     with _opened(make, ear) as (listener, connect):
         links = [connect() for _ in range(3)]
         for link in links:
@@ -215,7 +215,7 @@ def _check_a_closed_listener_ends_its_links(make: MakePair) -> None:
 
 
 def _check_links_are_told_apart(make: MakePair) -> None:
-    with _opened(make, _Ear(_echo)) as (_, connect):
+    with _opened(make, _Recorder(_echo)) as (_, connect):
         links = [connect() for _ in range(5)]
         got = [link.exchange(Frame("hello", slot=slot), 0) for slot, link in enumerate(links)]
         for slot, link in enumerate(links):

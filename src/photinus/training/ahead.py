@@ -12,7 +12,7 @@ from photinus.core.parameters import Vector
 from photinus.data.base import Batch, Feed, MappedFeed, Transform
 
 
-class Ahead(Feed):
+class LookaheadFeed(Feed):
     """A feed that knows which rows of a table its next batches read.
 
     Args:

@@ -58,7 +58,7 @@ class Page(NamedTuple):
     """It is told because the share is done, not for a checkpoint."""
 
 
-class Stepped(NamedTuple):
+class StepDone(NamedTuple):
     """Out of the loop after every step; answered by News."""
 
     examples: int
@@ -117,7 +117,7 @@ class News(NamedTuple):
         )
 
 
-Ask = Hello | Close | Page | Stepped | Exchange | Snapshot | Measured
+Ask = Hello | Close | Page | StepDone | Exchange | Snapshot | Measured
 Life = Generator[Ask, Any, None]
 
 

@@ -18,9 +18,9 @@ from photinus.data.base import Batch, Feed
 from photinus.models.base import Model
 from photinus.models.optimizers import Inner, InPlace
 from photinus.strategies.base import GRADIENT, Message, Strategy, Turn, is_held_by_workers
-from photinus.strategies.shards import Held
-from photinus.training.ahead import Ahead
-from photinus.training.asks import Exchange, Measured, News, Page, Snapshot, Stepped
+from photinus.strategies.shards import ShardState
+from photinus.training.ahead import LookaheadFeed
+from photinus.training.asks import Exchange, Measured, News, Page, Snapshot, StepDone
 from photinus.training.attached import accept, offer
 from photinus.training.shard_pages import ShardCopy
 from photinus.training.strategy_state import keep, take_up
@@ -32,7 +32,7 @@ _PAGES_OF_ROUND = 8
 _NO_MEMORY = ("allocate memory", "out of memory")
 
 
-class Pace(NamedTuple):
+class PhaseProgress(NamedTuple):
     """How far the phase is: what was agreed, and one's own work since on everybody's behalf."""
 
     agreed: float
@@ -49,21 +49,21 @@ class Pace(NamedTuple):
         here = min(1.0, self.agreed + (clock.examples - self.examples) * self.per_example)
         return self.span[0] + (self.span[1] - self.span[0]) * here
 
-    def after(self, clock: Clock, *told: News) -> Pace:
+    def after(self, clock: Clock, *told: News) -> PhaseProgress:
         """Returns the pace with the newest progress that was told of."""
         heard = [news.progress for news in told if news.progress is not None]
         return self._replace(agreed=heard[-1], examples=clock.examples) if heard else self
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bench:
-    """What a worker works with in one phase."""
+class PhaseContext:
+    """Model, optimizer, rows and strategy of a worker in one phase."""
 
     model: Model
     inner: Inner
     feed: Feed
     strategy: Strategy
-    pace: Pace
+    pace: PhaseProgress
     seed: Callable[[int], int]
     """Feed position -> the seed of that step."""
     heal: list[Message] = field(default_factory=list)
@@ -82,158 +82,162 @@ class Bench:
     """Of its shard of a table, for a checkpoint: at most one is being told."""
 
 
-Answers = Generator[Stepped | Exchange | Snapshot | Measured | Page, Any, Any]
+Answers = Generator[StepDone | Exchange | Snapshot | Measured | Page, Any, Any]
 
 
-def work(bench: Bench) -> Generator[Stepped | Exchange | Snapshot | Measured | Page, Any, Snapshot]:
+def work(
+    context: PhaseContext,
+) -> Generator[StepDone | Exchange | Snapshot | Measured | Page, Any, Snapshot]:
     """Runs one phase; the parameters are the model's, changed in place. Returns how it ended.
 
-    A `Stepped` that is answered by None was no step: the phase ends before it.
+    A `StepDone` that is answered by None was no step: the phase ends before it.
     """
-    model, feed, strategy = bench.model, bench.feed, bench.strategy
+    model, feed, strategy = context.model, context.feed, context.strategy
     trained = model.parameters.trained
-    state, pace, first = strategy.init(trained), bench.pace, feed.epochs
+    state, pace, first = strategy.init(trained), context.pace, feed.epochs
     clock = Clock(progress=pace.agreed)
-    if bench.heal:
-        state = take_up(trained, strategy.accept(trained, bench.heal.pop(), state), bench.kept)
+    if context.heal:
+        state = take_up(trained, strategy.accept(trained, context.heal.pop(), state), context.kept)
         model.to_device(trained)
-    if isinstance(feed, Ahead):  # the rows of the first steps
-        state, news = yield from exchange(bench, trained, clock, state)
+    if isinstance(feed, LookaheadFeed):  # the rows of the first steps
+        state, news = yield from exchange(context, trained, clock, state)
         pace = pace.after(clock, news)
-        yield from tell(bench, news, clock, state)
+        yield from tell(context, news, clock, state)
     for batch in feed:
         at = pace.progress(clock)
-        gradient, metrics = _learnt(bench, batch, at)
+        gradient, metrics = _learnt(context, batch, at)
         if strategy.site != GRADIENT:
-            step(bench, gradient, at)
-        heard = yield Stepped(batch.examples, metrics)
+            step(context, gradient, at)
+        heard = yield StepDone(batch.examples, metrics)
         if heard is None:
             break
-        told = _until_taken(bench, heard)
+        told = _until_taken(context, heard)
         clock = clock.after(batch.examples, told.seconds, feed.epochs - first)
         vector = gradient if strategy.site == GRADIENT else trained
         state = accept(strategy, model, vector, told.messages, state)
-        state, news = yield from exchange(bench, vector, clock, state)
+        state, news = yield from exchange(context, vector, clock, state)
         if strategy.site == GRADIENT:
-            step(bench, gradient, at)
+            step(context, gradient, at)
         pace = pace.after(clock, told, news)
         clock = clock._replace(progress=pace.agreed)
-        yield from tell(bench, news, clock, state)
-        yield from tell_pages(bench, 1)
+        yield from tell(context, news, clock, state)
+        yield from tell_pages(context, 1)
         is_over = told.stop or news.stop
         del heard, told, news  # of a large model each answer counts
         if is_over:
             break
-    state = yield from drain(bench, clock._replace(closing=True), state)
-    return snapshot(bench, clock, state)
+    state = yield from drain(context, clock._replace(closing=True), state)
+    return snapshot(context, clock, state)
 
 
-def _learnt(bench: Bench, batch: Batch, progress: float) -> tuple[Vector, Mapping[str, float]]:
+def _learnt(
+    context: PhaseContext, batch: Batch, progress: float
+) -> tuple[Vector, Mapping[str, float]]:
     """Returns gradient and metrics of a batch; an error says which batch it was."""
-    at = bench.feed.position
+    at = context.feed.position
     try:
-        if isinstance(bench.inner, InPlace):
-            return _TAKEN, bench.inner.descend(bench.model, batch, bench.seed(at), progress)
-        return bench.model.learn(batch, bench.seed(at))
+        if isinstance(context.inner, InPlace):
+            return _TAKEN, context.inner.descend(context.model, batch, context.seed(at), progress)
+        return context.model.learn(batch, context.seed(at))
     except Exception as error:
         first = at - batch.examples
-        error.add_note(f"in {bench.where}, in the batch of its examples {first} to {at - 1}")
+        error.add_note(f"in {context.where}, in the batch of its examples {first} to {at - 1}")
         said = str(error).lower()  # torch raises no MemoryError
         if isinstance(error, MemoryError) or any(words in said for words in _NO_MEMORY):
             error.add_note("memory ran out: use a smaller batch, or fewer workers")
         raise
 
 
-def tell(bench: Bench, news: News, clock: Clock, state: Any) -> Answers:  # noqa: ANN401
+def tell(context: PhaseContext, news: News, clock: Clock, state: Any) -> Answers:  # noqa: ANN401
     """Tells what was asked for with an answer, as it is at the point that it brought."""
     if news.save:
-        if isinstance(state, Held):
-            bench.copies[:] = [ShardCopy(state)]
-        yield snapshot(bench, clock, state)
+        if isinstance(state, ShardState):
+            context.copies[:] = [ShardCopy(state)]
+        yield snapshot(context, clock, state)
     if news.measure:
-        yield Measured(bench.measure())
+        yield Measured(context.measure())
 
 
-def tell_pages(bench: Bench, most: int = 0) -> Answers:
+def tell_pages(context: PhaseContext, most: int = 0) -> Answers:
     """Tells the next pages of its shard, where a checkpoint waits for them; 0: all of them."""
-    for copy in bench.copies:
+    for copy in context.copies:
         yield from copy.pages(most)
-    bench.copies[:] = [copy for copy in bench.copies if not copy.is_over]
+    context.copies[:] = [copy for copy in context.copies if not copy.is_over]
 
 
-def step(bench: Bench, gradient: Vector, progress: float) -> None:
+def step(context: PhaseContext, gradient: Vector, progress: float) -> None:
     """Takes the inner step, and adds the gradient up where its sum is pushed."""
-    if bench.sums is not None:
-        bench.model.to_host(gradient)
-        bench.sums[:] += gradient
+    if context.sums is not None:
+        context.model.to_host(gradient)
+        context.sums[:] += gradient
     if gradient is not _TAKEN:
-        bench.inner.step(bench.model.parameters.trained, gradient, progress)
+        context.inner.step(context.model.parameters.trained, gradient, progress)
 
 
-def drain(bench: Bench, clock: Clock, state: Any) -> Answers:  # noqa: ANN401
+def drain(context: PhaseContext, clock: Clock, state: Any) -> Answers:  # noqa: ANN401
     """Leaves nothing unsent: a push that missed its round is due once more; tells its shard."""
-    while bench.strategy.due(clock, state):
-        state, news = yield from exchange(bench, bench.model.parameters.trained, clock, state)
-        yield from tell(bench, news, clock, state)
-        yield from tell_pages(bench, _PAGES_OF_ROUND)
-    if isinstance(state, Held):
-        yield from tell_pages(bench)
+    while context.strategy.due(clock, state):
+        state, news = yield from exchange(context, context.model.parameters.trained, clock, state)
+        yield from tell(context, news, clock, state)
+        yield from tell_pages(context, _PAGES_OF_ROUND)
+    if isinstance(state, ShardState):
+        yield from tell_pages(context)
         yield from ShardCopy(state, is_last=True).pages()
     return state
 
 
-def exchange(bench: Bench, vector: Vector, clock: Clock, state: Any) -> Answers:  # noqa: ANN401
+def exchange(context: PhaseContext, vector: Vector, clock: Clock, state: Any) -> Answers:  # noqa: ANN401
     """Does all turns that are due; returns the strategy's new state and the last news."""
     news = News()
-    for turn in bench.strategy.due(clock, state):
-        offered = vector if bench.sums is None or turn.kind != "push" else bench.sums
-        message, state = offer(bench.strategy, bench.model, turn, offered, clock, state)
-        if message is not None and isinstance(bench.feed, Ahead):
-            message = message._replace(asks=bench.feed.asks(int(turn.kind == "publish")))
-        if offered is bench.sums:
+    for turn in context.strategy.due(clock, state):
+        offered = vector if context.sums is None or turn.kind != "push" else context.sums
+        message, state = offer(context.strategy, context.model, turn, offered, clock, state)
+        if message is not None and isinstance(context.feed, LookaheadFeed):
+            message = message._replace(asks=context.feed.asks(int(turn.kind == "publish")))
+        if offered is context.sums:
             offered[:] = 0
-        if turn.kind == "take" and bench.arrived:
-            news = bench.arrived.pop(0)
+        if turn.kind == "take" and context.arrived:
+            news = context.arrived.pop(0)
         else:
-            stands = _stands(bench, turn, state)
-            heard = yield Exchange(turn, message, bench.feed.position, stands)
+            stands = _stands(context, turn, state)
+            heard = yield Exchange(turn, message, context.feed.position, stands)
             news = heard.behind(news)
         if turn.kind == "push":
-            news = _until_taken(bench, news)
-        for copy in bench.copies:
+            news = _until_taken(context, news)
+        for copy in context.copies:
             for moved in (m.moved for m in news.messages if m.moved is not None):
                 copy.moving(moved.at)
-        state = accept(bench.strategy, bench.model, vector, news.messages, state)
+        state = accept(context.strategy, context.model, vector, news.messages, state)
     return state, news
 
 
-def _stands(bench: Bench, turn: Turn, state: Any) -> tuple[Vector, Vector] | None:  # noqa: ANN401
+def _stands(context: PhaseContext, turn: Turn, state: Any) -> tuple[Vector, Vector] | None:  # noqa: ANN401
     """Where a worker stands that comes to a meeting: views, as it waits until that is over."""
-    if turn.kind != "meet" or bench.strategy.site == GRADIENT:
+    if turn.kind != "meet" or context.strategy.site == GRADIENT:
         return None
     anchor = getattr(state, "anchor", None)
-    return None if anchor is None else (bench.model.parameters.trained, anchor)
+    return None if anchor is None else (context.model.parameters.trained, anchor)
 
 
-def _until_taken(bench: Bench, news: News) -> News:
+def _until_taken(context: PhaseContext, news: News) -> News:
     """Keeps an answer back until its `take`: that step is the same however fast it travels."""
-    if not news.messages or not getattr(bench.strategy, "takes", False):
+    if not news.messages or not getattr(context.strategy, "takes", False):
         return news
-    bench.arrived.append(news)
+    context.arrived.append(news)
     return News(news.seconds, stop=news.stop)
 
 
-def snapshot(bench: Bench, clock: Clock, state: Any) -> Snapshot:  # noqa: ANN401
+def snapshot(context: PhaseContext, clock: Clock, state: Any) -> Snapshot:  # noqa: ANN401
     """Returns copies of all that a worker holds alone."""
-    parameters, position = bench.model.parameters, bench.feed.position
-    bench.model.to_host(parameters.trained, parameters.floats, parameters.integers)
-    is_table = isinstance(state, Held)
-    held = parameters.trained if is_held_by_workers(bench.strategy) and not is_table else None
+    parameters, position = context.model.parameters, context.feed.position
+    context.model.to_host(parameters.trained, parameters.floats, parameters.integers)
+    is_table = isinstance(state, ShardState)
+    held = parameters.trained if is_held_by_workers(context.strategy) and not is_table else None
     some = slice(0) if is_table else slice(None)
-    inner = {name: value.copy() for name, value in bench.inner.state().items()}
+    inner = {name: value.copy() for name, value in context.inner.state().items()}
     return Snapshot(
         position,
-        inner | keep(bench.strategy, parameters.trained, clock, state, position),
+        inner | keep(context.strategy, parameters.trained, clock, state, position),
         None if held is None else held.copy(),
         parameters.floats[some].copy(),
         parameters.integers[some].copy(),

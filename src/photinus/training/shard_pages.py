@@ -10,7 +10,7 @@ import numpy as np
 from photinus.core.errors import NotReadyError
 from photinus.core.parameters import Vector
 from photinus.data.rows import Room
-from photinus.strategies.shards import Held
+from photinus.strategies.shards import ShardState
 from photinus.training.asks import Page
 
 PAGE_NUMBERS = 1 << 20
@@ -31,7 +31,7 @@ class ShardCopy:
         is_last: it is told because the worker's share is done.
     """
 
-    def __init__(self, held: Held, *, is_last: bool = False) -> None:
+    def __init__(self, held: ShardState, *, is_last: bool = False) -> None:
         self._version, self._is_last = held.version, is_last
         count = len(held.own)
         self._arrays: dict[str, Vector] = {_VECTOR: held.own}

@@ -19,9 +19,9 @@ from photinus.data.rows import Room, Rows, memory
 from photinus.models.base import Model
 from photinus.models.optimizers import Inner
 from photinus.strategies.base import GRADIENT_SUM, Message, Strategy, is_held_by_workers
-from photinus.training.ahead import Ahead
+from photinus.training.ahead import LookaheadFeed
 from photinus.training.asks import Ask, Close, Grant, Hello, Life, Snapshot
-from photinus.training.loop import Bench, Pace, work
+from photinus.training.loop import PhaseContext, PhaseProgress, work
 from photinus.training.placement import device_for, fresh
 from photinus.training.plan import REST, START, TrainingPlan
 from photinus.training.shard_pages import ShardCopy, fetched, laid
@@ -114,25 +114,25 @@ def _share(
 ) -> Generator[Ask, Any, tuple[Close, _Before]]:
     """Trains until the share is done; its prepared rows make room for those of the next one."""
     grant = given.pop()
-    bench = _bench(plan, slot, part, grant, history, before)
-    if _is_table(bench.strategy):
-        bench.heal[:] = [(yield from _with_shard(plan, slot, part, grant, bench))]
+    context = _bench(plan, slot, part, grant, history, before)
+    if _is_table(context.strategy):
+        context.heal[:] = [(yield from _with_shard(plan, slot, part, grant, context))]
     grant = grant.used()
-    last = None if grant.is_idle else (yield from work(bench))
-    if last is None and _is_table(bench.strategy):
-        held = bench.strategy.accept(bench.model.parameters.trained, bench.heal[0], None)
+    last = None if grant.is_idle else (yield from work(context))
+    if last is None and _is_table(context.strategy):
+        held = context.strategy.accept(context.model.parameters.trained, context.heal[0], None)
         yield from ShardCopy(held, is_last=True).pages()
-    close = _closing(plan, grant, part, bench, last)
-    return close, _Before(bench.model, bench.inner)
+    close = _closing(plan, grant, part, context, last)
+    return close, _Before(context.model, context.inner)
 
 
 def _closing(
-    plan: TrainingPlan, grant: Grant, part: Part, bench: Bench, last: Snapshot | None
+    plan: TrainingPlan, grant: Grant, part: Part, context: PhaseContext, last: Snapshot | None
 ) -> Close:
     """The share is done, or, where rows stream, at least the pass."""
-    at = bench.feed.position
-    held = bench.model.parameters if is_held_by_workers(bench.strategy) else None
-    if _is_table(bench.strategy):
+    at = context.feed.position
+    held = context.model.parameters if is_held_by_workers(context.strategy) else None
+    if _is_table(context.strategy):
         held = None  # its shard was told in pages
     phase = plan.phases[grant.phase]
     # after a start all hold the same state: one of them tells it, for joiners and checkpoints
@@ -152,7 +152,7 @@ def _bench(
     grant: Grant,
     history: tuple[Vector, ...],
     before: _Before | None,
-) -> Bench:
+) -> PhaseContext:
     phase = plan.phases[grant.phase]
     settled, _ = phase.settled(grant.rows, plan.workers, grant.span)
     stage, strategy = phase.stage, settled.worker()
@@ -195,7 +195,7 @@ def _bench(
         assert heal.integers is not None
         np.copyto(model.parameters.integers, heal.integers)
         steps = strategy.every.steps  # type: ignore[attr-defined]
-        feed = Ahead(feed, steps, lambda batch, at: model.rows(batch, seed(at)))
+        feed = LookaheadFeed(feed, steps, lambda batch, at: model.rows(batch, seed(at)))
     else:
         assert heal.vector is not None
         model.load(heal.vector, heal.floats, heal.integers)
@@ -203,12 +203,12 @@ def _bench(
         inner.load(held)
     trained = model.parameters.trained
     per_example = grant.rows / max(1, part.rows) / max(1, grant.budget)
-    return Bench(
+    return PhaseContext(
         model=_WholePart(model) if is_whole else model,
         inner=inner,
         feed=feed,
         strategy=strategy,
-        pace=Pace(grant.progress, 0, per_example, grant.span),
+        pace=PhaseProgress(grant.progress, 0, per_example, grant.span),
         seed=seed,
         heal=[heal] if is_table or not grant.is_fresh else [],
         kept=kept,
@@ -219,12 +219,12 @@ def _bench(
 
 
 def _with_shard(
-    plan: TrainingPlan, slot: int, part: Part, grant: Grant, bench: Bench
+    plan: TrainingPlan, slot: int, part: Part, grant: Grant, context: PhaseContext
 ) -> Generator[Ask, Any, Message]:
     """Returns the point to begin from with the worker's shard in it: made here, or asked for."""
     stage, heal = plan.phases[grant.phase].stage, grant.heal
     if not grant.shard:
-        width, trained = stage.row_size, bench.model.parameters.trained
+        width, trained = stage.row_size, context.model.parameters.trained
         rows = len(range(slot, trained.size // width, plan.workers))
         shard = laid(rows * width, str(trained.dtype), part.room)
         stage.first_rows(shard.reshape(rows, width), slot, plan.seed, plan.workers)

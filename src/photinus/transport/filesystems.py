@@ -22,7 +22,7 @@ _HIDDEN = "."
 _REACH_SECONDS = 10.0
 
 
-class Place(ABC):
+class Filesystem(ABC):
     """A directory of directories of small files; names are `directory/file`."""
 
     address: str
@@ -58,7 +58,7 @@ class Place(ABC):
         """Removes a file or a directory with all that is in it; "" is the whole place."""
 
 
-class LocalPlace(Place):
+class LocalFilesystem(Filesystem):
     """A directory that all hosts mount, or of one machine; in memory on a tmpfs."""
 
     pause_seconds = (0.001, 0.05)
@@ -109,7 +109,7 @@ class LocalPlace(Place):
             path.unlink(missing_ok=True)
 
 
-class RemotePlace(Place):
+class RemoteFilesystem(Filesystem):
     """A directory of HDFS, an object store or any other file system that fsspec knows."""
 
     pause_seconds = (0.01, 0.5)
@@ -193,12 +193,12 @@ def check_reached(address: str) -> None:
         ) from error
 
 
-def place_of(address: str) -> Place:
+def place_of(address: str) -> Filesystem:
     """Returns the place of a path or an address such as `hdfs://host:port/runs`.
 
     Raises:
         NotReadyError: nothing installed opens the address, or nothing answers there.
     """
     if is_address(address):
-        return RemotePlace(address)
-    return LocalPlace(Path(address.removeprefix("file://")))
+        return RemoteFilesystem(address)
+    return LocalFilesystem(Path(address.removeprefix("file://")))

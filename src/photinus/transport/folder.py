@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from photinus.core.errors import AuthenticationError, FrameError, LinkError, LinkLostError
 from photinus.transport.credentials import Credentials, WorkerKey
-from photinus.transport.filesystems import Place, place_of
+from photinus.transport.filesystems import Filesystem, place_of
 from photinus.transport.frames import Decoder, Frame, encode
 from photinus.transport.link import Gone, Hear, Link, Listener, Peer
 from photinus.transport.refusals import OnRefused, Refusals
@@ -71,7 +71,7 @@ class _Seal:
 class _Line:
     """One direction of a link: numbered files under a prefix."""
 
-    def __init__(self, place: Place, seal: _Seal, prefix: str) -> None:
+    def __init__(self, place: Filesystem, seal: _Seal, prefix: str) -> None:
         self._place, self._seal, self._prefix = place, seal, prefix
         self._next = 0
         self.bytes = 0
@@ -230,7 +230,7 @@ class FolderPeer(Peer):
 
     is_signed = True
 
-    def __init__(self, name: str, seal: _Seal, place: Place, queue_: _Queue) -> None:
+    def __init__(self, name: str, seal: _Seal, place: Filesystem, queue_: _Queue) -> None:
         super().__init__()
         self.name = f"folder-{name}"
         self.incoming = _Line(place, seal, f"up/{name}-")

@@ -22,7 +22,7 @@ _SECONDS = 10.0
 """So long a member waits for the others' next part of a sum; all have come before it begins."""
 
 
-class Ringers(NamedTuple):
+class RingMembers(NamedTuple):
     """The members of a sum, as all of them know them."""
 
     name: str
@@ -44,7 +44,7 @@ class Ring:
 
     Example:
         >>> ring = Ring("127.0.0.1")
-        >>> members = Ringers("alone", 0, 1, ring.address)
+        >>> members = RingMembers("alone", 0, 1, ring.address)
         >>> ring.sum(members, {"vector": np.ones(2, np.float32)})["vector"].tolist()
         [1.0, 1.0]
         >>> ring.close()
@@ -63,7 +63,7 @@ class Ring:
         """Where the others meet, should this be the first of them."""
         return f"{self._host}:{self._store.port}"
 
-    def sum(self, members: Ringers, held: Mapping[str, Vector]) -> dict[str, Vector]:
+    def sum(self, members: RingMembers, held: Mapping[str, Vector]) -> dict[str, Vector]:
         """Returns the sums [n] of what all members hold by the same names; of integers the maximum.
 
         Raises:
@@ -92,14 +92,14 @@ class Ring:
         """Leaves the group; nobody meets here any more."""
         self._group = self._store = None
 
-    def _grouped(self, members: Ringers) -> Any:  # noqa: ANN401 - torch does not type it
+    def _grouped(self, members: RingMembers) -> Any:  # noqa: ANN401 - torch does not type it
         if members.name != self._name:
             self._name, self._group, self._tries = members.name, None, 0
         if self._group is None:
             self._group = self._made(members)
         return self._group
 
-    def _made(self, members: Ringers) -> Any:  # noqa: ANN401 - torch does not type it
+    def _made(self, members: RingMembers) -> Any:  # noqa: ANN401 - torch does not type it
         from torch._C._distributed_c10d import PrefixStore, TCPStore
 
         host, _, port = members.address.rpartition(":")

@@ -17,7 +17,7 @@ from photinus.transport.credentials import Credentials, WorkerKey
 from photinus.transport.frames import Frame, encode
 from photinus.transport.link import Gone, Hear, Listener, Peer
 from photinus.transport.refusals import OnRefused, Refusals
-from photinus.transport.wire import Inlet, Limits, Wire, admit
+from photinus.transport.wire import FrameReader, Limits, Wire, admit
 
 _FLUSH_SECONDS = 2.0
 _SETTLE_SECONDS = 0.05
@@ -281,7 +281,7 @@ class TcpListener(Listener):
             self._gone(peer)
 
     def _listen(self, peer: TcpPeer, wire: Wire) -> None:
-        inlet, wire.moved = Inlet(wire, self._limits), peer.count
+        inlet, wire.moved = FrameReader(wire, self._limits), peer.count
         try:
             while True:
                 # no name for what was taken: a push would be held until the next one comes
@@ -292,7 +292,7 @@ class TcpListener(Listener):
         except LinkError:
             wire.cut()
 
-    def _pass_on(self, peer: TcpPeer, frames: list[Frame], inlet: Inlet) -> None:
+    def _pass_on(self, peer: TcpPeer, frames: list[Frame], inlet: FrameReader) -> None:
         peer.arriving, peer.bytes_per_second = inlet.arriving, inlet.bytes_per_second
         for frame in frames:
             if peer.is_closing:

@@ -11,7 +11,7 @@ from photinus.core.errors import LinkError, LinkLostError, UsageError
 from photinus.transport.credentials import WorkerKey
 from photinus.transport.frames import Frame, encode
 from photinus.transport.link import Link
-from photinus.transport.wire import Inlet, Limits, Wire, greet
+from photinus.transport.wire import FrameReader, Limits, Wire, greet
 
 _PAUSE_SECONDS = (0.05, 1.0)
 _MOST_FRAMES = 64
@@ -44,7 +44,7 @@ class TcpLink(Link):
         self._wire = _connect(address, key, connect_seconds, self._limits)
         self._wire.moved = self._count
         self._count()
-        self._inlet = Inlet(self._wire, self._limits)
+        self._inlet = FrameReader(self._wire, self._limits)
         self._lock = threading.Lock()
         self._is_lost = False
         self.address = address

@@ -356,7 +356,7 @@ def admit(wire: Wire, run: bytes, deadline: float) -> bool:
     return is_welcome
 
 
-class Inlet:
+class FrameReader:
     """Reads frames from a wire: the payload goes straight into its arrays."""
 
     def __init__(self, wire: Wire, limits: Limits) -> None:

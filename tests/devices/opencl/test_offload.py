@@ -14,7 +14,7 @@ from photinus.devices.opencl.offload import _HEAVY, Offload
 from photinus.models.cnn import quick, tutorial
 from photinus.models.dbn import DBN
 from photinus.models.mlp import MLP, Dense
-from photinus.models.rbm import RBM, Divergence, first_parameters
+from photinus.models.rbm import RBM, ContrastiveDivergence, first_parameters
 
 CLOSE = 1e-5
 """Of a gradient's norm: what two orders of the sums may differ by."""
@@ -87,7 +87,7 @@ def test_a_step_of_a_machine_is_the_hosts(usual, products):
     batch = SimpleNamespace(features=images, labels=None)
     steps = []
     for mode in (Offload(usual), torch.no_grad()):
-        machine = RBM(first_parameters(40, 30, seed=1), Divergence(products=products))
+        machine = RBM(first_parameters(40, 30, seed=1), ContrastiveDivergence(products=products))
         with mode:
             steps.append(torch.from_numpy(machine.learn(batch, 8)[0].copy()))
     assert_close(steps[:1], steps[1:])

@@ -9,7 +9,7 @@ import pytest
 from photinus.core.errors import NotReadyError
 from photinus.devices.found import found, product_gflops, ready
 from photinus.devices.opencl import platforms
-from photinus.devices.opencl.platforms import Found, chosen
+from photinus.devices.opencl.platforms import OpenCLDevice, chosen
 
 PROCESSOR, CARD = SimpleNamespace(type=2), SimpleNamespace(type=4)
 
@@ -18,9 +18,9 @@ PROCESSOR, CARD = SimpleNamespace(type=2), SimpleNamespace(type=4)
 def two(monkeypatch):
     """A processor and two cards, of two platforms."""
     here = (
-        Found("opencl:0:0", "EPYC", "Portable Computing Language", PROCESSOR),
-        Found("opencl:1:0", "Arc", "Intel(R) OpenCL", CARD),
-        Found("opencl:1:1", "Arc", "Intel(R) OpenCL", CARD),
+        OpenCLDevice("opencl:0:0", "EPYC", "Portable Computing Language", PROCESSOR),
+        OpenCLDevice("opencl:1:0", "Arc", "Intel(R) OpenCL", CARD),
+        OpenCLDevice("opencl:1:1", "Arc", "Intel(R) OpenCL", CARD),
     )
     package = SimpleNamespace(device_type=SimpleNamespace(CPU=2))
     monkeypatch.setattr(platforms, "devices", lambda: here)

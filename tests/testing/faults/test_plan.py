@@ -46,7 +46,7 @@ def test_each_method_returns_one_fault_more_and_leaves_the_old_ones():
         (lambda: Faults().kill(slot=1), "at a step, or at a time; got step=None"),
         (lambda: Faults().cut(slot=1, step=2, at_seconds=1.0, seconds=1.0), "name one"),
         (lambda: Faults().slow(slot=1, factor=0.5), "factor of Fault must be a number of at least"),
-        (lambda: Faults().lose(1.1), "share of Lot must be a number from 0 to 1"),
+        (lambda: Faults().lose(1.1), "share of Selection must be a number from 0 to 1"),
         (lambda: Fault(kind="melt", slot=0, step=1), "kind of Fault must be one of"),
         (
             lambda: Faults().slow_link(slot=0, bytes_per_second=9e3),

@@ -11,7 +11,7 @@ from pathlib import Path
 from photinus.core.errors import NotReadyError, UsageError, reason_of
 from photinus.devices.opencl.engine import FLAVOURS, Engine, source
 from photinus.devices.opencl.known import check
-from photinus.devices.opencl.platforms import Found
+from photinus.devices.opencl.platforms import OpenCLDevice
 
 VARIABLE = "PHOTINUS_OPENCL_KERNELS"
 """In the environment of a worker: the folder of its kernels."""
@@ -32,7 +32,7 @@ class Manifest:
     flavour: str
 
 
-def build(found: Found, folder: Path, file: Path | None = None, flavour: str = "") -> Path:
+def build(found: OpenCLDevice, folder: Path, file: Path | None = None, flavour: str = "") -> Path:
     """Writes a device's kernels and their manifest, once they have passed the test.
 
     Args:
@@ -65,7 +65,7 @@ def build(found: Found, folder: Path, file: Path | None = None, flavour: str = "
     return folder / MANIFEST
 
 
-def engine_of(found: Found) -> Engine:
+def engine_of(found: OpenCLDevice) -> Engine:
     """Returns a device with the kernels that the environment names, or compiled now; tested.
 
     Raises:
@@ -78,7 +78,7 @@ def engine_of(found: Found) -> Engine:
     return engine
 
 
-def _read(folder: Path, found: Found) -> tuple[str, bytes]:
+def _read(folder: Path, found: OpenCLDevice) -> tuple[str, bytes]:
     """Returns flavour and kernels; no driver sees a byte of a file that is not whole."""
     path = folder / MANIFEST
     try:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from photinus.devices.opencl.engine import Axis, Engine, NoKernelError, Operand, Sizes, ints
+from photinus.devices.opencl.engine import Axis, Engine, NoKernelError, Operand, ProductShape, ints
 
 Pair = tuple[int, int]
 
@@ -49,7 +49,7 @@ def convolve(engine: Engine, x: Tensor, w: Tensor, bias: Tensor | None, *rest: A
             Operand(weights, Axis.plain(window), Axis.plain(1)),
             _windows_of_inputs(engine, x, shape)[0],
             _images(made.memory, shape.o, shape.outputs),
-            Sizes(shape.o, shape.n * _area(shape.outputs), window),
+            ProductShape(shape.o, shape.n * _area(shape.outputs), window),
         )
         engine.fetched(made)
     else:
@@ -87,7 +87,7 @@ def _slope_of_weights(engine: Engine, slope: Tensor, x: Tensor, shape: _Shape) -
         _images(engine.memory(slope), shape.o, shape.outputs),
         _windows_of_inputs(engine, x, shape)[1],
         Operand(made.memory, Axis.plain(window), Axis.plain(1)),
-        Sizes(shape.o, window, shape.n * _area(shape.outputs)),
+        ProductShape(shape.o, window, shape.n * _area(shape.outputs)),
     )
     return engine.fetched(made)
 
@@ -106,7 +106,7 @@ def _slope_of_inputs(engine: Engine, slope: Tensor, w: Tensor, shape: _Shape) ->
         Operand(weights, Axis.plain(high * wide), turned, start=high * wide - 1),
         _windows(spread, (shape.o, *size), (shape.inputs, shape.window, (1, 1)))[0],
         _images(made.memory, shape.c, shape.inputs),
-        Sizes(shape.c, shape.n * _area(shape.inputs), shape.o * high * wide),
+        ProductShape(shape.c, shape.n * _area(shape.inputs), shape.o * high * wide),
     )
     return engine.fetched(made)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from photinus.core.errors import NotReadyError, UsageError
-from photinus.devices.opencl.platforms import Found, pyopencl
+from photinus.devices.opencl.platforms import OpenCLDevice, pyopencl
 
 KERNELS = (
     "pack_rows",
@@ -77,7 +77,7 @@ class Operand(NamedTuple):
         return [self.memory, *ints(self.start, self.step), *axes]
 
 
-class Made(NamedTuple):
+class DeviceCopy(NamedTuple):
     """A tensor of the host, and the device's memory of it."""
 
     tensor: Tensor
@@ -88,7 +88,7 @@ class NoKernelError(Exception):
     """An operator has arguments that no kernel covers; says which."""
 
 
-class Sizes(NamedTuple):
+class ProductShape(NamedTuple):
     """Of C [batch, m, n] = A [batch, m, k] B [batch, n, k]ᵀ."""
 
     m: int
@@ -110,7 +110,7 @@ class Engine:
         NotReadyError: the kernels do not compile there, or cannot be used.
     """
 
-    def __init__(self, found: Found, flavour: str = "", binary: bytes = b"") -> None:
+    def __init__(self, found: OpenCLDevice, flavour: str = "", binary: bytes = b"") -> None:
         cl = self._cl = pyopencl()
         device = found.handle
         self.found, self.flavour = found, flavour or _usual(found)
@@ -169,16 +169,16 @@ class Engine:
             got = f"{numbers} numbers where it allows {most}"
             raise UsageError(wrong, got=got, do="use smaller batches")
 
-    def new(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Made:
+    def new(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> DeviceCopy:
         """Returns a tensor that the device is to write."""
         tensor = torch.empty(tuple(shape), dtype=dtype)
         if self._is_shared and tensor.numel():
-            return Made(tensor, self.memory(tensor))
+            return DeviceCopy(tensor, self.memory(tensor))
         flags, size = self._cl.mem_flags, max(4, tensor.nbytes)
         self._check(size // 4)
-        return Made(tensor, self._cl.Buffer(self._context, flags.READ_WRITE, size))
+        return DeviceCopy(tensor, self._cl.Buffer(self._context, flags.READ_WRITE, size))
 
-    def fetched(self, made: Made) -> Tensor:
+    def fetched(self, made: DeviceCopy) -> Tensor:
         """Waits until the device has written a tensor; returns it in the host's memory."""
         tensor, memory = made
         if tensor.numel() and self._is_shared:
@@ -191,7 +191,7 @@ class Engine:
         self._used.clear()
         return tensor
 
-    def product(self, a: Operand, b: Operand, out: Operand, sizes: Sizes) -> None:
+    def product(self, a: Operand, b: Operand, out: Operand, sizes: ProductShape) -> None:
         """Writes C [m, n] = A [m, k] B [n, k]ᵀ, for each of a batch.
 
         Args:
@@ -234,7 +234,7 @@ class Engine:
         items = (panels[0], chunks, panels[1])
         self._call(name, items, None, *ints(*part), *x.arguments(), *packed)
 
-    def _by_groups(self, a: Operand, b: Operand, out: Operand, sizes: Sizes) -> None:
+    def _by_groups(self, a: Operand, b: Operand, out: Operand, sizes: ProductShape) -> None:
         across = math.ceil(sizes.n / _SIDE) * _ACROSS
         down = math.ceil(sizes.m / _SIDE) * _SIDE
         operands = [*a.arguments(), *b.arguments(), *out.arguments()]
@@ -265,7 +265,7 @@ class Engine:
             raise NotReadyError(wrong, got=error, do="photinus devices tests it") from error
 
 
-def _usual(found: Found) -> str:
+def _usual(found: OpenCLDevice) -> str:
     if found.handle.type & pyopencl().device_type.GPU:
         return GROUPS
     return NARROW if found.handle.native_vector_width_float == 8 else WIDE

@@ -22,7 +22,7 @@ _began_in: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class OpenCLDevice:
     """One OpenCL device.
 
     `name` has its numbers, as "opencl:0:1"; `handle` is pyopencl's.
@@ -66,7 +66,7 @@ def is_installed() -> bool:
     return True
 
 
-def devices() -> tuple[Found, ...]:
+def devices() -> tuple[OpenCLDevice, ...]:
     """Returns all OpenCL devices, by platform.
 
     Raises:
@@ -84,7 +84,7 @@ def devices() -> tuple[Found, ...]:
     except cl.Error:  # the loader's word for none
         return ()
     return tuple(
-        Found(f"{OPENCL}:{p}:{d}", device.name.strip(), one.name.strip(), device)
+        OpenCLDevice(f"{OPENCL}:{p}:{d}", device.name.strip(), one.name.strip(), device)
         for p, one in enumerate(platforms)
         for d, device in enumerate(_devices_of(cl, one))
     )
@@ -97,7 +97,7 @@ def _devices_of(cl: ModuleType, one: Any) -> list[Any]:  # noqa: ANN401 - pyopen
         return []
 
 
-def chosen(name: str) -> Found:
+def chosen(name: str) -> OpenCLDevice:
     """Returns the device of a name: a card before the processor where no number is given.
 
     Args:
@@ -121,7 +121,7 @@ def chosen(name: str) -> Found:
     return fitting[0]
 
 
-def _is_of(one: Found, part: str) -> bool:
+def _is_of(one: OpenCLDevice, part: str) -> bool:
     if part.isdigit():
         return one.name.split(":")[1] == part
     return part.lower() in one.platform.lower().replace(" ", "-")

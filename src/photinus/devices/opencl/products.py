@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from photinus.devices.opencl.engine import Axis, Engine, NoKernelError, Operand, Sizes
+from photinus.devices.opencl.engine import Axis, Engine, NoKernelError, Operand, ProductShape
 
 
 def multiply(engine: Engine, x: Tensor, y: Tensor) -> Tensor:
@@ -20,7 +20,7 @@ def multiply(engine: Engine, x: Tensor, y: Tensor) -> Tensor:
         return torch.zeros(shape)
     made = engine.new(shape)
     out = Operand(made.memory, Axis.plain(n), Axis.plain(1), step=m * n)
-    engine.product(_matrix(engine, x)[0], _matrix(engine, y)[1], out, Sizes(m, n, k, batch))
+    engine.product(_matrix(engine, x)[0], _matrix(engine, y)[1], out, ProductShape(m, n, k, batch))
     return engine.fetched(made)
 
 

@@ -24,7 +24,7 @@ from photinus.engine.base import MEMORY_RAN_OUT, ArrayData, Engine, RunSpec
 from photinus.engine.driver_session import DriverSession
 from photinus.engine.hooks import Hooks, hooks_of
 from photinus.engine.local.shared_rows import HandedRows, StoredRows
-from photinus.engine.local.worker_main import NO_FILES, NOT_INHERITED, UNREADABLE, Order
+from photinus.engine.local.worker_main import NO_FILES, NOT_INHERITED, UNREADABLE, ChildSpec
 from photinus.engine.worker_bootstrap import WorkerBootstrap
 
 _LOOK_SECONDS = 0.1
@@ -92,7 +92,7 @@ def _advice() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Handed:
+class _Inherited:
     """What every child inherits."""
 
     slots: list[StoredRows]
@@ -104,13 +104,13 @@ class _Handed:
 
 
 @contextmanager
-def _handed(parts: list[Block]) -> Iterator[_Handed]:
+def _handed(parts: list[Block]) -> Iterator[_Inherited]:
     """Holds each slot's rows in a file that its process maps into memory."""
     with HandedRows() as rows:
         slots = [rows.add_rows(part) for part in parts]
         parent, ours = os.pipe()
         try:
-            yield _Handed(slots, rows.descriptor, parent)
+            yield _Inherited(slots, rows.descriptor, parent)
         finally:
             os.close(ours)
             os.close(parent)
@@ -124,7 +124,7 @@ class _Processes:
         run_spec: RunSpec,
         session: DriverSession,
         bootstrap: WorkerBootstrap,
-        handed: _Handed,
+        handed: _Inherited,
         before: Callable[[int], Sequence[str]],
     ) -> None:
         self._run_spec, self._session, self._handed = run_spec, session, handed
@@ -180,7 +180,7 @@ class _Processes:
         handed, scale = self._handed, self._run_spec.data.scale
         mine = handed.slots[slot % len(handed.slots)]
         self._attempts[slot] = attempt = f"{slot}-{self._births}"
-        order = Order(self._bootstrap, slot, attempt, mine, scale, handed.rows, handed.parent)
+        order = ChildSpec(self._bootstrap, slot, attempt, mine, scale, handed.rows, handed.parent)
         sent = _pickled(order)
         self._births, self._leases[slot] = self._births + 1, self._session.lease(slot)
         child = subprocess.Popen(  # noqa: S603 - what stands before is the caller's own word
@@ -217,7 +217,7 @@ def _import_path() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), *own])}
 
 
-def _pickled(order: Order) -> bytes:
+def _pickled(order: ChildSpec) -> bytes:
     try:
         return pickle.dumps(order)
     except (pickle.PicklingError, AttributeError, TypeError) as error:

@@ -27,7 +27,7 @@ _GRACE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ChildSpec:
     """What a parent hands to its child."""
 
     bootstrap: WorkerBootstrap
@@ -55,7 +55,7 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return NO_FILES
     try:
-        order: Order = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by the parent process
+        order: ChildSpec = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by the parent process
     except (AttributeError, ImportError) as error:
         sys.stderr.write(f"{error}\n")
         return UNREADABLE

@@ -20,7 +20,7 @@ from photinus.core.seeds import backoff
 from photinus.core.threads import threads_held
 from photinus.engine.simulation.cluster import World
 from photinus.protocol.messages import Seat
-from photinus.protocol.peer_session import COORDINATOR, OTHERS, PEERS, Addressed
+from photinus.protocol.peer_session import COORDINATOR, OTHERS, PEERS, AddressedFrame
 from photinus.protocol.worker_session import WorkerSession
 from photinus.training.asks import (
     Ask,
@@ -31,7 +31,7 @@ from photinus.training.asks import (
     Measured,
     News,
     Snapshot,
-    Stepped,
+    StepDone,
 )
 from photinus.training.plan import TrainingPlan
 from photinus.training.worker_loop import Part
@@ -44,7 +44,7 @@ HEAD_BYTES = 256
 
 
 @dataclass(slots=True)
-class _Road:
+class _LinkDirection:
     """One direction of a worker's link to the network, with a line to each whom it speaks to.
 
     Parameters pass one after the other. Other frames do not wait for those of other lines: packets
@@ -86,8 +86,8 @@ class _Node:
     """What it said while it was cut off."""
     slowed: float = 1.0
     up_rate: float = 0.0
-    up: _Road = field(default_factory=_Road)
-    down: _Road = field(default_factory=_Road)
+    up: _LinkDirection = field(default_factory=_LinkDirection)
+    down: _LinkDirection = field(default_factory=_LinkDirection)
     coming: list[Frame] = field(default_factory=list)
     """What others and the coordinator said that is on its way to it."""
 
@@ -308,7 +308,7 @@ class Simulation:
                 node.is_dead = True
                 return None
             answer = lost = None
-            if isinstance(ask, Stepped):
+            if isinstance(ask, StepDone):
                 self.steps[node.slot] += 1
                 node.session.stepped(ask)
                 batch = self.plan.phases[node.session.seat.phase].stage.batch_size
@@ -339,7 +339,7 @@ class Simulation:
         lost, node.lost = node.lost, None
         self._pump(node, node.session.news(self.now), lost)
 
-    def _post(self, node: _Node, out: list[Addressed]) -> None:
+    def _post(self, node: _Node, out: list[AddressedFrame]) -> None:
         """Sends what a worker says to others, each over its own line."""
         for to, frame in out:
             if to == COORDINATOR:

@@ -27,7 +27,7 @@ _LOOKED_AT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Departing:
+class DepartingTask:
     """A running task on an executor that will not stay."""
 
     task: int
@@ -44,7 +44,7 @@ class _Seats(Protocol):
         """Tells whether this attempt does not hold the seat."""
 
 
-class Departures:
+class DecommissionTracker:
     """What Spark's scheduler knows of executors that are decommissioned.
 
     Args:
@@ -58,7 +58,7 @@ class Departures:
         self.is_possible = is_told and not re.match(ONE_PROCESS, str(context.master))
         self._is_elastic = conf.get("spark.dynamicAllocation.enabled", "false") == "true"
 
-    def tasks(self, stages: list[int]) -> list[Departing]:
+    def tasks(self, stages: list[int]) -> list[DepartingTask]:
         """Returns the tasks of these stages that run on such executors."""
         scheduler = self._scala.taskScheduler()
         names = self._executors()
@@ -68,10 +68,12 @@ class Departures:
             tasks = self._scala.statusStore().taskList(stage, 0, _LOOKED_AT)
             for task in (tasks.apply(n) for n in range(tasks.size())):
                 if task.status() == "RUNNING" and task.executorId() in leaving:
-                    found.append(Departing(task.taskId(), task.partitionId(), task.executorId()))
+                    found.append(
+                        DepartingTask(task.taskId(), task.partitionId(), task.executorId())
+                    )
         return found
 
-    def end(self, task: Departing) -> None:
+    def end(self, task: DepartingTask) -> None:
         """Has Spark start a task elsewhere."""
         why = f"executor {task.executor} is decommissioned"
         # interrupted: else Spark first waits 4 s for the Python worker, which has no seat any more
@@ -89,7 +91,7 @@ class Departures:
 
 
 @dataclass
-class Moves:
+class TaskMover:
     """Sees to it that workers move.
 
     Args:
@@ -99,13 +101,13 @@ class Moves:
         now: seconds of a clock that never goes back.
     """
 
-    departures: Departures
+    departures: DecommissionTracker
     seats: _Seats
     emit: Callable[[Event], None]
     now: Callable[[], float] = time.monotonic
     _looks_at: float = 0.0
     _known: set[int] = field(default_factory=set)
-    _moving: dict[Departing, float] = field(default_factory=dict)
+    _moving: dict[DepartingTask, float] = field(default_factory=dict)
     """Task -> when it must leave as it is."""
 
     def look(self, stages: Callable[[], list[int]]) -> None:
@@ -123,7 +125,7 @@ class Moves:
                 del self._moving[task]
                 self.departures.end(task)
 
-    def _notice(self, tasks: list[Departing], now: float) -> None:
+    def _notice(self, tasks: list[DepartingTask], now: float) -> None:
         for task in tasks:
             if task.task in self._known:
                 continue

@@ -26,13 +26,13 @@ from photinus.core.signals import interruptible
 from photinus.core.threads import threads_held
 from photinus.data.arrow import ColumnSpec, arrays
 from photinus.data.base import Array, Block
-from photinus.data.checks import RowChecks, Sieve
+from photinus.data.checks import RowChecks, RowFilter
 from photinus.data.columns import InputSpec
 from photinus.data.inputs import Inputs, joined
 from photinus.data.rows import Rows, span_of
 from photinus.data.spark import (
     ONE_PROCESS,
-    Keeper,
+    ReplicatedRows,
     once,
     partitioned,
     selected,
@@ -46,8 +46,8 @@ from photinus.engine.base import ArrayData, Engine, RunSpec, part_of, trained_in
 from photinus.engine.driver_session import DriverSession
 from photinus.engine.hooks import DriverHooks, Hooks, hooks_of
 from photinus.engine.spark.connect.client import ConnectSession
-from photinus.engine.spark.connect.coordinator_task import Hosted
-from photinus.engine.spark.decommission import Departures, Moves
+from photinus.engine.spark.connect.coordinator_task import CoordinatorSpec
+from photinus.engine.spark.decommission import DecommissionTracker, TaskMover
 from photinus.engine.spark.executor_python import check_python
 from photinus.engine.spark.job import (
     SparkJob,
@@ -56,10 +56,16 @@ from photinus.engine.spark.job import (
     see_through,
     told_by_a_task,
 )
-from photinus.engine.spark.lost_tasks import Deaths
+from photinus.engine.spark.lost_tasks import LostTaskReporter
 from photinus.engine.spark.resources import amounts_of, given_to, profile_of
 from photinus.engine.spark.session import is_connect, session_warnings, spark_session
-from photinus.engine.spark.slots import Absent, Starving, held_now, held_slots, taken_slots
+from photinus.engine.spark.slots import (
+    AbsenceReasons,
+    StarvationWatch,
+    held_now,
+    held_slots,
+    taken_slots,
+)
 from photinus.engine.worker_bootstrap import WorkerBootstrap
 from photinus.models.module import ModuleStage
 from photinus.training.plan import TrainingPlan
@@ -176,7 +182,7 @@ class SparkEngine(Engine):
 
         def job(
             rows: DataFrame,
-            bootstrap: WorkerBootstrap | Hosted,
+            bootstrap: WorkerBootstrap | CoordinatorSpec,
             counted: Mapping[int, int] | None = None,
         ) -> SparkJob:
             functions = _by_value(run_spec.plan, spec)
@@ -195,7 +201,7 @@ class SparkEngine(Engine):
                 return afar.result()
         slots = partial(slots_of, spark, tasks.profile)
         application = spark.sparkContext.applicationId
-        absent = Absent(spark.sparkContext, workers, slots)
+        absent = AbsenceReasons(spark.sparkContext, workers, slots)
         run_spec = replace(run_spec, advice=absent.advice)
         held = held_slots(application, workers, slots, run_spec.emit)
         others = taken_slots(spark.sparkContext, *self._hooks.taken())
@@ -204,7 +210,7 @@ class SparkEngine(Engine):
         with (
             held,
             threads,
-            Keeper() as rows,
+            ReplicatedRows() as rows,
             DriverSession(run_spec, host) as session,
             others,
             driver,
@@ -215,8 +221,11 @@ class SparkEngine(Engine):
                 return job(rows.frame, session.bootstrap(self._hooks), counted)
 
             passes = _Passes(session, make, run_spec, lambda: rows.keep(shuffled(frame, workers)))
-            moves = Moves(Departures(spark.sparkContext), session, run_spec.emit)
-            starving, deaths = Starving(session.starved, run_spec.emit), Deaths(session)
+            moves = TaskMover(DecommissionTracker(spark.sparkContext), session, run_spec.emit)
+            starving, deaths = (
+                StarvationWatch(session.starved, run_spec.emit),
+                LostTaskReporter(session),
+            )
 
             def beside(job: SparkJob) -> None:
                 absent.look(job)
@@ -323,7 +332,7 @@ def _keys(spark: SparkSession, partitions: int) -> list[int]:
 class _Reads:
     """What a task is sent: how its worker starts, and how it reads its partition."""
 
-    bootstrap: WorkerBootstrap | Hosted
+    bootstrap: WorkerBootstrap | CoordinatorSpec
     spec: ColumnSpec
     checks: RowChecks
     budget: Budget
@@ -335,7 +344,7 @@ class _Reads:
     """What the user sends by value."""
 
     def _parted(
-        self, batches: Iterable[pa.RecordBatch], sieve: Sieve, aside: list[Block]
+        self, batches: Iterable[pa.RecordBatch], row_filter: RowFilter, aside: list[Block]
     ) -> Iterator[pa.RecordBatch]:
         """Yields the rows to train on; those that a column sets aside become blocks."""
         if self.spec.held is None:
@@ -343,7 +352,7 @@ class _Reads:
             return
         import pyarrow.compute as pc
 
-        other = Sieve(sieve.checks, sieve.partition)
+        other = RowFilter(row_filter.checks, row_filter.partition)
         for batch in batches:
             is_held = batch.column(self.spec.held)
             held = batch.filter(is_held)
@@ -362,9 +371,9 @@ class _Reads:
         nothing = replace(self.budget, memory_bytes=0, disk_bytes=0)
         budget = nothing if slot in counted else self.budget.within(plan.memory)
         batches = self.bootstrap.hooks.batches(batches, slot)
-        sieve = Sieve(self.checks, slot, lambda: trained_in(plan))
+        row_filter = RowFilter(self.checks, slot, lambda: trained_in(plan))
         aside: list[Block] = []
-        rows = gather(self._parted(batches, sieve, aside), self.spec, sieve, budget)
+        rows = gather(self._parted(batches, row_filter, aside), self.spec, row_filter, budget)
         if isinstance(rows, Rows):
             part = part_of(rows, self.bootstrap.plan)
             if aside:
@@ -374,7 +383,7 @@ class _Reads:
         if self.bootstrap.plan.measures:
             do = "use more workers or a larger budget, or validation=0"
             raise NotReadyError("rows that stream cannot be set aside to measure on", do=do)
-        if isinstance(self.bootstrap, Hosted):
+        if isinstance(self.bootstrap, CoordinatorSpec):
             wrong = f"the rows of partition {slot} fit neither in memory nor on disk"
             do = "use more workers, or a classic session, where they stream"
             raise NotReadyError(wrong, got="Spark Connect", do=do)

@@ -22,7 +22,7 @@ _SCHEMA = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
+class VisibleDevice:
     """A device that a task sees."""
 
     host: str
@@ -33,7 +33,7 @@ class Seen:
     """10⁹ operations a second, by a measured product; 0 for a device that fails."""
 
 
-def seen_by_tasks(spark: SparkSession, tasks: int) -> tuple[Seen, ...]:
+def seen_by_tasks(spark: SparkSession, tasks: int) -> tuple[VisibleDevice, ...]:
     """Returns what so many tasks see, each device of a host and an address once.
 
     Args:
@@ -46,7 +46,7 @@ def seen_by_tasks(spark: SparkSession, tasks: int) -> tuple[Seen, ...]:
         plain = row.asDict()
         host, resource, gflops = (plain.pop(name) for name in ("host", "resource", "gflops"))
         device = Device(**plain)
-        one = Seen(host=host, resource=resource, device=device, gflops=gflops)
+        one = VisibleDevice(host=host, resource=resource, device=device, gflops=gflops)
         seen[host, resource, device.name] = one
     return tuple(seen[key] for key in sorted(seen))
 

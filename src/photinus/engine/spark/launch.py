@@ -17,7 +17,7 @@ from photinus.engine.agree import Loop
 from photinus.engine.driver_session import ListeningService
 from photinus.engine.spark.engine import check_slots, slots_of
 from photinus.engine.spark.job import SparkJob, check_size, see_through
-from photinus.engine.spark.lost_tasks import Deaths
+from photinus.engine.spark.lost_tasks import LostTaskReporter
 from photinus.engine.spark.resources import given_to
 from photinus.engine.spark.slots import held_slots
 from photinus.engine.spark.task_runner import check_classic, coded, loaded
@@ -71,7 +71,7 @@ def launch_on_spark(
                     lambda: frame.mapInArrow(task, "slot int").collect(),
                     coordinator.callbacks.run.hex(),
                 )
-                deaths = Deaths(service)
+                deaths = LostTaskReporter(service)
                 see_through(service, job, emit, beside=deaths.look)
 
 

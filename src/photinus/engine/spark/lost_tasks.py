@@ -20,7 +20,7 @@ class _Tasks(Protocol):
 
 
 @dataclass
-class Deaths:
+class LostTaskReporter:
     """Tells the coordinator of them: on the road of a folder no connection closes.
 
     Args:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from photinus.core.errors import NotReadyError, UsageError, message
 from photinus.core.events import Event, Warned
 from photinus.data.spark import ONE_PROCESS
-from photinus.devices.resources import Given
+from photinus.devices.resources import TaskResources
 from photinus.engine.spark.session import is_connect
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def amounts_of(spark: SparkSession, wanted: Mapping[str, float]) -> dict[str, fl
     return {**_told(spark, "task"), **wanted}
 
 
-def given_to(task: TaskContext, amounts: Mapping[str, float] | None = None) -> Given:
+def given_to(task: TaskContext, amounts: Mapping[str, float] | None = None) -> TaskResources:
     """Returns what Spark gave to a task; it is called inside of it.
 
     Args:
@@ -40,7 +40,7 @@ def given_to(task: TaskContext, amounts: Mapping[str, float] | None = None) -> G
         amounts: as of `amounts_of`.
     """
     found = task.resources().items()
-    return Given({name: tuple(got.addresses) for name, got in found}, amounts or {})
+    return TaskResources({name: tuple(got.addresses) for name, got in found}, amounts or {})
 
 
 def profile_of(

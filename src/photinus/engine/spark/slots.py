@@ -102,7 +102,7 @@ def taken_slots(context: SparkContext, count: int, seconds: float) -> Iterator[N
         others.join()
 
 
-class Absent:
+class AbsenceReasons:
     """Knows why workers have not come: by how many tasks of theirs, and of others, run.
 
     Args:
@@ -143,7 +143,7 @@ class Absent:
         return sum(stage.numActiveTasks for stage in stages if stage is not None)
 
 
-class Starving:
+class StarvationWatch:
     """Ends a job in which copies of tasks that run hold the slots that a lost task needs.
 
     Rows that came by a shuffle are lost with an executor: Spark then runs a whole stage anew, with

@@ -18,7 +18,7 @@ from typing import Any, Final
 from photinus.core import events as e
 from photinus.core.errors import NotReadyError, message, reason_of
 from photinus.report.journal import read
-from photinus.report.thinned import Thinned
+from photinus.report.thinned import ThinnedEvents
 
 _log = logging.getLogger("photinus")
 _LEAVE_SECONDS: Final = {"done": 120.0, "failed": 5.0, "stopped": 5.0}
@@ -80,7 +80,7 @@ class Tracker:
         self.folder, self.key = Path(), ""
         self._queue: queue.SimpleQueue[tuple[float, e.Event | None]] = queue.SimpleQueue()
         self._is_due, self._came = threading.Event(), 0.0
-        self._thinned = Thinned(self._take, _EVERY_SECONDS, now=lambda: self._came)
+        self._thinned = ThinnedEvents(self._take, _EVERY_SECONDS, now=lambda: self._came)
         self._thread: threading.Thread | None = None
         self._versions: dict[int, int] = {}
         self._newest: dict[str, float] = {}

@@ -69,7 +69,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Lot:
+class Selection:
     """On which messages it falls: a share of them by chance, or strictly each n-th."""
 
     share: float = 0.0

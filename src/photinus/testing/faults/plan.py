@@ -36,7 +36,7 @@ from photinus.testing.faults.fault import (
     SLOW_LINK,
     TAKE_SLOTS,
     Fault,
-    Lot,
+    Selection,
 )
 from photinus.testing.faults.process import WorkerFaults
 from photinus.testing.faults.worker import FaultyLife, inject
@@ -74,9 +74,9 @@ class Faults(Hooks):
 
     planned: tuple[Fault, ...] = ()
     """What happens to workers and the driver; the methods below add to it."""
-    lost: Lot = field(default_factory=Lot)
+    lost: Selection = field(default_factory=Selection)
     """The messages that never arrive; the simulator's alone."""
-    doubled: Lot = field(default_factory=Lot)
+    doubled: Selection = field(default_factory=Selection)
     """Those that arrive twice; likewise."""
     diary: str = ""
     """A file in which real workers note each fault as JSON, just before it happens."""
@@ -218,11 +218,11 @@ class Faults(Hooks):
 
     def lose(self, share: float = 0.0, *, each: int = 0, first: int = 0) -> Faults:
         """Messages never arrive, by chance or strictly each n-th; the simulator's alone."""
-        return replace(self, lost=Lot(share, each, first))
+        return replace(self, lost=Selection(share, each, first))
 
     def double(self, share: float = 0.0, *, each: int = 0, first: int = 0) -> Faults:
         """What workers say arrives twice, likewise; the simulator's alone."""
-        return replace(self, doubled=Lot(share, each, first))
+        return replace(self, doubled=Selection(share, each, first))
 
     def noted_in(self, path: str) -> Faults:
         """Real workers note each fault in a file, just before it happens."""

@@ -27,7 +27,7 @@ from photinus.testing.faults.fault import (
     SLOW_LINK,
     Fault,
 )
-from photinus.training.asks import Close, Grant, Hello, Life, Stepped
+from photinus.training.asks import Close, Grant, Hello, Life, StepDone
 from photinus.training.plan import TrainingPlan
 from photinus.training.worker_loop import Part, live
 
@@ -74,7 +74,7 @@ class FaultyLife:
         try:
             ask = next(life)
             while True:
-                if isinstance(ask, Stepped):
+                if isinstance(ask, StepDone):
                     self.stepped(time.perf_counter() - began)
                 try:
                     answer = yield ask

@@ -15,7 +15,7 @@ from photinus.core.events import WorkerJoined, event_from_dict
 from photinus.engine.base import SOCKETS, RunSpec
 from photinus.engine.driver_session import LAST_SECONDS
 from photinus.engine.hooks import Hooks
-from photinus.engine.spark.connect.coordinator_task import Hosted
+from photinus.engine.spark.connect.coordinator_task import CoordinatorSpec
 from photinus.engine.spark.connect.run_directory import RunDirectory
 from photinus.engine.worker_bootstrap import told_error
 from photinus.transport.credentials import Credentials
@@ -53,7 +53,7 @@ class ConnectSession:
         self._drain()
         self._run_directory.remove()
 
-    def hosted(self, hooks: Hooks, towards: str) -> Hosted:
+    def hosted(self, hooks: Hooks, towards: str) -> CoordinatorSpec:
         """Returns what every task is sent.
 
         Args:
@@ -66,7 +66,7 @@ class ConnectSession:
         if checked.taken()[0]:
             wrong = "slots are taken by a job of the same application"
             raise UsageError(wrong, got="Spark Connect", do="use a classic session")
-        return Hosted(sent, make(run).worker(is_peer=True), towards, checked)
+        return CoordinatorSpec(sent, make(run).worker(is_peer=True), towards, checked)
 
     @property
     def slots(self) -> int:

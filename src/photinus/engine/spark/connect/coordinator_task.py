@@ -17,14 +17,14 @@ from photinus.coordinator.checkpoints import Checkpoints
 from photinus.core.errors import LinkLostError, PhotinusError, message
 from photinus.core.events import Event, Warned, event_to_dict
 from photinus.core.threads import threads_held
-from photinus.devices.resources import Given
+from photinus.devices.resources import TaskResources
 from photinus.engine.base import BACKENDS, RunSpec
 from photinus.engine.driver_session import DriverSession
 from photinus.engine.hooks import Hooks
 from photinus.engine.spark.connect.run_directory import RunDirectory
 from photinus.engine.worker_bootstrap import Call, WorkerBootstrap
 from photinus.report.lines import Lines
-from photinus.report.thinned import Thinned
+from photinus.report.thinned import ThinnedEvents
 from photinus.training.plan import TrainingPlan
 from photinus.training.worker_loop import Part
 from photinus.transport.credentials import WorkerKey
@@ -43,7 +43,7 @@ _WATCH_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Hosted:
+class CoordinatorSpec:
     """What travels to every task where the coordinator lives in the first one's."""
 
     run_spec: RunSpec
@@ -65,7 +65,7 @@ class Hosted:
         slot: int,
         attempt: str,
         open_part: Callable[[], Part],
-        given: Given | None = None,
+        given: TaskResources | None = None,
         shared: str = "",
     ) -> None:
         """Trains in one slot until the run is over, as `WorkerBootstrap.run`; hosts it in slot 0.
@@ -77,7 +77,7 @@ class Hosted:
         run_directory = RunDirectory(self.run_spec.folder, self.run_spec.term)
         run_directory.check()
         opened = functools.cache(open_part)
-        _Task(self, run_directory, slot, attempt, opened, given or Given(), shared).run()
+        _Task(self, run_directory, slot, attempt, opened, given or TaskResources(), shared).run()
 
     def bootstrap(self, term: int, address: str) -> WorkerBootstrap:
         """Returns what a worker does under a coordinator."""
@@ -91,12 +91,12 @@ class Hosted:
 class _Task:
     """One task: lives as a worker under one coordinator after the other."""
 
-    hosted: Hosted
+    hosted: CoordinatorSpec
     run_directory: RunDirectory
     slot: int
     attempt: str
     open_part: Callable[[], Part]
-    given: Given
+    given: TaskResources
     shared: str
     lives: int = 0
 
@@ -209,7 +209,7 @@ class _Words:
 
     def __init__(self, run_directory: RunDirectory, term: int) -> None:
         self._lines = Lines(run_directory.path / f"words-{term}.jsonl")
-        self._thinned = Thinned(self._write)
+        self._thinned = ThinnedEvents(self._write)
 
     def __enter__(self) -> Self:
         return self

@@ -32,7 +32,7 @@ from photinus.coordinator.phases import Result
 from photinus.coordinator.sharded_table import Table
 from photinus.core.errors import LinkError, NotReadyError
 from photinus.core.parameters import Vector
-from photinus.transport.filesystems import LocalPlace
+from photinus.transport.filesystems import LocalFilesystem
 
 _HOST = re.compile(r"host-([1-9][0-9]*)\.json")
 _WORDS = re.compile(r"words-([1-9][0-9]*)\.jsonl")
@@ -53,7 +53,7 @@ class RunDirectory:
     def __init__(self, folder: str, term: int) -> None:
         self.run_folder, self.term = folder, term
         self.path = Path(folder) / f"connect-{term}"
-        self._place = LocalPlace(self.path)
+        self._place = LocalFilesystem(self.path)
         self._beats, self._beaten = 0, -_PULSE_SECONDS
         self._felt: tuple[bytes | None, float] = (None, time.monotonic())
 
@@ -66,7 +66,7 @@ class RunDirectory:
             NotReadyError: the folder cannot be written.
         """
         for older in Path(self.run_folder).glob("connect-*"):
-            LocalPlace(older).remove("")
+            LocalFilesystem(older).remove("")
         try:
             self._place.make()
             self._place.put("pulse", b"0")
