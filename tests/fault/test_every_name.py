@@ -50,7 +50,7 @@ DRIVER = """
 import json, sys
 import numpy as np
 from photinus.engine.base import ArrayData
-from photinus.testing.faults.fault import Fault, Lot
+from photinus.testing.faults.fault import Fault, Selection
 from photinus.testing import Faults
 from photinus.engine.local.engine import LocalEngine
 from photinus.engine.simulation.engine import SimulatedEngine

@@ -105,7 +105,7 @@ def doing(faults, folder):
     path = folder / "diary.jsonl"
     script = (
         "from photinus.testing import Faults\n"
-        "from photinus.testing.faults.fault import Fault, Lot\n"
+        "from photinus.testing.faults.fault import Fault, Selection\n"
         "from photinus.testing.faults.process import WorkerFaults\n"
         f"faults = {faults!r}\n"
         "WorkerFaults(diary=faults.diary).happen(faults.planned[0], 0.0)\n"
