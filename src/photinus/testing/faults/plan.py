@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from photinus.core.errors import UsageError
 from photinus.core.settings import at_least
@@ -57,11 +57,8 @@ class _When(NamedTuple):
     at_seconds: float | None
     lease: int
 
-    def fault(
-        self, kind: str, slot: int, seconds: float, *, executor: bool = False, host: bool = False
-    ) -> Fault:
-        of = {"kind": kind, "slot": slot, "seconds": seconds, "executor": executor, "host": host}
-        return Fault(**of, **self._asdict())
+    def fault(self, kind: str, slot: int, seconds: float = 0.0, **more: Any) -> Fault:  # noqa: ANN401 - executor, host
+        return Fault(kind=kind, slot=slot, seconds=seconds, **more, **self._asdict())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
