@@ -36,7 +36,7 @@ RECIPES = {
         every=Epochs(1), outer=Sgd(), merge="uniform", codec="fp32"
     ),
 }
-EPOCHS = 150
+EPOCHS = 300
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def field(clusters, applications):
 
 
 class Counting:
-    """A run of the counting model on the cluster, slowed so that it outlasts what dies."""
+    """A run of the counting model on the cluster, slow until what died is back."""
 
     def __init__(self, field, recipe, name, folder):
         self.cluster, self.driver = field
@@ -55,7 +55,10 @@ class Counting:
         book = LedgerWriter(folder / "unused.jsonl", self.trial.run)
         assignment = self.trial.assignment(book)
         book.close()
-        faults = Faults().slow(0, 15.0).slow(1, 15.0)
+        self.is_back = folder / "is-back"
+        faults = Faults()
+        for slot in (0, 1):
+            faults = faults.slow(slot, 15.0, until=str(self.is_back))
         self.driver.start(self.name, assignment.plan, assignment.data, faults=faults)
         self.driver.wait("RoundClosed", self.name, version=20)
 
@@ -64,7 +67,8 @@ class Counting:
         return [line["pid"] for line in joined if line["slot"] == slot][-1]
 
     def back(self, slot=1):
-        return self.driver.wait("WorkerJoined", self.name, slot=slot, lease=2)
+        self.driver.wait("WorkerJoined", self.name, slot=slot, lease=2)
+        self.is_back.touch()
 
     def assert_whole(self):
         [model] = self.driver.result(self.name, seconds=400)

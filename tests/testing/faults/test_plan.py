@@ -14,6 +14,8 @@ import pytest
 from photinus.core.clock import Steps
 from photinus.core.errors import LinkLostError, UsageError
 from photinus.engine.driver_session import DriverSession
+from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.strategies.recipes import averaging
 from photinus.testing import Faults
 from photinus.testing.faults.fault import Fault
@@ -164,6 +166,22 @@ def test_a_slow_step_takes_its_factor():
     began = time.monotonic()
     WorkerFaults().happen(fault, 0.05)
     assert 0.14 < time.monotonic() - began < 5
+
+
+def test_a_slow_step_is_one_until_there_is_a_file(tmp_path):
+    fault = Faults().slow(slot=0, factor=4.0, until=str(tmp_path / "enough")).planned[0]
+    began = time.monotonic()
+    WorkerFaults().happen(fault, 0.05)
+    assert time.monotonic() - began > 0.14
+    (tmp_path / "enough").touch()
+    WorkerFaults().happen(fault, 1e6)
+    assert time.monotonic() - began < 60
+
+
+def test_a_simulated_worker_looks_for_no_file(tiny):
+    slow = Faults().slow(slot=0, factor=4.0, until="enough")
+    with pytest.raises(UsageError, match="looks for no file; got slow with until; leave until out"):
+        SimulatedEngine(World(faults=slow)).run(tiny.assignment())
 
 
 def test_a_fault_at_a_time_comes_whatever_the_worker_does():

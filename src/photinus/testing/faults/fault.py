@@ -36,6 +36,8 @@ class Fault:
     """How long it lasts; of `kill`, when the simulator starts the worker again."""
     factor: float = 1.0
     """How many times as long a step takes."""
+    until: str = ""
+    """A file: steps take longer for as long as there is none of that name."""
     executor: bool = False
     """The Java process of the worker's executor has the fault; a simulated one has one worker."""
     host: bool = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from photinus.core.errors import UsageError
 from photinus.core.settings import at_least
@@ -57,9 +57,8 @@ class _When(NamedTuple):
     at_seconds: float | None
     lease: int
 
-    def fault(self, kind: str, slot: int, seconds: float = 0.0, **more: bool) -> Fault:
-        when = self._asdict()
-        return Fault(kind=kind, slot=slot, seconds=seconds, **when, **more)
+    def fault(self, kind: str, slot: int, seconds: float = 0.0, **more: Any) -> Fault:  # noqa: ANN401 - executor, host
+        return Fault(kind=kind, slot=slot, seconds=seconds, **more, **self._asdict())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,9 +132,15 @@ class Faults(Hooks):
         when = _When(step, at_seconds, lease)
         return self._and(when.fault(CUT, slot, seconds=seconds, host=host))
 
-    def slow(self, slot: int, factor: float, *, step: int = 1, lease: int = 1) -> Faults:
-        """From a step on, every step takes `factor` times as long, in later lives too."""
-        return self._and(Fault(kind=SLOW, slot=slot, factor=factor, step=step, lease=lease))
+    def slow(
+        self, slot: int, factor: float, *, step: int = 1, lease: int = 1, until: str = ""
+    ) -> Faults:
+        """From a step on, every step takes `factor` times as long, in later lives too.
+
+        With `until` only as long as there is no file of that name: a test then says when it ends.
+        """
+        fault = Fault(kind=SLOW, slot=slot, factor=factor, step=step, lease=lease, until=until)
+        return self._and(fault)
 
     def slow_link(
         self,
@@ -325,6 +330,9 @@ class Faults(Hooks):
         if is_real and imagined:
             do = "use photinus.SimulatedEngine"
             raise UsageError("only the simulator can do that", got=imagined[0], do=do)
+        if not is_real and any(fault.until for fault in self.planned):
+            wrong = "a simulated worker looks for no file"
+            raise UsageError(wrong, got="slow with until", do="leave until out")
         if not has_sockets and any(fault.kind == SLOW_LINK for fault in self.planned):
             do = 'use road="sockets"'
             raise UsageError("a slow link is one of sockets", got="another road", do=do)
