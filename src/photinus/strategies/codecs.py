@@ -41,11 +41,8 @@ class Codec(NamedTuple):
     """Of a number; int8 and int4 add 32 for each block's scale."""
     error: float
     """The largest error, as a share of the block's largest number; bf16: of the number."""
-
-    @property
-    def levels(self) -> int:
-        """How far a number in a block counts from 0; 0 where numbers travel one by one."""
-        return {8: 127, 4: 7}.get(self.bits, 0)
+    levels: int = 0
+    """How far a number in a block counts from 0; 0 where numbers travel one by one."""
 
     @property
     def has_feedback(self) -> bool:
@@ -58,8 +55,8 @@ CODECS = {
     for c in (
         Codec("fp32", 32, 0.0),
         Codec("bf16", 16, 2**-8),
-        Codec("int8", 8, 1 / 254),
-        Codec("int4", 4, 1 / 14),
+        Codec("int8", 8, 1 / 254, levels=127),
+        Codec("int4", 4, 1 / 14, levels=7),
     )
 }
 
