@@ -77,6 +77,13 @@ def words_of(pid):
     return ""
 
 
+def folder_of(pid):
+    """In which a process works; empty where it has ended."""
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{pid}/cwd")
+    return ""
+
+
 def loopback(name):
     """The address of one of a cluster's processes, all on this host."""
     return f"127.0.0.{int(name[6:]) + 1}" if name.startswith("worker") else "127.0.0.1"
@@ -191,15 +198,24 @@ class Cluster:
             for name, process in self.processes.items()
         }
 
-    def waiting(self, executor, seated):
+    def waiting(self, seated, executors=()):
         """How many processes of Python have as many connections as those with seats, and no seat.
 
-        Fewer than that has a worker that still loads its libraries or reads its rows. Who has a
-        seat need not be below an executor: Spark uses a worker again whose daemon was killed.
+        Fewer than that has a worker that still loads its libraries or reads its rows. With none of
+        the executors named, those count too that are below none: Spark uses a worker again whose
+        daemon was killed.
         """
         sockets = min(map(self.sockets_of, seated))
-        below = set(children_of(executor)) - set(seated)
-        return sum(self.sockets_of(pid) >= sockets for pid in below)
+        found = set().union(*map(children_of, executors)) if executors else self._python()
+        return sum(self.sockets_of(pid) >= sockets for pid in found - set(seated))
+
+    def _python(self):
+        """Daemons and workers of all executors, which work in folders of the cluster's."""
+        found = set()
+        for pid in (int(name) for name in os.listdir("/proc") if name.isdecimal()):
+            is_here = folder_of(pid).startswith(str(self.folder))
+            found |= {pid} if is_here and "pyspark.worker" in words_of(pid) else set()
+        return found
 
     @staticmethod
     def sockets_of(pid):
@@ -218,10 +234,13 @@ class Cluster:
         return not any(words_of(pid) for pid in pids)
 
     def executor_of(self, pid):
-        """The executor that a Python worker belongs to: (worker, process id)."""
+        """The executor that a Python worker belongs to: (worker, process id).
+
+        It works in the executor's folder, also where it is below none as its daemon was killed.
+        """
         for name, executors in self.executors().items():
             for executor in executors:
-                if pid in children_of(executor):
+                if folder_of(executor) == folder_of(pid):
                     return name, executor
         raise AssertionError(f"{pid} belongs to no executor")
 

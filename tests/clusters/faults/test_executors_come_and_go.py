@@ -32,9 +32,7 @@ def test_executors_arrive_while_tasks_wait_and_copies_on_another_host_take_over_
     run = runs(steps=4_000, workers=2)
 
     def are_copied():
-        executors = [pid for pids in run.cluster.executors().values() for pid in pids]
-        seated = run.pid(0), run.pid(1)
-        return sum(run.cluster.waiting(pid, seated) for pid in executors) >= 2
+        return run.cluster.waiting((run.pid(0), run.pid(1))) >= 2
 
     run.cluster.until(are_copied, "two copies wait beside two workers")
     first = run.pid(1), run.executor_of(1)

@@ -178,7 +178,7 @@ def test_a_second_attempt_waits_beside_an_executor_that_spark_gave_up_and_cannot
 
     def wait_beside():
         pids = {pid for pids in run.cluster.executors().values() for pid in pids} - first
-        return sum(run.cluster.waiting(pid, [run.pid(0)]) for pid in pids) >= 2
+        return run.cluster.waiting([run.pid(0)], pids) >= 2
 
     with hosts.cut(place, *PORTS, str(run.cluster.port)):
         replaced = given_up(run)
