@@ -168,7 +168,7 @@ def plain(task: Task, seed: int) -> float:
     inner = stage.inner(model.parameters.layout)
     features, labels = map(torch.from_numpy, task.train)
     module, chance, done = model.module, np.random.default_rng(seed), 0
-    optimizer = inner._optimizer.__class__(module.parameters(), lr=0.1, **stage.settings)
+    optimizer = inner._optimizers[-1].__class__(module.parameters(), lr=0.1, **stage.settings)
     schedule, total = inner._lr, stage.epochs * len(features)
     assert schedule is not None
     module.train()

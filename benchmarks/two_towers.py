@@ -1,11 +1,12 @@
 """Recall@10 of two towers under the loss `in_batch`: K workers beside one plain loop of torch.
 
-Usage: python benchmarks/two_towers.py [--small] [--workers 1,4,8] [--seeds 3]
+Usage: python benchmarks/two_towers.py [--small] [--workers 1,4,8] [--seeds 3] [--sparse]
 
 Events and towers are those of `examples/two_towers.py`. A test event counts where its item is among
 the ten nearest to its user. "popular" is the recall of the ten most frequent items, "best" that of
 the scores from which the events were drawn. The workers are simulated. Nothing is set but module,
 loss, batch, rate and passes. A difference is paired by the seed: its median, least and most.
+With `--sparse` the workers train sparse tables, stepped by SparseAdam; the plain loop does not.
 """
 
 from __future__ import annotations
@@ -40,19 +41,24 @@ TESTED = 10_000
 class Columns(torch.nn.Module):
     """The towers over rows of three numbers: user, item and genre."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, sparse: bool = False) -> None:
         super().__init__()
-        self.towers = example.Towers()
+        self.towers = example.Towers(sparse=sparse)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Returns two vectors a row, [B, 2, D]."""
         return self.towers(*rows.long().T)
 
 
-def stage(epochs: float) -> ModuleStage:
+def stage(epochs: float, *, sparse: bool = False) -> ModuleStage:
     """What is trained."""
     return ModuleStage(
-        module="two_towers:Columns", loss="in_batch", batch_size=256, lr=0.01, epochs=epochs
+        module="two_towers:Columns",
+        arguments={"sparse": sparse},
+        loss="in_batch",
+        batch_size=256,
+        lr=0.01,
+        epochs=epochs,
     )
 
 
@@ -81,10 +87,10 @@ def plain(rows: np.ndarray, epochs: float, seed: int) -> torch.nn.Module:
     return module
 
 
-def trained(rows: np.ndarray, epochs: float, workers: int, seed: int) -> torch.nn.Module:
+def trained(rows: np.ndarray, model: ModuleStage, workers: int, seed: int) -> torch.nn.Module:
     """Returns the towers of a job."""
     source = Source(name="given")
-    job = Job(model=stage(epochs), data=source, workers=workers, seed=seed, engine="simulate")
+    job = Job(model=model, data=source, workers=workers, seed=seed, engine="simulate")
     with tempfile.TemporaryDirectory() as folder:
         data = ArrayData(rows.astype(np.float32), labelled(rows))
         return train(job, data, folder=f"{folder}/run").model()
@@ -114,6 +120,7 @@ def main() -> None:
     reader.add_argument("--seeds", type=int, default=3)
     reader.add_argument("--rows", type=int, default=50_000)
     reader.add_argument("--passes", type=float, default=10.0)
+    reader.add_argument("--sparse", action="store_true")
     asked = reader.parse_args()
     torch.set_num_threads(1)
     rows, test = example.events(asked.rows, 1), example.events(TESTED, 2)
@@ -124,7 +131,8 @@ def main() -> None:
     alone = [recall(plain(rows, asked.passes, seed), test) for seed in seeds]
     print(f"plain loop {statistics.median(alone):.1f} %", flush=True)
     for workers in map(int, asked.workers.split(",")):
-        found = [recall(trained(rows, asked.passes, workers, seed), test) for seed in seeds]
+        model = stage(asked.passes, sparse=asked.sparse)
+        found = [recall(trained(rows, model, workers, seed), test) for seed in seeds]
         apart = np.subtract(found, alone)
         told = f"{np.median(apart):+.2f} ({apart.min():+.2f} to {apart.max():+.2f})"
         print(f"{workers} workers {statistics.median(found):.1f} %, {told}", flush=True)

@@ -14,10 +14,10 @@ USERS, ITEMS, GENRES, COLUMNS = 1_000, 300, 6, ("user", "item", "genre")
 class Towers(nn.Module):
     """A vector for each user, and one for each item of its number and its genre."""
 
-    def __init__(self, size=16):
+    def __init__(self, size=16, sparse=False):  # sparse=True: for tables of many more rows
         super().__init__()
-        self.users = nn.Embedding(USERS, size)
-        self.item, self.genre = nn.Embedding(ITEMS, 16), nn.Embedding(GENRES, 16)
+        self.users = nn.Embedding(USERS, size, sparse=sparse)
+        self.item, self.genre = nn.Embedding(ITEMS, 16, sparse=sparse), nn.Embedding(GENRES, 16)
         self.items = nn.Linear(32, size)
 
     def forward(self, user, item, genre):

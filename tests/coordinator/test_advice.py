@@ -9,6 +9,7 @@ from photinus.coordinator.advice import Payoff, coding_seconds
 from photinus.protocol.messages import Seat, message_to
 from photinus.strategies.base import Message
 from photinus.strategies.codecs import CODECS, encode
+from photinus.strategies.sparse import to_sparse
 
 COUNT = 1 << 18
 
@@ -38,6 +39,17 @@ def test_where_coding_takes_longer_than_what_it_saves_it_is_told_once_a_phase():
         'it saves 1 ms at 785 MB/s; say codec="fp32"'
     )
     assert len(told(payoff, push(phase=1), 785.4e6)) == 1
+
+
+def test_of_a_sparse_push_only_what_travels_is_saved():
+    """Of 262144 numbers half are 0: 1.3 ms are saved at 300 MB/s, and all are coded."""
+    vector = np.random.default_rng(0).standard_normal(COUNT, np.float32)
+    vector[COUNT // 2 :] = 0
+    said = to_sparse(Message("push", encode("int8", vector), codec="int8"))
+    sparse = message_to(Seat(bytes(16)).frame("push"), said)
+    assert told(Payoff(ticking(2e-3)), push(), 300e6) == []
+    [text] = told(Payoff(ticking(2e-3)), sparse, 300e6)
+    assert "takes 2 ms, it saves 1.3" in text
 
 
 def test_where_it_saves_more_nothing_is_told():

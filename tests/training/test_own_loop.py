@@ -5,9 +5,13 @@ import torch
 from torch import nn
 
 from photinus import Steps, averaging, diloco, elastic
+from photinus.core.clock import Clock
 from photinus.core.errors import UsageError
+from photinus.strategies.base import Turn
 from photinus.strategies.outer import Sgd
 from photinus.strategies.sole import Sole
+from photinus.strategies.sparse import to_dense
+from photinus.training.attached import offer
 from photinus.training.own_loop import OwnLoop, agreed_on
 
 
@@ -30,6 +34,18 @@ def test_tensors_that_were_moved_elsewhere_are_copied_from_and_to():
     loop.parameters.trained[:] = 1.0
     loop.scatter()
     assert module.weight.tolist() == [1.0, 1.0]
+
+
+def test_of_a_sparse_table_only_the_rows_that_the_loop_changed_are_offered():
+    module = nn.Embedding(1_000, 16, sparse=True)
+    loop, strategy = OwnLoop(module), averaging(codec="fp32").worker()
+    trained = loop.parameters.trained
+    state = strategy.init(trained)
+    with torch.no_grad():
+        module.weight[7] += 1
+    message, _ = offer(strategy, loop, Turn("swap"), trained, Clock(1, 1), state)
+    assert message.vector.nbytes + message.kept.nbytes < trained.nbytes / 100
+    assert set((to_dense(message).vector.reshape(1_000, 16) != 0).any(1).nonzero()[0]) == {7}
 
 
 def test_frozen_parameters_are_not_agreed_on():

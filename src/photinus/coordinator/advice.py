@@ -10,8 +10,8 @@ from collections.abc import Callable
 import numpy as np
 
 from photinus.core.errors import message
-from photinus.protocol.messages import named
-from photinus.strategies.codecs import decode, encode, size_bytes
+from photinus.protocol.messages import message_of, named
+from photinus.strategies.codecs import decode, encode, numbers_in, size_bytes
 from photinus.transport.frames import Frame
 
 LEAST_BYTES = 64 << 10
@@ -53,9 +53,11 @@ class Payoff:
         if self._pushes[key] != _AFTER_PUSHES:
             return ""
         self._pushes[key] += 1  # never asked again
-        count = decode(push.codec, sent).size
+        vector = message_of(push).vector
+        assert vector is not None
+        count, share = numbers_in(push.codec, vector), sent.nbytes / vector.nbytes
         takes = coding_seconds(push.codec, count, self._clock)
-        saves = (4 * count - size_bytes(push.codec, count)) / bytes_per_second
+        saves = share * (4 * count - size_bytes(push.codec, count)) / bytes_per_second
         if takes <= saves:
             return ""
         return message(

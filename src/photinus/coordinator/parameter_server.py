@@ -18,11 +18,12 @@ from photinus.coordinator.reachability import FIRST_SECONDS, MissingPieces, Reac
 from photinus.core.errors import FrameError
 from photinus.core.events import PeersMet, RoundClosed, Warned
 from photinus.core.parameters import is_finite
-from photinus.protocol.messages import message_of
+from photinus.protocol.messages import is_sparse, message_of
 from photinus.strategies.base import Message, Policy, Reply, part
 from photinus.strategies.codecs import is_sound, numbers_in
 from photinus.strategies.rounds import APART_EVERY
 from photinus.strategies.rows import numbers_of
+from photinus.strategies.sparse import to_sparse
 from photinus.transport.frames import Frame
 
 
@@ -188,6 +189,7 @@ class ParameterServer:
     def _settled(self, replies: Sequence[Reply], now: float) -> list[Answer]:
         """Applies what was agreed, counts what was missed."""
         answers: list[Answer] = []
+        sparse: dict[int, Message] = {}
         for reply in replies:
             seat = self._leases.seats[reply.slot]
             push = seat.waiting
@@ -197,9 +199,12 @@ class ParameterServer:
                 seat.waiting = None
             else:
                 self.reach.opens(reply.message.slots, now)
-            answers.append(Answer(seat, push, reply.message))
+            told = reply.message
+            if is_sparse(push):
+                told = sparse.get(id(told)) or sparse.setdefault(id(told), to_sparse(told))
+            answers.append(Answer(seat, push, told))
             if push.kind == "push" and seat.waiting is None:
-                self._count(seat, push, reply.message)
+                self._count(seat, push, told)
         agreed = [a for a in answers if a.is_applied]
         self._fetched += _bytes_down([a for a in answers if a.push.kind == "fetch"])
         if agreed:
@@ -312,7 +317,8 @@ def _is_finite(message: Message, point: Message, width: int) -> bool:
 
 
 def _bytes_down(answers: Sequence[Answer]) -> int:
-    told = [held for a in answers for held in (a.message.vector, a.message.rows)]
+    messages = [a.message for a in answers]
+    told = [held for m in messages for held in (m.vector, m.rows, m.kept)]
     return sum(held.nbytes for held in told if held is not None)
 
 

@@ -53,10 +53,15 @@ class Layout:
     entries: tuple[Entry, ...]
     dtype: str = "float32"
     """Of the trained section: float32, or float64 for exact comparisons."""
+    sparse: tuple[str, ...] = ()
+    """Names of the trained tables of which a step changes few rows: only these travel."""
 
     @classmethod
     def of(
-        cls, tensors: Iterable[tuple[str, Sequence[int], str]], dtype: str = "float32"
+        cls,
+        tensors: Iterable[tuple[str, Sequence[int], str]],
+        dtype: str = "float32",
+        sparse: Iterable[str] = (),
     ) -> Layout:
         """Lays out (name, shape, section) one behind the other."""
         entries, offsets = [], dict.fromkeys(SECTIONS, 0)
@@ -64,7 +69,7 @@ class Layout:
             entry = Entry(name, tuple(int(n) for n in shape), offsets[section], section)
             offsets[section] += entry.size
             entries.append(entry)
-        return cls(tuple(entries), dtype)
+        return cls(tuple(entries), dtype, tuple(sparse))
 
     def size(self, section: str = TRAINED) -> int:
         """How many numbers a section holds."""

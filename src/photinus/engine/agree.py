@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from lightning.pytorch import Callback
     from torch import nn
     from transformers import TrainerCallback
+
+_log = logging.getLogger("photinus")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +154,16 @@ class Agreed:
         agreed = agreed_on(strategy, here.loop.workers)
         call, seat = here.loop.call, Seat(here.loop.call.key.run, here.loop.call.term, 0, here.slot)
         self._loop = OwnLoop(model)
+        layout = self._loop.parameters.layout
         plan = plan_of(agreed, here.loop.workers, is_counted=steps is not None, loop=self._loop)
+        told = agreed.table_warning(layout) if isinstance(agreed, StrategySpec) else ""
+        if told and here.slot == 0:
+            _log.warning(told)
         if plan.has_peers and not call.has_peers:
             do = "name it in photinus.launch"
             raise UsageError("workers speak to each other in this strategy", got=strategy, do=do)
         about = {
-            "model": self._loop.parameters.layout.fingerprint(),
+            "model": layout.fingerprint(),
             "strategy": to_plain(strategy),
             "is_counted": steps is not None,
         }

@@ -56,6 +56,7 @@ from photinus.models.schedules import (
     follow_batch,
     keep_schedules,
 )
+from photinus.models.tables import check_optimizer, check_tables, sparse_tables, write_rows
 from photinus.models.tensors import tensor_of
 
 USUAL_BATCH = 32
@@ -119,9 +120,11 @@ class ModuleModel(Model):
         tensors += average_layout(entries) if self._how.average else []
         self._dtype = getattr(torch, dtype)
         self._trained = list(trained.values())
+        tables = sparse_tables(module)
+        self._tables = frozenset(tables)
         self._norms = [m for m in module.modules() if isinstance(m, nn.BatchNorm1d)]
         self.frozen: dict[str, Vector] = {}
-        self._lie(DeviceParameters(Layout.of(tensors, dtype)))
+        self._lie(DeviceParameters(Layout.of(tensors, dtype, tables)))
 
     def _lie(self, at: DeviceParameters) -> None:
         """Makes the module's tensors views of flat vectors; their numbers are kept."""
@@ -216,8 +219,10 @@ class ModuleModel(Model):
         # `backward` into views would zero them, read and add: three more passes over the memory
         slopes = torch.autograd.grad(loss, self._trained, allow_unused=True)
         write = Tensor.copy_ if is_first else Tensor.add_
-        for mine, slope in zip(self._slopes, slopes, strict=True):
-            if slope is not None:
+        for name, mine, slope in zip(self._names, self._slopes, slopes, strict=True):
+            if slope is not None and name in self._tables:
+                write_rows(mine, slope, name, is_first=is_first)
+            elif slope is not None:
                 write(mine, slope.to_dense() if slope.is_sparse else slope)
             elif is_first:
                 mine.zero_()
@@ -510,14 +515,16 @@ class ModuleStage(Stage):
             seed: decides the first parameters.
 
         Raises:
-            UsageError: it cannot be imported or called, returns no module, or `frozen` names none
-                of its parameters.
+            UsageError: it cannot be imported or called, returns no module, `frozen` names none of
+                its parameters, or rows of its sparse tables would move that no batch reads.
         """
         made, plain = self.made(seed), self.resolved()
         if isinstance(made, Model):
             self._check_own()
             return made
         frozen = _freeze(made, self.frozen)
+        check_tables(made, self.l2, self.average)
+        check_optimizer(sparse_tables(made), self.optimizer, self.settings)
         shared = {f.name: getattr(plain, f.name) for f in fields(Learning)}
         model, start = ModuleModel(made, self.loss, Learning(**shared)), 0
         model.frozen = frozen

@@ -22,6 +22,7 @@ from photinus.core.factories import code_named
 from photinus.core.parameters import TRAINED, Layout, Vector
 from photinus.core.settings import unknown_name
 from photinus.models.schedules import Schedule
+from photinus.models.tables import BY_ROWS, check_optimizer, rows_of, sparse_adam
 from photinus.models.tensors import tensor_of
 
 if TYPE_CHECKING:
@@ -134,6 +135,8 @@ class _Piece:
     stop: int
     shape: tuple[int, ...]
     is_weight: bool
+    is_table: bool = False
+    """Of which a step changes few rows."""
 
 
 def _pieces(layout: Layout, *, per_tensor: bool, weights_apart: bool) -> list[_Piece]:
@@ -141,7 +144,10 @@ def _pieces(layout: Layout, *, per_tensor: bool, weights_apart: bool) -> list[_P
     for e in (e for e in layout.entries if e.section == TRAINED):
         is_weight = len(e.shape) > 1 or not weights_apart
         last = pieces[-1] if pieces else None
-        if last and last.is_weight == is_weight and not per_tensor:
+        if e.name in layout.sparse:
+            stop = e.offset + e.size
+            pieces.append(_Piece(e.offset, stop, e.shape, is_weight=False, is_table=True))
+        elif last and last.is_weight == is_weight and not (per_tensor or last.is_table):
             pieces[-1] = _Piece(last.start, e.offset + e.size, (-1,), is_weight)
         else:
             shape = e.shape if per_tensor else (-1,)
@@ -186,10 +192,12 @@ class TorchInner(Inner):
             per_tensor: show the optimizer each tensor in its shape.
 
         Raises:
-            UsageError: the optimizer is unknown or does not take the settings.
+            UsageError: the optimizer is unknown, does not take the settings, or moves rows of
+                sparse tables that have no gradient.
         """
         if decays not in ("all", "weights"):
             raise unknown_name("decays", decays, ("all", "weights"))
+        check_optimizer(layout.sparse, optimizer, settings or {})
         self._size = layout.size()
         self._lr = lr
         self._pieces = _pieces(layout, per_tensor=per_tensor, weights_apart=decays == "weights")
@@ -198,25 +206,32 @@ class TorchInner(Inner):
             torch.nn.Parameter(torch.zeros(p.stop - p.start, dtype=kind).view(p.shape))
             for p in self._pieces
         ]
-        self._optimizer = self._make(optimizer, dict(settings or {}))
+        self._optimizers = self._make(optimizer, dict(settings or {}))
+        """Of all tensors, and of those that are stepped by rows, where there are any."""
         self._bound: Vector | Tensor | None = None
 
-    def _make(self, name: str, settings: dict[str, Any]) -> torch.optim.Optimizer:
-        cls = _class_of(name)
-        if name.lower() in _FUSED:
-            settings.setdefault("fused", True)
-        pairs = list(zip(self._pieces, self._tensors, strict=True))
-        groups: list[dict[str, Any]] = [{"params": [t for p, t in pairs if p.is_weight]}]
-        if rest := [t for p, t in pairs if not p.is_weight]:
+    def _make(self, name: str, settings: dict[str, Any]) -> list[torch.optim.Optimizer]:
+        cls, pairs = _class_of(name), list(zip(self._pieces, self._tensors, strict=True))
+        self._by_rows = [p.is_table and name.lower() in BY_ROWS for p in self._pieces]
+        dense = [pair for pair, by_rows in zip(pairs, self._by_rows, strict=True) if not by_rows]
+        tables = [t for t, by_rows in zip(self._tensors, self._by_rows, strict=True) if by_rows]
+        made: list[torch.optim.Optimizer] = []
+        groups: list[dict[str, Any]] = [{"params": [t for p, t in dense if p.is_weight]}]
+        if rest := [t for p, t in dense if not p.is_weight]:
             groups.append({"params": rest, "weight_decay": 0.0})
         try:
-            made = cls([g for g in groups if g["params"]], **settings)
+            if tables:
+                made.append(sparse_adam(tables, settings))
+            if name.lower() in _FUSED:
+                settings.setdefault("fused", True)
+            if dense or not tables:
+                made.append(cls([g for g in groups if g["params"]], **settings))
         except (TypeError, ValueError, RuntimeError) as error:
             raise UsageError(
                 f"the optimizer {name!r} does not take these settings", got=settings, do=str(error)
             ) from error
-        if not isinstance(made, torch.optim.Optimizer):
-            raise UsageError(f"{name} makes no torch optimizer", got=type(made).__name__)
+        if not isinstance(made[-1], torch.optim.Optimizer):
+            raise UsageError(f"{name} makes no torch optimizer", got=type(made[-1]).__name__)
         return made
 
     def move(self, device: torch.device) -> None:
@@ -228,13 +243,15 @@ class TorchInner(Inner):
         if self._bound is not trained:
             self._bind(trained)
         whole = tensor_of(gradient)
-        for piece, tensor in zip(self._pieces, self._tensors, strict=True):
-            tensor.grad = whole[piece.start : piece.stop].view(piece.shape)
-        if self._lr is not None:
-            rate = self._lr.at(progress)
-            for group in self._optimizer.param_groups:
-                group["lr"] = rate
-        self._optimizer.step()
+        for piece, tensor, by_rows in zip(self._pieces, self._tensors, self._by_rows, strict=True):
+            slope = whole[piece.start : piece.stop].view(piece.shape)
+            tensor.grad = rows_of(slope) if by_rows else slope
+        for optimizer in self._optimizers:
+            if self._lr is not None:
+                rate = self._lr.at(progress)
+                for group in optimizer.param_groups:
+                    group["lr"] = rate
+            optimizer.step()
 
     def _bind(self, trained: Vector | Tensor) -> None:
         if trained.shape != (self._size,):
@@ -246,9 +263,17 @@ class TorchInner(Inner):
 
     def state(self) -> dict[str, Vector]:
         """Returns the optimizer's vectors, each [n] in the layout's order, and its numbers."""
-        kept = [self._optimizer.state.get(t, {}) for t in self._tensors]
+        kept = [self._kept(t) for t in self._tensors]
         names = sorted({n for k in kept for n, v in k.items() if v is not None})
         return {name: _joined([k.get(name) for k in kept]) for name in names}
+
+    def _kept(self, tensor: Tensor) -> dict[str, Any]:
+        kept = (optimizer.state for optimizer in self._optimizers)
+        return next((states[tensor] for states in kept if tensor in states), {})
+
+    def _clear(self) -> None:
+        for optimizer in self._optimizers:
+            optimizer.state.clear()
 
     def load(self, state: Mapping[str, Vector]) -> None:
         """Takes up a `state()`.
@@ -257,7 +282,7 @@ class TorchInner(Inner):
             CheckpointError: its names or lengths are another optimizer's.
         """
         if not state:
-            self._optimizer.state.clear()
+            self._clear()
             return
         self._allocate()
         own = self.state()
@@ -272,7 +297,7 @@ class TorchInner(Inner):
 
     def _allocate(self) -> None:
         """Lets the optimizer make its tensors, by a step on zeros that nobody sees."""
-        self._optimizer.state.clear()
+        self._clear()
         kind, device = self._tensors[0].dtype, self._tensors[0].device
         zeros = torch.zeros(self._size, dtype=kind, device=device)
         self.step(zeros.clone(), zeros, 0.0)
@@ -281,7 +306,7 @@ class TorchInner(Inner):
     def _write(self, name: str, whole: torch.Tensor) -> None:
         start = 0
         for tensor in self._tensors:
-            kept = self._optimizer.state[tensor]
+            kept = self._kept(tensor)
             if kept.get(name) is None:
                 continue
             if not isinstance(kept[name], torch.Tensor):

@@ -15,6 +15,7 @@ from photinus.core.clock import Clock
 from photinus.core.errors import FrameError
 from photinus.core.parameters import Vector
 from photinus.strategies.base import Message
+from photinus.strategies.sparse import to_dense
 from photinus.training.asks import Grant, News, Page, Snapshot
 from photinus.transport.frames import Frame
 
@@ -75,6 +76,7 @@ def message_to(frame: Frame, message: Message, **note: Any) -> Frame:  # noqa: A
     arrays = {
         "vector": message.vector,
         "rows": message.rows,
+        "kept": message.kept,
         "floats": message.floats,
         "integers": message.integers,
     }
@@ -96,13 +98,14 @@ def message_to(frame: Frame, message: Message, **note: Any) -> Frame:  # noqa: A
 
 
 def message_of(frame: Frame, kind: str = "") -> Message:
-    """Returns the message in a frame."""
+    """Returns the message in a frame, its vector with all its zeros."""
     arrays = named(frame)
-    return Message(
+    message = Message(
         kind or frame.kind,
         arrays.get("vector"),
         frame.fragment,
         arrays.get("rows"),
+        arrays.get("kept"),
         since=Clock(frame.steps, frame.examples, frame.epochs, frame.seconds),
         version=frame.version,
         codec=frame.codec,
@@ -112,6 +115,12 @@ def message_of(frame: Frame, kind: str = "") -> Message:
         fingerprint=str(frame.note.get("fingerprint", "")),
         slots=tuple(int(s) for s in frame.note.get("slots", ())),
     )
+    return to_dense(message)
+
+
+def is_sparse(frame: Frame) -> bool:
+    """Tells whether zeros were left out of the vector in a frame."""
+    return "kept" in frame.note.get("arrays", ())
 
 
 def news_of(frames: Sequence[Frame], seconds: float) -> News:

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 from photinus.core.parameters import Vector, is_finite
 from photinus.core.seeds import reordered
-from photinus.protocol.messages import Seat, message_of, message_to, named, pack
+from photinus.protocol.messages import Seat, is_sparse, message_of, message_to, named, pack
 from photinus.protocol.reduce_scatter import Meeting, Piece
 from photinus.protocol.row_meeting import RowMeeting, Shares
 from photinus.strategies.base import Message
 from photinus.strategies.codecs import is_sound
+from photinus.strategies.sparse import gather, scatter, to_dense
 from photinus.transport.frames import Frame
 from photinus.transport.ring import RingMembers
 
@@ -60,6 +61,8 @@ class Peers:
         """Of a meeting that this worker is not called to yet."""
         self._messages: list[Message] = []
         self._brought: Message | None = None
+        self._is_sparse = False
+        """Zeros of its shards do not travel."""
         self._stands: tuple[Vector, Vector] | None = None
         self._meeting: Meeting | RowMeeting | None = None
         self._asks = 0
@@ -179,6 +182,7 @@ class Peers:
         self, message: Message, stands: tuple[Vector, Vector] | None = None
     ) -> tuple[Message, dict[str, Any]]:
         """Keeps the vector of a push for the meeting; returns what the coordinator is told."""
+        self._is_sparse, message = message.kept is not None, to_dense(message)
         assert message.vector is not None
         sound = is_sound(message.codec, message.vector)
         sound = sound and (message.floats is None or is_finite(message.floats))
@@ -252,6 +256,8 @@ class Peers:
 
     def _piece(self, to: int, kind: str, piece: Piece) -> AddressedFrame:
         assert self._meeting is not None
+        if self._is_sparse and (found := gather(piece["vector"])) is not None:
+            piece = {**piece, "vector": found[0], "kept": found[1]}
         frame = self._seat.frame(
             kind, version=self._version, note={"slots": list(self._meeting.slots)}
         )
@@ -266,7 +272,10 @@ class Peers:
         if frame.kind == "missing":
             return self.again(frame.slot, frame.note)
         was_whole = meeting.is_whole
-        is_merged = meeting.take(frame.kind, frame.slot, named(frame))
+        piece = named(frame)
+        if is_sparse(frame):
+            piece["vector"] = scatter(piece["vector"], piece.pop("kept"))
+        is_merged = meeting.take(frame.kind, frame.slot, piece)
         out = self._wholes() if is_merged else []
         return out if was_whole else out + self._ready()
 

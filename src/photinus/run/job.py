@@ -13,6 +13,7 @@ from torch import nn
 
 from photinus.checkpoint.files import is_plain
 from photinus.core.errors import UsageError, message, reason_of
+from photinus.core.parameters import Layout
 from photinus.core.settings import (
     Limit,
     above,
@@ -522,6 +523,15 @@ class Job:
         if self.cpu_share is not None and self.engine != "simulate":
             is_here = self.engine == "local"
             told += shares_told(self.cpu_share, self.workers, is_here=is_here)
+        return told
+
+    def table_warnings(self, layout: Layout) -> list[str]:
+        """Returns why rows travel that did not change, where a model has sparse tables."""
+        asked = [a for a in self._all_strategies if isinstance(a, StrategySpec)]
+        told = [text for a in asked if (text := a.table_warning(layout))]
+        if layout.sparse and self.road in BACKENDS:
+            wrong = f"road {self.road} sums whole vectors: all rows of sparse tables travel"
+            told.append(message(wrong, do='use road="sockets"'))
         return told
 
     def _folder_warnings(self) -> list[str]:

@@ -39,6 +39,7 @@ from photinus.core.threads import threads_held
 from photinus.data.base import Array
 from photinus.engine.base import Engine, RunSpec
 from photinus.models.dbn import DBN
+from photinus.models.module import ModuleStage
 from photinus.report import page
 from photinus.report.journal import Journal
 from photinus.report.terminal import Terminal, is_watched
@@ -485,7 +486,10 @@ class _Run:
             self.mirror.push()  # from here on another machine can go on with the run
         prepared = prepared or _prepared(self.draft, (*given[:2], engine), is_new=cut is None)
         data, test, plan = prepared.data, prepared.test, prepared.plan
-        for text in self.job.warnings():
+        told = self.job.warnings()
+        if isinstance(self.job.model, ModuleStage):
+            told += self.job.table_warnings(self.draft.model().parameters.layout)
+        for text in told:
             self.emit(Warned(text=text))
         result = engine.run(self._assignment(plan, data, cut))
         self._check_applied(plan, cut)

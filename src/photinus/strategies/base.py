@@ -107,6 +107,8 @@ class Message(NamedTuple):
     """(start, stop) in the vector; (0, 0) is all of it."""
     rows: Vector | None = None
     """Which rows [r] of the whole vector stand in `vector`, one behind the other; None: all."""
+    kept: Vector | None = None
+    """Which grains of the vector stand in `vector`, as bits: `strategies.sparse`; None: all."""
     since: Clock = Clock()
     """The work in a push: what the merge weighs."""
     version: int = 0

@@ -6,7 +6,8 @@ import dataclasses
 from dataclasses import dataclass, field
 
 from photinus.core.clock import Steps, Trigger
-from photinus.core.errors import UsageError
+from photinus.core.errors import UsageError, message
+from photinus.core.parameters import Layout
 from photinus.core.settings import (
     Limit,
     at_least,
@@ -30,6 +31,7 @@ from photinus.strategies.streaming import Streaming
 
 _STILL = (Sgd, Adagrad)
 """They leave a number alone whose delta is 0."""
+_ALL_ROWS = "all rows of sparse tables travel, not only those that changed"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,6 +218,22 @@ class StrategySpec:
     def is_without_owner(self) -> bool:
         """True when updates pass from worker to worker."""
         return self.payload in ("published", "parameters")
+
+    def table_warning(self, layout: Layout) -> str:
+        """Returns why all rows of a model's sparse tables travel; nothing where they do not."""
+        if not layout.sparse:
+            return ""
+        why, do = "", ""
+        if self.payload in ("elastic", "parameters"):
+            why = f"{self.recipe} sends whole parameters"
+            do = "use averaging or publish, which send what changed"
+        elif self.is_immediate and not self.rows:
+            why = f"a fetch of {self.recipe} brings whole parameters"
+            width = layout.entry(layout.sparse[0]).shape[-1]
+            do = f"set rows={width}, with deltas, and sgd or adagrad outside"
+        elif self.delay and self.alpha not in (0, 0.5, 1):
+            why, do = f"to mix by alpha={self.alpha:g} rounds every row", "use alpha=0.5"
+        return message(_ALL_ROWS, got=why, do=do) if why else ""
 
     def worker(self) -> Strategy:
         """Returns the worker's half."""

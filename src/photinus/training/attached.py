@@ -11,6 +11,7 @@ from photinus.core.clock import Clock
 from photinus.core.parameters import Vector, fingerprint
 from photinus.models.base import Model
 from photinus.strategies.base import GRADIENT, Message, Strategy, Turn
+from photinus.strategies.sparse import to_sparse
 
 BUFFERS_EVERY = 50
 """With agreement on gradients, float buffers are averaged every so many steps."""
@@ -26,13 +27,18 @@ def offer(
     clock: Clock,
     state: Any,  # noqa: ANN401 - each strategy has a state of its own
 ) -> tuple[Message | None, Any]:
-    """Returns what a strategy offers, and its new state; a push carries the model's buffers."""
+    """Returns what a strategy offers, and its new state; a push carries the model's buffers.
+
+    Where the model has sparse tables, what did not change does not travel.
+    """
     model.to_host(vector)
     message, state = strategy.offer(turn, vector, clock, state)
     if message is not None and message.kind == "push":
         message = _with_buffers(strategy, model, message)
         message = _with_fingerprint(strategy, model, message, state)
     model.to_device(vector)  # some write into it
+    if message is not None and model.parameters.layout.sparse:
+        message = to_sparse(message)
     return message, state
 
 
