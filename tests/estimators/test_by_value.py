@@ -1,15 +1,20 @@
 """A function of a notebook reaches the workers in Spark's closure, where the user consents."""
 
+import sys
+import types
+
 import numpy as np
 import pytest
 
 from photinus import TorchClassifier, by_value
-from photinus.core.errors import UsageError
+from photinus.core.errors import NotReadyError, UsageError
 from photinus.core.factories import code_named
+from photinus.engine.spark.sent_code import check_sent
 
 pytestmark = pytest.mark.spark
 
 NOTEBOOK = """
+import numpy as np
 import torch
 from torch import nn
 
@@ -28,15 +33,47 @@ class Net(nn.Module):
 
 def smooth(outputs, labels):
     return nn.functional.cross_entropy(outputs, labels, label_smoothing=0.01)
+
+def halved(rows):
+    return {"x": np.stack([row["x"] for row in rows]) / 2}
+
+def asks_spark(**settings):
+    return Net() if session.version else None
+
+def asks_a_helper(**settings):
+    return helper.net()
+"""
+
+FIT = """
+from photinus import TorchClassifier, by_value, spark_session
+
+spark = spark_session(2)
+table = spark.createDataFrame([("aa", 1), ("bcd", 0)] * 100, "text string, label int")
+clf = TorchClassifier(
+    module=by_value(Net),
+    loss=by_value(smooth),
+    inputs={"x": "text"},
+    encoders={"x": by_value(words)},
+    collate=by_value(halved),
+    numWorkers=2,
+    epochs=4,
+    learningRate=0.05,
+)
+scored = clf.fit(table).transform(table)
+print("right:", scored.where("prediction = label").count())
+spark.stop()
 """
 
 
 @pytest.fixture(scope="module")
 def cells():
-    """What the cells of a notebook define."""
-    defined = {"__name__": "__main__"}
-    exec(NOTEBOOK, defined)
-    return defined
+    """What the cells of a notebook define, where a notebook's kernel has it: in `__main__`."""
+    main = vars(sys.modules["__main__"])
+    before = dict(main)
+    exec(compile(NOTEBOOK, "<cell 1>", "exec"), main)
+    yield main
+    main.clear()
+    main.update(before)
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +100,62 @@ def test_module_loss_and_encoder_of_a_notebook_train_and_score(cells, table, tmp
         with pytest.raises(UsageError, match=f"{what} to be saved names code that was sent by val"):
             unsaved.write().save(str(tmp_path / "saved"))
     assert not (tmp_path / "saved").exists()
+
+
+def test_a_collate_of_a_notebook_makes_the_batches_of_training_and_scoring(cells, table):
+    clf = TorchClassifier(
+        module=by_value(cells["Net"]),
+        inputs={"x": "text"},
+        encoders={"x": by_value(cells["words"])},
+        collate=by_value(cells["halved"]),
+        numWorkers=2,
+        epochs=4,
+        learningRate=0.05,
+    )
+    model = clf.fit(table)
+    rows = model.transform(table).select("text", "rawPrediction").distinct().collect()
+    features = {row.text: cells["words"]([row.text])[0] for row in rows}
+    for row in rows:
+        plain = model.module()(cells["torch"].tensor([features[row.text]]) / 2)[0]
+        np.testing.assert_allclose(row.rawPrediction, plain.tolist(), rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_cells_of_a_jupyter_notebook_train_and_score(tmp_path):
+    nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
+    nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
+    pytest.importorskip("ipykernel", reason="ipykernel is not installed")
+    cells = [nbformat.v4.new_code_cell(cell) for cell in (NOTEBOOK, FIT)]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    place = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=280, resources=place).execute()
+    assert "right: 200" in str(cells[1].outputs)
+
+
+def test_code_that_uses_the_session_is_refused_before_a_run_begins(cells, spark):
+    cells["session"] = spark
+    wrong = r"^asks_spark cannot be sent by value; got .*; use no Spark session, DataFrame, lock"
+    with pytest.raises(UsageError, match=wrong):
+        check_sent(spark, {"__main__:asks_spark_12ab": cells["asks_spark"]})
+
+
+def test_code_whose_helper_the_workers_lack_is_refused_before_a_run_begins(
+    cells, table, monkeypatch
+):
+    helper = types.ModuleType("beside_the_notebook")
+    helper.net = cells["Net"]
+    monkeypatch.setitem(sys.modules, helper.__name__, helper)
+    cells["helper"] = helper
+    clf = TorchClassifier(
+        module=by_value(cells["asks_a_helper"]),
+        inputs={"x": "text"},
+        encoders={"x": by_value(cells["words"])},
+        numWorkers=2,
+    )
+    wrong = "got ModuleNotFoundError: No module named 'beside_the_notebook'; install the module"
+    with pytest.raises(NotReadyError, match=wrong):
+        clf.fit(table)
 
 
 def test_without_consent_a_function_of_a_notebook_is_not_sent(cells):

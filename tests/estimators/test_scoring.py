@@ -7,6 +7,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
 from photinus.core.errors import DataError
+from photinus.data.columns import InputSpec
+from photinus.estimators.inputs import cut_by_length, scored_inputs
 from photinus.estimators.scoring import scorer
 
 FIELDS = T.StructType(
@@ -71,3 +73,45 @@ def test_the_network_is_made_once_in_a_worker():
     column = pa.array([[1.0]], pa.list_(pa.float32()))
     assert list(score(iter([column]))) == list(score(iter([column])))
     assert made == [1]
+
+
+def test_a_partition_without_rows_makes_no_network():
+    def make():
+        raise AssertionError("the network was made")
+
+    assert list(scorer(make, FIELDS, 2, 1).func(iter([]))) == []
+    inputs = InputSpec(columns={"x": "numbers"})
+    assert list(scorer(make, FIELDS, 2, inputs).func(iter([]))) == []
+
+
+def ragged(rows):
+    """Rows of tokens, of 1 to 90 of them, as a column of structures."""
+    chance = np.random.default_rng(0)
+    lengths = np.clip(chance.lognormal(2.5, 0.8, rows), 1, 90).astype(int)
+    tokens = pa.array([chance.integers(1, 9, length).tolist() for length in lengths])
+    return pa.StructArray.from_arrays([tokens], ["tokens"])
+
+
+def mean(batch):
+    """Of a row's own tokens, and how many there are."""
+    mask = batch["tokens_mask"]
+    return {"mean": (batch["tokens"] * mask).sum(1) / mask.sum(1), "size": mask.sum(1)}
+
+
+def test_texts_of_mixed_length_are_scored_as_one_by_one_and_in_their_order():
+    columns, spec = [ragged(700), ragged(3), ragged(0)], InputSpec(columns={"tokens": "ids"})
+    found = list(scored_inputs(iter(columns), spec, 64, lambda: mean))
+    texts = [row["tokens"] for column in columns for row in column.to_pylist()]
+    assert np.concatenate([part["size"] for part in found]).tolist() == list(map(len, texts))
+    plain = [np.mean(text) for text in texts]
+    np.testing.assert_allclose(np.concatenate([part["mean"] for part in found]), plain)
+
+
+@pytest.mark.parametrize("batch", [1, 8, 64, 512])
+def test_batches_of_texts_hold_little_padding_and_every_row_once(batch):
+    lengths = np.sort(ragged(5000).field("tokens").value_lengths().to_numpy())
+    ends = cut_by_length(lengths, batch)
+    assert ends[-1] == 5000
+    for rows in np.split(lengths, ends[:-1]):
+        assert 0 < len(rows) <= batch
+        assert len(rows) <= 16 or rows.sum() >= 7 / 8 * rows[-1] * len(rows)

@@ -42,7 +42,8 @@ def by_value(function: Callable[..., Any]) -> str:
         function: defined in `__main__`; what it needs of there goes with it.
 
     Returns:
-        The name by which this session knows it: for `module`, `loss`, `reads`, an encoder.
+        The name by which this session knows it: for `module`, `loss`, `reads`, `collate` and
+            encoders.
 
     Raises:
         UsageError: it can be imported by its name.

@@ -363,10 +363,12 @@ def _has_exchange(plan: Any) -> bool:  # noqa: ANN401 - one of Java's
     return "Exchange" in name or any(map(_has_exchange, below))
 
 
-def one_column(df: DataFrame, features: str | list[str], shape: tuple[int, ...]) -> Column:
-    """Returns features as one column of arrays of float32 or of bytes, for scoring: no job runs.
+def one_column(
+    df: DataFrame, features: str | list[str], shape: tuple[int, ...]
+) -> tuple[Column, bool]:
+    """Returns features as one column for scoring, and whether it holds bytes, or arrays of float32.
 
-    A row of another size ends the query with a sentence that names the column.
+    No job runs. A row of another size ends the query with a sentence that names the column.
 
     Args:
         df: the rows.
@@ -378,10 +380,11 @@ def one_column(df: DataFrame, features: str | list[str], shape: tuple[int, ...])
         DataError: it has a type that a model cannot learn from.
     """
     if not isinstance(features, str):
-        return _stacked(df, features, shape)
+        return _stacked(df, features, shape), False
     _check_names(df, [features], None)
     if _is_number(df.schema[features].dataType):
-        column, sizes = F.array(_number(df, features, several=False)), [F.lit(1)]
+        number = F.array(_number(df, features, several=False))
+        column, kind, sizes = number, NUMERIC, [F.lit(1)]
         wanted: tuple[int, ...] = (1,)
     else:
         column, kind, sizes = _feature(df, features)
@@ -394,7 +397,8 @@ def one_column(df: DataFrame, features: str | list[str], shape: tuple[int, ...])
         F.when(_quoted(features).isNull(), F.lit("null")).otherwise(got),
         F.lit(f", expected {expected}"),
     )
-    return F.when(got == expected, column).otherwise(F.raise_error(said))
+    fits = F.array(*sizes) == F.array(*map(F.lit, wanted))  # texts would be made of each row's
+    return F.when(fits, column).otherwise(F.raise_error(said)), kind in (BINARY, IMAGE)
 
 
 def _stacked(df: DataFrame, features: list[str], shape: tuple[int, ...]) -> Column:

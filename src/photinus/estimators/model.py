@@ -168,8 +168,7 @@ class NetworkModel(Keywords, Model, MLWritable, MLReadable[Any]):
         named = self.network.named
         if named is not None:
             return input_columns(dataset, named), False
-        features = one_column(dataset, self.getOrDefault("featuresCol"), self.network.shape)
-        return features, dict(dataset.select(features.alias("x")).dtypes)["x"] == "binary"
+        return one_column(dataset, self.getOrDefault("featuresCol"), self.network.shape)
 
     def _column(self, column: Column, of: str) -> Column:
         return array_to_vector(column) if of in ("raw", "probability") else column

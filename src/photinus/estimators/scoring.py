@@ -61,8 +61,8 @@ def scorer(
     cached = _cached(make)
 
     def score(columns: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        predict = cached()
         for column in columns:
+            predict = cached()  # here: a partition without rows loads nothing
             for start in range(0, len(column), batch):
                 scores = predict(_features(column[start : start + batch], width))
                 yield _structure(scores, fields.names)
@@ -95,7 +95,7 @@ def _of_inputs(
     cached = _cached(make)
 
     def score(columns: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        for scores in scored_inputs(columns, inputs, batch, cached()):
+        for scores in scored_inputs(columns, inputs, batch, cached):
             yield _structure(scores, fields.names)
 
     def score_frames(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
@@ -103,7 +103,7 @@ def _of_inputs(
             pa.RecordBatch.from_pandas(frame, preserve_index=False).to_struct_array()
             for frame in frames
         )
-        for scores in scored_inputs(structures, inputs, batch, cached()):
+        for scores in scored_inputs(structures, inputs, batch, cached):
             yield pd.DataFrame({name: list(scores[name]) for name in fields.names})
 
     if hasattr(F, "arrow_udf"):

@@ -58,6 +58,7 @@ from photinus.engine.spark.job import (
 )
 from photinus.engine.spark.lost_tasks import LostTaskReporter
 from photinus.engine.spark.resources import amounts_of, given_to, profile_of
+from photinus.engine.spark.sent_code import check_sent
 from photinus.engine.spark.session import is_connect, session_warnings, spark_session
 from photinus.engine.spark.slots import (
     AbsenceReasons,
@@ -161,11 +162,13 @@ class SparkEngine(Engine):
             run_spec.emit(Warned(text=text))
         data = _framed(spark, run_spec.data, run_spec.plan)
         frame, spec = data.selected()
+        functions = _by_value(run_spec.plan, spec)
+        check_sent(spark, functions)
         is_own = isinstance(run_spec.data, ArrayData)  # then to run it again costs little
         with nullcontext(frame) if is_own else once(frame) as rows:
             shape = data.shape or queried(spark, lambda: shape_of(rows, spec))
             spec = replace(spec, scale=data.scale, shape=shape)
-            tasks = _Tasks(spark, profile, run_spec)
+            tasks = _Tasks(spark, profile, run_spec, functions)
             return self._over(tasks, run_spec, driver, replace(data, frame=rows), spec)
 
     def _over(
@@ -185,10 +188,8 @@ class SparkEngine(Engine):
             bootstrap: WorkerBootstrap | CoordinatorSpec,
             counted: Mapping[int, int] | None = None,
         ) -> SparkJob:
-            functions = _by_value(run_spec.plan, spec)
-            reads = _Reads(
-                bootstrap, spec, data.checks, data.budget, counted, tasks.amounts, functions
-            )
+            how = data.checks, data.budget, counted, tasks.amounts, tasks.functions
+            reads = _Reads(bootstrap, spec, *how)
             return tasks.job(rows, _task(reads))
 
         if is_connect(spark):
@@ -251,6 +252,8 @@ class _Tasks:
     spark: SparkSession
     profile: ResourceProfile | None
     run_spec: RunSpec
+    functions: Mapping[str, Callable[..., Any]]
+    """What the user sends by value."""
 
     @property
     def amounts(self) -> Mapping[str, float]:

@@ -343,21 +343,27 @@ def _failed(job: SparkJob) -> Failures:
     return failed
 
 
+def pickled(task: object) -> bytes:
+    """Returns a function as Spark sends it; no broadcast is noted for this thread's next job."""
+    from pyspark import cloudpickle
+
+    with ThreadPoolExecutor(1) as aside:
+        code: bytes = aside.submit(cloudpickle.dumps, task).result()
+    return code
+
+
 def check_size(task: object) -> None:
     """Refuses a task that Spark would write to a file in clear: the run's key is in it.
 
     Raises:
         UsageError: it is too large.
     """
-    from pyspark import cloudpickle
-
-    with ThreadPoolExecutor(1) as aside:  # pickling notes broadcasts for its thread's next job
-        size = len(aside.submit(cloudpickle.dumps, task).result())
+    size = len(pickled(task))
     if size > MAX_CLOSURE_BYTES:
         raise UsageError(
             f"what travels to each task must be below {MAX_CLOSURE_BYTES >> 10} KiB",
             got=f"{size >> 10} KiB",
-            do="keep arrays out of the plan's settings",
+            do="keep arrays out of the plan's settings, and out of code that is sent by value",
         )
 
 

@@ -160,4 +160,6 @@ def _settings(workers: int) -> dict[str, str]:
         "spark.python.worker.reuse": "true",
         "spark.python.daemon.module": "photinus.engine.spark.daemon",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # batches that stay in the processor's cache on their way; 64 MB are Spark's default
+        "spark.sql.execution.arrow.maxBytesPerBatch": "4m",
     }
