@@ -94,7 +94,7 @@ def test_gossip_moves_half_way_and_keeps_its_own_account():
     np.testing.assert_array_equal(push.vector, np.ones(3))
 
 
-def test_an_agreement_says_what_it_is():
+def test_a_strategy_says_what_it_is():
     assert str(publish()) == "publish every 10 steps to all, exact every 10 rounds, int8"
     expected = "gossip every 5 steps to one by one, ring, exact every 3 rounds, bf16"
     assert str(gossip(every=Steps(5), graph="ring", exact_every=3)) == expected

@@ -10,7 +10,7 @@ from photinus.strategies.outer import Adagrad, DelayedNesterov, Descent, Nestero
 from photinus.strategies.recipes import RECIPES, averaging, diloco, downpour, elastic
 
 
-def test_an_agreement_says_what_it_is():
+def test_a_strategy_says_what_it_is():
     assert str(recipes.all_reduce()) == "all_reduce every step, merge examples, fp32"
     assert str(recipes.iterative_reduce()).startswith("iterative_reduce every 1 epochs, sgd(lr=1)")
     flowing = recipes.streaming(codec_down="int8")

@@ -186,7 +186,7 @@ def _is_strategy(value: object) -> bool:
 @named_settings
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """Model, data and agreement: all that decides what is trained, and how.
+    """Model, data and strategy: all that decides what is trained, and how.
 
     Example:
         >>> job = Job(model=DBN(), workers=4)
