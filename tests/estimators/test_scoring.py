@@ -3,6 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.ml.model_cache import ModelCache
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
@@ -72,6 +73,19 @@ def test_the_network_is_made_once_in_a_worker():
     score = scorer(make, FIELDS, 2, 1).func
     column = pa.array([[1.0]], pa.list_(pa.float32()))
     assert list(score(iter([column]))) == list(score(iter([column])))
+    assert made == [1]
+
+
+def test_a_task_keeps_its_network_though_its_worker_forgets_it(monkeypatch):
+    made = []
+
+    def make():
+        made.append(1)
+        return double
+
+    monkeypatch.setattr(ModelCache, "get", lambda key: None)  # as after three other models
+    column = pa.array([[1.0]], pa.list_(pa.float32()))
+    assert len(list(scorer(make, FIELDS, 2, 1).func(iter([column] * 3)))) == 3
     assert made == [1]
 
 

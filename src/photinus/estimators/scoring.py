@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -61,8 +62,9 @@ def scorer(
     cached = _cached(make)
 
     def score(columns: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        opened = functools.cache(cached)  # a task keeps what its worker may forget
         for column in columns:
-            predict = cached()  # here: a partition without rows loads nothing
+            predict = opened()  # here: a partition without rows loads nothing
             for start in range(0, len(column), batch):
                 scores = predict(_features(column[start : start + batch], width))
                 yield _structure(scores, fields.names)
@@ -95,7 +97,7 @@ def _of_inputs(
     cached = _cached(make)
 
     def score(columns: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        for scores in scored_inputs(columns, inputs, batch, cached):
+        for scores in scored_inputs(columns, inputs, batch, functools.cache(cached)):
             yield _structure(scores, fields.names)
 
     def score_frames(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
@@ -103,7 +105,7 @@ def _of_inputs(
             pa.RecordBatch.from_pandas(frame, preserve_index=False).to_struct_array()
             for frame in frames
         )
-        for scores in scored_inputs(structures, inputs, batch, cached):
+        for scores in scored_inputs(structures, inputs, batch, functools.cache(cached)):
             yield pd.DataFrame({name: list(scores[name]) for name in fields.names})
 
     if hasattr(F, "arrow_udf"):

@@ -188,8 +188,15 @@ class SparkEngine(Engine):
             bootstrap: WorkerBootstrap | CoordinatorSpec,
             counted: Mapping[int, int] | None = None,
         ) -> SparkJob:
-            how = data.checks, data.budget, counted, tasks.amounts, tasks.functions
-            reads = _Reads(bootstrap, spec, *how)
+            reads = _Reads(
+                bootstrap,
+                spec,
+                data.checks,
+                data.budget,
+                counted,
+                tasks.amounts,
+                tasks.functions,
+            )
             return tasks.job(rows, _task(reads))
 
         if is_connect(spark):
