@@ -72,11 +72,11 @@ def test_slot_0_is_killed_and_the_coordinator_comes_back_from_its_checkpoint(
 
 def test_slot_0_takes_more_memory_than_it_may_and_the_client_is_told(connected, assignment):
     """The coordinator lives in that process, too: its last word comes out first."""
-    arguments = {"in_features": 4_000, "out_features": 4_000}
+    arguments = {"in_features": 8_000, "out_features": 8_000}
     stage = ModuleStage(module="torch.nn:Linear", arguments=arguments, batch_size=8, epochs=1e4)
     phase = Phase(stage=stage, strategy=averaging(every=Steps(4)))
-    plan = TrainingPlan(phases=(phase,), workers=1, memory=400 << 20)
-    rows = ArrayData(np.ones((16, 4_000), np.float32), np.arange(16))
-    said = r"^worker 0 takes more memory than it may; got \d+ MiB of 400 MiB"
+    plan = TrainingPlan(phases=(phase,), workers=1, memory=800 << 20)
+    rows = ArrayData(np.ones((16, 8_000), np.float32), np.arange(16))
+    said = r"^worker 0 takes more memory than it may; got \d+ MiB of 800 MiB"
     with pytest.raises(RunFailedError, match=said):
         SparkEngine(connected).run(assignment(plan, data=rows))

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 from photinus.core.clock import Steps
-from photinus.core.errors import DataError, RunFailedError, UsageError
+from photinus.core.errors import DataError, NotReadyError, RunFailedError, UsageError
 from photinus.data.checks import RowChecks
 from photinus.engine.base import ArrayData
 from photinus.engine.simulation.engine import SimulatedEngine
@@ -167,18 +167,25 @@ def test_what_no_task_can_carry_is_refused(spark, tiny):
     not Path("/proc/self/statm").exists(), reason="memory is measured on Linux only"
 )
 def test_a_task_that_takes_more_memory_than_it_may_ends_the_run_in_one_sentence(spark, tiny):
-    """The model alone takes 64 MB, and as much again for gradient, anchor and push."""
-    plan = large_plan(memory=300 << 20)
-    rows = ArrayData(np.ones((16, 4_000), np.float32), np.arange(16))
-    said = r"^worker 0 takes more memory than it may; got \d+ MiB of 300 MiB; set memory to more"
+    """The model alone takes 256 MB, and as much again for gradient, anchor and push."""
+    rows = ArrayData(np.ones((16, 8_000), np.float32), np.arange(16))
+    engine = SparkEngine(spark)
+    with pytest.raises(NotReadyError, match="before it has any row") as told:
+        engine.run(tiny.assignment(large_plan(8_000, memory=1 << 20), data=rows))
+    [taken] = re.findall(r"and (\d+) MiB taken", str(told.value))
+    most = int(taken) + 400  # a worker of Spark holds what earlier tasks have left in it
+    said = (
+        rf"^worker 0 takes more memory than it may; got \d+ MiB of {most} MiB; set memory to more"
+    )
     with pytest.raises(RunFailedError, match=said):
-        SparkEngine(spark).run(tiny.assignment(plan, data=rows))
-    free = replace(large_plan(epochs=1.0), cpu_share=0.5)
-    assert SparkEngine(spark).run(tiny.assignment(free, data=rows)).vectors[0].size > 16e6
+        engine.run(tiny.assignment(large_plan(8_000, memory=most << 20), data=rows))
+    free = replace(large_plan(1_000, epochs=1.0), cpu_share=0.5)
+    few = ArrayData(np.ones((16, 1_000), np.float32), np.arange(16))
+    assert engine.run(tiny.assignment(free, data=few)).vectors[0].size > 1e6
 
 
-def large_plan(memory=None, epochs=1e4):
-    arguments = {"in_features": 4_000, "out_features": 4_000}
+def large_plan(size, memory=None, epochs=1e4):
+    arguments = {"in_features": size, "out_features": size}
     stage = ModuleStage(module="torch.nn:Linear", arguments=arguments, batch_size=8, epochs=epochs)
     phase = Phase(stage=stage, strategy=averaging(every=Steps(4)))
     return TrainingPlan(phases=(phase,), workers=1, memory=memory)
