@@ -222,3 +222,17 @@ def test_ones_own_collate_makes_the_batch(monkeypatch):
     wrong = Inputs(inputs.columns, 2, "mine:broken")
     with pytest.raises(DataError, match="'mine:broken' must return a dict of arrays by name"):
         wrong.batch(np.array([0]))
+
+
+def test_by_length_every_row_stands_once_and_an_eighth_of_the_places_is_padding_at_most():
+    rows = texts(3_000)
+    parts = rows.by_length(64)
+    assert sorted(np.concatenate(parts)) == list(range(3_000))
+    assert max(map(len, parts)) == 64
+    masks = [rows.batch(part)["tokens_mask"] for part in parts]
+    assert all(mask.mean() >= 7 / 8 for mask in masks if len(mask) > 16)
+
+
+def test_rows_of_one_length_stay_in_their_order():
+    even = Inputs({"number": np.arange(5.0)}, 5)
+    assert [part.tolist() for part in even.by_length(2)] == [[0, 1], [2, 3], [4]]

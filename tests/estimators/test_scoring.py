@@ -9,7 +9,8 @@ from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
 from photinus.core.errors import DataError
 from photinus.data.columns import InputSpec
-from photinus.estimators.inputs import cut_by_length, scored_inputs
+from photinus.data.inputs import cut_by_length
+from photinus.estimators.inputs import scored_inputs
 from photinus.estimators.scoring import scorer
 
 FIELDS = T.StructType(

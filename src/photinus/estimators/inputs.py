@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 from pyspark import TaskContext
 from pyspark.ml.functions import vector_to_array
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
@@ -22,10 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from photinus.data.arrow import ColumnSpec
-
-
-_LEAST_ROWS = 16
-"""Of a batch that is cut by length."""
 
 
 def exampled(
@@ -68,30 +63,6 @@ def input_columns(df: DataFrame, spec: InputSpec) -> Column:
     return F.struct(*columns)
 
 
-def cut_by_length(lengths: NDArray[np.integer[Any]], batch: int) -> list[int]:
-    """Returns where batches of sorted rows end: of their places at most an eighth is padding.
-
-    Only a batch of 16 rows may have more: smaller ones would cost more than they save.
-
-    Args:
-        lengths: of the rows, [n], rising.
-        batch: the most rows of a batch.
-
-    Example:
-        >>> cut_by_length(np.repeat([8, 9, 90], 40), 64)
-        [64, 80, 120]
-    """
-    sums = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    ends = [0]
-    while (start := ends[-1]) < len(lengths):
-        stops = np.arange(start + 1, min(start + batch, len(lengths)) + 1)
-        places = lengths[stops - 1] * (stops - start)
-        held = sums[stops] - sums[start]
-        filled = stops[8 * held >= 7 * places]  # a row alone always is
-        ends.append(int(max(filled[-1], stops[:_LEAST_ROWS][-1])))
-    return ends[1:]
-
-
 def scored_inputs(
     columns: Iterator[pa.Array],
     spec: InputSpec,
@@ -118,11 +89,7 @@ def scored_inputs(
         rows = pa.RecordBatch.from_struct_array(column)
         row_filter.open(rows.num_rows)
         inputs = inputs_of(rows, spec, (), row_filter)[1]
-        lengths = inputs.lengths()
-        if lengths is None:
-            lengths = np.ones(len(inputs), np.int64)
-        order = np.argsort(lengths, kind="stable")
-        ends = cut_by_length(lengths[order], batch)
-        found = [predict(inputs.batch(rows)) for rows in np.split(order, ends[:-1])]
-        back = np.argsort(order)
+        parts = inputs.by_length(batch)
+        found = [predict(inputs.batch(rows)) for rows in parts]
+        back = np.argsort(np.concatenate(parts))
         yield {name: np.concatenate([part[name] for part in found])[back] for name in found[0]}

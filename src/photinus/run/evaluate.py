@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -327,15 +327,22 @@ def measure(trained: TrainedModel, test: TestRows) -> tuple[dict[str, float], di
     check_test(test, classes_of(trained.settings))
     check_fit(trained.settings, test)
     model, sums = trained.model(), dict[str, float]()
-    for start in range(0, len(test.features), _CHUNK_ROWS):
-        rows = slice(start, start + _CHUNK_ROWS)
-        features = test.features[rows]
-        if isinstance(features, Inputs):
-            features = features.batch(np.arange(len(features)))
-        batch = Batch(features, None if test.labels is None else test.labels[rows])
+    for batch in _batches(test):
         for name, value in sums_over(trained.settings, model, batch).items():
             sums[name] = sums.get(name, 0.0) + value
     return told(trained.settings, sums)
+
+
+def _batches(test: TestRows) -> Iterator[Batch]:
+    """Yields all rows; those of like length together, where they are padded."""
+    given, labels = test.features, test.labels
+    if isinstance(given, Inputs):
+        for rows in given.by_length(_CHUNK_ROWS):
+            yield Batch(given.batch(rows), None if labels is None else labels[rows])
+        return
+    for start in range(0, len(given), _CHUNK_ROWS):
+        some = slice(start, start + _CHUNK_ROWS)
+        yield Batch(given[some], None if labels is None else labels[some])
 
 
 def sums_over(
