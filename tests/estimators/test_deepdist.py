@@ -35,7 +35,7 @@ class Line:
 
 
 def dies(partition):
-    """Faults of first attempts: killed, killed some time after its work, failed twice."""
+    """Faults of first attempts: killed, killed some time after its work, failed in two ways."""
     from pyspark import TaskContext
 
     attempt = TaskContext.get().attemptNumber()
@@ -44,7 +44,7 @@ def dies(partition):
     if partition == 2 and attempt == 0:
         threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGKILL)).start()
     if partition == 3 and attempt < 2:
-        raise ValueError("a fault")
+        raise ValueError(f"a fault of attempt {attempt}")
 
 
 @pytest.fixture
