@@ -46,6 +46,39 @@ PYSPARK_IS_FORGIVEN = pytest.mark.filterwarnings(
 )
 
 
+NOTEBOOK = """
+import numpy as np
+import torch
+from torch import nn
+
+WIDTH = 8
+
+def words(texts):
+    return [[len(text), text.count("a")] for text in texts]
+
+class Net(nn.Module):
+    def __init__(self, classes=2):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(2, WIDTH), nn.ReLU(), nn.Linear(WIDTH, classes))
+
+    def forward(self, x):
+        return self.layers(x.float())
+
+def smooth(outputs, labels):
+    return nn.functional.cross_entropy(outputs, labels, label_smoothing=0.01)
+
+def halved(rows):
+    return {"x": np.stack([row["x"] for row in rows]) / 2}
+
+def asks_spark(**settings):
+    return Net() if session.version else None
+
+def asks_a_helper(**settings):
+    return helper.net()
+"""
+"""Cells of a notebook that define what is sent by value."""
+
+
 def pytest_addoption(parser):
     parser.addoption("--golden", action="store_true", help="write tests/golden anew")
 
@@ -240,3 +273,43 @@ def opencl():
     if not found:
         pytest.skip("no OpenCL driver is installed, as pocl-opencl-icd")
     return found[0]
+
+
+@pytest.fixture(scope="session")
+def notebook():
+    """What is typed into a notebook."""
+    return NOTEBOOK
+
+
+@pytest.fixture(scope="module")
+def cells(notebook):
+    """What the cells of a notebook define, where a notebook's kernel has it: in `__main__`."""
+    main = vars(sys.modules["__main__"])
+    before = dict(main)
+    exec(compile(notebook, "<cell 1>", "exec"), main)
+    yield main
+    main.clear()
+    main.update(before)
+
+
+@pytest.fixture(scope="session")
+def texts():
+    """Rows (text, label) of two classes that the notebook's module tells apart."""
+    labels = np.random.default_rng(0).integers(0, 2, 200).tolist()
+    return [("aa" if label else "bcd", label) for label in labels]
+
+
+@pytest.fixture
+def executed(tmp_path):
+    """Runs a notebook in a kernel of Jupyter, and returns its cells with what they said."""
+    nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
+    nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
+    pytest.importorskip("ipykernel", reason="ipykernel is not installed")
+
+    def run(make):
+        made = make(nbformat.v4)
+        place = {"metadata": {"path": str(tmp_path)}}
+        nbclient.NotebookClient(made, timeout=280, resources=place).execute()
+        return str(made.cells)
+
+    return run

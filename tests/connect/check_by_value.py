@@ -1,8 +1,5 @@
 """What a notebook defines, sent by value over Spark Connect."""
 
-import sys
-
-import numpy as np
 import pytest
 
 from photinus import TorchClassifier, by_value
@@ -10,47 +7,10 @@ from photinus.core.errors import UsageError
 
 pytestmark = pytest.mark.spark
 
-NOTEBOOK = """
-import numpy as np
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self, classes=2):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, classes))
-
-    def forward(self, x):
-        return self.layers(x.float())
-
-def words(texts):
-    return [[len(text), text.count("a")] for text in texts]
-
-def smooth(outputs, labels):
-    return nn.functional.cross_entropy(outputs, labels, label_smoothing=0.01)
-
-def halved(rows):
-    return {"x": np.stack([row["x"] for row in rows]) / 2}
-
-def asks_spark():
-    return Net() if session.version else None
-"""
-
 
 @pytest.fixture(scope="module")
-def cells():
-    main = vars(sys.modules["__main__"])
-    before = dict(main)
-    exec(compile(NOTEBOOK, "<cell 1>", "exec"), main)
-    yield main
-    main.clear()
-    main.update(before)
-
-
-@pytest.fixture(scope="module")
-def table(connected):
-    labels = np.random.default_rng(0).integers(0, 2, 200).tolist()
-    rows = [("aa" if label else "bcd", label) for label in labels]
-    return connected.createDataFrame(rows, "text string, label int")
+def table(connected, texts):
+    return connected.createDataFrame(texts, "text string, label int")
 
 
 def classifier(cells, folder, module):

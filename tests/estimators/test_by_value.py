@@ -13,37 +13,6 @@ from photinus.engine.spark.sent_code import check_sent
 
 pytestmark = pytest.mark.spark
 
-NOTEBOOK = """
-import numpy as np
-import torch
-from torch import nn
-
-WIDTH = 8
-
-def words(texts):
-    return [[len(text), text.count("a")] for text in texts]
-
-class Net(nn.Module):
-    def __init__(self, classes=2):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(2, WIDTH), nn.ReLU(), nn.Linear(WIDTH, classes))
-
-    def forward(self, x):
-        return self.layers(x.float())
-
-def smooth(outputs, labels):
-    return nn.functional.cross_entropy(outputs, labels, label_smoothing=0.01)
-
-def halved(rows):
-    return {"x": np.stack([row["x"] for row in rows]) / 2}
-
-def asks_spark(**settings):
-    return Net() if session.version else None
-
-def asks_a_helper(**settings):
-    return helper.net()
-"""
-
 FIT = """
 from photinus import TorchClassifier, by_value, spark_session
 
@@ -66,21 +35,8 @@ spark.stop()
 
 
 @pytest.fixture(scope="module")
-def cells():
-    """What the cells of a notebook define, where a notebook's kernel has it: in `__main__`."""
-    main = vars(sys.modules["__main__"])
-    before = dict(main)
-    exec(compile(NOTEBOOK, "<cell 1>", "exec"), main)
-    yield main
-    main.clear()
-    main.update(before)
-
-
-@pytest.fixture(scope="module")
-def table(spark):
-    labels = np.random.default_rng(0).integers(0, 2, 200).tolist()
-    rows = [("aa" if label else "bcd", label) for label in labels]
-    return spark.createDataFrame(rows, "text string, label int").repartition(2)
+def table(spark, texts):
+    return spark.createDataFrame(texts, "text string, label int").repartition(2)
 
 
 def test_module_loss_and_encoder_of_a_notebook_train_and_score(cells, table, tmp_path):
@@ -122,15 +78,9 @@ def test_a_collate_of_a_notebook_makes_the_batches_of_training_and_scoring(cells
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_the_cells_of_a_jupyter_notebook_train_and_score(tmp_path):
-    nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
-    nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
-    pytest.importorskip("ipykernel", reason="ipykernel is not installed")
-    cells = [nbformat.v4.new_code_cell(cell) for cell in (NOTEBOOK, FIT)]
-    notebook = nbformat.v4.new_notebook(cells=cells)
-    place = {"metadata": {"path": str(tmp_path)}}
-    nbclient.NotebookClient(notebook, timeout=280, resources=place).execute()
-    assert "right: 200" in str(cells[1].outputs)
+def test_the_cells_of_a_jupyter_notebook_train_and_score(notebook, executed):
+    said = executed(lambda v4: v4.new_notebook(cells=[*map(v4.new_code_cell, (notebook, FIT))]))
+    assert "right: 200" in said
 
 
 def test_code_that_uses_the_session_is_refused_before_a_run_begins(cells, spark):

@@ -80,6 +80,13 @@ def test_half_a_strategy_is_told_of_when_it_is_named(own):
         Own(name)
 
 
+def test_one_that_cannot_be_called_is_told_with_its_reason(own):
+    name = own("def made(every): ...\n", "made")
+    said = "cannot be made; got made.. missing .* 'every'; it is called without arguments"
+    with pytest.raises(UsageError, match=said):
+        Own(name)
+
+
 def test_one_that_agrees_at_every_step_does_not_go_through_a_folder(own):
     lines = "from photinus.strategies.rounds import AllReduce, Rounds\n"
     name = own(lines + "class Steps:\n    worker, owner = AllReduce, Rounds\n", "Steps")

@@ -67,6 +67,7 @@ def test_a_beater_makes_its_link_anew_and_remembers_why():
     back.wait(1)
     pulse.wait(pulse.count + 1)
     beater.close()
+    assert len(links) == 3
 
 
 def test_a_beater_tells_why_its_last_beat_failed():

@@ -217,10 +217,10 @@ class Inputs:
         return None if is_even else longest
 
     def by_length(self, most: int) -> list[_Index]:
-        """Returns the numbers of all rows, those of like length together: little is padded.
+        """Returns the rows' numbers in batches of rows of like length, so that little is padded.
 
         Args:
-            most: how many rows at most stand together.
+            most: rows of a batch.
         """
         lengths = self.lengths()
         if lengths is None:

@@ -331,7 +331,7 @@ class Peers:
         is_open = self.is_waiting_for_peers and isinstance(self._meeting, Meeting)
         return self._meeting if is_open else None  # type: ignore[return-value]
 
-    def ringers(self, meeting: Meeting) -> RingMembers:
+    def ring_members(self, meeting: Meeting) -> RingMembers:
         """Returns the members of a meeting, for a sum of all; any other lease is another group."""
         named_ = [f"{slot}.{self._leases[slot]}" for slot in meeting.slots]
         place, first = meeting.slots.index(meeting.slot), self.addresses[meeting.slots[0]]

@@ -215,7 +215,7 @@ class Worker:
         if meeting is None:
             return
         with suppress(LinkLostError):
-            self._post(peers.summed(ring.sum(peers.ringers(meeting), meeting.weighed())))
+            self._post(peers.summed(ring.sum(peers.ring_members(meeting), meeting.weighed())))
 
     def _look_at_mesh(self, seconds: float) -> None:
         """Takes in what the others said, and says again what a broken line may have lost."""

@@ -83,7 +83,7 @@ class WorkerSession:
         """Sequence -> a push that nobody waits for, and that is not answered yet."""
         self._told: list[Frame] = []
         """Answers to such pushes that the loop has not seen yet."""
-        self._tally = PushMetrics()
+        self._push_metrics = PushMetrics()
         self._measured: dict[str, float] | None = None
         self._granted_at = self._spoke_at = self._heard_at = self._waited = 0.0
 
@@ -101,7 +101,7 @@ class WorkerSession:
 
     def stepped(self, step: StepDone) -> None:
         """Counts a step."""
-        self._tally.add(step)
+        self._push_metrics.add(step)
 
     def frame(self, ask: Ask, now: float) -> Frame | None:
         """Returns what to send for an ask of the life; a take only waits for what is under way."""
@@ -128,7 +128,7 @@ class WorkerSession:
 
     def _pauses(self, now: float) -> None:
         """It computes no more until it is answered."""
-        self._tally.compute_seconds += now - self._heard_at
+        self._push_metrics.compute_seconds += now - self._heard_at
         self._spoke_at = self._heard_at = now
 
     def _exchanging(self, ask: Exchange, now: float) -> Frame | None:
@@ -137,7 +137,7 @@ class WorkerSession:
             return None
         note = {"unanswered": min(self.under_way, default=self._sequence)}
         if ask.message.kind == "push":
-            note, self._tally = note | self._tally.note(), PushMetrics()
+            note, self._push_metrics = note | self._push_metrics.note(), PushMetrics()
         note |= self._trial()
         message = ask.message
         if ask.turn.kind == "meet":
@@ -215,7 +215,7 @@ class WorkerSession:
         """Returns what an answer means for the life."""
         if heard.kind == "done":
             return None
-        self._tally.wait_seconds += now - self._spoke_at
+        self._push_metrics.wait_seconds += now - self._spoke_at
         self._heard_at = now
         if heard.kind == "page":
             self._waited += now - self._spoke_at
@@ -231,7 +231,7 @@ class WorkerSession:
             return news
         grant = grant_of(heard)
         self.seat = replace(self.seat, phase=grant.phase, lease=grant.lease)
-        self._sequence, self._tally = grant.sequence, PushMetrics()
+        self._sequence, self._push_metrics = grant.sequence, PushMetrics()
         self._granted_at, self._waited = now, 0.0
         self._forget()
         self.peers.seated(self.seat, grant.heal.version, heard.note)

@@ -287,7 +287,9 @@ class Job:
             from_plain(self.strategy)  # an unknown one is named
             do = f"strategy=photinus.{self.strategy}()"
             got = repr(self.strategy)
-            raise UsageError("strategy of Job must be a StrategySpec, not its name", got=got, do=do)
+            raise UsageError(
+                "strategy of Job must be what a recipe returns, not its name", got=got, do=do
+            )
         validate(self)
         self._check_device()
         known = {stage.name for stage in self._plain_stages()} | {"pretraining"}

@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-from photinus.core.errors import UsageError
+from photinus.core.errors import UsageError, reason_of
 from photinus.core.factories import code_named
 from photinus.strategies.base import Policy, Strategy
 
@@ -21,7 +21,7 @@ class Own:
             shares are fixed in advance. `check_strategy` tells whether it keeps the contract.
 
     Raises:
-        UsageError: it cannot be imported, or has not both halves.
+        UsageError: it cannot be imported or called, or has not both halves.
 
     Example:
         >>> str(Own("photinus.strategies.recipes:averaging"))
@@ -54,7 +54,12 @@ class Own:
 
 @functools.cache
 def _made(name: str) -> Any:  # noqa: ANN401 - an object of the user's
-    made = code_named(name, "strategy")()
+    factory = code_named(name, "strategy")
+    try:
+        made = factory()
+    except Exception as error:  # whatever the user's code raises
+        wrong, do = f"the strategy {name!r} cannot be made", "it is called without arguments"
+        raise UsageError(wrong, got=reason_of(error), do=do) from error
     missing = [half for half in ("worker", "owner") if not callable(getattr(made, half, None))]
     if missing:
         wrong, got = f"the strategy {name!r} needs worker() and owner()", type(made).__name__

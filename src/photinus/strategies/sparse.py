@@ -20,7 +20,7 @@ _WORD = 8
 
 
 def gather(vector: Vector) -> tuple[Vector, Vector] | None:
-    """Returns what is not 0 of a vector [n], and which grains that is, as bits.
+    """Returns the grains of a vector [n] that hold more than zeros, and a bit for each grain.
 
     −0 is not 0 here: no bit is lost. None where that would be longer than the vector.
 

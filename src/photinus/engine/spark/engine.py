@@ -229,17 +229,15 @@ class SparkEngine(Engine):
                 return job(rows.frame, session.bootstrap(self._hooks), counted)
 
             passes = _Passes(session, make, run_spec, lambda: rows.keep(shuffled(frame, workers)))
-            moves = TaskMover(DecommissionTracker(spark.sparkContext), session, run_spec.emit)
-            starving, deaths = (
-                StarvationWatch(session.starved, run_spec.emit),
-                LostTaskReporter(session),
-            )
+            mover = TaskMover(DecommissionTracker(spark.sparkContext), session, run_spec.emit)
+            starvation = StarvationWatch(session.starved, run_spec.emit)
+            lost_tasks = LostTaskReporter(session)
 
             def beside(job: SparkJob) -> None:
                 absent.look(job)
-                deaths.look(job)
-                moves.look(job.stages)
-                starving.look(job)
+                lost_tasks.look(job)
+                mover.look(job.stages)
+                starvation.look(job)
 
             see_through(
                 session,
