@@ -67,16 +67,17 @@ def long_job():
 class Run:
     """A long run on a cluster, and what a fault cost it.
 
-    Steps are slowed, so that a run outlasts the start of an executor; on a quick machine each takes
-    3 ms: where Spark's patience is waited for they must be so many that they outlast that, too.
+    Steps are slowed until the test has seen what it waits for, so that a run outlasts the start of
+    an executor; on a quick machine each takes 3 ms: where Spark's patience is waited for they must
+    be so many that they outlast that, too.
     """
 
-    def __init__(self, cluster, driver, name, steps, workers):
+    def __init__(self, cluster, driver, name, steps, workers, seen):
         self.cluster, self.driver, self.name = cluster, driver, name
-        self.workers, self.at = workers, 0.0
+        self.workers, self.at, self.seen = workers, 0.0, seen
         self.epochs, slow = steps * BATCH * workers / ROWS, Faults()
         for slot in range(workers):
-            slow = slow.slow(slot, FACTOR)
+            slow = slow.slow(slot, FACTOR, until=str(seen))
         plan = long_plan(self.epochs, workers)
         driver.start(self.name, plan, long_data(), faults=slow)
         driver.wait("RoundClosed", self.name, version=20)
@@ -115,9 +116,14 @@ class Run:
     def warnings(self):
         return [line["text"] for line in self.of("Warned")]
 
+    def result(self):
+        """Ends the slowing, and waits for the end."""
+        self.seen.touch()
+        self.driver.result(self.name, seconds=400)
+
     def ended(self, record_property, slots):
         """Every example is in the result, and everybody's part was in rounds again."""
-        self.driver.result(self.name, seconds=400)
+        self.result()
         self.assert_whole()
         rounds = self.of("RoundClosed")
         others = [r["at"] for r in rounds if r["at"] > self.at and set(r["slots"]) - set(slots)]
@@ -147,11 +153,11 @@ class Run:
 
 
 @pytest.fixture
-def runs(field, request):
+def runs(field, request, tmp_path):
     """Starts a long run on the file's cluster, and follows it."""
 
     def start(steps, workers=4):
-        return Run(*field, request.node.name, steps, workers)
+        return Run(*field, request.node.name, steps, workers, tmp_path / "seen")
 
     return start
 

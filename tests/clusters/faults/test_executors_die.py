@@ -91,7 +91,7 @@ def test_more_lost_executors_than_spark_forgives_end_no_run(runs):
         executor = run.executor_of(1)[1]
         run.hit(signal.SIGKILL, executor)
         run.back([1], lease)
-    run.driver.result(run.name, seconds=400)
+    run.result()
     assert any("it is submitted again" in text for text in run.warnings), run.warnings
     run.assert_whole()
     assert {line["lease"] for line in run.of("WorkerJoined")} >= {1, 2, 3, 4}
