@@ -20,7 +20,7 @@ from torch import nn
 
 from photinus.models.activations import ACTIVATIONS, PeakBytes
 from photinus.models.cnn import tutorial
-from photinus.models.module import Learning, ModuleModel
+from photinus.models.module_model import Learning, ModuleModel
 
 MOST = {"recompute": 0.6, "offload": 0.5}
 """The goals: the share of the memory where all is kept."""

@@ -1,12 +1,13 @@
 """Recall@10 of two towers under the loss `in_batch`: K workers beside one plain loop of torch.
 
-Usage: python benchmarks/two_towers.py [--small] [--workers 1,4,8] [--seeds 3] [--sparse]
+Usage: python benchmarks/two_towers.py [--small] [--workers 1,4,8] [--seeds 3] [--table whole]
 
 Events and towers are those of `examples/two_towers.py`. A test event counts where its item is among
 the ten nearest to its user. "popular" is the recall of the ten most frequent items, "best" that of
 the scores from which the events were drawn. The workers are simulated. Nothing is set but module,
 loss, batch, rate and passes. A difference is paired by the seed: its median, least and most.
-With `--sparse` the workers train sparse tables, stepped by SparseAdam; the plain loop does not.
+With `--table sparse` the workers train sparse tables, stepped by SparseAdam, with `--table sharded`
+tables that lie among them, stepped by Adagrad; the plain loop trains whole ones by AdamW.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import importlib.util
 import statistics
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +36,7 @@ assert _SPEC is not None
 assert _SPEC.loader is not None
 example = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(example)
+example.TABLES["sparse"] = partial(torch.nn.Embedding, sparse=True)
 
 TESTED = 10_000
 
@@ -41,20 +44,20 @@ TESTED = 10_000
 class Columns(torch.nn.Module):
     """The towers over rows of three numbers: user, item and genre."""
 
-    def __init__(self, *, sparse: bool = False) -> None:
+    def __init__(self, table: str = "whole") -> None:
         super().__init__()
-        self.towers = example.Towers(sparse=sparse)
+        self.towers = example.Towers(table=table)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Returns two vectors a row, [B, 2, D]."""
         return self.towers(*rows.long().T)
 
 
-def stage(epochs: float, *, sparse: bool = False) -> ModuleStage:
+def stage(epochs: float, table: str = "whole") -> ModuleStage:
     """What is trained."""
     return ModuleStage(
         module="two_towers:Columns",
-        arguments={"sparse": sparse},
+        arguments={"table": table},
         loss="in_batch",
         batch_size=256,
         lr=0.01,
@@ -93,7 +96,7 @@ def trained(rows: np.ndarray, model: ModuleStage, workers: int, seed: int) -> to
     job = Job(model=model, data=source, workers=workers, seed=seed, engine="simulate")
     with tempfile.TemporaryDirectory() as folder:
         data = ArrayData(rows.astype(np.float32), labelled(rows))
-        return train(job, data, folder=f"{folder}/run").model()
+        return train(job, data, folder=f"{folder}/run", verbose=False).model()
 
 
 def recall(module: torch.nn.Module, test: np.ndarray) -> float:
@@ -120,7 +123,7 @@ def main() -> None:
     reader.add_argument("--seeds", type=int, default=3)
     reader.add_argument("--rows", type=int, default=50_000)
     reader.add_argument("--passes", type=float, default=10.0)
-    reader.add_argument("--sparse", action="store_true")
+    reader.add_argument("--table", default="whole", choices=list(example.TABLES))
     asked = reader.parse_args()
     torch.set_num_threads(1)
     rows, test = example.events(asked.rows, 1), example.events(TESTED, 2)
@@ -131,7 +134,7 @@ def main() -> None:
     alone = [recall(plain(rows, asked.passes, seed), test) for seed in seeds]
     print(f"plain loop {statistics.median(alone):.1f} %", flush=True)
     for workers in map(int, asked.workers.split(",")):
-        model = stage(asked.passes, sparse=asked.sparse)
+        model = stage(asked.passes, asked.table)
         found = [recall(trained(rows, model, workers, seed), test) for seed in seeds]
         apart = np.subtract(found, alone)
         told = f"{np.median(apart):+.2f} ({apart.min():+.2f} to {apart.max():+.2f})"

@@ -9,16 +9,16 @@ from torch.nn.functional import normalize
 import photinus as ph
 
 USERS, ITEMS, GENRES, COLUMNS = 1_000, 300, 6, ("user", "item", "genre")
+TABLES = {"whole": nn.Embedding, "sharded": ph.nn.ShardedEmbedding}
 
 
 class Towers(nn.Module):
     """A vector for each user, and one for each item of its number and its genre."""
 
-    def __init__(self, size=16, sparse=False):  # sparse=True: for tables of many more rows
+    def __init__(self, size=16, table="whole"):  # "sharded": each worker owns a part of the rows
         super().__init__()
-        self.users = nn.Embedding(USERS, size, sparse=sparse)
-        self.item, self.genre = nn.Embedding(ITEMS, 16, sparse=sparse), nn.Embedding(GENRES, 16)
-        self.items = nn.Linear(32, size)
+        self.users, self.item = TABLES[table](USERS, size), TABLES[table](ITEMS, 16)
+        self.genre, self.items = nn.Embedding(GENRES, 16), nn.Linear(32, size)
 
     def forward(self, user, item, genre):
         items = self.items(torch.cat([self.item(item), self.genre(genre)], 1))
@@ -39,22 +39,22 @@ def events(count, seed):
     return np.stack([users, items, items % GENRES], 1)
 
 
-def main(spark, rows=50_000, epochs=10.0):
+def main(spark, rows=50_000, epochs=10.0, table="whole"):
     train, test = (spark.createDataFrame(events(n, n), list(COLUMNS)) for n in (rows, 2_000))
     share = train.groupBy("item").agg(expr(f"ln(count(*) / {rows}) AS log_share"))
     spark.sparkContext.addPyFile(__file__)
     how = {"module": "two_towers:Towers", "loss": "in_batch", "labelCol": ["item", "log_share"]}
     how |= {"inputs": {name: name for name in COLUMNS}, "batchSize": 256, "learningRate": 0.01}
-    model = ph.TorchEstimator(**how, epochs=epochs).fit(train.join(broadcast(share), "item"))
+    how |= {"moduleArgs": {"table": table}, "epochs": epochs}
+    model = ph.TorchEstimator(**how).fit(train.join(broadcast(share), "item"))
     shelf = train.select("item", "genre", lit(0).alias("user")).distinct()
     shelf = model.withLayer(shelf, "items", "vector").toPandas()
     items = ph.WordVectors(shelf["item"].astype(str).tolist(), np.stack(shelf["vector"]))
     asked = model.withLayer(test, "users", "vector")
     near = ph.Item2VecModel(items).withSynonyms(asked, 10, column="vector", exact=True)
-    recall = near.agg(expr("avg(int(array_contains(synonyms.item, string(item))))")).first()[0]
-    print(f"{recall:.0%} of what users took is among the ten of {ITEMS} items nearest to them")
-    return recall
+    return near.agg(expr("avg(int(array_contains(synonyms.item, string(item))))")).first()[0]
 
 
 if __name__ == "__main__":
-    main(ph.spark_session(2))
+    recall = main(ph.spark_session(2))
+    print(f"{recall:.0%} of what users took is among the ten of {ITEMS} items nearest to them")

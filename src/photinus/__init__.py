@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from photinus import nn
     from photinus.core import events
     from photinus.core.clock import Clock, Epochs, Examples, Partitions, Seconds, Steps, Trigger
     from photinus.core.errors import (
@@ -202,6 +203,7 @@ __all__ = [
     "launch",
     "load_trained",
     "measure",
+    "nn",
     "post_local",
     "preset",
     "publish",
@@ -216,8 +218,8 @@ __all__ = [
 
 __version__ = "0.1.0"
 
+_MODULES = {"events": "core.events", "nn": "nn"}
 _HOMES = {
-    "core": ("events",),
     "core.clock": ("Clock", "Epochs", "Examples", "Partitions", "Seconds", "Steps", "Trigger"),
     "core.factories": ("by_value",),
     "core.errors": (
@@ -314,15 +316,15 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
     """Imports a public name from the room that it lives in."""
+    if name in _MODULES:
+        return importlib.import_module(f"photinus.{_MODULES[name]}")
     if name not in _HOME_OF:
         import difflib
 
         near = difflib.get_close_matches(name, __all__, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise AttributeError(f"photinus has no {name!r}{hint}")
-    home = importlib.import_module(f"photinus.{_HOME_OF[name]}")
-    is_here = hasattr(home, name)  # else it is a module of the room
-    value = getattr(home, name) if is_here else importlib.import_module(f"{home.__name__}.{name}")
+    value = getattr(importlib.import_module(f"photinus.{_HOME_OF[name]}"), name)
     globals()[name] = value
     return value
 

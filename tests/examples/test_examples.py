@@ -154,6 +154,14 @@ def test_two_towers_recommend_more_than_what_is_most_popular(example, spark):
     assert module.main(spark, rows=20_000) > 2 * popular
 
 
+@pytest.mark.slow
+@pytest.mark.spark
+def test_two_towers_over_sharded_tables_recommend_as_well(example, spark):
+    module = example("two_towers")
+    whole, sharded = (module.main(spark, table=table) for table in module.TABLES)
+    assert sharded > whole - 0.03  # of 2,000 events
+
+
 @pytest.mark.spark
 def test_images_of_a_folder_are_told_apart(example, spark, tmp_path):
     pytest.importorskip("PIL", reason="photinus[jpeg] is not installed")

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 import photinus
+import photinus.nn
 import photinus.testing
 
 PUBLISHED = {
     name: item
-    for module in (photinus, photinus.testing)
+    for module in (photinus, photinus.nn, photinus.testing)
     for name in module.__all__
     if callable(item := getattr(module, name))
 }
@@ -70,8 +71,8 @@ def test_a_public_method_says_what_it_does_or_the_class_that_it_is_from_does(nam
 
 
 ROOT = Path(__file__).parents[2]
-PUBLIC = {"photinus.models.cnn", "photinus.data", "photinus.testing"}
-"""Modules that are public by their names: networks in job files, the feed alone, and tests."""
+PUBLIC = {"photinus.models.cnn", "photinus.data", "photinus.nn", "photinus.testing"}
+"""Modules that are public by their names: networks in job files, the feed alone, layers, tests."""
 
 
 def code_of(path: Path) -> list[str]:

@@ -8,7 +8,8 @@ from torch import nn
 
 from photinus.core.errors import UsageError
 from photinus.models.activations import ACTIVATIONS, Activations, PeakBytes, fitting
-from photinus.models.module import Learning, ModuleModel, ModuleStage
+from photinus.models.module import ModuleStage
+from photinus.models.module_model import Learning, ModuleModel
 from photinus.models.optimizers import TorchInner
 
 MIB = 2**20

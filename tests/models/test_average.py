@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from photinus.models.module import Learning, ModuleModel
+from photinus.models.module_model import Learning, ModuleModel
 from photinus.testing import check_model
 
 pytestmark = pytest.mark.numerics

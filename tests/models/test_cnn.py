@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from photinus.models.cnn import quick, tutorial
-from photinus.models.module import Learning, ModuleModel
+from photinus.models.module_model import Learning, ModuleModel
 from photinus.testing import check_model
 
 pytestmark = pytest.mark.numerics

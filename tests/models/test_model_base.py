@@ -8,7 +8,8 @@ from photinus.core.errors import UsageError
 from photinus.core.parameters import TRAINED, Layout, Parameters
 from photinus.models.base import Model
 from photinus.models.mlp import MLP, Dense
-from photinus.models.module import ModuleModel, ModuleStage
+from photinus.models.module import ModuleStage
+from photinus.models.module_model import ModuleModel
 from photinus.models.rbm import RBM, ContrastiveDivergence, first_parameters
 from photinus.testing import check_model
 

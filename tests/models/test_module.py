@@ -10,7 +10,8 @@ from torch import nn
 from photinus.core.errors import DataError, UsageError
 from photinus.core.parameters import Parameters
 from photinus.core.settings import from_dict, to_dict
-from photinus.models.module import Learning, ModuleModel, ModuleStage
+from photinus.models.module import ModuleStage
+from photinus.models.module_model import Learning, ModuleModel
 from photinus.models.schedules import Schedule
 
 pytestmark = pytest.mark.numerics

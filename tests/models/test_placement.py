@@ -8,7 +8,7 @@ from torch import nn
 from photinus.core.errors import UsageError
 from photinus.core.parameters import Layout
 from photinus.models.dbn import DBN
-from photinus.models.module import Learning, ModuleModel
+from photinus.models.module_model import Learning, ModuleModel
 from photinus.models.optimizers import TorchInner
 from photinus.models.placement import CPU, DeviceParameters
 from photinus.testing import check_model

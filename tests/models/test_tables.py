@@ -7,7 +7,8 @@ from torch import nn
 
 from photinus.core.errors import UsageError
 from photinus.data.rows import Rows
-from photinus.models.module import ModuleModel, ModuleStage
+from photinus.models.module import ModuleStage
+from photinus.models.module_model import ModuleModel
 from photinus.models.tables import check_tables, sparse_tables
 
 ROWS, WIDTH = 40, 3

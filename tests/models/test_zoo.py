@@ -9,7 +9,8 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from photinus.data.base import Batch
-from photinus.models.module import ModuleModel, ModuleStage
+from photinus.models.module import ModuleStage
+from photinus.models.module_model import ModuleModel
 from photinus.models.zoo import (
     alexnet,
     auxiliary_loss,

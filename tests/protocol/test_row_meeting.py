@@ -70,6 +70,26 @@ def test_rows_move_and_come_as_of_one_owner(workers, outer, codec):
         assert result.slot == meeting.slot
 
 
+def test_by_reads_rows_of_few_steps_move_by_the_sum_and_those_of_all_by_the_mean():
+    chance, steps, workers = np.random.default_rng(2), 1000, 3
+    table, brought = pushes(workers, "fp32", Sgd(), chance)
+    for slot, push in enumerate(brought):
+        reads = np.where(push.rows < ROWS // 2, 1, steps).astype(np.uint16)
+        owned = push.owned._replace(by_reads=True)
+        work = Clock(steps=steps, examples=steps)
+        brought[slot] = push._replace(owned=owned, reads=reads, since=work)
+    wanted = table.copy()
+    for row in range(ROWS):
+        deltas = [p.vector.reshape(-1, WIDTH)[p.rows == row].sum(0) for p in brought]
+        sharers = 1 if row < ROWS // 2 else max(1, sum(row in p.rows for p in brought))
+        wanted[row] -= sum(deltas) / sharers
+    for meeting in meet(brought, called(workers), chance):
+        moved = meeting.result().moved
+        own = shard_of(table.ravel(), WIDTH, meeting.slot, workers).reshape(-1, WIDTH).copy()
+        own[moved.at] = moved.rows
+        np.testing.assert_allclose(own, wanted[meeting.slot :: workers], atol=1e-2)
+
+
 def test_nothing_but_deltas_of_rows_and_rows_that_are_asked_for_travels():
     chance = np.random.default_rng(3)
     _, brought = pushes(4, "fp32", Sgd(), chance)

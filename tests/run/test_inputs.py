@@ -120,7 +120,7 @@ class Line(nn.Module):
 
 def test_k_workers_with_weights_take_the_step_of_one_process():
     """The mean over workers of the weighed gradients is that of all rows, whatever the weights."""
-    from photinus.models.module import ModuleModel
+    from photinus.models.module_model import ModuleModel
 
     chance = np.random.default_rng(0)
     x = chance.standard_normal((40, 1)).astype(np.float32)

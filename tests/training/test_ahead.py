@@ -43,6 +43,18 @@ def test_it_hands_out_what_was_asked_for_and_nothing_more():
     assert (one.rows, one.epochs) == (20, 2.0)
 
 
+def test_it_tells_how_many_batches_read_a_row_since_it_was_asked_last():
+    batches = [[1, 5], [5], [2, 5]]
+    one = LookaheadFeed(feed(), 3, lambda _, at: np.array(batches[(at - 1) // 3 % 3]))
+    one.asks()
+    steps = iter(one)
+    next(steps), next(steps)
+    assert one.reads(np.array([1, 2, 5, 9])).tolist() == [1, 0, 2, 0]
+    next(steps)
+    assert one.reads(np.array([1, 2, 5])).tolist() == [0, 1, 1]
+    assert one.reads(np.array([], np.int64)).tolist() == []
+
+
 def test_what_was_read_ahead_is_not_done():
     one = ahead(4)
     one.asks()

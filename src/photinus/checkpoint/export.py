@@ -17,7 +17,8 @@ from photinus.checkpoint.origin import Trust, check_code, is_signed, signature_o
 from photinus.core.errors import CheckpointError, UsageError
 
 _SEAL = FolderFormat(file="model.json", format="photinus-model", is_private=False)
-_TENSORS, _KIND = "model.safetensors", "model"
+WEIGHTS, _KIND = "model.safetensors", "model"
+"""The file of the arrays, and what is signed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def save_model(
         if is_own:
             digest = digest_of(tensors)
             body["signature"] = signature_of(_KIND, _signed(meta, digest))
-        _SEAL.write(target, body, {_TENSORS: tensors}, lambda _: None)
+        _SEAL.write(target, body, {WEIGHTS: tensors}, lambda _: None)
     except OSError as error:
         raise CheckpointError(
             f"the model could not be saved in {target}",
@@ -101,12 +102,12 @@ def load_model(path: Path | str, *, is_mapped: bool = False) -> SavedModel:
     source = Path(path).expanduser()
     if source.is_dir():
         try:
-            body, files = _SEAL.read(source, _TENSORS if is_mapped else "")
+            body, files = _SEAL.read(source, WEIGHTS if is_mapped else "")
         except CheckpointError as error:
             raise CheckpointError(f"model {source}: {error}") from error
-        signed = _signed(body["meta"], body["files"][_TENSORS]["sha256"])
+        signed = _signed(body["meta"], body["files"][WEIGHTS]["sha256"])
         is_own = is_signed(_KIND, signed, body.get("signature"))
-        return SavedModel(files[_TENSORS], body["meta"], is_own)
+        return SavedModel(files[WEIGHTS], body["meta"], is_own)
     if not source.is_file():
         do = "name a run's folder, a saved model's, or a safetensors file"
         raise UsageError("no model at that path", got=str(source), do=do)

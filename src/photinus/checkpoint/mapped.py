@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from io import RawIOBase
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -261,13 +262,22 @@ def _pages(
     """Returns the bytes of a file of arrays, page by page."""
     # as safetensors itself: the widest numbers first, so that all lie at multiples of their size
     names = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))
-    plain = {n: np.asarray(arrays[n], arrays[n].dtype.newbyteorder("<"), order="C") for n in names}
-    kinds = {name: (a.dtype.name, a.shape) for name, a in plain.items()}
-    parts = [memoryview(_head(kinds, metadata))]
-    parts += [array.reshape(-1).view(np.uint8).data for array in plain.values()]
+    kinds = {name: (arrays[name].dtype.name, arrays[name].shape) for name in names}
+    head = memoryview(_head(kinds, metadata))
+    parts = chain([head], *(_blocks(arrays[name]) for name in names))
     return (
         part[at : at + _PAGE_BYTES] for part in parts for at in range(0, len(part), _PAGE_BYTES)
     )
+
+
+def _blocks(array: Vector) -> Iterator[memoryview]:
+    """Returns an array's bytes; of one whose rows lie apart, some rows at a time."""
+    rows = max(1, _PAGE_BYTES // max(1, math.prod(array.shape[1:]) * array.itemsize))
+    is_apart = array.ndim > 1 and not array.flags.c_contiguous
+    starts = range(0, len(array), rows) if is_apart else ()
+    for some in (array[at : at + rows] for at in starts) if is_apart else [array]:
+        plain = np.asarray(some, some.dtype.newbyteorder("<"), order="C")
+        yield plain.reshape(-1).view(np.uint8).data
 
 
 def _head(kinds: Mapping[str, Kind], metadata: Mapping[str, str] | None = None) -> bytes:

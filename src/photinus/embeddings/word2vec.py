@@ -106,17 +106,6 @@ class Word2VecStage(Stage):
         pages = Pages(2 * self.words * self.dims, "float32")
         return WordTables(self, pages.vector, pages)
 
-    def first_rows(self, shard: Vector, slot: int, seed: int, shards: int) -> None:
-        """Draws all inputs, some rows at a time, and keeps the worker's own."""
-        shard[...] = 0
-        draw, rows = generator(seed, self.name), max(1, _DRAWN // self.dims)
-        for start in range(0, self.words, rows):
-            drawn = draw.random((min(rows, self.words - start), self.dims), np.float32)
-            first = (slot - start) % shards  # of the rows drawn, the first that is its own
-            own = (drawn[first::shards] - np.float32(0.5)) / np.float32(self.dims)
-            at = (start + first - slot) // shards
-            shard[at : at + len(own)] = own
-
     def over(self, trained: Vector) -> WordTables:
         """Tables that are read where they lie."""
         return WordTables(self, trained)
@@ -187,6 +176,18 @@ class WordTables(Model):
         rows = np.flatnonzero(marks)
         marks.reshape(-1)[rows] = False
         return rows
+
+    def first_rows(self, shard: Vector, slot: int, seed: int, shards: int) -> None:
+        """Draws all inputs, some rows at a time, and keeps the worker's own."""
+        shard[...] = 0
+        stage = self._stage
+        draw, rows = generator(seed, stage.name), max(1, _DRAWN // stage.dims)
+        for start in range(0, stage.words, rows):
+            drawn = draw.random((min(rows, stage.words - start), stage.dims), np.float32)
+            first = (slot - start) % shards  # of the rows drawn, the first that is its own
+            own = (drawn[first::shards] - np.float32(0.5)) / np.float32(stage.dims)
+            at = (start + first - slot) // shards
+            shard[at : at + len(own)] = own
 
     def forget(self) -> None:
         """Gives both tables' memory back."""

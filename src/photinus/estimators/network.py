@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import hashlib
 import math
 import shutil
 import tempfile
@@ -18,8 +17,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from photinus.checkpoint.export import load_model
+from photinus.checkpoint.export import WEIGHTS, load_model
 from photinus.checkpoint.files import Tensors, decode, encode
+from photinus.checkpoint.mapped import digest_of, write_arrays
 from photinus.core.errors import UsageError
 from photinus.core.factories import functions_by_value, take_by_value
 from photinus.core.parameters import Vector
@@ -31,6 +31,7 @@ from photinus.engine.spark.session import is_connect
 from photinus.models.base import Model
 from photinus.models.dbn import DBN
 from photinus.models.reading import FeatureReading, layer_of, output_of
+from photinus.run.evaluate import trained_of
 from photinus.run.job import MODELS
 
 if TYPE_CHECKING:
@@ -100,10 +101,14 @@ class Network:
 
     @classmethod
     def saved(cls, folder: Path, **others: Any) -> Network:  # noqa: ANN401 - the other fields
-        """Returns what a run saved in its `model` folder."""
-        model = load_model(folder)
+        """Returns what a run saved in its `model` folder; tables of many rows stay in the file."""
+        model = load_model(folder, is_mapped=True)
         kind, settings = str(model.meta["kind"]), model.meta["settings"]
-        return cls(kind=kind, settings=settings, tensors=model.tensors, **others)
+        if settings.get("sharded"):
+            tensors = _mapped(folder / WEIGHTS)
+        else:
+            tensors = {name: np.array(array) for name, array in model.tensors.items()}
+        return cls(kind=kind, settings=settings, tensors=tensors, **others)
 
     @classmethod
     def of(cls, meta: Mapping[str, Any], weights: bytes | str) -> Network:
@@ -120,7 +125,7 @@ class Network:
         if isinstance(weights, bytes):
             tensors: Tensors = decode(weights, "the saved model")
         else:
-            tensors = {name: t.numpy() for name, t in load_file(weights).items()}
+            tensors = _mapped(Path(weights))
         return cls(**{**meta, "shape": shape}, tensors=tensors)
 
     def meta(self) -> dict[str, Any]:
@@ -138,6 +143,14 @@ class Network:
         """Whether a prediction is an array of numbers."""
         return self.head == LABELS or (self.head in (LOGS, NUMBERS) and self.classes > 1)
 
+    def model(self) -> Model:
+        """Returns what can measure; it shares a table of many rows with all others of a machine."""
+        settings: Any = from_dict(MODELS[self.kind], self.settings)
+        if getattr(settings, "sharded", 0):
+            around: Model = settings.around(self.module(is_copy=False))
+            return around
+        return trained_of(settings, self.tensors, self.seed).model()
+
     def weights(self) -> bytes:
         """Returns the weights as the bytes of a safetensors file."""
         return encode(self.tensors)
@@ -147,9 +160,8 @@ class Network:
 
         All processes of a machine map that one file, so that its memory is theirs together.
         """
-        data, meta = self.weights(), self.meta()
-        name = f"photinus-{hashlib.sha256(data).hexdigest()[:32]}.safetensors"
-        _place(spark, name, data)
+        meta, name = self.meta(), f"photinus-{digest_of(self.tensors)[:32]}.safetensors"
+        _place(spark, name, self.tensors)
         functions = functions_by_value(meta)
 
         def opened() -> Network:
@@ -238,6 +250,11 @@ class Network:
         return rows if self.scale is None else scaled(rows.astype(np.float32), self.scale)
 
 
+def _mapped(path: Path) -> Tensors:
+    """Returns the arrays of a safetensors file, which all processes of a machine share."""
+    return {name: tensor.numpy() for name, tensor in load_file(path).items()}
+
+
 def _tensor(array: Array, dtype: torch.dtype, *, is_copy: bool) -> Tensor:
     tensor = torch.from_numpy(np.array(array) if is_copy else array)
     return tensor.to(dtype)
@@ -253,14 +270,15 @@ def _folder() -> Path:
     return Path(folder)
 
 
-def _place(spark: SparkSession, name: str, data: bytes) -> None:
+def _place(spark: SparkSession, name: str, tensors: Tensors) -> None:
     """Has Spark bring a file to every executor, once."""
     is_afar = is_connect(spark)
     to = str(id(spark) if is_afar else spark.sparkContext.applicationId)
     if (to, name) in _placed:
         return
     path = _folder() / name
-    path.write_bytes(data)
+    path.unlink(missing_ok=True)
+    write_arrays(path, tensors)
     if is_afar:
         spark.addArtifact(str(path), file=True)
     else:

@@ -27,7 +27,7 @@ from photinus.data.columns import InputSpec
 from photinus.data.inputs import Inputs
 from photinus.engine.spark.archives import keep_archives
 from photinus.estimators.inputs import scored_inputs
-from photinus.run.evaluate import sums_over, trained_of
+from photinus.run.evaluate import sums_over
 from photinus.run.job import MODELS
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def measurer(
         use_threads(threads)
         network, context = load(), TaskContext.get()
         settings: Any = from_dict(MODELS[network.kind], network.settings)
-        model = trained_of(settings, network.tensors, network.seed).model()
+        model = network.model()
         sums: dict[str, float] = {}
         row_filter = RowFilter(checks, partition=0 if context is None else context.partitionId())
         for block in (arrays(batch, spec, row_filter) for batch in batches if batch.num_rows):

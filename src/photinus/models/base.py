@@ -109,6 +109,20 @@ class Model(ABC):
     def forget(self) -> None:  # noqa: B027 - to keep them is no fault
         """Gives back the memory of its trained parameters: those that are needed come anew."""
 
+    def first_rows(self, shard: Vector, slot: int, seed: int, shards: int) -> None:  # noqa: ARG002
+        """Writes the first numbers of a worker's shard of a table: those that the stage builds.
+
+        Here they are those that it holds. A model whose table is larger than a worker's memory
+        makes only these rows.
+
+        Args:
+            shard: rows slot, slot + shards, ... of the table [m, width].
+            slot: the worker's.
+            seed: as of the stage's `build`.
+            shards: how many workers own the table.
+        """
+        shard[...] = self.parameters.trained.reshape(-1, shard.shape[1])[slot::shards]
+
     @abstractmethod
     def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the gradient [n] of one batch's mean loss, and what was measured on the way.
@@ -169,21 +183,6 @@ class Stage(ABC):
         model has no float buffers.
         """
         return 0
-
-    def first_rows(self, shard: Vector, slot: int, seed: int, shards: int) -> None:
-        """Writes the first numbers of a worker's shard of a table: those that `build` makes.
-
-        Here the whole table is made for a while. A stage whose table is larger than a worker's
-        memory makes only these rows.
-
-        Args:
-            shard: rows slot, slot + shards, ... of the table [m, width].
-            slot: the worker's.
-            seed: as of `build`.
-            shards: how many workers own the table.
-        """
-        trained = self.build((), seed).parameters.trained
-        shard[...] = trained.reshape(-1, shard.shape[1])[slot::shards]
 
     def over(self, trained: Vector) -> Model | None:  # noqa: ARG002
         """Returns the model over trained parameters that lie elsewhere, as in a memory map.

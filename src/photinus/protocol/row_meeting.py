@@ -14,6 +14,7 @@ from photinus.core.parameters import Vector
 from photinus.protocol.reduce_scatter import Piece
 from photinus.strategies.base import Message, OwnedShard, ShardMove
 from photinus.strategies.codecs import decode, encode
+from photinus.strategies.rows import shares_of_reads
 from photinus.transport.frames import Frame
 
 
@@ -129,7 +130,12 @@ class RowMeeting:
         assert brought.rows is not None
         assert brought.vector is not None
         mine = self._is_of(brought.rows, slot)
+        reads: Piece = {}
+        if self._owned.by_reads:
+            assert brought.reads is not None
+            reads = {"reads": brought.reads[mine], "steps": np.array([brought.since.steps])}
         return {
+            **reads,
             "rows": brought.rows[mine],
             "vector": brought.vector.reshape(-1, self._width)[mine].ravel(),
             "asks": self._asks[self._is_of(self._asks, slot)],
@@ -165,9 +171,13 @@ class RowMeeting:
         owned, parts = self._owned, [self._parts[slot] for slot in self.slots]
         rows = np.unique(np.concatenate([part["rows"] for part in parts]))
         total = np.zeros((rows.size, self._width), owned.rows.dtype)
-        for part, weight in zip(parts, self._weights, strict=True):
+        weights = [float(w > 0) for w in self._weights] if owned.by_reads else self._weights
+        for part, weight in zip(parts, weights, strict=True):
             delta = decode(self._codec, part["vector"]).reshape(-1, self._width)
             total[np.searchsorted(rows, part["rows"])] += total.dtype.type(weight) * delta
+        if owned.by_reads:
+            told = ((p["rows"], p["reads"] / max(1, p["steps"][0])) for p in parts)
+            total *= shares_of_reads(rows, told).astype(total.dtype)[:, None]
         at = self._places(rows)
         there, outer = owned.update(owned.rows[at], total, tuple(o[at] for o in owned.outer))
         self._moved = ShardMove(at, there, outer)

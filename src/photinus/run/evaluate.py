@@ -27,7 +27,9 @@ from photinus.models.dbn import DBN
 from photinus.models.logistic import LogisticModel
 from photinus.models.losses import CLASSES, NUMBERS, predicted
 from photinus.models.metrics import REGRESSION, confused, confusion, counted, finished
-from photinus.models.module import ModuleModel
+from photinus.models.module import ModuleStage
+from photinus.models.module_model import ModuleModel
+from photinus.models.sharded import ShardedModel
 from photinus.report.interval import error_interval
 from photinus.report.picture import pack
 from photinus.run.data import TestRows, check_fit, check_test
@@ -53,7 +55,9 @@ class Draft:
         """Returns the model; of a table among the workers it is blank: each makes its own rows."""
         if self._made is None:
             stage = _stage(self.job.model)
-            make = stage.blank if self.is_sharded else stage.build
+            is_unknown = isinstance(stage, ModuleStage) and not stage.sharded
+            is_blank = self.is_sharded or is_unknown  # its making tells whether it has such tables
+            make = stage.blank if is_blank else stage.build
             self._made = make((), self.job.seed)
         return self._made
 
@@ -97,7 +101,7 @@ class TrainedModel:
     def model(self) -> Model:
         """Returns it as what `measure` can be asked of."""
         # the history only decides first parameters, and those are replaced
-        model = self.made or _stage(self.settings).build((), 0)
+        model = self.made or _stage(self.settings).blank((), 0)
         if model.parameters.trained is not self.vector:
             model.load(self.vector, self.floats, self.integers)
         return model
@@ -110,6 +114,8 @@ class TrainedModel:
         if isinstance(self.settings, DBN):
             return self.settings.module(self.vector).eval()
         model = self.model()
+        if isinstance(model, ShardedModel):
+            return model.filled().eval()
         if isinstance(model, ModuleModel):
             with model.shown():
                 return copy.deepcopy(model.module).eval()
@@ -143,7 +149,8 @@ class TrainedModel:
 
 def named_arrays(model: Model) -> dict[str, Vector]:
     """Returns all parameters and buffers of a model by name, the frozen ones too, as its own."""
-    return {**model.parameters.tensors(), **getattr(model, "frozen", {})}
+    held = model.tensors() if isinstance(model, ShardedModel) else model.parameters.tensors()
+    return {**held, **getattr(model, "frozen", {})}
 
 
 def _stage(settings: Any) -> Stage:  # noqa: ANN401
@@ -220,7 +227,7 @@ def trained_of(settings: Any, tensors: Mapping[str, Vector], seed: int = 0) -> T
         tensors: arrays by name.
         seed: of what is neither trained nor saved.
     """
-    made = None if isinstance(settings, DBN) else settings.build((), seed)
+    made = None if isinstance(settings, DBN) else settings.blank((), seed)
     return TrainedModel(settings, *_vectors(settings, tensors, made), made)
 
 

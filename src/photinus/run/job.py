@@ -388,7 +388,8 @@ class Job:
         for strategy in self._all_strategies:
             is_start = getattr(strategy, "gradients_until", 0) not in (0, AUTO)
             if strategy.worker().site in (GRADIENT, GRADIENT_SUM) or is_start:
-                wrong = "word vectors take their steps in place: workers agree on parameters"
+                kind = type(self.model).__name__
+                wrong = f"a {kind} of tables takes its steps in place: workers agree on parameters"
                 do = "name averaging, publish, or downpour of deltas"
                 raise UsageError(wrong, got=str(strategy), do=do)
 
@@ -509,7 +510,8 @@ class Job:
     def _settled(self, phase: str) -> StrategySpec | Own:
         """Returns how the workers agree in a phase, over the road that they have."""
         asked = self.strategy_of(phase)
-        if self.workers == 1 and not self._takes_gradients:
+        is_sharded = isinstance(asked, StrategySpec) and asked.is_sharded
+        if self.workers == 1 and not self._takes_gradients and not is_sharded:
             return averaging(outer=Sgd(), codec="fp32", gradients_until=0.0)
         is_without = self._is_folder or not self._takes_gradients
         if isinstance(asked, StrategySpec) and is_without and asked.gradients_until == AUTO:

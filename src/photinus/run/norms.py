@@ -7,7 +7,8 @@ from dataclasses import replace
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from photinus.core.errors import message
-from photinus.models.module import ModuleModel, ModuleStage
+from photinus.models.module import ModuleStage
+from photinus.models.module_model import ModuleModel
 from photinus.models.schedules import follow_batch
 from photinus.run.evaluate import Draft
 

@@ -74,6 +74,7 @@ from photinus.run.remote_resume import (
     saved_job,
     send_all,
 )
+from photinus.run.sharded import with_sharded_tables
 from photinus.run.way_on import way_on
 from photinus.training.plan import TrainingPlan
 from photinus.training.snapshots import Cut
@@ -205,7 +206,7 @@ def train_draft(
         engine: where to train.
         is_kept: the folder outlives the run, so that there is something to go on with.
     """
-    draft, told = with_rows_to_normalize(draft)
+    draft, told = with_rows_to_normalize(with_sharded_tables(draft))
     job = draft.job
     path, mirror = placed(folder or new_folder(job.name))
     if mirror is not None and mirror.holds_run():
@@ -589,7 +590,10 @@ _LATER: Mapping[str, Mapping[str, Any]] = {
         **{"inputs": {}, "encoders": {}, "collate": "", "validation": "", "weight": ""},
         **{"side": 224, "most_corrupt": 0.0},
     },
-    "model": {"metrics": [], "max_steps": 0, "accumulate": 1, "clip": 0.0, "frozen": []},
+    "model": {
+        **{"metrics": [], "max_steps": 0, "accumulate": 1, "clip": 0.0},
+        **{"frozen": [], "sharded": 0},
+    },
 }
 """Settings that older jobs did not have, and what they had done: an older run is the same job."""
 

@@ -78,6 +78,8 @@ class OwnedShard(NamedTuple):
     """The outer optimizer's state, each [m, ...]."""
     update: Callable[[Vector, Vector, tuple[Vector, ...]], tuple[Vector, tuple[Vector, ...]]]
     """The outer optimizer's."""
+    by_reads: bool = False
+    """A row moves as its reads have it (`rows.shares_of_reads`), not by the mean."""
 
 
 class ShardMove(NamedTuple):
@@ -132,6 +134,8 @@ class Message(NamedTuple):
     """Of `publish` to whom it goes, else who is there or in the meeting."""
     asks: Vector | None = None
     """Of a table among the workers, going up: which rows [r] the next steps read."""
+    reads: Vector | None = None
+    """Likewise: in how many of the steps since the last round each of `rows` was read [r]."""
     owned: OwnedShard | None = None
     """Likewise: the worker's own shard. It never travels."""
     moved: ShardMove | None = None

@@ -89,7 +89,8 @@ def averaging(
     Args:
         every: when a worker pushes: so many steps, seconds, examples or epochs after its last push.
         outer: the optimizer that applies the merged delta.
-        merge: how the deltas become one: "uniform", "examples" or "nova".
+        merge: how the deltas become one: "uniform", "examples" or "nova"; with rows "reads", too:
+            a row that few steps read moves by the sum, one that all read by the mean.
         codec: the numbers that vectors travel in: "fp32", "bf16", "int8" or "int4".
         codec_down: the same for the way from owner to worker; None: as `codec`.
         gradients_until: the share of a phase, 0 to 1, that takes every step by the mean gradient of

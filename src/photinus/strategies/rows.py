@@ -6,6 +6,8 @@ it is no matter: with the width of its word vectors, a network's other layers ar
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from photinus.core.errors import FrameError
@@ -42,3 +44,27 @@ def numbers_of(rows: Vector, width: int, size: int) -> Vector:
         raise FrameError("rows must be told once, in order", got=f"{rows.size} rows")
     numbers: Vector = (rows[:, None] * width + np.arange(width)).ravel()
     return numbers[: np.searchsorted(numbers, size)]
+
+
+def shares_of_reads(rows: Vector, told: Iterable[tuple[Vector, Vector]]) -> Vector:
+    """Returns what the sum of the workers' deltas of each row is multiplied by [r].
+
+    Worker i read a row in the share pᵢ of its steps. One process with the batches of all would have
+    read it in the share 1 − Π(1 − pᵢ), and they took Σpᵢ together: the quotient is 1 for a row that
+    few steps read, so that the deltas add up, and 1/K for one that all steps read: their mean.
+
+    Args:
+        rows: in order [r].
+        told: of each worker which of these it changed, in order, and their shares pᵢ.
+
+    Example:
+        >>> one, two = (np.array([4, 7]), np.array([0.01, 1.0])), (np.array([7]), np.array([1.0]))
+        >>> shares_of_reads(np.array([4, 7]), [one, two]).round(3).tolist()
+        [1.0, 0.5]
+    """
+    unread, sums = np.ones(rows.size), np.zeros(rows.size)
+    for some, shares in told:
+        at = np.searchsorted(rows, some)
+        unread[at] *= 1 - shares
+        sums[at] += shares
+    return np.divide(1 - unread, sums, out=np.zeros(rows.size), where=sums > 0)

@@ -19,6 +19,9 @@ from photinus.strategies.base import PARAMETERS, Message, OwnedShard, Strategy, 
 from photinus.strategies.codecs import decode, encode
 from photinus.strategies.outer import Outer, Sgd
 
+READS = "reads"
+"""A merge: how far a row moves follows from how many steps read it."""
+
 
 def shard_of(vector: Vector, width: int, slot: int, shards: int) -> Vector:
     """Returns a worker's rows of a table [n], one behind the other.
@@ -90,10 +93,16 @@ class Sharded(Strategy):
     """The numbers that rows and deltas travel in."""
     rows: int = 1
     """How many numbers a row holds."""
+    merge: str = "uniform"
+    """uniform: cᵢ = 1/K · reads: as `shares_of_reads` has it for each row."""
     site = PARAMETERS
     meets = True
     is_sharded = True
-    LIMITS = {"codec": one_of("fp32", "bf16"), "rows": whole(1)}  # noqa: RUF012
+    LIMITS = {  # noqa: RUF012
+        "codec": one_of("fp32", "bf16"),
+        "rows": whole(1),
+        "merge": one_of("uniform", READS),
+    }
 
     def __post_init__(self) -> None:
         validate(self)
@@ -130,7 +139,9 @@ class Sharded(Strategy):
             since=clock.since(state.sent),
             version=state.version,
             codec=self.codec,
-            owned=OwnedShard(state.own, _by_row(state), self.outer.update),
+            owned=OwnedShard(
+                state.own, _by_row(state), self.outer.update, by_reads=self.merge == READS
+            ),
         )
         return message, state._replace(sent=clock, is_closing=clock.closing)
 

@@ -26,7 +26,7 @@ from photinus.strategies.outer import Adagrad, DelayedNesterov, Outer, RowAdagra
 from photinus.strategies.peers import GRAPHS, Gossip, Meetings, Publish
 from photinus.strategies.plain import shown
 from photinus.strategies.rounds import QUORUM, AllReduce, Averaging, Rounds
-from photinus.strategies.shards import Sharded
+from photinus.strategies.shards import READS, Sharded
 from photinus.strategies.streaming import Streaming
 
 _STILL = (Sgd, Adagrad)
@@ -97,7 +97,7 @@ class StrategySpec:
         "graph": one_of(*GRAPHS),
         "exact_every": whole(1),
         "release": one_of("rounds", "immediate"),
-        "merge": one_of(*MERGES),
+        "merge": one_of(*MERGES, READS),
         "codec": one_of(*CODECS),
         "codec_down": Limit.optional(one_of(*CODECS)),
         "quorum": QUORUM,
@@ -130,11 +130,14 @@ class StrategySpec:
             self._check_rows()
         if self.is_immediate and (self.quorum != 1 or self.fragments):
             raise UsageError("quorum and fragments are parts of rounds", got="release='immediate'")
-        self._check_grace()
+        self._check_merge()
         if self.gradients_until and self.payload == "gradient" and not self.is_immediate:
             raise UsageError("gradients_until is a part of recipes that do not agree on gradients")
 
-    def _check_grace(self) -> None:
+    def _check_merge(self) -> None:
+        if self.merge == READS and not self.is_sharded:
+            wrong = 'merge="reads" is for tables among the workers'
+            raise UsageError(wrong, got="rows 0", do='use "uniform", "examples" or "nova"')
         if self.grace_seconds and self.quorum == 1:
             got, do = f"grace_seconds {self.grace_seconds:g} and no quorum", "name a quorum below 1"
             raise UsageError("a round that waits for all has no grace", got=got, do=do)
@@ -151,12 +154,13 @@ class StrategySpec:
 
     def _check_table(self) -> None:
         is_delta = self.payload == "delta" and not self.fragments and not self.gradients_until
-        is_exact = self.merge == "uniform" and isinstance(self.outer, (*_STILL, RowAdagrad))
+        is_mean = self.merge in ("uniform", READS)
+        is_exact = is_mean and isinstance(self.outer, (*_STILL, RowAdagrad))
         is_steps = self.every == Steps(self.every.steps or 1)
         down = self.codec_down or self.codec
         if not (is_delta and is_exact and is_steps) or {self.codec, down} - {"fp32", "bf16"}:
             wrong = (
-                "rows in rounds are for the uniform mean of deltas after so many steps, sgd, "
+                "rows in rounds are for deltas after so many steps, merge uniform or reads, sgd, "
                 "adagrad or row_adagrad outside, fp32 or bf16, and gradients_until 0"
             )
             raise UsageError(wrong, got=str(self), do="use rows=0")
@@ -263,7 +267,13 @@ class StrategySpec:
             )
             return compress(streaming, self.codec)
         if self.is_sharded:
-            return Sharded(every=self.every, outer=self.outer, codec=self.codec, rows=self.rows)
+            return Sharded(
+                every=self.every,
+                outer=self.outer,
+                codec=self.codec,
+                rows=self.rows,
+                merge=self.merge,
+            )
         averaging = Averaging(every=self.every, outer=self.outer, meets=self.owners > 1)
         return compress(averaging, self.codec)
 

@@ -25,6 +25,8 @@ class LookaheadFeed(Feed):
         self._feed, self._steps, self._rows_of = feed, steps, rows
         self._source: Iterator[Batch] | None = None
         self._held: deque[tuple[Batch, int, Vector]] = deque()
+        self._read: list[Vector] = []
+        """The rows of each batch handed out since `reads` was asked for."""
         self._position = feed.position
 
     @property
@@ -53,14 +55,27 @@ class LookaheadFeed(Feed):
     def __iter__(self) -> Iterator[Batch]:
         """Hands out what was read ahead: the rows of nothing else are here."""
         while self._held:
-            batch, self._position, _ = self._held.popleft()
+            batch, self._position, rows = self._held.popleft()
+            self._read.append(rows)
             yield batch
+
+    def reads(self, rows: Vector) -> Vector:
+        """Returns how many batches read each of some rows [r] since this was asked for last."""
+        found, counts = np.unique(
+            np.concatenate([np.empty(0, np.int64), *self._read]), return_counts=True
+        )
+        self._read.clear()
+        told = np.zeros(rows.size, np.uint16)
+        is_known = np.isin(rows, found)
+        told[is_known] = counts[np.searchsorted(found, rows[is_known])]
+        return told
 
     def seek(self, position: int) -> None:
         """Goes on after `position` examples; what was read ahead is dropped."""
         self._feed.seek(position)
         self._source, self._position = None, position
         self._held.clear()
+        self._read.clear()
 
     def mapped(self, function: Transform) -> Feed:
         """Returns a feed over transformed features."""

@@ -193,7 +193,7 @@ def exchange(context: PhaseContext, vector: Vector, clock: Clock, state: Any) ->
         offered = vector if context.sums is None or turn.kind != "push" else context.sums
         message, state = offer(context.strategy, context.model, turn, offered, clock, state)
         if message is not None and isinstance(context.feed, LookaheadFeed):
-            message = message._replace(asks=context.feed.asks(int(turn.kind == "publish")))
+            message = _with_reads(context.feed, turn, message)
         if offered is context.sums:
             offered[:] = 0
         if turn.kind == "take" and context.arrived:
@@ -209,6 +209,12 @@ def exchange(context: PhaseContext, vector: Vector, clock: Clock, state: Any) ->
                 copy.moving(moved.at)
         state = accept(context.strategy, context.model, vector, news.messages, state)
     return state, news
+
+
+def _with_reads(feed: LookaheadFeed, turn: Turn, message: Message) -> Message:
+    """Adds which rows the next steps read, and to a push how often its own were read."""
+    reads = None if message.rows is None else feed.reads(message.rows)
+    return message._replace(asks=feed.asks(int(turn.kind == "publish")), reads=reads)
 
 
 def _stands(context: PhaseContext, turn: Turn, state: Any) -> tuple[Vector, Vector] | None:  # noqa: ANN401

@@ -17,8 +17,9 @@ from photinus.core.errors import UsageError
 from photinus.core.parameters import Layout, Vector
 from photinus.data.base import Batch, Feed, Transform
 from photinus.models.base import Model, Stage
-from photinus.models.module import ModuleModel
+from photinus.models.module_model import ModuleModel
 from photinus.models.optimizers import Inner
+from photinus.nn import ShardedEmbedding
 from photinus.strategies.base import PARAMETERS, Halves
 from photinus.strategies.guard import AUTO
 from photinus.strategies.own import Own
@@ -40,10 +41,13 @@ class OwnLoop(Model):
         module: what is trained: its parameters with `requires_grad`.
 
     Raises:
-        UsageError: nothing is to be trained, or types are mixed.
+        UsageError: nothing is to be trained, types are mixed, or tables are to be sharded.
     """
 
     def __init__(self, module: nn.Module) -> None:
+        if any(isinstance(layer, ShardedEmbedding) for layer in module.modules()):
+            wrong, do = "a loop of one's own holds whole tables", "use nn.Embedding(sparse=True)"
+            raise UsageError(wrong, got="ShardedEmbedding", do=do)
         self.parameters = ModuleModel(module, "mse").parameters  # its loss is asked for nothing
         self.metrics: dict[str, float] = {}
         """Of the step that was taken last."""

@@ -227,7 +227,7 @@ def _with_shard(
         width, trained = stage.row_size, context.model.parameters.trained
         rows = len(range(slot, trained.size // width, plan.workers))
         shard = laid(rows * width, str(trained.dtype), part.room)
-        stage.first_rows(shard.reshape(rows, width), slot, plan.seed, plan.workers)
+        context.model.first_rows(shard.reshape(rows, width), slot, plan.seed, plan.workers)
         return heal._replace(vector=shard, slot=slot)
     arrays = yield from fetched(grant.shard, heal.version, part.room)
     outer = tuple(arrays[name] for name in arrays if name.startswith("outer."))

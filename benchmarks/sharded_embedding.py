@@ -1,0 +1,150 @@
+"""Tables of a module among the workers beside whole sparse ones: memory, seconds and error.
+
+    python benchmarks/sharded_embedding.py [--megabytes 800] [--dims 64] [--events 400000]
+        [--workers 4] [--every 60] [--ways whole sharded killed]
+
+Made-up events of a user and an item, by Zipf's law, and whether they are of one kind. Processes of
+this machine; all but the tables is left at its default. Memory is anonymous, as
+`sharded_table.py` has it: of the driver before the run and at its peak, and of the largest worker
+at its peak. "whole" has `nn.Embedding(sparse=True)` in every worker, which SparseAdam steps. In a
+third run a worker is killed after half of its steps. Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+import torch
+from machine import begin
+from sharded_table import Watch
+from torch import nn
+
+from photinus.engine.base import ArrayData
+from photinus.engine.local.engine import LocalEngine
+from photinus.models.module import ModuleStage
+from photinus.nn import ShardedEmbedding
+from photinus.report.ledger import audit
+from photinus.run.data import TestRows
+from photinus.run.job import Job
+from photinus.run.train import train
+from photinus.testing import Faults
+
+ITEMS, KINDS, BATCH, TESTED = 1_000, 8, 256, 20_000
+
+
+class Scores(nn.Module):
+    """Scores of (user, item) by two vectors and a layer."""
+
+    def __init__(self, users: int, dims: int, *, sharded: bool) -> None:
+        super().__init__()
+        if sharded:
+            self.users, self.items = ShardedEmbedding(users, dims), ShardedEmbedding(ITEMS, dims)
+        else:
+            self.users = nn.Embedding(users, dims, sparse=True)
+            self.items = nn.Embedding(ITEMS, dims, sparse=True)
+        self.head = nn.Sequential(nn.Linear(dims, 32), nn.ReLU(), nn.Linear(32, 2))
+
+    def forward(self, events: torch.Tensor) -> torch.Tensor:
+        """Returns scores [B, 2] of events [B, 2]."""
+        users, items = events.T
+        return self.head(self.users(users) * self.items(items))
+
+
+def events(count: int, users: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns users and items [n, 2], and whether the two are of one kind."""
+    chance = np.random.default_rng(seed)
+    drawn = np.stack(
+        [users ** chance.random(count), ITEMS ** chance.random(count)], 1
+    )  # p ~ 1/rank
+    pairs = drawn.astype(np.int64) - 1
+    return pairs, (pairs[:, 0] % KINDS == pairs[:, 1] % KINDS).astype(np.int64)
+
+
+def run(asked: argparse.Namespace) -> None:
+    """Trains in one of the ways, and prints what it took."""
+    users = users_of(asked)
+    stage = ModuleStage(
+        module="sharded_embedding:Scores",
+        arguments={"users": users, "dims": asked.dims, "sharded": asked.way != "whole"},
+        batch_size=BATCH,
+        epochs=asked.passes,
+        lr=0.01,
+    )
+    job = Job(model=stage, workers=asked.workers, engine="local", checkpoint_seconds=asked.every)
+    late = int(asked.passes * asked.events / BATCH / 2)
+    faults = Faults().kill(slot=1, step=late) if asked.way == "killed" else Faults()
+    with tempfile.TemporaryDirectory(dir=asked.folder or None) as folder:
+        watch = Watch(folder)
+        watch.start()
+        began = time.monotonic()
+        outcome = train(
+            job,
+            ArrayData(*events(asked.events, users, 0)),
+            test=TestRows(*events(TESTED, users, 1)),
+            folder=f"{folder}/run",
+            engine=LocalEngine(faults),
+            verbose=False,
+        )
+        seconds = time.monotonic() - began
+        watch.over.set()
+        watch.join()
+        held = audit(f"{folder}/run/ledger.jsonl")
+    told = {
+        "before_mb": watch.before / 1e6,
+        "driver_mb": watch.driver / 1e6,
+        "worker_mb": watch.worker / 1e6,
+        "error": outcome.metrics["error"],
+        "seconds": seconds,
+        "undone": held.undone,
+        "offences": held.offences,
+    }
+    print(json.dumps(told))
+
+
+def users_of(asked: argparse.Namespace) -> int:
+    """Returns how many users there are: their table has the size asked for."""
+    return int(asked.megabytes * 1e6 / (4 * asked.dims))
+
+
+def main() -> None:
+    """Runs each way in a process of its own, and prints a line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--megabytes", type=float, default=800.0, help="of the users' table")
+    parser.add_argument("--dims", type=int, default=64)
+    parser.add_argument("--events", type=int, default=400_000)
+    parser.add_argument("--passes", type=float, default=2.0)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--every", type=float, default=60.0, help="seconds between checkpoints")
+    parser.add_argument("--folder", default="", help="where the runs are kept")
+    ways = ["whole", "sharded", "killed"]
+    parser.add_argument("--ways", nargs="+", choices=ways, default=ways)
+    parser.add_argument("--way", choices=ways)
+    asked = parser.parse_args()
+    if asked.way:
+        run(asked)
+        return
+    shown = f"{users_of(asked):,} users, {asked.workers} workers"
+    print(f"{shown}, {asked.events:,} events, {asked.passes:g} passes", flush=True)
+    for way in asked.ways:
+        words = [sys.executable, __file__, *sys.argv[1:], "--way", way]
+        ended = subprocess.run(words, capture_output=True, text=True, check=False)
+        if ended.returncode:
+            sys.exit(ended.stderr)
+        told = json.loads(ended.stdout.splitlines()[-1])
+        shown = f"driver {told['driver_mb']:,.0f} MB ({told['before_mb']:,.0f} before), "
+        shown += f"largest worker {told['worker_mb']:,.0f} MB, error {100 * told['error']:.2f} %, "
+        shown += f"{told['seconds']:.1f} s, {told['undone']} pushes undone, "
+        print(f"{way}: {shown}audit {told['offences'] or 'exact'}", flush=True)
+
+
+if __name__ == "__main__":
+    begin(
+        "--megabytes", "2", "--dims", "16", "--events", "4000", "--workers", "2", "--every", "0.5"
+    )
+    main()

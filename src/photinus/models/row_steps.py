@@ -1,0 +1,133 @@
+"""Steps in place: of the rows of tables by their own optimizers, of the other layers by torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from photinus.core.errors import UsageError
+from photinus.core.parameters import Vector
+from photinus.models.base import Batch, Model
+from photinus.models.optimizers import Inner, InPlace
+from photinus.models.schedules import Schedule
+from photinus.nn import ADAGRAD, ADAM, SGD, ShardedEmbedding
+
+if TYPE_CHECKING:
+    from photinus.models.sharded import ShardedModel
+
+RATES: Mapping[str, float] = {ADAGRAD: 0.05, ADAM: 0.005, SGD: 0.1}
+"""The highest rate of a table's rows where the user gives none."""
+_EPS = 1e-8
+_BETAS = 0.9, 0.999
+
+
+def numbers_beside(table: ShardedEmbedding) -> int:
+    """Returns how many numbers its optimizer keeps with each row of a table.
+
+    Example:
+        >>> numbers_beside(ShardedEmbedding(10, 16, optimizer="adam"))
+        18
+    """
+    return {ADAGRAD: 1, ADAM: table.embedding_dim + 2, SGD: 0}[table.optimizer]
+
+
+def sgd(rows: Vector, slopes: Vector, rate: float) -> None:
+    """θ ← θ − rate · g, for rows [r, D] and their gradients [r, D]."""
+    rows -= np.float32(rate) * slopes
+
+
+def adagrad(rows: Vector, slopes: Vector, rate: float) -> None:
+    """Adagrad with one sum of squares a row.
+
+    a ← a + mean(g²);  θ ← θ − rate · g / (√a + ε), for rows of θ and a [r, D + 1].
+
+    Source: Duchi et al. (2011), with one number a row as FBGEMM's exact row-wise Adagrad has it.
+    """
+    width = slopes.shape[1]
+    rows[:, width] += np.mean(slopes * slopes, axis=1)
+    scale = np.float32(rate) / (np.sqrt(rows[:, width]) + np.float32(_EPS))
+    rows[:, :width] -= scale[:, None] * slopes
+
+
+def adam(rows: Vector, slopes: Vector, rate: float) -> None:
+    """Adam with one second moment a row, corrected by how often the row was stepped.
+
+    m ← β₁m + (1−β₁)g;  v ← β₂v + (1−β₂)mean(g²);  t ← t + 1;
+    θ ← θ − rate · m/(1−β₁ᵗ) / (√(v/(1−β₂ᵗ)) + ε), for rows of θ, m, v and t [r, 2D + 2].
+
+    Source: Kingma and Ba (2015), with one number a row as FBGEMM's partial row-wise Adam has it.
+    """
+    width, (first, second) = slopes.shape[1], _BETAS
+    mean, square, steps = rows[:, width : 2 * width], rows[:, 2 * width], rows[:, 2 * width + 1]
+    mean += np.float32(1 - first) * (slopes - mean)
+    square += np.float32(1 - second) * (np.mean(slopes * slopes, axis=1) - square)
+    steps += 1
+    root = np.sqrt(square / (1 - np.float32(second) ** steps)) + np.float32(_EPS)
+    scale = np.float32(rate) / (1 - np.float32(first) ** steps) / root
+    rows[:, :width] -= scale[:, None] * mean
+
+
+_STEPS: Mapping[str, Callable[[Vector, Vector, float], None]] = {
+    ADAGRAD: adagrad,
+    ADAM: adam,
+    SGD: sgd,
+}
+
+
+class RowSteps(InPlace):
+    """Steps the rows that a batch reads, and the layers beside the tables.
+
+    Args:
+        dense: steps the other layers; None where there are none.
+        rate: theirs, whose course the tables' rates follow.
+        clip: the largest norm of a step's whole gradient; 0: none.
+    """
+
+    def __init__(self, dense: Inner | None, rate: Schedule, clip: float = 0.0) -> None:
+        self._dense, self._rate, self._clip = dense, rate, clip
+        self._peak = max(value for _, value in rate.points)
+
+    def descend(
+        self, model: Model, batch: Batch, seed: int, progress: float
+    ) -> Mapping[str, float]:
+        """Takes one step by the gradient of a batch."""
+        of: ShardedModel = model  # type: ignore[assignment]
+        dense, moves, metrics = of.slopes(batch, seed)
+        if self._clip:
+            dense, moves = _clipped(dense, moves, self._clip)
+        if self._dense is not None:
+            self._dense.step(of.dense, dense, progress)
+            of.commit()
+        course = self._rate.at(progress) / self._peak if self._peak else 0.0
+        for name, (ids, slopes) in moves.items():
+            table, whole = of.embeddings[name], of.table(name)
+            highest = RATES[table.optimizer] if table.lr is None else table.lr
+            rows = whole[ids]
+            _STEPS[table.optimizer](rows, slopes, highest * course)
+            whole[ids] = rows
+        return metrics
+
+    def step(self, trained: Vector, gradient: Vector, progress: float) -> None:  # noqa: ARG002
+        """Refuses: rows are stepped where they lie."""
+        raise UsageError("tables among the workers are stepped in place", do="call descend")
+
+    def state(self) -> dict[str, Vector]:
+        """Returns what the other layers' optimizer remembers; a row's lies with the row."""
+        return {} if self._dense is None else self._dense.state()
+
+    def load(self, state: Mapping[str, Vector]) -> None:
+        """Takes up a `state()`."""
+        if self._dense is not None:
+            self._dense.load(state)
+
+
+_Moves = dict[str, tuple[Vector, Vector]]
+
+
+def _clipped(dense: Vector, moves: _Moves, most: float) -> tuple[Vector, _Moves]:
+    """Returns a gradient that is no longer than it may be."""
+    squares = float(np.dot(dense, dense)) + sum(float(np.vdot(g, g)) for _, g in moves.values())
+    factor = np.float32(min(1.0, most / max(np.sqrt(squares), 1e-30)))
+    return dense * factor, {name: (ids, slopes * factor) for name, (ids, slopes) in moves.items()}

@@ -1,0 +1,333 @@
+"""A module whose `ShardedEmbedding` tables lie among the workers, beside its other layers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from photinus.core.errors import UsageError
+from photinus.core.pages import Pages
+from photinus.core.parameters import INTEGERS, TRAINED, Layout, Parameters, Vector
+from photinus.core.seeds import generator
+from photinus.models.base import Batch, Model
+from photinus.models.module_model import Learning, ModuleModel
+from photinus.models.reading import Features
+from photinus.models.row_steps import numbers_beside
+from photinus.nn import ShardedEmbedding
+
+_PADDING = "padding of rows"
+"""Fills the last row of the other layers; the tables follow it."""
+_DRAWN = 1 << 20
+"""So many numbers of a table are drawn at once."""
+
+
+def tables_of(module: nn.Module) -> dict[str, ShardedEmbedding]:
+    """Returns the tables of a module that lie among the workers, by the names of their weights.
+
+    Raises:
+        UsageError: they are of several widths or optimizers.
+    """
+    found = {f"{n}.weight": m for n, m in module.named_modules() if isinstance(m, ShardedEmbedding)}
+    kinds = {(table.embedding_dim, table.optimizer) for table in found.values()}
+    if len(kinds) > 1:
+        wrong = "all ShardedEmbedding tables of a module need one embedding_dim and one optimizer"
+        got = ", ".join(f"{dim} and {optimizer}" for dim, optimizer in sorted(kinds))
+        raise UsageError(wrong, got=got, do="use nn.Embedding(sparse=True) for the smaller ones")
+    return found
+
+
+def row_size_of(module: nn.Module) -> int:
+    """Returns how many numbers a row has, with what its optimizer keeps; 0 without such tables.
+
+    Raises:
+        UsageError: as of `tables_of`.
+    """
+    for table in tables_of(module).values():
+        return table.embedding_dim + numbers_beside(table)
+    return 0
+
+
+def dense_layout(layout: Layout) -> Layout:
+    """Returns the layout of the other layers alone: they lie before the tables."""
+    entries = layout.entries[: layout.names().index(_PADDING)]
+    return Layout.of(((e.name, e.shape, TRAINED) for e in entries), layout.dtype)
+
+
+class Lookups:
+    """Looks rows of tables up where they lie, and keeps their gradients.
+
+    Args:
+        tables: the layers by the names of their weights.
+        views: their rows with the numbers of their optimizers [N, D + beside], likewise.
+    """
+
+    def __init__(self, tables: Mapping[str, ShardedEmbedding], views: Mapping[str, Vector]) -> None:
+        self._tables, self._views = tables, views
+        self._read: list[tuple[str, Vector, Tensor]] = []
+        """Table, ids [r] and their rows [r, D], of the forward pass that is not differentiated."""
+        self._asked: list[tuple[str, Vector]] | None = None
+        """Table and ids [r], where a forward pass only tells which rows it reads."""
+        self._found: dict[str, list[tuple[Vector, Vector]]] = {name: [] for name in tables}
+        """Table -> ids [r] and their gradients [r, D]."""
+        for name, table in tables.items():
+            table.reader = partial(self._look_up, name)
+
+    @contextmanager
+    def asking(self) -> Iterator[list[tuple[str, Vector]]]:
+        """Fills a list of table and ids meanwhile, and gives zeros for rows."""
+        self._asked = []
+        try:
+            yield self._asked
+        finally:
+            self._asked = None
+
+    def inputs(self) -> list[Tensor]:
+        """Returns the rows of the last forward pass."""
+        return [rows for _, _, rows in self._read]
+
+    def take(self, slopes: Sequence[Tensor | None]) -> None:
+        """Keeps their gradients."""
+        for (name, ids, _), slope in zip(self._read, slopes, strict=True):
+            if slope is not None:
+                self._found[name].append((ids, slope.numpy()))
+        self._read.clear()
+
+    def slopes(self) -> dict[str, tuple[Vector, Vector]]:
+        """Returns table -> ids [r] in order, and their gradients [r, D], and forgets them."""
+        found = {n: _merged(f, self._tables[n].padding_idx) for n, f in self._found.items() if f}
+        for kept in self._found.values():
+            kept.clear()
+        return found
+
+    def _look_up(self, name: str, ids: Tensor) -> Tensor:
+        """Returns the rows [..., D] of ids [...], each read once."""
+        table = self._tables[name]
+        if ids.is_floating_point():
+            raise TypeError(f"{name} is looked up by whole numbers, and got {ids.dtype}")
+        rows, places = np.unique(ids.numpy(), return_inverse=True)
+        if rows.size and (rows[0] < 0 or rows[-1] >= table.num_embeddings):
+            wrong = rows[0] if rows[0] < 0 else rows[-1]
+            raise IndexError(f"{name} has rows 0 to {table.num_embeddings - 1}, and no row {wrong}")
+        if self._asked is not None:
+            self._asked.append((name, rows))
+            return torch.zeros(*ids.shape, table.embedding_dim)
+        own = torch.from_numpy(self._views[name][rows, : table.embedding_dim])
+        if torch.is_grad_enabled():
+            self._read.append((name, rows, own.requires_grad_()))
+        return embedding(torch.from_numpy(places.reshape(ids.shape)), own)
+
+
+class ShardedModel(Model):
+    """A module of which only those rows of its tables are here that the next steps read.
+
+    Its parameters are rows of one width: the other layers, which every step reads, then the tables.
+    A table's row holds the numbers of its optimizer, too.
+
+    Args:
+        module: with empty tables.
+        loss: as of `ModuleModel`.
+        how: likewise.
+        trained: where all rows lie [n]; None: in memory of which only what is used is there.
+
+    Raises:
+        UsageError: as `ModuleModel` does; the layers keep statistics, or the tables are of several
+            kinds.
+    """
+
+    def __init__(
+        self, module: nn.Module, loss: str, how: Learning, trained: Vector | None = None
+    ) -> None:
+        self.module, self.embeddings, self.row_size = module, tables_of(module), row_size_of(module)
+        self.frozen: dict[str, Vector] = {}
+        _check(module, how)
+        _check_shared(module, self.embeddings)
+        views: dict[str, Vector] = {}
+        self._lookups = Lookups(self.embeddings, views)
+        self._net = ModuleModel(module, loss, how, self._lookups)
+        own, self._pages = self._net.parameters, None
+        layout = _layout(own.layout, self.embeddings, self.row_size)
+        if trained is None:
+            self._pages = Pages(layout.size(), "float32")
+        held = trained if self._pages is None else self._pages.vector
+        self.parameters = Parameters(layout, held, None, own.integers)
+        views.update((name, self.table(name)) for name in self.embeddings)
+        self._dense_rows = np.arange(-(-own.trained.size // self.row_size))
+        self._floats = own.floats.copy()
+        self._promised: dict[int, Vector] = {}
+        """Seed of a step to come -> the rows [r] that it said it would read."""
+        if trained is None:
+            self.commit()
+
+    @property
+    def dense(self) -> Vector:
+        """The other layers [m], to be stepped between `slopes` and `commit`."""
+        return self._net.parameters.trained
+
+    def table(self, name: str) -> Vector:
+        """Returns a table with the numbers of its optimizer [N, D + beside], as a view."""
+        return self.parameters.view(name)
+
+    def tensors(self) -> dict[str, Vector]:
+        """Returns all tensors by name, as views: of a table its rows [N, D]."""
+        found = {n: v for n, v in self.parameters.tensors().items() if n != _PADDING}
+        cut = {n: found[n][:, : t.embedding_dim] for n, t in self.embeddings.items()}
+        return {**self._net.parameters.tensors(), **found, **cut}
+
+    def filled(self) -> nn.Module:
+        """Returns the module with tables of its own memory, as it is used without a run."""
+        self._refresh()
+        readers: dict[int, Any] = {id(t.reader): None for t in self.embeddings.values()}
+        module, held = copy.deepcopy(self.module, readers), self.tensors()
+        for name in self.embeddings:
+            weight = torch.from_numpy(np.array(held[name]))
+            module.get_submodule(name.rpartition(".")[0]).weight = nn.Parameter(weight)
+        return module
+
+    def _refresh(self) -> None:
+        """Takes the other layers as they lie among the rows."""
+        self.dense[...] = self.parameters.trained[: self.dense.size]
+
+    def commit(self) -> None:
+        """Writes the other layers to where they lie among the rows."""
+        self.parameters.trained[: self.dense.size] = self.dense
+
+    def draw(self, seed: int) -> None:
+        """Draws all rows."""
+        self.first_rows(self.parameters.trained.reshape(-1, self.row_size), 0, seed, 1)
+
+    def first_rows(self, shard: Vector, slot: int, seed: int, shards: int) -> None:
+        """Draws the tables, some rows at a time, and keeps the worker's own."""
+        shard[...] = 0
+        dense = np.zeros((self._dense_rows.size, self.row_size), np.float32)
+        dense.ravel()[: self.dense.size] = self.dense
+        shard[: len(dense[slot::shards])] = dense[slot::shards]
+        for name, table in self.embeddings.items():
+            draw, width, start = generator(seed, name), table.embedding_dim, self._start(name)
+            rows = max(1, _DRAWN // width)
+            for first in range(0, table.num_embeddings, rows):
+                count = min(rows, table.num_embeddings - first)
+                drawn = draw.standard_normal((count, width), np.float32) * np.float32(table.std)
+                if table.padding_idx is not None and first <= table.padding_idx < first + count:
+                    drawn[table.padding_idx - first] = 0
+                skipped = (slot - start - first) % shards
+                own = drawn[skipped::shards]
+                at = (start + first + skipped - slot) // shards
+                shard[at : at + len(own), :width] = own
+
+    def _start(self, name: str) -> int:
+        """Returns at which row a table begins."""
+        return self.parameters.layout.entry(name).offset // self.row_size
+
+    def rows(self, batch: Batch, seed: int) -> Vector:
+        """Returns the rows [r] of a step, by a forward pass over tables of zeros."""
+        self._refresh()
+        with self._lookups.asking() as asked:
+            self._net.try_forward(batch, seed)
+        told = [ids + self._start(name) for name, ids in asked]
+        self._promised[seed] = np.unique(np.concatenate([self._dense_rows, *told]))
+        return self._promised[seed]
+
+    def forget(self) -> None:
+        """Gives the memory of all rows back."""
+        if self._pages is not None:
+            self._pages.forget()
+
+    def slopes(
+        self, batch: Batch, seed: int
+    ) -> tuple[Vector, dict[str, tuple[Vector, Vector]], Mapping[str, float]]:
+        """Returns the gradient of a batch by what has one.
+
+        Returns:
+            Of the other layers [m]; table -> ids [r] in order, and their gradients [r, D]; metrics.
+
+        Raises:
+            UsageError: the step reads other rows than it said, or changes a buffer.
+        """
+        self._refresh()
+        gradient, metrics = self._net.learn(batch, seed)
+        moves = self._lookups.slopes()
+        promised = self._promised.pop(seed, None)
+        for name, (ids, _) in moves.items():
+            if promised is not None and not np.isin(ids + self._start(name), promised).all():
+                wrong = f"the rows of {name} that a step reads must follow from its batch alone"
+                do = "look no table up by what another one holds"
+                raise UsageError(wrong, got="others than a pass over tables of zeros", do=do)
+        if not np.array_equal(self._floats, self._net.parameters.floats):
+            wrong = "beside tables among the workers no buffer may change in training"
+            raise UsageError(wrong, got=type(self.module).__name__, do="use nn.Embedding instead")
+        return gradient, moves, metrics
+
+    def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
+        """Returns the whole gradient [n]; a job steps rows in place instead."""
+        dense, moves, metrics = self.slopes(batch, seed)
+        whole = Parameters(self.parameters.layout)
+        whole.trained[: dense.size] = dense
+        for name, (ids, slopes) in moves.items():
+            whole.view(name)[ids, : slopes.shape[1]] = slopes
+        return whole.trained, metrics
+
+    def measure(self, batch: Batch) -> Mapping[str, float]:
+        """As `ModuleModel.measure`; all rows that the batch reads must be here."""
+        self._refresh()
+        return self._net.measure(batch)
+
+    def outputs(self, features: Features, layer: str = "") -> Vector:
+        """As `ModuleModel.outputs`, likewise."""
+        self._refresh()
+        return self._net.outputs(features, layer)
+
+
+def _check(module: nn.Module, how: Learning) -> None:
+    """Refuses what would need all rows, or a buffer that the workers do not agree on."""
+    beside = "beside tables among the workers"
+    for layer in module.modules():
+        if isinstance(layer, _BatchNorm) and layer.track_running_stats:
+            wrong = f"{beside} no layer keeps statistics"
+            raise UsageError(wrong, got=type(layer).__name__, do="use LayerNorm or GroupNorm")
+    if any(parameter.dtype != torch.float32 for parameter in module.parameters()):
+        raise UsageError(f"{beside} all layers are float32", got="float64", do="make it in float32")
+    usual = Learning()
+    for name in ("average", "activation_memory"):
+        if getattr(how, name) != getattr(usual, name):
+            raise UsageError(f"{beside} there is no {name}", got=getattr(how, name))
+
+
+def _check_shared(module: nn.Module, tables: Mapping[str, ShardedEmbedding]) -> None:
+    """Refuses a layer that reads a table otherwise: its rows are not there."""
+    for name, table in tables.items():
+        for path, layer in module.named_modules():
+            if layer is not table and any(
+                p is table.weight for p in layer.parameters(recurse=False)
+            ):
+                wrong = f"the table {name} lies among the workers: nothing else may read it"
+                raise UsageError(wrong, got=path, do="use nn.Embedding, which all workers hold")
+
+
+def _layout(dense: Layout, tables: Mapping[str, ShardedEmbedding], rows: int) -> Layout:
+    """Returns the layout of all: the other layers, a filled row, and the tables."""
+    trained = [(e.name, e.shape, TRAINED) for e in dense.entries if e.section == TRAINED]
+    integers = [(e.name, e.shape, INTEGERS) for e in dense.entries if e.section == INTEGERS]
+    fill = -dense.size() % rows
+    lying = [(name, (table.num_embeddings, rows), TRAINED) for name, table in tables.items()]
+    return Layout.of([*trained, (_PADDING, (fill,), TRAINED), *lying, *integers])
+
+
+def _merged(found: list[tuple[Vector, Vector]], padding: int | None) -> tuple[Vector, Vector]:
+    """Returns ids [r] once each, and the sums of their gradients [r, D]."""
+    ids, at = np.unique(np.concatenate([ids for ids, _ in found]), return_inverse=True)
+    sums = np.zeros((ids.size, found[0][1].shape[1]), np.float32)
+    first = 0
+    for some, slopes in found:  # each has its ids once
+        sums[at[first : first + some.size]] += slopes
+        first += some.size
+    is_trained = np.ones(ids.size, np.bool_) if padding is None else ids != padding
+    return ids[is_trained], sums[is_trained]

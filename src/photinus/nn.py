@@ -1,0 +1,91 @@
+"""Layers for modules of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+from torch import Tensor, nn
+
+from photinus.core.errors import UsageError
+from photinus.core.settings import unknown_name
+
+__all__ = ["ShardedEmbedding"]
+
+ADAGRAD, ADAM, SGD = "adagrad", "adam", "sgd"
+ROW_OPTIMIZERS = (ADAGRAD, ADAM, SGD)
+"""What steps a row, with as few numbers beside it as there can be."""
+_is_empty: ContextVar[bool] = ContextVar("is_empty", default=False)
+
+
+class ShardedEmbedding(nn.Embedding):
+    """A table of rows that lies among the workers of a run; elsewhere it is an `nn.Embedding`.
+
+    Of K workers each owns every K-th row. It steps the rows that its batches read, and agrees on
+    them with their owners in each round. Their first numbers are drawn by their owners.
+
+    Args:
+        num_embeddings: N, how many rows.
+        embedding_dim: D, numbers in a row.
+        padding_idx: the row that stays 0.
+        std: of the first numbers, which are normal with mean 0.
+        optimizer: what steps a row. "adagrad" keeps one number beside each row, "adam" D + 2,
+            "sgd" none.
+        lr: its highest rate; it falls and rises as the rate of the other layers does. None:
+            0.05 of adagrad, 0.005 of adam, 0.1 of sgd.
+
+    Raises:
+        UsageError: the optimizer is unknown, or `std` or `lr` is below 0.
+
+    Example:
+        >>> table = ShardedEmbedding(1_000, 16)
+        >>> table(torch.tensor([[3, 7]])).shape
+        torch.Size([1, 2, 16])
+
+    Source: the optimizers by rows are those of FBGEMM (Khudia et al., 2021).
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        *,
+        std: float = 0.1,
+        optimizer: str = ADAGRAD,
+        lr: float | None = None,
+    ) -> None:
+        if optimizer not in ROW_OPTIMIZERS:
+            raise unknown_name("optimizer of ShardedEmbedding", optimizer, ROW_OPTIMIZERS)
+        for name, value in (("std", std), ("lr", lr or 0.0)):
+            if not 0 <= value < float("inf"):
+                raise UsageError(f"{name} of ShardedEmbedding must be at least 0", got=value)
+        self.std, self.optimizer, self.lr = std, optimizer, lr
+        self.reader: Callable[[Tensor], Tensor] | None = None
+        """Looks rows up where they lie in a run."""
+        # whoever reads them nevertheless gets no number, and not a wrong one
+        nothing = torch.full((1, 1), torch.nan).expand(num_embeddings, embedding_dim)
+        empty = nothing if _is_empty.get() else None
+        super().__init__(num_embeddings, embedding_dim, padding_idx, _weight=empty)
+        self.weight.requires_grad = empty is None
+
+    def reset_parameters(self) -> None:
+        """Draws all rows."""
+        nn.init.normal_(self.weight, std=self.std)
+        self._fill_padding_idx_with_zero()
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Returns the rows [..., D] of ids [...]."""
+        return super().forward(ids) if self.reader is None else self.reader(ids)
+
+
+@contextmanager
+def tables_left_empty() -> Iterator[None]:
+    """Has a `ShardedEmbedding` that is made meanwhile take no memory: its rows lie elsewhere."""
+    token = _is_empty.set(True)
+    try:
+        yield
+    finally:
+        _is_empty.reset(token)

@@ -1,0 +1,73 @@
+"""Modules with tables among the workers, on a real Spark."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from photinus.core.errors import PhotinusError, UsageError
+from photinus.estimators.module import TorchClassificationModel, TorchClassifier
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def table(spark):
+    """Events of a user, two items and a price; whether both kinds agree."""
+    spark.sparkContext.addPyFile(str(Path(__file__).with_name("nets_of_tables.py")))
+    chance = np.random.default_rng(0)
+    rows = [
+        (int(u), [int(i), int(i)], float(p), int(u % 2 == i % 2))
+        for u, i, p in zip(
+            chance.integers(0, 60, 3000),
+            chance.integers(0, 40, 3000),
+            chance.random(3000),
+            strict=True,
+        )
+    ]
+    named = spark.createDataFrame(rows, ["user", "item", "price", "label"])
+    return named.repartition(3).cache()
+
+
+def trained(table, **params):
+    settings = {
+        "module": "nets_of_tables:Scores",
+        "inputs": {"user": "user", "item": "item", "price": "price"},
+        "numWorkers": 3,
+        "epochs": 8,
+        "learningRate": 0.01,
+    }
+    return TorchClassifier(**{**settings, **params}).fit(table)
+
+
+def test_an_estimator_trains_scores_and_saves_a_module_with_sharded_tables(table, tmp_path):
+    model = trained(table)
+    error = model.evaluate(table).error
+    assert error < 0.05
+    scored = model.transform(table).select("label", "prediction", "user", "item", "price")
+    wrong = scored.where("label != prediction").count()
+    assert wrong / table.count() == pytest.approx(error)
+    model.write().save(str(tmp_path / "saved"))
+    again = TorchClassificationModel.load(str(tmp_path / "saved"))
+    assert again.transform(table).where("label != prediction").count() == wrong
+    rows, module = scored.limit(50).toPandas(), model.module()
+    with torch.no_grad():
+        made = module(
+            torch.tensor(rows["user"]),
+            torch.tensor(np.stack(rows["item"])),
+            torch.tensor(rows["price"]).float(),
+        ).argmax(1)
+    assert made.tolist() == rows["prediction"].astype(int).tolist()
+    named = {name: tuple(held.shape) for name, held in module.state_dict().items()}
+    assert (named["users.weight"], named["items.weight"]) == ((60, 4), (40, 4))
+
+
+def test_an_id_beyond_the_table_is_named_with_its_column(table):
+    with pytest.raises(PhotinusError, match=r"users\.weight has rows 0 to 9, and no row"):
+        trained(table, moduleArgs={"users": 10}, epochs=1)
+
+
+def test_a_strategy_that_needs_whole_tables_is_one_sentence(table):
+    with pytest.raises(UsageError, match="agree on tables that lie among them by averaging"):
+        trained(table, strategy="all_reduce")

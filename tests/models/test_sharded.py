@@ -1,0 +1,410 @@
+"""A module with tables among the workers: rows, gradients and steps, and what is refused."""
+
+from fnmatch import fnmatch
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from photinus.core.errors import DataError, UsageError
+from photinus.data.rows import Rows
+from photinus.models.module import ModuleStage
+from photinus.models.row_steps import RowSteps, adagrad, adam, sgd
+from photinus.models.schedules import Schedule
+from photinus.models.sharded import ShardedModel, row_size_of, tables_of
+from photinus.nn import ShardedEmbedding
+from photinus.testing import check_model
+
+USERS, ITEMS, DIM = 30, 11, 4
+
+
+class Net(nn.Module):
+    """Two tables and two layers; the users of a row are several, one of them a filler."""
+
+    def __init__(self, optimizer="sgd", lr=None, dim=DIM, hidden=5):
+        super().__init__()
+        how = {"optimizer": optimizer, "lr": lr}
+        self.users = ShardedEmbedding(USERS, dim, padding_idx=2, std=1.0, **how)
+        self.items = ShardedEmbedding(ITEMS, dim, std=0.5, **how)
+        self.hidden, self.drop = nn.Linear(dim, hidden), nn.Dropout(0.3)
+        self.out = nn.Linear(hidden, 3)
+
+    def forward(self, x):
+        x = x.long()
+        seen = self.users(x[:, :2]).sum(1) * self.items(x[:, 2])
+        return self.out(self.drop(torch.tanh(self.hidden(seen))))
+
+
+class Bare(nn.Module):
+    """Nothing but tables, one of which is read twice."""
+
+    def __init__(self, dim=DIM):
+        super().__init__()
+        self.items = ShardedEmbedding(ITEMS, dim)
+
+    def forward(self, x):
+        x = x.long()
+        score = (self.items(x[:, 1] % ITEMS) * self.items(x[:, 2])).sum(1)
+        return torch.stack([score, -score, 0 * score], 1)
+
+
+class Two(Net):
+    def __init__(self):
+        super().__init__()
+        self.items = ShardedEmbedding(ITEMS, 2 * DIM)
+
+
+class Normed(Net):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(DIM)
+
+
+class Doubles(Net):
+    def __init__(self):
+        super().__init__()
+        self.double()
+
+
+class Tied(Net):
+    def __init__(self):
+        super().__init__()
+        self.back = nn.Linear(DIM, ITEMS, bias=False)
+        self.back.weight = self.items.weight
+
+
+class Initialized(Net):
+    def __init__(self):
+        super().__init__()
+        nn.init.uniform_(self.items.weight)
+
+
+class Buffered(Net):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(1))
+        self.register_buffer("offset", torch.tensor([1]))
+
+    def forward(self, x):
+        if self.training:
+            self.steps += 1
+        return super().forward(x)
+
+
+class Chained(Net):
+    """Which user is looked up hangs on what the item's row holds."""
+
+    def forward(self, x):
+        item = self.items(x[:, 2].long())
+        return self.out(torch.tanh(self.hidden(self.users((item[:, 0] > 0).long() + 7))))
+
+
+class Direct(Net):
+    def forward(self, x):
+        return super().forward(x) + self.items.weight.sum()
+
+
+def stage(module=Net, **fields):
+    name = f"{__name__}:{module.__name__}"
+    return ModuleStage(**{"module": name, "batch_size": 8, "optimizer": "sgd", **fields})
+
+
+def batch(rows=8, seed=0):
+    chance = np.random.default_rng(seed)
+    x = chance.integers(0, [USERS, USERS, ITEMS], (rows, 3)).astype(np.float32)
+    x[0, 1] = 2
+    return Rows.of(x, chance.integers(0, 3, rows)).batch(np.arange(rows))
+
+
+def plain_of(model):
+    """Returns the same module with tables of its own memory, as torch trains it."""
+    module = model.filled().train()
+    for parameter in module.parameters():
+        parameter.requires_grad_()
+    return module
+
+
+def loss_of(module, given, seed):
+    torch.manual_seed(seed)
+    return cross_entropy(module(torch.from_numpy(given.features)), torch.from_numpy(given.labels))
+
+
+# -- the layer alone ------------------------------------------------------------------------------
+
+
+def test_alone_it_is_an_embedding():
+    table = ShardedEmbedding(1000, 8, padding_idx=3, std=0.1)
+    assert 0.09 < table.weight.std() < 0.11
+    assert not table.weight[3].any()
+    ids = torch.tensor([[3, 5], [7, 5]])
+    assert torch.equal(table(ids), nn.functional.embedding(ids, table.weight))
+    table(ids).sum().backward()
+    assert not table.weight.grad[3].any()
+
+
+def test_in_a_run_it_takes_no_memory_before_rows_come():
+    made = stage(arguments={"hidden": 3}).made(0)
+    assert made.items.weight.untyped_storage().nbytes() == 4
+    assert {*tables_of(made)} == {"users.weight", "items.weight"}
+
+
+@pytest.mark.parametrize(("optimizer", "beside"), [("sgd", 0), ("adagrad", 1), ("adam", DIM + 2)])
+def test_a_row_holds_what_its_optimizer_keeps(optimizer, beside):
+    assert row_size_of(Net(optimizer)) == DIM + beside
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong"),
+    [
+        ({"optimizer": "adamax"}, "unknown optimizer of ShardedEmbedding; got 'adamax'"),
+        ({"std": -1.0}, "std of ShardedEmbedding must be at least 0; got -1.0"),
+        ({"lr": float("nan")}, "lr of ShardedEmbedding must be at least 0; got nan"),
+    ],
+)
+def test_a_wrong_setting_of_a_table_is_one_sentence(given, wrong):
+    with pytest.raises(UsageError, match=wrong):
+        ShardedEmbedding(3, 2, **given)
+
+
+# -- rows and gradients ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("module", [Net, Bare])
+def test_the_model_keeps_the_contract(module):
+    check_model(
+        lambda: stage(module).build((), 1), batch(), is_gradient=False
+    )  # dropout, and an inner state beside the rows
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("module", [Net, Bare])
+def test_the_gradient_is_that_of_the_plain_module(module, accumulate):
+    fields = {"arguments": {"hidden": 5}} if module is Net else {}
+    model = stage(module, accumulate=accumulate, **fields).build((), 1)
+    plain, given = plain_of(model), batch()
+    for half in range(accumulate):
+        part = Rows.of(given.features, given.labels).batch(
+            np.arange(8)[half * 8 // accumulate : (half + 1) * 8 // accumulate]
+        )
+        (loss_of(plain, part, 77 ^ half) / accumulate).backward()
+    gradient, metrics = model.learn(given, 77)
+    for name, parameter in plain.named_parameters():
+        entry = model.parameters.layout.entry(name)
+        mine = gradient[entry.offset : entry.offset + entry.size].reshape(entry.shape)
+        wanted = parameter.grad.numpy()
+        np.testing.assert_allclose(mine[..., : wanted.shape[-1]], wanted, atol=1e-6)
+        assert not mine[..., wanted.shape[-1] :].any()
+    assert metrics["loss"] > 0
+
+
+@pytest.mark.parametrize("workers", [1, 3, 7])
+def test_a_worker_draws_the_rows_that_a_whole_table_would_have(workers, monkeypatch):
+    monkeypatch.setattr("photinus.models.sharded._DRAWN", 5 * DIM)
+    of = stage(arguments={"optimizer": "adagrad"})
+    whole = of.build((), 3).parameters.trained.reshape(-1, DIM + 1)
+    for slot in range(workers):
+        shard = np.full((len(whole[slot::workers]), DIM + 1), np.nan, np.float32)
+        of.blank((), 3).first_rows(shard, slot, 3, workers)
+        assert np.array_equal(shard, whole[slot::workers])
+    table = of.build((), 3).table("users.weight")
+    assert not table[2].any()
+    assert not table[:, DIM].any()
+    assert 0.8 < table[:, :DIM].std() < 1.2
+    assert of.build((), 3).table("items.weight")[:, :DIM].std() < 0.7
+
+
+def test_a_step_reads_the_rows_that_it_named_and_changes_no_other():
+    of = stage(arguments={"optimizer": "adagrad"})
+    model, given = of.build((), 1), batch(4)
+    first = model.parameters.trained.copy()
+    named = model.rows(given, 5)
+    of = stage(sharded=DIM + 1, arguments={"optimizer": "adagrad"}, lr=1.0)
+    inner = of.inner(model.parameters.layout)
+    inner.descend(model, given, 5, 0.0)
+    changed = (model.parameters.trained != first).reshape(-1, DIM + 1).any(axis=1)
+    assert set(np.flatnonzero(changed)) <= set(named)
+    padding = model.parameters.layout.entry("users.weight").offset // (DIM + 1) + 2
+    assert padding in named
+    assert changed.sum() == len(named) - 1 < len(changed)
+
+
+def test_a_step_over_named_rows_alone_is_that_over_the_whole_table():
+    of = stage(sharded=DIM + 1, arguments={"optimizer": "adagrad"}, optimizer="adamw")
+    whole, some, given = of.build((), 1), of.blank((), 1), batch(4)
+    rows = some.rows(given, 5)
+    some.parameters.trained.reshape(-1, DIM + 1)[rows] = whole.parameters.trained.reshape(
+        -1, DIM + 1
+    )[rows]
+    for model in (whole, some):
+        of.inner(model.parameters.layout).descend(model, given, 5, 0.3)
+    one, other = (m.parameters.trained.reshape(-1, DIM + 1)[rows] for m in (whole, some))
+    np.testing.assert_array_equal(one, other)
+    some.forget()
+    assert not some.parameters.trained.any()
+
+
+# -- steps ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("step", "beside", "theirs"),
+    [
+        (sgd, 0, lambda p: torch.optim.SGD(p, lr=0.1)),
+        (adagrad, 1, lambda p: torch.optim.Adagrad(p, lr=0.1, eps=1e-8)),
+        (adam, 3, lambda p: torch.optim.Adam(p, lr=0.1)),
+    ],
+    ids=["sgd", "adagrad", "adam"],
+)
+def test_rows_of_one_number_are_stepped_as_torch_steps_them(step, beside, theirs):
+    chance = np.random.default_rng(0)
+    rows = np.zeros((6, 1 + beside), np.float32)
+    rows[:, 0] = chance.standard_normal(6)
+    weight = nn.Parameter(torch.from_numpy(rows[:, :1].copy()))
+    optimizer = theirs([weight])
+    for _ in range(20):
+        slopes = chance.standard_normal((6, 1)).astype(np.float32)
+        step(rows, slopes, 0.1)
+        weight.grad = torch.from_numpy(slopes)
+        optimizer.step()
+    np.testing.assert_allclose(rows[:, :1], weight.detach().numpy(), atol=2e-5)
+
+
+@pytest.mark.parametrize("step", [adagrad, adam])
+def test_wider_rows_are_stepped_by_their_formula(step):
+    chance, width, rate = np.random.default_rng(1), 3, 0.05
+    rows = np.zeros((2, 2 * width + 2 if step is adam else width + 1), np.float32)
+    theta, mean, square = np.zeros((2, width)), np.zeros((2, width)), np.zeros((2, 1))
+    for at in range(1, 6):
+        slopes = chance.standard_normal((2, width)).astype(np.float32)
+        step(rows, slopes, rate)
+        squares = (slopes.astype(np.float64) ** 2).mean(1, keepdims=True)
+        if step is adagrad:
+            square += squares
+            theta -= rate * slopes / np.sqrt(square)
+        else:
+            mean = 0.9 * mean + 0.1 * slopes
+            square = 0.999 * square + 0.001 * squares
+            theta -= rate * (mean / (1 - 0.9**at)) / np.sqrt(square / (1 - 0.999**at))
+    np.testing.assert_allclose(rows[:, :width], theta, atol=1e-5)
+
+
+def test_a_run_of_steps_is_that_of_torch_on_the_plain_module():
+    of = stage(sharded=DIM, lr=Schedule.constant(0.1), arguments={"lr": 0.1})
+    model = of.build((), 1)
+    plain, inner = plain_of(model), of.inner(model.parameters.layout)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    for at in range(10):
+        given = batch(seed=at)
+        inner.descend(model, given, at, 0.5)
+        optimizer.zero_grad()
+        loss_of(plain, given, at).backward()
+        optimizer.step()
+    for name, parameter in plain.state_dict().items():
+        np.testing.assert_allclose(model.tensors()[name], parameter.numpy(), atol=1e-5)
+
+
+def test_the_rate_of_a_table_follows_that_of_the_other_layers():
+    given, moved = batch(), []
+    for progress in (0.0, 0.75):
+        of = stage(sharded=DIM, lr=Schedule.stairs(0.2, 0.25, 0.5), arguments={"lr": 3.0})
+        model = of.build((), 1)
+        first = model.table("items.weight").copy()
+        of.inner(model.parameters.layout).descend(model, given, 5, progress)
+        moved.append(model.table("items.weight") - first)
+    np.testing.assert_allclose(moved[0] * 0.25, moved[1], atol=1e-6)
+
+
+def test_a_gradient_that_is_too_long_is_cut_over_tables_and_layers_together():
+    given, moved = batch(), []
+    for clip in (0.0, 0.01):
+        of = stage(sharded=DIM, clip=clip, lr=Schedule.constant(1.0), arguments={"lr": 1.0})
+        model = of.build((), 1)
+        first = model.parameters.trained.copy()
+        of.inner(model.parameters.layout).descend(model, given, 5, 0.0)
+        moved.append(np.linalg.norm(model.parameters.trained - first))
+    assert moved[0] > 0.1
+    assert abs(moved[1] - 0.01) < 1e-4
+
+
+def test_only_the_other_layers_have_a_state_beside_the_rows():
+    of = stage(sharded=DIM + 1, optimizer="adamw", arguments={"optimizer": "adagrad"})
+    model = of.build((), 1)
+    inner = of.inner(model.parameters.layout)
+    inner.descend(model, batch(), 1, 0.0)
+    size = 5 * DIM + 5 + 3 * 5 + 3
+    assert {name: len(held) for name, held in inner.state().items()} == {
+        "exp_avg": size, "exp_avg_sq": size, "step": 4,
+    }  # fmt: skip
+    again = of.inner(model.parameters.layout)
+    again.load(inner.state())
+    twin = of.build((), 1)
+    twin.load(model.parameters.trained)
+    for one, its in ((inner, model), (again, twin)):
+        one.descend(its, batch(seed=1), 2, 0.5)
+    assert np.array_equal(model.parameters.trained, twin.parameters.trained)
+    bare = stage(Bare, sharded=DIM + 1)
+    assert bare.inner(bare.blank((), 0).parameters.layout).state() == {}
+    with pytest.raises(UsageError, match="stepped in place"):
+        RowSteps(None, Schedule.constant(1.0)).step(np.zeros(1), np.zeros(1), 0.0)
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("module", "fields", "wrong"),
+    [
+        (Two, {}, "*need one embedding_dim and one optimizer; got 4 and sgd, 8 and adagrad*"),
+        (Normed, {}, "*no layer keeps statistics; got BatchNorm1d; use LayerNorm or GroupNorm"),
+        (Doubles, {}, "*all layers are float32*"),
+        (Tied, {}, "*items.weight lies among the workers: nothing else may read it; got back*"),
+        (Initialized, {}, "*cannot be made from its arguments*"),
+        (Net, {"average": 0.9}, "*there is no average*"),
+        (Net, {"activation_memory": "recompute"}, "*there is no activation_memory*"),
+        (Net, {"frozen": ("items*",)}, "unknown parameter in frozen*"),
+        (Net, {"l2": {"items.weight": 0.1}}, "unknown parameter in l2*"),
+        (Net, {"precision": "auto", "example": (3,)}, "*is not measured*name both"),
+    ],
+    ids=lambda given: getattr(given, "__name__", "")[:20],
+)
+def test_what_needs_all_rows_is_refused(module, fields, wrong):
+    with pytest.raises(UsageError) as caught:
+        stage(module, **fields).blank((), 0)
+    assert fnmatch(str(caught.value), wrong)
+
+
+@pytest.mark.parametrize(("id_", "wrong"), [(ITEMS, "no row 11"), (-1, "no row -1")])
+def test_an_id_that_a_table_does_not_have_is_named(id_, wrong):
+    given, model = batch(), stage().blank((), 0)
+    given.features[1, 2] = id_
+    for ask in (lambda: model.rows(given, 0), lambda: model.learn(given, 0)):
+        with pytest.raises(DataError, match=f"items.weight has rows 0 to 10, and {wrong}"):
+            ask()
+
+
+def test_rows_that_hang_on_other_rows_are_refused():
+    model = stage(Chained).build((), 0)
+    model.rows(batch(), 3)
+    with pytest.raises(UsageError, match="must follow from its batch alone"):
+        model.learn(batch(), 3)
+
+
+def test_a_buffer_that_changes_is_refused():
+    model = stage(Buffered).build((), 0)
+    assert "offset" in model.tensors()
+    with pytest.raises(UsageError, match="no buffer may change in training; got Buffered"):
+        model.learn(batch(), 3)
+
+
+def test_a_table_that_is_read_directly_gives_no_number():
+    model = stage(Direct).build((), 0)
+    assert np.isnan(model.learn(batch(), 3)[1]["loss"])
+
+
+def test_a_model_of_tables_stays_on_the_processor():
+    model = stage().blank((), 0)
+    assert isinstance(model, ShardedModel)
+    with pytest.raises(UsageError, match="computes on the processor only"):
+        model.place("stand-in", stage().inner(model.parameters.layout))

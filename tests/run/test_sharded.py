@@ -1,0 +1,189 @@
+"""Jobs whose module has tables among the workers: what is learnt, saved, lost and refused."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from photinus.checkpoint.store import Store
+from photinus.core.clock import Steps
+from photinus.core.errors import UsageError
+from photinus.core.events import RoundClosed
+from photinus.engine.base import ArrayData
+from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.engine import SimulatedEngine
+from photinus.models.module import ModuleStage
+from photinus.models.schedules import Schedule
+from photinus.nn import ShardedEmbedding
+from photinus.run.evaluate import Draft, load_trained, measure
+from photinus.run.job import Job
+from photinus.run.remote_resume import saved_job
+from photinus.run.sharded import with_sharded_tables
+from photinus.run.train import resume, train
+from photinus.strategies import recipes
+from photinus.strategies.outer import Sgd
+from photinus.testing import Faults
+from photinus.training.own_loop import OwnLoop
+
+USERS, ITEMS, DIM = 60, 40, 4
+
+
+class Scores(nn.Module):
+    """Whether a user takes an item, by two vectors and a layer."""
+
+    def __init__(self, optimizer="adagrad"):
+        super().__init__()
+        self.users = ShardedEmbedding(USERS, DIM, std=0.5, optimizer=optimizer)
+        self.items = ShardedEmbedding(ITEMS, DIM, std=0.5, optimizer=optimizer)
+        self.out = nn.Linear(DIM, 2)
+
+    def forward(self, x):
+        user, item = x.long().T
+        return self.out(self.users(user) * self.items(item))
+
+
+def events(count=3000, seed=0):
+    """Returns pairs, and whether the two are of one kind."""
+    chance = np.random.default_rng(seed)
+    pairs = np.stack([chance.integers(0, USERS, count), chance.integers(0, ITEMS, count)], 1)
+    return pairs.astype(np.float32), (pairs[:, 0] % 2 == pairs[:, 1] % 2).astype(np.int64)
+
+
+STAGE = ModuleStage(module=f"{__name__}:Scores", epochs=6.0, lr=Schedule.cosine(0.01))
+MEAN = {"outer": Sgd(), "merge": "uniform", "gradients_until": 0.0, "codec": "fp32"}
+
+
+def run(folder, workers=3, faults=None, **fields):
+    job = Job(**{"model": STAGE, "workers": workers, "engine": "simulate", **fields})
+    engine = SimulatedEngine(World(faults=faults)) if faults else None
+    pairs, labels = events()
+    return train(
+        job, ArrayData(pairs, labels), test=events(500, 1), folder=folder, engine=engine,
+        verbose=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("workers", [1, 3, 7])
+def test_with_nothing_set_many_workers_learn_as_one_process_does(workers, tmp_path):
+    outcome = run(tmp_path / "run", workers)
+    assert outcome.metrics["error"] < 0.03
+    job = saved_job(outcome.folder, str(outcome.folder), False)[0]
+    assert job.model.sharded == DIM + 1
+    assert (job.strategy.owners, job.strategy.rows) == (workers, DIM + 1)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
+def test_sharded_tables_end_with_the_bits_of_whole_ones(optimizer, tmp_path):
+    row = {"sgd": DIM, "adagrad": DIM + 1, "adam": 2 * DIM + 2}[optimizer]
+    stage = replace(STAGE, sharded=row, epochs=1.0, arguments={"optimizer": optimizer})
+    made = []
+    for rows in (0, row):
+        how = recipes.averaging(**MEAN, every=Steps(4), owners=3, rows=rows)
+        outcome = run(tmp_path / str(rows), model=stage, strategy=how)
+        made.append(outcome.trained.model().parameters.trained)
+    assert abs(made[0] - stage.build((), 0).parameters.trained).max() > 0.01
+    np.testing.assert_array_equal(*made)
+
+
+def test_the_trained_module_has_whole_tables_of_its_own(tmp_path):
+    outcome = run(tmp_path / "run")
+    module, test = outcome.model(), events(500, 1)
+    with torch.no_grad():
+        error = (module(torch.from_numpy(test[0])).argmax(1).numpy() != test[1]).mean()
+    assert error == pytest.approx(outcome.metrics["error"])
+    shapes = {name: tuple(held.shape) for name, held in outcome.state_dict().items()}
+    assert shapes == {
+        "users.weight": (USERS, DIM), "items.weight": (ITEMS, DIM),
+        "out.weight": (2, DIM), "out.bias": (2,),
+    }  # fmt: skip
+    for name, held in module.state_dict().items():
+        assert np.array_equal(held.numpy(), outcome.state_dict()[name])
+
+
+def test_a_saved_model_measures_the_same_and_starts_another_run(tmp_path):
+    outcome = run(tmp_path / "run")
+    saved, _ = load_trained(outcome.folder / "model")
+    metrics, _ = measure(saved, outcome_rows())
+    assert metrics["error"] == pytest.approx(outcome.metrics["error"])
+    still = replace(STAGE, epochs=0.01, lr=Schedule.constant(0.0))
+    again = run(tmp_path / "again", model=still, start=str(outcome.folder / "model"))
+    for name, held in again.state_dict().items():
+        np.testing.assert_allclose(held, outcome.state_dict()[name], atol=1e-6)
+
+
+def outcome_rows():
+    from photinus.run.data import TestRows
+
+    return TestRows(*events(500, 1))
+
+
+def test_with_workers_lost_it_goes_back_and_learns_the_same(tmp_path):
+    faults = Faults().kill(slot=1, step=40).kill(2, 9, lease=2)
+    outcome = run(tmp_path / "run", faults=faults)
+    assert outcome.metrics["error"] < 0.03
+    told = (outcome.folder / "ledger.jsonl").read_text()
+    assert told.count('"back"') == 2
+
+
+def test_a_run_that_was_stopped_goes_on_with_the_same_bits(tmp_path):
+    def stop(event):
+        if isinstance(event, RoundClosed) and event.version == 30:
+            raise InterruptedError
+
+    data, seconds = ArrayData(*events()), {"checkpoint_seconds": 0.2}
+    whole = run(tmp_path / "whole", **seconds)
+    job = Job(model=STAGE, workers=3, engine="simulate", **seconds)
+    with pytest.raises(InterruptedError):
+        train(job, data, folder=tmp_path / "run", callbacks=[stop], verbose=False)
+    names = Store(tmp_path / "run/checkpoints").names()
+    assert 4 < int(names[-1][-9:]) < 30, "a checkpoint within the phase"
+    made = resume(tmp_path / "run", data, verbose=False)
+    one, other = (outcome.trained.model().parameters.trained for outcome in (whole, made))
+    np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.processes
+def test_processes_end_with_the_bits_of_the_simulator(tmp_path):
+    made = [run(tmp_path / name, engine=name) for name in ("simulate", "local")]
+    one, other = (outcome.trained.model().parameters.trained for outcome in made)
+    np.testing.assert_array_equal(one, other)
+
+
+def test_a_strategy_for_whole_vectors_is_turned_into_one_for_rows():
+    asked = recipes.averaging(every=Steps(5), codec="fp32")
+    job = with_sharded_tables(Draft(Job(model=STAGE, workers=4, strategy=asked))).job
+    assert str(job.strategy) == (
+        "averaging every 5 steps, sgd(lr=1), merge reads, rows of 5 among 4 workers, fp32"
+    )
+    assert Job.from_dict(json.loads(json.dumps(job.to_dict()))) == job
+
+
+@pytest.mark.parametrize(
+    ("fields", "wrong"),
+    [
+        ({"strategy": recipes.all_reduce()}, "lie among them by averaging; got all_reduce every"),
+        ({"strategy": recipes.downpour()}, "lie among them by averaging; got downpour every"),
+        ({"strategy": recipes.publish()}, "lie among them by averaging; got publish every"),
+        ({"strategy": recipes.averaging(codec="int8")}, "in fp32 or bf16 both ways"),
+        ({"strategy": recipes.averaging(merge="nova")}, "merge uniform or reads"),
+        ({"validation": 0.1}, "no worker holds the whole table"),
+        ({"device": "cuda"}, "trained on the processor; got device 'cuda'"),
+    ],
+)
+def test_what_does_not_go_with_tables_among_the_workers_is_one_sentence(fields, wrong, tmp_path):
+    with pytest.raises(UsageError, match=wrong):
+        run(tmp_path / "run", **fields)
+    assert not (tmp_path / "run").exists()
+
+
+def test_reads_is_a_merge_of_tables_among_the_workers_only():
+    with pytest.raises(UsageError, match='merge="reads" is for tables among the workers'):
+        recipes.averaging(merge="reads", gradients_until=0.0)
+
+
+def test_a_loop_of_ones_own_refuses_such_tables():
+    with pytest.raises(UsageError, match="a loop of one's own holds whole tables"):
+        OwnLoop(Scores())
