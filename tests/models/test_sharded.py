@@ -363,6 +363,7 @@ def test_only_the_other_layers_have_a_state_beside_the_rows():
         (Initialized, {}, "*cannot be made from its arguments*"),
         (Net, {"average": 0.9}, "*there is no average*"),
         (Net, {"activation_memory": "recompute"}, "*there is no activation_memory*"),
+        (Net, {"activation_bytes": 10**9}, "*there is no activation_bytes*"),
         (Net, {"frozen": ("items*",)}, "unknown parameter in frozen*"),
         (Net, {"l2": {"items.weight": 0.1}}, "unknown parameter in l2*"),
         (Net, {"precision": "auto", "example": (3,)}, "*is not measured*name both"),

@@ -296,7 +296,7 @@ def _check(module: nn.Module, how: Learning) -> None:
     if any(parameter.dtype != torch.float32 for parameter in module.parameters()):
         raise UsageError(f"{beside} all layers are float32", got="float64", do="make it in float32")
     usual = Learning()
-    for name in ("average", "activation_memory"):
+    for name in ("average", "activation_memory", "activation_bytes"):
         if getattr(how, name) != getattr(usual, name):
             raise UsageError(f"{beside} there is no {name}", got=getattr(how, name))
 
