@@ -7,6 +7,7 @@ from typing import Any
 
 from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
+from photinus.devices.names import AUTO
 from photinus.models.module import ModuleStage
 from photinus.models.sharded import ShardedModel
 from photinus.run.evaluate import Draft
@@ -15,8 +16,7 @@ from photinus.strategies.own import Own
 from photinus.strategies.shards import READS
 from photinus.strategies.spec import StrategySpec
 
-_EVERY = Steps(16)
-_USUAL = {"every": _EVERY, "outer": Sgd(), "merge": READS, "gradients_until": 0.0}
+_USUAL = {"every": Steps(16), "outer": Sgd(), "merge": READS, "gradients_until": 0.0}
 
 
 def with_sharded_tables(draft: Draft) -> Draft:
@@ -34,7 +34,7 @@ def with_sharded_tables(draft: Draft) -> Draft:
     made = draft.model()
     if not isinstance(made, ShardedModel):
         return draft
-    if job.device != "cpu":
+    if job.device not in ("cpu", AUTO):
         wrong = "tables among the workers are trained on the processor"
         raise UsageError(wrong, got=f"device {job.device!r}", do='device="cpu"')
     changes: dict[str, Any] = {
@@ -50,12 +50,10 @@ def with_sharded_tables(draft: Draft) -> Draft:
 
 def _among(strategy: StrategySpec | Own, workers: int, row: int) -> StrategySpec:
     """Returns a strategy with a shard of the rows at each worker."""
-    is_mean = isinstance(strategy, StrategySpec) and strategy.recipe == "averaging"
-    if not is_mean or strategy.is_immediate or strategy.fragments:  # type: ignore[union-attr]
+    if not isinstance(strategy, StrategySpec) or strategy.recipe != "averaging":
         wrong = "workers agree on tables that lie among them by averaging"
         do = "name averaging, or use nn.Embedding(sparse=True), which every worker holds whole"
         raise UsageError(wrong, got=str(strategy), do=do)
-    assert isinstance(strategy, StrategySpec)
     usual: dict[str, Any] = {n: value for n, value in _USUAL.items() if n in strategy.usual}
     asked = strategy.usual - {*usual, "owners", "rows"}
     return replace(strategy, **usual, owners=workers, rows=row, usual=asked)
