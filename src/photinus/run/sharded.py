@@ -50,7 +50,12 @@ def with_sharded_tables(draft: Draft) -> Draft:
 
 def _among(strategy: StrategySpec | Own, workers: int, row: int) -> StrategySpec:
     """Returns a strategy with a shard of the rows at each worker."""
-    if not isinstance(strategy, StrategySpec) or strategy.recipe != "averaging":
+    if (
+        not isinstance(strategy, StrategySpec)
+        or strategy.recipe != "averaging"
+        or strategy.is_immediate
+        or strategy.fragments
+    ):
         wrong = "workers agree on tables that lie among them by averaging"
         do = "name averaging, or use nn.Embedding(sparse=True), which every worker holds whole"
         raise UsageError(wrong, got=str(strategy), do=do)
