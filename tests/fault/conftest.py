@@ -63,11 +63,9 @@ class Hadoop:
     def again(self, name):
         self.call("again", name)
 
-    def registered(self):
-        """Returns how often a ResourceManager was told of a master that it knows."""
-        return (
-            (self.folder / "logs" / "resourcemanager.log").read_text().count("ATTEMPT_REGISTERED")
-        )
+    def registered(self, what="ATTEMPT_REGISTERED"):
+        """Returns how often a ResourceManager was told of a master, or of a node, that it knows."""
+        return (self.folder / "logs" / "resourcemanager.log").read_text().count(what)
 
     @property
     def environment(self):

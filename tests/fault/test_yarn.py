@@ -76,6 +76,8 @@ FIRST_SECONDS = 600
 # until it knows the driver, 30 until PyTorch is loaded); all seats of a killed master after 132 s.
 BACK_SECONDS = 240
 NOTICED_SECONDS = 60
+NODE = "registered with capability"
+"""What a ResourceManager notes of a NodeManager."""
 HOME = "hdfs://127.0.0.1:9820/user/test"
 
 
@@ -306,12 +308,14 @@ def test_with_the_driver_here_a_run_outlives_executor_managers_and_master(
     victim = min(hadoop.programs(hadoop.EXECUTOR))
     faults.suffer("executor killed", lambda: os.kill(victim, signal.SIGKILL))
 
-    before, at = hadoop.registered(), time.time()
+    before, nodes, at = hadoop.registered(), hadoop.registered(NODE), time.time()
     faults.suffer("ResourceManager killed", lambda: hadoop.kill("resourcemanager"), lost=False)
     faults.rounds(20, at)
     hadoop.again("resourcemanager")
     hadoop.until(lambda: hadoop.registered() > before, 120, "the master, again")
     record_property("ResourceManager killed: it has the run again", round(time.time() - at, 2))
+    # one that is lost before it is known again is missed by nobody, and its containers live on
+    hadoop.until(lambda: hadoop.registered(NODE) >= nodes + 2, 120, "both nodes, again")
     faults.rounds(3, time.time())
 
     [[_, master]] = hadoop.programs(hadoop.MASTER).items()
