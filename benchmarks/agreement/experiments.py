@@ -181,11 +181,9 @@ def _each_gradient(lr: float, strength: float | None = None, **more: Any) -> Tri
         every=Steps(1), payload="gradient", outer=Sgd(lr=lr), codec="fp32", **more
     )
     if strength is not None:
-        strategy = Own(
-            name="compensated",
-            worker=Downpour(every=Steps(1), payload="gradient"),
-            owner=Compensated(outer=Sgd(lr=lr), strength=strength),
-        )
+        worker = Downpour(every=Steps(1), payload="gradient")
+        owner = Compensated(outer=Sgd(lr=lr), strength=strength)
+        strategy = Own(name="compensated", halves=(worker, owner))
     return Trial(strategy=strategy, lr=lr, momentum=0.0)
 
 
@@ -307,7 +305,7 @@ E9 = Experiment(
     {
         **{
             f"overwritten, every {n}": Trial(
-                strategy=Own(name="overwrites", worker=Elastic(every=Steps(n)), owner=Overwrites())
+                strategy=Own(name="overwrites", halves=(Elastic(every=Steps(n)), Overwrites()))
             )
             for n in (10, 50)
         },

@@ -20,8 +20,8 @@ class Own:
     """An agreement of two halves, beside the recipes."""
 
     name: str
-    worker: Strategy
-    owner: Policy
+    halves: tuple[Strategy, Policy]
+    """The worker's and the owner's."""
     is_deterministic: bool = False
 
     def __str__(self) -> str:
@@ -29,11 +29,11 @@ class Own:
 
     def worker(self) -> Strategy:
         """Returns the worker's half."""
-        return self.worker
+        return self.halves[0]
 
     def owner(self) -> Policy:
         """Returns the owner's half."""
-        return self.owner
+        return self.halves[1]
 
 
 class Overwrites(Spring):
