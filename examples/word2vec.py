@@ -31,11 +31,11 @@ def main(spark=None, path=None, questions=None, workers=2, epochs=10):
             inputCol="value", vectorSize=64, minCount=5, epochs=epochs, numWorkers=workers
         )
         model = word2vec.fit(sentences)
+        model.transform(sentences).show(3)
     word = "list" if "list" in model.vectors.index else model.vectors.words[0]
     print(f"{len(model.vectors)} words; nearest to {word}:")
     for near, cosine in model.most_similar([word], count=5):
         print(f"  {cosine:.3f} {near}")
-    model.transform(sentences).show(3)
     if questions:
         print(model.analogies(questions))
     model.vectors.save("words.bin")

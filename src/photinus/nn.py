@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from photinus.core.errors import UsageError
-from photinus.core.settings import unknown_name
+from photinus.core.settings import at_least, unknown_name
 
 __all__ = ["ShardedEmbedding"]
 
@@ -59,9 +59,13 @@ class ShardedEmbedding(nn.Embedding):
     ) -> None:
         if optimizer not in ROW_OPTIMIZERS:
             raise unknown_name("optimizer of ShardedEmbedding", optimizer, ROW_OPTIMIZERS)
-        for name, value in (("std", std), ("lr", lr or 0.0)):
-            if not 0 <= value < float("inf"):
-                raise UsageError(f"{name} of ShardedEmbedding must be at least 0", got=value)
+        for name, value in (("std", std), ("lr", 0.0 if lr is None else lr)):
+            if not at_least(0).holds(value):
+                wrong = f"{name} of ShardedEmbedding must be a number of at least 0"
+                raise UsageError(wrong, got=repr(value))
+        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
+            wrong = f"padding_idx of ShardedEmbedding must be one of its {num_embeddings} rows"
+            raise UsageError(wrong, got=padding_idx)
         self.std, self.optimizer, self.lr = std, optimizer, lr
         self.reader: Callable[[Tensor], Tensor] | None = None
         """Looks rows up where they lie in a run."""
@@ -69,12 +73,19 @@ class ShardedEmbedding(nn.Embedding):
         nothing = torch.full((1, 1), torch.nan).expand(num_embeddings, embedding_dim)
         empty = nothing if _is_empty.get() else None
         super().__init__(num_embeddings, embedding_dim, padding_idx, _weight=empty)
-        self.weight.requires_grad = empty is None
+        self._place = None if empty is None else empty.data_ptr()
 
     def reset_parameters(self) -> None:
         """Draws all rows."""
         nn.init.normal_(self.weight, std=self.std)
         self._fill_padding_idx_with_zero()
+
+    @property
+    def is_as_made(self) -> bool:
+        """Whether nobody has put other numbers in the place of those to come, or frozen them."""
+        weight = self.weight
+        is_held = isinstance(weight, nn.Parameter) and weight.data_ptr() == self._place
+        return is_held and weight.requires_grad
 
     def forward(self, ids: Tensor) -> Tensor:
         """Returns the rows [..., D] of ids [...]."""

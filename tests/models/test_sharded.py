@@ -18,6 +18,7 @@ from photinus.nn import ShardedEmbedding
 from photinus.testing import check_model
 
 USERS, ITEMS, DIM = 30, 11, 4
+LINEAR = {"arguments": {"in_features": 2, "out_features": 1}}
 
 
 class Net(nn.Module):
@@ -101,6 +102,75 @@ class Chained(Net):
         return self.out(torch.tanh(self.hidden(self.users((item[:, 0] > 0).long() + 7))))
 
 
+class Unseen(Net):
+    """The same, where no gradient is taken of what is looked up."""
+
+    def forward(self, x):
+        with torch.no_grad():
+            far = self.users((self.items(x[:, 2].long())[:, 0] > 0).long() + 7)
+        return super().forward(x) + far.sum(1, keepdim=True)
+
+
+class Counter(Net):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("n", torch.zeros(1, dtype=torch.int64))
+
+    def forward(self, x):
+        self.n += 1
+        return super().forward(x)
+
+
+class Sparse(Net):
+    def __init__(self):
+        super().__init__()
+        self.more = nn.Embedding(5, 8, sparse=True)
+
+
+class Halves(Net):
+    def __init__(self):
+        super().__init__()
+        self.out.half()
+
+
+class Written(Net):
+    def __init__(self):
+        super().__init__()
+        self.items.weight.data = torch.full((ITEMS, DIM), 7.0)
+
+
+class Replaced(Net):
+    def __init__(self):
+        super().__init__()
+        self.items.weight = nn.Parameter(torch.ones(ITEMS, DIM))
+
+
+class Frozen(Net):
+    def __init__(self):
+        super().__init__()
+        self.items.requires_grad_(False)
+
+
+class Instances(Net):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.InstanceNorm1d(DIM, track_running_stats=True)
+
+
+class Small(Net):
+    """Looks up by a type that torch does not take."""
+
+    def forward(self, x):
+        return super().forward(x) + self.items(x[:, 2].to(torch.int16)).sum()
+
+
+class Strict(Net):
+    """Its loss takes no rows of zeros: they are looked up twice, but the loss is not."""
+
+    def forward(self, x):
+        return nn.functional.normalize(super().forward(x)).log_softmax(1)
+
+
 class Direct(Net):
     def forward(self, x):
         return super().forward(x) + self.items.weight.sum()
@@ -159,8 +229,10 @@ def test_a_row_holds_what_its_optimizer_keeps(optimizer, beside):
     ("given", "wrong"),
     [
         ({"optimizer": "adamax"}, "unknown optimizer of ShardedEmbedding; got 'adamax'"),
-        ({"std": -1.0}, "std of ShardedEmbedding must be at least 0; got -1.0"),
-        ({"lr": float("nan")}, "lr of ShardedEmbedding must be at least 0; got nan"),
+        ({"std": -1.0}, "std of ShardedEmbedding must be a number of at least 0; got -1.0"),
+        ({"lr": "0.1"}, "lr of ShardedEmbedding must be a number of at least 0; got '0.1'"),
+        ({"padding_idx": 3}, "padding_idx of ShardedEmbedding must be one of its 3 rows; got 3"),
+        ({"lr": float("nan")}, "lr of ShardedEmbedding must be a number of at least 0; got nan"),
     ],
 )
 def test_a_wrong_setting_of_a_table_is_one_sentence(given, wrong):
@@ -358,9 +430,20 @@ def test_only_the_other_layers_have_a_state_beside_the_rows():
     [
         (Two, {}, "*need one embedding_dim and one optimizer; got 4 and sgd, 8 and adagrad*"),
         (Normed, {}, "*no layer keeps statistics; got BatchNorm1d; use LayerNorm or GroupNorm"),
-        (Doubles, {}, "*all layers are float32*"),
+        (Instances, {}, "*no layer keeps statistics; got InstanceNorm1d*"),
+        (Doubles, {}, "*all layers are float32; got float64*"),
+        (Halves, {}, "*all layers are float32; got float16*"),
+        (Sparse, {}, "*no nn.Embedding is sparse; got more.weight*"),
+        (Written, {}, "*owners of items.weight draw its rows*set std only"),
+        (Replaced, {}, "*owners of items.weight draw its rows*"),
+        (Frozen, {}, "*owners of items.weight draw its rows, and train them*frozen one*"),
+        (Net, {"sharded": 9}, "a job finds out what sharded is of its module; got 9*"),
         (Tied, {}, "*items.weight lies among the workers: nothing else may read it; got back*"),
-        (Initialized, {}, "*cannot be made from its arguments*"),
+        (
+            Initialized,
+            {},
+            "*cannot be made from*draw no ShardedEmbedding: set its std",
+        ),
         (Net, {"average": 0.9}, "*there is no average*"),
         (Net, {"activation_memory": "recompute"}, "*there is no activation_memory*"),
         (Net, {"activation_bytes": 10**9}, "*there is no activation_bytes*"),
@@ -385,23 +468,43 @@ def test_an_id_that_a_table_does_not_have_is_named(id_, wrong):
             ask()
 
 
-def test_rows_that_hang_on_other_rows_are_refused():
-    model = stage(Chained).build((), 0)
-    model.rows(batch(), 3)
+@pytest.mark.parametrize("module", [Chained, Unseen])
+def test_rows_that_hang_on_other_rows_are_refused(module):
+    model, given = stage(module).build((), 0), batch()
+    given.features[:, :2] %= 5
+    model.rows(given, 3)
     with pytest.raises(UsageError, match="must follow from its batch alone"):
+        model.learn(given, 3)
+
+
+@pytest.mark.parametrize("module", [Buffered, Counter])
+def test_a_buffer_that_changes_is_refused(module):
+    model = stage(module).build((), 0)
+    assert {"offset", "n"} & {*model.tensors()}
+    with pytest.raises(UsageError, match="no buffer may change in training; got"):
         model.learn(batch(), 3)
 
 
-def test_a_buffer_that_changes_is_refused():
-    model = stage(Buffered).build((), 0)
-    assert "offset" in model.tensors()
-    with pytest.raises(UsageError, match="no buffer may change in training; got Buffered"):
-        model.learn(batch(), 3)
+def test_ids_of_a_type_that_torch_does_not_take_are_refused():
+    with pytest.raises(DataError, match=r"by int32 or int64, and got torch\.int16"):
+        stage(Small).blank((), 0).rows(batch(), 3)
+
+
+def test_rows_are_asked_for_without_the_loss():
+    given = batch()
+    given.labels[:] = 99
+    assert stage(Strict).blank((), 0).rows(given, 3).size
 
 
 def test_a_table_that_is_read_directly_gives_no_number():
     model = stage(Direct).build((), 0)
     assert np.isnan(model.learn(batch(), 3)[1]["loss"])
+
+
+def test_a_module_without_such_tables_has_no_row_size():
+    plain = ModuleStage(module="torch.nn:Linear", sharded=9, **LINEAR)
+    with pytest.raises(UsageError, match="a job finds out what sharded is of its module; got 9"):
+        plain.blank((), 0)
 
 
 def test_a_model_of_tables_stays_on_the_processor():

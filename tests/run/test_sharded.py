@@ -24,7 +24,7 @@ from photinus.run.remote_resume import saved_job
 from photinus.run.sharded import with_sharded_tables
 from photinus.run.train import resume, train
 from photinus.strategies import recipes
-from photinus.strategies.outer import Sgd
+from photinus.strategies.outer import Nesterov, Sgd
 from photinus.testing import Faults
 from photinus.training.own_loop import OwnLoop
 
@@ -120,6 +120,71 @@ def outcome_rows():
     return TestRows(*events(500, 1))
 
 
+class Fixed(Scores):
+    """With a layer that is not trained, and a buffer of chance."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("turn", torch.randn(DIM, DIM))
+
+    def forward(self, x):
+        user, item = x.long().T
+        return self.out((self.users(user) * self.items(item)) @ self.turn)
+
+
+@pytest.mark.parametrize("seed", [0, 5])
+def test_what_is_not_trained_is_that_of_the_jobs_seed(seed, tmp_path):
+    stage = replace(STAGE, module=f"{__name__}:Fixed", frozen=("out.*",), epochs=20.0)
+    outcome = run(tmp_path / "run", model=stage, seed=seed)
+    assert outcome.metrics["error"] < 0.15
+    made = stage.made(seed)
+    assert np.array_equal(outcome.state_dict()["turn"], made.turn.numpy())
+    assert np.array_equal(outcome.state_dict()["out.weight"], made.out.weight.detach().numpy())
+
+
+def test_frozen_layers_come_from_the_model_that_a_run_starts_from(tmp_path):
+    first = run(tmp_path / "first", seed=3)
+    stage = replace(STAGE, frozen=("out.*",), epochs=0.5)
+    outcome = run(tmp_path / "run", model=stage, start=str(first.folder / "model"))
+    for name in ("out.weight", "out.bias"):
+        assert np.array_equal(outcome.state_dict()[name], first.state_dict()[name])
+    assert outcome.metrics["error"] < 0.05
+
+
+class Towers(nn.Module):
+    """Its second table is whole, and each of its rows is read by one worker alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.sharded, self.whole = ShardedEmbedding(4, DIM, std=0.0), nn.Embedding(2, DIM)
+
+    def forward(self, x):
+        return (self.sharded(x.long()[:, 0]) + self.whole(x.long()[:, 0])).sum(1, keepdim=True)
+
+
+def test_a_layer_that_one_worker_alone_changes_moves_by_the_mean(tmp_path):
+    moved = []
+    for merge in ("uniform", None):
+        how = {} if merge is None else {"merge": merge}
+        stage = ModuleStage(
+            module=f"{__name__}:Towers", loss="mse", optimizer="sgd", lr=Schedule.constant(0.1),
+            batch_size=8, max_steps=16,
+        )  # fmt: skip
+        job = Job(
+            model=stage, workers=2, engine="simulate", shuffle=False,
+            strategy=recipes.averaging(codec="fp32", **how),
+        )  # fmt: skip
+        rows = np.repeat([0.0, 1.0], 20)[:, None].astype(np.float32)
+        outcome = train(
+            job,
+            ArrayData(rows, rows[:, 0].astype(np.float64)),
+            folder=tmp_path / str(merge),
+            verbose=False,
+        )
+        moved.append(outcome.state_dict()["whole.weight"])
+    np.testing.assert_allclose(*moved, atol=1e-6)
+
+
 def test_with_workers_lost_it_goes_back_and_learns_the_same(tmp_path):
     faults = Faults().kill(slot=1, step=40).kill(2, 9, lease=2)
     outcome = run(tmp_path / "run", faults=faults)
@@ -167,10 +232,15 @@ def test_a_strategy_for_whole_vectors_is_turned_into_one_for_rows():
         ({"strategy": recipes.all_reduce()}, "lie among them by averaging; got all_reduce every"),
         ({"strategy": recipes.downpour()}, "lie among them by averaging; got downpour every"),
         ({"strategy": recipes.publish()}, "lie among them by averaging; got publish every"),
-        ({"strategy": recipes.averaging(codec="int8")}, "in fp32 or bf16 both ways"),
-        ({"strategy": recipes.averaging(merge="nova")}, "merge uniform or reads"),
+        ({"strategy": recipes.averaging(codec="int8")}, "codec of averaging does not go with"),
+        ({"strategy": recipes.averaging(merge="nova")}, "merge of averaging does not.*got nova"),
+        ({"strategy": recipes.averaging(quorum=0.5)}, "quorum of averaging.*use quorum=1.0"),
+        ({"strategy": recipes.averaging(fragments=2)}, "fragments of averaging does not go"),
+        ({"strategy": recipes.averaging(release="immediate")}, "release of averaging does not"),
+        ({"strategy": recipes.averaging(outer=Nesterov())}, "outer of averaging does not"),
         ({"validation": 0.1}, "no worker holds the whole table"),
         ({"device": "cuda"}, "trained on the processor; got device 'cuda'"),
+        ({"model": replace(STAGE, device="cuda")}, "trained on the processor; got device 'cuda'"),
     ],
 )
 def test_what_does_not_go_with_tables_among_the_workers_is_one_sentence(fields, wrong, tmp_path):

@@ -47,6 +47,9 @@ from photinus.nn import tables_left_empty
 
 USUAL_BATCH = 32
 _TRIED_ROWS = 32
+_WRITTEN = "refers to a single memory location"
+_STD = "draw no ShardedEmbedding: set its std"
+"""What torch says of a write to a table whose rows are not there, and what to do."""
 
 
 def _signature(factory: Callable[..., Any]) -> str:
@@ -209,23 +212,6 @@ class ModuleStage(Stage):
 
     def blank(self, history: tuple[Vector, ...], seed: int) -> Model:
         """As `build`, with tables of zeros that are not there before they are used."""
-        return self._made_model(history, seed)
-
-    def over(self, trained: Vector) -> Model | None:
-        """Returns the model over trained tables that lie elsewhere; None without such tables."""
-        return self._made_model((), 0, trained) if self.sharded else None
-
-    def around(self, module: nn.Module) -> ModuleModel:
-        """Returns a model of a trained module, whose tables it holds itself: to measure with."""
-        return ModuleModel(module, self.loss, self._learning())
-
-    def _learning(self) -> Learning:
-        plain = self.resolved()
-        return Learning(**{f.name: getattr(plain, f.name) for f in fields(Learning)})
-
-    def _made_model(
-        self, history: tuple[Vector, ...], seed: int, trained: Vector | None = None
-    ) -> Model:
         made = self.made(seed)
         if isinstance(made, Model):
             self._check_own()
@@ -234,13 +220,11 @@ class ModuleStage(Stage):
         frozen = _freeze(made, self.frozen, set(tables))
         check_tables(made, self.l2, self.average)
         check_optimizer(sparse_tables(made), self.optimizer, self.settings)
-        how = self._learning()
-        model: ModuleModel | ShardedModel = (
-            ShardedModel(made, self.loss, how, trained)
-            if tables
-            else ModuleModel(made, self.loss, how)
-        )
-        start = 0
+        kind = ShardedModel if tables else ModuleModel
+        model, start = kind(made, self.loss, self._learning()), 0
+        if self.sharded and self.sharded != getattr(model, "row_size", 0):
+            wrong = "a job finds out what sharded is of its module"
+            raise UsageError(wrong, got=self.sharded, do="leave it out")
         model.frozen = frozen
         for name, array in frozen.items() if history else ():
             given = history[0][start : start + array.size].reshape(array.shape)
@@ -250,6 +234,16 @@ class ModuleStage(Stage):
             made.get_parameter(name).data = torch.from_numpy(given)
             frozen[name] = given
         return model
+
+    def around(self, module: nn.Module) -> ModuleModel:
+        """Returns a model of a trained module, whose tables it holds itself: to measure with."""
+        for table in tables_of(module).values():
+            table.weight.requires_grad = False
+        return ModuleModel(module, self.loss, self._learning())
+
+    def _learning(self) -> Learning:
+        plain = self.resolved()
+        return Learning(**{f.name: getattr(plain, f.name) for f in fields(Learning)})
 
     @property
     def row_size(self) -> int:
@@ -283,7 +277,7 @@ class ModuleStage(Stage):
                 raise UsageError(
                     f"the module {self.module!r} cannot be made from its arguments",
                     got=f"{dict(self.arguments)}: {type(error).__name__}: {error}",
-                    do=f"it takes {_signature(factory)}",
+                    do=_STD if _WRITTEN in str(error) else f"it takes {_signature(factory)}",
                 ) from error
         if not isinstance(made, (nn.Module, Model)):
             wrong = f"{self.module} must return a torch.nn.Module or a photinus.Model"

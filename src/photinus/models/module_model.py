@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -187,15 +187,22 @@ class ModuleModel(Model):
         self.module.train()
         with torch.no_grad():
             for number, (part, _) in enumerate(parts(batch, self._how.accumulate)):
-                self._lost(part, seed ^ number, "keep")
+                with self._chance(seed ^ number):
+                    self._outputs(part, getattr(part, "draws", None))
 
     def _lost(self, batch: Batch, seed: int, how: str) -> Tensor:
         """Returns the loss of a forward pass under a seed, its activations left in a way."""
-        with torch.random.fork_rng(devices=[]), self._activations.left(how):
+        with self._chance(seed), self._activations.left(how):
+            return self._forward(batch, getattr(batch, "draws", None))[0]
+
+    @contextmanager
+    def _chance(self, seed: int) -> Iterator[None]:
+        """Has a seed decide all chance of torch meanwhile."""
+        with torch.random.fork_rng(devices=[]):
             # torch.manual_seed looks at every accelerator, and at the call stack: 1 ms a step
             torch.default_generator.manual_seed(seed)
             self._at.seed(seed)
-            return self._forward(batch, getattr(batch, "draws", None))[0]
+            yield
 
     def _kept_for(self, batch: Batch) -> str:
         """Returns how a batch's activations are kept; a budget is held to the first batch."""
@@ -294,24 +301,36 @@ class ModuleModel(Model):
         return outputs.to(self._dtype)  # [B, ...]
 
     def _forward(self, batch: Batch, draws: Vector | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        features = self._read(batch.features, draws)  # [B, ...]
+        outputs, features = self._outputs(batch, draws)
         labels = features if batch.labels is None else self._at.sent(tensor_of(batch.labels))
         if isinstance(labels, dict):
             raise DataError("several inputs cannot be the target", do="name a column of labels")
-        try:
-            outputs = self._pass(features)
+        with self._told(f"features {_shape(features)}, labels {_shape(labels)}"):
             weights = getattr(batch, "weights", None)
             weights = None if weights is None else self._at.tensor(weights)
             loss = self._loss(outputs, target_for(self._name, outputs, labels), weights)
+        return loss, outputs, labels
+
+    def _outputs(self, batch: Batch, draws: Vector | None) -> tuple[Tensor, Read]:
+        """Returns what the module makes of a batch, [B, ...], and what it has read."""
+        features = self._read(batch.features, draws)  # [B, ...]
+        labels = "none" if batch.labels is None else _shape(tensor_of(batch.labels))
+        with self._told(f"features {_shape(features)}, labels {labels}"):
+            return self._pass(features), features
+
+    @contextmanager
+    def _told(self, batch: str) -> Iterator[None]:
+        """Tells of an error of torch's which batch it was."""
+        try:
+            yield
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
             if _is_users_own(error):
                 raise
             raise DataError(
                 f"{type(self.module).__name__} with loss {self._name} does not take this batch",
-                got=f"features {_shape(features)}, labels {_shape(labels)}: {error}{_place(error)}",
+                got=f"{batch}: {error}{_place(error)}",
                 do="compare the columns with what the module reads",
             ) from error
-        return loss, outputs, labels
 
 
 _HOMES = (*torch.__path__, *photinus.__path__)

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from photinus.core.errors import UsageError
 from photinus.core.pages import Pages
@@ -22,6 +21,7 @@ from photinus.models.base import Batch, Model
 from photinus.models.module_model import Learning, ModuleModel
 from photinus.models.reading import Features
 from photinus.models.row_steps import numbers_beside
+from photinus.models.tables import sparse_tables
 from photinus.nn import ShardedEmbedding
 
 _PADDING = "padding of rows"
@@ -41,7 +41,9 @@ def tables_of(module: nn.Module) -> dict[str, ShardedEmbedding]:
     if len(kinds) > 1:
         wrong = "all ShardedEmbedding tables of a module need one embedding_dim and one optimizer"
         got = ", ".join(f"{dim} and {optimizer}" for dim, optimizer in sorted(kinds))
-        raise UsageError(wrong, got=got, do="use nn.Embedding(sparse=True) for the smaller ones")
+        raise UsageError(
+            wrong, got=got, do="make them alike, or use nn.Embedding for the smaller ones"
+        )
     return found
 
 
@@ -74,8 +76,11 @@ class Lookups:
         self._tables, self._views = tables, views
         self._read: list[tuple[str, Vector, Tensor]] = []
         """Table, ids [r] and their rows [r, D], of the forward pass that is not differentiated."""
+        self._differentiated: list[tuple[str, Vector, Tensor]] = []
         self._asked: list[tuple[str, Vector]] | None = None
         """Table and ids [r], where a forward pass only tells which rows it reads."""
+        self.allowed: Mapping[str, Vector] | None = None
+        """Table -> the ids [r] that are here; None: all."""
         self._found: dict[str, list[tuple[Vector, Vector]]] = {name: [] for name in tables}
         """Table -> ids [r] and their gradients [r, D]."""
         for name, table in tables.items():
@@ -92,11 +97,12 @@ class Lookups:
 
     def inputs(self) -> list[Tensor]:
         """Returns the rows of the last forward pass."""
-        return [rows for _, _, rows in self._read]
+        self._differentiated, self._read = self._read, []
+        return [rows for _, _, rows in self._differentiated]
 
     def take(self, slopes: Sequence[Tensor | None]) -> None:
-        """Keeps their gradients."""
-        for (name, ids, _), slope in zip(self._read, slopes, strict=True):
+        """Keeps their gradients; what was looked up again on the way back is forgotten."""
+        for (name, ids, _), slope in zip(self._differentiated, slopes, strict=True):
             if slope is not None:
                 self._found[name].append((ids, slope.numpy()))
         self._read.clear()
@@ -111,15 +117,19 @@ class Lookups:
     def _look_up(self, name: str, ids: Tensor) -> Tensor:
         """Returns the rows [..., D] of ids [...], each read once."""
         table = self._tables[name]
-        if ids.is_floating_point():
-            raise TypeError(f"{name} is looked up by whole numbers, and got {ids.dtype}")
-        rows, places = np.unique(ids.numpy(), return_inverse=True)
+        if ids.dtype not in (torch.int32, torch.int64):
+            raise TypeError(f"{name} is looked up by int32 or int64, and got {ids.dtype}")
+        rows, places = np.unique(ids.numpy().astype(np.int64, copy=False), return_inverse=True)
         if rows.size and (rows[0] < 0 or rows[-1] >= table.num_embeddings):
             wrong = rows[0] if rows[0] < 0 else rows[-1]
             raise IndexError(f"{name} has rows 0 to {table.num_embeddings - 1}, and no row {wrong}")
         if self._asked is not None:
             self._asked.append((name, rows))
             return torch.zeros(*ids.shape, table.embedding_dim)
+        if self.allowed is not None and not np.isin(rows, self.allowed.get(name, [])).all():
+            wrong = f"the rows of {name} that a step reads must follow from its batch alone"
+            do = "look no table up by what another one holds, and draw by torch, not by numpy"
+            raise UsageError(wrong, got="others than a pass over tables of zeros", do=do)
         own = torch.from_numpy(self._views[name][rows, : table.embedding_dim])
         if torch.is_grad_enabled():
             self._read.append((name, rows, own.requires_grad_()))
@@ -136,36 +146,36 @@ class ShardedModel(Model):
         module: with empty tables.
         loss: as of `ModuleModel`.
         how: likewise.
-        trained: where all rows lie [n]; None: in memory of which only what is used is there.
 
     Raises:
         UsageError: as `ModuleModel` does; the layers keep statistics, or the tables are of several
             kinds.
     """
 
-    def __init__(
-        self, module: nn.Module, loss: str, how: Learning, trained: Vector | None = None
-    ) -> None:
+    def __init__(self, module: nn.Module, loss: str, how: Learning) -> None:
         self.module, self.embeddings, self.row_size = module, tables_of(module), row_size_of(module)
         self.frozen: dict[str, Vector] = {}
         _check(module, how)
-        _check_shared(module, self.embeddings)
-        views: dict[str, Vector] = {}
-        self._lookups = Lookups(self.embeddings, views)
+        _check_tables(module, self.embeddings)
+        self._views: dict[str, Vector] = {}
+        self._lookups = Lookups(self.embeddings, self._views)
         self._net = ModuleModel(module, loss, how, self._lookups)
-        own, self._pages = self._net.parameters, None
-        layout = _layout(own.layout, self.embeddings, self.row_size)
-        if trained is None:
-            self._pages = Pages(layout.size(), "float32")
-        held = trained if self._pages is None else self._pages.vector
-        self.parameters = Parameters(layout, held, None, own.integers)
-        views.update((name, self.table(name)) for name in self.embeddings)
-        self._dense_rows = np.arange(-(-own.trained.size // self.row_size))
-        self._floats = own.floats.copy()
-        self._promised: dict[int, Vector] = {}
-        """Seed of a step to come -> the rows [r] that it said it would read."""
-        if trained is None:
-            self.commit()
+        self._layout = _layout(self._net.parameters.layout, self.embeddings, self.row_size)
+        self._dense_rows = np.arange(-(-self.dense.size // self.row_size))
+        self._promised: dict[int, dict[str, Vector]] = {}
+        """Seed of a step to come -> table -> the ids [r] that it said it would read."""
+        self._pages: Pages | None = Pages(self._layout.size(), "float32")
+        self._lie(self._pages.vector)
+        self.commit()
+
+    def onto(self, trained: Vector) -> None:
+        """Reads all rows where they lie [n] from now on, in a mapped file say."""
+        self._pages = None
+        self._lie(trained)
+
+    def _lie(self, trained: Vector) -> None:
+        self.parameters = Parameters(self._layout, trained, None, self._net.parameters.integers)
+        self._views.update((name, self.table(name)) for name in self.embeddings)
 
     @property
     def dense(self) -> Vector:
@@ -232,9 +242,12 @@ class ShardedModel(Model):
         self._refresh()
         with self._lookups.asking() as asked:
             self._net.try_forward(batch, seed)
-        told = [ids + self._start(name) for name, ids in asked]
-        self._promised[seed] = np.unique(np.concatenate([self._dense_rows, *told]))
-        return self._promised[seed]
+        promised: dict[str, Vector] = {}
+        for name, ids in asked:
+            promised[name] = np.union1d(promised.get(name, ids), ids)
+        self._promised[seed] = promised
+        told = [ids + self._start(name) for name, ids in promised.items()]
+        return np.unique(np.concatenate([self._dense_rows, *told]))
 
     def forget(self) -> None:
         """Gives the memory of all rows back."""
@@ -253,18 +266,17 @@ class ShardedModel(Model):
             UsageError: the step reads other rows than it said, or changes a buffer.
         """
         self._refresh()
-        gradient, metrics = self._net.learn(batch, seed)
-        moves = self._lookups.slopes()
-        promised = self._promised.pop(seed, None)
-        for name, (ids, _) in moves.items():
-            if promised is not None and not np.isin(ids + self._start(name), promised).all():
-                wrong = f"the rows of {name} that a step reads must follow from its batch alone"
-                do = "look no table up by what another one holds"
-                raise UsageError(wrong, got="others than a pass over tables of zeros", do=do)
-        if not np.array_equal(self._floats, self._net.parameters.floats):
+        own = self._net.parameters
+        before = own.floats.copy(), own.integers.copy()
+        self._lookups.allowed = self._promised.pop(seed, None)
+        try:
+            gradient, metrics = self._net.learn(batch, seed)
+        finally:
+            self._lookups.allowed = None
+        if not all(map(np.array_equal, before, (own.floats, own.integers))):
             wrong = "beside tables among the workers no buffer may change in training"
             raise UsageError(wrong, got=type(self.module).__name__, do="use nn.Embedding instead")
-        return gradient, moves, metrics
+        return gradient, self._lookups.slopes(), metrics
 
     def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the whole gradient [n]; a job steps rows in place instead."""
@@ -290,26 +302,35 @@ def _check(module: nn.Module, how: Learning) -> None:
     """Refuses what would need all rows, or a buffer that the workers do not agree on."""
     beside = "beside tables among the workers"
     for layer in module.modules():
-        if isinstance(layer, _BatchNorm) and layer.track_running_stats:
-            wrong = f"{beside} no layer keeps statistics"
-            raise UsageError(wrong, got=type(layer).__name__, do="use LayerNorm or GroupNorm")
-    if any(parameter.dtype != torch.float32 for parameter in module.parameters()):
-        raise UsageError(f"{beside} all layers are float32", got="float64", do="make it in float32")
+        if getattr(layer, "running_mean", None) is not None:
+            wrong, do = f"{beside} no layer keeps statistics", "use LayerNorm or GroupNorm"
+            raise UsageError(wrong, got=type(layer).__name__, do=do)
+    for parameter in module.parameters():
+        if parameter.dtype != torch.float32:
+            got, do = str(parameter.dtype).removeprefix("torch."), "make it in float32"
+            raise UsageError(f"{beside} all layers are float32", got=got, do=do)
+    if sparse := sparse_tables(module):
+        do = "make it a ShardedEmbedding, or sparse=False"
+        raise UsageError(f"{beside} no nn.Embedding is sparse", got=sparse[0], do=do)
     usual = Learning()
     for name in ("average", "activation_memory", "activation_bytes"):
         if getattr(how, name) != getattr(usual, name):
             raise UsageError(f"{beside} there is no {name}", got=getattr(how, name))
 
 
-def _check_shared(module: nn.Module, tables: Mapping[str, ShardedEmbedding]) -> None:
-    """Refuses a layer that reads a table otherwise: its rows are not there."""
+def _check_tables(module: nn.Module, tables: Mapping[str, ShardedEmbedding]) -> None:
+    """Refuses numbers of the user's own in a table, and a layer that reads it otherwise."""
     for name, table in tables.items():
+        if not table.is_as_made:
+            wrong, do = f"the owners of {name} draw its rows, and train them", "set std only"
+            raise UsageError(wrong, got="a weight of one's own, or a frozen one", do=do)
         for path, layer in module.named_modules():
             if layer is not table and any(
                 p is table.weight for p in layer.parameters(recurse=False)
             ):
                 wrong = f"the table {name} lies among the workers: nothing else may read it"
                 raise UsageError(wrong, got=path, do="use nn.Embedding, which all workers hold")
+        table.weight.requires_grad = False
 
 
 def _layout(dense: Layout, tables: Mapping[str, ShardedEmbedding], rows: int) -> Layout:

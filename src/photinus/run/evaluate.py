@@ -79,7 +79,10 @@ class Draft:
         """Returns the model over a trained table where it lies, if it can be."""
         if result.table is None:
             return None
-        model = _stage(self.job.model).over(result.table.vector)
+        made, model = self.model(), _stage(self.job.model).over(result.table.vector)
+        if isinstance(made, ShardedModel):
+            made.onto(result.table.vector)
+            model = made
         if model is not None:
             np.copyto(model.parameters.integers, result.integers)
         return model
@@ -244,35 +247,38 @@ def first_parameters(draft: Draft) -> dict[str, tuple[Vector, ...]]:
     if not job.start and is_dbn:
         return {}  # the layers below decide
     made = None if is_dbn else draft.model()
-    if draft.is_sharded and made is not None:
-        return {_stage(job.model).name: _first_table(job, made)}
-    tensors = load_model(job.start).tensors if job.start else {}
+    is_table = draft.is_sharded and made is not None
+    tensors = load_model(job.start, is_mapped=is_table).tensors if job.start else {}
     found: dict[str, tuple[Vector, ...]] = {}
-    found[_stage(job.model).name] = _vectors(job.model, tensors, made)
+    if draft.is_sharded and made is not None:
+        found[_stage(job.model).name] = _first_table(job, made, tensors)
+    else:
+        found[_stage(job.model).name] = _vectors(job.model, tensors, made)
     _check_constants(made, tensors)
     if tensors and (frozen := getattr(made, "frozen", {})):
         found[""] = (np.concatenate([array.reshape(-1) for array in frozen.values()]),)
     return found
 
 
-def _first_table(job: Job, made: Model) -> tuple[Vector, ...]:
+def _first_table(job: Job, made: Model, tensors: Mapping[str, Vector]) -> tuple[Vector, ...]:
     """Returns what a table among the workers starts from: a saved one in its file, or nothing."""
     p = made.parameters
-    if not job.start:
+    if not tensors:
         return p.trained[:0], p.floats, p.integers
-    tensors = load_model(job.start, is_mapped=True).tensors
-    stage = _stage(job.model)
-    model = stage.over(ScratchFolder().array(p.trained.shape, str(p.trained.dtype))) or made
-    return _vectors(job.model, tensors, model)
+    room = ScratchFolder().array(p.trained.shape, str(p.trained.dtype))
+    if isinstance(made, ShardedModel):
+        made.onto(room)
+    return _vectors(job.model, tensors, _stage(job.model).over(room) or made)
 
 
 def _check_constants(made: Model | None, tensors: Mapping[str, Vector]) -> None:
     """Refuses a start whose numbers no worker would get: the module has others, and keeps them."""
-    if not isinstance(made, ModuleModel):
+    if not isinstance(made, (ModuleModel, ShardedModel)):
         return
+    known = {*made.frozen, *getattr(made, "embeddings", ())}
     for name, parameter in made.module.named_parameters():
         given = tensors.get(name)
-        if parameter.requires_grad or name in made.frozen or given is None:
+        if parameter.requires_grad or name in known or given is None:
             continue
         if not np.array_equal(parameter.detach().numpy(), given):
             wrong = f"the module does not train {name}, and makes other numbers than start has"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,12 +12,27 @@ from photinus.devices.names import AUTO
 from photinus.models.module import ModuleStage
 from photinus.models.sharded import ShardedModel
 from photinus.run.evaluate import Draft
-from photinus.strategies.outer import Sgd
+from photinus.strategies.outer import Adagrad, RowAdagrad, Sgd
 from photinus.strategies.own import Own
 from photinus.strategies.shards import READS
 from photinus.strategies.spec import StrategySpec
 
 _USUAL = {"every": Steps(16), "outer": Sgd(), "merge": READS, "gradients_until": 0.0}
+_OUTER = (Sgd, Adagrad, RowAdagrad)
+_ALONE = {"codec": "fp32"}
+"""With a single worker nothing travels."""
+_TAKES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "release": (lambda v: v == "rounds", 'release="rounds"'),
+    "every": (lambda v: v == Steps(v.steps or 1), "every=Steps(16)"),
+    "outer": (lambda v: isinstance(v, _OUTER), "Sgd(), Adagrad() or RowAdagrad()"),
+    "merge": (lambda v: v in ("uniform", READS), 'merge="uniform", or leave it out'),
+    "codec": (lambda v: v in ("fp32", "bf16"), '"fp32" or "bf16"'),
+    "codec_down": (lambda v: v is None, "codec alone"),
+    "gradients_until": (lambda v: v == 0, "gradients_until=0.0"),
+    "quorum": (lambda v: v == 1, "quorum=1.0"),
+    "fragments": (lambda v: v == 0, "fragments=0"),
+}
+"""Part of a strategy -> whether it goes with such tables, and what does."""
 
 
 def with_sharded_tables(draft: Draft) -> Draft:
@@ -34,11 +50,14 @@ def with_sharded_tables(draft: Draft) -> Draft:
     made = draft.model()
     if not isinstance(made, ShardedModel):
         return draft
-    if job.device not in ("cpu", AUTO):
+    devices = {job.device} if isinstance(job.device, str) else set(job.device)
+    if {*devices, model.device} - {"cpu", AUTO, ""}:
         wrong = "tables among the workers are trained on the processor"
-        raise UsageError(wrong, got=f"device {job.device!r}", do='device="cpu"')
+        got = f"device {model.device or job.device!r}"
+        raise UsageError(wrong, got=got, do='device="cpu"')
     changes: dict[str, Any] = {
-        "model": replace(model, sharded=made.row_size),
+        "device": "cpu",
+        "model": replace(model, sharded=made.row_size, device=""),
         "strategy": _among(job.strategy, job.workers, made.row_size),
         "strategies": {
             phase: _among(strategy, job.workers, made.row_size)
@@ -50,15 +69,16 @@ def with_sharded_tables(draft: Draft) -> Draft:
 
 def _among(strategy: StrategySpec | Own, workers: int, row: int) -> StrategySpec:
     """Returns a strategy with a shard of the rows at each worker."""
-    if (
-        not isinstance(strategy, StrategySpec)
-        or strategy.recipe != "averaging"
-        or strategy.is_immediate
-        or strategy.fragments
-    ):
+    if not isinstance(strategy, StrategySpec) or strategy.recipe != "averaging":
         wrong = "workers agree on tables that lie among them by averaging"
         do = "name averaging, or use nn.Embedding(sparse=True), which every worker holds whole"
         raise UsageError(wrong, got=str(strategy), do=do)
-    usual: dict[str, Any] = {n: value for n, value in _USUAL.items() if n in strategy.usual}
+    usual: dict[str, Any] = {**_USUAL, **(_ALONE if workers == 1 else {})}
+    usual = {name: value for name, value in usual.items() if name in strategy.usual}
+    for name, (takes, do) in _TAKES.items():
+        value = usual.get(name, getattr(strategy, name))
+        if not takes(value):
+            wrong = f"{name} of averaging does not go with tables among the workers"
+            raise UsageError(wrong, got=str(value), do=f"use {do}")
     asked = strategy.usual - {*usual, "owners", "rows"}
     return replace(strategy, **usual, owners=workers, rows=row, usual=asked)

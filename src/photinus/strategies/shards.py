@@ -130,7 +130,8 @@ class Sharded(Strategy):
         if turn.kind == "publish":
             return Message("fetch", version=state.version), state
         delta = state.came - vector.reshape(-1, self.rows)[state.rows]  # [r, width]
-        changed = delta.any(axis=1)
+        # by reads it counts that a row was read, though it did not move
+        changed = delta.any(axis=1) | (self.merge == READS)
         message = Message(
             "push",
             encode(self.codec, delta[changed].ravel()),
