@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -17,20 +17,8 @@ from photinus.nn import ADAGRAD, ADAM, SGD, ShardedEmbedding
 if TYPE_CHECKING:
     from photinus.models.sharded import ShardedModel
 
-RATES: Mapping[str, float] = {ADAGRAD: 0.05, ADAM: 0.005, SGD: 0.1}
-"""The highest rate of a table's rows where the user gives none."""
 _EPS = 1e-8
 _BETAS = 0.9, 0.999
-
-
-def numbers_beside(table: ShardedEmbedding) -> int:
-    """Returns how many numbers its optimizer keeps with each row of a table.
-
-    Example:
-        >>> numbers_beside(ShardedEmbedding(10, 16, optimizer="adam"))
-        18
-    """
-    return {ADAGRAD: 1, ADAM: table.embedding_dim + 2, SGD: 0}[table.optimizer]
 
 
 def sgd(rows: Vector, slopes: Vector, rate: float) -> None:
@@ -69,11 +57,32 @@ def adam(rows: Vector, slopes: Vector, rate: float) -> None:
     rows[:, :width] -= scale[:, None] * mean
 
 
-_STEPS: Mapping[str, Callable[[Vector, Vector, float], None]] = {
-    ADAGRAD: adagrad,
-    ADAM: adam,
-    SGD: sgd,
+class RowOptimizer(NamedTuple):
+    """What steps the rows of a table."""
+
+    step: Callable[[Vector, Vector, float], None]
+    """Moves rows with what is kept of them [r, D + kept] by their gradients [r, D], at a rate."""
+    rate: float
+    """The highest one, where the user gives none."""
+    kept: Callable[[int], int]
+    """D -> how many numbers it keeps with each row."""
+
+
+OPTIMIZERS: Mapping[str, RowOptimizer] = {
+    ADAGRAD: RowOptimizer(adagrad, 0.05, lambda _: 1),
+    ADAM: RowOptimizer(adam, 0.005, lambda width: width + 2),
+    SGD: RowOptimizer(sgd, 0.1, lambda _: 0),
 }
+
+
+def row_size(table: ShardedEmbedding) -> int:
+    """Returns how many numbers a row of a table has, with what its optimizer keeps.
+
+    Example:
+        >>> row_size(ShardedEmbedding(10, 16, optimizer="adam"))
+        34
+    """
+    return table.embedding_dim + OPTIMIZERS[table.optimizer].kept(table.embedding_dim)
 
 
 class RowSteps(InPlace):
@@ -103,9 +112,9 @@ class RowSteps(InPlace):
         course = self._rate.at(progress) / self._peak if self._peak else 0.0
         for name, (ids, slopes) in moves.items():
             table, whole = of.embeddings[name], of.table(name)
-            highest = RATES[table.optimizer] if table.lr is None else table.lr
-            rows = whole[ids]
-            _STEPS[table.optimizer](rows, slopes, highest * course)
+            optimizer, rows = OPTIMIZERS[table.optimizer], whole[ids]
+            highest = optimizer.rate if table.lr is None else table.lr
+            optimizer.step(rows, slopes, highest * course)
             whole[ids] = rows
         return metrics
 

@@ -20,7 +20,7 @@ from photinus.core.seeds import generator
 from photinus.models.base import Batch, Model
 from photinus.models.module_model import Learning, ModuleModel
 from photinus.models.reading import Features
-from photinus.models.row_steps import numbers_beside
+from photinus.models.row_steps import row_size
 from photinus.models.tables import sparse_tables
 from photinus.nn import ShardedEmbedding
 
@@ -53,9 +53,7 @@ def row_size_of(module: nn.Module) -> int:
     Raises:
         UsageError: as of `tables_of`.
     """
-    for table in tables_of(module).values():
-        return table.embedding_dim + numbers_beside(table)
-    return 0
+    return max(map(row_size, tables_of(module).values()), default=0)
 
 
 def dense_layout(layout: Layout) -> Layout:
