@@ -35,7 +35,7 @@ from photinus.run.job import Job
 from photinus.run.train import train
 from photinus.testing import Faults
 
-ITEMS, KINDS, BATCH, TESTED = 1_000, 8, 256, 20_000
+ITEMS, KINDS, BATCH, TESTED = 1_000, 2, 256, 20_000
 
 
 class Scores(nn.Module):
