@@ -14,15 +14,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 import tempfile
 import time
 
 import numpy as np
 import torch
 from machine import begin
-from sharded_table import Watch
+from sharded_table import Watch, each_way
 from torch import nn
 
 from photinus.engine.base import ArrayData
@@ -131,12 +129,7 @@ def main() -> None:
         return
     shown = f"{users_of(asked):,} users, {asked.workers} workers"
     print(f"{shown}, {asked.events:,} events, {asked.passes:g} passes", flush=True)
-    for way in asked.ways:
-        words = [sys.executable, __file__, *sys.argv[1:], "--way", way]
-        ended = subprocess.run(words, capture_output=True, text=True, check=False)
-        if ended.returncode:
-            sys.exit(ended.stderr)
-        told = json.loads(ended.stdout.splitlines()[-1])
+    for way, told in each_way(__file__, asked.ways):
         shown = f"driver {told['driver_mb']:,.0f} MB ({told['before_mb']:,.0f} before), "
         shown += f"largest worker {told['worker_mb']:,.0f} MB, error {100 * told['error']:.2f} %, "
         shown += f"{told['seconds']:.1f} s, {told['undone']} pushes undone, "

@@ -173,6 +173,16 @@ def words_of(asked):
     return int(asked.megabytes * 1e6 / (8 * asked.dims))
 
 
+def each_way(script, ways):
+    """Runs a script in a process of its own for each way; yields the way, and what it told."""
+    for way in ways:
+        words = [sys.executable, script, *sys.argv[1:], "--way", way]
+        ended = subprocess.run(words, capture_output=True, text=True, check=False)
+        if ended.returncode:
+            sys.exit(ended.stderr or f"{way} ended with {ended.returncode}")
+        yield way, json.loads(ended.stdout.splitlines()[-1])
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--megabytes", type=float, default=800.0, help="of both tables")
@@ -192,12 +202,7 @@ def main():
     numbers = 2 * words_of(asked) * asked.dims
     shown = f"both tables {numbers / 1e6:,.0f} M numbers, {4 * numbers / 1e6:,.0f} MB; "
     print(f"{shown}{asked.workers} workers; {asked.words:,} words", flush=True)
-    for way in asked.ways:
-        words = [sys.executable, __file__, *sys.argv[1:], "--way", way]
-        ended = subprocess.run(words, capture_output=True, text=True, check=False)
-        if ended.returncode:
-            sys.exit(ended.stderr)
-        told = json.loads(ended.stdout.splitlines()[-1])
+    for way, told in each_way(__file__, asked.ways):
         shown = f"driver {told['driver_mb']:,.0f} MB ({told['before_mb']:,.0f} before), "
         shown += f"largest worker {told['worker_mb']:,.0f} MB, disk {told['disk_mb']:,.0f} MB with "
         shown += f"{told['saved']} checkpoints, {told['learnt']:,} outputs learnt, "

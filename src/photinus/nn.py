@@ -16,7 +16,7 @@ __all__ = ["ShardedEmbedding"]
 
 ADAGRAD, ADAM, SGD = "adagrad", "adam", "sgd"
 ROW_OPTIMIZERS = (ADAGRAD, ADAM, SGD)
-"""What steps a row, with as few numbers beside it as there can be."""
+"""What can step the rows of a table."""
 _is_empty: ContextVar[bool] = ContextVar("is_empty", default=False)
 
 
@@ -37,7 +37,7 @@ class ShardedEmbedding(nn.Embedding):
             0.05 of adagrad, 0.005 of adam, 0.1 of sgd.
 
     Raises:
-        UsageError: the optimizer is unknown, or `std` or `lr` is below 0.
+        UsageError: the optimizer is unknown, `std` or `lr` is below 0, or `padding_idx` is no row.
 
     Example:
         >>> table = ShardedEmbedding(1_000, 16)

@@ -59,6 +59,7 @@ def test_an_estimator_trains_scores_and_saves_a_module_with_sharded_tables(table
             torch.tensor(rows["price"]).float(),
         ).argmax(1)
     assert made.tolist() == rows["prediction"].astype(int).tolist()
+    assert all(parameter.requires_grad for parameter in module.parameters())
     named = {name: tuple(held.shape) for name, held in module.state_dict().items()}
     assert (named["users.weight"], named["items.weight"]) == ((60, 4), (40, 4))
 

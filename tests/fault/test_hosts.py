@@ -37,7 +37,9 @@ def hosts():
         environment = os.environ | {"PYTHONPATH": str(HOSTS.parents[1] / "src")}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         assert done.returncode == 0, done.stderr
-        return [json.loads(line) for line in done.stdout.splitlines()[1:]]
+        processor, *lines = done.stdout.splitlines()
+        assert processor.startswith("processor: ")
+        return [json.loads(line) for line in lines]
 
     return run
 

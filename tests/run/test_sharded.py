@@ -71,14 +71,27 @@ def test_with_nothing_set_many_workers_learn_as_one_process_does(workers, tmp_pa
     outcome = run(tmp_path / "run", workers)
     assert outcome.metrics["error"] < 0.03
     job = saved_job(outcome.folder, str(outcome.folder), False)[0]
-    assert job.model.sharded == DIM + 1
+    assert job.model.table_row_size == DIM + 1
     assert (job.strategy.owners, job.strategy.rows) == (workers, DIM + 1)
+    assert job.strategy.codec == ("fp32" if workers == 1 else "bf16")
+
+
+@pytest.mark.parametrize("workers", [3, 7])
+def test_by_the_plain_mean_rare_rows_would_hardly_move(workers, tmp_path):
+    outcome = run(tmp_path / "run", workers, strategy=recipes.averaging(merge="uniform"))
+    assert outcome.metrics["error"] > 0.3
+
+
+@pytest.mark.parametrize("device", ["auto", ("cpu", "cpu", "cpu")])
+def test_whoever_may_choose_a_device_trains_on_the_processor(device):
+    job = with_sharded_tables(Draft(Job(model=STAGE, workers=3, device=device))).job
+    assert job.device == "cpu"
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
 def test_sharded_tables_end_with_the_bits_of_whole_ones(optimizer, tmp_path):
     row = {"sgd": DIM, "adagrad": DIM + 1, "adam": 2 * DIM + 2}[optimizer]
-    stage = replace(STAGE, sharded=row, epochs=1.0, arguments={"optimizer": optimizer})
+    stage = replace(STAGE, table_row_size=row, epochs=1.0, arguments={"optimizer": optimizer})
     made = []
     for rows in (0, row):
         how = recipes.averaging(**MEAN, every=Steps(4), owners=3, rows=rows)
@@ -156,10 +169,10 @@ class Towers(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.sharded, self.whole = ShardedEmbedding(4, DIM, std=0.0), nn.Embedding(2, DIM)
+        self.owned, self.whole = ShardedEmbedding(4, DIM, std=0.0), nn.Embedding(2, DIM)
 
     def forward(self, x):
-        return (self.sharded(x.long()[:, 0]) + self.whole(x.long()[:, 0])).sum(1, keepdim=True)
+        return (self.owned(x.long()[:, 0]) + self.whole(x.long()[:, 0])).sum(1, keepdim=True)
 
 
 def test_a_layer_that_one_worker_alone_changes_moves_by_the_mean(tmp_path):

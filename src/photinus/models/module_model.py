@@ -61,7 +61,7 @@ class Learning:
     metrics: tuple[str, ...] = ()
 
 
-class Beside(Protocol):
+class ExternalInputs(Protocol):
     """What a module reads beside its own tensors, such as rows of a table elsewhere."""
 
     def inputs(self) -> list[Tensor]:
@@ -90,7 +90,7 @@ class ModuleModel(Model):
         module: nn.Module,
         loss: str,
         how: Learning | None = None,
-        beside: Beside | None = None,
+        external: ExternalInputs | None = None,
     ) -> None:
         """Moves the module's tensors; their numbers are kept.
 
@@ -98,13 +98,13 @@ class ModuleModel(Model):
             module: maps features [B, ...] to outputs [B, ...].
             loss: one of `LOSSES`, or "package.module:function".
             how: all else; without it, the defaults of `Learning`.
-            beside: what it reads elsewhere.
+            external: what it reads that is not its own.
 
         Raises:
             UsageError: nothing to train, types are mixed, parameters overlap in memory, or `l2`
                 names none of them.
         """
-        self.module, self._how, self._beside = module, how or Learning(), beside
+        self.module, self._how, self._external = module, how or Learning(), external
         self._budget, self._fits = self._how.activation_bytes, ("keep", 0)
         """How activations are kept, for batches of up to so many rows."""
         self._name, self._loss = loss, loss_named(loss, self._how.label_smoothing)
@@ -228,10 +228,10 @@ class ModuleModel(Model):
 
     def _differentiate(self, loss: Tensor, *, is_first: bool = True) -> None:
         # `backward` into views would zero them, read and add: three more passes over the memory
-        beside = [] if self._beside is None else self._beside.inputs()
-        slopes = torch.autograd.grad(loss, [*self._trained, *beside], allow_unused=True)
-        if self._beside is not None:
-            self._beside.take(slopes[len(self._trained) :])
+        inputs = [] if self._external is None else self._external.inputs()
+        slopes = torch.autograd.grad(loss, [*self._trained, *inputs], allow_unused=True)
+        if self._external is not None:
+            self._external.take(slopes[len(self._trained) :])
         write = Tensor.copy_ if is_first else Tensor.add_
         for name, mine, slope in zip(self._names, self._slopes, slopes, strict=False):
             if slope is not None and name in self._tables:

@@ -21,25 +21,25 @@ _EPS = 1e-8
 _BETAS = 0.9, 0.999
 
 
-def sgd(rows: Vector, slopes: Vector, rate: float) -> None:
+def sgd(rows: Vector, gradients: Vector, rate: float) -> None:
     """θ ← θ − rate · g, for rows [r, D] and their gradients [r, D]."""
-    rows -= np.float32(rate) * slopes
+    rows -= np.float32(rate) * gradients
 
 
-def adagrad(rows: Vector, slopes: Vector, rate: float) -> None:
+def adagrad(rows: Vector, gradients: Vector, rate: float) -> None:
     """Adagrad with one sum of squares a row.
 
     a ← a + mean(g²);  θ ← θ − rate · g / (√a + ε), for rows of θ and a [r, D + 1].
 
     Source: Duchi et al. (2011), with one number a row as FBGEMM's exact row-wise Adagrad has it.
     """
-    width = slopes.shape[1]
-    rows[:, width] += np.mean(slopes * slopes, axis=1)
+    width = gradients.shape[1]
+    rows[:, width] += np.mean(gradients * gradients, axis=1)
     scale = np.float32(rate) / (np.sqrt(rows[:, width]) + np.float32(_EPS))
-    rows[:, :width] -= scale[:, None] * slopes
+    rows[:, :width] -= scale[:, None] * gradients
 
 
-def adam(rows: Vector, slopes: Vector, rate: float) -> None:
+def adam(rows: Vector, gradients: Vector, rate: float) -> None:
     """Adam with one second moment a row, corrected by how often the row was stepped.
 
     m ← β₁m + (1−β₁)g;  v ← β₂v + (1−β₂)mean(g²);  t ← t + 1;
@@ -47,10 +47,10 @@ def adam(rows: Vector, slopes: Vector, rate: float) -> None:
 
     Source: Kingma and Ba (2015), with one number a row as FBGEMM's partial row-wise Adam has it.
     """
-    width, (first, second) = slopes.shape[1], _BETAS
+    width, (first, second) = gradients.shape[1], _BETAS
     mean, square, steps = rows[:, width : 2 * width], rows[:, 2 * width], rows[:, 2 * width + 1]
-    mean += np.float32(1 - first) * (slopes - mean)
-    square += np.float32(1 - second) * (np.mean(slopes * slopes, axis=1) - square)
+    mean += np.float32(1 - first) * (gradients - mean)
+    square += np.float32(1 - second) * (np.mean(gradients * gradients, axis=1) - square)
     steps += 1
     root = np.sqrt(square / (1 - np.float32(second) ** steps)) + np.float32(_EPS)
     scale = np.float32(rate) / (1 - np.float32(first) ** steps) / root
@@ -103,18 +103,18 @@ class RowSteps(InPlace):
     ) -> Mapping[str, float]:
         """Takes one step by the gradient of a batch."""
         of: ShardedModel = model  # type: ignore[assignment]
-        dense, moves, metrics = of.slopes(batch, seed)
+        dense, moves, metrics = of.gradients(batch, seed)
         if self._clip:
             dense, moves = _clipped(dense, moves, self._clip)
         if self._dense is not None:
             self._dense.step(of.dense, dense, progress)
             of.commit()
         course = self._rate.at(progress) / self._peak if self._peak else 0.0
-        for name, (ids, slopes) in moves.items():
+        for name, (ids, gradients) in moves.items():
             table, whole = of.embeddings[name], of.table(name)
             optimizer, rows = OPTIMIZERS[table.optimizer], whole[ids]
             highest = optimizer.rate if table.lr is None else table.lr
-            optimizer.step(rows, slopes, highest * course)
+            optimizer.step(rows, gradients, highest * course)
             whole[ids] = rows
         return metrics
 
@@ -139,4 +139,5 @@ def _clipped(dense: Vector, moves: _Moves, most: float) -> tuple[Vector, _Moves]
     """Returns a gradient that is no longer than it may be."""
     squares = float(np.dot(dense, dense)) + sum(float(np.vdot(g, g)) for _, g in moves.values())
     factor = np.float32(min(1.0, most / max(np.sqrt(squares), 1e-30)))
-    return dense * factor, {name: (ids, slopes * factor) for name, (ids, slopes) in moves.items()}
+    clipped = {name: (ids, rows * factor) for name, (ids, rows) in moves.items()}
+    return dense * factor, clipped

@@ -67,7 +67,7 @@ class Lookups:
 
     Args:
         tables: the layers by the names of their weights.
-        views: their rows with the numbers of their optimizers [N, D + beside], likewise.
+        views: their rows with the numbers of their optimizers [N, D + kept], likewise.
     """
 
     def __init__(self, tables: Mapping[str, ShardedEmbedding], views: Mapping[str, Vector]) -> None:
@@ -98,14 +98,14 @@ class Lookups:
         self._differentiated, self._read = self._read, []
         return [rows for _, _, rows in self._differentiated]
 
-    def take(self, slopes: Sequence[Tensor | None]) -> None:
+    def take(self, gradients: Sequence[Tensor | None]) -> None:
         """Keeps their gradients; what was looked up again on the way back is forgotten."""
-        for (name, ids, _), slope in zip(self._differentiated, slopes, strict=True):
-            if slope is not None:
-                self._found[name].append((ids, slope.numpy()))
+        for (name, ids, _), gradient in zip(self._differentiated, gradients, strict=True):
+            if gradient is not None:
+                self._found[name].append((ids, gradient.numpy()))
         self._read.clear()
 
-    def slopes(self) -> dict[str, tuple[Vector, Vector]]:
+    def gradients(self) -> dict[str, tuple[Vector, Vector]]:
         """Returns table -> ids [r] in order, and their gradients [r, D], and forgets them."""
         found = {n: _merged(f, self._tables[n].padding_idx) for n, f in self._found.items() if f}
         for kept in self._found.values():
@@ -166,7 +166,7 @@ class ShardedModel(Model):
         self._lie(self._pages.vector)
         self.commit()
 
-    def onto(self, trained: Vector) -> None:
+    def attach(self, trained: Vector) -> None:
         """Reads all rows where they lie [n] from now on, in a mapped file say."""
         self._pages = None
         self._lie(trained)
@@ -177,11 +177,11 @@ class ShardedModel(Model):
 
     @property
     def dense(self) -> Vector:
-        """The other layers [m], to be stepped between `slopes` and `commit`."""
+        """The other layers [m], to be stepped between `gradients` and `commit`."""
         return self._net.parameters.trained
 
     def table(self, name: str) -> Vector:
-        """Returns a table with the numbers of its optimizer [N, D + beside], as a view."""
+        """Returns a table with the numbers of its optimizer [N, D + kept], as a view."""
         return self.parameters.view(name)
 
     def tensors(self) -> dict[str, Vector]:
@@ -252,7 +252,7 @@ class ShardedModel(Model):
         if self._pages is not None:
             self._pages.forget()
 
-    def slopes(
+    def gradients(
         self, batch: Batch, seed: int
     ) -> tuple[Vector, dict[str, tuple[Vector, Vector]], Mapping[str, float]]:
         """Returns the gradient of a batch by what has one.
@@ -274,15 +274,15 @@ class ShardedModel(Model):
         if not all(map(np.array_equal, before, (own.floats, own.integers))):
             wrong = "beside tables among the workers no buffer may change in training"
             raise UsageError(wrong, got=type(self.module).__name__, do="use nn.Embedding instead")
-        return gradient, self._lookups.slopes(), metrics
+        return gradient, self._lookups.gradients(), metrics
 
     def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the whole gradient [n]; a job steps rows in place instead."""
-        dense, moves, metrics = self.slopes(batch, seed)
+        dense, moves, metrics = self.gradients(batch, seed)
         whole = Parameters(self.parameters.layout)
         whole.trained[: dense.size] = dense
-        for name, (ids, slopes) in moves.items():
-            whole.view(name)[ids, : slopes.shape[1]] = slopes
+        for name, (ids, gradients) in moves.items():
+            whole.view(name)[ids, : gradients.shape[1]] = gradients
         return whole.trained, metrics
 
     def measure(self, batch: Batch) -> Mapping[str, float]:
@@ -345,8 +345,8 @@ def _merged(found: list[tuple[Vector, Vector]], padding: int | None) -> tuple[Ve
     ids, at = np.unique(np.concatenate([ids for ids, _ in found]), return_inverse=True)
     sums = np.zeros((ids.size, found[0][1].shape[1]), np.float32)
     first = 0
-    for some, slopes in found:  # each has its ids once
-        sums[at[first : first + some.size]] += slopes
+    for some, gradients in found:  # each has its ids once
+        sums[at[first : first + some.size]] += gradients
         first += some.size
     is_trained = np.ones(ids.size, np.bool_) if padding is None else ids != padding
     return ids[is_trained], sums[is_trained]

@@ -55,7 +55,7 @@ class Draft:
         """Returns the model; of a table among the workers it is blank: each makes its own rows."""
         if self._made is None:
             stage = _stage(self.job.model)
-            is_unknown = isinstance(stage, ModuleStage) and not stage.sharded
+            is_unknown = isinstance(stage, ModuleStage) and not stage.table_row_size
             is_blank = self.is_sharded or is_unknown  # its making tells whether it has such tables
             make = stage.blank if is_blank else stage.build
             self._made = make((), self.job.seed)
@@ -81,7 +81,7 @@ class Draft:
             return None
         made, model = self.model(), _stage(self.job.model).over(result.table.vector)
         if isinstance(made, ShardedModel):
-            made.onto(result.table.vector)
+            made.attach(result.table.vector)
             model = made
         if model is not None:
             np.copyto(model.parameters.integers, result.integers)
@@ -267,7 +267,7 @@ def _first_table(job: Job, made: Model, tensors: Mapping[str, Vector]) -> tuple[
         return p.trained[:0], p.floats, p.integers
     room = ScratchFolder().array(p.trained.shape, str(p.trained.dtype))
     if isinstance(made, ShardedModel):
-        made.onto(room)
+        made.attach(room)
     return _vectors(job.model, tensors, _stage(job.model).over(room) or made)
 
 

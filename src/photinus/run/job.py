@@ -510,8 +510,8 @@ class Job:
     def _settled(self, phase: str) -> StrategySpec | Own:
         """Returns how the workers agree in a phase, over the road that they have."""
         asked = self.strategy_of(phase)
-        is_sharded = isinstance(asked, StrategySpec) and asked.is_sharded
-        if self.workers == 1 and not self._takes_gradients and not is_sharded:
+        is_module = isinstance(self.model, ModuleStage)  # its table is drawn by owners alone
+        if self.workers == 1 and not self._takes_gradients and not is_module:
             return averaging(outer=Sgd(), codec="fp32", gradients_until=0.0)
         is_without = self._is_folder or not self._takes_gradients
         if isinstance(asked, StrategySpec) and is_without and asked.gradients_until == AUTO:
