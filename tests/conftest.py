@@ -48,6 +48,7 @@ PYSPARK_IS_FORGIVEN = pytest.mark.filterwarnings(
 
 NOTEBOOK = """
 import numpy as np
+import photinus
 import torch
 from torch import nn
 
@@ -69,6 +70,9 @@ def smooth(outputs, labels):
 
 def halved(rows):
     return {"x": np.stack([row["x"] for row in rows]) / 2}
+
+def thrice():
+    return photinus.averaging(every=photinus.Steps(3))
 
 def asks_spark(**settings):
     return Net() if session.version else None

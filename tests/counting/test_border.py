@@ -123,7 +123,7 @@ def test_rows_that_a_rest_passes_by_or_does_again_fail_the_count_and_the_audit(
     errs(err)
     verdict = Trial(recipe, tmp_path).train(simulated())
     assert verdict.lost - verdict.doubled == rows
-    what = "rows left out" if rows > 0 else "rows twice"
+    what = "rows skipped" if rows > 0 else "rows twice"
     assert verdict.audited.offences[0].endswith(f"{what}: slot 1, from 40 to {40 + rows}")
 
 

@@ -183,7 +183,7 @@ def test_numbers_that_are_not_finite_never_reach_the_model(field, strategy):
     assert np.isfinite(played.vector).all()
     refusals = [w for w in played.tape.warnings() if "not finite" in w]
     assert len(refusals) == 3, "what was under way behind the first is not counted against it"
-    assert "its rows are left out from now on" in refusals[2]
+    assert "its rows are not used any more" in refusals[2]
     counted(played)
     assert field.loss(played.vector) < TRAINED
 

@@ -181,7 +181,7 @@ def test_numbers_that_are_not_finite_never_reach_the_model(field, name):
         assert len(refusals) == 3
     assert "worker 2 pushed values that are not finite" in refusals[0]
     if len(refusals) == 3:
-        assert "its rows are left out from now on" in refusals[2]
+        assert "its rows are not used any more" in refusals[2]
     played.tape.assert_exact()
     assert 2 not in played.tape.of("RoundClosed")[-1].slots
 

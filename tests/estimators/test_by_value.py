@@ -6,10 +6,13 @@ import types
 import numpy as np
 import pytest
 
-from photinus import TorchClassifier, by_value
+from photinus import Job, ModuleStage, TorchClassifier, by_value, train
 from photinus.core.errors import NotReadyError, UsageError
+from photinus.core.events import RoundClosed
 from photinus.core.factories import code_named
+from photinus.engine.spark.engine import SparkEngine
 from photinus.engine.spark.sent_code import check_sent
+from photinus.strategies.recipes import from_plain
 
 pytestmark = pytest.mark.spark
 
@@ -33,6 +36,16 @@ print("right:", scored.where("prediction = label").count())
 spark.stop()
 """
 
+POINTS = np.eye(4, dtype=np.float32)[np.arange(48) % 4], np.arange(48) % 2
+
+
+def of_a_notebook(cells, engine):
+    """Two workers, twelve steps."""
+    linear = {"in_features": 4, "out_features": 2}
+    stage = ModuleStage(module="torch.nn:Linear", arguments=linear, epochs=2, batch_size=8)
+    strategy = from_plain(by_value(cells["thrice"]))
+    return Job(model=stage, strategy=strategy, workers=2, engine=engine)
+
 
 @pytest.fixture(scope="module")
 def table(spark, texts):
@@ -53,7 +66,7 @@ def test_module_loss_and_encoder_of_a_notebook_train_and_score(cells, table, tmp
     assert model.evaluate(table).metrics["loss"] < 0.5
     assert model.transform(table).where("prediction = label").count() == 200
     for unsaved, what in ((model, "a model"), (clf, "an estimator")):
-        with pytest.raises(UsageError, match=f"{what} to be saved names code that was sent by val"):
+        with pytest.raises(UsageError, match=f"{what} to be saved names code that is sent by val"):
             unsaved.write().save(str(tmp_path / "saved"))
     assert not (tmp_path / "saved").exists()
 
@@ -74,6 +87,19 @@ def test_a_collate_of_a_notebook_makes_the_batches_of_training_and_scoring(cells
     for row in rows:
         plain = model.module()(cells["torch"].tensor([features[row.text]]) / 2)[0]
         np.testing.assert_allclose(row.rawPrediction, plain.tolist(), rtol=1e-5)
+
+
+def test_a_strategy_of_a_notebook_decides_when_the_workers_agree(cells, spark, tmp_path):
+    job, told = of_a_notebook(cells, "spark"), []
+    train(job, POINTS, folder=tmp_path / "run", engine=SparkEngine(spark), callbacks=[told.append])
+    assert sum(isinstance(event, RoundClosed) for event in told) == 4
+
+
+def test_the_local_engine_refuses_code_of_a_notebook_before_it_makes_a_folder(cells, tmp_path):
+    wrong = 'a job with engine="local" names code that is sent by value; got .*thrice'
+    with pytest.raises(UsageError, match=wrong):
+        train(of_a_notebook(cells, "local"), POINTS, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

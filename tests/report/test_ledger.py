@@ -131,7 +131,7 @@ def test_rows_behind_the_version_of_a_resume_are_in_no_model(tmp_path, names_ver
     if not names_version:
         hello[1].pop("version")
     found = audited(tmp_path, [*ONE_TERM, hello, *counted(0, 104, term=2, version=7)])
-    assert "rows left out: slot 0 goes on from 96" in found.offences[0]
+    assert "rows skipped: slot 0 goes on from 96" in found.offences[0]
     assert found.offences[0].startswith("line 62:")
 
 
@@ -156,7 +156,7 @@ def test_what_a_replaced_coordinator_still_applies_is_in_no_model(tmp_path):
 def test_rows_that_were_given_up_with_all_who_knew_them_are_not_done(tmp_path):
     lost = [entry("back", version=6), entry("hello", lease=2, sequence=20, version=6, position=96)]
     found = audited(tmp_path, [*ONE_TERM, *lost])
-    assert found.offences == ["line 63: rows left out: slot 0 goes on from 96, done are 48"]
+    assert found.offences == ["line 63: rows skipped: slot 0 goes on from 96, done are 48"]
 
 
 BAD = {
@@ -174,30 +174,30 @@ BAD = {
     "gap": ([*GOOD, *pushed(3)], "slot 0: sequence 3 after 1"),
     "gap after a grant": ([entry("hello"), *pushed(1)], "sequence 1 after -1"),
     "version falls": ([*GOOD, *pushed(2, version=1)], "version 1 after 2"),
-    "rows left out": ([*counted(0, 8), *counted(1, 24)], "rows left out: slot 0, from 8 to 16"),
-    "rows of a late push left out": (
+    "rows skipped": ([*counted(0, 8), *counted(1, 24)], "rows skipped: slot 0, from 8 to 16"),
+    "rows of a late push skipped": (
         [*counted(0, 8), entry("miss", sequence=1, position=16), *counted(2, 24)],
-        "rows left out: slot 0, from 8 to 16",
+        "rows skipped: slot 0, from 8 to 16",
     ),
-    "rows left out where a rest begins": (
+    "rows skipped where a rest begins": (
         [*counted(0, 8), *BEGUN, *counted(0, 24, phase=1)],
-        "rows left out: slot 0, from 8 to 16",
+        "rows skipped: slot 0, from 8 to 16",
     ),
     "rows twice where a rest begins": (
         [*counted(0, 8), *BEGUN, *counted(0, 12, phase=1)],
         "rows twice: slot 0, from 8 to 4",
     ),
-    "rows left out at a grant of a rest": (
+    "rows skipped at a grant of a rest": (
         [*counted(0, 8), *BEGUN, entry("hello", phase=1, version=0, position=16)],
-        "line 5: rows left out: slot 0 goes on from 16, done are 8",
+        "line 5: rows skipped: slot 0 goes on from 16, done are 8",
     ),
-    "rows left out at a grant": (
+    "rows skipped at a grant": (
         [entry("hello", position=0), *counted(0, 16)],
-        "rows left out: slot 0, from 0 to 8",
+        "rows skipped: slot 0, from 0 to 8",
     ),
-    "rows left out between terms": (
+    "rows skipped between terms": (
         [*counted(0, 8), entry("hello", term=2, sequence=1, position=16)],
-        "line 4: rows left out: slot 0 goes on from 16, done are 8",
+        "line 4: rows skipped: slot 0 goes on from 16, done are 8",
     ),
     "rows twice": ([*counted(0, 8), *counted(1, 12)], "rows twice: slot 0, from 8 to 4"),
     "position falls": ([*GOOD, *pushed(2, position=0)], "position 0 after 8"),

@@ -62,4 +62,4 @@ def test_a_seat_that_is_granted_behind_rows_that_nobody_did_is_found(audited, mo
         seat.position += 8 * (seat.lease > 1)
 
     monkeypatch.setattr(Leases, "grant", skipping)
-    assert "rows left out" in " ".join(audited(WAYS[way]).offences)
+    assert "rows skipped" in " ".join(audited(WAYS[way]).offences)

@@ -26,7 +26,7 @@ from photinus.transport.frames import Frame
 
 _ALL_WRONG = "every worker's values are not finite"
 STRIKES = 3
-"""So many pushes that are not finite, and a slot's rows are left out."""
+"""After so many pushes that are not finite a slot's rows are not used any more."""
 
 
 class Coordinator(LeaseServer):
@@ -223,7 +223,7 @@ class Coordinator(LeaseServer):
         seat.is_quarantined = seat.strikes >= STRIKES
         wrong = f"worker {seat.slot} pushed values that are not finite"
         then = f"the push was dropped ({seat.strikes} of {STRIKES})"
-        then += "; its rows are left out from now on" if seat.is_quarantined else ""
+        then += "; its rows are not used any more" if seat.is_quarantined else ""
         do = "look at its rows, or lower the learning rate"
         self._phases.warn(wrong, then=then, do=do)
         self.callbacks.enter("refuse", frame, {})

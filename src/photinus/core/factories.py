@@ -42,8 +42,8 @@ def by_value(function: Callable[..., Any]) -> str:
         function: defined in `__main__`; what it needs of there goes with it.
 
     Returns:
-        The name by which this session knows it: for `module`, `loss`, `reads`, `collate` and
-            encoders.
+        The name by which this session knows it: for `module`, `loss`, `strategy`, `reads`,
+            `collate` and encoders.
 
     Raises:
         UsageError: it can be imported by its name.
@@ -75,7 +75,7 @@ def take_by_value(functions: Mapping[str, Callable[..., Any]]) -> None:
 
 
 def check_importable(plain: object, what: str) -> None:
-    """Refuses to save what names a function that no other process can import.
+    """Refuses what names a function that no other process can import.
 
     Raises:
         UsageError: it does.
@@ -83,7 +83,7 @@ def check_importable(plain: object, what: str) -> None:
     for name in code_names(plain):
         if name.startswith("__main__:"):
             do = "define the function in a file that every process can import, and name that one"
-            raise UsageError(f"{what} names code that was sent by value", got=repr(name), do=do)
+            raise UsageError(f"{what} names code that is sent by value", got=repr(name), do=do)
 
 
 def imported(path: str, kind: str) -> Callable[..., Any]:

@@ -35,7 +35,7 @@ class NetworkWriter(MLWriter):
         """Writes both below `path`; Spark's own way to overwrite needs Java, and Connect has none.
 
         Raises:
-            UsageError: it names code that was sent by value.
+            UsageError: it names code that is sent by value.
             Exception: Spark's own; without `overwrite()`, where something is there already.
         """
         spark, network = self.sparkSession, self._model.network
@@ -105,7 +105,7 @@ class ParamsWriter(MLWriter):
         """Writes them below `path`.
 
         Raises:
-            UsageError: they name code that was sent by value.
+            UsageError: they name code that is sent by value.
             Exception: Spark's own; without `overwrite()`, where something is there already.
         """
         me = self._instance

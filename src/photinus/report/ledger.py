@@ -220,7 +220,7 @@ class _Auditor:
         begins, slot = entry["position"], entry.get("slot", 0)
         progress, line = self._phase(entry), _key(entry, "run", "term", "phase", "slot")
         if begins > (done := progress.furthest(slot)):
-            self._offence(f"rows left out: slot {slot} goes on from {begins}, done are {done}")
+            self._offence(f"rows skipped: slot {slot} goes on from {begins}, done are {done}")
         elif "version" not in entry:
             if is_first:
                 self._begins.setdefault(line[:3], {}).setdefault(slot, (begins, self._number))
@@ -253,7 +253,7 @@ class _Auditor:
         for slot, (begin, number) in begins.items():
             done = progress.furthest(slot, version)
             if begin > done:
-                text = f"rows left out: slot {slot} goes on from {begin}, done are {done}"
+                text = f"rows skipped: slot {slot} goes on from {begin}, done are {done}"
                 self.result.offences.append(f"line {number}: {text}")
         self._resume(entry, version - 1)
 
@@ -320,7 +320,7 @@ class _Auditor:
         begins, reached = position - examples, self._reached.get(line, begun)
         given_up = self._dropped.pop(line, set())
         if reached is not None and begins != reached and begins not in given_up:
-            what = "rows twice" if begins < reached else "rows left out"
+            what = "rows twice" if begins < reached else "rows skipped"
             self._offence(f"{what}: slot {entry.get('slot')}, from {reached} to {begins}")
         self._reached[line] = position
 

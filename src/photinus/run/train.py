@@ -33,6 +33,7 @@ from photinus.core.events import (
     RunStarted,
     Warned,
 )
+from photinus.core.factories import check_importable
 from photinus.core.parameters import Vector
 from photinus.core.signals import interruptible, stopped_by
 from photinus.core.threads import threads_held
@@ -360,6 +361,8 @@ def _prepared(draft: Draft, given: _Given, *, is_new: bool = True) -> _Prepared:
     """Refuses what can be told of a job without training it: module, loss, path, columns, rows."""
     job, (data, test, engine) = draft.job, given
     engine, plan = _engine(job, engine), job.plan()
+    if engine.name == "local":
+        check_importable(job.to_dict(), 'a job with engine="local"')
     stages = list({id(p.stage): p.stage for p in plan.phases}.values())
     for stage in stages[1:]:  # what is misnamed there is met only after the first
         stage.inner(stage.build((), plan.seed).parameters.layout)

@@ -69,6 +69,7 @@ from photinus.engine.spark.slots import (
 )
 from photinus.engine.worker_bootstrap import WorkerBootstrap
 from photinus.models.module import ModuleStage
+from photinus.strategies.own import Own
 from photinus.training.plan import TrainingPlan
 from photinus.training.worker_loop import Part
 
@@ -408,8 +409,9 @@ class _Reads:
 def _by_value(plan: TrainingPlan, spec: ColumnSpec) -> dict[str, Callable[..., Any]]:
     """Returns the user's functions that travel in the tasks' closure."""
     stages = [p.stage for p in plan.phases if isinstance(p.stage, ModuleStage)]
+    strategies = [p.strategy for p in plan.phases if isinstance(p.strategy, Own)]
     inputs = [] if spec.inputs is None else [spec.inputs]
-    return functions_by_value([to_dict(settings) for settings in (*stages, *inputs)])
+    return functions_by_value([to_dict(named) for named in (*stages, *strategies, *inputs)])
 
 
 def _whole(blocks: Sequence[Block]) -> Block:
