@@ -7,6 +7,8 @@ import pytest
 
 from photinus.checkpoint.export import save_model
 from photinus.cli.main import main
+from photinus.cli.report import rows_to_measure_on
+from photinus.core.errors import PhotinusError
 
 
 @pytest.fixture
@@ -44,6 +46,12 @@ def test_a_model_is_measured_on_the_rows_that_are_named(model, tmp_path, capsys)
     assert code == 0
     assert "4 rows" in out.out
     assert "25.00%" in out.out
+
+
+@pytest.mark.parametrize("name", ["cifar10", "films"])
+def test_rows_of_a_published_data_set_are_those_that_are_named(name, tmp_path):
+    with pytest.raises(PhotinusError, match="nowhere"):
+        rows_to_measure_on({"name": name}, str(tmp_path / "nowhere"))
 
 
 def test_a_model_without_rows_asks_for_them(model, capsys):

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from photinus.cli.watch import StoppedError, error_text, stderr_in, watched
-from photinus.run.way_on import shortest, way_on
+from photinus.run.resume_hint import resume_hint, shortest
 
 
 def test_an_error_comes_with_its_interval():
@@ -25,10 +25,10 @@ def test_a_path_is_shown_as_it_would_be_typed(tmp_path, monkeypatch):
 
 def test_only_a_run_can_be_gone_on_with(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert way_on(tmp_path / "my run") == ""
+    assert resume_hint(tmp_path / "my run") == ""
     (tmp_path / "my run").mkdir()
     (tmp_path / "my run" / "job.json").touch()
-    assert way_on(tmp_path / "my run").endswith("photinus train --resume 'my run'")
+    assert resume_hint(tmp_path / "my run").endswith("photinus train --resume 'my run'")
 
 
 def test_a_stop_becomes_a_sentence(tmp_path):

@@ -6,6 +6,16 @@ import pytest
 from photinus.embeddings.vectors import WordVectors
 
 
+def test_a_folder_that_cannot_be_made_is_told_of_before_training(call, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "photinus.estimators.word2vec.Word2Vec.fit", lambda *_: pytest.fail("it trains")
+    )
+    (tmp_path / "file").touch()
+    code, _, err = call("train", "word2vec", "texts", "--folder", str(tmp_path / "file" / "x"))
+    assert code != 0
+    assert "Not a directory" in err
+
+
 @pytest.fixture
 def vectors(tmp_path):
     """King − man + woman is queen."""

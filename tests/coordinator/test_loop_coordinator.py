@@ -55,7 +55,7 @@ def test_another_model_ends_the_run(coordinator):
     coordinator.hear(hello(1, model="other"), 0.1)
     assert coordinator.is_over
     assert coordinator.failure_kind == "UsageError"
-    assert coordinator.failure.startswith("worker 1 and worker 0 have another model; got other")
+    assert coordinator.failure.startswith("worker 1 and worker 0 differ in the model; got other")
 
 
 def test_a_strategy_of_ones_own_is_not_imported_by_its_name_on_the_wire(coordinator, monkeypatch):

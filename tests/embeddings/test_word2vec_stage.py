@@ -161,7 +161,7 @@ def test_the_rate_falls_in_a_straight_line_over_the_run():
     "strategy", [all_reduce(), averaging(gradients_until=0.5), downpour(payload="gradient")]
 )
 def test_agreement_on_gradients_is_refused(strategy):
-    with pytest.raises(UsageError, match="a Word2VecStage of tables takes its steps in place"):
+    with pytest.raises(UsageError, match="a Word2VecStage updates its tables in place"):
         Job(model=STAGE, workers=2, strategy=strategy)
 
 
@@ -267,7 +267,7 @@ def test_values_that_are_not_finite_end_the_run(tmp_path):
     ("fields", "wrong"),
     [
         ({"strategy": averaging(**MEAN, owners=2, rows=7)}, "which rows a batch reads"),
-        ({"strategy": averaging(**MEAN, rows=20)}, "owners must be 2 as there are workers"),
+        ({"strategy": averaging(**MEAN, rows=20)}, "owners must be 2, the number of workers"),
         ({"strategy": averaging(**MEAN, owners=2, rows=20), "validation": 0.1}, "measure"),
     ],
 )

@@ -16,8 +16,8 @@ from photinus.engine.spark.job import (
     cure_of,
     is_lost,
     queried,
-    see_through,
     told_by_a_task,
+    wait_for_end,
 )
 from photinus.engine.spark.slots import StarvationWatch
 
@@ -82,7 +82,7 @@ class Interrupted(Place):
 
 def test_a_job_that_spark_gave_up_is_submitted_again_and_said_so():
     script, events = [], []
-    see_through(Place(script, looks=4), Job(script, "ValueError: lost"), events.append)
+    wait_for_end(Place(script, looks=4), Job(script, "ValueError: lost"), events.append)
     assert script == ["start"] * 3
     said = {event.text for event in events}
     assert said == {"Spark gave the job up; got ValueError: lost; it is submitted again"}
@@ -91,7 +91,7 @@ def test_a_job_that_spark_gave_up_is_submitted_again_and_said_so():
 def test_a_job_that_spark_gives_up_again_and_again_ends_the_run():
     script = []
     with pytest.raises(RunFailedError, match=r"^Spark gave the job up; got all its tasks ended"):
-        see_through(Place(script, looks=99), Job(script), lambda event: None)
+        wait_for_end(Place(script, looks=99), Job(script), lambda event: None)
     assert script == ["start"] * 4
 
 
@@ -107,20 +107,20 @@ CONSIDER = ". Consider setting 'spark.python.worker.faulthandler.enabled' for a 
 
 def test_a_process_that_is_killed_again_and_again_ends_the_run_with_the_setting_to_raise():
     with pytest.raises(RunFailedError) as failed:
-        see_through(Place([], looks=99), Job([], KILLED.format(more=CONSIDER)), lambda event: None)
+        wait_for_end(Place([], looks=99), Job([], KILLED.format(more=CONSIDER)), lambda event: None)
     assert str(failed.value) == (
         "Spark gave the job up; got the Python process of task 1 was killed, or crashed; "
         "if nobody killed it, memory ran out: raise spark.executor.memoryOverhead, "
         "use a smaller batch, or fewer workers"
     )
-    see_through(Place([], looks=9), Job([], lost=12, lives=True), lambda event: None)
+    wait_for_end(Place([], looks=9), Job([], lost=12, lives=True), lambda event: None)
     job = Job([], lost=13, lives=True)
     job.why = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
     with pytest.raises(
         NotReadyError,
         match=r"are lost before their workers say.*raise spark\.executor\.memoryOverhead, use",
     ):
-        see_through(Place([], looks=9), job, lambda event: None)
+        wait_for_end(Place([], looks=9), job, lambda event: None)
 
 
 def test_a_package_that_the_tasks_python_lacks_names_that_python():
@@ -138,7 +138,9 @@ def test_what_no_kill_explains_has_no_cure_of_memory():
 def test_a_job_whose_application_has_ended_is_not_tried_again():
     script, events = [], []
     with pytest.raises(RunFailedError, match="application has ended under the run; got shut down"):
-        see_through(Place(script, looks=99), Job(script, "shut down", stranded=True), events.append)
+        wait_for_end(
+            Place(script, looks=99), Job(script, "shut down", stranded=True), events.append
+        )
     assert (script, events) == (["start"], [])
 
 
@@ -161,7 +163,7 @@ def test_a_job_that_follows_is_no_failure():
     def follow(job):
         return Job(script, more[-1]) if more.pop() else None
 
-    see_through(Place(script, looks=6), Job(script), events.append, follow=follow)
+    wait_for_end(Place(script, looks=6), Job(script), events.append, follow=follow)
     assert script == ["start"] * 4
     assert len(events) == 1
 
@@ -169,9 +171,9 @@ def test_a_job_that_follows_is_no_failure():
 def test_tasks_that_fail_before_anybody_came_end_the_run():
     script = []
     with pytest.raises(NotReadyError, match="before their workers say hello; got ModuleNotFound"):
-        see_through(Place(script, looks=9), Job(script, failed=7, lives=True), lambda event: None)
+        wait_for_end(Place(script, looks=9), Job(script, failed=7, lives=True), lambda event: None)
     assert script == ["start", "stop: the driver ended the run", "cancel"]
-    see_through(Place([], looks=9, leases=1), Job([], failed=7, lives=True), lambda event: None)
+    wait_for_end(Place([], looks=9, leases=1), Job([], failed=7, lives=True), lambda event: None)
 
 
 def test_rows_that_are_refused_before_a_worker_reads_them_end_the_run_at_once():
@@ -179,7 +181,7 @@ def test_rows_that_are_refused_before_a_worker_reads_them_end_the_run_at_once():
     job = Job(script, failed=1, lives=True)
     job.why = "photinus.core.errors.DataError: a.bin record 2: a label must lie in 0..9; got 10"
     with pytest.raises(DataError, match=r"^a\.bin record 2: a label must lie in 0\.\.9; got 10$"):
-        see_through(Place(script, looks=9), job, lambda event: None)
+        wait_for_end(Place(script, looks=9), job, lambda event: None)
     assert script == ["start", "stop: the driver ended the run", "cancel"]
 
 
@@ -301,7 +303,7 @@ def test_a_row_that_is_refused_where_it_is_read_ends_the_query(spark, nothing_le
 def test_after_ctrl_c_the_workers_are_still_there_when_it_is_told():
     script = []
     with pytest.raises(KeyboardInterrupt):
-        see_through(
+        wait_for_end(
             Interrupted(script, looks=9),
             Job(script, lives=True),
             lambda event: None,
@@ -337,7 +339,7 @@ def test_what_a_task_refuses_with_is_passed_on_in_its_own_class_and_a_lost_link_
 
 def test_a_job_that_ends_with_its_run_is_no_job_that_was_given_up():
     script, said = [], []
-    see_through(Place(script, looks=1), Job(script), said.append)
+    wait_for_end(Place(script, looks=1), Job(script), said.append)
     assert (script, said) == (["start"], [])
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from photinus.core.errors import NotReadyError, UsageError
 from photinus.engine.spark import session
+from photinus.engine.spark.engine import free_slots
 
 
 class Builder:
@@ -142,6 +143,17 @@ def test_local_mode_takes_its_retries_from_the_master(master, setting, failures)
     assert session._failures(master, setting) == failures
 
 
+def test_on_connect_each_session_has_an_id_of_its_own():
+    one, other = (types.SimpleNamespace(session_id=name) for name in ("a", "b"))
+    assert [session.application_of(each) for each in (one, other)] == ["a", "b"]
+
+
+def test_without_a_count_of_slots_the_number_of_workers_must_be_named(monkeypatch):
+    monkeypatch.setattr("photinus.engine.spark.engine.slots_of", lambda _: None)
+    with pytest.raises(UsageError, match=r"how many tasks can run at the same time; .*set numWork"):
+        free_slots(conf())
+
+
 def test_a_session_like_ours_has_no_warnings():
     assert session.session_warnings(conf(spark__master="local[2,20]")) == []
 
@@ -154,7 +166,7 @@ def test_a_cluster_that_gives_up_early_is_warned_of():
 
 def test_plain_local_mode_is_warned_of_with_the_master_that_fits():
     (warning,) = session.session_warnings(conf(spark__master="local[*]"))
-    assert "after 1 failure and" in warning
+    assert "after 1 failure, and the job" in warning
     assert "local[N,20]" in warning
 
 

@@ -128,7 +128,7 @@ def test_nccl_without_a_gpu_ends_the_run_in_a_sentence_before_any_step(tiny, tmp
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"security": "tls"}, "neither encrypts nor asks who speaks; got security 'tls'"),
+        ({"security": "tls"}, "neither encrypts nor authenticates; got security 'tls'"),
         ({"strategy": averaging(owners=4)}, r"road torch is for all_reduce\(owners=4\) in fp32"),
         ({"strategy": all_reduce()}, r"road torch is for all_reduce\(owners=4\) in fp32"),
         ({"strategy": all_reduce(owners=4, codec="bf16")}, "road torch is for all_reduce"),

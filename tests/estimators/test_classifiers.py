@@ -205,8 +205,12 @@ def test_a_saved_estimator_is_the_same(spark, tmp_path):
 def test_another_models_folder_is_refused(tmp_path, spark):
     path = str(tmp_path / "assembler")
     VectorAssembler(inputCols=["a"]).save(path)
-    with pytest.raises(CheckpointError, match="holds no DBNClassificationModel"):
+    wrong = r"holds no DBNClassificationModel; got .*; load it with the class that saved it"
+    with pytest.raises(CheckpointError, match=wrong):
         DBNClassificationModel.load(path)
+    DBNClassifier(**DIGITS).save(str(tmp_path / "estimator"))
+    with pytest.raises(CheckpointError, match=r"holds no TorchClassifier; got .*DBNClassifier"):
+        TorchClassifier.load(str(tmp_path / "estimator"))
 
 
 def test_a_module_in_a_pipeline_is_loaded_by_a_fresh_process(line, points, tmp_path):

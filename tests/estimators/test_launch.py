@@ -145,7 +145,7 @@ def has_another_model(rows):
         (fails, RunFailedError, "the disk of this worker is full"),
         (agrees_with_nobody, UsageError, "call photinus.agree(model) in it"),
         (agrees_twice, UsageError, "put the models into one torch.nn.ModuleList"),
-        (has_another_model, UsageError, "worker 1 and worker 0 have another model"),
+        (has_another_model, UsageError, "worker 1 and worker 0 differ in the model"),
     ],
 )
 def test_what_fails_on_a_worker_ends_the_launch_in_its_words(function, kind, says):
@@ -246,6 +246,19 @@ def agreed_slot():
 def test_one_worker_on_spark_is_the_plain_loop_bit_for_bit(frame):
     found = launch(loop, workers=1, data=frame(1), strategy=EVERY_FIVE)
     assert same_bits(found, plain())
+
+
+def in_memory():
+    """The loop, whose rows each worker has of its own."""
+    return loop(ROWS)
+
+
+@pytest.mark.spark
+def test_without_rows_the_function_runs_on_every_worker(frame, spark):
+    assert spark.sparkContext.defaultParallelism != 3
+    found = launch(in_memory, workers=3, spark=spark, strategy=EVERY_FIVE)
+    alone = plain().state_dict()  # all do the same, so their mean is what one does
+    assert all(torch.allclose(tensor, alone[name], rtol=1e-4) for name, tensor in found.items())
 
 
 @pytest.mark.spark

@@ -103,5 +103,5 @@ def test_what_is_no_graph_is_one_sentence(spark, rows, schema, params, said):
     with pytest.raises((DataError, UsageError)) as caught:
         NodeVectors(numWorkers=1, **params).fit(table)
     assert said in str(caught.value)
-    with pytest.raises(UsageError, match="there are no edges; got list"):
+    with pytest.raises(UsageError, match="the edges must be a DataFrame; got list"):
         NodeVectors().fit(rows)

@@ -50,8 +50,12 @@ def importable():
             "learningRate is a number or a Schedule; got abs; e.g. photinus.Schedule.cosine(0.1)",
         ),
         (lambda: TorchClassifier(module=lambda: None), UsageError, "that every worker can import"),
-        (lambda: TorchClassifier(moduleArgs=[1]), UsageError, "a dict of names and values"),
-        (lambda: TorchClassifier(moduleArgs={"a": {1}}), UsageError, "must be plain JSON values"),
+        (lambda: TorchClassifier(l2=0.01), UsageError, "l2: the value must be a dict of names"),
+        (
+            lambda: TorchClassifier(moduleArgs={"a": {1}}),
+            UsageError,
+            "moduleArgs: the dict must hold plain JSON values",
+        ),
     ],
 )
 def test_a_wrong_param_is_named_when_it_is_set(make, error, said):

@@ -55,6 +55,11 @@ def test_a_row_of_another_size_is_one_sentence():
     column = pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32()))
     with pytest.raises(DataError, match="a row must hold 3 numbers; got 2 numbers a row, 0 nulls"):
         scored([column], 3)
+    column = pa.array([[1.0], [2.0, 3.0, 4.0]], pa.list_(pa.float32()))  # two on average
+    with pytest.raises(DataError, match="a row must hold 2 numbers; got 1 to 3 numbers a row"):
+        scored([column], 2)
+    with pytest.raises(DataError, match="a row must hold 2 numbers; got 1 to 2 numbers a row"):
+        scored([pa.array([b"a", b"bc"], pa.binary())], None)
 
 
 def test_ml_vectors_are_scored_like_arrays():

@@ -61,6 +61,23 @@ def test_a_strategy_that_fails_is_told_and_the_others_go_on(job, tmp_path, monke
     assert told == rows
 
 
+def test_two_strategies_of_one_text_are_both_trained_and_kept_apart(job, tmp_path):
+    both = [averaging(every=Steps(7), gradients_until=share) for share in (0.0, 0.5)]
+    assert len({str(strategy) for strategy in both}) == 1
+    rows = compare(job, both, folder=tmp_path)
+    assert rows[0].loss != rows[1].loss
+    again = compare(job, both[::-1], folder=tmp_path)
+    assert [row.loss for row in again] == [row.loss for row in rows[::-1]]
+
+
+def test_a_comparison_that_was_stopped_twice_goes_on(job, tmp_path):
+    for name in ("00-averaging", "00-averaging-2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "job.json").touch()
+    [row] = compare(job, [averaging()], folder=tmp_path)
+    assert row.failure == ""
+
+
 def test_speeds_are_for_the_simulator_only(small, tmp_path):
     with pytest.raises(UsageError, match="simulator only; got engine 'local'"):
         compare(small.job(engine="local"), folder=tmp_path, world=World())

@@ -162,7 +162,7 @@ def test_an_older_jobs_checkpoints_fit_where_no_input_is_named(tmp_path):
         (
             lambda: train(Job(model=DBN(), engine="simulate"), rows()),
             UsageError,
-            "a DBN takes no several inputs; train a ModuleStage",
+            "a DBN takes one input, not several; train a ModuleStage",
         ),
         (
             lambda: train(job(), ({"tokens": [[1], [2]]}, np.zeros(2, int))),
@@ -191,7 +191,7 @@ def test_inputs_in_memory_are_not_sent_to_a_cluster():
     from photinus.engine.spark.engine import _framed
 
     given = ArrayData(inputs_from({"x": [[1], [2]]}, None), np.zeros(2, int))
-    with pytest.raises(UsageError, match=r'inputs in memory stay on one machine.*engine="local"'):
+    with pytest.raises(UsageError, match=r'takes arrays without several inputs.*engine="local"'):
         _framed(None, given, None)
 
 

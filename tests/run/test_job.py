@@ -56,6 +56,11 @@ every = {steps = 7}
     assert job.strategy == averaging(every=Steps(7), codec="fp32")
 
 
+def test_a_strategy_of_the_pre_training_is_for_deep_belief_networks():
+    with pytest.raises(UsageError, match="pretraining"):
+        Job(model=LOGISTIC, strategies={"pretraining": averaging()})
+
+
 def test_a_cap_on_bandwidth_reaches_the_workers_and_needs_sockets():
     job = Job(model=LOGISTIC, bandwidth=2e6, threads=3)
     plan = job.plan()
@@ -172,7 +177,9 @@ def test_the_gain_guard_sees_the_inner_optimizer(model, is_clamped):
 
 
 def test_a_quorum_above_the_workers_is_refused_before_anything_starts():
-    with pytest.raises(UsageError, match="a quorum of 5 can never come together; got 4 workers"):
+    with pytest.raises(
+        UsageError, match="a quorum of 5 is more than there are workers; got 4 workers"
+    ):
         Job(model=LOGISTIC, strategy=averaging(quorum=5), workers=4)
 
 

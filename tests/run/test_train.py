@@ -565,6 +565,26 @@ def test_a_function_of_the_users_is_the_outer_step_and_is_found_again(small, tmp
     np.testing.assert_allclose(*vectors, rtol=1e-5, atol=1e-6)
 
 
+def test_a_callback_that_cannot_open_ends_the_run_as_failed(small, tmp_path, events):
+    class Broken:
+        is_closed = False
+
+        def __call__(self, event):
+            """Hears nothing."""
+
+        def open(self, folder):
+            raise OSError("the tracker is away")
+
+        def close(self):
+            self.is_closed = True
+
+    broken = Broken()
+    with pytest.raises(OSError, match="the tracker is away"):
+        train(small.job(), small.data(), folder=tmp_path / "run", callbacks=[broken])
+    [ended] = events(tmp_path / "run", "RunEnded")
+    assert (ended.state, broken.is_closed) == ("failed", True)
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [

@@ -157,7 +157,7 @@ def test_several_owners_of_deltas_wait_for_all():
 
 
 def test_there_are_as_many_owners_as_workers_or_one():
-    with pytest.raises(UsageError, match="owners must be 1, or 4 as there are workers; got 5"):
+    with pytest.raises(UsageError, match="owners must be 1, or 4, the number of workers; got 5"):
         from_plain({"recipe": "all_reduce", "owners": 5}).check_workers(4)
     four = from_plain({"recipe": "all_reduce", "owners": 4})
     four.check_workers(4)

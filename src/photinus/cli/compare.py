@@ -21,21 +21,25 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("job", metavar="NAME|JOB.TOML")
-@click.option("--workers", type=int, metavar="N", help="How many train together.")
-@click.option("--engine", type=ENGINE, help="Where the workers live.")
-@click.option("--seed", type=int, help="Same seed, same bits.")
+@click.option("--workers", type=int, metavar="N", help="Number of workers.")
+@click.option("--engine", type=ENGINE, help="Where the workers run.")
+@click.option("--seed", type=int, help="Seed of all random numbers.")
 @click.option(
     "--strategy",
     "strategies",
     multiple=True,
     metavar="NAME|JSON",
-    help="One way of agreeing; may be given again [every recipe].",
+    help="A strategy to compare; repeatable [every recipe].",
 )
 @click.option(
-    "--step-seconds", metavar="S[,S...]", help="Of all workers or of each; simulator [0.01]."
+    "--step-seconds",
+    metavar="S[,S...]",
+    help="Seconds of a step: one number, or one for each worker; simulator only [0.01].",
 )
-@click.option("--latency", type=float, metavar="SECONDS", help="Of a message; simulator [0.001].")
-@click.option("--mbit", type=float, help="Of each worker's link, in Mbit/s; simulator [8000].")
+@click.option(
+    "--latency", type=float, metavar="SECONDS", help="Of a message; simulator only [0.001]."
+)
+@click.option("--mbit", type=float, help="Of each worker's link, in Mbit/s; simulator only [8000].")
 @click.option("--folder", type=click.Path(), default="", help="Where all is kept [runs/...].")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="As of train.")
 def compare(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option(
-    "--tasks", type=click.IntRange(1), metavar="N", help="Ask so many tasks of Spark as well."
+    "--tasks", type=click.IntRange(1), metavar="N", help="Also ask this many tasks of Spark."
 )
 def devices(tasks: int | None) -> None:
     """List what this machine can compute on, and, with --tasks, what Spark's executors can.

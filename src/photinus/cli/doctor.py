@@ -23,7 +23,14 @@ _MARKS = {"ok": ("ok", "green"), "advice": ("!!", "yellow"), "missing": ("no", "
 
 
 @click.command()
-@click.option("--workers", type=click.IntRange(1), default=2, show_default=True, metavar="N")
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="Number of workers that a run would have.",
+)
 @click.option("--no-spark", is_flag=True, help="Look at this machine only; start nothing.")
 def doctor(workers: int, no_spark: bool) -> None:
     """Look for what a run needs, and say how to mend what is missing."""

@@ -23,7 +23,7 @@ def kernels() -> None:
     metavar="FILE",
     help="What a board's own compiler made (.aocx, .xclbin), instead of compiling here.",
 )
-@click.option("--flavour", type=click.Choice(_FLAVOURS), help="Of the kernels.")
+@click.option("--flavour", type=click.Choice(_FLAVOURS), help="Variant of the kernels.")
 def build(folder: Path, device: str, binary: Path | None, flavour: str | None) -> None:
     """Write a device's kernels and their manifest to a folder, once they have passed the test.
 

@@ -33,7 +33,7 @@ def evaluate(run: str, data: str | None, *, trust_code: bool) -> None:
         if model.is_dir() and not any(model.glob("model.*")):
             raise UsageError(f"{run} holds no model", do="name the folder of a run or of a model")
         trained, meta = load_trained(model, trust_code=trust_code)
-    rows = _rows(meta.get("data", {}), data)
+    rows = rows_to_measure_on(meta.get("data", {}), data)
     with threads_held(meta.get("threads", 1)):
         metrics, extra = measure(trained, rows)
     click.echo(f"{len(rows.features):,} rows")
@@ -45,13 +45,20 @@ def evaluate(run: str, data: str | None, *, trust_code: bool) -> None:
         click.echo(f"\n{confusion_table(extra['confusion'])}")
 
 
-def _rows(source: dict[str, Any], path: str | None) -> TestRows:
+def rows_to_measure_on(source: dict[str, Any], path: str | None) -> TestRows:
+    """Returns the rows at a path, or those that the model's job named.
+
+    Raises:
+        UsageError: the job named none, and there is no path.
+        DataError: they cannot be read.
+    """
     from photinus.core.settings import from_dict
     from photinus.run.data import read_test
     from photinus.run.job import Source
 
     if path is not None:
-        place = "path" if source.get("name", "mnist") == "mnist" else "test"
+        is_published = source.get("name", "mnist") in ("mnist", "cifar10", "films")
+        place = "path" if is_published else "test"
         source = {**source, place: path}
     rows = read_test(from_dict(Source, source))
     if rows is None:

@@ -39,14 +39,16 @@ _PAGE = re.compile(r"tracking URL: (\S+)")
     show_default=True,
     help="Where the driver runs: here, or on a node.",
 )
-@click.option("--workers", type=int, metavar="N", help="How many train together.")
+@click.option("--workers", type=int, metavar="N", help="Number of workers.")
 @click.option("--strategy", metavar="NAME|JSON", help="How the workers agree, in every phase.")
-@click.option("--seed", type=int, help="Same seed, same bits.")
-@click.option("--threads", type=int, help="Of each worker.")
+@click.option("--seed", type=int, help="Seed of all random numbers.")
+@click.option("--threads", type=int, help="Threads of each worker.")
 @click.option("--folder", default="", help="Where the run is kept; in cluster mode an address.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="As of train.")
-@click.option("--conf", multiple=True, metavar="spark.KEY=VALUE", help="Spark's; may come again.")
-@click.option("--py-files", multiple=True, metavar="FILE", help="A module or zip that travels.")
+@click.option(
+    "--conf", multiple=True, metavar="spark.KEY=VALUE", help="A setting of Spark; repeatable."
+)
+@click.option("--py-files", multiple=True, metavar="FILE", help="A file to send; repeatable.")
 @click.option(
     "--environment",
     default="ship",

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 ENGINE = click.Choice(("spark", "local", "simulate"))
 
-_WORKERS = click.option("--workers", type=int, metavar="N", help="How many train together.")
-_ENGINE = click.option("--engine", type=ENGINE, help="Where the workers live.")
+_WORKERS = click.option("--workers", type=int, metavar="N", help="Number of workers.")
+_ENGINE = click.option("--engine", type=ENGINE, help="Where the workers run.")
 _FOLDER = click.option(
     "--folder", type=click.Path(), default="", help="Where the run is kept [runs/NAME-TIME]."
 )
@@ -37,7 +37,7 @@ _SET = click.option(
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
-    help="One setting of the job, as model.pretraining.epochs=5; may be given again.",
+    help="One setting of the job, as model.pretraining.epochs=5; repeatable.",
 )
 
 
@@ -58,13 +58,15 @@ def demo(workers: int | None, engine: str | None, folder: str, settings: tuple[s
 @_WORKERS
 @_ENGINE
 @click.option("--strategy", metavar="NAME|JSON", help="How the workers agree, in every phase.")
-@click.option("--seed", type=int, help="Same seed, same bits.")
-@click.option("--threads", type=int, help="Of each worker.")
+@click.option("--seed", type=int, help="Seed of all random numbers.")
+@click.option("--threads", type=int, help="Threads of each worker.")
 @click.option(
     "--device", metavar="NAME", help="cpu, cuda, cuda:1, xpu, mps, opencl, opencl:0:1 or auto."
 )
 @click.option(
-    "--road", metavar="FOLDER|torch|nccl", help="Messages as files in a folder that all see."
+    "--road",
+    metavar="FOLDER|torch|nccl",
+    help="How messages travel: as files in a shared folder, or by torch.distributed.",
 )
 @_FOLDER
 @_SET
@@ -88,12 +90,15 @@ def train(
     """
     is_printed, trust_code = options.pop("print_config"), options.pop("trust_code")
     if resume is not None:
-        others = (job, path, strategy, folder, is_printed, *settings, *options.values())
+        given = (value is not None for value in options.values())
+        others = (job, path, strategy, folder, is_printed, *settings, *given)
         _resume(resume, others, trust_code=trust_code)
         return
     if job is None:
         raise UsageError("no job is named", do="photinus train mnist-dbn, or a TOML file")
-    if job == "word2vec" and path is not None and not is_printed:
+    if job == "word2vec" and is_printed:
+        raise UsageError("word2vec has no job to print", do="leave --print-config out")
+    if job == "word2vec" and path is not None:
         from photinus.cli.words import train_words
 
         train_words(path, folder, _word_params(settings, {**options, "strategy": strategy}))
@@ -257,8 +262,8 @@ def begin(job: Job, folder: str | Mirror, command: str = "train") -> None:
     """
     from photinus.cli.watch import watched
     from photinus.run.remote_resume import placed
+    from photinus.run.resume_hint import shortest
     from photinus.run.train import new_folder, train
-    from photinus.run.way_on import shortest
 
     path, mirror = placed(folder or new_folder(job.name))
     where = mirror.address if mirror else shortest(path)
@@ -272,7 +277,7 @@ def begin(job: Job, folder: str | Mirror, command: str = "train") -> None:
 def _told(outcome: Outcome) -> None:
     """Says what came out, and what to do with it."""
     from photinus.cli.watch import error_text
-    from photinus.run.way_on import shortest
+    from photinus.run.resume_hint import shortest
 
     folder = outcome.address or str(shortest(outcome.folder))
     lines: Mapping[str, str] = {

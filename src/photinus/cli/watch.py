@@ -28,16 +28,16 @@ def watched(
         command: of photinus, which goes on with it.
     """
     from photinus.report.terminal import Terminal
-    from photinus.run.way_on import way_on
+    from photinus.run.resume_hint import resume_hint
 
     terminal = Terminal()
     try:
         with stderr_in(_log_of(folder)):
             yield (terminal.write,)
     except KeyboardInterrupt as error:
-        raise StoppedError("stopped" + way_on(folder, address, command)) from error
+        raise StoppedError("stopped" + resume_hint(folder, address, command)) from error
     except RunFailedError as error:
-        raise RunFailedError(f"{error}{way_on(folder, address, command)}") from error
+        raise RunFailedError(f"{error}{resume_hint(folder, address, command)}") from error
     except (UsageError, DataError):  # refused before there was a run: nothing is left of it
         if not (folder / "job.json").is_file():
             _unmake(folder)

@@ -17,7 +17,9 @@ from photinus.core.errors import UsageError
 @click.option("--count", default=10, help="How many words to print [10].")
 @click.option("--analogies", type=click.Path(), help="A file of questions, as questions-words.txt.")
 @click.option(
-    "--cutoff", type=int, help="Of the most frequent words [30000 for questions, 300000 for pairs]."
+    "--cutoff",
+    type=int,
+    help="Use only this many of the most frequent words [30000 for questions, 300000 for pairs].",
 )
 @click.option("--pairs", type=click.Path(), help="A file of pairs, as WordSim-353 or SimLex-999.")
 def words(
@@ -84,8 +86,9 @@ def train_words(path: str, folder: str, params: Mapping[str, Any]) -> None:
     from photinus.run.train import new_folder
 
     place = Path(folder or new_folder("word2vec"))
-    model = Word2Vec(**params).fit(path)
-    place.mkdir(parents=True, exist_ok=True)
+    trainer = Word2Vec(**params)
+    place.mkdir(parents=True, exist_ok=True)  # one that cannot be made is told of before training
+    model = trainer.fit(path)
     model.vectors.save(place / "words.bin")
     click.echo(f"{len(model.vectors)} words, {model.vectors.vectors.shape[1]} numbers each")
     click.echo(f"  vectors  {place}/words.bin")

@@ -132,6 +132,7 @@ class Coordinator(LeaseServer):
         out += self._peer_directory.asks(self.owner.asks(now))
         out += self._membership.sit_down(now)
         self._phases.save_if_whole(now)
+        self._phases.decide_on_the_best()  # of a lost worker nothing more is waited for
         self._membership.warn_if_few_came(now)
         return out + self._finish_if_closed(now) + self._news(now)
 

@@ -23,9 +23,13 @@ from photinus.training.own_loop import agreed_on, plan_of
 from photinus.training.plan import TrainingPlan
 from photinus.transport.frames import Frame
 
-_TOLD = {"model": "model", "strategy": "strategy", "is_counted": "way to say how many steps"}
+_TOLD = {
+    "model": "the model",
+    "strategy": "the strategy",
+    "is_counted": "whether agree is given steps",
+}
 """What all workers tell alike -> what it is, for people."""
-_OTHER = "make the model and the strategy alike on every worker: they may not depend on the slot"
+_OTHER = "give every worker the same model and strategy, and all of them steps or none"
 
 
 def start_of(seat: Seat, parameters: Parameters, about: Mapping[str, Any]) -> Frame:
@@ -133,7 +137,7 @@ class LoopCoordinator(Coordinator):
         """Returns what of a worker's model or strategy is not as worker 0 has it."""
         for name, what in _TOLD.items():
             if (got := hello.note.get(name)) != self._about[name]:
-                wrong = f"worker {hello.slot} and worker 0 have another {what}"
+                wrong = f"worker {hello.slot} and worker 0 differ in {what}"
                 return message(wrong, got=f"{got} and {self._about[name]}", do=_OTHER)
         return ""
 

@@ -612,24 +612,25 @@ class Phases:
         return self._early_stopping.asks(slot)
 
     def measured(self, frame: Frame) -> None:
-        """Takes what a worker measured; where all have told, decides what is best."""
+        """Takes what a worker measured."""
         told = frame.note.get("measured")
-        if not isinstance(told, dict):
-            return
-        self._early_stopping.take(frame.slot, told)
+        if isinstance(told, dict):
+            self._early_stopping.take(frame.slot, told)
+            self.decide_on_the_best()
+
+    def decide_on_the_best(self) -> None:
+        """Where all have told what they measured, decides what is best and whether to stop."""
         found = self._early_stopping.whole()
         if found is None:
             return
-        extra = {"best": True} if found.is_best else {}
-        self._callbacks.emit(
-            Evaluated(
-                phase=self.owner.phase,
-                name="validation",
-                examples=found.examples,
-                metrics=found.metrics,
-                extra=extra,
-            )
+        told = Evaluated(
+            phase=self.owner.phase,
+            name="validation",
+            examples=found.examples,
+            metrics=found.metrics,
+            extra={"best": True} if found.is_best else {},
         )
+        self._callbacks.emit(told)
         if found.is_best and self._early_stopping.best is not None:
             self._callbacks.best(self._early_stopping.best)
         if self._early_stopping.is_stopped:

@@ -86,7 +86,7 @@ class NetworkEstimator(TrainingEstimator):
         if workers:
             check_slots(spark, workers)
         else:
-            workers = free_slots(spark, _batch_size(job.model))
+            workers = min(free_slots(spark), _batch_size(job.model))
         source = job.data
         frame, spec = selected(
             dataset,

@@ -171,7 +171,8 @@ class DeepDist:
                 so far.
         """
         if not self._is_open:
-            raise UsageError("the server lives within the with", do="with DeepDist(model) as dd")
+            wrong = "train works only within the with block"
+            raise UsageError(wrong, do="with DeepDist(model) as dd: dd.train(...)")
         if not whole(1).holds(epochs):
             raise UsageError("epochs must be a whole number of at least 1", got=epochs)
         parts, began = _parts(data), time.monotonic()

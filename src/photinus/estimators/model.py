@@ -25,7 +25,7 @@ from photinus.core.threads import use_threads
 from photinus.data.checks import RowChecks
 from photinus.data.spark import one_column, selected
 from photinus.engine.spark.job import queried
-from photinus.engine.spark.session import is_connect
+from photinus.engine.spark.session import application_of
 from photinus.estimators.inputs import input_columns
 from photinus.estimators.network import CLASSES, Network, predictor
 from photinus.estimators.param_table import MODEL_ROWS, OUTPUT_ROWS, Row
@@ -143,7 +143,7 @@ class NetworkModel(Keywords, Model, MLWritable, MLReadable[Any]):
         return self._scored(dataset, names)
 
     def withLayer(self, dataset: DataFrame, layer: str, outputCol: str) -> DataFrame:
-        """Returns the rows with what a named layer makes of them, flattened: features to use on.
+        """Returns the rows with a new column: the outputs of a named layer, flattened.
 
         Args:
             dataset: rows with the features' column.
@@ -182,7 +182,7 @@ class NetworkModel(Keywords, Model, MLWritable, MLReadable[Any]):
     ) -> Callable[..., Any]:
         """Returns the function of columns; the weights are sent once a session."""
         batch = self.getOrDefault("predictBatchSize")
-        key = (_application(spark), batch, is_bytes, layer, *names)
+        key = (application_of(spark), batch, is_bytes, layer, *names)
         if key not in self._sent:
             sent, threads = self.network.on(spark), _threads(spark)
             fields = T.StructType([T.StructField(name, self._kind(name)) for name in names])
@@ -271,7 +271,3 @@ class NetworkClassificationModel(NetworkModel, ClassificationModel, HasProbabili
 
 def _threads(spark: SparkSession) -> int:
     return int(str(spark.conf.get("spark.task.cpus", "1")))
-
-
-def _application(spark: SparkSession) -> str:
-    return "" if is_connect(spark) else str(spark.sparkContext.applicationId)

@@ -317,6 +317,7 @@ class TorchClassifier(_TrainsModule, NetworkClassifier):
             raise UsageError(
                 f"the module must return one number for each of {known or 2} classes",
                 got=f"outputs of shape {list(got[1:])}",
+                do="give its last layer that many outputs",
             )
         self._tried(draft, rows, labels)
         head, checks = BINARY if is_one else CLASSES, self._checks(2 if is_one else outputs)

@@ -27,7 +27,7 @@ from photinus.core.settings import from_dict
 from photinus.data.base import Array
 from photinus.data.columns import InputSpec
 from photinus.data.rows import scaled
-from photinus.engine.spark.session import is_connect
+from photinus.engine.spark.session import application_of, is_connect
 from photinus.models.base import Model
 from photinus.models.dbn import DBN
 from photinus.models.reading import FeatureReading, layer_of, output_of
@@ -112,7 +112,7 @@ class Network:
 
     @classmethod
     def of(cls, meta: Mapping[str, Any], weights: bytes | str) -> Network:
-        """The inverse of `meta` and `weights`.
+        """Returns the network that `meta` and `weights` describe.
 
         Args:
             meta: plain.
@@ -144,7 +144,7 @@ class Network:
         return self.head == LABELS or (self.head in (LOGS, NUMBERS) and self.classes > 1)
 
     def model(self) -> Model:
-        """Returns what can measure; it shares a table of many rows with all others of a machine."""
+        """Returns the model to measure with; processes of a machine share a table of many rows."""
         settings: Any = from_dict(MODELS[self.kind], self.settings)
         if getattr(settings, "table_row_size", 0):
             around: Model = settings.around(self.module(is_copy=False))
@@ -272,14 +272,13 @@ def _folder() -> Path:
 
 def _place(spark: SparkSession, name: str, tensors: Tensors) -> None:
     """Has Spark bring a file to every executor, once."""
-    is_afar = is_connect(spark)
-    to = str(id(spark) if is_afar else spark.sparkContext.applicationId)
+    to = application_of(spark)
     if (to, name) in _placed:
         return
     path = _folder() / name
     path.unlink(missing_ok=True)
     write_arrays(path, tensors)
-    if is_afar:
+    if is_connect(spark):
         spark.addArtifact(str(path), file=True)
     else:
         spark.sparkContext.addFile(str(path))

@@ -53,8 +53,18 @@ _WALK_ROWS = (
         convert=TypeConverters.toBoolean,
         default=False,
     ),
-    Row(name="p", meaning="above 1: walks turn back seldom", convert=_Number, default=1.0),
-    Row(name="q", meaning="above 1: walks stay near", convert=_Number, default=1.0),
+    Row(
+        name="p",
+        meaning="return parameter: above 1 a walk seldom goes back to the node that it came from",
+        convert=_Number,
+        default=1.0,
+    ),
+    Row(
+        name="q",
+        meaning="in-out parameter: above 1 a walk stays near its start",
+        convert=_Number,
+        default=1.0,
+    ),
     Row(name="walkLength", meaning="nodes of a walk, at most", convert=_Whole, default=80),
     Row(name="walksPerNode", meaning="walks that begin at a node", convert=_Whole, default=10),
 )
@@ -141,7 +151,7 @@ class NodeVectors(VectorEstimator):
             do = f"hand over a DataFrame with the columns {self.getOrDefault('srcCol')} and " + (
                 self.getOrDefault("dstCol")
             )
-            raise UsageError("there are no edges", got=type(dataset).__name__, do=do)
+            raise UsageError("the edges must be a DataFrame", got=type(dataset).__name__, do=do)
         return super().fit(dataset, params)
 
     def walks(self, edges: DataFrame) -> DataFrame:
@@ -163,7 +173,7 @@ class NodeVectors(VectorEstimator):
         rows = edges.select(ends[0].alias("src"), ends[1].alias("dst"), weight.alias("weight"))
         names, graph = _graph(rows, is_directed=self.getOrDefault("directed"))
         spark, starts = edges.sparkSession, len(names) * self.getOrDefault("walksPerNode")
-        workers = self.getOrDefault("numWorkers") or free_slots(spark, 1 << 20)
+        workers = self.getOrDefault("numWorkers") or free_slots(spark)
         together = min(_WALKERS, -(-starts // (_SHARES * workers)))
         bias = Bias(1 / self.getOrDefault("p"), 1 / self.getOrDefault("q"))
         walked = partial(

@@ -25,7 +25,7 @@ from photinus.strategies.spec import StrategySpec
 
 
 def same(value: Any) -> Any:  # noqa: ANN401 - any Param's value
-    """Returns it."""
+    """Returns the value as it is."""
     return value
 
 
@@ -107,11 +107,11 @@ def _to_list(value: Any) -> list[str]:  # noqa: ANN401 - what a user may give
 def _to_json(value: Any) -> dict[str, Any]:  # noqa: ANN401 - what a user may give
     """Returns keyword arguments, which must be plain JSON values."""
     if not isinstance(value, Mapping):
-        raise UsageError("arguments are a dict of names and values", got=type(value).__name__)
+        raise UsageError("the value must be a dict of names and values", got=type(value).__name__)
     try:
         plain: dict[str, Any] = json.loads(json.dumps(dict(value)))
     except (TypeError, ValueError) as error:
-        raise UsageError("arguments must be plain JSON values", got=str(error)) from error
+        raise UsageError("the dict must hold plain JSON values", got=str(error)) from error
     return plain
 
 
@@ -315,14 +315,15 @@ _JOB_ROWS = (
     ),
     Row(
         name="validationIndicatorCol",
-        meaning="a column of truth values: its rows are measured on once an epoch, and not trained "
-        "on; '' for none",
+        meaning="a boolean column: its rows are measured on once an epoch, and not trained on; "
+        "'' for none",
         convert=_Text,
         place="data.validation",
     ),
     Row(
         name="patience",
-        meaning="so many measurements without a better one end a phase, at its best point; 0: none",
+        meaning="early stopping: so many measurements without a better one end a phase, at its "
+        "best point; 0: none",
         convert=_Whole,
         place="patience",
     ),
@@ -409,7 +410,8 @@ DBN_ROWS = (
     ),
     Row(
         name="hiddenDropout",
-        meaning="the same for each hidden layer; in a deeper network the last one repeats",
+        meaning="the share of each hidden layer's units left out in each step of the fine-tuning; "
+        "in a deeper network the last one repeats",
         convert=TypeConverters.toListFloat,
         place="model.fine_tuning.dropout_hidden",
     ),
@@ -506,7 +508,8 @@ _MODULE_ROWS = (
     ),
     Row(
         name="perTensor",
-        meaning="show the optimizer each tensor in its shape, as adafactor and muon need it",
+        meaning="give the optimizer each tensor in its own shape, not as flat vectors; adafactor "
+        "and muon need it",
         convert=TypeConverters.toBoolean,
         place="model.per_tensor",
     ),
@@ -577,7 +580,8 @@ _MODULE_ROWS = (
     ),
     Row(
         name="movingAverage",
-        meaning="how slowly an average follows the weights, and stands for them; 0: none",
+        meaning="decay of a moving average of the weights, such as 0.9999; the model is measured "
+        "and used with it; 0: none",
         convert=_Number,
         place="model.average",
     ),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import re
 import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 from pyspark.ml.param import Param, Params
 
+from photinus.core.errors import UsageError
 from photinus.estimators.param_table import Row, same
 from photinus.run.job import Job
 
@@ -51,7 +53,7 @@ def with_params(rows: tuple[Row, ...]) -> Callable[[C], C]:
 
     def decorate(cls: C) -> C:
         for row in rows:
-            param = Param(Params._dummy(), row.name, row.meaning, row.convert)
+            param = Param(Params._dummy(), row.name, row.meaning, _named(row))
             end = row.name[0].upper() + row.name[1:]
             setattr(cls, row.name, param)
             setattr(cls, f"set{end}", _setter(row))
@@ -64,6 +66,20 @@ def with_params(rows: tuple[Row, ...]) -> Callable[[C], C]:
         return cls
 
     return decorate
+
+
+def _named(row: Row) -> Callable[[Any], Any]:
+    """Returns a Param's converter, whose errors name it."""
+
+    def convert(value: Any) -> Any:  # noqa: ANN401 - what a user may give
+        try:
+            return row.convert(value)
+        except UsageError as error:
+            if re.search(rf"\b{row.name}\b", str(error)):
+                raise
+            raise UsageError(f"{row.name}: {error}") from error
+
+    return convert
 
 
 _wrapped = textwrap.TextWrapper(width=88, initial_indent=" " * 8, subsequent_indent=" " * 12).fill

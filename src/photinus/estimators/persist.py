@@ -62,8 +62,12 @@ class _Reader(MLReader[M]):
         self._cls, self._trust_code = cls, trust_code
 
     def _head(self, path: str) -> dict[str, Any]:
-        head: Any = self.sparkSession.read.text(f"{path}/metadata").first()
-        return dict(DefaultParamsReader._parseMetaData(head["value"]))
+        read: Any = self.sparkSession.read.text(f"{path}/metadata").first()
+        head, name = dict(DefaultParamsReader._parseMetaData(read["value"])), self._cls.__name__
+        if not head["class"].endswith(f".{name}"):
+            do = "load it with the class that saved it"
+            raise CheckpointError(f"{path} holds no {name}", got=head["class"], do=do)
+        return head
 
     def _filled(self, made: Any, metadata: dict[str, Any]) -> M:  # noqa: ANN401
         made._resetUid(metadata["uid"])
@@ -83,8 +87,6 @@ class NetworkReader(_Reader[M]):
             UsageError: somebody else saved it, and it names code.
         """
         metadata = self._head(path)
-        if "network" not in metadata:
-            raise CheckpointError(f"{path} holds no {self._cls.__name__}", got=metadata["class"])
         parts = self.sparkSession.read.parquet(f"{path}/data").orderBy("part").collect()
         weights = b"".join(bytes(row["bytes"]) for row in parts)
         signed = _signed(metadata["network"], weights)
@@ -123,6 +125,7 @@ class ParamsReader(_Reader[M]):
         """Returns the estimator.
 
         Raises:
+            CheckpointError: something else is there.
             UsageError: somebody else saved it, and it names code.
         """
         metadata = self._head(path)

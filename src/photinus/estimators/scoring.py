@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.ml.functions import predict_batch_udf
 from pyspark.ml.model_cache import ModelCache
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
@@ -125,14 +126,18 @@ def _features(column: pa.Array, width: int | None) -> Array:
     kind = column.type
     if pa.types.is_struct(kind):  # an ML vector
         column, kind = column.field("values"), kind.field("values").type
-    if pa.types.is_binary(kind):
+    is_binary = pa.types.is_binary(kind)
+    sizes = (pc.binary_length if is_binary else pc.list_value_length)(column)
+    fewest, most = (size.as_py() for size in pc.min_max(sizes).values())
+    if column.null_count or fewest != most or width not in (None, most):
+        span = most if fewest == most else f"{fewest} to {most}"
+        got = f"{span} numbers a row, {column.null_count} nulls"
+        raise DataError(f"a row must hold {most if width is None else width} numbers", got=got)
+    if is_binary:
         offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset :][: len(column) + 1]
         flat: Array = np.frombuffer(column.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
     else:
         flat = column.flatten().to_numpy(zero_copy_only=False)
-    if column.null_count or (width is not None and flat.size != width * len(column)):
-        got = f"{flat.size / max(1, len(column)):g} numbers a row, {column.null_count} nulls"
-        raise DataError(f"a row must hold {width} numbers", got=got)
     return flat.reshape(len(column), -1)
 
 

@@ -43,7 +43,7 @@ def sentences_of(dataset: Any, column: str, workers: int) -> DataFrame:  # noqa:
         return spark_session(max(1, workers)).createDataFrame(lists, f"{_COLUMN} array<string>")
     if not hasattr(dataset, "sparkSession"):
         do = "hand over a DataFrame, an RDD, or the path of text files"
-        raise UsageError("there are no sentences", got=type(dataset).__name__, do=do)
+        raise UsageError("these are no sentences", got=type(dataset).__name__, do=do)
     made: DataFrame = dataset.select(words_of(dataset, column).alias(_COLUMN))
     return made
 

@@ -22,7 +22,7 @@ from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 from pyspark.sql.pandas.functions import pandas_udf
 
 from photinus.checkpoint.mapped import MappedFile, is_mapped, write_arrays
-from photinus.core.errors import CheckpointError, UsageError
+from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
 from photinus.embeddings.neighbours import index_of
 from photinus.embeddings.vectors import Analogies, Similarity, WordVectors
@@ -362,9 +362,6 @@ class _VectorsReader(ParamsReader[Any]):
             CheckpointError: something else is there.
         """
         metadata = self._head(path)
-        name = self._cls.__name__
-        if "vectors" not in metadata or not metadata["class"].endswith(f".{name}"):
-            raise CheckpointError(f"{path} holds no {name}", got=metadata["class"])
         table: Any = self.sparkSession.read.parquet(f"{path}/data").toPandas()
         words = table[self._cls.of].astype(str)
         table = table.assign(words=words).sort_values(["count", "words"], ascending=[False, True])

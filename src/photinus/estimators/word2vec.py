@@ -53,16 +53,18 @@ def _setting(name: str, meaning: str, kind: Callable[[Any], Any], place: str) ->
 
 _Whole, _Number = TypeConverters.toInt, TypeConverters.toFloat
 COUNTED_ROWS = (
-    Row(name="minCount", meaning="rarer words have no vector", convert=_Whole, default=5),
-    Row(name="maxVocabulary", meaning="so many words at most; 0: all", convert=_Whole, default=0),
+    Row(name="minCount", meaning="least occurrences of a word", convert=_Whole, default=5),
+    Row(
+        name="maxVocabulary", meaning="most words with a vector; 0: all", convert=_Whole, default=0
+    ),
 )
 TRAINING_ROWS = (
     _setting("vectorSize", "numbers in a vector", _Whole, "dims"),
     _setting("windowSize", "words to each side, at most", _Whole, "window"),
-    _setting("negatives", "words drawn against each; 0: hierarchical softmax", _Whole, "negatives"),
-    _setting("cbow", "a word from the mean of its context", TypeConverters.toBoolean, "cbow"),
-    _setting("sample", "words above this share are thinned out; 0: never", _Number, "sample"),
-    _setting("learningRate", "at the start; it falls over the whole run", _Number, "lr"),
+    _setting("negatives", "negative samples of each; 0: hierarchical softmax", _Whole, "negatives"),
+    _setting("cbow", "CBOW instead of skip-gram", TypeConverters.toBoolean, "cbow"),
+    _setting("sample", "words above this share are subsampled; 0: never", _Number, "sample"),
+    _setting("learningRate", "the initial rate; it falls over the whole run", _Number, "lr"),
     _setting("epochs", "passes over the sentences", _Number, "epochs"),
     Row(
         name="table",
@@ -121,10 +123,10 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
     def _fit(self, dataset: DataFrame) -> VectorsModel:
         spark, asked = dataset.sparkSession, self.getOrDefault("numWorkers")
         self._job(2, asked or 2, 1000)  # a wrong Param is told of before any sentence is read
-        sentences = self._sentences(dataset)
         if asked:
             check_slots(spark, asked)
-        workers = asked or free_slots(spark, 1 << 20)
+        workers = asked or free_slots(spark)
+        sentences = self._sentences(dataset)
         with once(sentences, always=not self._reads_twice) as kept:
             words, counts = counted(kept, *self._limits())
             job = self._job(len(words), workers, int(counts.sum()))

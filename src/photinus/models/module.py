@@ -293,7 +293,8 @@ class ModuleStage(Stage):
         if "auto" not in (self.precision, self.memory):
             return self
         if not self.example:
-            raise UsageError('"auto" needs example, the shape of what the module reads', got="none")
+            wrong = '"auto" needs example, the shape of one row as the module reads it'
+            raise UsageError(wrong, got="none", do="set example, as (3, 32, 32)")
         precisions = PRECISIONS if self.precision == "auto" else (self.precision,)
         memories = MEMORIES if self.memory == "auto" else (self.memory,)
         shape = (min(self.batch_size, _TRIED_ROWS), *self.example)

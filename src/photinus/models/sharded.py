@@ -313,7 +313,8 @@ def _check(module: nn.Module, how: Learning) -> None:
     usual = Learning()
     for name in ("average", "activation_memory", "activation_bytes"):
         if getattr(how, name) != getattr(usual, name):
-            raise UsageError(f"{beside} there is no {name}", got=getattr(how, name))
+            wrong = f"{beside} there is no {name}"
+            raise UsageError(wrong, got=getattr(how, name), do="leave it out")
 
 
 def _check_tables(module: nn.Module, tables: Mapping[str, ShardedEmbedding]) -> None:

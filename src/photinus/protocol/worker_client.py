@@ -31,7 +31,7 @@ class Worker:
     """Holds a seat and pumps a life until the run is over.
 
     Args:
-        life: the generator to pump (nodes.life.live).
+        life: the generator to pump (training.worker_loop.live).
         connect: makes a link to the coordinator; called again when a link is lost.
         seat: run, term and slot; phase and lease come with the grant.
         about: host and attempt, told with every hello.

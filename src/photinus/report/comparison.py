@@ -56,6 +56,8 @@ class Compared:
     curve: tuple[Point, ...] = ()
     """Seconds and training loss, in the last phase."""
     failure: str = ""
+    settings: str = ""
+    """All settings of the strategy, as JSON: what `strategy` says of two may be the same."""
 
 
 def comparison_table(rows: Sequence[Compared]) -> list[tuple[str, ...]]:

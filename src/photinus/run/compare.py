@@ -20,7 +20,7 @@ from photinus.run.data import TestRows, read_test, read_train
 from photinus.run.job import Job
 from photinus.run.train import engine_of, train
 from photinus.strategies.own import Own
-from photinus.strategies.recipes import RECIPES
+from photinus.strategies.recipes import RECIPES, to_plain
 from photinus.strategies.spec import StrategySpec
 
 
@@ -97,7 +97,7 @@ def compare(
         engine = SimulatedEngine(world) if job.engine == "simulate" else engine_of(job.engine)
         here = _free(folder / f"{number:02d}-{strategy.recipe}")
         its = replace(job, strategy=strategy, strategies={})
-        row = known.get(str(strategy)) or _one(its, engine, here, (data, test))
+        row = known.get(_settings(strategy)) or _one(its, engine, here, (data, test))
         rows.append(row)
         told(row)
         plain = json.dumps([asdict(r) for r in rows], indent=1)
@@ -124,23 +124,32 @@ def _compared(file: Path) -> dict[str, Compared]:
         )
         for row in rows
     ]
-    return {row.strategy: row for row in made if not row.failure}
+    return {row.settings: row for row in made if not row.failure}
+
+
+def _settings(strategy: StrategySpec | Own) -> str:
+    return json.dumps(to_plain(strategy), sort_keys=True)
 
 
 def _free(folder: Path) -> Path:
     """Returns the folder, or one beside it where a run was stopped in it."""
-    return folder if not folder.exists() else folder.with_name(f"{folder.name}-again")
+    free, number = folder, 1
+    while free.exists():
+        number += 1
+        free = folder.with_name(f"{folder.name}-{number}")
+    return free
 
 
 def _one(job: Job, engine: Engine, folder: Path, rows: tuple[Any, TestRows | None]) -> Compared:
-    tally, name = _Tally(_clock(engine)), str(job.strategy)
+    tally, strategy = _Tally(_clock(engine)), job.strategy
+    name, settings = str(strategy), _settings(strategy)
     data, test = rows
     try:
         outcome = train(
             job, data, test=test, folder=folder, callbacks=(tally,), verbose=False, engine=engine
         )
     except PhotinusError as error:
-        return Compared(strategy=name, seconds=0.0, failure=str(error))
+        return Compared(strategy=name, seconds=0.0, failure=str(error), settings=settings)
     is_virtual = isinstance(engine, SimulatedEngine)
     sent = engine.bytes if isinstance(engine, SimulatedEngine) else tally.bytes
     return Compared(
@@ -156,6 +165,7 @@ def _one(job: Job, engine: Engine, folder: Path, rows: tuple[Any, TestRows | Non
         examples=tally.examples,
         passes=tally.passes,
         curve=tuple(tally.curve),
+        settings=settings,
     )
 
 

@@ -223,7 +223,7 @@ def check_fit(model: Any, rows: Any, like: Any = None) -> None:  # noqa: ANN401 
     width = {DBN: "inputs", LogisticStage: "features"}.get(type(model))
     if width and (isinstance(features, Inputs) or getattr(rows, "inputs", None) is not None):
         do = "train a ModuleStage, or name one column of features"
-        raise UsageError(f"a {type(model).__name__} takes no several inputs", do=do)
+        raise UsageError(f"a {type(model).__name__} takes one input, not several", do=do)
     reads = getattr(model, width) if width else None
     if reads is None and isinstance(getattr(like, "features", None), np.ndarray):
         reads = math.prod(like.features.shape[1:])

@@ -292,7 +292,8 @@ class Job:
             )
         validate(self)
         self._check_device()
-        known = {stage.name for stage in self._plain_stages()} | {"pretraining"}
+        known = {stage.name for stage in self._plain_stages()}
+        known |= {"pretraining"} if isinstance(self.model, DBN) else set()
         if self.validation and self.data.validation:
             wrong = "rows are set aside by a share or by a column"
             got = f"validation={self.validation:g} and the column {self.data.validation!r}"
@@ -389,13 +390,13 @@ class Job:
             is_start = getattr(strategy, "gradients_until", 0) not in (0, AUTO)
             if strategy.worker().site in (GRADIENT, GRADIENT_SUM) or is_start:
                 kind = type(self.model).__name__
-                wrong = f"a {kind} of tables takes its steps in place: workers agree on parameters"
+                wrong = f"a {kind} updates its tables in place: workers cannot agree on gradients"
                 do = "name averaging, publish, or downpour of deltas"
                 raise UsageError(wrong, got=str(strategy), do=do)
 
     def _check_torch(self) -> None:
         if self.security != "none":
-            wrong = "torch.distributed neither encrypts nor asks who speaks"
+            wrong = "torch.distributed neither encrypts nor authenticates"
             do = 'set security="none" if the whole network is trusted'
             raise UsageError(wrong, got=f"security {self.security!r}", do=do)
         for strategy in self._all_strategies:
@@ -477,7 +478,7 @@ class Job:
         """Returns how the workers agree in a phase."""
         if phase in self.strategies:
             return self.strategies[phase]
-        is_layer = phase.startswith("rbm")
+        is_layer = isinstance(self.model, DBN) and phase.startswith("rbm")
         return self.strategies.get("pretraining", self.strategy) if is_layer else self.strategy
 
     def plan(self) -> TrainingPlan:

@@ -75,8 +75,8 @@ from photinus.run.remote_resume import (
     saved_job,
     send_all,
 )
+from photinus.run.resume_hint import resume_hint
 from photinus.run.sharded import with_sharded_tables
-from photinus.run.way_on import way_on
 from photinus.training.plan import TrainingPlan
 from photinus.training.snapshots import Cut
 
@@ -214,7 +214,7 @@ def train_draft(
         wrong, do = f"{mirror.address} holds a run already", "resume it, or name another folder"
         raise UsageError(wrong, do=do)
     RunFolder.check_free(path)
-    goes_on = partial(_way_on, path, mirror, job) if is_kept else _nothing_kept
+    goes_on = partial(_resume_hint, path, mirror, job) if is_kept else _nothing_kept
     with interruptible(signal.SIGTERM), _shown(callbacks, verbose, goes_on) as shown:
         prepared = _prepared(draft, (data, test, engine))  # nothing is made where this refuses
         run = secrets.token_bytes(16)
@@ -281,7 +281,7 @@ def continued(
             f"{folder_name(path, mirror)} is done: there is nothing to resume",
             do="train anew; start = 'FOLDER/model' goes on from its parameters",
         )
-    place, goes_on = RunFolder(path, resume=True), partial(_way_on, path, mirror, job)
+    place, goes_on = RunFolder(path, resume=True), partial(_resume_hint, path, mirror, job)
     with (
         interruptible(signal.SIGTERM),
         _shown(callbacks, verbose, goes_on) as shown,
@@ -291,9 +291,9 @@ def continued(
         return running.train(None, cut=running.checkpoints.newest(), given=given)
 
 
-def _way_on(path: Path, mirror: Mirror | None, job: Job) -> str:
+def _resume_hint(path: Path, mirror: Mirror | None, job: Job) -> str:
     address = mirror.address if mirror else ""
-    return way_on(path, address, is_given=job.data.name == "given")
+    return resume_hint(path, address, is_given=job.data.name == "given")
 
 
 def _nothing_kept() -> str:
@@ -421,9 +421,13 @@ class _Run:
         self.note, self.draft = "", Draft(job)
 
     def __enter__(self) -> _Run:
-        for callback in self.callbacks:
-            if hasattr(callback, "open"):
-                callback.open(self.place.path)
+        try:
+            for callback in self.callbacks:
+                if hasattr(callback, "open"):
+                    callback.open(self.place.path)
+        except BaseException as error:  # the run has begun: it ends as one that failed
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:

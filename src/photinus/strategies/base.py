@@ -44,8 +44,8 @@ def fragments_of(size: int, fragments: int) -> tuple[tuple[int, int], ...]:
         ((0, 3), (3, 6), (6, 10))
     """
     if fragments > size:
-        wrong = f"a fragment of no bytes: {fragments} fragments of {size} parameters"
-        raise UsageError(wrong, do=f"take at most {size} fragments")
+        wrong = f"there can be at most {size} fragments, one for each parameter"
+        raise UsageError(wrong, got=fragments, do="set fewer fragments")
     edges = [size * n // fragments for n in range(fragments + 1)]
     return tuple(pairwise(edges))
 
@@ -94,7 +94,7 @@ class ShardMove(NamedTuple):
 
 
 class Message(NamedTuple):
-    """What workers and owners say; who said it under which lease is the node's business."""
+    """What workers and owners say; the frame that carries it names the seat and the lease."""
 
     kind: str
     """push · fetch · agreed · ack (applied; nothing comes down) · heal · rejoin (the worker must

@@ -131,7 +131,8 @@ def clamp(
     warning = message(
         f"the outer gain lr/(1-momentum) is above {most:g}{of_what}, "
         "where training was seen to diverge",
-        got=f"{outer.gain:.3g}; {outer.name} lowered to {lowered}",
+        got=f"{outer.gain:.3g}",
+        then=f"{outer.name} lowered to {lowered}",
         do='set gain="unsafe" to take it as asked',
     )
     return tamed, warning

@@ -252,7 +252,7 @@ class Meetings(Policy):
             wrong = f"a table among the workers has whole rows of {self.rows} numbers"
             raise UsageError(wrong, got=f"{point.vector.size} numbers", do="set rows to the width")
         if self.rows and point.floats is not None and point.floats.size:
-            wrong = "nobody agrees on the float buffers of a model whose table is among the workers"
+            wrong = "a model whose table lies among the workers must have no float buffers"
             raise UsageError(wrong, got=f"{point.floats.size} numbers", do="use rows=0")
         return _MeetingsState(point, point.version, {})
 

@@ -119,20 +119,23 @@ class StrategySpec:
             self.worker()
             self.owner()
         if not self.is_immediate and (self.fetch is not None or self.staleness != "none"):
-            wrong = "fetch and staleness are parts of what is released at once"
-            raise UsageError(wrong, got=f"release={self.release!r}", do='release="immediate"')
+            wrong = 'fetch and staleness need release="immediate"'
+            raise UsageError(wrong, got=f"release={self.release!r}", do="leave both out")
         if (self.delay and not self.fragments) or (self.fragments and self.payload != "delta"):
             got = f"delay {self.delay}, fragments {self.fragments}, payload {self.payload}"
-            raise UsageError("a delay is one of fragments, and fragments are of deltas", got=got)
+            wrong = 'delay needs fragments, and fragments need payload="delta"'
+            raise UsageError(wrong, got=got, do="set fragments, or leave delay out")
         if self.owners > 1:
             self._check_shards()
         if self.rows:
             self._check_rows()
         if self.is_immediate and (self.quorum != 1 or self.fragments):
-            raise UsageError("quorum and fragments are parts of rounds", got="release='immediate'")
+            wrong = 'quorum and fragments need release="rounds"'
+            raise UsageError(wrong, got=f"release={self.release!r}", do="leave both out")
         self._check_merge()
         if self.gradients_until and self.payload == "gradient" and not self.is_immediate:
-            raise UsageError("gradients_until is a part of recipes that do not agree on gradients")
+            wrong = "a recipe that agrees on every gradient has no gradients_until"
+            raise UsageError(wrong, got=self.gradients_until, do="leave it out")
 
     def _check_merge(self) -> None:
         if self.merge == READS and not self.is_sharded:
@@ -140,7 +143,7 @@ class StrategySpec:
             raise UsageError(wrong, got="rows 0", do='use "uniform", "examples" or "nova"')
         if self.grace_seconds and self.quorum == 1:
             got, do = f"grace_seconds {self.grace_seconds:g} and no quorum", "name a quorum below 1"
-            raise UsageError("a round that waits for all has no grace", got=got, do=do)
+            raise UsageError("grace_seconds needs a quorum", got=got, do=do)
 
     def _check_rows(self) -> None:
         """A row that is not pushed must not move, and what travels must be cut anywhere."""
@@ -316,11 +319,11 @@ class StrategySpec:
             UsageError: the quorum, or the number of owners, does not go with them.
         """
         if self.quorum > workers:
-            wrong = f"a quorum of {self.quorum:g} can never come together"
+            wrong = f"a quorum of {self.quorum:g} is more than there are workers"
             raise UsageError(wrong, got=f"{workers} workers", do="ask for fewer")
         if self.owners not in (1, workers) or (self.is_sharded and self.owners != workers):
             least = "" if self.is_sharded else "1, or "
-            wrong = f"owners must be {least}{workers} as there are workers"
+            wrong = f"owners must be {least}{workers}, the number of workers"
             raise UsageError(wrong, got=self.owners)
 
     def start(self, workers: int) -> StrategySpec:

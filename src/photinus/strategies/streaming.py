@@ -74,8 +74,8 @@ class Streaming(Strategy):
 
     def __post_init__(self) -> None:
         validate(self)
-        if self.outer.name == "adam":
-            wrong = "adam counts the updates of a whole vector: fragments have counts of their own"
+        if self.outer.name in ("adam", "delayed_nesterov", "row_adagrad"):
+            wrong = f"{self.outer.name} keeps state of a whole vector, which fragments would share"
             raise UsageError(wrong, do="take nesterov, slowmo, adagrad or sgd outside")
         gap = self.gap.steps
         if gap is not None and self.delay >= gap and self.delay > 0:

@@ -114,7 +114,7 @@ def _share(
 ) -> Generator[Ask, Any, tuple[Close, _Before]]:
     """Trains until the share is done; its prepared rows make room for those of the next one."""
     grant = given.pop()
-    context = _bench(plan, slot, part, grant, history, before)
+    context = _phase_context(plan, slot, part, grant, history, before)
     if _is_table(context.strategy):
         context.heal[:] = [(yield from _with_shard(plan, slot, part, grant, context))]
     grant = grant.used()
@@ -145,7 +145,7 @@ def _closing(
     return Close(at, held, is_border and not is_done, inner if is_done else last.inner)
 
 
-def _bench(
+def _phase_context(
     plan: TrainingPlan,
     slot: int,
     part: Part,

@@ -95,13 +95,13 @@ class TaskMover:
     """Sees to it that workers move.
 
     Args:
-        departures: of the application.
+        tracker: knows the executors that are decommissioned.
         seats: who sits where.
         emit: is told.
         now: seconds of a clock that never goes back.
     """
 
-    departures: DecommissionTracker
+    tracker: DecommissionTracker
     seats: _Seats
     emit: Callable[[Event], None]
     now: Callable[[], float] = time.monotonic
@@ -117,13 +117,13 @@ class TaskMover:
             stages: returns the stages of the job that runs now.
         """
         now = self.now()
-        if self.departures.is_possible and now >= self._looks_at:
+        if self.tracker.is_possible and now >= self._looks_at:
             self._looks_at = now + _LOOK_SECONDS
-            self._notice(self.departures.tasks(stages()), now)
+            self._notice(self.tracker.tasks(stages()), now)
         for task, latest in list(self._moving.items()):
             if self.seats.has_left(task.slot, str(task.task)) or now >= latest:
                 del self._moving[task]
-                self.departures.end(task)
+                self.tracker.end(task)
 
     def _notice(self, tasks: list[DepartingTask], now: float) -> None:
         for task in tasks:

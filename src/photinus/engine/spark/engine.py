@@ -53,8 +53,8 @@ from photinus.engine.spark.job import (
     SparkJob,
     check_size,
     queried,
-    see_through,
     told_by_a_task,
+    wait_for_end,
 )
 from photinus.engine.spark.lost_tasks import LostTaskReporter
 from photinus.engine.spark.resources import amounts_of, given_to, profile_of
@@ -206,7 +206,7 @@ class SparkEngine(Engine):
             with ConnectSession(run_spec) as afar, driver:
                 first = job(frame, afar.hosted(self._hooks, host))
                 emit, stopped = run_spec.emit, afar.stopped
-                see_through(afar, first, emit, follow=told_by_a_task, stopped=stopped)
+                wait_for_end(afar, first, emit, follow=told_by_a_task, stopped=stopped)
                 return afar.result()
         slots = partial(slots_of, spark, tasks.profile)
         application = spark.sparkContext.applicationId
@@ -240,7 +240,7 @@ class SparkEngine(Engine):
                 mover.look(job.stages)
                 starvation.look(job)
 
-            see_through(
+            wait_for_end(
                 session,
                 make(None),
                 run_spec.emit,
@@ -283,8 +283,9 @@ def _framed(spark: SparkSession, data: Any, plan: TrainingPlan) -> FrameData:  #
         return data
     if isinstance(data, ArrayData):
         if isinstance(data.features, Inputs) or data.weights is not None:
-            wrong, do = "several inputs in memory stay on one machine", "hand over a DataFrame"
-            raise UsageError(wrong, got="the Spark engine", do=f'{do}, or engine="local"')
+            what = "several inputs" if isinstance(data.features, Inputs) else "weights of rows"
+            wrong, do = f"the Spark engine takes arrays without {what}", "hand over a DataFrame"
+            raise UsageError(wrong, got="an ArrayData", do=f'{do}, or engine="local"')
         return FrameData(
             frame=frame_of(spark, [data.part(plan, slot) for slot in range(plan.workers)]),
             features="features",
@@ -497,8 +498,8 @@ def _check_passes(streams: Mapping[int, int], run_spec: RunSpec) -> None:
     for phase in run_spec.plan.phases:
         if getattr(phase.strategy.worker(), "whole_part", False):
             raise NotReadyError(f"{wrong}, and {phase.name} takes them in one step", do=do)
-    got = "each pass over them is a Spark job of its own, in their order of arrival"
-    run_spec.emit(Warned(text=message(wrong, got=got, do=do)))
+    then = "each pass over them is a Spark job of its own, in their order of arrival"
+    run_spec.emit(Warned(text=message(wrong, then=then, do=do)))
 
 
 def check_slots(spark: SparkSession, workers: int, profile: ResourceProfile | None = None) -> None:
@@ -523,18 +524,18 @@ def check_slots(spark: SparkSession, workers: int, profile: ResourceProfile | No
         )
 
 
-def free_slots(spark: SparkSession, most: int) -> int:
-    """Returns how many tasks can start now, from 1 to `most`; `most` where that has no bound.
+def free_slots(spark: SparkSession) -> int:
+    """Returns how many tasks can start now, at least 1.
 
-    Args:
-        spark: the session.
-        most: how many are wanted.
+    Raises:
+        UsageError: that has no bound, or a client of Spark Connect is not told.
     """
     slots = slots_of(spark)
     if slots is None:
-        return most
+        wrong = "Spark does not say how many tasks can run at the same time"
+        raise UsageError(wrong, got="numWorkers 0, which takes all of them", do="set numWorkers")
     taken = 0 if is_connect(spark) else held_now(spark.sparkContext.applicationId)
-    return max(1, min(most, slots - taken))
+    return max(1, slots - taken)
 
 
 def slots_of(spark: SparkSession, profile: ResourceProfile | None = None) -> int | None:

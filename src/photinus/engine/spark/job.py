@@ -168,9 +168,7 @@ class SparkJob(threading.Thread):
             for task in (tasks.apply(i) for i in range(tasks.size())):
                 if task.taskId() in self._said or str(task.status()) != "FAILED":
                     continue
-                text = task.errorMessage()
-                place = stage, int(task.index())
-                self._said[task.taskId()] = place, str(text.get()) if text.isDefined() else ""
+                self._said[task.taskId()] = (stage, int(task.index())), _said(task)
 
     def running(self) -> int:
         """Returns how many tasks run now; of Connect that is not known."""
@@ -300,7 +298,7 @@ def queried(spark: SparkSession, ask: Callable[[], _T]) -> _T:
         return ask()
     for _ in range(1 + _AGAIN):
         job = SparkJob(spark.sparkContext, lambda: [ask()], f"photinus-{secrets.token_hex(8)}")
-        _seen_through(job)
+        _wait_for_query(job)
         if job.error is None:
             found: _T = job.rows[0]
             return found
@@ -312,7 +310,7 @@ def queried(spark: SparkSession, ask: Callable[[], _T]) -> _T:
     raise NotReadyError(wrong, got=cause_of(job.error), do=job.cure(job.error)) from job.error
 
 
-def _seen_through(job: SparkJob) -> None:
+def _wait_for_query(job: SparkJob) -> None:
     """Waits for the end of a query; ends it where a task fails again and again by itself."""
     job.start()
     try:
@@ -367,7 +365,7 @@ def check_size(task: object) -> None:
         )
 
 
-def see_through(
+def wait_for_end(
     service: Awaited,
     job: SparkJob,
     emit: Callable[[Event], None],

@@ -16,7 +16,7 @@ from photinus.deploy.executor_process import end_executor
 from photinus.engine.agree import Loop
 from photinus.engine.driver_session import ListeningService
 from photinus.engine.spark.engine import check_slots, slots_of
-from photinus.engine.spark.job import SparkJob, check_size, see_through
+from photinus.engine.spark.job import SparkJob, check_size, wait_for_end
 from photinus.engine.spark.lost_tasks import LostTaskReporter
 from photinus.engine.spark.resources import given_to
 from photinus.engine.spark.slots import held_slots
@@ -64,7 +64,7 @@ def launch_on_spark(
             with threads_held(loop.call.threads):
                 task = _task(loop, code, has_rows=data is not None)
                 check_size(task)
-                rows = spark.range(workers) if data is None else data
+                rows = spark.range(0, workers, 1, workers) if data is None else data
                 frame = partitioned(rows, workers)
                 job = SparkJob(
                     context,
@@ -72,7 +72,7 @@ def launch_on_spark(
                     coordinator.callbacks.run.hex(),
                 )
                 deaths = LostTaskReporter(service)
-                see_through(service, job, emit, beside=deaths.look)
+                wait_for_end(service, job, emit, beside=deaths.look)
 
 
 def _task(

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from photinus.core.errors import NotReadyError, UsageError
 from photinus.deploy.java import ensure_java
@@ -86,6 +86,12 @@ def is_connect(spark: SparkSession) -> bool:
     return not hasattr(spark, "_jsparkSession")
 
 
+def application_of(spark: SparkSession) -> str:
+    """Returns the application's id, on Connect the session's: who keeps files that were sent."""
+    of: Any = spark  # pyspark's types do not know Connect's session_id
+    return str(of.session_id if is_connect(spark) else of.sparkContext.applicationId)
+
+
 def session_warnings(spark: SparkSession, *, has_view: bool = False) -> list[str]:
     """Returns what in a session of the user's own may hurt a long run, a sentence each.
 
@@ -104,8 +110,9 @@ def session_warnings(spark: SparkSession, *, has_view: bool = False) -> list[str
         is_local = master.startswith("local")  # which ignores the setting
         cure = f"master local[N,{_RETRIES}]" if is_local else f"spark.task.maxFailures={_RETRIES}"
         warnings.append(
-            f"Spark gives a task up after {failures} failure{'s' * (failures > 1)} and ends the "
-            f"run with it; start the application with {cure}"
+            f"Spark gives a task up after {failures} failure{'s' * (failures > 1)}, and the job "
+            f"with it, which is submitted again only a few times; "
+            f"start the application with {cure}"
         )
     if setting("spark.speculation", "false") == "true":
         warnings.append(

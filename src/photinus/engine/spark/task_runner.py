@@ -15,7 +15,7 @@ from photinus.core.signals import interruptible
 from photinus.core.threads import threads_held
 from photinus.engine.driver_session import ListeningService
 from photinus.engine.spark.executor_python import check_python
-from photinus.engine.spark.job import SparkJob, check_size, see_through
+from photinus.engine.spark.job import SparkJob, check_size, wait_for_end
 from photinus.engine.spark.session import is_connect
 from photinus.engine.worker_bootstrap import told_error
 
@@ -118,7 +118,7 @@ def run_units(parts: Parts, owner: TaskServer, work: Work, *, security: str, aga
 
         check_size(task)
         job = SparkJob(parts.context, parts.collected(task), owner.callbacks.run.hex())
-        see_through(service, job, owner.callbacks.emit)
+        wait_for_end(service, job, owner.callbacks.emit)
     if owner.failure:
         raise told_error(owner.failure, owner.failure_kind) from owner.cause
 

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 
-def way_on(
+def resume_hint(
     folder: Path, address: str = "", command: str = "train", *, is_given: bool = False
 ) -> str:
     """Returns how to go on with a run, after a semicolon; nothing where there is none.
