@@ -6,6 +6,7 @@ from pyspark.ml.linalg import Vectors
 
 from photinus.core.errors import UsageError
 from photinus.embeddings.vectors import WordVectors
+from photinus.estimators import vector_models
 from photinus.estimators.vector_models import Item2VecModel, Word2VecModel
 
 pytestmark = pytest.mark.spark
@@ -53,6 +54,17 @@ def test_vectors_may_be_asked_for_too(spark, vectors):
     found = Word2VecModel(vectors).withSynonyms(table, 2, column="point", exact=True).first()
     assert found.synonyms[0].word == "5"
     assert found.synonyms[0].similarity == pytest.approx(1, abs=1e-5)
+
+
+def test_words_and_vectors_are_sent_to_a_session_once(spark, vectors, monkeypatch):
+    sent, send = [], vector_models.sent
+    monkeypatch.setattr(vector_models, "sent", lambda *what: sent.append(what) or send(*what))
+    model = Word2VecModel(vectors)
+    table = spark.createDataFrame([("7",), ("8",)], "word string")
+    for _ in range(3):
+        assert model.withSynonyms(table, 3).count() == 2
+        assert model.copy().withSynonyms(table, 3).count() == 2
+    assert len(sent) == 3, "words, vectors, index"
 
 
 def test_what_cannot_be_asked_is_one_sentence(spark, vectors):

@@ -78,6 +78,8 @@ def assert_the_same_from_a_file(made, sentences, folder, monkeypatch):
 @pytest.mark.parametrize(
     ("parts", "wrong"),
     [
+        ({"vectorSize": 0}, "^vectorSize must be a whole number of at least 8; got 0"),
+        ({"learningRate": -1.0}, "^learningRate"),
         ({"table": "split"}, 'table must be "whole" or "sharded"'),
         ({"table": "sharded", "strategy": "publish"}, "leaves the whole table with every worker"),
     ],

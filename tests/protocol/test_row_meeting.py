@@ -9,7 +9,6 @@ from photinus.protocol.row_meeting import RowMeeting, Shares
 from photinus.strategies.base import Message, OwnedShard
 from photinus.strategies.codecs import decode, encode
 from photinus.strategies.outer import Adagrad, RowAdagrad, Sgd
-from photinus.strategies.shards import shard_of
 
 ROWS, WIDTH = 23, 3
 
@@ -19,7 +18,7 @@ def pushes(workers, codec, outer, chance):
     table = chance.normal(size=(ROWS, WIDTH)).astype(np.float32)
     made = []
     for slot in range(workers):
-        own = shard_of(table.ravel(), WIDTH, slot, workers).reshape(-1, WIDTH)
+        own = np.ascontiguousarray(table[slot::workers])
         rows, asks = (np.flatnonzero(chance.random(ROWS) < 0.4) for _ in range(2))
         delta = chance.normal(size=(rows.size, WIDTH)).astype(np.float32)
         owned = OwnedShard(own, outer.init(own), outer.update)
@@ -85,7 +84,7 @@ def test_by_reads_rows_of_few_steps_move_by_the_sum_and_those_of_all_by_the_mean
         wanted[row] -= sum(deltas) / sharers
     for meeting in meet(brought, called(workers), chance):
         moved = meeting.result().moved
-        own = shard_of(table.ravel(), WIDTH, meeting.slot, workers).reshape(-1, WIDTH).copy()
+        own = table[meeting.slot :: workers].copy()
         own[moved.at] = moved.rows
         np.testing.assert_allclose(own, wanted[meeting.slot :: workers], atol=1e-2)
 

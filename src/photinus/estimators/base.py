@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,7 +23,6 @@ from photinus.engine.spark.session import is_connect
 from photinus.estimators.inputs import exampled
 from photinus.estimators.model import NetworkModel
 from photinus.estimators.network import Network
-from photinus.estimators.param_table import Row
 from photinus.estimators.params import defaults, plain_job
 from photinus.estimators.summary import TrainingSummary
 from photinus.estimators.trainer import TrainingEstimator
@@ -160,35 +158,7 @@ class NetworkEstimator(TrainingEstimator):
         values = {p.name: self.getOrDefault(p) for p in self.params if self.isSet(p)}
         workers = workers or values.pop("numWorkers", 0)
         values |= {"numWorkers": workers} if workers else {}
-        try:
-            return self._made(values, sizes)
-        except UsageError as error:
-            raise self._in_params(error, values, sizes) from error
-
-    def _in_params(
-        self, error: UsageError, values: Mapping[str, Any], sizes: Mapping[str, Any]
-    ) -> UsageError:
-        """Returns the error of a job's setting as the Param's without which it goes away."""
-        suspects: list[tuple[bool, Row]] = []
-        for row in self._rows:
-            if row.place and row.name in values:
-                rest = {name: value for name, value in values.items() if name != row.name}
-                left = self._wrong(rest, sizes)
-                suspects += [(left == "", row)] if left != str(error) else []
-        if not suspects:
-            return error
-        _, row = max(suspects, key=lambda suspect: suspect[0])
-        setting = rf"^{row.place.rpartition('.')[2]} of \w+ "
-        said, is_its = re.subn(setting, f"{row.name} ", str(error))
-        return UsageError(said if is_its else f"{row.name}: {error}")
-
-    def _wrong(self, values: Mapping[str, Any], sizes: Mapping[str, Any]) -> str:
-        """Returns what is wrong with a job of these Params; empty if nothing is."""
-        try:
-            self._made(values, sizes)
-        except UsageError as error:
-            return str(error)
-        return ""
+        return self._in_params(lambda values: self._made(values, sizes), values)
 
     def _made(self, values: Mapping[str, Any], sizes: Mapping[str, Any]) -> Job:
         plain = plain_job(self._rows, values)

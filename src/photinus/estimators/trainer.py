@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,17 +15,23 @@ from pyspark.ml import Estimator
 from pyspark.ml.param.shared import HasSeed
 from pyspark.ml.util import MLReadable, MLWritable
 
+from photinus.core.errors import UsageError
 from photinus.engine.spark.engine import FrameData, SparkEngine
 from photinus.estimators.model import Keywords
+from photinus.estimators.param_table import Row
 from photinus.estimators.persist import ParamsReader, ParamsWriter
 from photinus.estimators.summary import TrainingSummary
 from photinus.report.journal import read
+from photinus.run.job import Job
 from photinus.run.train import train_draft
 
 if TYPE_CHECKING:
     from photinus.core.events import Event
     from photinus.run.evaluate import Draft
     from photinus.run.train import Outcome
+
+
+_Made = Callable[[Mapping[str, Any]], Job]
 
 
 class TrainingEstimator(Keywords, Estimator[Any], HasSeed, MLWritable, MLReadable[Any]):
@@ -57,6 +64,28 @@ class TrainingEstimator(Keywords, Estimator[Any], HasSeed, MLWritable, MLReadabl
         """
         return ParamsReader(cls, trust_code=trust_code).load(path)
 
+    def _in_params(self, made: _Made, values: Mapping[str, Any]) -> Job:
+        """Returns the job that is made of Params.
+
+        Raises:
+            UsageError: names the Param that is wrong: the one without which the error goes away.
+        """
+        try:
+            return made(values)
+        except UsageError as error:
+            suspects: list[tuple[bool, Row]] = []
+            for row in self._rows:
+                if row.place and row.name in values:
+                    rest = {name: value for name, value in values.items() if name != row.name}
+                    left = _wrong(made, rest)
+                    suspects += [(left == "", row)] if left != str(error) else []
+            if not suspects:
+                raise
+            _, row = max(suspects, key=lambda suspect: suspect[0])
+            setting = rf"^{row.place.rpartition('.')[2]} of \w+ "
+            said, is_its = re.subn(setting, f"{row.name} ", str(error))
+            raise UsageError(said if is_its else f"{row.name}: {error}") from error
+
     def _run(self, draft: Draft, data: FrameData, folder: Path) -> tuple[Outcome, TrainingSummary]:
         """Trains on the session's tasks, in a run folder that `_folder` gave."""
         is_kept = bool(self.getOrDefault("runDir"))
@@ -81,3 +110,12 @@ class TrainingEstimator(Keywords, Estimator[Any], HasSeed, MLWritable, MLReadabl
             return
         with tempfile.TemporaryDirectory(prefix="photinus-") as folder:
             yield Path(folder) / "run"
+
+
+def _wrong(made: _Made, values: Mapping[str, Any]) -> str:
+    """Returns what is wrong with a job of these Params; empty if nothing is."""
+    try:
+        made(values)
+    except UsageError as error:
+        return str(error)
+    return ""

@@ -26,7 +26,7 @@ from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
 from photinus.embeddings.neighbours import index_of
 from photinus.embeddings.vectors import Analogies, Similarity, WordVectors
-from photinus.engine.spark.session import is_connect
+from photinus.engine.spark.session import application_of, is_connect
 from photinus.estimators.model import Keywords
 from photinus.estimators.neighbours import asked_column, neighbours_udf
 from photinus.estimators.param_table import Row
@@ -37,6 +37,8 @@ from photinus.estimators.summary import TrainingSummary
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+_Sent = Callable[[], Any]
 
 
 def rows_of_model(column: str, meaning: str, output: str) -> tuple[Row, ...]:
@@ -90,11 +92,19 @@ class VectorsModel(Keywords, Model, HasInputCol, HasOutputCol, MLWritable, MLRea
         self.vectors = vectors
         self.summary: TrainingSummary | None = None
         """Of the fit that made this model; None for one that was loaded."""
+        self._sent: dict[tuple[str, str], _Sent] = {}  # copies share it
         self._setDefault(**defaults(self._rows))
 
     @property
     def _id_type(self) -> str:
-        return "string"
+        return str(self.getOrDefault("idType")) if self.hasParam("idType") else "string"
+
+    def _once(self, spark: SparkSession, name: str, send: Callable[[], _Sent]) -> _Sent:
+        """Returns what was sent to a session under this name; the first time, it is sent."""
+        key = (application_of(spark), name)
+        if key not in self._sent:
+            self._sent[key] = send()
+        return self._sent[key]
 
     def _ids(self, words: Sequence[str]) -> list[Any]:
         """Returns words as ids of their own type."""
@@ -164,20 +174,18 @@ class VectorsModel(Keywords, Model, HasInputCol, HasOutputCol, MLWritable, MLRea
             raise UsageError("num must be at least 1", got=num)
         column = column or self.of
         asked, is_vector = asked_column(dataset, column)
-        index = None if exact else self._hnsw
-        spark, texts = dataset.sparkSession, list(self.vectors.words)
-        vectors = sent_vectors(spark, self.vectors.unit if exact else self.vectors.vectors)
-        beside = sent(spark, (texts, index))
+        spark = dataset.sparkSession
+        words, vectors = self._sent_to(spark, is_unit=exact)
+        index = None if exact else self._once(spark, "index", lambda: sent(spark, self._hnsw))
 
         def load() -> tuple[Any, Vector, Any]:
-            known, found = beside()
-            return known, vectors(), found
+            return words(), vectors(), index() if index else None
 
         near = neighbours_udf(load, num, is_vector=is_vector)
         found = dataset.withColumn(outputCol, near(asked))
         name = f"`{outputCol}`"
-        words = F.col(f"{name}.word").cast(f"array<{self._id_type}>").alias(self.of)
-        both = F.arrays_zip(words, F.col(f"{name}.similarity").alias("similarity"))
+        ids = F.col(f"{name}.word").cast(f"array<{self._id_type}>").alias(self.of)
+        both = F.arrays_zip(ids, F.col(f"{name}.similarity").alias("similarity"))
         return found.withColumn(
             outputCol, both.cast(f"array<struct<{self.of}:{self._id_type},similarity:double>>")
         )
@@ -201,14 +209,19 @@ class VectorsModel(Keywords, Model, HasInputCol, HasOutputCol, MLWritable, MLRea
         found = self.vectors.most_similar(*sides, count=count)
         return list(zip(self._ids([word for word, _ in found]), [x for _, x in found], strict=True))
 
+    def _sent_to(self, spark: SparkSession, *, is_unit: bool = False) -> tuple[_Sent, _Sent]:
+        """Returns what gives the words and their vectors [V, D] in a task of this session."""
+        name = "unit" if is_unit else "vectors"
+        vectors = self._once(spark, name, lambda: sent_vectors(spark, getattr(self.vectors, name)))
+        return self._once(spark, "words", lambda: sent(spark, list(self.vectors.words))), vectors
+
     def _words(self, dataset: DataFrame) -> Column:
         """Returns the input column as sequences, arrays of texts."""
         return words_of(dataset, self.getOrDefault("inputCol"))
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         words, new = self._words(dataset), self.getOrDefault("outputCol")
-        known = sent(dataset.sparkSession, list(self.vectors.words))
-        load = sent_vectors(dataset.sparkSession, self.vectors.vectors)
+        known, load = self._sent_to(dataset.sparkSession)
 
         def mean(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
             index, vectors = pd.Index(known()), load()
@@ -263,10 +276,6 @@ class Item2VecModel(VectorsModel):
     _rows = (*ITEM_ROWS, ID_ROW)
     of = "item"
 
-    @property
-    def _id_type(self) -> str:
-        return str(self.getOrDefault("idType"))
-
 
 @with_params((*NODE_ROWS, ID_ROW))
 class NodeVectorsModel(VectorsModel):
@@ -278,10 +287,6 @@ class NodeVectorsModel(VectorsModel):
 
     _rows = (*NODE_ROWS, ID_ROW)
     of = "node"
-
-    @property
-    def _id_type(self) -> str:
-        return str(self.getOrDefault("idType"))
 
     def _words(self, dataset: DataFrame) -> Column:
         return F.array(id_of(dataset, self.getOrDefault("inputCol")))

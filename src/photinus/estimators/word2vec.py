@@ -162,7 +162,10 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
     def _job(self, words: int, workers: int, tokens: int) -> Job:
         """Returns the job for a vocabulary and a text of so many words."""
         values = {p.name: self.getOrDefault(p) for p in self.params if self.isSet(p)}
-        plain = plain_job(self._rows, values | {"numWorkers": workers})
+        return self._in_params(lambda values: self._made(values, words, workers, tokens), values)
+
+    def _made(self, values: Mapping[str, Any], words: int, workers: int, tokens: int) -> Job:
+        plain = plain_job(self._rows, {**values, "numWorkers": workers})
         step = _STEP_ROWS * tokens_in_block(tokens, workers)
         round_words = min(_ROUND_WORDS, max(step, tokens // (workers * _LEAST_ROUNDS)))
         steps = max(1, round(round_words / step))

@@ -85,7 +85,7 @@ def combine_sent(
         is_apart: whether to find out how far apart the vectors are.
 
     Returns:
-        As of `spread`, or None where it was not asked for.
+        √(Σ‖Δᵢ − Δ̄‖² / K), with Δ̄ the plain mean; None where it was not asked for.
 
     Raises:
         FrameError: a vector holds another count of numbers than `out`.
@@ -109,15 +109,3 @@ def combine_sent(
             squares += share * sum(float(np.dot(part, part)) for part in parts)
             mean_squares += float(np.dot(mean, mean))
     return math.sqrt(max(0.0, squares - mean_squares)) if is_apart else None
-
-
-def spread(deltas: Sequence[Vector]) -> float:
-    """Returns how far apart workers are: √(Σ‖Δᵢ − Δ̄‖² / K), with Δ̄ the plain mean; Δᵢ are [n].
-
-    Example:
-        >>> spread([np.array([1.0, 0.0]), np.array([-1.0, 0.0])])
-        1.0
-    """
-    mean = combine(deltas, [1 / len(deltas)] * len(deltas))
-    squares = sum(float(np.dot(delta, delta)) for delta in deltas) / len(deltas)
-    return math.sqrt(max(0.0, squares - float(np.dot(mean, mean))))

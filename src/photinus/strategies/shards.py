@@ -23,16 +23,6 @@ READS = "reads"
 """A merge: how far a row moves follows from how many steps read it."""
 
 
-def shard_of(vector: Vector, width: int, slot: int, shards: int) -> Vector:
-    """Returns a worker's rows of a table [n], one behind the other.
-
-    Example:
-        >>> shard_of(np.arange(10), 2, slot=1, shards=2).tolist()
-        [2, 3, 6, 7]
-    """
-    return np.ascontiguousarray(vector.reshape(-1, width)[slot::shards]).ravel()
-
-
 def joined(shards: Sequence[Vector], width: int, into: Vector | None = None) -> Vector:
     """Returns the table [n] of the shards of all workers, in slot order.
 
