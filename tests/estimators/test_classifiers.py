@@ -19,6 +19,7 @@ from pyspark.sql.functions import expr
 from sklearn.datasets import load_digits
 
 from photinus.core.errors import CheckpointError, DataError, PhotinusError, UsageError
+from photinus.core.events import WorkerJoined
 from photinus.core.settings import to_dict
 from photinus.data.base import Batch
 from photinus.estimators.dbn import DBNClassificationModel, DBNClassifier
@@ -200,6 +201,20 @@ def test_a_saved_estimator_is_the_same(spark, tmp_path):
         p.name: v for p, v in first.extractParamMap().items()
     }
     assert json.loads(second.getFineTuneStrategy()) == {"recipe": "all_reduce"}
+
+
+@pytest.mark.parametrize(("batch", "workers"), [(32, 4), (2, 2)])
+def test_without_num_workers_all_free_slots_train_but_no_more_than_a_batch_has_rows(
+    spark, batch, workers
+):
+    rows = [([float(n % 7), float(n % 3)], n % 2) for n in range(80)]
+    told = []
+    linear = {"in_features": 2, "out_features": 2}
+    classifier = TorchClassifier(
+        module="torch.nn:Linear", moduleArgs=linear, batchSize=batch, callbacks=[told.append]
+    )
+    classifier.fit(spark.createDataFrame(rows, "features array<double>, label int"))
+    assert {event.slot for event in told if isinstance(event, WorkerJoined)} == set(range(workers))
 
 
 def test_another_models_folder_is_refused(tmp_path, spark):

@@ -1,12 +1,16 @@
 """A folder from elsewhere runs nothing, unless the user says so; a name is looked at first."""
 
 import json
+import re
+from collections import defaultdict
+from importlib import metadata
 
 import numpy as np
 import pytest
 
 from photinus.checkpoint.export import load_model, save_model
 from photinus.cli.main import main
+from photinus.core import factories
 from photinus.core.errors import UsageError
 from photinus.models.logistic import LogisticStage
 from photinus.models.module import ModuleStage
@@ -87,6 +91,10 @@ COMMANDS = {
         "module": "numpy:savetxt",
         "arguments": {"fname": str(file), "X": [1.0]},
     },
+    "module of an extra": lambda file: {
+        "module": "accelerate.test_utils.testing:run_command",
+        "arguments": {"command": ["touch", str(file)]},
+    },
     "optimizer": lambda file: {"optimizer": "os:system", "settings": {"command": f"touch {file}"}},
     "loss": lambda file: {"loss": "subprocess:getoutput"},
     "reads": lambda file: {"reads": "subprocess:getoutput"},
@@ -95,6 +103,16 @@ COMMANDS = {
         "arguments": {"args": ["touch", str(file)]},
     },
 }
+
+
+def test_functions_of_all_packages_that_photinus_requires_are_refused():
+    imports = defaultdict(set)
+    for name, sources in metadata.packages_distributions().items():
+        for source in sources:
+            imports[source.lower().replace("_", "-")].add(name)
+    required = {re.match(r"[\w-]+", line)[0].lower() for line in metadata.requires("photinus")}
+    installed = {name for package in required for name in imports[package]}
+    assert {"torch", "numpy", "threadpoolctl"} <= installed <= factories._LIBRARIES
 
 
 @pytest.mark.parametrize("trust_code", [False, True])

@@ -14,7 +14,12 @@ Found = tuple[str, str, str]
 
 
 def uneven(rows: Sequence[int]) -> list[Found]:
-    """Returns what is wrong with how many rows each worker holds."""
+    """Returns what is wrong with how many rows each worker holds.
+
+    Example:
+        >>> [wrong for wrong, got, do in uneven([90, 10, 0])]
+        ['1 of 3 partitions are empty', 'worker 0 holds 90% of the rows']
+    """
     empty, most, total = rows.count(0), max(rows), sum(rows)
     do = "repartition the data, or use fewer workers"
     found = [(f"{empty} of {len(rows)} partitions are empty", "", do)] if empty else []

@@ -18,9 +18,11 @@ from photinus.core.errors import UsageError
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _LIBRARIES = frozenset(
     """
-    _pytest botocore boto3 click cloudpickle cryptography fsspec functorch hdfs_native IPython
-    jinja2 numpy pandas PIL pip pkg_resources py4j pyarrow pygments pyspark pytest requests rich
-    s3fs safetensors scipy setuptools sklearn sympy torch torchgen triton urllib3 wheel
+    _pytest accelerate botocore boto3 click cloudpickle cryptography fsspec functorch hdfs_native
+    huggingface_hub IPython jinja2 llvmlite mlflow mwparserfromhell numba numpy onnx onnxscript
+    pandas peft PIL pip pkg_resources py4j pyarrow pygments pyopencl pyspark pytest requests rich
+    s3fs safetensors scipy setuptools sklearn sympy tensorboard threadpoolctl tokenizers torch
+    torchgen trackio transformers triton urllib3 usearch wheel
     """.split()  # noqa: SIM905 - a list, one a line, is a page
 )
 """Packages that are nobody's own: photinus' requirements, theirs, and Python's installers."""

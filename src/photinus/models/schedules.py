@@ -104,8 +104,8 @@ def follow_batch(lr: Schedule, rule: str, batch_size: int, usual: int) -> Schedu
     5 % where it grows.
 
     Example:
-        >>> follow_batch(Schedule.constant(0.1), "linear", 128, 32).at(0.5)
-        0.4
+        >>> [follow_batch(Schedule.constant(0.1), rule, 128, 32).at(0.5) for rule in LR_SCALES]
+        [0.1, 0.2, 0.4]
     """
     factor = (batch_size / usual) ** LR_SCALES[rule]
     if factor == 1.0:
