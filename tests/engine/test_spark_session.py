@@ -166,7 +166,7 @@ def test_a_cluster_that_gives_up_early_is_warned_of():
 
 def test_plain_local_mode_is_warned_of_with_the_master_that_fits():
     (warning,) = session.session_warnings(conf(spark__master="local[*]"))
-    assert "after 1 failure, and the job" in warning
+    assert "after 1 failure, and its job" in warning
     assert "local[N,20]" in warning
 
 

@@ -50,6 +50,7 @@ def importable():
             "learningRate is a number or a Schedule; got abs; e.g. photinus.Schedule.cosine(0.1)",
         ),
         (lambda: TorchClassifier(module=lambda: None), UsageError, "that every worker can import"),
+        (lambda: TorchClassifier(moduleArgs=[1]), UsageError, "a dict of names and values"),
         (lambda: TorchClassifier(l2=0.01), UsageError, "l2: the value must be a dict of names"),
         (
             lambda: TorchClassifier(moduleArgs={"a": {1}}),

@@ -307,7 +307,7 @@ def test_a_step_reads_the_rows_that_it_named_and_changes_no_other():
     model, given = of.build((), 1), batch(4)
     first = model.parameters.trained.copy()
     named = model.rows(given, 5)
-    of = stage(table_row_size=DIM + 1, arguments={"optimizer": "adagrad"}, lr=1.0)
+    of = stage(sharded=DIM + 1, arguments={"optimizer": "adagrad"}, lr=1.0)
     inner = of.inner(model.parameters.layout)
     inner.descend(model, given, 5, 0.0)
     changed = (model.parameters.trained != first).reshape(-1, DIM + 1).any(axis=1)
@@ -318,7 +318,7 @@ def test_a_step_reads_the_rows_that_it_named_and_changes_no_other():
 
 
 def test_a_step_over_named_rows_alone_is_that_over_the_whole_table():
-    of = stage(table_row_size=DIM + 1, arguments={"optimizer": "adagrad"}, optimizer="adamw")
+    of = stage(sharded=DIM + 1, arguments={"optimizer": "adagrad"}, optimizer="adamw")
     whole, some, given = of.build((), 1), of.blank((), 1), batch(4)
     rows = some.rows(given, 5)
     some.parameters.trained.reshape(-1, DIM + 1)[rows] = whole.parameters.trained.reshape(
@@ -378,7 +378,7 @@ def test_wider_rows_are_stepped_by_their_formula(step):
 
 
 def test_a_run_of_steps_is_that_of_torch_on_the_plain_module():
-    of = stage(table_row_size=DIM, lr=Schedule.constant(0.1), arguments={"lr": 0.1})
+    of = stage(sharded=DIM, lr=Schedule.constant(0.1), arguments={"lr": 0.1})
     model = of.build((), 1)
     plain, inner = plain_of(model), of.inner(model.parameters.layout)
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
@@ -395,7 +395,7 @@ def test_a_run_of_steps_is_that_of_torch_on_the_plain_module():
 def test_the_rate_of_a_table_follows_that_of_the_other_layers():
     given, moved = batch(), []
     for progress in (0.0, 0.75):
-        of = stage(table_row_size=DIM, lr=Schedule.stairs(0.2, 0.25, 0.5), arguments={"lr": 3.0})
+        of = stage(sharded=DIM, lr=Schedule.stairs(0.2, 0.25, 0.5), arguments={"lr": 3.0})
         model = of.build((), 1)
         first = model.table("items.weight").copy()
         of.inner(model.parameters.layout).descend(model, given, 5, progress)
@@ -406,7 +406,7 @@ def test_the_rate_of_a_table_follows_that_of_the_other_layers():
 def test_a_gradient_that_is_too_long_is_cut_over_tables_and_layers_together():
     given, moved = batch(), []
     for clip in (0.0, 0.01):
-        of = stage(table_row_size=DIM, clip=clip, lr=Schedule.constant(1.0), arguments={"lr": 1.0})
+        of = stage(sharded=DIM, clip=clip, lr=Schedule.constant(1.0), arguments={"lr": 1.0})
         model = of.build((), 1)
         first = model.parameters.trained.copy()
         of.inner(model.parameters.layout).descend(model, given, 5, 0.0)
@@ -416,7 +416,7 @@ def test_a_gradient_that_is_too_long_is_cut_over_tables_and_layers_together():
 
 
 def test_only_the_other_layers_have_a_state_beside_the_rows():
-    of = stage(table_row_size=DIM + 1, optimizer="adamw", arguments={"optimizer": "adagrad"})
+    of = stage(sharded=DIM + 1, optimizer="adamw", arguments={"optimizer": "adagrad"})
     model = of.build((), 1)
     inner = of.inner(model.parameters.layout)
     inner.descend(model, batch(), 1, 0.0)
@@ -431,7 +431,7 @@ def test_only_the_other_layers_have_a_state_beside_the_rows():
     for one, its in ((inner, model), (again, twin)):
         one.descend(its, batch(seed=1), 2, 0.5)
     assert np.array_equal(model.parameters.trained, twin.parameters.trained)
-    bare = stage(Bare, table_row_size=DIM + 1)
+    bare = stage(Bare, sharded=DIM + 1)
     assert bare.inner(bare.blank((), 0).parameters.layout).state() == {}
     with pytest.raises(UsageError, match="stepped in place"):
         RowSteps(None, Schedule.constant(1.0)).step(np.zeros(1), np.zeros(1), 0.0)
@@ -452,7 +452,7 @@ def test_only_the_other_layers_have_a_state_beside_the_rows():
         (Written, {}, "*owners of items.weight draw its rows*set std only"),
         (Replaced, {}, "*owners of items.weight draw its rows*"),
         (Frozen, {}, "*owners of items.weight draw its rows, and train them*frozen one*"),
-        (Net, {"table_row_size": 9}, "a job finds out the table_row_size of its module; got 9*"),
+        (Net, {"sharded": 9}, "sharded is set by the job itself; got 9*"),
         (Tied, {}, "*items.weight lies among the workers: nothing else may read it; got back*"),
         (
             Initialized,
@@ -517,8 +517,8 @@ def test_a_table_that_is_read_directly_gives_no_number():
 
 
 def test_a_module_without_such_tables_has_no_row_size():
-    plain = ModuleStage(module="torch.nn:Linear", table_row_size=9, **LINEAR)
-    with pytest.raises(UsageError, match="a job finds out the table_row_size of its module; got 9"):
+    plain = ModuleStage(module="torch.nn:Linear", sharded=9, **LINEAR)
+    with pytest.raises(UsageError, match="sharded is set by the job itself; got 9"):
         plain.blank((), 0)
 
 

@@ -30,3 +30,11 @@ def test_a_run_of_the_version_before_ends_as_it_would_have_ended(small, tmp_path
     assert found.undone > 0, "what came after the checkpoint was done again"
     assert [e.state for e in events(folder, "RunEnded")] == ["stopped", "done"]
     assert outcome.report.is_file()
+
+
+@pytest.mark.parametrize("kind", ["module", "dbn", "logistic", "word2vec"])
+def test_every_setting_that_a_job_was_saved_with_is_still_known(kind):
+    """A setting that has another name now could not be read: of a run, or of a saved model."""
+    saved = json.loads((BEFORE.parent / "jobs_before.json").read_text())
+    [plain] = [job for job in saved if job["model"]["kind"] == kind]
+    assert Job.from_dict(plain).to_dict().items() >= plain.items()

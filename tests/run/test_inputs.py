@@ -191,7 +191,7 @@ def test_inputs_in_memory_are_not_sent_to_a_cluster():
     from photinus.engine.spark.engine import _framed
 
     given = ArrayData(inputs_from({"x": [[1], [2]]}, None), np.zeros(2, int))
-    with pytest.raises(UsageError, match=r'takes arrays without several inputs.*engine="local"'):
+    with pytest.raises(UsageError, match=r'cannot read several inputs from arrays.*engine="local"'):
         _framed(None, given, None)
 
 

@@ -71,7 +71,7 @@ def test_with_nothing_set_many_workers_learn_as_one_process_does(workers, tmp_pa
     outcome = run(tmp_path / "run", workers)
     assert outcome.metrics["error"] < 0.03
     job = saved_job(outcome.folder, str(outcome.folder), False)[0]
-    assert job.model.table_row_size == DIM + 1
+    assert job.model.sharded == DIM + 1
     assert (job.strategy.owners, job.strategy.rows) == (workers, DIM + 1)
     assert job.strategy.codec == ("fp32" if workers == 1 else "bf16")
 
@@ -91,7 +91,7 @@ def test_whoever_may_choose_a_device_trains_on_the_processor(device):
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
 def test_sharded_tables_end_with_the_bits_of_whole_ones(optimizer, tmp_path):
     row = {"sgd": DIM, "adagrad": DIM + 1, "adam": 2 * DIM + 2}[optimizer]
-    stage = replace(STAGE, table_row_size=row, epochs=1.0, arguments={"optimizer": optimizer})
+    stage = replace(STAGE, sharded=row, epochs=1.0, arguments={"optimizer": optimizer})
     made = []
     for rows in (0, row):
         how = recipes.averaging(**MEAN, every=Steps(4), owners=3, rows=rows)

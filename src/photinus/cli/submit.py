@@ -251,12 +251,12 @@ class _Run:
         left = {name: value for name, value in os.environ.items() if name not in ours}
         left |= {"JAVA_HOME": ensure_java(), "SPARK_HOME": str(Path(command[0]).parents[1])}
         click.echo(f"run folder: {self.folder}")
-        self._see_through(command, left)
+        self._wait_for_end(command, left)
         trust = " --trust-code" if code_names(job.to_dict()) else ""  # signed with the node's key
         for name in (f"evaluate{trust}", "report", "audit"):
             click.echo(f"  photinus {name} {shlex.quote(self.folder)}")
 
-    def _see_through(self, command: list[str], environment: dict[str, str]) -> None:
+    def _wait_for_end(self, command: list[str], environment: dict[str, str]) -> None:
         said: list[str] = []
         with subprocess.Popen(  # noqa: S603 - spark-submit of the installed pyspark
             command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True

@@ -158,7 +158,7 @@ class NetworkEstimator(TrainingEstimator):
         values = {p.name: self.getOrDefault(p) for p in self.params if self.isSet(p)}
         workers = workers or values.pop("numWorkers", 0)
         values |= {"numWorkers": workers} if workers else {}
-        return self._in_params(lambda values: self._made(values, sizes), values)
+        return self._job_of(lambda values: self._made(values, sizes), values)
 
     def _made(self, values: Mapping[str, Any], sizes: Mapping[str, Any]) -> Job:
         plain = plain_job(self._rows, values)

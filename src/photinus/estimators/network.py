@@ -104,7 +104,7 @@ class Network:
         """Returns what a run saved in its `model` folder; tables of many rows stay in the file."""
         model = load_model(folder, is_mapped=True)
         kind, settings = str(model.meta["kind"]), model.meta["settings"]
-        if settings.get("table_row_size"):
+        if settings.get("sharded"):
             tensors = _mapped(folder / WEIGHTS)
         else:
             tensors = {name: np.array(array) for name, array in model.tensors.items()}
@@ -146,7 +146,7 @@ class Network:
     def model(self) -> Model:
         """Returns the model to measure with; processes of a machine share a table of many rows."""
         settings: Any = from_dict(MODELS[self.kind], self.settings)
-        if getattr(settings, "table_row_size", 0):
+        if getattr(settings, "sharded", 0):
             around: Model = settings.around(self.module(is_copy=False))
             return around
         return trained_of(settings, self.tensors, self.seed).model()

@@ -130,7 +130,7 @@ def _features(column: pa.Array, width: int | None) -> Array:
     sizes = (pc.binary_length if is_binary else pc.list_value_length)(column)
     fewest, most = (size.as_py() for size in pc.min_max(sizes).values())
     if column.null_count or fewest != most or width not in (None, most):
-        span = most if fewest == most else f"{fewest} to {most}"
+        span = f"{fewest} to {most}" if fewest != most else most or 0
         got = f"{span} numbers a row, {column.null_count} nulls"
         raise DataError(f"a row must hold {most if width is None else width} numbers", got=got)
     if is_binary:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from photinus.run.train import Outcome
 
 
-_Made = Callable[[Mapping[str, Any]], Job]
+_MakesJob = Callable[[Mapping[str, Any]], Job]
 
 
 class TrainingEstimator(Keywords, Estimator[Any], HasSeed, MLWritable, MLReadable[Any]):
@@ -64,8 +64,8 @@ class TrainingEstimator(Keywords, Estimator[Any], HasSeed, MLWritable, MLReadabl
         """
         return ParamsReader(cls, trust_code=trust_code).load(path)
 
-    def _in_params(self, made: _Made, values: Mapping[str, Any]) -> Job:
-        """Returns the job that is made of Params.
+    def _job_of(self, made: _MakesJob, values: Mapping[str, Any]) -> Job:
+        """Returns the job that `made` makes of Params.
 
         Raises:
             UsageError: names the Param that is wrong: the one without which the error goes away.
@@ -112,7 +112,7 @@ class TrainingEstimator(Keywords, Estimator[Any], HasSeed, MLWritable, MLReadabl
             yield Path(folder) / "run"
 
 
-def _wrong(made: _Made, values: Mapping[str, Any]) -> str:
+def _wrong(made: _MakesJob, values: Mapping[str, Any]) -> str:
     """Returns what is wrong with a job of these Params; empty if nothing is."""
     try:
         made(values)

@@ -162,7 +162,7 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
     def _job(self, words: int, workers: int, tokens: int) -> Job:
         """Returns the job for a vocabulary and a text of so many words."""
         values = {p.name: self.getOrDefault(p) for p in self.params if self.isSet(p)}
-        return self._in_params(lambda values: self._made(values, words, workers, tokens), values)
+        return self._job_of(lambda values: self._made(values, words, workers, tokens), values)
 
     def _made(self, values: Mapping[str, Any], words: int, workers: int, tokens: int) -> Job:
         plain = plain_job(self._rows, {**values, "numWorkers": workers})

@@ -103,7 +103,7 @@ class ModuleStage(Stage):
         "accumulate": whole(1),
         "clip": at_least(0),
         "max_steps": whole(0),
-        "table_row_size": whole(0),
+        "sharded": whole(0),
     }
 
     module: str
@@ -167,7 +167,7 @@ class ModuleStage(Stage):
     """What weight decay acts on: "weights" (of two dimensions and more), or "all"."""
     per_tensor: bool = False
     """Show the optimizer each tensor in its shape: for those that are not elementwise."""
-    table_row_size: int = 0
+    sharded: int = 0
     """Numbers in a row of its `ShardedEmbedding` tables, which lie among the workers; a job finds
     it out."""
 
@@ -222,9 +222,9 @@ class ModuleStage(Stage):
         check_optimizer(sparse_tables(made), self.optimizer, self.settings)
         kind = ShardedModel if tables else ModuleModel
         model, start = kind(made, self.loss, self._learning()), 0
-        if self.table_row_size and self.table_row_size != getattr(model, "row_size", 0):
-            wrong = "a job finds out the table_row_size of its module"
-            raise UsageError(wrong, got=self.table_row_size, do="leave it out")
+        if self.sharded and self.sharded != getattr(model, "row_size", 0):
+            wrong = "sharded is set by the job itself"
+            raise UsageError(wrong, got=self.sharded, do="leave it out")
         model.frozen = frozen
         for name, array in frozen.items() if history else ():
             given = history[0][start : start + array.size].reshape(array.shape)
@@ -248,12 +248,12 @@ class ModuleStage(Stage):
     @property
     def row_size(self) -> int:
         """Of its tables among the workers: a row, with what its optimizer keeps."""
-        return self.table_row_size
+        return self.sharded
 
     @property
     def takes_gradients(self) -> bool:
         """Rows of tables among the workers are stepped in place."""
-        return not self.table_row_size
+        return not self.sharded
 
     def _check_own(self) -> None:
         """Refuses what a Model of the user's own has in its `learn`, and would not be looked at."""
@@ -327,7 +327,7 @@ class ModuleStage(Stage):
         preload(self.optimizer)
 
     def inner(self, layout: Layout) -> Inner:
-        if self.table_row_size:
+        if self.sharded:
             rest = dense_layout(layout)
             dense = self._torch_inner(rest) if rest.size() else None
             return RowSteps(dense, self.rate(), self.clip)

@@ -55,7 +55,7 @@ class Draft:
         """Returns the model; of a table among the workers it is blank: each makes its own rows."""
         if self._made is None:
             stage = _stage(self.job.model)
-            is_unknown = isinstance(stage, ModuleStage) and not stage.table_row_size
+            is_unknown = isinstance(stage, ModuleStage) and not stage.sharded
             is_blank = self.is_sharded or is_unknown  # its making tells whether it has such tables
             make = stage.blank if is_blank else stage.build
             self._made = make((), self.job.seed)

@@ -45,7 +45,7 @@ def with_sharded_tables(draft: Draft) -> Draft:
         UsageError: it names a strategy or a device that does not go with them.
     """
     job, model = draft.job, draft.job.model
-    if not isinstance(model, ModuleStage) or model.table_row_size:
+    if not isinstance(model, ModuleStage) or model.sharded:
         return draft
     made = draft.model()
     if not isinstance(made, ShardedModel):
@@ -57,7 +57,7 @@ def with_sharded_tables(draft: Draft) -> Draft:
         raise UsageError(wrong, got=got, do='device="cpu"')
     changes: dict[str, Any] = {
         "device": "cpu",
-        "model": replace(model, table_row_size=made.row_size, device=""),
+        "model": replace(model, sharded=made.row_size, device=""),
         "strategy": _among(job.strategy, job.workers, made.row_size),
         "strategies": {
             phase: _among(strategy, job.workers, made.row_size)

@@ -599,7 +599,7 @@ _LATER: Mapping[str, Mapping[str, Any]] = {
     },
     "model": {
         **{"metrics": [], "max_steps": 0, "accumulate": 1, "clip": 0.0},
-        **{"frozen": [], "table_row_size": 0},
+        **{"frozen": [], "sharded": 0},
     },
 }
 """Settings that older jobs did not have, and what they had done: an older run is the same job."""

@@ -284,7 +284,7 @@ def _framed(spark: SparkSession, data: Any, plan: TrainingPlan) -> FrameData:  #
     if isinstance(data, ArrayData):
         if isinstance(data.features, Inputs) or data.weights is not None:
             what = "several inputs" if isinstance(data.features, Inputs) else "weights of rows"
-            wrong, do = f"the Spark engine takes arrays without {what}", "hand over a DataFrame"
+            wrong, do = f"the Spark engine cannot read {what} from arrays", "hand over a DataFrame"
             raise UsageError(wrong, got="an ArrayData", do=f'{do}, or engine="local"')
         return FrameData(
             frame=frame_of(spark, [data.part(plan, slot) for slot in range(plan.workers)]),
