@@ -110,9 +110,8 @@ def session_warnings(spark: SparkSession, *, has_view: bool = False) -> list[str
         is_local = master.startswith("local")  # which ignores the setting
         cure = f"master local[N,{_RETRIES}]" if is_local else f"spark.task.maxFailures={_RETRIES}"
         warnings.append(
-            f"Spark gives a task up after {failures} failure{'s' * (failures > 1)}, and its job; "
-            f"photinus submits the job again a few times at most; "
-            f"start the application with {cure}"
+            f"Spark gives a task up after {failures} failure{'s' * (failures > 1)}, and its job. "
+            f"photinus submits that again a few times at most; start the application with {cure}"
         )
     if setting("spark.speculation", "false") == "true":
         warnings.append(
