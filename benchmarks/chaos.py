@@ -59,10 +59,10 @@ ENDLESS = 1e5
 AWAY = {"kill": 4.0, "freeze": 8.2, "cut": 3.2}
 """About so long until the next lease begins: faults are timed from there."""
 WAYS: dict[str, StrategySpec] = {
-    "averaging": averaging(every=Steps(10)),
-    "quorum": averaging(every=Steps(10), quorum=0.75),
-    "downpour": downpour(every=Steps(10)),
-    "publish": publish(every=Steps(10)),
+    "averaging": averaging(every=Steps(10), gradients_until=0),
+    "quorum": averaging(every=Steps(10), quorum=0.75, gradients_until=0),
+    "downpour": downpour(every=Steps(10), gradients_until=0),
+    "publish": publish(every=Steps(10), gradients_until=0),
 }
 ENGINES = {"local": LocalEngine, "spark": SparkEngine, "executors": SparkEngine}
 

@@ -68,7 +68,7 @@ def speed(checkpoint_seconds: float) -> tuple[float, int]:
             features=FEATURES, classes=CLASSES, epochs=EPOCHS, batch_size=2 * BATCH
         ),
         data=Source(name="given"),
-        strategy=averaging(every=Steps(8), codec="fp32"),
+        strategy=averaging(every=Steps(8), codec="fp32", gradients_until=0),
         workers=2,
         engine="local",
         checkpoint_seconds=checkpoint_seconds,

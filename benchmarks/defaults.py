@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 import torch
 from machine import begin
+from recipe_named import recipe_named
 
 from photinus.core.events import Event, PhaseEnded, Warned
 from photinus.data import mnist
@@ -187,10 +188,8 @@ def plain(task: Task, seed: int) -> float:
 
 def job_of(task: Task, recipe: str, workers: int, seed: int, **parts: Any) -> Job:
     """Returns a job with nothing set but its model, its workers, its recipe and these parts."""
-    name = recipe.removesuffix(" alone")
-    start = {"gradients_until": 0.0} if recipe.endswith(" alone") else {}
     if recipe != DEFAULT:
-        parts["strategy"] = RECIPES[name].build(**start)
+        parts["strategy"] = recipe_named(recipe)
     return Job(
         model=task.dbn or task.model, data=Source(name="given"), workers=workers, seed=seed, **parts
     )

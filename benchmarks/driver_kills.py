@@ -141,7 +141,7 @@ def job(name: str) -> Job:
     return Job(
         model=model,
         data=Source(name="given"),
-        strategy=averaging(every=Steps(4), codec="fp32"),
+        strategy=averaging(every=Steps(4), codec="fp32", gradients_until=0),
         workers=WORKERS,
         engine=name,
         checkpoint_seconds=0.0,

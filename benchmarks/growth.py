@@ -1,9 +1,10 @@
 """What a driver and its workers grow by: memory, descriptors and threads over ten minutes.
 
-    python benchmarks/growth.py [seconds] [plain | faults] [--small]
+    python benchmarks/growth.py [seconds] [plain | faults | spark] [--small]
 
 Two worker processes train softmax regression in short rounds, hundreds a second; with `faults` one
-of them is killed, frozen or cut off every 20 s, and comes back. The run is ended by SIGTERM. All
+of them is killed, frozen or cut off every 20 s, and comes back; with `spark` they are tasks of a
+local Spark, whose Java process is looked at, too. The run is ended by SIGTERM. All
 /proc knows of the driver and its workers is looked at every few seconds; what is there in the last
 fifth of the time is compared with the second fifth, as the first still fills caches. A worker that
 was killed begins anew: only the one that lives all the time is compared, and the driver.
@@ -22,15 +23,19 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from machine import begin
 
 from photinus.core.clock import Steps
 from photinus.core.events import Event, RoundClosed, WorkerJoined
-from photinus.engine.base import ArrayData
+from photinus.engine.base import ArrayData, Engine
 from photinus.engine.local.engine import LocalEngine
+from photinus.engine.spark.engine import FrameData, SparkEngine, frame_of
+from photinus.engine.spark.session import spark_session
 from photinus.models.logistic import LogisticStage
 from photinus.report.ledger import audit
 from photinus.run.job import Job, Source
@@ -71,8 +76,8 @@ class Watch:
 
     seconds: float
     rounds: int = 0
-    pids: dict[int, int] = field(default_factory=dict)
-    """Slot -> its process."""
+    pids: dict[str, int] = field(default_factory=lambda: {"driver": os.getpid()})
+    """Name -> its process."""
     looks: dict[str, list[Look]] = field(default_factory=lambda: defaultdict(list))
     begun: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)
@@ -80,7 +85,7 @@ class Watch:
     def emit(self, event: Event) -> None:
         """Takes one event in."""
         if isinstance(event, WorkerJoined):
-            self.pids[event.slot] = event.pid
+            self.pids[f"worker {event.slot}"] = event.pid
         if isinstance(event, RoundClosed):
             self.rounds += 1
             self.begun.set()
@@ -90,10 +95,9 @@ class Watch:
         self.begun.wait()
         began = time.monotonic()
         while (at := time.monotonic() - began) < self.seconds and not self.over.is_set():
-            self.looks["driver"].append(look(os.getpid(), at))
-            for slot, pid in list(self.pids.items()):
+            for name, pid in list(self.pids.items()):
                 with suppress(OSError, KeyError):  # it was killed just now
-                    self.looks[f"worker {slot}"].append(look(pid, at))
+                    self.looks[name].append(look(pid, at))
             self.over.wait(LOOK_SECONDS)
         if not self.over.is_set():
             os.kill(os.getpid(), signal.SIGTERM)
@@ -120,7 +124,7 @@ def job() -> Job:
     return Job(
         model=model,
         data=Source(name="given"),
-        strategy=averaging(every=Steps(2)),
+        strategy=averaging(every=Steps(2), gradients_until=0),
         workers=2,
         engine="local",
         checkpoint_seconds=10.0,
@@ -135,13 +139,14 @@ def grown(looks: list[Look], of: str) -> tuple[float, float]:
     return statistics.median(seen[0]), statistics.median(seen[1])
 
 
-def lines(watch: Watch, seconds: float, *, is_plain: bool) -> Iterator[str]:
+def lines(watch: Watch, seconds: float, kind: str) -> Iterator[str]:
     """Yields the table."""
     yield f"{watch.rounds} rounds in {seconds:.0f} s"
     yield "| process | anonymous memory, MB | descriptors | threads |"
     yield "|---|---|---|---|"
-    for name in ("driver", "worker 0", *(("worker 1",) if is_plain else ())):
-        looks = watch.looks[name]
+    for name, looks in sorted(watch.looks.items()):
+        if kind == "faults" and name == "worker 1":
+            continue
         cells = [grown(looks, of) for of in ("megabytes", "descriptors", "threads")]
         memory, *counts = cells
         shown = [f"{memory[0]:.1f} → {memory[1]:.1f}", *(f"{a:g} → {b:g}" for a, b in counts)]
@@ -150,22 +155,35 @@ def lines(watch: Watch, seconds: float, *, is_plain: bool) -> Iterator[str]:
 
 def main() -> None:
     """Trains, looks, prints."""
-    words = [word for word in sys.argv[1:] if word != "--small"]
-    seconds = SMALL_SECONDS if "--small" in sys.argv else SECONDS
-    seconds = float(words[0]) if words else seconds
-    is_plain = words[1:] != ["faults"]
+    begin(f"{SMALL_SECONDS:g}")
+    words = sys.argv[1:]
+    seconds = float(words[0]) if words else SECONDS
+    kind = words[1] if words[1:] else "plain"
     chance = np.random.default_rng(0)
-    data = ArrayData(chance.random((2_000, 64), dtype=np.float32), chance.integers(0, 10, 2_000))
+    rows = chance.random((2_000, 64), dtype=np.float32), chance.integers(0, 10, 2_000)
     watch = Watch(seconds)
-    engine = LocalEngine(None if is_plain else faults_of(seconds))
+    data: Any = ArrayData(*rows)
+    engine: Engine = LocalEngine(faults_of(seconds) if kind == "faults" else None)
+    if kind == "spark":
+        spark = spark_session(2, name="growth")
+        watch.pids["Java"] = spark.sparkContext._gateway.proc.pid
+        halves = [(rows[0][n::2], rows[1][n::2]) for n in range(2)]
+        data = FrameData(frame=frame_of(spark, halves), features="features", label="label")
+        engine = SparkEngine(spark)
     thread = threading.Thread(target=watch.run, daemon=True)
     thread.start()
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         try:
-            train(job(), data, folder=run, callbacks=(watch.emit,), engine=engine)
+            train(
+                replace(job(), engine=engine.name),
+                data,
+                folder=run,
+                callbacks=(watch.emit,),
+                engine=engine,
+            )
         except KeyboardInterrupt:
-            print(*lines(watch, seconds, is_plain=is_plain), sep="\n")
+            print(*lines(watch, seconds, kind), sep="\n")
         finally:
             watch.over.set()
         exact = audit(run / "ledger.jsonl").is_exact

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 from machine import begin
+from recipe_named import recipe_named
 from torch import nn
 
 WORKERS, STEPS, BATCH, LR, MOMENTUM = 2, 480, 32, 0.05, 0.9
@@ -106,7 +107,6 @@ def ours(recipe: str) -> list[dict[str, float]]:
     from photinus.engine.spark.engine import frame_of
     from photinus.engine.spark.session import spark_session
     from photinus.models.schedules import Schedule
-    from photinus.strategies.recipes import RECIPES
 
     spark = spark_session(WORKERS)
     spark.sparkContext.addPyFile(__file__)
@@ -122,7 +122,7 @@ def ours(recipe: str) -> list[dict[str, float]]:
         batch_size=BATCH * WORKERS,
         epochs=STEPS * BATCH * WORKERS / len(y),
     )
-    job = ph.Job(model=model, workers=WORKERS, strategy=RECIPES[recipe].build())
+    job = ph.Job(model=model, workers=WORKERS, strategy=recipe_named(recipe))
 
     def run() -> dict[str, float]:
         rounds: list[tuple[float, int]] = []
@@ -157,6 +157,7 @@ WAYS = {
     "TorchDistributor, DDP": distributor,
     "photinus, all_reduce": lambda: ours("all_reduce"),
     "photinus, averaging": lambda: ours("averaging"),
+    "photinus, averaging alone": lambda: ours("averaging alone"),
 }
 
 

@@ -9,7 +9,8 @@ agreeing costs. One thread a worker, from the first round to the last, with feed
 augmentation. All ways take turns, so that a busy minute hits all; ratios are within a turn, their
 median is printed, with the interval in which it lies by 95 % (bootstrap). The last columns are CPU
 time an image, of all processes together, Spark's own included: it says what agreeing costs where
-other work shares the machine. `--keep` adds the turns to a file and prints over all in it.
+other work shares the machine. "averaging alone" has no start by gradients. `--keep` adds the turns
+to a file and prints over all in it.
 
 With `--share` 1, 2, 3 and 4 workers and the driver are each held to so much of a core (root; cgroup
 v1, periods of 10 ms), as if each had a small machine of its own.
@@ -34,6 +35,7 @@ from typing import Any
 
 import numpy as np
 from machine import begin
+from recipe_named import recipe_named
 
 from photinus.core.events import Event, RoundClosed, WorkerJoined
 from photinus.data import cifar, mnist
@@ -42,13 +44,12 @@ from photinus.engine.local.engine import LocalEngine
 from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.run.job import Job
 from photinus.run.presets import preset
-from photinus.strategies.recipes import RECIPES
 
 CGROUP = Path("/sys/fs/cgroup/cpu")
 TICKS = os.sysconf("SC_CLK_TCK")
 PERIOD_MICROSECONDS = 10_000  # short, so that a step of some milliseconds is not chopped unevenly
 GLOO = "all_reduce, by gloo"
-SHOWN = ["averaging", "all_reduce", "all_reduce, own shards", GLOO]
+SHOWN = ["averaging alone", "averaging", "all_reduce", "all_reduce, own shards", GLOO]
 """Own shards: of every worker, so that no array passes through the driver; gloo knows no TLS."""
 WEIGHT = 32 * 1024  # other work on the machine takes nothing of what was promised
 
@@ -123,7 +124,7 @@ class Bench:
         """Trains, with `speed` listening; `where`: security, epochs."""
         model = self.model(where.get("epochs", self.epochs), workers)
         name, _, owners = recipe.partition(", ")
-        strategy = RECIPES[name].build(**{"owners": workers} if owners else {})
+        strategy = recipe_named(name, **{"owners": workers} if owners else {})
         job = replace(self.job, model=model, workers=workers, strategy=strategy)
         plan = job.plan()
         given = RunSpec(
