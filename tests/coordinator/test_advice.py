@@ -82,7 +82,7 @@ def test_a_link_on_which_sending_takes_longer_than_the_work_is_told_once_a_phase
     texts = [text for _ in range(9) if (text := payoff.sent(worked(0.2), 1.25e6))]
     assert texts == [
         "worker 1 sends for 81% of its time; got 1.05 MB at 1.25 MB/s after every 5 steps; "
-        "agree less often, as averaging(every=Steps(84)), or use a smaller codec"
+        "agree less often, as averaging(every=Steps(84), gradients_until=0), or use a smaller codec"
     ]
     assert [bool(payoff.sent(worked(0.2, phase=1), 1.25e6)) for _ in range(4)] == [0, 0, 1, 0]
 

@@ -50,13 +50,13 @@ def test_whichever_comes_first():
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"steps": 0}, "steps of Trigger must be a whole number of at least 1, or left out; got 0"),
-        ({"steps": 1.5}, "steps of Trigger must be a whole number"),
-        ({"steps": True}, "steps of Trigger must be a whole number"),
-        ({"seconds": 0}, "seconds of Trigger must be a number above 0, or left out; got 0"),
-        ({"seconds": float("nan")}, "seconds of Trigger must be a number above 0"),
-        ({"epochs": -1}, "epochs of Trigger"),
-        ({"examples": "5"}, "examples of Trigger"),
+        ({"steps": 0}, "steps of a trigger must be a whole number of at least 1, or left out; got 0"),
+        ({"steps": 1.5}, "steps of a trigger must be a whole number"),
+        ({"steps": True}, "steps of a trigger must be a whole number"),
+        ({"seconds": 0}, "seconds of a trigger must be a number above 0, or left out; got 0"),
+        ({"seconds": float("nan")}, "seconds of a trigger must be a number above 0"),
+        ({"epochs": -1}, "epochs of a trigger"),
+        ({"examples": "5"}, "examples of a trigger"),
     ],
 )
 def test_wrong_limits_are_refused(values, words):

@@ -69,7 +69,7 @@ WRONG = [
     ({"recipe": "mind_reading"}, "unknown strategy; got 'mind_reading'; known: all_reduce,"),
     ({"evry": 3}, "unknown part of averaging; got 'evry'; did you mean 'every'?"),
     ({"payload": "gradient"}, "unknown part of averaging; got 'payload'"),
-    ({"every": {"steps": 0}}, "steps of Trigger must be a whole number of at least 1"),
+    ({"every": {"steps": 0}}, "steps of a trigger must be a whole number of at least 1"),
     ({"every": {"step": 5}}, "unknown setting of Trigger; got 'step'; did you mean 'steps'?"),
     ({"every": 5}, "every of averaging must be a table; got 5"),
     ({"outer": 5}, "outer of averaging must be a table; got 5"),

@@ -87,7 +87,7 @@ def train_words(path: str, folder: str, params: Mapping[str, Any]) -> None:
 
     place = Path(folder or new_folder("word2vec"))
     trainer = Word2Vec(**params)
-    place.mkdir(parents=True, exist_ok=True)  # one that cannot be made is told of before training
+    place.mkdir(parents=True, exist_ok=True)  # one that cannot be made is reported before training
     model = trainer.fit(path)
     model.vectors.save(place / "words.bin")
     click.echo(f"{len(model.vectors)} words, {model.vectors.vectors.shape[1]} numbers each")

@@ -89,7 +89,8 @@ class Payoff:
             f"worker {push.slot} sends for {takes / (takes + works):.0%} of its time",
             got=f"{vector.nbytes / 1e6:.3g} MB at {bytes_per_second / 1e6:.3g} MB/s after every"
             f" {steps} steps",
-            do=f"agree less often, as averaging(every=Steps({enough})), or use a smaller codec",
+            do=f"agree less often, as averaging(every=Steps({enough}), gradients_until=0), or use a"
+            " smaller codec",
         )
 
 

@@ -30,7 +30,7 @@ class LeaseServer(ABC):
     failure: str = ""
     """Why it cannot go on; empty while it can."""
     failure_kind: str = ""
-    """The class of the error that a worker told of."""
+    """The class of the error that a worker reported."""
     _handlers: Mapping[str, Heard]
     """What takes a frame in, by its kind."""
 

@@ -24,7 +24,7 @@ class PeerDirectory:
         self._edition = self._announced = 0
         self._called = (-1, -1)
         self._told: dict[int, Frame] = {}
-        """Slot -> what it told of its publications last."""
+        """Slot -> what it last reported of its publications."""
 
     def here(self) -> Mapping[str, Any]:
         """Returns who is there, under which lease and where each listens."""

@@ -591,7 +591,7 @@ class Phases:
         return self._cuts.at(*self.at)
 
     def take(self, slot: int, version: int, snapshot: Snapshot, now: float) -> None:
-        """Takes in what a worker told of its state, for the cut in the making."""
+        """Takes in the state that a worker sent, for the cut in the making."""
         self._cuts.take(slot, version, snapshot)
         self.save_if_whole(now)
 

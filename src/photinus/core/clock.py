@@ -75,7 +75,7 @@ class Trigger:
     }
 
     def __post_init__(self) -> None:
-        validate(self)
+        validate(self, of="a trigger")
         if all(getattr(self, f.name) is None for f in fields(self)):
             raise UsageError("a trigger needs a limit", got="none", do="name one, as Steps(10)")
 

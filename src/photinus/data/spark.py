@@ -154,7 +154,7 @@ def _selected_inputs(
         raise UsageError("no input is named", do='inputs={"parameter": "column"}')
     for name, column in inputs.columns.items():
         _check_names(df, [column] if isinstance(column, str) else list(column), None)
-        inputs.encoder(name)  # an unknown one is told of before any row is read
+        inputs.encoder(name)  # an unknown one is refused before any row is read
     _check_names(df, [], label, weight)
     others, of_others = _others(df, label, weight, held, inputs.columns)
     chosen = [input_column(df, inputs, name).alias(name) for name in inputs.columns]

@@ -14,7 +14,7 @@ from photinus.engine.malloc import release_freed_memory
 LOOK_SECONDS = 0.1
 """So often the memory of a worker's process is read."""
 GRACE_SECONDS = 2.0
-"""So long a worker that was told of may take to leave by itself."""
+"""So long a worker over its cap may take to leave by itself."""
 _STATM = Path("/proc/self/statm")
 
 

@@ -318,7 +318,7 @@ class WorkerBootstrap:
 
 
 def told_error(text: str, kind: str) -> PhotinusError:
-    """Returns the error that a worker told of, in its own class."""
+    """Returns the error that a worker reported, in its own class."""
     return (errors.class_of(kind) or RunFailedError)(text)
 
 

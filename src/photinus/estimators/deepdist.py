@@ -99,7 +99,7 @@ class DeepDist:
         model: any object that Python can copy by pickling; it is changed in place.
         folder: where `ledger.jsonl` is written, for `photinus audit`; None writes none.
         security: tls, or none: frames in clear, for a network that is trusted as a whole.
-        emit: is told of everything that happens; left out, warnings go to the log `photinus`.
+        emit: is called with every event; left out, warnings go to the log `photinus`.
 
     Raises:
         UsageError: an argument is out of its limits.

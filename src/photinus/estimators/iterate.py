@@ -93,7 +93,7 @@ def iterate(
         workers: tasks at the same time; left out, one a partition, as far as there are slots.
         folder: where `ledger.jsonl` is written, for `photinus audit`; None writes none.
         security: tls, or none: frames in clear, for a network that is trusted as a whole.
-        emit: is told of everything that happens; left out, warnings go to the log `photinus`.
+        emit: is called with every event; left out, warnings go to the log `photinus`.
 
     Raises:
         UsageError: a function returned something else, or an argument is out of its limits.

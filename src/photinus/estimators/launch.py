@@ -66,7 +66,7 @@ def launch(
         memory: bytes that each worker's process may take; None for no cap.
         security: tls, or none: frames in clear, for a network that is trusted as a whole.
         spark: the session; left out, that of `data`, the active one, or a local one.
-        emit: is told of everything that happens; left out, warnings go to the log `photinus`.
+        emit: is called with every event; left out, warnings go to the log `photinus`.
 
     Returns:
         The agreed parameters and buffers by name, as of a `state_dict`; frozen ones are not in it.

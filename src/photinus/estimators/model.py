@@ -153,7 +153,7 @@ class NetworkModel(Keywords, Model, MLWritable, MLReadable[Any]):
         Raises:
             UsageError: the network has no such layer.
         """
-        self.network.outputs(layer)  # a wrong name is told of before any row is read
+        self.network.outputs(layer)  # a wrong name is refused before any row is read
         return self._scored(dataset, {outputCol: "layer"}, layer)
 
     def _scored(self, dataset: DataFrame, names: dict[str, str], layer: str = "") -> DataFrame:

@@ -122,7 +122,7 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
 
     def _fit(self, dataset: DataFrame) -> VectorsModel:
         spark, asked = dataset.sparkSession, self.getOrDefault("numWorkers")
-        self._job(2, asked or 2, 1000)  # a wrong Param is told of before any sentence is read
+        self._job(2, asked or 2, 1000)  # a wrong Param is refused before any sentence is read
         if asked:
             check_slots(spark, asked)
         workers = asked or free_slots(spark)

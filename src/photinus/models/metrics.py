@@ -121,7 +121,7 @@ METRICS: Mapping[str, _Metric] = {
 
 
 REGRESSION = ("rmse", "mae", "r2")
-"""What is told of every regression."""
+"""What is reported of every regression."""
 
 
 def confused(outputs: Tensor, labels: Tensor) -> dict[str, float]:

@@ -92,7 +92,7 @@ class Worker:
     def pump(self) -> bool:
         """Pumps the life until it has stepped once more; False at its end.
 
-        That step is told of by the next call: until then whoever calls may take it.
+        The next call reports that step: until then whoever calls may take it.
         """
         try:
             while True:
@@ -103,7 +103,7 @@ class Worker:
             return False
 
     def finish(self) -> None:
-        """Pumps the life to its end; the step that was not told of yet was none."""
+        """Pumps the life to its end; a step that was not reported yet does not count."""
         self._untold = None
         self.run()
 

@@ -209,7 +209,7 @@ def check_test(rows: TestRows, classes: int | None) -> None:
 
 
 def check_fit(model: Any, rows: Any, like: Any = None) -> None:  # noqa: ANN401 - as of `train`
-    """Checks what can be told of rows without reading them against what a model takes.
+    """Checks rows against what a model takes, as far as that is known without reading them.
 
     Args:
         model: one of MODELS.

@@ -358,7 +358,7 @@ def _engine(job: Job, engine: Engine | None) -> Engine:
 
 
 def _prepared(draft: Draft, given: _Given, *, is_new: bool = True) -> _Prepared:
-    """Refuses what can be told of a job without training it: module, loss, path, columns, rows."""
+    """Refuses a job whose module, loss, path, columns or rows are wrong, before it trains."""
     job, (data, test, engine) = draft.job, given
     engine, plan = _engine(job, engine), job.plan()
     if engine.name == "local":

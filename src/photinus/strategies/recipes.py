@@ -597,7 +597,7 @@ DEFAULT = "averaging"
 
 
 def from_plain(values: str | Mapping[str, Any]) -> StrategySpec | Own:
-    """Builds an agreement from its recipe's name, or from plain values with one.
+    """Builds a strategy from its recipe's name, or from plain values with one.
 
     A name as "package.module:name" is one of the user's own.
 

@@ -50,7 +50,7 @@ class PhaseProgress(NamedTuple):
         return self.span[0] + (self.span[1] - self.span[0]) * here
 
     def after(self, clock: Clock, *told: News) -> PhaseProgress:
-        """Returns it with the newest progress that was told of."""
+        """Returns it with the newest progress that was reported."""
         heard = [news.progress for news in told if news.progress is not None]
         return self._replace(agreed=heard[-1], examples=clock.examples) if heard else self
 

@@ -268,7 +268,7 @@ class FolderListener(Listener):
         keys: the run's, or a worker's where it listens to others; files are sealed with them.
         hear: called for each frame, in the listener's one reading thread.
         gone: called once for each link that ended.
-        on_refused: told of files that are not the run's, at most once a minute.
+        on_refused: is called with files that are not the run's, at most once a minute.
 
     Raises:
         NotReadyError: the folder cannot be reached.

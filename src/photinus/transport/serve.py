@@ -117,7 +117,7 @@ class TcpListener(Listener):
         hear: called for each frame, in the peer's own thread.
         gone: called once for each peer that ended.
         limits: of frames, waits and connections.
-        on_refused: told of strangers, at most once a minute.
+        on_refused: is called with strangers, at most once a minute.
 
     Raises:
         NotReadyError: the host cannot be bound.

@@ -136,7 +136,7 @@ class _Processes:
         self._attempts: dict[int, str] = {}
 
     def watch(self) -> None:
-        """Waits for the end of the run; a child that died is born again."""
+        """Waits for the end of the run; starts a child again that died."""
         began = time.monotonic()
         self._bear(0.0)
         while not self._session.wait(_LOOK_SECONDS):

@@ -379,7 +379,7 @@ def wait_for_end(
     Args:
         service: where the workers meet.
         job: not yet started.
-        emit: is told of what is submitted again.
+        emit: is called with a warning of what is submitted again.
         follow: returns the job that comes after one that ended, if that is no failure.
         stopped: is called after Ctrl-C or SIGTERM with what it was, while workers are still there.
         beside: is called some times a second with the job that runs.

@@ -151,7 +151,7 @@ class StarvationWatch:
 
     Args:
         starved: returns the slots without a task.
-        emit: is told of it.
+        emit: is called with a warning of it.
         now: the time in seconds.
     """
 

@@ -70,7 +70,7 @@ class Tracker:
 
     Only the driver speaks to the tracker. The run folder holds the key of the tracker's run, and a
     resume goes on with it. Events wait in a queue: training never waits for the tracker, and one
-    that fails ends no training, but is told of once.
+    that fails ends no training, and is reported once.
     """
 
     name: str

@@ -190,7 +190,7 @@ class _Task:
 
 
 class _guarded:  # noqa: N801
-    """What the coordinator fails on is the outcome; what befalls its task is not."""
+    """The coordinator's failure is the outcome; the failure of its task is not."""
 
     def __init__(self, run_directory: RunDirectory) -> None:
         self._run_directory = run_directory
@@ -273,7 +273,7 @@ class _Watch:
         return None
 
     def _tell(self) -> None:
-        """Leaves word of a failure: the worker in this process is busy, and may be ended."""
+        """Writes a failure down: the worker in this process is busy, and may be ended."""
         with _guarded(self._run_directory):
             self._session.result()
             return
