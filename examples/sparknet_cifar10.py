@@ -11,7 +11,7 @@ import sys
 from torch import nn
 
 import photinus as ph
-from photinus.models.cnn import quick
+from photinus.zoo import cifar10_quick
 
 
 class Net(nn.Module):
@@ -19,7 +19,7 @@ class Net(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.quick = quick()
+        self.quick = cifar10_quick()
 
     def forward(self, pixels):  # uint8 [B, 3072] -> [B, 10]
         return self.quick(pixels.float().sub(120).view(-1, 3, 32, 32))

