@@ -50,7 +50,10 @@ def test_whichever_comes_first():
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"steps": 0}, "steps of a trigger must be a whole number of at least 1, or left out; got 0"),
+        (
+            {"steps": 0},
+            "steps of a trigger must be a whole number of at least 1, or left out; got 0",
+        ),
         ({"steps": 1.5}, "steps of a trigger must be a whole number"),
         ({"steps": True}, "steps of a trigger must be a whole number"),
         ({"seconds": 0}, "seconds of a trigger must be a number above 0, or left out; got 0"),

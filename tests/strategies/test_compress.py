@@ -9,6 +9,8 @@ from photinus.core.clock import Clock, Steps
 from photinus.core.errors import UsageError
 from photinus.strategies.base import Turn
 from photinus.strategies.compress import compress
+from photinus.strategies.own import Own
+from photinus.strategies.recipes import averaging, diloco
 from photinus.strategies.rounds import AllReduce, Averaging, Rounds
 from photinus.strategies.streaming import Streaming
 from photinus.testing.strategies import check_strategy
@@ -104,3 +106,17 @@ def test_a_copy_of_its_state_holds_the_same_values():
     again = copy.deepcopy(state)
     assert (again.anchor == state.anchor).all()
     assert again.anchor is not state.anchor
+
+
+def test_a_recipe_that_is_compressed_is_the_recipe_with_that_codec():
+    assert compress(diloco(every=Steps(9)), "bf16") == diloco(every=Steps(9), codec="bf16")
+    with pytest.raises(UsageError, match="codec of averaging must be"):
+        compress(averaging(), "int9")
+
+
+@pytest.mark.parametrize(
+    "other", ["averaging", None, Own("photinus.strategies.recipes:averaging")], ids=repr
+)
+def test_what_is_no_strategy_cannot_be_compressed(other):
+    with pytest.raises(UsageError, match="compress wraps a recipe"):
+        compress(other, "int8")

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import dataclasses
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
 from photinus.core.clock import Clock
+from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
 from photinus.strategies.base import ALL, GRADIENT, Message, Strategy, Turn, part
 from photinus.strategies.codecs import codec as codec_of
 from photinus.strategies.codecs import encode, residual
 
+if TYPE_CHECKING:
+    from photinus.strategies.spec import StrategySpec
 
-def compress(strategy: Strategy, codec: str) -> Strategy:
+
+@overload
+def compress(strategy: StrategySpec, codec: str) -> StrategySpec: ...
+
+
+@overload
+def compress(strategy: Strategy, codec: str) -> Strategy: ...
+
+
+def compress(strategy: Strategy | StrategySpec, codec: str) -> Strategy | StrategySpec:
     """Returns a strategy whose pushes travel in a codec.
 
     With "int8" and "int4" what the codec leaves out of a delta is added to the next one (error
@@ -21,13 +34,17 @@ def compress(strategy: Strategy, codec: str) -> Strategy:
     push names the codec that it travels in: every strategy here reads any of them.
 
     Args:
-        strategy: the worker's half; a delta that it offers is a vector of its own.
+        strategy: a recipe, which returns itself with this codec; or the worker's half of a
+            strategy. A delta that it offers is a vector of its own.
         codec: "fp32", "bf16", "int8" or "int4".
 
     Raises:
-        UsageError: there is no such codec.
+        UsageError: there is no such codec, or it is no strategy.
 
     Example:
+        >>> from photinus.strategies.recipes import averaging
+        >>> compress(averaging(), "int8") == averaging(codec="int8")
+        True
         >>> from photinus.strategies.rounds import Averaging
         >>> worker, vector = compress(Averaging(), "bf16"), np.zeros(3, np.float32)
         >>> message, _ = worker.offer(Turn("swap"), vector, Clock(1, 8), worker.init(vector))
@@ -36,6 +53,11 @@ def compress(strategy: Strategy, codec: str) -> Strategy:
 
     Source: Seide et al., 1-Bit Stochastic Gradient Descent, 2014.
     """
+    if hasattr(strategy, "recipe") and hasattr(strategy, "codec"):
+        return dataclasses.replace(strategy, codec=codec, usual=strategy.usual - {"codec"})
+    if not hasattr(strategy, "offer"):
+        wrong = "compress wraps a recipe, or the worker's half of a strategy"
+        raise UsageError(wrong, got=repr(strategy), do='such as compress(averaging(), "int8")')
     if codec == "fp32":
         return strategy
     has_feedback = codec_of(codec).has_feedback and strategy.site != GRADIENT
