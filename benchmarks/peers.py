@@ -126,10 +126,12 @@ def ours(recipe: str) -> list[dict[str, float]]:
 
     def run() -> dict[str, float]:
         rounds: list[tuple[float, int]] = []
+        of_phases: dict[int, int] = {}
 
         def listen(event: Any) -> None:
             if isinstance(event, RoundClosed):
-                rounds.append((time.time(), event.examples))
+                of_phases[event.phase] = event.examples
+                rounds.append((time.time(), sum(of_phases.values())))
 
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder) / "run"
