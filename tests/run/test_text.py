@@ -20,10 +20,14 @@ from photinus import (
     train,
 )
 from photinus.core.errors import DataError, NotReadyError, UsageError
+from photinus.core.events import PhaseEnded, WorkerLost
 from photinus.data.films import film_sentences
+from photinus.engine.local.engine import LocalEngine
 from photinus.models.text import TextClassifier
+from photinus.report.ledger import audit
 from photinus.run.data import read_test, read_train
 from photinus.run.evaluate import load_trained
+from photinus.testing import Faults
 
 GOOD, BAD = ["lovely", "grand", "funny"], ["dull", "weak", "tired"]
 
@@ -92,6 +96,29 @@ def test_the_adapter_is_loaded_by_peft_as_it_is(outcome, small_encoder, sentence
     with torch.no_grad():
         assert torch.equal(done.model()(**batch), TextClassifier(theirs)(**batch))
     assert json.loads((done.folder / "adapter" / "adapter_config.json").read_text())["r"] == 2
+
+
+@pytest.mark.processes
+@pytest.mark.fault
+def test_a_worker_killed_in_the_middle_loses_no_sentence_and_no_adapter(
+    small_encoder, sentences, tmp_path
+):
+    events = []
+    texts, labels = sentences
+    done = train(
+        job(small_encoder, engine="local"),
+        ({"input_ids": texts[:256]}, labels[:256]),
+        test=({"input_ids": texts[256:]}, labels[256:]),
+        folder=tmp_path / "run",
+        callbacks=(events.append,),
+        engine=LocalEngine(Faults().kill(slot=1, step=32)),
+    )
+    assert [e.slot for e in events if isinstance(e, WorkerLost)] == [1]
+    [ended] = [e for e in events if isinstance(e, PhaseEnded)]
+    assert list(ended.passes.values()) == pytest.approx([4.0, 4.0])
+    assert audit(done.folder / "ledger.jsonl").is_exact
+    assert done.metrics["error"] < 0.05
+    assert (done.folder / "adapter" / "adapter_model.safetensors").exists()
 
 
 def padded(base, texts):
