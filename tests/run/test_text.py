@@ -105,8 +105,9 @@ def test_a_worker_killed_in_the_middle_loses_no_sentence_and_no_adapter(
 ):
     events = []
     texts, labels = sentences
+    asked = job(small_encoder, engine="local")
     done = train(
-        job(small_encoder, engine="local"),
+        replace(asked, model=replace(asked.model, lr=0.001)),
         ({"input_ids": texts[:256]}, labels[:256]),
         test=({"input_ids": texts[256:]}, labels[256:]),
         folder=tmp_path / "run",
