@@ -1,7 +1,8 @@
 """Leases and sequence numbers: a push counts once, and only under the seat's present lease.
 
 A lower number is a copy (answered again, not applied), a higher one a gap, an older lease is
-fenced. Apply, count, cursor and version move together, in `Coordinator`.
+fenced. Apply, count, cursor and version move together, in `Coordinator`. `Leases.verdict` judges a
+push, `Leases.holds` whatever else a worker sends.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ the scale NaN, so that whoever decodes it sees that. Numbers of a block below 2â
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,11 +44,8 @@ class Codec(NamedTuple):
     """The largest error, as a share of the block's largest number; bf16: of the number."""
     levels: int = 0
     """How far a number in a block counts from 0; 0 where numbers travel one by one."""
-
-    @property
-    def has_feedback(self) -> bool:
-        """True when what it leaves out of a delta is added to the next one (error feedback)."""
-        return self.levels > 0
+    has_feedback: bool = False
+    """True when what it leaves out of a delta is added to the next one (error feedback)."""
 
 
 CODECS = {
@@ -55,8 +53,8 @@ CODECS = {
     for c in (
         Codec("fp32", 32, 0.0),
         Codec("bf16", 16, 2**-8),
-        Codec("int8", 8, 1 / 254, levels=127),
-        Codec("int4", 4, 1 / 14, levels=7),
+        Codec("int8", 8, 1 / 254, levels=127, has_feedback=True),
+        Codec("int4", 4, 1 / 14, levels=7, has_feedback=True),
     )
 }
 
@@ -252,14 +250,7 @@ def _pack(taken: Codec, numbers: Vector, scales: Vector, body: Vector, work: Vec
     if not np.isfinite(scales).all():
         np.nan_to_num(work, copy=False, nan=0, posinf=0, neginf=0)
     np.rint(work, out=work)
-    if taken.bits == 8:
-        np.copyto(body.view(np.int8), work, casting="unsafe")
-        return
-    half, small = body.shape[1], work.astype(np.int8).view(np.uint8)  # [b, r]
-    np.bitwise_and(small[:, :half], 15, out=body)
-    upper = np.full_like(body, _PAD << 4) if small.shape[1] < 2 * half else np.empty_like(body)
-    np.left_shift(small[:, half:], 4, out=upper[:, : small.shape[1] - half])
-    body |= upper
+    _LAYOUTS[taken.name].store(work, body)
 
 
 def _from_blocks(taken: Codec, sent: Vector) -> Vector:
@@ -290,20 +281,57 @@ def _borders(taken: Codec, sent: Vector) -> tuple[int, int, int]:
 
 def _count(taken: Codec, last: Vector) -> int:
     """Returns how many numbers the last block [1, bytes] holds."""
-    if taken.bits == 8:
-        return last.size
-    return 2 * last.size - (int(last[0, -1]) >> 4 == _PAD)
+    return _LAYOUTS[taken.name].count(last)
 
 
 def _unpack(taken: Codec, body: Vector, scales: Vector, numbers: Vector) -> None:
     """Fills numbers [b, r] from bytes [b, bytes of one] and scales [b]."""
-    small = body.view(np.int8)
-    if taken.bits == 4:
-        half = body.shape[1]
-        small = np.empty(numbers.shape, np.int8)
-        low = small[:, :half]
-        np.left_shift(body.view(np.int8), 4, out=low)
-        low >>= 4
-        np.right_shift(body.view(np.int8)[:, : numbers.shape[1] - half], 4, out=small[:, half:])
-    np.copyto(numbers, small)
+    _LAYOUTS[taken.name].load(body, numbers)
     numbers *= scales[:, None]
+
+
+class _Layout(NamedTuple):
+    """How whole numbers lie in the bytes of a block."""
+
+    store: Callable[[Vector, Vector], None]
+    """Fills bytes [b, bytes of one] from whole numbers [b, r]."""
+    load: Callable[[Vector, Vector], None]
+    """Fills numbers [b, r] from bytes [b, bytes of one]."""
+    count: Callable[[Vector], int]
+    """Returns how many numbers a block [1, bytes] holds."""
+
+
+def _store_bytes(work: Vector, body: Vector) -> None:
+    np.copyto(body.view(np.int8), work, casting="unsafe")
+
+
+def _load_bytes(body: Vector, numbers: Vector) -> None:
+    np.copyto(numbers, body.view(np.int8))
+
+
+def _store_halves(work: Vector, body: Vector) -> None:
+    half, small = body.shape[1], work.astype(np.int8).view(np.uint8)  # [b, r]
+    np.bitwise_and(small[:, :half], 15, out=body)
+    upper = np.full_like(body, _PAD << 4) if small.shape[1] < 2 * half else np.empty_like(body)
+    np.left_shift(small[:, half:], 4, out=upper[:, : small.shape[1] - half])
+    body |= upper
+
+
+def _load_halves(body: Vector, numbers: Vector) -> None:
+    half, small = body.shape[1], np.empty(numbers.shape, np.int8)
+    low = small[:, :half]
+    np.left_shift(body.view(np.int8), 4, out=low)
+    low >>= 4
+    np.right_shift(body.view(np.int8)[:, : numbers.shape[1] - half], 4, out=small[:, half:])
+    np.copyto(numbers, small)
+
+
+_LAYOUTS = {
+    "int8": _Layout(_store_bytes, _load_bytes, lambda last: last.size),
+    "int4": _Layout(
+        _store_halves,
+        _load_halves,
+        lambda last: 2 * last.size - (int(last[0, -1]) >> 4 == _PAD),
+    ),
+}
+"""Of the codecs with levels."""
