@@ -35,3 +35,21 @@ def test_every_link_within_the_docs_leads_to_a_page_and_a_heading(page):
         if not target.exists() or (anchor and anchor not in anchors(prose(target))):
             lost.append(link)
     assert lost == []
+
+
+def test_the_picture_of_the_rooms_is_of_the_imports_as_they_are(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import make_rooms
+
+    assert make_rooms.drawn() == make_rooms.PICTURE.read_text(), "python docs/make_rooms.py"
+
+
+def test_the_design_names_every_room_floor_by_floor(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import make_rooms
+
+    page = (ROOT / "docs" / "design.md").read_text()
+    block = page.partition("## The layers")[2].partition("```")[2].partition("```")[0]
+    named = re.findall(r"^[\d ]{2}  ?((?:\w+ \| )+\w+|\w+)", block, re.MULTILINE)
+    rooms = [room for floor in make_rooms.floors() for room in floor]
+    assert [room for line in named for room in line.split(" | ")] == rooms
