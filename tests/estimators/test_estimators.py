@@ -14,7 +14,13 @@ from pyspark.ml.feature import Imputer, StandardScaler, VectorAssembler
 from pyspark.ml.functions import vector_to_array
 from pyspark.ml.tuning import CrossValidator
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-from sklearn.metrics import confusion_matrix, f1_score, mean_absolute_error, r2_score
+from sklearn.metrics import (
+    confusion_matrix,
+    f1_score,
+    mean_absolute_error,
+    multilabel_confusion_matrix,
+    r2_score,
+)
 
 from photinus.core.errors import UsageError
 from photinus.core.events import Evaluated
@@ -126,6 +132,18 @@ def test_rows_with_several_labels_are_learnt_and_measured(table):
     )
 
 
+@pytest.mark.parametrize("loss", ["binary_cross_entropy", "own:labelled"])
+def test_each_label_of_several_is_counted_whatever_the_loss(table, loss):
+    model = TorchClassifier(**linear(2), labelCol="both", loss=loss, epochs=2).fit(table)
+    scored, found = model.transform(table).toPandas(), model.evaluate(table)
+    said, true = np.stack(scored.prediction), np.stack(scored.both)
+    tables = multilabel_confusion_matrix(true, said)  # [L, 2, 2]
+    assert found.labels == [[t[1, 1], t[0, 1], t[1, 0], t[0, 0]] for t in tables]
+    assert "true positives" in str(found)
+    with pytest.raises(UsageError, match="read labels, the counts of each label"):
+        _ = found.error
+
+
 def test_one_output_tells_two_classes_apart(table):
     clf = TorchClassifier(**linear(1), loss="binary_cross_entropy", epochs=5)
     model = clf.fit(table)
@@ -135,6 +153,16 @@ def test_one_output_tells_two_classes_apart(table):
     assert found.interval[0] < found.error < found.interval[1]
     np.testing.assert_allclose(np.stack(scored.p).sum(1), 1.0)
     assert ((np.stack(scored.p)[:, 1] > 0.5) == scored.prediction).all()
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_a_classifier_under_a_loss_of_ones_own_has_its_error_and_confusion(table, outputs):
+    model = TorchClassifier(**linear(outputs), loss="own:focal", epochs=5).fit(table)
+    scored, found = model.transform(table).toPandas(), model.evaluate(table)
+    assert found.confusion == confusion_matrix(scored.label, scored.prediction).tolist()
+    assert found.error == pytest.approx((scored.label != scored.prediction).mean())
+    assert found.interval[0] < found.error < found.interval[1]
+    assert str(found).startswith("error ")
 
 
 def test_an_autoencoder_gives_its_codes_and_its_error(table):

@@ -43,3 +43,19 @@ def pairwise(scores, labels):
     apart = scores.reshape(-1)[:, None] - scores.reshape(-1)  # [B, B]
     first = labels[:, None] > labels
     return (nn.functional.softplus(-apart) * first).sum() / first.sum().clamp(min=1)
+
+
+def focal(outputs, labels):
+    """The focal loss of classes, or of one logit."""
+    if outputs.shape[1] == 1:
+        lost = nn.functional.binary_cross_entropy_with_logits(
+            outputs[:, 0], labels.float(), reduction="none"
+        )
+    else:
+        lost = nn.functional.cross_entropy(outputs, labels, reduction="none")
+    return ((1 - torch.exp(-lost)) ** 2 * lost).mean()
+
+
+def labelled(outputs, labels):
+    """A loss of one's own for several labels a row."""
+    return nn.functional.binary_cross_entropy_with_logits(outputs, labels.float())

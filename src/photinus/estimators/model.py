@@ -27,12 +27,13 @@ from photinus.data.spark import one_column, selected
 from photinus.engine.spark.job import queried
 from photinus.engine.spark.session import application_of
 from photinus.estimators.inputs import input_columns
-from photinus.estimators.network import CLASSES, Network, predictor
+from photinus.estimators.network import Network, predictor
 from photinus.estimators.param_table import MODEL_ROWS, OUTPUT_ROWS, Row
 from photinus.estimators.params import defaults, with_params
 from photinus.estimators.persist import NetworkReader, NetworkWriter
 from photinus.estimators.scoring import measurer, scorer
 from photinus.estimators.summary import Evaluation, TrainingSummary
+from photinus.models.heads import CLASSES
 from photinus.run.job import MODELS
 from photinus.run.onnx import export_onnx
 

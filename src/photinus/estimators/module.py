@@ -19,10 +19,10 @@ from photinus.estimators.model import (
     NetworkModel,
     NetworkRegressionModel,
 )
-from photinus.estimators.network import BINARY, CLASSES, LABELS, LOGS, NUMBERS
 from photinus.estimators.param_table import CLASSIFIER_ROWS, ESTIMATOR_ROWS
 from photinus.estimators.params import keyword_params, with_params
 from photinus.models.base import Model
+from photinus.models.heads import BINARY, CLASSES, LABELS, LOGS, NUMBERS
 from photinus.models.losses import CLASSES as CLASS_LOSSES
 from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule

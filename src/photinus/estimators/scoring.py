@@ -187,7 +187,8 @@ def measurer(
                 x = part.features
                 x = x.batch(np.arange(len(x))) if isinstance(x, Inputs) else network.rows(x)
                 batch = Batch(x, part.labels, part.weights)
-                for name, value in sums_over(settings, model, batch, metrics).items():
+                found = sums_over(settings, model, batch, metrics, network.head)
+                for name, value in found.items():
                     sums[name] = sums.get(name, 0.0) + value
         yield pa.RecordBatch.from_arrays([pa.array([json.dumps(sums)])], ["sums"])
 
