@@ -132,6 +132,15 @@ def test_rows_with_several_labels_are_learnt_and_measured(table):
     )
 
 
+def test_evaluate_tells_a_metric_of_ones_own_that_fit_was_given(table, caplog):
+    regressor = TorchRegressor(**linear(1), labelCol="number", metrics=["own:near"])
+    model = regressor.fit(table)
+    scored, found = model.transform(table).toPandas(), model.evaluate(table)
+    near = ((scored.prediction - scored.number).abs() < 0.5).mean()
+    assert found.metrics["own:near"] == pytest.approx(near)
+    assert "leaves metrics" not in caplog.text
+
+
 @pytest.mark.parametrize("loss", ["binary_cross_entropy", "own:labelled"])
 def test_each_label_of_several_is_counted_whatever_the_loss(table, loss):
     model = TorchClassifier(**linear(2), labelCol="both", loss=loss, epochs=2).fit(table)
@@ -214,7 +223,8 @@ def test_rows_that_a_column_sets_aside_are_measured_on_and_not_trained_on(table,
     assert all(event.metrics["loss"] > 1000 for event in measured)
     model.setMetrics(["mae", "own:apart"])
     assert "mae" in model.evaluate(marked).metrics
-    assert "evaluate leaves metrics of your own out; got own:apart" in caplog.text
+    said = "evaluate leaves metrics of your own out that fit was not given; got own:apart"
+    assert said in caplog.text
 
 
 def test_a_layer_of_a_deep_belief_network_is_a_column(table):

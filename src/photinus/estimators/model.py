@@ -121,17 +121,28 @@ class NetworkModel(Keywords, Model, MLWritable, MLReadable[Any]):
         named = self.network.named
         frame, spec = selected(dataset, features, label, inputs=named)
         spec = replace(spec, shape=self.network.shape)
-        asked = self.getOrDefault("metrics")
-        metrics = [name for name in asked if ":" not in name]
-        if own := [name for name in asked if name not in metrics]:  # a saved model runs no code
-            told = message("evaluate leaves metrics of your own out", got=", ".join(own))
-            logging.getLogger("photinus").warning(told)
+        metrics = self._metrics()
         classes = self.network.classes if self.network.head == CLASSES else None
         checks = RowChecks(classes=classes)
         task = measurer(self.network.on(spark), _threads(spark), spec, checks, metrics)
         rows: Any = queried(spark, frame.mapInArrow(task, "sums string").collect)
         settings: Any = from_dict(MODELS[self.network.kind], self.network.settings)
         return Evaluation.of(settings, [row["sums"] for row in rows], metrics)
+
+    def _metrics(self) -> list[str]:
+        """Returns which metrics to tell; says which are left out.
+
+        The network itself measures by those of the user's own that it was trained with. Others
+        were not consented to with its code.
+        """
+        asked, known = self.getOrDefault("metrics"), self.network.settings.get("metrics", ())
+        if others := [name for name in asked if ":" in name and name not in known]:
+            told = message(
+                "evaluate leaves metrics of your own out that fit was not given",
+                got=", ".join(others),
+            )
+            logging.getLogger("photinus").warning(told)
+        return [name for name in asked if ":" not in name]
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         names = {
