@@ -213,6 +213,9 @@ def test_a_list_of_columns_is_features_in_training_and_scoring(frame):
         model.copy({model.featuresCol: names[:1]}).transform(frame)
 
 
+THREE = {"in_features": 3, "out_features": 2}
+
+
 @pytest.mark.parametrize(
     ("params", "said"),
     [
@@ -231,7 +234,15 @@ def test_a_list_of_columns_is_features_in_training_and_scoring(frame):
             {"inputs": {"tokens": "text"}, "encoders": {"tokens": f"{NETS}:short"}},
             "must return as many rows as it gets",
         ),
-        ({"featuresCol": "tokens"}, "mask"),
+        (
+            {"featuresCol": "tokens"},
+            r"shape \(\d,\), and other rows of tokens have other lengths; got .*'mask'; "
+            r"name it in inputs=\{'parameter of forward': 'tokens'\}, where arrays .* are padded",
+        ),
+        (
+            {"featuresCol": "pair", "module": "torch.nn:Linear", "moduleArgs": THREE},
+            r"rows of shape \(2,\); got mat1 and mat2 .*; compare the columns",
+        ),
         ({"featuresCol": "text"}, "column text holds text; name an encoder"),
         ({"featuresCol": "whole,number"}, r"one name is one column: write \['whole', 'number'\]"),
         ({"module": ""}, "TorchClassifier needs a module; module='mynets:Net' names a class"),
@@ -244,9 +255,17 @@ def test_a_list_of_columns_is_features_in_training_and_scoring(frame):
     ids=str,
 )
 def test_what_does_not_fit_is_one_sentence_before_any_worker_starts(frame, params, said):
+    frame = frame.withColumn("pair", F.array("number", "other"))
     with pytest.raises(PhotinusError, match=said) as caught:
         TorchClassifier(**({"module": f"{NETS}:Bag"} | QUICK | params)).fit(frame)
     assert "\n" not in str(caught.value)
+
+
+def test_a_row_of_another_length_than_the_first_is_refused_with_what_pads_it(frame):
+    clf = TorchClassifier(module=f"{NETS}:Means", featuresCol="floats", **QUICK)
+    said = r"row \d+ column floats: length \d, expected \d; name it in inputs=.*'floats'.*padded"
+    with pytest.raises(DataError, match=said):
+        clf.fit(frame)
 
 
 def test_a_label_that_is_no_class_is_named_by_its_row(frame):

@@ -12,15 +12,21 @@ from pyspark import TaskContext
 from pyspark.ml.functions import vector_to_array
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from photinus.data.arrow import LIST
 from photinus.data.base import Array
 from photinus.data.checks import RowChecks, RowFilter
 from photinus.data.columns import InputSpec, inputs_of
 from photinus.data.spark import first_rows, input_column, selected, shape_of
+from photinus.engine.spark.job import queried
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from photinus.data.arrow import ColumnSpec
+
+
+_LOOKED_AT = 1000
+"""Rows whose lengths are compared."""
 
 
 def exampled(
@@ -42,6 +48,16 @@ def exampled(
     shape = shape_of(rows, spec)
     is_byte = spec.dtype == "uint8" and scale is None
     return replace(spec, shape=shape), np.zeros((2, *shape), np.uint8 if is_byte else np.float32)
+
+
+def is_ragged(rows: DataFrame, spec: ColumnSpec) -> bool:
+    """Tells whether the first rows of one column of arrays have unequal lengths; asks for them."""
+    if spec.kind != LIST or spec.inputs is not None:
+        return False
+    size = F.size(f"`{spec.features[0]}`")
+    sizes = rows.where(size >= 0).limit(_LOOKED_AT).agg(F.min(size), F.max(size))
+    least, most = queried(rows.sparkSession, sizes.collect)[0]
+    return bool(least != most)
 
 
 def input_columns(df: DataFrame, spec: InputSpec) -> Column:
