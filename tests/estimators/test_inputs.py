@@ -243,6 +243,14 @@ THREE = {"in_features": 3, "out_features": 2}
             {"featuresCol": "pair", "module": "torch.nn:Linear", "moduleArgs": THREE},
             r"rows of shape \(2,\); got mat1 and mat2 .*; compare the columns",
         ),
+        (
+            {"inputs": {"tokens": "tokens"}, "precision": "auto"},
+            'precision is not measured; got "auto"; set precision to "float32" or "bfloat16"',
+        ),
+        (
+            {"inputs": {"tokens": "tokens"}, "memoryFormat": "auto"},
+            'memory format is not measured; got "auto"; set it to "contiguous" or "channels_last"',
+        ),
         ({"featuresCol": "text"}, "column text holds text; name an encoder"),
         ({"featuresCol": "whole,number"}, r"one name is one column: write \['whole', 'number'\]"),
         ({"module": ""}, "TorchClassifier needs a module; module='mynets:Net' names a class"),
