@@ -12,7 +12,7 @@ from pyspark.ml.linalg import Vectors
 from pyspark.sql import Row
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from photinus.core.errors import DataError, PhotinusError
+from photinus.core.errors import DataError, PhotinusError, UsageError
 from photinus.data.columns import InputSpec
 from photinus.data.spark import as_frame, first_rows, selected
 from photinus.estimators.module import (
@@ -297,6 +297,33 @@ def test_before_spark_4_1_inputs_are_scored_by_frames_of_pandas(frame, monkeypat
     before = model.transform(frame).orderBy("whole").select("rawPrediction").collect()
     for one, two in zip(now, before, strict=True):
         np.testing.assert_allclose(one[0].toArray(), two[0].toArray(), atol=1e-6)
+
+
+@pytest.mark.parametrize("has_arrow_udfs", [True, False])
+def test_a_model_of_inputs_is_a_function_of_sql(sent, frame, monkeypatch, has_arrow_udfs):
+    if not has_arrow_udfs:
+        monkeypatch.delattr(F, "arrow_udf", raising=False)
+    model = trained(frame, "Bag", inputs={"tokens": "tokens"})
+    model.registerFunction("rated", sent)
+    model.transform(frame).createOrReplaceTempView("of_inputs")
+    one = "rated(tokens).prediction = prediction"
+    named = "rated(named_struct('tokens', tokens)).prediction = prediction"
+    assert sent.sql(f"SELECT * FROM of_inputs WHERE {one} AND {named}").count() == 40
+
+
+def test_of_several_inputs_sql_needs_a_structure_and_onnx_is_refused(sent, frame, tmp_path):
+    inputs = {"tokens": "tokens", "price": "number"}
+    model = trained(frame, "Bag", {"others": 1}, inputs=inputs)
+    model.registerFunction("rated_by_two", sent)
+    said = (
+        r"structure of tokens, price; .*named_struct\('tokens', tokens, 'price', number\) makes one"
+    )
+    with pytest.raises(Exception, match=said):
+        frame.select(F.expr("rated_by_two(tokens)")).collect()
+    both = "rated_by_two(named_struct('tokens', tokens, 'price', number)).prediction"
+    assert model.transform(frame).where(f"{both} = prediction").count() == 40
+    with pytest.raises(UsageError, match="one array of features; got the inputs tokens, price;"):
+        model.toOnnx(str(tmp_path / "model.onnx"))
 
 
 def test_a_layer_of_a_module_of_several_inputs_is_a_column(frame):

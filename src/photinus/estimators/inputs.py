@@ -12,6 +12,7 @@ from pyspark import TaskContext
 from pyspark.ml.functions import vector_to_array
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from photinus.core.errors import DataError
 from photinus.data.arrow import LIST
 from photinus.data.base import Array
 from photinus.data.checks import RowChecks, RowFilter
@@ -90,7 +91,7 @@ def scored_inputs(
     Rows of similar length are scored together, so that little is padded.
 
     Args:
-        columns: structures with a field for each input.
+        columns: structures with a field for each input; of one input the column itself, too.
         spec: the inputs.
         batch: rows that are scored at once.
         opened: returns what scores a batch, a dict of arrays by input.
@@ -102,10 +103,26 @@ def scored_inputs(
     row_filter = RowFilter(RowChecks(), task.partitionId() if task else 0)
     for column in filter(len, columns):
         predict = opened()  # before the inputs are read: it brings code that was sent by value
-        rows = pa.RecordBatch.from_struct_array(column)
+        rows = pa.RecordBatch.from_struct_array(_structured(column, spec))
         row_filter.open(rows.num_rows)
         inputs = inputs_of(rows, spec, (), row_filter)[1]
         parts = inputs.by_length(batch)
         found = [predict(inputs.batch(rows)) for rows in parts]
         back = np.argsort(np.concatenate(parts))
         yield {name: np.concatenate([part[name] for part in found])[back] for name in found[0]}
+
+
+def _structured(column: pa.Array, spec: InputSpec) -> pa.Array:
+    """Returns a structure with a field for each input; one column stands for one input.
+
+    Raises:
+        DataError: a function of SQL was given something else.
+    """
+    kind, names = column.type, list(spec.columns)
+    if pa.types.is_struct(kind) and set(names) <= {field.name for field in kind}:
+        return column
+    if len(names) == 1:
+        return pa.StructArray.from_arrays([column], names)
+    said = ", ".join(f"'{name}', {spec.column(name)}" for name in names)
+    wrong = f"the function takes a structure of {', '.join(names)}"
+    raise DataError(wrong, got=f"type {kind}", do=f"named_struct({said}) makes one")

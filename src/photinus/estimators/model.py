@@ -19,7 +19,7 @@ from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
-from photinus.core.errors import message
+from photinus.core.errors import UsageError, message
 from photinus.core.settings import from_dict, unknown_name
 from photinus.core.threads import use_threads
 from photinus.data.checks import RowChecks
@@ -211,8 +211,9 @@ class NetworkModel(Keywords, Model, MLWritable, MLReadable[Any]):
     def registerFunction(self, name: str, spark: SparkSession) -> None:
         """Makes the model a function of SQL: `SELECT name(features).prediction FROM table`.
 
-        It takes a column of arrays or ML vectors, or of bytes, and returns a structure with what
-        `transform` adds: prediction; of a classifier also raw and probability, as arrays.
+        It takes a column of arrays or ML vectors, or of bytes; of a model with `inputs` the column
+        of its one input, or `named_struct('tokens', ids, 'price', amount)`. It returns a structure
+        with what `transform` adds: prediction; of a classifier also raw and probability, as arrays.
 
         Args:
             name: of the function.
@@ -229,8 +230,12 @@ class NetworkModel(Keywords, Model, MLWritable, MLReadable[Any]):
 
         Raises:
             NotReadyError: `photinus[onnx]` is not installed.
-            UsageError: torch cannot export the module.
+            UsageError: torch cannot export the module, or it takes `inputs`.
         """
+        if (named := self.network.named) is not None:
+            wrong = "toOnnx writes a module of one array of features"
+            do = "call torch.onnx.export(model.module(), kwargs=...) with a batch of your own"
+            raise UsageError(wrong, got=f"the inputs {', '.join(named.columns)}", do=do)
         export_onnx(self.module(), self.network.reads_shape, path, self.network.scale)
 
     def write(self) -> NetworkWriter:
