@@ -24,14 +24,19 @@ from sklearn.metrics import (
 
 from photinus.core.errors import UsageError
 from photinus.core.events import Evaluated
+from photinus.core.settings import to_dict
 from photinus.estimators.dbn import DBNClassifier
 from photinus.estimators.module import (
     TorchClassifier,
     TorchEstimator,
+    TorchModel,
     TorchMultiLabelModel,
     TorchRegressionModel,
     TorchRegressor,
 )
+from photinus.estimators.network import Network
+from photinus.models.heads import NUMBERS
+from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule
 from photinus.run.job import Job, Source
 from photinus.run.presets import preset
@@ -172,6 +177,37 @@ def test_a_classifier_under_a_loss_of_ones_own_has_its_error_and_confusion(table
     assert found.error == pytest.approx((scored.label != scored.prediction).mean())
     assert found.interval[0] < found.error < found.interval[1]
     assert str(found).startswith("error ")
+
+
+def test_labels_that_are_smoothed_away_tell_no_classes_apart(table):
+    model = TorchClassifier(**linear(2), labelSmoothing=1.0, epochs=10).fit(table)
+    scored = model.transform(table).withColumn("p", vector_to_array("probability")).toPandas()
+    assert np.abs(np.stack(scored.p) - 0.5).max() < 0.25
+
+
+def test_a_memory_format_reaches_the_module_in_training(table):
+    how = {"reads": "own:images", "memoryFormat": "channels_last"}
+    model = TorchClassifier(module="own:LastChannels", **how, **QUICK).fit(table)
+    assert model.evaluate(table).examples == ROWS
+
+
+def test_transform_scores_as_many_rows_at_once_as_it_is_told(table):
+    settings = to_dict(ModuleStage(module="own:BatchRows", loss="mse"))
+    network = Network(
+        kind="module",
+        settings=settings,
+        tensors={"none": np.zeros(1, np.float32)},
+        shape=(4,),
+        classes=1,
+        head=NUMBERS,
+    )
+    scored = TorchModel(network).setPredictBatchSize(7).transform(table).toPandas()
+    assert scored.prediction.max() == 7
+
+
+def test_a_fit_is_shown_where_that_is_asked_for(table, capsys):
+    TorchRegressor(**linear(1), labelCol="number", verbose=True).fit(table)
+    assert "done" in capsys.readouterr().out
 
 
 def test_an_autoencoder_gives_its_codes_and_its_error(table):
