@@ -114,9 +114,10 @@ def test_a_bad_list_is_named(values, said):
         taken(batch(pa.array(values, pa.list_(pa.float32()))), kind="list", shape=(2,))
 
 
-def test_ragged_sequences_are_to_be_padded_and_not_mended():
+def test_of_ragged_sequences_it_is_said_that_inputs_pads_them():
     ragged = batch(pa.array([[1, 2], [1]], pa.list_(pa.float32())))
-    do = "; pad the sequences to one length, cut them to a fixed length, or leave the row out$"
+    do = r"; name it in inputs=\{'parameter of forward': 'x'\}, where arrays .* padded, .*collate"
+    do += "; or cut its rows to one length, or leave the row out$"
     with pytest.raises(DataError, match=do):
         taken(ragged, kind="list", shape=(2,))
     with pytest.raises(DataError, match="null; mend the row, or leave it out"):

@@ -14,18 +14,29 @@ from pyspark.ml.feature import Imputer, StandardScaler, VectorAssembler
 from pyspark.ml.functions import vector_to_array
 from pyspark.ml.tuning import CrossValidator
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-from sklearn.metrics import confusion_matrix, f1_score, mean_absolute_error, r2_score
+from sklearn.metrics import (
+    confusion_matrix,
+    f1_score,
+    mean_absolute_error,
+    multilabel_confusion_matrix,
+    r2_score,
+)
 
 from photinus.core.errors import UsageError
 from photinus.core.events import Evaluated
+from photinus.core.settings import to_dict
 from photinus.estimators.dbn import DBNClassifier
 from photinus.estimators.module import (
     TorchClassifier,
     TorchEstimator,
+    TorchModel,
     TorchMultiLabelModel,
     TorchRegressionModel,
     TorchRegressor,
 )
+from photinus.estimators.network import Network
+from photinus.models.heads import NUMBERS
+from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule
 from photinus.run.job import Job, Source
 from photinus.run.presets import preset
@@ -126,6 +137,27 @@ def test_rows_with_several_labels_are_learnt_and_measured(table):
     )
 
 
+def test_evaluate_tells_a_metric_of_ones_own_that_fit_was_given(table, caplog):
+    regressor = TorchRegressor(**linear(1), labelCol="number", metrics=["own:near"])
+    model = regressor.fit(table)
+    scored, found = model.transform(table).toPandas(), model.evaluate(table)
+    near = ((scored.prediction - scored.number).abs() < 0.5).mean()
+    assert found.metrics["own:near"] == pytest.approx(near)
+    assert "leaves metrics" not in caplog.text
+
+
+@pytest.mark.parametrize("loss", ["binary_cross_entropy", "own:labelled"])
+def test_each_label_of_several_is_counted_whatever_the_loss(table, loss):
+    model = TorchClassifier(**linear(2), labelCol="both", loss=loss, epochs=2).fit(table)
+    scored, found = model.transform(table).toPandas(), model.evaluate(table)
+    said, true = np.stack(scored.prediction), np.stack(scored.both)
+    tables = multilabel_confusion_matrix(true, said)  # [L, 2, 2]
+    assert found.labels == [[t[1, 1], t[0, 1], t[1, 0], t[0, 0]] for t in tables]
+    assert "true positives" in str(found)
+    with pytest.raises(UsageError, match="read labels, the counts of each label"):
+        _ = found.error
+
+
 def test_one_output_tells_two_classes_apart(table):
     clf = TorchClassifier(**linear(1), loss="binary_cross_entropy", epochs=5)
     model = clf.fit(table)
@@ -135,6 +167,47 @@ def test_one_output_tells_two_classes_apart(table):
     assert found.interval[0] < found.error < found.interval[1]
     np.testing.assert_allclose(np.stack(scored.p).sum(1), 1.0)
     assert ((np.stack(scored.p)[:, 1] > 0.5) == scored.prediction).all()
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_a_classifier_under_a_loss_of_ones_own_has_its_error_and_confusion(table, outputs):
+    model = TorchClassifier(**linear(outputs), loss="own:focal", epochs=5).fit(table)
+    scored, found = model.transform(table).toPandas(), model.evaluate(table)
+    assert found.confusion == confusion_matrix(scored.label, scored.prediction).tolist()
+    assert found.error == pytest.approx((scored.label != scored.prediction).mean())
+    assert found.interval[0] < found.error < found.interval[1]
+    assert str(found).startswith("error ")
+
+
+def test_labels_that_are_smoothed_away_tell_no_classes_apart(table):
+    model = TorchClassifier(**linear(2), labelSmoothing=1.0, epochs=10).fit(table)
+    scored = model.transform(table).withColumn("p", vector_to_array("probability")).toPandas()
+    assert np.abs(np.stack(scored.p) - 0.5).max() < 0.25
+
+
+def test_a_memory_format_reaches_the_module_in_training(table):
+    how = {"reads": "own:images", "memoryFormat": "channels_last"}
+    model = TorchClassifier(module="own:LastChannels", **how, **QUICK).fit(table)
+    assert model.evaluate(table).examples == ROWS
+
+
+def test_transform_scores_as_many_rows_at_once_as_it_is_told(table):
+    settings = to_dict(ModuleStage(module="own:BatchRows", loss="mse"))
+    network = Network(
+        kind="module",
+        settings=settings,
+        tensors={"none": np.zeros(1, np.float32)},
+        shape=(4,),
+        classes=1,
+        head=NUMBERS,
+    )
+    scored = TorchModel(network).setPredictBatchSize(7).transform(table).toPandas()
+    assert scored.prediction.max() == 7
+
+
+def test_a_fit_is_shown_where_that_is_asked_for(table, capsys):
+    TorchRegressor(**linear(1), labelCol="number", verbose=True).fit(table)
+    assert "done" in capsys.readouterr().out
 
 
 def test_an_autoencoder_gives_its_codes_and_its_error(table):
@@ -186,7 +259,8 @@ def test_rows_that_a_column_sets_aside_are_measured_on_and_not_trained_on(table,
     assert all(event.metrics["loss"] > 1000 for event in measured)
     model.setMetrics(["mae", "own:apart"])
     assert "mae" in model.evaluate(marked).metrics
-    assert "evaluate leaves metrics of your own out; got own:apart" in caplog.text
+    said = "evaluate leaves metrics of your own out that fit was not given; got own:apart"
+    assert said in caplog.text
 
 
 def test_a_layer_of_a_deep_belief_network_is_a_column(table):

@@ -12,7 +12,7 @@ from pyspark.ml.linalg import Vectors
 from pyspark.sql import Row
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from photinus.core.errors import DataError, PhotinusError
+from photinus.core.errors import DataError, PhotinusError, UsageError
 from photinus.data.columns import InputSpec
 from photinus.data.spark import as_frame, first_rows, selected
 from photinus.estimators.module import (
@@ -213,6 +213,9 @@ def test_a_list_of_columns_is_features_in_training_and_scoring(frame):
         model.copy({model.featuresCol: names[:1]}).transform(frame)
 
 
+THREE = {"in_features": 3, "out_features": 2}
+
+
 @pytest.mark.parametrize(
     ("params", "said"),
     [
@@ -231,7 +234,23 @@ def test_a_list_of_columns_is_features_in_training_and_scoring(frame):
             {"inputs": {"tokens": "text"}, "encoders": {"tokens": f"{NETS}:short"}},
             "must return as many rows as it gets",
         ),
-        ({"featuresCol": "tokens"}, "mask"),
+        (
+            {"featuresCol": "tokens"},
+            r"shape \(\d,\), and other rows of tokens have other lengths; got .*'mask'; "
+            r"name it in inputs=\{'parameter of forward': 'tokens'\}, where arrays .* are padded",
+        ),
+        (
+            {"featuresCol": "pair", "module": "torch.nn:Linear", "moduleArgs": THREE},
+            r"rows of shape \(2,\); got mat1 and mat2 .*; compare the columns",
+        ),
+        (
+            {"inputs": {"tokens": "tokens"}, "precision": "auto"},
+            'precision is not measured; got "auto"; set precision to "float32" or "bfloat16"',
+        ),
+        (
+            {"inputs": {"tokens": "tokens"}, "memoryFormat": "auto"},
+            'memory format is not measured; got "auto"; set it to "contiguous" or "channels_last"',
+        ),
         ({"featuresCol": "text"}, "column text holds text; name an encoder"),
         ({"featuresCol": "whole,number"}, r"one name is one column: write \['whole', 'number'\]"),
         ({"module": ""}, "TorchClassifier needs a module; module='mynets:Net' names a class"),
@@ -244,9 +263,17 @@ def test_a_list_of_columns_is_features_in_training_and_scoring(frame):
     ids=str,
 )
 def test_what_does_not_fit_is_one_sentence_before_any_worker_starts(frame, params, said):
+    frame = frame.withColumn("pair", F.array("number", "other"))
     with pytest.raises(PhotinusError, match=said) as caught:
         TorchClassifier(**({"module": f"{NETS}:Bag"} | QUICK | params)).fit(frame)
     assert "\n" not in str(caught.value)
+
+
+def test_a_row_of_another_length_than_the_first_is_refused_with_what_pads_it(frame):
+    clf = TorchClassifier(module=f"{NETS}:Means", featuresCol="floats", **QUICK)
+    said = r"row \d+ column floats: length \d, expected \d; name it in inputs=.*'floats'.*padded"
+    with pytest.raises(DataError, match=said):
+        clf.fit(frame)
 
 
 def test_a_label_that_is_no_class_is_named_by_its_row(frame):
@@ -270,6 +297,33 @@ def test_before_spark_4_1_inputs_are_scored_by_frames_of_pandas(frame, monkeypat
     before = model.transform(frame).orderBy("whole").select("rawPrediction").collect()
     for one, two in zip(now, before, strict=True):
         np.testing.assert_allclose(one[0].toArray(), two[0].toArray(), atol=1e-6)
+
+
+@pytest.mark.parametrize("has_arrow_udfs", [True, False])
+def test_a_model_of_inputs_is_a_function_of_sql(sent, frame, monkeypatch, has_arrow_udfs):
+    if not has_arrow_udfs:
+        monkeypatch.delattr(F, "arrow_udf", raising=False)
+    model = trained(frame, "Bag", inputs={"tokens": "tokens"})
+    model.registerFunction("rated", sent)
+    model.transform(frame).createOrReplaceTempView("of_inputs")
+    one = "rated(tokens).prediction = prediction"
+    named = "rated(named_struct('tokens', tokens)).prediction = prediction"
+    assert sent.sql(f"SELECT * FROM of_inputs WHERE {one} AND {named}").count() == 40
+
+
+def test_of_several_inputs_sql_needs_a_structure_and_onnx_is_refused(sent, frame, tmp_path):
+    inputs = {"tokens": "tokens", "price": "number"}
+    model = trained(frame, "Bag", {"others": 1}, inputs=inputs)
+    model.registerFunction("rated_by_two", sent)
+    said = (
+        r"structure of tokens, price; .*named_struct\('tokens', tokens, 'price', number\) makes one"
+    )
+    with pytest.raises(Exception, match=said):
+        frame.select(F.expr("rated_by_two(tokens)")).collect()
+    both = "rated_by_two(named_struct('tokens', tokens, 'price', number)).prediction"
+    assert model.transform(frame).where(f"{both} = prediction").count() == 40
+    with pytest.raises(UsageError, match="one array of features; got the inputs tokens, price;"):
+        model.toOnnx(str(tmp_path / "model.onnx"))
 
 
 def test_a_layer_of_a_module_of_several_inputs_is_a_column(frame):

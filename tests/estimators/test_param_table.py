@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
@@ -48,6 +49,11 @@ def importable():
             lambda: TorchClassifier(learningRate=abs),
             UsageError,
             "learningRate is a number or a Schedule; got abs; e.g. photinus.Schedule.cosine(0.1)",
+        ),
+        (
+            lambda: TorchClassifier(loss=nn.CrossEntropyLoss()),
+            UsageError,
+            "got CrossEntropyLoss(); give its name, as 'cross_entropy' or 'package.module:loss'",
         ),
         (lambda: TorchClassifier(module=lambda: None), UsageError, "that every worker can import"),
         (lambda: TorchClassifier(moduleArgs=[1]), UsageError, "a dict of names and values"),

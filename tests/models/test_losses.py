@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from photinus.core.errors import DataError, UsageError
-from photinus.models.losses import LOSSES, count_errors, in_batch, loss_named, target_for
+from photinus.models.losses import LOSSES, in_batch, loss_named, target_for
 
 pytestmark = pytest.mark.numerics
 
@@ -101,20 +101,11 @@ def test_ones_own_loss_is_imported_and_cannot_weigh():
         own(outputs, labels, np.ones(8))
 
 
-def test_errors_are_counted_where_there_are_classes():
-    outputs = torch.tensor([[2.0, 1.0], [0.0, 1.0], [3.0, 0.0]])
-    labels = torch.tensor([0, 0, 0])
-    assert count_errors("cross_entropy", outputs, labels) == {"errors": 1.0}
-    assert count_errors("binary_cross_entropy", outputs[:, :1], labels) == {"errors": 2.0}
-    assert count_errors("mse", outputs, labels) == {}
-
-
 def test_soft_labels_are_taken_as_they_are():
     outputs, _ = example("mse")
     soft = torch.softmax(torch.from_numpy(np.random.default_rng(0).random((8, 3))), 1).float()
     targets = target_for("cross_entropy", outputs, soft)
     assert torch.isfinite(loss_named("cross_entropy")(outputs, targets, None))
-    assert count_errors("cross_entropy", outputs, soft) == {}
 
 
 def test_half_a_class_is_refused():

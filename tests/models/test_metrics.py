@@ -100,6 +100,42 @@ def test_a_table_is_scikit_learns_confusion_matrix():
     assert confusion({"examples": 3.0}) == []
 
 
+def raises(outputs, labels):
+    """One's own metric, with a fault in it."""
+    return outputs.view(-1, 1000)
+
+
+OTHERS = {
+    "raises": (raises, "got RuntimeError: shape .*test_metrics.py, line"),
+    "mean": (lambda outputs, labels: (outputs - labels).mean(), r"got a tensor of shape \[\];"),
+    "kind": (lambda outputs, labels, task: None, "got TypeError: .*argument: 'task';"),
+    "plain": (lambda outputs, labels: 0.5, "got float;"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_metric_that_is_no_number_for_each_row_is_told_what_it_must_be(monkeypatch, name):
+    each, said = OTHERS[name]
+    monkeypatch.setitem(sys.modules, "mymetrics", SimpleNamespace(**{name: each}))
+    wrong = f"the metric mymetrics:{name} must take outputs .* and return a number for each row.*"
+    with pytest.raises(UsageError, match=rf"{wrong}{said}") as caught:
+        counted([f"mymetrics:{name}"], torch.zeros(4), torch.zeros(4))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["classification:BinaryAUROC", "functional:accuracy"])
+def test_what_torchmetrics_makes_is_refused_in_one_sentence(name):
+    pytest.importorskip("torchmetrics")
+    with pytest.raises(UsageError, match=r"must take outputs .*; wrap it in a function") as caught:
+        counted([f"torchmetrics.{name}"], torch.zeros(4), torch.zeros(4))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_far_name_is_not_suggested():
+    with pytest.raises(UsageError, match="unknown metric; got 'auroc'; known: accuracy, f1, mae"):
+        check_metrics(["auroc"])
+
+
 def test_an_unknown_metric_is_named():
     check_metrics([*METRICS, "mine:metric"])
     with pytest.raises(UsageError, match="unknown metric; got 'acuracy'; did you mean 'accuracy'"):

@@ -442,3 +442,15 @@ def test_a_loss_that_returns_a_vector_is_one_sentence(monkeypatch):
     said = r"^the loss mylosses:vector must return one number; got a tensor of shape \[16\]; return"
     with pytest.raises(UsageError, match=said):
         model.learn(batch(), 0)
+
+
+@pytest.mark.parametrize("per_tensor", [False, True])
+def test_an_optimizer_sees_shapes_where_that_is_asked_for(per_tensor):
+    arguments = {"in_features": 4, "out_features": 3, "bias": False}
+    stage = ModuleStage(
+        module="torch.nn:Linear", arguments=arguments, optimizer="adafactor", per_tensor=per_tensor
+    )
+    model = stage.build((), 0)
+    inner = stage.inner(model.parameters.layout)
+    inner.step(model.parameters.trained, np.ones(12, np.float32), progress=0.5)
+    assert ("row_var" in inner.state()) == per_tensor, "it keeps rows' and columns' of matrices"

@@ -1,3 +1,6 @@
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -5,6 +8,8 @@ from torch import nn
 
 from photinus.core.errors import CheckpointError, UsageError
 from photinus.core.parameters import FLOATS, TRAINED, Layout
+from photinus.models.dbn import FineTuning
+from photinus.models.module import ModuleStage
 from photinus.models.optimizers import OPTIMIZERS, Clipped, Momentum, TorchInner
 from photinus.models.schedules import Schedule
 
@@ -49,6 +54,20 @@ def plain(make, steps):
             parameter.grad = slope.data
         optimizer.step()
     return np.concatenate([p.detach().numpy().reshape(-1) for p in parameters])
+
+
+@pytest.mark.parametrize("name", ["lbfgs", "torch.optim:LBFGS"])
+@pytest.mark.parametrize("made", [ModuleStage, FineTuning])
+def test_an_optimizer_whose_step_needs_a_closure_is_refused(name, made):
+    said = "an optimizer whose step needs a closure is not taken; got"
+    how = {"module": "torch.nn:Linear"} if made is ModuleStage else {}
+    with pytest.raises(UsageError, match=said):
+        made(optimizer=name, **how)
+    mine = type("Mine", (torch.optim.LBFGS,), {})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "mysteps", SimpleNamespace(Mine=mine))
+        with pytest.raises(UsageError, match=said):
+            TorchInner(LAYOUT, "mysteps:Mine", lr=STEADY)
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "adagrad", "rmsprop", "nadam"])

@@ -43,3 +43,53 @@ def pairwise(scores, labels):
     apart = scores.reshape(-1)[:, None] - scores.reshape(-1)  # [B, B]
     first = labels[:, None] > labels
     return (nn.functional.softplus(-apart) * first).sum() / first.sum().clamp(min=1)
+
+
+def focal(outputs, labels):
+    """The focal loss of classes, or of one logit."""
+    if outputs.shape[1] == 1:
+        lost = nn.functional.binary_cross_entropy_with_logits(
+            outputs[:, 0], labels.float(), reduction="none"
+        )
+    else:
+        lost = nn.functional.cross_entropy(outputs, labels, reduction="none")
+    return ((1 - torch.exp(-lost)) ** 2 * lost).mean()
+
+
+def labelled(outputs, labels):
+    """A loss of one's own for several labels a row."""
+    return nn.functional.binary_cross_entropy_with_logits(outputs, labels.float())
+
+
+def near(outputs, labels):
+    """A metric of one's own: whether a row is predicted within a half."""
+    return (outputs[:, 0] - labels).abs() < 0.5
+
+
+class LastChannels(nn.Module):
+    """Refuses to learn from images whose channels are not last."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        if self.training and not x.is_contiguous(memory_format=torch.channels_last):
+            raise ValueError("the channels are not last")
+        return self.head(x.flatten(1))
+
+
+def images(features, draws):
+    """Rows of 4 numbers as images of two channels."""
+    return features.reshape(-1, 2, 2, 1)
+
+
+class BatchRows(nn.Module):
+    """Returns for each row how many there are at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.none = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x):
+        return self.none + torch.full((len(x), 1), float(len(x)))

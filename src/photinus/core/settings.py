@@ -155,10 +155,14 @@ def unknown_column(name: str, known: typing.Iterable[str]) -> UsageError:
     return unknown_name("column", name, columns)
 
 
+_NEAR = 0.65
+"""How alike a name must be to be suggested: below it 'auroc' would be 'accuracy'."""
+
+
 def unknown_name(kind: str, name: str, known: typing.Iterable[str]) -> UsageError:
     """Returns the error for a name that is none of `known`, with the nearest one as a hint."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=_NEAR)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
     return UsageError(f"unknown {kind}", got=repr(name), do=hint)
 

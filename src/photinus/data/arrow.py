@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-_SAME_LENGTH = "pad the sequences to one length, cut them to a fixed length, or leave the row out"
 _SAME_SIZE = "scale or cut the images to one size, or leave the row out"
 
 BINARY, LIST, NUMERIC, IMAGE = "binary", "list", "numeric", "image"
@@ -69,6 +68,13 @@ class ColumnSpec:
     def width(self) -> int:
         """How many numbers one row's features are."""
         return math.prod(self.shape)
+
+
+def unequal_rows(column: str) -> str:
+    """Returns what to do about a column whose rows have unequal lengths."""
+    named = f"inputs={{'parameter of forward': '{column}'}}"
+    pads = "where arrays of any length are padded, or go to a collate"
+    return f"name it in {named}, {pads}; or cut its rows to one length, or leave the row out"
 
 
 def arrays(batch: pa.RecordBatch, spec: ColumnSpec, row_filter: RowFilter) -> Block:
@@ -127,7 +133,7 @@ def _unequal(column: pa.Array, name: str, spec: ColumnSpec) -> Iterator[Finding]
         "length",
         bad,
         lambda row: f"length {widths[row]}{unit}, expected {expected}{unit}",
-        lambda _: _SAME_LENGTH,
+        lambda _: unequal_rows(name),
     )
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from photinus.data.spark import classes_in
 from photinus.estimators.base import NetworkClassifier, Plan, SelectedRows, labelled_classes
 from photinus.estimators.model import NetworkClassificationModel
-from photinus.estimators.network import CLASSES
 from photinus.estimators.param_table import DBN_ROWS
 from photinus.estimators.params import keyword_params, with_params
 from photinus.models.dbn import DBN
+from photinus.models.heads import CLASSES
 from photinus.run.evaluate import Draft
 from photinus.strategies.own import Own
 from photinus.strategies.spec import StrategySpec

@@ -12,15 +12,22 @@ from pyspark import TaskContext
 from pyspark.ml.functions import vector_to_array
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from photinus.core.errors import DataError
+from photinus.data.arrow import LIST
 from photinus.data.base import Array
 from photinus.data.checks import RowChecks, RowFilter
 from photinus.data.columns import InputSpec, inputs_of
 from photinus.data.spark import first_rows, input_column, selected, shape_of
+from photinus.engine.spark.job import queried
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from photinus.data.arrow import ColumnSpec
+
+
+_LOOKED_AT = 1000
+"""Rows whose lengths are compared."""
 
 
 def exampled(
@@ -42,6 +49,16 @@ def exampled(
     shape = shape_of(rows, spec)
     is_byte = spec.dtype == "uint8" and scale is None
     return replace(spec, shape=shape), np.zeros((2, *shape), np.uint8 if is_byte else np.float32)
+
+
+def is_ragged(rows: DataFrame, spec: ColumnSpec) -> bool:
+    """Tells whether the first rows of one column of arrays have unequal lengths; asks for them."""
+    if spec.kind != LIST or spec.inputs is not None:
+        return False
+    size = F.size(f"`{spec.features[0]}`")
+    sizes = rows.where(size >= 0).limit(_LOOKED_AT).agg(F.min(size), F.max(size))
+    least, most = queried(rows.sparkSession, sizes.collect)[0]
+    return bool(least != most)
 
 
 def input_columns(df: DataFrame, spec: InputSpec) -> Column:
@@ -74,7 +91,7 @@ def scored_inputs(
     Rows of similar length are scored together, so that little is padded.
 
     Args:
-        columns: structures with a field for each input.
+        columns: structures with a field for each input; of one input the column itself, too.
         spec: the inputs.
         batch: rows that are scored at once.
         opened: returns what scores a batch, a dict of arrays by input.
@@ -86,10 +103,26 @@ def scored_inputs(
     row_filter = RowFilter(RowChecks(), task.partitionId() if task else 0)
     for column in filter(len, columns):
         predict = opened()  # before the inputs are read: it brings code that was sent by value
-        rows = pa.RecordBatch.from_struct_array(column)
+        rows = pa.RecordBatch.from_struct_array(_structured(column, spec))
         row_filter.open(rows.num_rows)
         inputs = inputs_of(rows, spec, (), row_filter)[1]
         parts = inputs.by_length(batch)
         found = [predict(inputs.batch(rows)) for rows in parts]
         back = np.argsort(np.concatenate(parts))
         yield {name: np.concatenate([part[name] for part in found])[back] for name in found[0]}
+
+
+def _structured(column: pa.Array, spec: InputSpec) -> pa.Array:
+    """Returns a structure with a field for each input; one column stands for one input.
+
+    Raises:
+        DataError: a function of SQL was given something else.
+    """
+    kind, names = column.type, list(spec.columns)
+    if pa.types.is_struct(kind) and set(names) <= {field.name for field in kind}:
+        return column
+    if len(names) == 1:
+        return pa.StructArray.from_arrays([column], names)
+    said = ", ".join(f"'{name}', {spec.column(name)}" for name in names)
+    wrong = f"the function takes a structure of {', '.join(names)}"
+    raise DataError(wrong, got=f"type {kind}", do=f"named_struct({said}) makes one")

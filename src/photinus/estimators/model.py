@@ -19,7 +19,7 @@ from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
-from photinus.core.errors import message
+from photinus.core.errors import UsageError, message
 from photinus.core.settings import from_dict, unknown_name
 from photinus.core.threads import use_threads
 from photinus.data.checks import RowChecks
@@ -27,12 +27,13 @@ from photinus.data.spark import one_column, selected
 from photinus.engine.spark.job import queried
 from photinus.engine.spark.session import application_of
 from photinus.estimators.inputs import input_columns
-from photinus.estimators.network import CLASSES, Network, predictor
+from photinus.estimators.network import Network, predictor
 from photinus.estimators.param_table import MODEL_ROWS, OUTPUT_ROWS, Row
 from photinus.estimators.params import defaults, with_params
 from photinus.estimators.persist import NetworkReader, NetworkWriter
 from photinus.estimators.scoring import measurer, scorer
 from photinus.estimators.summary import Evaluation, TrainingSummary
+from photinus.models.heads import CLASSES
 from photinus.run.job import MODELS
 from photinus.run.onnx import export_onnx
 
@@ -120,17 +121,28 @@ class NetworkModel(Keywords, Model, MLWritable, MLReadable[Any]):
         named = self.network.named
         frame, spec = selected(dataset, features, label, inputs=named)
         spec = replace(spec, shape=self.network.shape)
-        asked = self.getOrDefault("metrics")
-        metrics = [name for name in asked if ":" not in name]
-        if own := [name for name in asked if name not in metrics]:  # a saved model runs no code
-            told = message("evaluate leaves metrics of your own out", got=", ".join(own))
-            logging.getLogger("photinus").warning(told)
+        metrics = self._metrics()
         classes = self.network.classes if self.network.head == CLASSES else None
         checks = RowChecks(classes=classes)
         task = measurer(self.network.on(spark), _threads(spark), spec, checks, metrics)
         rows: Any = queried(spark, frame.mapInArrow(task, "sums string").collect)
         settings: Any = from_dict(MODELS[self.network.kind], self.network.settings)
         return Evaluation.of(settings, [row["sums"] for row in rows], metrics)
+
+    def _metrics(self) -> list[str]:
+        """Returns which metrics to tell; says which are left out.
+
+        The network itself measures by those of the user's own that it was trained with. Others
+        were not consented to with its code.
+        """
+        asked, known = self.getOrDefault("metrics"), self.network.settings.get("metrics", ())
+        if others := [name for name in asked if ":" in name and name not in known]:
+            told = message(
+                "evaluate leaves metrics of your own out that fit was not given",
+                got=", ".join(others),
+            )
+            logging.getLogger("photinus").warning(told)
+        return [name for name in asked if ":" not in name]
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         names = {
@@ -199,8 +211,9 @@ class NetworkModel(Keywords, Model, MLWritable, MLReadable[Any]):
     def registerFunction(self, name: str, spark: SparkSession) -> None:
         """Makes the model a function of SQL: `SELECT name(features).prediction FROM table`.
 
-        It takes a column of arrays or ML vectors, or of bytes, and returns a structure with what
-        `transform` adds: prediction; of a classifier also raw and probability, as arrays.
+        It takes a column of arrays or ML vectors, or of bytes; of a model with `inputs` the column
+        of its one input, or `named_struct('tokens', ids, 'price', amount)`. It returns a structure
+        with what `transform` adds: prediction; of a classifier also raw and probability, as arrays.
 
         Args:
             name: of the function.
@@ -217,8 +230,12 @@ class NetworkModel(Keywords, Model, MLWritable, MLReadable[Any]):
 
         Raises:
             NotReadyError: `photinus[onnx]` is not installed.
-            UsageError: torch cannot export the module.
+            UsageError: torch cannot export the module, or it takes `inputs`.
         """
+        if (named := self.network.named) is not None:
+            wrong = "toOnnx writes a module of one array of features"
+            do = "call torch.onnx.export(model.module(), kwargs=...) with a batch of your own"
+            raise UsageError(wrong, got=f"the inputs {', '.join(named.columns)}", do=do)
         export_onnx(self.module(), self.network.reads_shape, path, self.network.scale)
 
     def write(self) -> NetworkWriter:

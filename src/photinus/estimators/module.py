@@ -11,18 +11,20 @@ from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
 from photinus.core.errors import DataError, UsageError
 from photinus.core.factories import code_named
+from photinus.data.arrow import unequal_rows
 from photinus.data.base import Array, Batch
 from photinus.data.spark import classes_in
 from photinus.estimators.base import NetworkClassifier, NetworkEstimator, Plan, SelectedRows
+from photinus.estimators.inputs import is_ragged
 from photinus.estimators.model import (
     NetworkClassificationModel,
     NetworkModel,
     NetworkRegressionModel,
 )
-from photinus.estimators.network import BINARY, CLASSES, LABELS, LOGS, NUMBERS
 from photinus.estimators.param_table import CLASSIFIER_ROWS, ESTIMATOR_ROWS
 from photinus.estimators.params import keyword_params, with_params
 from photinus.models.base import Model
+from photinus.models.heads import BINARY, CLASSES, LABELS, LOGS, NUMBERS
 from photinus.models.losses import CLASSES as CLASS_LOSSES
 from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule
@@ -97,13 +99,18 @@ class _TrainsModule(NetworkEstimator):
         try:
             return draft, tuple(np.shape(model.outputs(example)))
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
-            shape = rows.spec.shape
-            taken = "its inputs" if isinstance(example, Mapping) else f"rows of shape {shape}"
-            raise UsageError(
-                f"the module {draft.job.model.module} does not take {taken}",
-                got=str(error).partition("\n")[0],
-                do="compare the columns with what its forward takes",
-            ) from error
+            raise self._untaken(draft.job.model.module, rows, error) from error
+
+    def _untaken(self, module: str, rows: SelectedRows, error: Exception) -> UsageError:
+        """Returns the error of a module that does not take the first rows."""
+        is_named, spec = isinstance(rows.example, Mapping), rows.spec
+        taken = "its inputs" if is_named else f"rows of shape {spec.shape}"
+        do = "compare the columns with what its forward takes"
+        if is_ragged(rows.frame, spec):
+            taken += f", and other rows of {spec.features[0]} have other lengths"
+            do = unequal_rows(spec.features[0])
+        wrong = f"the module {module} does not take {taken}"
+        return UsageError(wrong, got=str(error).partition("\n")[0], do=do)
 
     def _tried(self, draft: Draft, rows: SelectedRows, labels: Array | None) -> None:
         """Measures two rows with labels of zeros: a loss that returns no number is found here."""

@@ -30,15 +30,13 @@ from photinus.data.rows import scaled
 from photinus.engine.spark.session import application_of, is_connect
 from photinus.models.base import Model
 from photinus.models.dbn import DBN
+from photinus.models.heads import BINARY, CLASSES, LABELS, LOGS, NUMBERS
 from photinus.models.reading import FeatureReading, layer_of, output_of
 from photinus.run.evaluate import trained_of
 from photinus.run.job import MODELS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-BINARY, CLASSES, LABELS, LOGS, NUMBERS = "binary", "classes", "labels", "logs", "numbers"
 
 
 def _plain(raw: Array) -> Array:

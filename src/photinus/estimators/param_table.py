@@ -76,6 +76,14 @@ def _to_module(value: Any) -> str:  # noqa: ANN401 - what a user may give
     return f"{home}:{name}"
 
 
+def _to_loss(value: Any) -> str:  # noqa: ANN401 - what a user may give
+    """Returns a loss's name."""
+    if not isinstance(value, str):
+        do = "give its name, as 'cross_entropy' or 'package.module:loss'"
+        raise UsageError("a loss is given by its name", got=repr(value), do=do)
+    return value
+
+
 def _to_start(value: Any) -> str:  # noqa: ANN401 - what a user may give
     """Returns the path of a saved model, or that of a file to which a `state_dict` was written."""
     if not isinstance(value, Mapping):
@@ -491,7 +499,7 @@ _MODULE_ROWS = (
         name="loss",
         meaning="cross_entropy, multi_margin, binary_cross_entropy, mse, l1, huber, poisson, "
         "in_batch, or package.module:function of outputs and labels",
-        convert=_Text,
+        convert=_to_loss,
         place="model.loss",
     ),
     Row(

@@ -6,7 +6,7 @@ import functools
 import json
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 import pandas as pd
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 
 _MEASURED_ROWS = 1000
+_Given = Union[pd.DataFrame, pd.Series]  # noqa: UP007 - Spark knows no other form of it
 
 
 def scorer(
@@ -101,11 +102,8 @@ def _of_inputs(
         for scores in scored_inputs(columns, inputs, batch, functools.cache(cached)):
             yield _structure(scores, fields.names)
 
-    def score_frames(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        structures = (
-            pa.RecordBatch.from_pandas(frame, preserve_index=False).to_struct_array()
-            for frame in frames
-        )
+    def score_frames(frames: Iterator[_Given]) -> Iterator[pd.DataFrame]:
+        structures = map(_of_pandas, frames)
         for scores in scored_inputs(structures, inputs, batch, functools.cache(cached)):
             yield pd.DataFrame({name: list(scores[name]) for name in fields.names})
 
@@ -115,6 +113,13 @@ def _of_inputs(
     over: Any = pandas_udf  # its types tell no iterators of frames
     frames: Callable[..., Any] = over(score_frames, fields)
     return frames
+
+
+def _of_pandas(given: pd.DataFrame | pd.Series[Any]) -> pa.Array:
+    """Returns a structure, which pandas has as a frame, or any other column."""
+    if isinstance(given, pd.DataFrame):
+        return pa.RecordBatch.from_pandas(given, preserve_index=False).to_struct_array()
+    return pa.Array.from_pandas(given)
 
 
 def _features(column: pa.Array, width: int | None) -> Array:
@@ -187,7 +192,8 @@ def measurer(
                 x = part.features
                 x = x.batch(np.arange(len(x))) if isinstance(x, Inputs) else network.rows(x)
                 batch = Batch(x, part.labels, part.weights)
-                for name, value in sums_over(settings, model, batch, metrics).items():
+                found = sums_over(settings, model, batch, metrics, network.head)
+                for name, value in found.items():
                     sums[name] = sums.get(name, 0.0) + value
         yield pa.RecordBatch.from_arrays([pa.array([json.dumps(sums)])], ["sums"])
 

@@ -12,7 +12,7 @@ from photinus.core.errors import UsageError
 from photinus.core.events import RoundClosed, Warned, WorkerLost
 from photinus.report.journal import StampedEvent
 from photinus.report.summary import Summary, summarise
-from photinus.report.wording import confusion_table
+from photinus.report.wording import confusion_table, labels_table
 from photinus.run.evaluate import told
 
 
@@ -32,6 +32,9 @@ class Evaluation:
     """The error's 95 % Wilson interval."""
     confusion: list[list[int]] = field(default_factory=list)
     """Of a classifier: rows are true classes, columns what was said."""
+    labels: list[list[int]] = field(default_factory=list)
+    """Of a model of several labels a row, for each label: true positives, false positives, false
+    negatives, true negatives."""
 
     @classmethod
     def of(
@@ -51,18 +54,29 @@ class Evaluation:
         found, extra = told(settings, sums, metrics)
         interval = tuple(extra["interval"]) if "interval" in extra else None
         examples, confusion = round(sums["examples"]), extra.get("confusion", [])
-        return cls(metrics=found, examples=examples, interval=interval, confusion=confusion)
+        return cls(
+            metrics=found,
+            examples=examples,
+            interval=interval,
+            confusion=confusion,
+            labels=extra.get("labels", []),
+        )
 
     @property
     def error(self) -> float:
         """The share of rows that were put into a wrong class.
 
         Raises:
-            UsageError: the model tells no classes apart, or has a loss of the user's own.
+            UsageError: the model tells no classes apart.
         """
         if "error" not in self.metrics:
             wrong, got = "there is no error of classes here", ", ".join(self.metrics)
-            raise UsageError(wrong, got=f"the metrics {got}", do="read one of the metrics")
+            do = (
+                "read labels, the counts of each label"
+                if self.labels
+                else "read one of the metrics"
+            )
+            raise UsageError(wrong, got=f"the metrics {got}", do=do)
         return self.metrics["error"]
 
     @property
@@ -77,6 +91,7 @@ class Evaluation:
             sure = f" (95 %: {low} to {high})" if self.interval else ""
             told = {"error": "", **told} | {"error": f"error {100 * self.error:.2f} %{sure}"}
         table = f"\n{confusion_table(self.confusion)}" if self.confusion else ""
+        table += f"\n{labels_table(self.labels)}" if self.labels else ""
         return f"{', '.join(told.values())} on {self.examples} rows{table}"
 
 

@@ -34,7 +34,14 @@ from photinus.models.base import Stage
 from photinus.models.losses import CLASSES, LOSSES
 from photinus.models.matmul import PRECISIONS, PRODUCTS, resolve
 from photinus.models.mlp import MLP, Dense
-from photinus.models.optimizers import OPTIMIZERS, Inner, Momentum, TorchInner, preload, usual_rate
+from photinus.models.optimizers import (
+    Inner,
+    Momentum,
+    TorchInner,
+    check_optimizer_named,
+    preload,
+    usual_rate,
+)
 from photinus.models.rbm import RBM, ContrastiveDivergence, first_parameters, rbm_layout
 from photinus.models.schedules import SCHEDULE, Schedule, as_schedule, keep_schedules
 
@@ -129,8 +136,7 @@ class FineTuning:
         # found here, not when the layers under it have been trained
         if ":" not in self.loss and self.loss not in LOSSES:
             raise unknown_name("loss", self.loss, LOSSES)
-        if ":" not in self.optimizer and self.optimizer.lower() not in OPTIMIZERS:
-            raise unknown_name("optimizer", self.optimizer, OPTIMIZERS)
+        check_optimizer_named(self.optimizer)
         self.rate()
 
     def rate(self) -> Schedule:

@@ -1,4 +1,4 @@
-"""Supervised losses by name, and the sums of an evaluation."""
+"""Supervised losses by name."""
 
 from __future__ import annotations
 
@@ -164,13 +164,3 @@ def target_for(name: str, outputs: Tensor, labels: Tensor) -> Tensor:
 def predicted(name: str, outputs: Tensor) -> Tensor:
     """Returns what outputs predict under a loss: `poisson` reads logarithms."""
     return outputs.exp() if name == "poisson" else outputs
-
-
-def count_errors(name: str, outputs: Tensor, labels: Tensor) -> dict[str, float]:
-    """Returns {"errors": how many examples were put into a wrong class}, or {} without classes."""
-    if name in CLASSES and labels.ndim == 1:
-        return {"errors": float((outputs.argmax(1) != labels).sum())}
-    if name == "binary_cross_entropy" and labels.ndim == 1 and outputs.numel() == len(labels):
-        wrong = (outputs.reshape(-1) > 0) != (labels > 0.5)
-        return {"errors": float(torch.count_nonzero(wrong))}
-    return {}

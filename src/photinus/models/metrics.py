@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from photinus.core.errors import UsageError
 from photinus.core.factories import code_named
 from photinus.core.settings import unknown_name
 
@@ -168,12 +171,42 @@ def counted(names: Collection[str], outputs: Tensor, labels: Tensor) -> dict[str
             number for each example [B].
         outputs: [B, ...], as the loss takes them.
         labels: [B, ...].
+
+    Raises:
+        UsageError: one of the user's own returns something else.
     """
-    own = {name: code_named(name, "metric") for name in names if ":" in name}
-    sums = {f"own:{n}": float(each(outputs, labels).double().sum()) for n, each in own.items()}
+    own = [name for name in names if ":" in name]
+    sums = {f"own:{name}": _own(name, outputs, labels) for name in own}
     for kind in {METRICS[name].sums for name in names if name not in own}:
         sums |= kind(outputs, labels)
     return sums
+
+
+def _own(name: str, outputs: Tensor, labels: Tensor) -> float:
+    """Returns the sum over a batch of a metric of the user's own."""
+    wrong = f"the metric {name} must take outputs [B, ...] and labels [B, ...], and return a number"
+    wrong += " for each row, a tensor [B]"
+    do = (
+        "wrap it in a function that does; one that is no mean over rows is computed after transform"
+    )
+    each = code_named(name, "metric")
+    try:
+        found = each(outputs, labels)
+    except Exception as error:  # whatever the user's function raises
+        first = str(error).strip().partition("\n")[0]
+        got = f"{type(error).__name__}: {first}{_place(error)}"
+        raise UsageError(wrong, got=got, do=do) from error
+    if not isinstance(found, Tensor) or found.numel() != len(labels):
+        is_tensor = isinstance(found, Tensor)
+        got = f"a tensor of shape {list(found.shape)}" if is_tensor else type(found).__name__
+        raise UsageError(wrong, got=got, do=do)
+    return float(found.double().sum())
+
+
+def _place(error: Exception) -> str:
+    """Returns the line that raised an error; nothing where the function could not be called."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return "" if last.filename == __file__ else f" ({Path(last.filename).name}, line {last.lineno})"
 
 
 def finished(names: Iterable[str], sums: _Sums) -> dict[str, float]:

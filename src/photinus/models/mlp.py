@@ -20,7 +20,8 @@ from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
 from photinus.core.seeds import generator
 from photinus.core.settings import Limit, between, one_of, validate
 from photinus.models.base import Batch, Model
-from photinus.models.losses import count_errors, loss_named, target_for
+from photinus.models.heads import errors_of, head_under
+from photinus.models.losses import loss_named, target_for
 from photinus.models.matmul import PRODUCTS, dtype_of, linear, outer
 from photinus.models.random import Bits
 from photinus.models.tensors import WorkBuffers, rows_of, tensor_of
@@ -125,7 +126,8 @@ class MLP(Model):
             loss, labels = self._compared(outputs, rows, batch)
         size = len(rows)
         sums = {"examples": float(size), "loss": float(loss) * size}
-        return {**sums, **count_errors(self.settings.loss, outputs, labels)}
+        head = head_under(self.settings.loss, outputs, labels)
+        return {**sums, **errors_of(head, outputs, labels)}
 
     def outputs(self, features: Vector, layer: int = -1) -> Vector:
         """Returns a layer's outputs, float32 [B, n]; the last one's are before softmax or sigmoid.

@@ -31,7 +31,14 @@ from photinus.models.base import Model, Stage
 from photinus.models.losses import LOSSES
 from photinus.models.metrics import check_metrics, finished
 from photinus.models.module_model import Learning, ModuleModel
-from photinus.models.optimizers import OPTIMIZERS, Clipped, Inner, TorchInner, preload, usual_rate
+from photinus.models.optimizers import (
+    Clipped,
+    Inner,
+    TorchInner,
+    check_optimizer_named,
+    preload,
+    usual_rate,
+)
 from photinus.models.row_steps import RowSteps
 from photinus.models.schedules import (
     LR_SCALES,
@@ -179,8 +186,7 @@ class ModuleStage(Stage):
         if ":" not in self.loss and self.loss not in LOSSES:
             raise unknown_name("loss", self.loss, LOSSES)
         check_metrics(self.metrics)
-        if ":" not in self.optimizer and self.optimizer.lower() not in OPTIMIZERS:
-            raise unknown_name("optimizer", self.optimizer, OPTIMIZERS)
+        check_optimizer_named(self.optimizer)
         if self.activation_memory == AUTO and self.activation_bytes is None:
             wrong = 'activation_memory="auto" needs a budget'
             raise UsageError(wrong, got="none", do="set activation_bytes")

@@ -22,7 +22,8 @@ from photinus.core.settings import (
 from photinus.models.activations import ACTIVATIONS, AUTO, Activations, PeakBytes, fitting
 from photinus.models.average import Average, average_layout
 from photinus.models.base import Batch, Model
-from photinus.models.losses import count_errors, loss_named, predicted, target_for
+from photinus.models.heads import errors_of, head_under
+from photinus.models.losses import loss_named, predicted, target_for
 from photinus.models.metrics import counted
 from photinus.models.optimizers import Inner
 from photinus.models.placement import CPU, DeviceInner, DeviceParameters
@@ -251,7 +252,7 @@ class ModuleModel(Model):
             loss, outputs, labels = self._forward(batch)
         size = examples(batch)
         sums = {"examples": float(size), "loss": float(loss) * size}
-        errors = count_errors(self._name, outputs, labels)
+        errors = errors_of(head_under(self._name, outputs, labels), outputs, labels)
         return {
             **sums,
             **errors,

@@ -59,7 +59,26 @@ _MOMENTUM_SHARE = 0.5
 _LEAST = 1e-9
 """Of lr and momentum: torch drops the velocity at 0, and it is kept as velocity / lr."""
 
+_WITH_CLOSURE = ("lbfgs", "torch.optim:lbfgs", "torch.optim.lbfgs:lbfgs")
 _FUSED = ("adam", "adamw", "sgd", "adagrad")
+
+
+def check_optimizer_named(name: str) -> None:
+    """Refuses a name that is none of `OPTIMIZERS`, nor "package.module:Class"; imports nothing.
+
+    Raises:
+        UsageError: names the nearest one.
+    """
+    if name.lower() in _WITH_CLOSURE:
+        raise _needs_closure(name)
+    if ":" not in name and name.lower() not in OPTIMIZERS:
+        raise unknown_name("optimizer", name, OPTIMIZERS)
+
+
+def _needs_closure(name: str) -> UsageError:
+    wrong = "an optimizer whose step needs a closure is not taken"
+    do = "name one that steps by a gradient, such as adamw or sgd"
+    return UsageError(wrong, got=repr(name), do=do)
 
 
 def usual_rate(optimizer: str, settings: Mapping[str, Any]) -> float:
@@ -368,6 +387,9 @@ def _class_of(name: str) -> Any:  # noqa: ANN401 - whatever a name leads to
         cls = code_named(name, "optimizer", torch.optim.Optimizer)
     if cls is None:
         raise unknown_name("optimizer", name, OPTIMIZERS)
+    step = inspect.signature(cls.step).parameters if hasattr(cls, "step") else {}
+    if "closure" in step and step["closure"].default is inspect.Parameter.empty:
+        raise _needs_closure(name)
     return cls
 
 

@@ -41,6 +41,22 @@ def confusion_table(confusion: Sequence[Sequence[int]]) -> str:
     return "\n".join([head, *body])
 
 
+def labels_table(labels: Sequence[Sequence[int]]) -> str:
+    """Returns as text how often each label was rightly or wrongly said, and left out.
+
+    Example:
+        >>> print(labels_table([[3, 0, 1, 6]]))
+        label  true positives  false positives  false negatives  true negatives
+            0               3                0                1               6
+    """
+    heads = ("true positives", "false positives", "false negatives", "true negatives")
+    body = [
+        f"{label:>5}" + "".join(f"  {n:>{len(head)}}" for head, n in zip(heads, row, strict=True))
+        for label, row in enumerate(labels)
+    ]
+    return "\n".join(["  ".join(("label", *heads)), *body])
+
+
 def interval_text(event: e.Evaluated) -> str:
     """Returns the 95 % interval of a measured error, nothing when it has none."""
     match event.extra.get("interval"):

@@ -24,9 +24,10 @@ from photinus.data.inputs import Inputs
 from photinus.embeddings.word2vec import WordTables
 from photinus.models.base import Model, Stage
 from photinus.models.dbn import DBN
+from photinus.models.heads import errors_of, head_under, judged, label_counts
 from photinus.models.logistic import LogisticModel
-from photinus.models.losses import CLASSES, NUMBERS, predicted
-from photinus.models.metrics import REGRESSION, confused, confusion, counted, finished
+from photinus.models.losses import NUMBERS, predicted
+from photinus.models.metrics import REGRESSION, confusion, counted, finished
 from photinus.models.module import ModuleStage
 from photinus.models.module_model import ModuleModel
 from photinus.models.sharded import ShardedModel
@@ -363,6 +364,7 @@ def sums_over(
     model: Model,
     batch: Batch,
     metrics: Collection[str] = (),
+    head: str = "",
 ) -> dict[str, float]:
     """Returns what `told` makes metrics of, over a batch; the sums of several can be added up.
 
@@ -371,6 +373,7 @@ def sums_over(
         model: measures.
         batch: some rows.
         metrics: names of `METRICS`, beside those that belong to the loss.
+        head: what the outputs stand for, as of `heads`; left out, the loss alone tells.
     """
     sums = {name: float(value) for name, value in model.measure(batch).items()}
     read = getattr(model, "outputs", None)
@@ -381,10 +384,8 @@ def sums_over(
     labels = torch.from_numpy(np.asarray(batch.labels))
     names = {*metrics, *(REGRESSION if loss in NUMBERS else ())}
     sums |= counted(names, outputs, labels)
-    is_one_class = loss in CLASSES or outputs.numel() == len(labels)
-    if loss in (*CLASSES, "binary_cross_entropy") and labels.ndim == 1 and is_one_class:
-        sums |= confused(outputs, labels)
-    return sums
+    sums |= judged(head_under(loss, outputs, labels) or head, outputs, labels)
+    return {**errors_of(head, outputs, labels), **sums}  # a model that counts them itself is right
 
 
 def told(
@@ -393,6 +394,8 @@ def told(
     metrics: Collection[str] = (),
 ) -> tuple[dict[str, float], dict[str, Any]]:
     """Returns metrics out of sums over all rows; the error's interval, and the confusion.
+
+    Of a model of several labels a row, their counts.
 
     Args:
         settings: of the model.
@@ -409,6 +412,8 @@ def told(
         extra["interval"] = list(error_interval(sums["errors"], sums["examples"]))
     if table := confusion(sums):
         extra["confusion"] = table
+    if counts := label_counts(sums):
+        extra["labels"] = counts
     usual = REGRESSION if _loss_of(settings) in NUMBERS and "squared:0" in sums else ()
     named = {**_stage(settings).finished(sums), **finished((*usual, *metrics), sums)}
     return {name: named[name] for name in (*usual, *metrics)} | named, extra

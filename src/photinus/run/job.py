@@ -465,12 +465,18 @@ class Job:
         return dataclasses.replace(self.model, precision=plain).stages()
 
     def resolved(self) -> Job:
-        """Returns the job with what is measured on this machine decided: once, by the driver."""
+        """Returns the job with what is measured on this machine decided: once, by the driver.
+
+        Raises:
+            UsageError: something is to be measured that cannot be.
+        """
         if not isinstance(self.model, (DBN, ModuleStage)):
             return self
         if OPENCL in self._device_kinds and self.model.precision == "auto":
             model = dataclasses.replace(self.model, precision="float32")
             return dataclasses.replace(self, model=model).resolved()
+        if self.data.named is not None and not getattr(self.model, "example", True):
+            _check_nothing_measured(self.model)
         with threads_held(self.threads):  # measured as a worker computes
             return dataclasses.replace(self, model=self.model.resolved())
 
@@ -546,6 +552,17 @@ class Job:
         wrong = "a folder is too slow for a start by gradients"
         then = f"{alone[0]} has none, and in a short run the error is higher than one process's"
         return [message(wrong, then=then, do="use sockets, or train longer")]
+
+
+def _check_nothing_measured(model: Any) -> None:  # noqa: ANN401 - one of MODELS
+    """Refuses "auto" of a module of inputs without an example: random ones are unlike its rows."""
+    wrong = "of a module that reads inputs, {} is not measured"
+    if model.precision == "auto":
+        do = 'set precision to "float32" or "bfloat16"'
+        raise UsageError(wrong.format("precision"), got='"auto"', do=do)
+    if model.memory == "auto":
+        do = 'set it to "contiguous" or "channels_last"'
+        raise UsageError(wrong.format("the memory format"), got='"auto"', do=do)
 
 
 def _unknown(key: str, known: set[str], model: object) -> UsageError:

@@ -1,0 +1,74 @@
+"""What a module's outputs stand for, and how much of what they say is wrong, whatever the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from photinus.models.losses import CLASSES as CLASS_LOSSES
+from photinus.models.metrics import confused
+
+BINARY, CLASSES, LABELS, LOGS, NUMBERS = "binary", "classes", "labels", "logs", "numbers"
+_CASES = ("right", "extra", "missed")
+
+
+def head_under(loss: str, outputs: Tensor, labels: Tensor) -> str:
+    """Returns what outputs [B, ...] stand for, where the loss alone tells that they are classes.
+
+    Example:
+        >>> head_under("cross_entropy", torch.zeros(4, 3), torch.zeros(4))
+        'classes'
+        >>> head_under("mynets:focal", torch.zeros(4, 3), torch.zeros(4))
+        ''
+    """
+    if labels.ndim != 1:
+        return ""
+    if loss in CLASS_LOSSES:
+        return CLASSES
+    is_one = loss == "binary_cross_entropy" and outputs.numel() == len(labels)
+    return BINARY if is_one else ""
+
+
+def errors_of(head: str, outputs: Tensor, labels: Tensor) -> dict[str, float]:
+    """Returns {"errors": how many examples were put into a wrong class}, or {} without classes."""
+    if head not in (CLASSES, BINARY):
+        return {}
+    is_one = head == BINARY
+    wrong = (outputs.reshape(-1) > 0) != (labels > 0.5) if is_one else outputs.argmax(1) != labels
+    return {"errors": float(torch.count_nonzero(wrong))}
+
+
+def judged(head: str, outputs: Tensor, labels: Tensor) -> dict[str, float]:
+    """Returns how often each class was said of each, or each label rightly and wrongly; or {}.
+
+    Args:
+        head: what outputs stand for.
+        outputs: [B, ...], before a softmax or sigmoid.
+        labels: [B], the class's number; or [B, L], zeros and ones.
+    """
+    if head in (CLASSES, BINARY):
+        return confused(outputs, labels)
+    if head != LABELS:
+        return {}
+    said, true = outputs.reshape(len(labels), -1) > 0, labels.reshape(len(labels), -1) > 0.5
+    found = zip(_CASES, (said & true, said & ~true, true & ~said), strict=True)
+    counts = {name: cases.sum(0).tolist() for name, cases in found}
+    return {
+        f"label:{k}:{name}": float(n) for name, many in counts.items() for k, n in enumerate(many)
+    }
+
+
+def label_counts(sums: Mapping[str, float]) -> list[list[int]]:
+    """Returns true positives, false positives, false negatives and true negatives of each label.
+
+    Example:
+        >>> label_counts(
+        ...     {"examples": 9.0, "label:0:right": 4.0, "label:0:extra": 2.0, "label:0:missed": 0.0}
+        ... )
+        [[4, 2, 0, 3]]
+    """
+    labels = sum(name.startswith("label:") for name in sums) // len(_CASES)
+    counts = [[round(sums[f"label:{k}:{name}"]) for name in _CASES] for k in range(labels)]
+    return [[*cases, round(sums["examples"]) - sum(cases)] for cases in counts]
