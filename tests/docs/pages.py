@@ -11,6 +11,7 @@ PROGRAMS = (
     "docs/callbacks.md",
     "docs/guides/tabular.md",
     "docs/guides/images.md",
+    "docs/guides/several-inputs.md",
     "docs/guides/strategy.md",
     "docs/guides/tuning.md",
     "docs/coming-from.md",
