@@ -1,45 +1,19 @@
-"""Every Python block of the docs: programs run as they stand, pieces name what there is."""
+"""Every Python block of the docs: programs run as they stand, pieces name what there is.
+
+`test_pieces` runs the pieces, too, with stand-ins for what is the reader's.
+"""
 
 import ast
 import re
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
+from pages import PAGES, PIECES, PROGRAMS, ROOT, blocks, placed
 
 import photinus
 
-ROOT = Path(__file__).parents[2]
-BLOCK = re.compile(r"^```python *(.*?)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-TITLE = re.compile(r'title="([\w.]+)"')
-PROGRAMS = (
-    "docs/tutorial.md",
-    "docs/callbacks.md",
-    "docs/guides/tabular.md",
-    "docs/guides/images.md",
-    "docs/guides/strategy.md",
-    "docs/guides/tuning.md",
-    "docs/coming-from.md",
-    "docs/jvm.md",
-)
-"""Pages whose blocks are one program, from top to bottom."""
 LONG = ("docs/guides/tabular.md", "docs/guides/images.md", "docs/coming-from.md")
-ON_DISK = re.compile(r'((?:addPyFile|save|load|parquet)\(")([\w.-]+"\))')
-"""Names that Java finds in the folder where it was started, which is not the test's."""
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
-PIECES = [
-    page.relative_to(ROOT).as_posix()
-    for page in PAGES
-    if BLOCK.search(page.read_text()) and page.relative_to(ROOT).as_posix() not in PROGRAMS
-]
-"""Pages with pieces of programs: they need a cluster, a table or a model of the reader's."""
-
-
-def blocks(page):
-    """Returns file name (or nothing) and text of each block of a page."""
-    found = BLOCK.findall((ROOT / page).read_text())
-    return [((TITLE.findall(head) or [""])[0], text) for head, text in found]
 
 
 def named(text):
@@ -68,8 +42,7 @@ def test_a_page_is_a_program_that_runs(page, spark, tmp_path, monkeypatch):
         if file:
             (tmp_path / file).write_text(text)
         else:
-            placed = ON_DISK.sub(rf"\g<1>{tmp_path}/\g<2>", text)
-            exec(compile(placed, page, "exec"), names)
+            exec(compile(placed(text, tmp_path), page, "exec"), names)
     for made in set(sys.modules) - before:  # the next page has files of its own
         if str(tmp_path) in str(getattr(sys.modules[made], "__file__", "")):
             del sys.modules[made]

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import tempfile
 
 import pytest
@@ -156,6 +157,28 @@ def test_one_worker_is_the_plain_trainer_bit_for_bit(name):
     assert found
     assert all(torch.equal(tensor, plain[name]) for name, tensor in found.items())
     assert not any("frozen" in name for name in found)
+
+
+@pytest.fixture
+def by_value():
+    """Spark's tasks cannot import this file: its functions travel by value, as a notebook's do."""
+    from pyspark import cloudpickle
+
+    module = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(module)
+    yield
+    cloudpickle.unregister_pickle_by_value(module)
+
+
+@pytest.mark.spark
+def test_one_worker_on_spark_is_the_plain_lightning_trainer_bit_for_bit(spark, by_value):
+    pytest.importorskip("lightning", reason="lightning is not installed")
+    frame = spark.createDataFrame(ROWS, "x array<float>, labels float").coalesce(1)
+    found = launch(lightning_run, workers=1, data=frame, strategy=OFTEN)
+    with threads_held(1):
+        plain = lightning_run(ROWS, callbacks=lambda model: []).state_dict()
+    assert found
+    assert all(torch.equal(tensor, plain[name]) for name, tensor in found.items())
 
 
 def dies_once(rows):

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import itertools
+import pydoc
 import re
 import textwrap
 from pathlib import Path
@@ -111,3 +112,25 @@ def test_names_for_tools_are_the_names_that_are_imported():
     (guarded,) = (node for node in tree.body if isinstance(node, ast.If))
     typed = {alias.name for line in guarded.body for alias in line.names}
     assert typed == set(photinus.__all__)
+
+
+def shown() -> set[str]:
+    """What docs/api.md shows: modules, or names in their modules."""
+    return set(re.findall(r"^::: (\S+)$", (ROOT / "docs/api.md").read_text(), re.MULTILINE))
+
+
+def shown_as(name: str) -> set[str]:
+    """A public name's own place, and the module that it lives in."""
+    if name in photinus._MODULES:
+        return {f"photinus.{photinus._MODULES[name]}"}
+    home = f"photinus.{photinus._HOME_OF[name]}"
+    return {home, f"{home}.{name}"}
+
+
+def test_every_public_name_is_on_the_page_of_the_api():
+    assert [name for name in photinus.__all__ if not shown_as(name) & shown()] == []
+    assert {"photinus.data.dataset.batches", "photinus.nn", "photinus.zoo"} <= shown()
+
+
+def test_what_the_page_of_the_api_shows_is_there():
+    assert [place for place in shown() if pydoc.locate(place) is None] == []
