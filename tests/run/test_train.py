@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from photinus.checkpoint.store import Store
 from photinus.core.clock import Steps
@@ -69,6 +70,18 @@ def test_the_saved_model_measures_as_the_run_did(small, tmp_path):
     assert np.array_equal(trained.vector, outcome.vector)
     assert measure(trained, small.test)[0] == outcome.metrics
 
+
+
+def test_rows_that_cannot_be_written_to_are_measured_without_a_warning(small, tmp_path):
+    np.save(tmp_path / "labels.npy", small.test.labels)
+    mapped = np.load(tmp_path / "labels.npy", mmap_mode="r")  # as a column of Arrow's
+    trained = train(small.job(), small.data(), folder=tmp_path / "run").trained
+    torch.set_warn_always(True)  # else torch warns once in a process
+    try:
+        found = measure(trained, TestRows(small.test.features, mapped))
+    finally:
+        torch.set_warn_always(False)
+    assert found == measure(trained, small.test)
 
 def test_the_same_seed_gives_the_same_bits_and_another_seed_others(small, tmp_path):
     runs = [

@@ -30,6 +30,7 @@ from photinus.models.metrics import REGRESSION, confused, confusion, counted, fi
 from photinus.models.module import ModuleStage
 from photinus.models.module_model import ModuleModel
 from photinus.models.sharded import ShardedModel
+from photinus.models.tensors import tensor_of
 from photinus.report.interval import error_interval
 from photinus.report.picture import pack
 from photinus.run.data import TestRows, check_fit, check_test
@@ -377,8 +378,8 @@ def sums_over(
     if read is None or batch.labels is None:
         return sums
     loss = _loss_of(settings)
-    outputs = predicted(loss, torch.from_numpy(np.asarray(read(batch.features))))
-    labels = torch.from_numpy(np.asarray(batch.labels))
+    outputs = predicted(loss, tensor_of(np.asarray(read(batch.features))))
+    labels = tensor_of(np.asarray(batch.labels))  # some cannot be written to, as Arrow's
     names = {*metrics, *(REGRESSION if loss in NUMBERS else ())}
     sums |= counted(names, outputs, labels)
     is_one_class = loss in CLASSES or outputs.numel() == len(labels)
