@@ -71,7 +71,6 @@ def test_the_saved_model_measures_as_the_run_did(small, tmp_path):
     assert measure(trained, small.test)[0] == outcome.metrics
 
 
-
 def test_rows_that_cannot_be_written_to_are_measured_without_a_warning(small, tmp_path):
     np.save(tmp_path / "labels.npy", small.test.labels)
     mapped = np.load(tmp_path / "labels.npy", mmap_mode="r")  # as a column of Arrow's
@@ -82,6 +81,7 @@ def test_rows_that_cannot_be_written_to_are_measured_without_a_warning(small, tm
     finally:
         torch.set_warn_always(False)
     assert found == measure(trained, small.test)
+
 
 def test_the_same_seed_gives_the_same_bits_and_another_seed_others(small, tmp_path):
     runs = [

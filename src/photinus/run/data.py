@@ -28,6 +28,8 @@ from photinus.models.tensors import wrong_width
 from photinus.run.job import Job, Source, classes_of
 from photinus.transport.filesystems import check_reached
 
+_AGAIN = "hand them over again: photinus.resume(RUN, data), or train(job, data)"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TestRows:
@@ -58,7 +60,7 @@ def read_train(job: Job) -> Any:  # noqa: ANN401 - ArrayData, or a DataFrame's r
     """
     source = job.data
     if source.name == "given":
-        raise UsageError("this job's rows were handed over", do="hand them over again: data=...")
+        raise UsageError("this job's rows were handed over", do=_AGAIN)
     if is_address(source.path):
         check_reached(source.path)
     if source.name == "mnist":
@@ -128,6 +130,15 @@ def _films_frame(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameData
     rows = film_sentences(source.path)[0]
     frame = spark_session(job.workers).createDataFrame(rows, "text string, label int")
     return FrameData(frame=frame, inputs=source.named, label="label", checks=RowChecks(classes=2))
+
+
+def source_of_given(source: Source) -> Source:
+    """Returns what a job says of rows that are handed over: their columns, and no other rows.
+
+    Rows to measure on that lie in Parquet files stay named, for they have the same columns.
+    """
+    test = "" if source.name == "images" else source.test
+    return replace(source, name="given", path="", test=test)
 
 
 def handed(data: Any, job: Job) -> Any:  # noqa: ANN401 - whatever a user gives

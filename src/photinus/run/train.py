@@ -55,6 +55,7 @@ from photinus.run.data import (
     limited,
     read_test,
     read_train,
+    source_of_given,
 )
 from photinus.run.evaluate import (
     Draft,
@@ -140,7 +141,8 @@ def train(
         job: what to train, and how.
         data: the rows: a Spark DataFrame; NumPy arrays, as `(features, labels)` or `features`
             alone; the path of Parquet files; a FrameData or an ArrayData. `job.data` says which
-            columns are read, and how features are scaled. Left out: what `job.data` names.
+            columns are read, and how features are scaled; rows that it names beside are not read.
+            Left out: what `job.data` names.
         test: rows to measure on, `(features, labels)` or a TestRows; left out, what `job.data`
             names where the rows are its own.
         folder: where the run is kept: a path, or an address such as hdfs://host:port/runs/first;
@@ -173,6 +175,8 @@ def train(
     if isinstance(data, (str, Path)):  # a resume then reads the same rows
         job = replace(job, data=replace(job.data, name="parquet", path=str(data)))
         data = None
+    elif data is not None:  # a resume and `evaluate` read no others in their place
+        job = replace(job, data=source_of_given(job.data))
     return train_draft(
         Draft(job.resolved()),
         data,
