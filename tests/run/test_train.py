@@ -494,9 +494,9 @@ def test_a_run_may_start_from_a_saved_model(small, tmp_path):
     first = train(small.job(), small.data(), folder=tmp_path / "first")
     plain = averaging(every=Steps(3), outer=Sgd(lr=1.0), codec="fp32")
     model = LogisticStage(features=6, classes=3, epochs=1e-9, batch_size=8, dtype="float64")
-    for start in ("model", "model/model.safetensors"):
+    for start in ("", "model", "model/model.safetensors"):
         job = small.job(model=model, strategy=plain, start=str(first.folder / start))
-        folder = tmp_path / start.replace("/", "-")
+        folder = tmp_path / f"again-{start.replace('/', '-')}"
         again = train(job, small.data(), test=small.test, folder=folder)
         assert again.metrics["error"] < 0.2, "without a step, only a warm start is this good"
 

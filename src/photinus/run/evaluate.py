@@ -15,6 +15,7 @@ from torch import nn
 from photinus.checkpoint.export import load_model, save_model, tensors_from_state_dict
 from photinus.checkpoint.mapped import ScratchFolder
 from photinus.checkpoint.origin import Trust
+from photinus.checkpoint.start import load_start
 from photinus.coordinator.phases import Result
 from photinus.core.errors import DataError, UsageError
 from photinus.core.parameters import Vector
@@ -249,7 +250,7 @@ def first_parameters(draft: Draft) -> dict[str, tuple[Vector, ...]]:
         return {}  # the layers below decide
     made = None if is_dbn else draft.model()
     is_table = draft.is_sharded and made is not None
-    tensors = load_model(job.start, is_mapped=is_table).tensors if job.start else {}
+    tensors = load_start(job.start, is_mapped=is_table) if job.start else {}
     found: dict[str, tuple[Vector, ...]] = {}
     if draft.is_sharded and made is not None:
         found[_stage(job.model).name] = _first_table(job, made, tensors)
