@@ -177,10 +177,15 @@ def _inputs(features: Any, source: Source) -> Any:  # noqa: ANN401 - whatever a 
     return inputs_from(features, source.named) if is_named else features
 
 
-def limited(data: Any, classes: int | None) -> Any:  # noqa: ANN401 - as of `read_train`
+def limited(data: Any, classes: int | None, more: str = "") -> Any:  # noqa: ANN401 - as of `read_train`
     """Returns rows to train on whose labels must be 0..classes-1, whatever else they must be.
 
     A model that is trained layer by layer would meet the first wrong label in its last phase.
+
+    Args:
+        data: the rows.
+        classes: how many; None where that is not known.
+        more: what to do where a label is too large, as of `RowChecks.more_classes`.
 
     Raises:
         UsageError: they are no rows.
@@ -192,7 +197,7 @@ def limited(data: Any, classes: int | None) -> Any:  # noqa: ANN401 - as of `rea
     known = data.checks.classes
     if classes is None or (known is not None and known <= classes):
         return data
-    return replace(data, checks=replace(data.checks, classes=classes))
+    return replace(data, checks=replace(data.checks, classes=classes, more_classes=more))
 
 
 def check_test(rows: TestRows, classes: int | None) -> None:
