@@ -315,6 +315,22 @@ def test_a_hello_without_its_note_ends_the_run_in_words(scene):
     assert "a hello of worker 0: KeyError" in here.coordinator.failure
 
 
+@pytest.mark.parametrize("raised", [SystemExit(3), KeyboardInterrupt()])
+def test_what_a_callback_raises_and_is_no_error_ends_the_run_too(scene, raised):
+    def leaves(event):
+        raise raised
+
+    here = scene()
+    object.__setattr__(here.coordinator.callbacks, "emit", leaves)
+    player = Player(here, 0)
+    player.hello()
+    Player(here, 1).hello()
+    assert here.service.wait(0)
+    assert here.service.interrupt is raised
+    assert type(raised).__name__ in here.coordinator.failure
+    assert "stop" in player.kinds()
+
+
 def test_a_failing_worker_is_told_to_stop_and_its_error_is_kept(scene):
     here = scene()
     link = here.service.listener.link()

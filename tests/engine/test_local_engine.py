@@ -12,6 +12,7 @@ import pytest
 
 from photinus.core.clock import Steps
 from photinus.core.errors import DataError, RunFailedError, UsageError
+from photinus.core.events import WorkerJoined
 from photinus.data.arrays import FeedOrder, PartitionFeed
 from photinus.data.rows import Rows
 from photinus.engine.base import ArrayData, RunSpec
@@ -66,6 +67,17 @@ def test_shared_rows_give_the_bits_of_the_simulator(tiny):
     plan = tiny.plan(recipes=tiny.recipes[:1], is_shared=True)
     results = [e().run(tiny.assignment(plan)) for e in (LocalEngine, SimulatedEngine)]
     assert same_bits(*results)
+
+
+@pytest.mark.parametrize("raised", [SystemExit(3), KeyboardInterrupt()])
+def test_what_a_callback_raises_and_is_no_error_ends_the_run_with_it(tiny, raised):
+    def leaves(event):
+        if isinstance(event, WorkerJoined):
+            raise raised
+
+    with pytest.raises(type(raised)) as ended:
+        LocalEngine().run(tiny.assignment(emit=leaves))
+    assert ended.value is raised
 
 
 def test_a_model_that_fails_ends_the_run_once_in_its_own_words(tiny):

@@ -228,6 +228,15 @@ def test_another_models_folder_is_refused(tmp_path, spark):
         TorchClassifier.load(str(tmp_path / "estimator"))
 
 
+def test_a_fit_starts_from_a_saved_model(line, points, tmp_path):
+    first, frame = line.stages[-1], line.stages[0].transform(points)
+    first.save(str(tmp_path / "model"))
+    still = SMALL | {"maxSteps": 1, "learningRate": 1e-9, "start": str(tmp_path / "model")}
+    found = TorchClassifier(**still).fit(frame).network.tensors
+    for name, array in first.network.tensors.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-5)
+
+
 def test_a_module_in_a_pipeline_is_loaded_by_a_fresh_process(line, points, tmp_path):
     assert line.stages[-1].evaluate(line.stages[0].transform(points)).error < 0.1
     line.write().overwrite().save(str(tmp_path / "line"))

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from photinus.checkpoint.store import Store
 from photinus.core.clock import Steps
@@ -68,6 +69,18 @@ def test_the_saved_model_measures_as_the_run_did(small, tmp_path):
     trained, _ = load_trained(outcome.folder / "model")
     assert np.array_equal(trained.vector, outcome.vector)
     assert measure(trained, small.test)[0] == outcome.metrics
+
+
+def test_rows_that_cannot_be_written_to_are_measured_without_a_warning(small, tmp_path):
+    np.save(tmp_path / "labels.npy", small.test.labels)
+    mapped = np.load(tmp_path / "labels.npy", mmap_mode="r")  # as a column of Arrow's
+    trained = train(small.job(), small.data(), folder=tmp_path / "run").trained
+    torch.set_warn_always(True)  # else torch warns once in a process
+    try:
+        found = measure(trained, TestRows(small.test.features, mapped))
+    finally:
+        torch.set_warn_always(False)
+    assert found == measure(trained, small.test)
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_seed_others(small, tmp_path):
@@ -481,9 +494,9 @@ def test_a_run_may_start_from_a_saved_model(small, tmp_path):
     first = train(small.job(), small.data(), folder=tmp_path / "first")
     plain = averaging(every=Steps(3), outer=Sgd(lr=1.0), codec="fp32")
     model = LogisticStage(features=6, classes=3, epochs=1e-9, batch_size=8, dtype="float64")
-    for start in ("model", "model/model.safetensors"):
+    for start in ("", "model", "model/model.safetensors"):
         job = small.job(model=model, strategy=plain, start=str(first.folder / start))
-        folder = tmp_path / start.replace("/", "-")
+        folder = tmp_path / f"again-{start.replace('/', '-')}"
         again = train(job, small.data(), test=small.test, folder=folder)
         assert again.metrics["error"] < 0.2, "without a step, only a warm start is this good"
 

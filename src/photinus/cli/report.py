@@ -62,7 +62,11 @@ def rows_to_measure_on(source: dict[str, Any], path: str | None) -> TestRows:
         source = {**source, place: path}
     rows = read_test(from_dict(Source, source))
     if rows is None:
-        raise UsageError("the model was saved without rows to measure on", do="--data PATH")
+        wrong, do = "the model was saved without rows to measure on", "--data PATH"
+        if source.get("name") == "given":
+            wrong += ": a program handed its rows over"
+            do = "hand rows over: --data PATH of Parquet files, or photinus.measure"
+        raise UsageError(wrong, do=do)
     return rows
 
 

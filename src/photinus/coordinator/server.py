@@ -37,6 +37,8 @@ class Service:
         self._coordinator, self._now, self._gauges = coordinator, now, WorkerReports()
         self._lock = threading.Lock()
         self._over, self._closed, self._cut = (threading.Event() for _ in range(3))
+        self.interrupt: BaseException | None = None
+        """What ended the run and is no error: a callback's KeyboardInterrupt or SystemExit."""
         self._payoff = Payoff()
         self._lines: dict[int, Peer] = {}
         """Slot -> who holds the seat."""
@@ -197,9 +199,10 @@ class Service:
         """An error of the coordinator's ends the run: it is told, and every worker stops."""
         try:
             do()
-        except Exception as error:
+        except BaseException as error:  # sys.exit in a callback would end this thread alone
             if self._coordinator.is_over:
                 return
+            self.interrupt = None if isinstance(error, Exception) else error
             is_ours = isinstance(error, PhotinusError)
             reason = str(error) if is_ours else f"{type(error).__name__}: {error}"
             self._coordinator.failure_kind = type(error).__name__ if is_ours else ""

@@ -152,9 +152,12 @@ class DriverSession(ListeningService):
 
         Raises:
             RunFailedError: the run ended without a result.
+            BaseException: what a callback raised that is no error, as KeyboardInterrupt.
         """
         coordinator = self._training
         if coordinator.result is None:
+            if self.interrupt is not None:
+                raise self.interrupt
             if coordinator.failure:
                 raise told_error(coordinator.failure, coordinator.failure_kind)
             raise RunFailedError("the run ended before its phases were over")

@@ -337,7 +337,8 @@ _JOB_ROWS = (
     ),
     Row(
         name="start",
-        meaning="a saved model's folder, a safetensors file or a state_dict to start from",
+        meaning="the folder of a run or a saved model, a safetensors file or a state_dict to start "
+        "from",
         convert=_to_start,
         place="start",
     ),

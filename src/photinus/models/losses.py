@@ -161,6 +161,21 @@ def target_for(name: str, outputs: Tensor, labels: Tensor) -> Tensor:
     return labels.to(outputs.dtype).reshape(outputs.shape)
 
 
+def wrong_label(name: str, outputs: Tensor, labels: Tensor) -> tuple[int, float] | None:
+    """Returns the first example, and its label, that is none of the classes; None if all are.
+
+    Args:
+        name: of the loss.
+        outputs: [B, ...].
+        labels: [B, ...]; on the processor, else nothing is known of them.
+    """
+    is_known = name in CLASSES and (outputs.ndim, labels.ndim) == (2, 1)
+    if not is_known or labels.device.type != "cpu":
+        return None
+    found = ((labels < 0) | (labels >= outputs.shape[1])).nonzero()
+    return (int(found[0]), float(labels[found[0]])) if len(found) else None
+
+
 def predicted(name: str, outputs: Tensor) -> Tensor:
     """Returns what outputs predict under a loss: `poisson` reads logarithms."""
     return outputs.exp() if name == "poisson" else outputs

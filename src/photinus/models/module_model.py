@@ -23,7 +23,7 @@ from photinus.models.activations import ACTIVATIONS, AUTO, Activations, PeakByte
 from photinus.models.average import Average, average_layout
 from photinus.models.base import Batch, Model
 from photinus.models.heads import errors_of, head_under
-from photinus.models.losses import loss_named, predicted, target_for
+from photinus.models.losses import loss_named, predicted, target_for, wrong_label
 from photinus.models.metrics import counted
 from photinus.models.optimizers import Inner
 from photinus.models.placement import CPU, DeviceInner, DeviceParameters
@@ -309,8 +309,25 @@ class ModuleModel(Model):
         with self._told(f"features {_shape(features)}, labels {_shape(labels)}"):
             weights = getattr(batch, "weights", None)
             weights = None if weights is None else self._at.tensor(weights)
-            loss = self._loss(outputs, target_for(self._name, outputs, labels), weights)
+            try:
+                loss = self._loss(outputs, target_for(self._name, outputs, labels), weights)
+            except (RuntimeError, IndexError):
+                self._name_label(outputs, labels)
+                raise
         return loss, outputs, labels
+
+    def _name_label(self, outputs: Tensor, labels: Tensor) -> None:
+        """Refuses a label that is none of the classes: torch says of it neither row nor remedy."""
+        if (wrong := wrong_label(self._name, outputs, labels)) is None:
+            return
+        row, label = wrong
+        is_more = label >= outputs.shape[1]
+        do = f"give the module {int(label) + 1} outputs or more, or " if is_more else ""
+        raise DataError(
+            f"label {label:g} outside 0..{outputs.shape[1] - 1}",
+            got=f"it in example {row} of a batch",
+            do=f"{do}mend the row",
+        )
 
     def _outputs(self, batch: Batch, draws: Vector | None) -> tuple[Tensor, Read]:
         """Returns what the module makes of a batch, [B, ...], and what it has read."""

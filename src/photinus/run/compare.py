@@ -17,8 +17,9 @@ from photinus.engine.simulation.cluster import World
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.report.comparison import Compared, comparison_page
 from photinus.run.data import TestRows, read_test, read_train
+from photinus.run.evaluate import Draft
 from photinus.run.job import Job
-from photinus.run.train import engine_of, train
+from photinus.run.train import engine_of, train_draft
 from photinus.strategies.own import Own
 from photinus.strategies.recipes import RECIPES, to_plain
 from photinus.strategies.spec import StrategySpec
@@ -145,8 +146,14 @@ def _one(job: Job, engine: Engine, folder: Path, rows: tuple[Any, TestRows | Non
     name, settings = str(strategy), _settings(strategy)
     data, test = rows
     try:
-        outcome = train(
-            job, data, test=test, folder=folder, callbacks=(tally,), verbose=False, engine=engine
+        outcome = train_draft(  # `train` would note rows of somebody else's
+            Draft(job.resolved()),
+            data,
+            test,
+            folder=folder,
+            callbacks=(tally,),
+            verbose=False,
+            engine=engine,
         )
     except PhotinusError as error:
         return Compared(strategy=name, seconds=0.0, failure=str(error), settings=settings)

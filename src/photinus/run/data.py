@@ -28,6 +28,8 @@ from photinus.models.tensors import wrong_width
 from photinus.run.job import Job, Source, classes_of
 from photinus.transport.filesystems import check_reached
 
+_AGAIN = "hand them over again: photinus.resume(RUN, data), or train(job, data)"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TestRows:
@@ -58,7 +60,7 @@ def read_train(job: Job) -> Any:  # noqa: ANN401 - ArrayData, or a DataFrame's r
     """
     source = job.data
     if source.name == "given":
-        raise UsageError("this job's rows were handed over", do="hand them over again: data=...")
+        raise UsageError("this job's rows were handed over", do=_AGAIN)
     if is_address(source.path):
         check_reached(source.path)
     if source.name == "mnist":
@@ -130,6 +132,15 @@ def _films_frame(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameData
     return FrameData(frame=frame, inputs=source.named, label="label", checks=RowChecks(classes=2))
 
 
+def source_of_given(source: Source) -> Source:
+    """Returns what a job says of rows that are handed over: their columns, and no other rows.
+
+    Rows to measure on that lie in Parquet files stay named, for they have the same columns.
+    """
+    test = "" if source.name == "images" else source.test
+    return replace(source, name="given", path="", test=test)
+
+
 def handed(data: Any, job: Job) -> Any:  # noqa: ANN401 - whatever a user gives
     """Returns rows that were handed over as engines take them; what is no rows comes back as it is.
 
@@ -166,10 +177,15 @@ def _inputs(features: Any, source: Source) -> Any:  # noqa: ANN401 - whatever a 
     return inputs_from(features, source.named) if is_named else features
 
 
-def limited(data: Any, classes: int | None) -> Any:  # noqa: ANN401 - as of `read_train`
+def limited(data: Any, classes: int | None, more: str = "") -> Any:  # noqa: ANN401 - as of `read_train`
     """Returns rows to train on whose labels must be 0..classes-1, whatever else they must be.
 
     A model that is trained layer by layer would meet the first wrong label in its last phase.
+
+    Args:
+        data: the rows.
+        classes: how many; None where that is not known.
+        more: what to do where a label is too large, as of `RowChecks.more_classes`.
 
     Raises:
         UsageError: they are no rows.
@@ -181,7 +197,7 @@ def limited(data: Any, classes: int | None) -> Any:  # noqa: ANN401 - as of `rea
     known = data.checks.classes
     if classes is None or (known is not None and known <= classes):
         return data
-    return replace(data, checks=replace(data.checks, classes=classes))
+    return replace(data, checks=replace(data.checks, classes=classes, more_classes=more))
 
 
 def check_test(rows: TestRows, classes: int | None) -> None:

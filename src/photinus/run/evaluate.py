@@ -15,6 +15,7 @@ from torch import nn
 from photinus.checkpoint.export import load_model, save_model, tensors_from_state_dict
 from photinus.checkpoint.mapped import ScratchFolder
 from photinus.checkpoint.origin import Trust
+from photinus.checkpoint.start import load_start
 from photinus.coordinator.phases import Result
 from photinus.core.errors import DataError, UsageError
 from photinus.core.parameters import Vector
@@ -31,6 +32,7 @@ from photinus.models.metrics import REGRESSION, confusion, counted, finished
 from photinus.models.module import ModuleStage
 from photinus.models.module_model import ModuleModel
 from photinus.models.sharded import ShardedModel
+from photinus.models.tensors import tensor_of
 from photinus.report.interval import error_interval
 from photinus.report.picture import pack
 from photinus.run.data import TestRows, check_fit, check_test
@@ -249,7 +251,7 @@ def first_parameters(draft: Draft) -> dict[str, tuple[Vector, ...]]:
         return {}  # the layers below decide
     made = None if is_dbn else draft.model()
     is_table = draft.is_sharded and made is not None
-    tensors = load_model(job.start, is_mapped=is_table).tensors if job.start else {}
+    tensors = load_start(job.start, is_mapped=is_table) if job.start else {}
     found: dict[str, tuple[Vector, ...]] = {}
     if draft.is_sharded and made is not None:
         found[_stage(job.model).name] = _first_table(job, made, tensors)
@@ -380,8 +382,8 @@ def sums_over(
     if read is None or batch.labels is None:
         return sums
     loss = _loss_of(settings)
-    outputs = predicted(loss, torch.from_numpy(np.asarray(read(batch.features))))
-    labels = torch.from_numpy(np.asarray(batch.labels))
+    outputs = predicted(loss, tensor_of(np.asarray(read(batch.features))))
+    labels = tensor_of(np.asarray(batch.labels))  # some cannot be written to, as Arrow's
     names = {*metrics, *(REGRESSION if loss in NUMBERS else ())}
     sums |= counted(names, outputs, labels)
     sums |= judged(head_under(loss, outputs, labels) or head, outputs, labels)

@@ -244,7 +244,8 @@ class Job:
     """rows: every worker trains on its own rows, and all rows are used equally often; fastest:
     whoever is faster does more, until the examples of the phase are used up."""
     start: str = ""
-    """A saved model's folder, or a safetensors file: only the last phase is trained, from there."""
+    """The folder of a run or of a saved model, or a safetensors file: only the last phase is
+    trained, from there."""
     LIMITS = {  # noqa: RUF012
         "model": Limit(
             "a DBN, a ModuleStage, a LogisticStage or a Word2VecStage",

@@ -55,6 +55,7 @@ from photinus.run.data import (
     limited,
     read_test,
     read_train,
+    source_of_given,
 )
 from photinus.run.evaluate import (
     Draft,
@@ -77,6 +78,7 @@ from photinus.run.remote_resume import (
 )
 from photinus.run.resume_hint import resume_hint
 from photinus.run.sharded import with_sharded_tables
+from photinus.run.tried import MORE_OUTPUTS, classes_tried
 from photinus.training.plan import TrainingPlan
 from photinus.training.snapshots import Cut
 
@@ -140,7 +142,8 @@ def train(
         job: what to train, and how.
         data: the rows: a Spark DataFrame; NumPy arrays, as `(features, labels)` or `features`
             alone; the path of Parquet files; a FrameData or an ArrayData. `job.data` says which
-            columns are read, and how features are scaled. Left out: what `job.data` names.
+            columns are read, and how features are scaled; rows that it names beside are not read.
+            Left out: what `job.data` names.
         test: rows to measure on, `(features, labels)` or a TestRows; left out, what `job.data`
             names where the rows are its own.
         folder: where the run is kept: a path, or an address such as hdfs://host:port/runs/first;
@@ -173,6 +176,8 @@ def train(
     if isinstance(data, (str, Path)):  # a resume then reads the same rows
         job = replace(job, data=replace(job.data, name="parquet", path=str(data)))
         data = None
+    elif data is not None:  # a resume and `evaluate` read no others in their place
+        job = replace(job, data=source_of_given(job.data))
     return train_draft(
         Draft(job.resolved()),
         data,
@@ -368,20 +373,23 @@ def _prepared(draft: Draft, given: _Given, *, is_new: bool = True) -> _Prepared:
         stage.inner(stage.build((), plan.seed).parameters.layout)
     if is_new:
         plan = replace(plan, start=first_parameters(draft))
-    return _Prepared(engine, *_checked(job, data, test), plan)
+    return _Prepared(engine, *_checked(draft, data, test), plan)
 
 
-def _checked(job: Job, data: Any, test: _Test) -> tuple[Any, TestRows | None]:  # noqa: ANN401
+def _checked(draft: Draft, data: Any, test: _Test) -> tuple[Any, TestRows | None]:  # noqa: ANN401
     """Returns the rows, which are the job's source's where none were handed over."""
+    job, classes = draft.job, classes_of(draft.job.model)
     if data is None:
         data = read_train(job)
         test = read_test(job.data) if test is None else test
-    data = limited(handed(data, job), classes_of(job.model))
+    data = limited(handed(data, job), classes)
     check_fit(job.model, data)
     check_columns(data)
+    if (tried := classes_tried(draft, data)) is not None:
+        classes, data = tried, limited(data, tried, MORE_OUTPUTS)
     measured_on: TestRows | None = handed_test(test, job.data)
     if measured_on is not None:
-        check_test(measured_on, classes_of(job.model))
+        check_test(measured_on, classes)
         check_fit(job.model, measured_on, like=data)
     return data, measured_on
 

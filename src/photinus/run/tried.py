@@ -1,0 +1,88 @@
+"""Tries a job's module on two rows: a loss that cannot be, and how many classes it tells apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from photinus.core.errors import UsageError
+from photinus.data.base import Array, Batch
+from photinus.data.inputs import Inputs
+from photinus.data.rows import scaled
+from photinus.engine.base import ArrayData
+from photinus.models.losses import CLASSES
+from photinus.models.module import ModuleStage
+from photinus.models.module_model import ModuleModel
+from photinus.run.evaluate import Draft
+
+MORE_OUTPUTS = "give the module {} outputs or more"
+"""What to do about a label that is too large."""
+
+
+def classes_tried(draft: Draft, data: Any) -> int | None:  # noqa: ANN401 - whatever holds rows
+    """Returns how many classes a module tells apart, where its loss is one of classes.
+
+    No row of a DataFrame is asked for: where their shape is not known without, nothing is tried,
+    and a wrong label is named when it is trained on. Other errors are told then, too, with the
+    rows on which they came.
+
+    Args:
+        draft: the job, and its model.
+        data: the rows, as engines take them.
+
+    Raises:
+        UsageError: the loss returns no number, or the module no tensor.
+    """
+    stage = draft.job.model
+    if not isinstance(stage, ModuleStage) or not isinstance(model := draft.model(), ModuleModel):
+        return None
+    is_of_classes = stage.loss in CLASSES
+    batch = _two_rows(data, are_zeros=is_of_classes)
+    if batch is None:
+        return None
+    try:
+        shape = np.shape(model.outputs(batch.features))
+        model.measure(batch)
+    except UsageError:
+        raise
+    except Exception:  # whatever the user's code raises: on its own rows it says more
+        return None
+    is_one_label = batch.labels is not None and batch.labels.ndim == 1
+    return int(shape[1]) if is_of_classes and is_one_label and len(shape) == 2 else None
+
+
+def _two_rows(data: Any, *, are_zeros: bool) -> Batch | None:  # noqa: ANN401
+    """Returns the first two rows, or rows of zeros that are like them; None if these are unknown.
+
+    Args:
+        data: whatever holds rows.
+        are_zeros: so are the labels, for those of the rows may be the wrong ones.
+    """
+    if not isinstance(data, ArrayData):
+        return _like(data) if hasattr(data, "frame") else None
+    some = slice(0, 2)
+    x, labels, weights = data.features, data.labels, data.weights
+    is_named = isinstance(x, Inputs)
+    # a copy, for whatever is done with them in place
+    features = x.batch(np.arange(len(x))[some]) if is_named else scaled(x[some].copy(), data.scale)
+    labels = None if labels is None else labels[some]
+    if labels is not None and are_zeros:
+        labels = np.zeros_like(labels)
+    return Batch(features, labels, None if weights is None else weights[some])
+
+
+def _like(data: Any) -> Batch | None:  # noqa: ANN401 - a FrameData
+    frame, spec = data.selected()
+    shape = data.shape or spec.shape
+    if spec.inputs is not None or not shape:
+        return None
+    kind = np.uint8 if spec.dtype == "uint8" and data.scale is None else np.float32
+    labels: Array | None = None
+    if spec.label is not None:
+        label = frame.schema[spec.label].dataType.simpleString()
+        if label.startswith("array"):
+            return None  # how many labels a row has is not known
+        is_real = label.startswith(("float", "double", "decimal"))
+        labels = np.zeros(2, np.float64 if is_real else np.int64)
+    return Batch(np.zeros((2, *shape), kind), labels)

@@ -1,0 +1,124 @@
+"""What a job's module and loss say of two rows, before there is a run folder."""
+
+import numpy as np
+import pytest
+
+from photinus.core.errors import DataError, UsageError
+from photinus.data.base import Batch
+from photinus.data.checks import RowChecks
+from photinus.engine.base import ArrayData
+from photinus.models.module import ModuleStage
+from photinus.run.evaluate import Draft
+from photinus.run.train import resume, train
+from photinus.run.tried import classes_tried
+
+OWN = """
+def each(outputs, labels):
+    return (outputs - labels[:, None]) ** 2
+
+def picky(outputs, labels):
+    if not (abs(labels) == 1).all():
+        raise ValueError("labels are 1 and -1")
+    return ((outputs - labels[:, None]) ** 2).mean()
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_losses(tmp_path, monkeypatch):
+    (tmp_path / "tried_losses.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def stage(**fields):
+    arguments = {"in_features": 6, "out_features": 3}
+    return ModuleStage(module="torch.nn:Linear", arguments=arguments, **fields)
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "multi_margin"])
+def test_a_label_beyond_the_modules_outputs_is_named_with_its_row(small, tmp_path, loss):
+    labels = small.labels.copy()
+    labels[77] = 10
+    said = (
+        "row 77 column label: label 10 outside 0..2; "
+        "give the module 11 outputs or more, or mend the row"
+    )
+    for rows in ((small.features, labels), ArrayData(small.features, labels)):
+        with pytest.raises(DataError, match=said):
+            train(small.job(model=stage(loss=loss)), rows, folder=tmp_path / str(type(rows)))
+
+
+def test_such_a_label_of_rows_to_measure_on_is_named_before_training(small, tmp_path):
+    test = small.features[:9], np.full(9, 3)
+    with pytest.raises(DataError, match=r"rows to measure on: .* row 0 .*label 3 outside 0..2"):
+        train(small.job(model=stage()), small.data(), test=test, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_label_that_is_met_in_training_is_named_too():
+    model = stage().build((), 0)
+    batch = Batch(np.zeros((4, 6), "f4"), np.array([0, 1, 7, 2]))
+    said = "label 7 outside 0..2; got it in example 2 of a batch; give the module 8 outputs"
+    with pytest.raises(DataError, match=said):
+        model.learn(batch, 0)
+
+
+def test_a_loss_that_returns_a_vector_is_refused_before_there_is_a_run_folder(small, tmp_path):
+    job = small.job(model=stage(loss="tried_losses:each"))
+    with pytest.raises(UsageError, match="must return one number; got a tensor of shape"):
+        train(job, small.data(), folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_trying_changes_no_row_and_reads_only_two(small):
+    class Two(np.ndarray):
+        def __getitem__(self, rows):
+            assert rows == slice(0, 2)
+            return np.asarray(super().__getitem__(rows))
+
+    features = small.features.copy().view(Two)
+    data = ArrayData(small.features, small.labels, scale=2.0)
+    object.__setattr__(data, "features", features)
+    assert classes_tried(Draft(small.job(model=stage())), data) == 3
+    assert np.array_equal(np.asarray(features), small.features)
+
+
+def test_a_loss_of_ones_own_is_tried_on_the_labels_of_the_rows(small, tmp_path):
+    job = small.job(model=stage(loss="tried_losses:picky"))
+    signs = np.where(small.labels == 0, -1, 1)
+    outcome = train(job, ArrayData(small.features, signs), folder=tmp_path / "run")
+    assert outcome.folder.is_dir()
+    assert classes_tried(Draft(job), ArrayData(small.features, signs)) is None
+
+
+def test_fewer_classes_that_the_job_names_stay_the_limit(small, tmp_path):
+    labels = np.full(len(small.labels), 2)
+    data = ArrayData(small.features, labels, checks=RowChecks(classes=2))
+    with pytest.raises(DataError, match=r"label 2 outside 0..1"):
+        train(small.job(model=stage()), data, folder=tmp_path / "run")
+
+
+def test_a_resume_names_such_a_label_too(small, tmp_path, breaking):
+    job = small.job(model=stage(epochs=4))
+    with pytest.raises(KeyboardInterrupt):
+        train(
+            job,
+            ArrayData(small.features, small.labels),
+            folder=tmp_path / "run",
+            engine=breaking(5),
+        )
+    with pytest.raises(DataError, match=r"row 0 column label: label 7 outside 0..2"):
+        resume(tmp_path / "run", ArrayData(small.features, small.labels + 5))
+
+
+@pytest.mark.spark
+def test_a_table_of_columns_of_numbers_is_tried_without_asking_for_a_row(small, spark, tmp_path):
+    from photinus.engine.spark.engine import FrameData
+
+    table = spark.createDataFrame([(1.0, 2.0, 10)], "a double, b double, label int")
+    two = ModuleStage(module="torch.nn:Linear", arguments={"in_features": 2, "out_features": 3})
+    rows = FrameData(frame=table, features=["a", "b"], label="label")
+    before = spark.sparkContext.statusTracker().getJobIdsForGroup(None)
+    assert classes_tried(Draft(small.job(model=two)), rows) == 3
+    assert spark.sparkContext.statusTracker().getJobIdsForGroup(None) == before
+    lists = FrameData(frame=table.selectExpr("array(a, b) features", "label"), label="label")
+    assert classes_tried(Draft(small.job(model=two)), lists) is None, "its width is not known"
