@@ -112,3 +112,10 @@ def test_half_a_class_is_refused():
     with pytest.raises(DataError, match=r"cross_entropy needs whole numbers as labels; got 0\.5"):
         target_for("cross_entropy", torch.zeros(2, 3), torch.tensor([1.0, 0.5]))
     assert target_for("cross_entropy", torch.zeros(1, 3), torch.tensor([2.0])).tolist() == [2]
+
+
+def test_a_class_of_losses_is_called_for_its_function():
+    chance = torch.Generator().manual_seed(0)
+    outputs, labels = torch.randn(5, 3, generator=chance), torch.tensor([0, 2, 1, 1, 0])
+    found = loss_named("torch.nn:CrossEntropyLoss")(outputs, labels, None)
+    assert torch.equal(found, loss_named("cross_entropy")(outputs, labels, None))

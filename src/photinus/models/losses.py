@@ -94,6 +94,8 @@ NUMBERS = ("huber", "l1", "mse", "poisson")
 def loss_named(name: str, label_smoothing: float = 0.0) -> Loss:
     """Returns one of `LOSSES`, or the user's own "package.module:function" of outputs and targets.
 
+    A class, as "torch.nn:CrossEntropyLoss", is called without arguments for the function.
+
     Args:
         name: its name.
         label_smoothing: share of a label given to all classes alike; cross_entropy only.
@@ -102,7 +104,8 @@ def loss_named(name: str, label_smoothing: float = 0.0) -> Loss:
         UsageError: there is no such loss.
     """
     if ":" in name:
-        return _own(name, code_named(name, "loss", nn.Module))
+        own = code_named(name, "loss", nn.Module)
+        return _own(name, own() if isinstance(own, type) else own)
     if name not in LOSSES:
         raise unknown_name("loss", name, LOSSES)
     how = {"label_smoothing": label_smoothing} if name == "cross_entropy" else {}
