@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 
 import numpy as np
 
@@ -54,7 +54,8 @@ def compress(strategy: Strategy | StrategySpec, codec: str) -> Strategy | Strate
     Source: Seide et al., 1-Bit Stochastic Gradient Descent, 2014.
     """
     if hasattr(strategy, "recipe") and hasattr(strategy, "codec"):
-        return dataclasses.replace(strategy, codec=codec, usual=strategy.usual - {"codec"})
+        recipe = cast("StrategySpec", strategy)
+        return dataclasses.replace(recipe, codec=codec, usual=recipe.usual - {"codec"})
     if not hasattr(strategy, "offer"):
         wrong = "compress wraps a recipe, or the worker's half of a strategy"
         raise UsageError(wrong, got=repr(strategy), do='such as compress(averaging(), "int8")')
