@@ -57,7 +57,7 @@ def test_such_a_label_of_rows_to_measure_on_is_named_before_training(small, tmp_
 def test_a_label_that_is_met_in_training_is_named_too():
     model = stage().build((), 0)
     batch = Batch(np.zeros((4, 6), "f4"), np.array([0, 1, 7, 2]))
-    said = "label 7 outside 0..2; got it in example 2 of a batch; give the module 8 outputs"
+    said = "got label 7 outside 0..2 in its example 2; give the module 8 outputs"
     with pytest.raises(DataError, match=said):
         model.learn(batch, 0)
 

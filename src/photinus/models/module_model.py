@@ -324,8 +324,8 @@ class ModuleModel(Model):
         is_more = label >= outputs.shape[1]
         do = f"give the module {int(label) + 1} outputs or more, or " if is_more else ""
         raise DataError(
-            f"label {label:g} outside 0..{outputs.shape[1] - 1}",
-            got=f"it in example {row} of a batch",
+            f"{type(self.module).__name__} with loss {self._name} does not take this batch",
+            got=f"label {label:g} outside 0..{outputs.shape[1] - 1} in its example {row}",
             do=f"{do}mend the row",
         )
 
