@@ -115,3 +115,18 @@ def test_the_best_is_pinned_and_no_newer_one_takes_its_place(tmp_path):
     saver.close()
     assert store.pinned() == "2"
     assert store.names() == ("2", "4")
+
+
+def test_what_a_report_raises_is_raised_by_the_next_save_and_the_thread_goes_on(tmp_path):
+    reported = threading.Semaphore(0)
+
+    def report(outcome):
+        reported.release()
+        raise SystemExit(f"of {outcome.name}")
+
+    saver = Saver(Store(tmp_path), report)
+    saver.save("first", {"phase": 0, "version": 1}, files(np.zeros(3)))
+    assert reported.acquire(timeout=30)
+    saver.close()  # the thread is not dead: it ends as it is told
+    with pytest.raises(SystemExit, match="of first"):
+        saver.save("second", {"phase": 0, "version": 2}, files(np.zeros(3)))

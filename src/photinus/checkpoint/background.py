@@ -65,6 +65,8 @@ class Saver:
         self._spare: Mapping[str, Tensors] = {}
         """Memory of an earlier copy: fresh pages cost ten times what the copy itself does."""
         self._is_closed = False
+        self._raised: BaseException | None = None
+        """What `report` raised: a callback of the user's."""
         self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
         self._thread.start()
 
@@ -88,8 +90,11 @@ class Saver:
 
         Raises:
             CheckpointError: the saver is closed.
+            BaseException: what `report` raised of an earlier one.
         """
         with self._changed:
+            if self._raised is not None:
+                raise self._raised
             spare, self._spare = self._spare, {}
         copies = {
             file: arrays if isinstance(arrays, MappedFile) else _copies(arrays, spare.get(file, {}))
@@ -125,7 +130,11 @@ class Saver:
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
-            self._report(self._save(job))
+            outcome = self._save(job)
+            try:
+                self._report(outcome)
+            except BaseException as error:  # the next save raises it where it ends the run
+                self._raised = error
             with self._changed:
                 self._spare = _in_memory(job.files)
 
