@@ -6,7 +6,6 @@ import select
 import shutil
 import subprocess
 import time
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -25,8 +24,6 @@ class Hadoop:
 
     DRIVER, MASTER = "deploy.yarn.ApplicationMaster", "deploy.yarn.ExecutorLauncher"
     EXECUTOR = "YarnCoarseGrainedExecutorBackend"
-    NODE = "registered with capability"
-    """What a ResourceManager notes of a NodeManager."""
 
     def __init__(self, script, folder, nodes):
         self.script, self.folder, self.nodes = script, Path(folder), nodes
@@ -45,25 +42,8 @@ class Hadoop:
         # without it a ResourceManager that is started again ends every application that it finds
         self._set("yarn.resourcemanager.recovery.enabled", "true")
         self._set("yarn.resourcemanager.fs.state-store.uri", f"file://{self.folder}/data/state")
-        # a driver in a container has no more time than this for its last checkpoint
-        self._set("yarn.nodemanager.sleep-delay-before-sigkill.ms", 10_000)
-        known = self.registered(self.NODE) + self.nodes
-        names = ["resourcemanager", *(f"nodemanager{n}" for n in range(self.nodes))]
-        for name in names:
-            self.kill(name)
-            self.again(name)
-        self.until(lambda: self.registered(self.NODE) >= known, 60, "all nodes")
-
-    def end(self, application):
-        """Ends an application as `yarn application -kill` does."""
-        request = urllib.request.Request(
-            f"http://127.0.0.1:8088/ws/v1/cluster/apps/{application}/state?user.name=test",
-            data=b'{"state": "KILLED"}',
-            headers={"Content-Type": "application/json"},
-            method="PUT",
-        )
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            assert answer.status in (200, 202), answer.read()
+        self.kill("resourcemanager")
+        self.again("resourcemanager")
 
     def _set(self, name, value):
         site = self.folder / "conf" / "yarn-site.xml"

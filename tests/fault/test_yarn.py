@@ -5,7 +5,6 @@ the first submit sends.
 """
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -23,15 +22,7 @@ from photinus.checkpoint.mirror import Mirror
 from photinus.core.addresses import cache_folder, filesystem
 from photinus.core.clock import Steps
 from photinus.core.errors import FencedError
-from photinus.core.events import (
-    CheckpointSaved,
-    RoundClosed,
-    RunEnded,
-    RunStarted,
-    Warned,
-    WorkerJoined,
-    WorkerLost,
-)
+from photinus.core.events import RoundClosed, RunEnded, RunStarted, Warned, WorkerJoined, WorkerLost
 from photinus.data import mnist
 from photinus.deploy import packaging
 from photinus.engine.base import ArrayData
@@ -85,6 +76,8 @@ FIRST_SECONDS = 600
 # until it knows the driver, 30 until PyTorch is loaded); all seats of a killed master after 132 s.
 BACK_SECONDS = 240
 NOTICED_SECONDS = 60
+NODE = "registered with capability"
+"""What a ResourceManager notes of a NodeManager."""
 HOME = "hdfs://127.0.0.1:9820/user/test"
 
 
@@ -300,38 +293,6 @@ def test_a_driver_that_is_killed_on_its_node_goes_on_as_attempt_two(
     assert "attempt 2 of application_" in page.read_text()
 
 
-def test_a_driver_that_yarn_ends_on_its_node_saves_its_last_round_and_goes_on_from_it(
-    hadoop, submit, on_hdfs, tmp_path
-):
-    """`yarn application -kill`: SIGTERM to all of the container, and SIGKILL after ten seconds."""
-    folder = f"{HOME}/runs/third"
-    process = submit(on_hdfs, "--deploy-mode", "cluster", "--folder", folder, epochs=1000)
-
-    def rounds():
-        assert process.poll() is None, (tmp_path / "said").read_text()
-        with fetched(folder, "events.jsonl") as found:
-            return of(found / "events.jsonl", RoundClosed)[3:]
-
-    hadoop.until(rounds, FIRST_SECONDS, "a checkpoint after four rounds")
-    [place] = hadoop.programs(hadoop.DRIVER).values()
-    application = re.search(r"application_\d+_\d+", str(place)).group()
-    hadoop.end(application)
-
-    def ended():
-        with fetched(folder, "events.jsonl") as found:
-            return of(found / "events.jsonl", RunEnded)
-
-    [(_, end)] = hadoop.until(ended, 30, "the end in the journal")
-    assert (end.state, end.reason) == ("stopped", "stopped by SIGTERM")
-    hadoop.until(lambda: not hadoop.programs(hadoop.EXECUTOR), 30, "the executors' end")
-    with fetched(folder, "events.jsonl", "ledger.jsonl") as found:
-        last = of(found / "events.jsonl", RoundClosed)[-1][1]
-        saved = of(found / "events.jsonl", CheckpointSaved)[-1][1]
-        assert (saved.phase, saved.version) == (last.phase, last.version)
-        assert audit(found / "ledger.jsonl").is_exact
-    assert process.wait(timeout=60) != 0
-
-
 @pytest.mark.timeout(1500)  # 750 s with a load of 11, and half of them again
 def test_with_the_driver_here_a_run_outlives_executor_managers_and_master(
     hadoop, submit, tmp_path, record_property
@@ -347,14 +308,14 @@ def test_with_the_driver_here_a_run_outlives_executor_managers_and_master(
     victim = min(hadoop.programs(hadoop.EXECUTOR))
     faults.suffer("executor killed", lambda: os.kill(victim, signal.SIGKILL))
 
-    before, nodes, at = hadoop.registered(), hadoop.registered(hadoop.NODE), time.time()
+    before, nodes, at = hadoop.registered(), hadoop.registered(NODE), time.time()
     faults.suffer("ResourceManager killed", lambda: hadoop.kill("resourcemanager"), lost=False)
     faults.rounds(20, at)
     hadoop.again("resourcemanager")
     hadoop.until(lambda: hadoop.registered() > before, 120, "the master, again")
     record_property("ResourceManager killed: it has the run again", round(time.time() - at, 2))
     # one that is lost before it is known again is missed by nobody, and its containers live on
-    hadoop.until(lambda: hadoop.registered(hadoop.NODE) >= nodes + 2, 120, "both nodes, again")
+    hadoop.until(lambda: hadoop.registered(NODE) >= nodes + 2, 120, "both nodes, again")
     faults.rounds(3, time.time())
 
     [[_, master]] = hadoop.programs(hadoop.MASTER).items()
