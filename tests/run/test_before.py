@@ -25,7 +25,7 @@ def test_a_run_of_the_version_before_ends_as_it_would_have_ended(small, tmp_path
     whole = train(job, small.data(), test=small.test, folder=tmp_path / "whole")
     # its start by gradients sent fp32, where one of today sends bf16
     np.testing.assert_allclose(outcome.vector, whole.vector, rtol=0, atol=1e-3)
-    assert outcome.metrics == pytest.approx(whole.metrics)
+    assert outcome.metrics == pytest.approx(whole.metrics, rel=1e-3)
     found = audit(folder / "ledger.jsonl")
     assert found.is_exact, found.offences
     assert found.undone > 0, "what came after the checkpoint was done again"
