@@ -46,8 +46,8 @@ def test_a_single_worker_is_on_a_spring_only_where_it_was_asked_for(asked):
 def test_the_parts_are_of_one_stage_and_the_start_is_named_for_what_it_does():
     start, rest = parted(0.5)
     assert start.stage is rest.stage
-    assert start.strategy.worker() == all_reduce(codec="bf16").worker()
-    assert start.strategy.owner() == all_reduce(codec="bf16").owner()
+    assert start.strategy.worker() == all_reduce().worker()
+    assert start.strategy.owner() == all_reduce().owner()
     assert rest.strategy == averaging(gradients_until=0.5)
     assert [start.name, rest.name] == ["logistic, by gradients", "logistic"]
 

@@ -327,16 +327,12 @@ class StrategySpec:
             raise UsageError(wrong, got=self.owners)
 
     def start(self, workers: int) -> StrategySpec:
-        """Returns how the workers agree until `gradients_until`: on the gradient of every step.
-
-        In bf16, which keeps no state, where the recipe itself sends less than float32.
-        """
+        """Returns how the workers agree until `gradients_until`: on the gradient of every step."""
         is_sharded = self.owners > 1 or self.is_without_owner
         return StrategySpec(
             recipe="all_reduce",
             payload="gradient",
             merge="examples",
-            codec="fp32" if self.codec == "fp32" else "bf16",
             owners=workers if is_sharded else 1,
             quorum=self.quorum,
             grace_seconds=self.grace_seconds,
