@@ -1,3 +1,4 @@
+import time
 from collections import Counter
 
 import pytest
@@ -71,7 +72,7 @@ def test_what_is_many_times_slower_is_tried_no_longer_than_it_takes_to_see_that(
             steps["bfloat16" if is_low else "float32"] += 1
             return super().forward(x)
 
-    monkeypatch.setattr(measuring.time, "thread_time", lambda: seconds[0])
+    monkeypatch.setattr(time, "thread_time", lambda: seconds[0])
     assert fastest(lambda: Slow(3, 2), (4, 3)) == ("float32", "contiguous")
     assert steps == {"float32": 2 * 4, "bfloat16": 2 * 2}
 

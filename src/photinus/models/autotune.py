@@ -1,18 +1,15 @@
-"""Measures which precision and memory format train a module fastest.
-
-Seconds are the processor's, of this thread: on a busy machine those of a clock would decide by
-chance.
-"""
+"""Measures which precision and memory format train a module fastest."""
 
 from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+
+from photinus.models.cpu_time import cpu_seconds
 
 PRECISIONS = ("float32", "bfloat16")
 MEMORIES = ("contiguous", "channels_last")
@@ -62,14 +59,14 @@ def _seconds(module: nn.Module, x: Tensor, precision: str, least: float) -> floa
     One step is enough where it takes several times the least of others: without instructions of
     its own bfloat16 is a hundred times slower.
     """
-    best = math.inf
-    for repeat in range(_REPEATS + 1):
-        start = time.thread_time()
+
+    def step() -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
             outputs = module(x)
         outputs.float().square().mean().backward()
-        if repeat:
-            best = min(best, time.thread_time() - start)
-            if best > _HOPELESS * least:
-                break
-    return best
+
+    step()
+    best = cpu_seconds(step)
+    if best > _HOPELESS * least:
+        return best
+    return min(best, *(cpu_seconds(step) for _ in range(_REPEATS - 1)))

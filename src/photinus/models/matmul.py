@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from photinus.core.errors import UsageError
+from photinus.models.cpu_time import cpu_seconds
 from photinus.models.tensors import WorkBuffers
 
 PRODUCTS = ("mkl", "onednn", "bfloat16")
@@ -83,9 +84,8 @@ def gigaflops(products: str, shape: tuple[int, int, int], seconds: float = 0.02)
     w = torch.randn(i, o).to(dtype_of(products))
     linear(x, w, None, products)
     best, end = float("inf"), time.thread_time() + seconds
-    while (start := time.thread_time()) < end:
-        linear(x, w, None, products)
-        best = min(best, time.thread_time() - start)
+    while time.thread_time() < end:
+        best = min(best, cpu_seconds(lambda: linear(x, w, None, products)))
     return 2e-9 * b * i * o / best
 
 
