@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -225,6 +226,16 @@ def test_the_corner_is_for_its_owner_only_and_holds_no_key(assignment, tmp_path)
             assert path.stat().st_mode & 0o777 == 0o600
             data = path.read_bytes()
             assert not any(secret in data for secret in (key.secret, key.seal, key.password))
+
+
+def test_the_corner_holds_no_weights_that_others_can_read(assignment, tmp_path):
+    job, weights = assignment(security="tls"), np.arange(1, 100, dtype="f4")
+    job = replace(job, plan=replace(job.plan, start={"a phase": (weights,)}))
+    with ConnectSession(job):
+        files = [path for path in tmp_path.glob("run/connect-*/**/*") if path.is_file()]
+        data = b"".join(path.read_bytes() for path in files)
+        assert len(data) > weights.nbytes
+        assert weights.tobytes()[:32] not in data
 
 
 def test_a_failure_is_told_while_slot_0_is_busy_with_its_own_rows(assignment):

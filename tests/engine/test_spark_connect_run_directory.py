@@ -1,19 +1,25 @@
 """The corner of the run folder in which a client and its tasks leave word."""
 
+import secrets
+
 import numpy as np
 import pytest
 
 from photinus.checkpoint.mapped import ScratchFolder, is_mapped
 from photinus.coordinator.phases import Result
 from photinus.coordinator.sharded_table import Table
-from photinus.core.errors import LinkLostError, NotReadyError
+from photinus.core.errors import AuthenticationError, CheckpointError, LinkLostError, NotReadyError
+from photinus.engine.spark.connect import given
 from photinus.engine.spark.connect.run_directory import RunDirectory
+from photinus.transport.credentials import Credentials
+
+KEY = Credentials.make(secrets.token_bytes(16)).worker(is_peer=True)
 
 
 @pytest.fixture
 def run_directory(tmp_path):
     made = RunDirectory(str(tmp_path), 1)
-    made.make({})
+    made.make({}, KEY)
     return made
 
 
@@ -27,9 +33,65 @@ def test_what_phases_start_from_is_handed_over(tmp_path):
         RunDirectory(str(tmp_path), 1),
         {"a phase": (np.ones(3, "f4"), np.zeros(0, "f4"))},
     )
-    run_directory.make(start)
-    given = RunDirectory(str(tmp_path), 1).given()
+    run_directory.make(start, KEY)
+    given = RunDirectory(str(tmp_path), 1).given(KEY)
     assert [v.tolist() for v in given["a phase"]] == [[1.0, 1.0, 1.0], []]
+
+
+@pytest.fixture
+def handed_over(tmp_path, monkeypatch):
+    """A vector in three pages, sealed."""
+    monkeypatch.setattr(given, "_PAGE_BYTES", 16)
+    made = RunDirectory(str(tmp_path), 1)
+    made.make({"a phase": (np.arange(10, dtype="f4"),)}, KEY)
+    return made
+
+
+def test_what_phases_start_from_is_handed_over_in_pages(handed_over):
+    [vector] = handed_over.given(KEY)["a phase"]
+    assert vector.tolist() == list(range(10))
+    assert is_mapped(vector)
+    assert not vector.flags.writeable
+
+
+def test_what_phases_start_from_is_read_by_members_of_the_run_alone(handed_over):
+    pages = sorted((handed_over.path / "given").iterdir())
+    assert [page.name for page in pages] == ["0-0-0", "0-0-1", "0-0-2", "index"]
+    assert {page.stat().st_mode & 0o777 for page in pages} == {0o600}
+    plain = np.arange(10, dtype="f4").tobytes()
+    assert not any(plain[:16] in page.read_bytes() for page in pages)
+    assert b"a phase" not in pages[-1].read_bytes()
+    with pytest.raises(AuthenticationError, match="not sealed by this run; got given/index"):
+        handed_over.given(Credentials.make(KEY.run).worker())
+
+
+def test_a_page_that_was_changed_moved_or_lost_is_refused(handed_over):
+    first, second = (handed_over.path / "given" / name for name in ("0-0-0", "0-0-1"))
+    whole = first.read_bytes()
+    for wrong in (whole[:-1] + bytes([whole[-1] ^ 1]), second.read_bytes(), b""):
+        first.write_bytes(wrong)
+        with pytest.raises(AuthenticationError, match="not sealed by this run; got given/0-0-0"):
+            handed_over.given(KEY)
+    first.unlink()
+    with pytest.raises(CheckpointError, match="is missing; got given/0-0-0"):
+        handed_over.given(KEY)
+
+
+def test_without_security_what_phases_start_from_lies_there_as_it_is(tmp_path):
+    key, vector = Credentials.none(bytes(16)).worker(), np.arange(3, dtype="f4")
+    made = RunDirectory(str(tmp_path), 1)
+    made.make({"a phase": (vector,)}, key)
+    assert (made.path / "given" / "0-0-0").read_bytes() == vector.tobytes()
+    assert made.given(key)["a phase"][0].tolist() == vector.tolist()
+
+
+def test_an_executor_without_room_for_it_says_so(handed_over, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ScratchFolder, "array", full)
+    with pytest.raises(NotReadyError, match=r"no room for what the run starts from .* TMPDIR"):
+        handed_over.given(KEY)
 
 
 def test_a_folder_that_tasks_may_only_read_says_so(run_directory, monkeypatch):
@@ -87,5 +149,5 @@ def test_a_corner_that_is_gone_asks_for_the_end_and_is_not_made_again(run_direct
 
 
 def test_a_client_that_resumes_ends_the_tasks_of_the_one_before(run_directory, tmp_path):
-    RunDirectory(str(tmp_path), 2).make({})
+    RunDirectory(str(tmp_path), 2).make({}, KEY)
     assert run_directory.asked() == {"reason": "the client has ended the run", "saves": False}

@@ -17,6 +17,7 @@ from photinus.transport.credentials import Credentials
 from photinus.transport.filesystems import LocalFilesystem, place_of
 from photinus.transport.folder import SCHEME, FolderLink, FolderListener
 from photinus.transport.frames import Frame
+from photinus.transport.seal import Seal
 
 KEYS = Credentials.make(bytes(16))
 
@@ -54,7 +55,7 @@ def test_files_are_sealed_for_their_owner_alone_and_gone_once_read(echo, tmp_pat
 
 def test_what_lies_in_the_folder_tells_nothing(tmp_path):
     place = place_of(str(tmp_path))
-    line = folder._Line(place, folder._Seal(KEYS.worker()), "up/link-")
+    line = folder._Line(place, Seal(KEYS.worker()), "up/link-")
     line.put(Frame("push", note={"secret": "plain words"}))
     [name] = place.names("up")
     assert b"plain words" not in (tmp_path / "up" / name).read_bytes()
@@ -188,7 +189,7 @@ def test_a_line_has_a_bounded_number_of_files(tmp_path, monkeypatch):
     root = tmp_path / KEYS.run.hex()
     place = place_of(str(root))
     place.make()
-    seal = folder._Seal(KEYS.worker())
+    seal = Seal(KEYS.worker())
     place.put("signs/000000000000", seal.close("signs/000000000000", b""))
     link = FolderLink(SCHEME + str(root), KEYS.worker())
     for _ in range(3):

@@ -17,21 +17,18 @@ import threading
 from contextlib import suppress
 from time import monotonic
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
 from photinus.core.errors import AuthenticationError, FrameError, LinkError, LinkLostError
 from photinus.transport.credentials import Credentials, WorkerKey
 from photinus.transport.filesystems import Filesystem, place_of
 from photinus.transport.frames import Decoder, Frame, encode
 from photinus.transport.link import Gone, Hear, Link, Listener, Peer
 from photinus.transport.refusals import OnRefused, Refusals
+from photinus.transport.seal import Seal
 
 SCHEME = "folder:"
 
 _FILE_BYTES = 32 << 20
 _MOST_BYTES = 2 * _FILE_BYTES + (1 << 20)
-_NONCE_BYTES = 12
 _SIGN_SECONDS = 5.0
 _LOST_SECONDS = 60.0
 _FLUSH_SECONDS = 2.0
@@ -45,33 +42,10 @@ def _nothing() -> None:
     pass
 
 
-class _Seal:
-    """Seals and opens files: AES-256-GCM, bound to the run and the file's name."""
-
-    def __init__(self, key: WorkerKey) -> None:
-        self._run = key.run
-        self._cipher = AESGCM(key.seal) if key.seal else None
-
-    def close(self, name: str, data: bytes) -> bytes:
-        if self._cipher is None:
-            return data
-        nonce = os.urandom(_NONCE_BYTES)
-        return nonce + self._cipher.encrypt(nonce, data, self._run + name.encode())
-
-    def open(self, name: str, sealed: bytes) -> bytes:
-        if self._cipher is None:
-            return sealed
-        nonce, rest = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
-        try:
-            return self._cipher.decrypt(nonce, rest, self._run + name.encode())
-        except (InvalidTag, ValueError) as error:
-            raise AuthenticationError("a file is not sealed by this run", got=name) from error
-
-
 class _Line:
     """One direction of a link: numbered files under a prefix."""
 
-    def __init__(self, place: Filesystem, seal: _Seal, prefix: str) -> None:
+    def __init__(self, place: Filesystem, seal: Seal, prefix: str) -> None:
         self._place, self._seal, self._prefix = place, seal, prefix
         self._next = 0
         self.bytes = 0
@@ -135,7 +109,7 @@ class FolderLink(Link):
     """
 
     def __init__(self, address: str, key: WorkerKey, *, connect_seconds: float = 30.0) -> None:
-        self._place, self._seal = place_of(address.removeprefix(SCHEME)), _Seal(key)
+        self._place, self._seal = place_of(address.removeprefix(SCHEME)), Seal(key)
         self._signed, self._sign = monotonic(), ""
         self.address, self._name = address, os.urandom(8).hex()
         self._await_sign(connect_seconds)
@@ -230,7 +204,7 @@ class FolderPeer(Peer):
 
     is_signed = True
 
-    def __init__(self, name: str, seal: _Seal, place: Filesystem, queue_: _Queue) -> None:
+    def __init__(self, name: str, seal: Seal, place: Filesystem, queue_: _Queue) -> None:
         super().__init__()
         self.name = f"folder-{name}"
         self.incoming = _Line(place, seal, f"up/{name}-")
@@ -286,7 +260,7 @@ class FolderListener(Listener):
         self._refusals = Refusals(on_refused)
         self.refused = self._refusals.counts
         self._place = place_of(f"{folder.rstrip('/')}/{keys.run.hex()}")
-        self._seal = _Seal(keys if isinstance(keys, WorkerKey) else keys.worker())
+        self._seal = Seal(keys if isinstance(keys, WorkerKey) else keys.worker())
         self._hear, self._gone = hear, gone
         self.address = SCHEME + self._place.address
         self._peers, self._refused_names = dict[str, FolderPeer](), set[str]()

@@ -141,7 +141,7 @@ def _tasks_afar(spark: SparkSession, host: str, workers: int) -> Iterator[Diagno
     run_directory, key = RunDirectory(str(folder), 1), Credentials.make(secrets.token_bytes(16))
     task = _task_afar(host, asdict(key.worker(is_peer=True)), str(folder))
     try:
-        run_directory.make({})
+        run_directory.make({}, key.worker(is_peer=True))
         tasks = spark.range(0, workers, 1, workers).mapInArrow(task, _SCHEMA)
         rows = _rows(SparkJob(spark, tasks.collect, key.run.hex()), workers)
     finally:

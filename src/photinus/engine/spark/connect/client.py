@@ -39,7 +39,9 @@ class ConnectSession:
             raise UsageError(wrong, do="name one, or call photinus.train")
         self._run_spec = run_spec
         self._run_directory = RunDirectory(run_spec.folder, run_spec.term)
-        self._run_directory.make(run_spec.plan.start)
+        make = Credentials.make if run_spec.sent().security == "tls" else Credentials.none
+        self._key = make(run_spec.run).worker(is_peer=True)
+        self._run_directory.make(run_spec.plan.start, self._key)
         self._pause = threading.Event()
         self._leases: Counter[int] = Counter()
         self._read: dict[Path, int] = {}
@@ -60,13 +62,12 @@ class ConnectSession:
             hooks: what tests do to its workers.
             towards: a host that all executors reach.
         """
-        sent, run = self._run_spec.sent(), self._run_spec.run
-        make = Credentials.make if sent.security == "tls" else Credentials.none
+        sent = self._run_spec.sent()
         checked = hooks.checked(self.slots, is_real=True, has_sockets=sent.road == SOCKETS)
         if checked.taken()[0]:
             wrong = "slots are taken by a job of the same application"
             raise UsageError(wrong, got="Spark Connect", do="use a classic session")
-        return CoordinatorSpec(sent, make(run).worker(is_peer=True), towards, checked)
+        return CoordinatorSpec(sent, self._key, towards, checked)
 
     @property
     def slots(self) -> int:

@@ -162,7 +162,7 @@ class _Task:
         run_directory, key, sent = self.run_directory, self.hosted.key, self.hosted.run_spec
         run_spec = replace(
             sent,
-            plan=replace(sent.plan, start=run_directory.given()),
+            plan=replace(sent.plan, start=run_directory.given(key)),
             term=term,
             cut=checkpoints.newest(),
             emit=words.emit,

@@ -1,6 +1,6 @@
 """Files through which a Spark Connect client and its tasks exchange status.
 
-    connect-TERM/given/         what the phases start from, as the client hands it over
+    connect-TERM/given/         what the phases start from, sealed by the client
     connect-TERM/host-N.json    where the coordinator of term N listens
     connect-TERM/words-N.jsonl  its events and the ledger's entries, for the client
     connect-TERM/pulse          the client lives: another number every second
@@ -32,7 +32,10 @@ from photinus.coordinator.phases import Result
 from photinus.coordinator.sharded_table import Table
 from photinus.core.errors import LinkError, NotReadyError
 from photinus.core.parameters import Vector
+from photinus.engine.spark.connect.given import put_given, read_given
+from photinus.transport.credentials import WorkerKey
 from photinus.transport.filesystems import LocalFilesystem
+from photinus.transport.seal import Seal
 
 _HOST = re.compile(r"host-([1-9][0-9]*)\.json")
 _WORDS = re.compile(r"words-([1-9][0-9]*)\.jsonl")
@@ -59,8 +62,12 @@ class RunDirectory:
 
     # -- what the client does --------------------------------------------------------------------
 
-    def make(self, start: Mapping[str, tuple[Vector, ...]]) -> None:
+    def make(self, start: Mapping[str, tuple[Vector, ...]], key: WorkerKey) -> None:
         """Makes the directory, with what phases start from; those of older clients are removed.
+
+        Args:
+            start: vectors [n] by the phase's name.
+            key: of the run; seals them.
 
         Raises:
             NotReadyError: the folder cannot be written.
@@ -70,13 +77,9 @@ class RunDirectory:
         try:
             self._place.make()
             self._place.put("pulse", b"0")
+            put_given(self._place, Seal(key), start)
         except LinkError as error:
             raise NotReadyError(str(error), do="name another run folder") from error
-        files = {
-            f"{MAPPED}{n}": {f"{i}": vector for i, vector in enumerate(vectors)}
-            for n, vectors in enumerate(start.values())
-        }
-        Store(self.path / "given").save(_STATE, {"phases": list(start)}, files)
 
     def beat(self) -> None:
         """Says that the client lives, about once a second."""
@@ -139,14 +142,9 @@ class RunDirectory:
             wrong = f"{where} cannot be written by a task on {platform.node()}"
             raise NotReadyError(wrong, got=error, do=do) from error
 
-    def given(self) -> dict[str, tuple[Vector, ...]]:
-        """Returns what phases start from, by their names."""
-        found = Store(self.path / "given").load(_STATE)
-        start: dict[str, tuple[Vector, ...]] = {}
-        for n, name in enumerate(found.meta["phases"]):
-            vectors = found.files[f"{MAPPED}{n}"]
-            start[name] = tuple(vectors[f"{i}"] for i in range(len(vectors)))
-        return start
+    def given(self, key: WorkerKey) -> dict[str, tuple[Vector, ...]]:
+        """Returns what phases start from, by their names; see `read_given`."""
+        return read_given(self._place, Seal(key))
 
     def announce(self, term: int, address: str) -> bool:
         """Tells where the coordinator of a term listens; False where another one has that term."""
