@@ -282,16 +282,21 @@ def test_a_killed_driver_resumes_past_a_flipped_bit_to_the_same_bits(
 ):
     features, labels = rows
     np.savez(tmp_path / "rows.npz", features=features, labels=labels)
-    faults = Faults().flip_bit(150).kill_driver(150).noted_in(str(tmp_path / "diary"))
+    faults = Faults().flip_bit(150).kill_driver(150)
     # so rarely that none is being saved between the two faults; a simulated round takes .052 s
     seconds = 2.0 if engine == "simulate" else 0.3
+    if (
+        engine != "simulate"
+    ):  # two checkpoints on a fast machine, too: each pause is followed by one
+        faults = faults.freeze(0, 250, seconds=0.5).freeze(0, 500, seconds=0.5)
+    faults = faults.noted_in(str(tmp_path / "diary"))
     asked = job(engine=engine, model=longer(150.0), checkpoint_seconds=seconds)
     script = DRIVER.format(faults=faults, patience=PATIENT_SECONDS)
     command = [sys.executable, "-c", script, tmp_path / "run", json.dumps(asked.to_dict())]
     died = subprocess.run([*command, tmp_path / "rows.npz"], capture_output=True, text=True)
     assert died.returncode == -signal.SIGKILL, died.stderr
     notes = [json.loads(line)["kind"] for line in (tmp_path / "diary").read_text().splitlines()]
-    assert notes == ["flip_bit", "kill_driver"]
+    assert [kind for kind in notes if kind != "freeze"] == ["flip_bit", "kill_driver"]
 
     for module, name in ((jobs, "LEASE_SECONDS"), (leases, "RETURN_SECONDS")):
         monkeypatch.setattr(module, name, PATIENT_SECONDS)
