@@ -21,9 +21,9 @@ def _shown(name: str, scale: Scale, *, is_short: bool) -> bool:
     print(f"\n## {name}: {experiment.title}\n")
     print("| trial | test error, % | virtual seconds | MB sent | apart |")
     print("|---|---|---|---|---|")
-    names = experiment.short_names() if is_short else set(experiment.early_stopping)
+    names = experiment.short_names() if is_short else set(experiment.trials)
     outcomes = {}
-    for trial in experiment.early_stopping:
+    for trial in experiment.trials:
         if trial not in names:
             continue
         outcomes |= experiment.outcomes({trial}, scale)

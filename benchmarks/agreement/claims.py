@@ -33,16 +33,12 @@ class Experiment:
     """Trials by name, and what must be seen."""
 
     title: str
-    early_stopping: Mapping[str, Trial]
+    trials: Mapping[str, Trial]
     claims: tuple[Claim, ...]
 
     def outcomes(self, names: set[str], scale: Scale) -> dict[str, Outcome]:
         """Runs those of the trials."""
-        return {
-            name: measured(self.early_stopping[name], scale)
-            for name in self.early_stopping
-            if name in names
-        }
+        return {name: measured(self.trials[name], scale) for name in self.trials if name in names}
 
     def short_names(self) -> set[str]:
         """Returns the trials that the short claims need."""

@@ -7,6 +7,7 @@ import gc
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import nan
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from torch import nn
 from agreement.rules import ForgetfulStage
 from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.coordinator import Coordinator
+from photinus.core.errors import RunFailedError
 from photinus.core.events import Event, RoundClosed, Warned
 from photinus.data import mnist
 from photinus.data.base import Batch
@@ -96,7 +98,7 @@ class Outcome:
     """What came of a trial: means over the seeds."""
 
     error: float
-    """Of the 10,000 test images, in percent."""
+    """Of the 10,000 test images, in percent; NaN where the numbers of all workers diverged."""
     seconds: float
     """Virtual ones."""
     megabytes: float
@@ -193,10 +195,15 @@ def measured(trial: Trial, scale: Scale) -> Outcome:
 def _once(trial: Trial, scale: Scale, seed: int) -> tuple[float, float, float, float, bool]:
     tape = Tape()
     run = simulation(trial, scale.rows, scale.epochs, seed, tape)
-    result = run.run()
+    try:
+        result = run.run()
+    except RunFailedError as error:
+        if "not finite" not in str(error):
+            raise
+        return nan, run.now, run.bytes / 1e6, nan, False  # it diverged: no worker is left
     assert result is not None
     model = run.plan.build(0, ())
     model.load(result.vectors[-1])
-    spread = tape.metrics.get("consistency", float("nan"))
+    spread = tape.metrics.get("consistency", nan)
     is_warned = any("other labels" in text for text in tape.warnings)
     return test_error(model), run.now, run.bytes / 1e6, spread, is_warned

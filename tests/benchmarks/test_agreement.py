@@ -30,9 +30,15 @@ def test_the_orderings_hold_with_their_margins(module, name):
 
 def test_a_claim_names_trials_that_there_are(module):
     for experiment in module("experiments").EXPERIMENTS.values():
-        assert {name for claim in experiment.claims for name in claim.of} <= set(
-            experiment.early_stopping
-        )
+        assert {name for claim in experiment.claims for name in claim.of} <= set(experiment.trials)
+
+
+def test_a_trial_that_diverges_has_no_error_and_counts_as_untrained(module):
+    claims, trial = module("claims"), module("trial")
+    wild = trial.Trial(strategy=claims.at_once(1), workers=2, lr=1e30, falls=False)
+    outcome = trial.measured(wild, trial.Scale(rows=640, epochs=1.0))
+    assert math.isnan(outcome.error)
+    assert claims.untrained(outcome)
 
 
 def test_the_guard_takes_the_gain_back_that_does_not_train(module):

@@ -83,6 +83,48 @@ def test_a_job_ends_after_its_steps(tmp_path, count, most):
     assert found[1] == most
 
 
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("metrics", [("accuracy",), ("top5", "own:near"), ("own:near",)])
+def test_under_a_loss_of_ones_own_a_metric_of_classes_says_that_there_are_some(
+    outputs, metrics, tmp_path
+):
+    """Error, interval and confusion matrix are told; of a metric that is none, the loss alone."""
+    features, numbers = rows(120)
+    labels = np.digitize(numbers, [0] if outputs == 1 else [-1, 1])
+    trained = job(
+        module="torch.nn:Linear",
+        arguments={"in_features": 3, "out_features": outputs},
+        loss="own:focal",
+        metrics=metrics,
+        epochs=2.0,
+        validation=0.25,
+    )
+    told = []
+    outcome = train(
+        trained,
+        (features, labels),
+        test=TestRows(features, labels),
+        folder=tmp_path / "run",
+        callbacks=(told.append,),
+    )
+    shown = [event.metrics for event in told if isinstance(event, Evaluated)]
+    again, _ = load_trained(outcome.folder / "model")
+    model, (found, more) = again.model(), measure(again, TestRows(features, labels))
+    assert found == outcome.metrics
+    if metrics == ("own:near",):
+        assert "error" not in outcome.metrics
+        assert not more
+        return
+    z = model.outputs(features)
+    said = z[:, 0] > 0 if outputs == 1 else z.argmax(1)
+    assert outcome.metrics["error"] == pytest.approx(np.mean(said != labels))
+    assert more["confusion"] == confusion_matrix(labels, said).tolist()
+    low, high = outcome.interval
+    assert low < outcome.metrics["error"] < high
+    assert shown
+    assert all("error" in metrics for metrics in shown)
+
+
 def test_parts_of_a_step_train_as_the_whole_one_does(tmp_path):
     features, labels = rows()
     found = [

@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor
 
 from photinus.models.losses import CLASSES as CLASS_LOSSES
-from photinus.models.metrics import confused
+from photinus.models.metrics import CLASS_METRICS, confused
 
 BINARY, CLASSES, LABELS, LOGS, NUMBERS = "binary", "classes", "labels", "logs", "numbers"
 _CASES = ("right", "extra", "missed")
 
 
-def head_under(loss: str, outputs: Tensor, labels: Tensor) -> str:
-    """Returns what outputs [B, ...] stand for, where the loss alone tells that they are classes.
+def head_under(loss: str, outputs: Tensor, labels: Tensor, metrics: Collection[str] = ()) -> str:
+    """Returns what outputs [B, ...] stand for, where the loss or a metric tells: they are classes.
+
+    Args:
+        loss: its name. Of the user's own, it tells nothing.
+        outputs: before a softmax or sigmoid.
+        labels: [B], the class's number; any other shape is that of no classes.
+        metrics: the names that the user asks for. One of classes says what a loss of their own
+            does not.
 
     Example:
         >>> head_under("cross_entropy", torch.zeros(4, 3), torch.zeros(4))
         'classes'
         >>> head_under("mynets:focal", torch.zeros(4, 3), torch.zeros(4))
         ''
+        >>> head_under("mynets:focal", torch.zeros(4, 3), torch.zeros(4), ("accuracy",))
+        'classes'
     """
     if labels.ndim != 1:
         return ""
     if loss in CLASS_LOSSES:
         return CLASSES
-    is_one = loss == "binary_cross_entropy" and outputs.numel() == len(labels)
-    return BINARY if is_one else ""
+    is_own = ":" in loss and not CLASS_METRICS.isdisjoint(metrics)
+    if outputs.numel() == len(labels):
+        return BINARY if is_own or loss == "binary_cross_entropy" else ""
+    return CLASSES if is_own and outputs.ndim == 2 else ""
 
 
 def errors_of(head: str, outputs: Tensor, labels: Tensor) -> dict[str, float]:

@@ -122,6 +122,8 @@ METRICS: Mapping[str, _Metric] = {
 }
 """Precision, recall and F1 are means over the classes; accuracy counts rows without any fault."""
 
+CLASS_METRICS = frozenset({"accuracy", "precision", "recall", "f1", "top5"})
+"""Those that count classes or labels."""
 
 REGRESSION = ("rmse", "mae", "r2")
 """What is reported of every regression."""

@@ -252,7 +252,8 @@ class ModuleModel(Model):
             loss, outputs, labels = self._forward(batch)
         size = examples(batch)
         sums = {"examples": float(size), "loss": float(loss) * size}
-        errors = errors_of(head_under(self._name, outputs, labels), outputs, labels)
+        head = head_under(self._name, outputs, labels, self._how.metrics)
+        errors = errors_of(head, outputs, labels)
         return {
             **sums,
             **errors,

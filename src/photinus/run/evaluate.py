@@ -386,7 +386,8 @@ def sums_over(
     labels = tensor_of(np.asarray(batch.labels))  # some cannot be written to, as Arrow's
     names = {*metrics, *(REGRESSION if loss in NUMBERS else ())}
     sums |= counted(names, outputs, labels)
-    sums |= judged(head_under(loss, outputs, labels) or head, outputs, labels)
+    asked = (*metrics, *getattr(_stage(settings), "metrics", ()))
+    sums |= judged(head_under(loss, outputs, labels, asked) or head, outputs, labels)
     return {**errors_of(head, outputs, labels), **sums}  # a model that counts them itself is right
 
 
