@@ -7,13 +7,15 @@ Images of 784 numbers as arrays and as bytes go through a 784-500-500-2000-10 ne
 thread: "bare torch" has its rows in memory, and reads nothing; "by hand" is a `mapInArrow` that
 reads the same rows from Arrow, loops over them so, and returns nothing but the predictions. Of
 texts, those of similar length share a batch. "table alone" is what Spark takes to read the table
-without Python.
+without Python. "Daft" is the same loop in a class of Daft's, over rows in its memory, where it is
+installed (`pip install daft`).
 """
 
 import os
 import sys
 import time
 from functools import partial, reduce
+from importlib.util import find_spec
 
 import numpy as np
 import pandas as pd
@@ -136,6 +138,33 @@ def by_hand(network, read, loop, frame):
     return lambda: frame.mapInArrow(score, "z double").agg(total("z")).collect()
 
 
+def by_daft(network, read, loop, column, times):
+    """The plain loop in a class of Daft's; {} where it is not installed."""
+    if find_spec("daft") is None:
+        print("  (Daft is not installed)")
+        return {}
+    import daft
+
+    weights, meta = network.weights(), network.meta()
+
+    @daft.cls(max_concurrency=TASKS)
+    class Scorer:
+        def __init__(self):
+            torch.set_num_threads(1)
+            self.module = Network.of(meta, weights).module()
+
+        @daft.method.batch(return_dtype=daft.DataType.float64(), batch_size=BATCH)
+        def score(self, values):
+            rows = pa.chunked_array([values.to_arrow()]).combine_chunks()
+            return pa.array(loop(self.module, read(rows)).astype(float))
+
+    parts = np.array_split(np.arange(len(column)), TASKS)
+    tables = [pa.table({"x": column.take(pa.array(part))}) for part in parts]
+    frame = daft.from_arrow(tables * times)
+    scored = frame.select(Scorer().score(frame["x"]).alias("z"))
+    return {"  Daft": lambda: scored.sum("z").to_pydict()}
+
+
 def measure(rows, ways):
     """Prints each way's best rows a second, least processor time a row, and bare torch's to that.
 
@@ -212,6 +241,8 @@ def images(spark, rows, times):
         }
         if name == "arrays":
             ways["  predict_batch_udf"] = plain(score, frame)
+        column = pa.array(list(features) if name == "arrays" else [r.tobytes() for r in features])
+        ways |= by_daft(network, read_of, bare_images, column, times)
         measure(rows * times, ways)
         spark.catalog.clearCache()
 
@@ -230,6 +261,7 @@ def texts(spark, rows, times):
         "  transform": scored(model, frame),
         "  table alone": read(frame, "size(ids)"),
     }
+    ways |= by_daft(network, tokens_of, bare_texts, pa.array(ids), times)
     measure(rows * times, ways)
 
 

@@ -5,10 +5,11 @@ Usage: python benchmarks/rate_rules.py [--small] [--workers 4,16] [--data mnist,
 
 By all rules but `kept` each worker has a batch of 32 of its own, so that K workers make a K-th of
 the steps, at the rate that one process has (`same`), at √K or K times that (`sqrt`, `linear`), or
-at K times that but no more than four times (`capped`). `kept` is what photinus does: 32 examples
-for all workers together, at the rate of one process. Recipes have no start by gradients, and
-rounds of 50 steps. The rate rises for 5 % of the training and falls to 0 by a cosine. The first
-column is one worker; one seed, in the simulator.
+at K times that but no more than four times (`capped`). By `kept` all workers together have a batch
+of 32, at the rate of one process. There recipes have no start by gradients, and rounds of 50
+steps. `default` is what photinus does: `kept`, with the recipe as it is where nothing is set. The
+rate rises for 5 % of the training and falls to 0 by a cosine. The first column is one worker; one
+seed, in the simulator.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ FACTORS: Mapping[str, Callable[[int], float]] = {
     "capped": lambda workers: min(workers, 4.0),
 }
 """By how much the rate grows where each worker has a batch of its own."""
-KEPT = "kept"
+KEPT, DEFAULT = "kept", "default"
 Cell = tuple[str, str, str, int, str]
 """Table, optimizer and rate, recipe, workers, rule."""
 
@@ -50,15 +51,16 @@ def error(of: Cell) -> float:
     table, optimizer, recipe, workers, rule = of
     torch.set_num_threads(1)
     task, (name, rate) = task_of(table), optimizer.split(":")
-    factor = 1.0 if rule == KEPT else FACTORS[rule](workers)
+    factor = FACTORS[rule](workers) if rule in FACTORS else 1.0
     model = replace(
         task.model,
         optimizer=name,
         settings={"momentum": 0.9} if name == "sgd" else {},
         lr=Schedule.cosine(float(rate) * factor, warm_up=0.05),
-        batch_size=BATCH if rule == KEPT else BATCH * workers,
+        batch_size=BATCH * workers if rule in FACTORS else BATCH,
     )
-    parts = {} if recipe == "all_reduce" else {"every": Steps(50), "gradients_until": 0.0}
+    is_whole = rule == DEFAULT or recipe == "all_reduce"
+    parts = {} if is_whole else {"every": Steps(50), "gradients_until": 0.0}
     job = Job(
         model=model,
         strategy=recipe_named(recipe, **parts),
@@ -74,13 +76,15 @@ def error(of: Cell) -> float:
 
 def main() -> None:
     """Prints a table for each table of rows: optimizers and workers by recipe and rule."""
-    begin("--workers", "2", "--data", "small", "--recipes", "averaging", "--rules", "linear,kept")
+    begin(
+        "--workers", "2", "--data", "small", "--recipes", "averaging", "--rules", "linear,default"
+    )
     reader = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     reader.add_argument("--workers", default="4,16")
     reader.add_argument("--data", default="mnist")
     reader.add_argument("--recipes", default="averaging,downpour,all_reduce")
     reader.add_argument("--optimizers", default="adamw:0.001,adamw:0.003,sgd:0.02,sgd:0.1")
-    reader.add_argument("--rules", default=",".join([*FACTORS, KEPT]))
+    reader.add_argument("--rules", default=",".join([*FACTORS, KEPT, DEFAULT]))
     reader.add_argument("--jobs", type=int, default=2)
     asked = reader.parse_args()
     tables, optimizers, recipes, rules = (
