@@ -21,7 +21,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from machine import begin
+from machine import begin, processor
 
 from photinus.core.events import Event, PhaseStarted, RoundClosed
 
@@ -75,6 +75,7 @@ def one(preset_name: str, workers: int, seed: int, hidden: str, limit: int | Non
         "cpu_minutes": round((time.process_time() - began) / 60, 1),
         "bytes_of_all_reduce": round(counted.sent / counted.every_step, 4),
         "precision": job.resolved().model.precision,
+        "processor": processor(),
     }
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     rows = [*known(), row]
