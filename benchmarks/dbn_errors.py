@@ -38,8 +38,8 @@ class Bytes:
     def __call__(self, event: Event) -> None:
         """Takes in one event of the run."""
         if isinstance(event, PhaseStarted):
-            steps = event.budget / event.batch_size  # of all workers together
-            self.every_step += 2 * 4 * event.parameters * steps
+            steps = event.budget / event.batch_size  # all workers take each step together
+            self.every_step += 2 * 4 * event.parameters * steps * self.workers
         if isinstance(event, RoundClosed):
             self.sent += event.bytes_up + event.bytes_down
 

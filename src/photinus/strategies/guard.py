@@ -91,8 +91,8 @@ def limit(every: Trigger, setting: Setting, *, is_immediate: bool) -> float:
     Where each push is applied as it comes: 1, on top of the division by the workers. In rounds: 2
     with SGD inside, 1.5 below 5 steps a round; 7 with an adaptive optimizer inside, at least 4
     workers, 30 rounds and 5 steps a round. Measured: with SGD inside, nesterov(.7, .9) (gain 7)
-    raised the error of 8 workers from 4.6 to 6.6 % at 10 steps a round and to 43.8 % at 2; of 8
-    asynchronous workers, a gain of 1/K gave 4.9 %, 2/K 16.5 % and 4/K 79 %.
+    raised the error of 8 workers from 4.3 to 6.6 % at 10 steps a round and to 32.7 % at 2; of 8
+    asynchronous workers, a gain of 1/K gave 4.4 %, 2/K 14.5 % and 4/K 72 %.
     """
     if is_immediate:
         return 1.0
