@@ -23,7 +23,7 @@ import numpy as np
 from machine import begin
 from pictures import curves
 
-from photinus.core.events import RoundClosed
+from photinus.core.events import PhaseEnded, RoundClosed
 from photinus.data import cifar
 from photinus.engine.base import ArrayData
 from photinus.models.schedules import Schedule
@@ -54,11 +54,15 @@ def curve(settings, strategy, workers, data, test):
     if settings.schedule == "tutorial":
         model = replace(model, lr=Schedule.constant(0.1), average=0.9999)
     job = replace(job, model=model, data=Source(name="given"), strategy=from_plain(strategy))
-    losses = []
+    losses, before = [], 0
 
     def listen(event):
+        nonlocal before
         if isinstance(event, RoundClosed):
-            losses.append((event.examples / BATCH, float(event.metrics["loss"])))
+            at = (before + event.examples) / BATCH
+            losses.append((at, float(event.metrics["loss"])))
+        if isinstance(event, PhaseEnded):  # a start by gradients, and the rest: each counts from 0
+            before += event.examples
 
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "run"

@@ -21,7 +21,7 @@ FAKE = """#!/bin/sh
 # Stands in for spark-submit: keeps what it was told, and speaks as it does.
 printf '%s\\0' "$@" > "$TOLD"
 echo "PYTHONPATH=$PYTHONPATH" > "$TOLD.environment"
-for s in ACCEPTED ACCEPTED RUNNING FINISHED; do
+for s in ACCEPTED ACCEPTED RUNNING ${LAST:-FINISHED}; do
     echo "INFO Client: Application report for application_1_0001 (state: $s)" >&2
 done
 echo "diagnostics: the end" >&2
@@ -91,6 +91,16 @@ def test_an_application_that_fails_is_a_failure_with_its_last_words(
     code, _, err = call("submit", remote, "--deploy-mode", "cluster")
     assert code == 1
     assert "the application failed; got diagnostics: the end; photinus report memory://" in err
+
+
+def test_an_application_that_somebody_ends_says_how_to_go_on(call, cluster, remote, monkeypatch):
+    monkeypatch.setenv("ENDS", "1")
+    monkeypatch.setenv("LAST", "KILLED")
+    code, _, err = call("submit", remote, "--deploy-mode", "cluster", "--folder", f"{cluster}/a b")
+    assert code == 1
+    again = f"photinus submit --resume '{cluster}/a b' --deploy-mode cluster"
+    said = f"photinus: the application was ended by YARN, or by somebody; go on with: {again}"
+    assert err.strip().splitlines()[-1] == said
 
 
 def test_a_dry_run_prints_the_line_and_sends_nothing(call, cluster, remote, tmp_path):

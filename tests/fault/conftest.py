@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -24,6 +25,8 @@ class Hadoop:
 
     DRIVER, MASTER = "deploy.yarn.ApplicationMaster", "deploy.yarn.ExecutorLauncher"
     EXECUTOR = "YarnCoarseGrainedExecutorBackend"
+    NODE = "registered with capability"
+    """What a ResourceManager notes of a NodeManager."""
 
     def __init__(self, script, folder, nodes):
         self.script, self.folder, self.nodes = script, Path(folder), nodes
@@ -44,6 +47,25 @@ class Hadoop:
         self._set("yarn.resourcemanager.fs.state-store.uri", f"file://{self.folder}/data/state")
         self.kill("resourcemanager")
         self.again("resourcemanager")
+
+    def have_nodes_wait(self, seconds):
+        """Has NodeManagers wait so long from a container's SIGTERM to its SIGKILL."""
+        self._set("yarn.nodemanager.sleep-delay-before-sigkill.ms", seconds * 1000)
+        before = self.registered(self.NODE)
+        for number in range(self.nodes):
+            self.kill(f"nodemanager{number}")
+            self.again(f"nodemanager{number}")
+        self.until(
+            lambda: self.registered(self.NODE) >= before + self.nodes, 120, "the nodes, again"
+        )
+
+    def end(self, application):
+        """Has YARN end an application, as `yarn application -kill` does."""
+        of = f"http://127.0.0.1:8088/ws/v1/cluster/apps/{application}/state?user.name=test"
+        json = {"Content-Type": "application/json"}
+        asked = Request(of, b'{"state": "KILLED"}', json, method="PUT")
+        with urlopen(asked, timeout=60) as answer:
+            answer.read()
 
     def _set(self, name, value):
         site = self.folder / "conf" / "yarn-site.xml"

@@ -22,7 +22,14 @@ from photinus.checkpoint.mirror import Mirror
 from photinus.core.addresses import cache_folder, filesystem
 from photinus.core.clock import Steps
 from photinus.core.errors import FencedError
-from photinus.core.events import RoundClosed, RunEnded, RunStarted, Warned, WorkerJoined, WorkerLost
+from photinus.core.events import (
+    RoundClosed,
+    RunEnded,
+    RunStarted,
+    Warned,
+    WorkerJoined,
+    WorkerLost,
+)
 from photinus.data import mnist
 from photinus.deploy import packaging
 from photinus.engine.base import ArrayData
@@ -76,8 +83,6 @@ FIRST_SECONDS = 600
 # until it knows the driver, 30 until PyTorch is loaded); all seats of a killed master after 132 s.
 BACK_SECONDS = 240
 NOTICED_SECONDS = 60
-NODE = "registered with capability"
-"""What a ResourceManager notes of a NodeManager."""
 HOME = "hdfs://127.0.0.1:9820/user/test"
 
 
@@ -121,9 +126,10 @@ def submit(hadoop, archives, python, tmp_path, monkeypatch):
     monkeypatch.setenv("HADOOP_CONF_DIR", hadoop.environment["HADOOP_CONF_DIR"])
     started = []
 
-    def start(data, *options, epochs):
+    def start(data="", *options, epochs=0):
         (tmp_path / "job.toml").write_text(JOB.format(data=data, epochs=float(epochs)))
-        command = [*PHOTINUS, "submit", "job.toml", *options]
+        job = [] if "--resume" in options else ["job.toml"]
+        command = [*PHOTINUS, "submit", *job, *options]
         command += ["--python", python]
         for setting in SMALL:
             command += ["--conf", setting]
@@ -308,14 +314,14 @@ def test_with_the_driver_here_a_run_outlives_executor_managers_and_master(
     victim = min(hadoop.programs(hadoop.EXECUTOR))
     faults.suffer("executor killed", lambda: os.kill(victim, signal.SIGKILL))
 
-    before, nodes, at = hadoop.registered(), hadoop.registered(NODE), time.time()
+    before, nodes, at = hadoop.registered(), hadoop.registered(hadoop.NODE), time.time()
     faults.suffer("ResourceManager killed", lambda: hadoop.kill("resourcemanager"), lost=False)
     faults.rounds(20, at)
     hadoop.again("resourcemanager")
     hadoop.until(lambda: hadoop.registered() > before, 120, "the master, again")
     record_property("ResourceManager killed: it has the run again", round(time.time() - at, 2))
     # one that is lost before it is known again is missed by nobody, and its containers live on
-    hadoop.until(lambda: hadoop.registered(NODE) >= nodes + 2, 120, "both nodes, again")
+    hadoop.until(lambda: hadoop.registered(hadoop.NODE) >= nodes + 2, 120, "both nodes, again")
     faults.rounds(3, time.time())
 
     [[_, master]] = hadoop.programs(hadoop.MASTER).items()
@@ -366,3 +372,32 @@ def test_with_the_driver_here_executors_end_when_it_stands_still(
         os.kill(int(java), signal.SIGKILL)  # which stands still, and would not hear of its parent
     record_property("driver frozen: its executors had ended", round(seconds, 1))
     assert 10 < seconds < 30
+
+
+def test_an_application_that_yarn_ends_goes_on_from_its_newest_checkpoint(
+    hadoop, submit, on_hdfs, tmp_path
+):
+    """However long YARN waits for SIGKILL: it removes the container's folder at SIGTERM."""
+    hadoop.have_nodes_wait(10)
+    folder = f"{HOME}/runs/third"
+    process = submit(on_hdfs, "--deploy-mode", "cluster", "--folder", folder, epochs=80)
+
+    def saved():
+        assert process.poll() is None, (tmp_path / "said").read_text()
+        with fetched(folder, "events.jsonl") as found:
+            return of(found / "events.jsonl", RoundClosed)[3:]
+
+    hadoop.until(saved, FIRST_SECONDS, "a checkpoint after four rounds")
+    [place] = hadoop.programs(hadoop.DRIVER).values()
+    hadoop.end("_".join(["application", *place.name.split("_")[-4:-2]]))
+    assert process.wait(timeout=120) == 1
+    last = (tmp_path / "said").read_text().splitlines()[-1]
+    assert last.startswith("photinus: the application was ended by YARN, or by somebody")
+    assert last.endswith(f"go on with: photinus submit --resume {folder} --deploy-mode cluster")
+    process = submit("", "--deploy-mode", "cluster", "--resume", folder)
+    assert process.wait(timeout=FIRST_SECONDS) == 0, (tmp_path / "said").read_text()
+    with fetched(folder, "events.jsonl", "ledger.jsonl") as found:
+        journal = found / "events.jsonl"
+        assert of(journal, RunStarted)[-1][1].resumed_from
+        assert of(journal, RunEnded)[-1][1].state == "done"
+        assert audit(found / "ledger.jsonl").is_exact

@@ -257,7 +257,7 @@ class _Run:
             click.echo(f"  photinus {name} {shlex.quote(self.folder)}")
 
     def _wait_for_end(self, command: list[str], environment: dict[str, str]) -> None:
-        said: list[str] = []
+        said, shown = list[str](), list[str]()
         with subprocess.Popen(  # noqa: S603 - spark-submit of the installed pyspark
             command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
         ) as process:
@@ -265,6 +265,12 @@ class _Run:
             with _going_on(self.folder, process):
                 for line in states(_kept_lines(process.stderr, said)):
                     click.echo(line)
+                    shown.append(line)
+        if process.returncode and any(line.endswith(": killed") for line in shown):
+            trust = " --trust-code" if self.said["trust_code"] else ""
+            again = f"--resume {shlex.quote(self.folder)} --deploy-mode cluster{trust}"
+            wrong = "the application was ended by YARN, or by somebody"
+            raise RunFailedError(wrong, do=f"go on with: photinus submit {again}")
         if process.returncode:
             wrong = "the application failed"
             do = f"photinus report {shlex.quote(self.folder)}; yarn logs has the containers' words"
