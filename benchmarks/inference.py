@@ -42,6 +42,8 @@ from photinus.models.module import ModuleStage
 TASKS = 2
 TRIES = 3
 BATCH = 512
+ROWS = 10_000
+"""That Daft hands over at once, as Spark does with Arrow."""
 WORDS = 10_000
 
 
@@ -153,7 +155,7 @@ def by_daft(network, read, loop, column, times):
             torch.set_num_threads(1)
             self.module = Network.of(meta, weights).module()
 
-        @daft.method.batch(return_dtype=daft.DataType.float64(), batch_size=BATCH)
+        @daft.method.batch(return_dtype=daft.DataType.float64(), batch_size=ROWS)
         def score(self, values):
             rows = pa.chunked_array([values.to_arrow()]).combine_chunks()
             return pa.array(loop(self.module, read(rows)).astype(float))
