@@ -75,7 +75,7 @@ def one(preset_name: str, workers: int, seed: int, hidden: str, limit: int | Non
         "cpu_minutes": round((time.process_time() - began) / 60, 1),
         "bytes_of_all_reduce": round(counted.sent / counted.every_step, 4),
         "precision": job.resolved().model.precision,
-        "processor": processor(),
+        "processor": processor().removeprefix("processor: "),
     }
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     rows = [*known(), row]
