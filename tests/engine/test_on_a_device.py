@@ -10,6 +10,7 @@ from photinus.core.clock import Steps
 from photinus.data.checks import RowChecks
 from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.simulation.engine import SimulatedEngine
+from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.models.module import ModuleStage
 from photinus.strategies.recipes import (
     all_reduce,
@@ -77,6 +78,30 @@ def test_the_stand_in_device_gives_the_processors_bits(name, trained):
         assert np.array_equal(mine, theirs)
     assert np.array_equal(apart.floats, plain.floats)
     assert np.array_equal(apart.integers, plain.integers)
+
+
+@pytest.mark.parametrize("strategy", [averaging(every=Steps(3)), all_reduce()])
+def test_a_belief_network_on_the_stand_in_has_the_processors_bits(strategy, tiny):
+    dbn = DBN(
+        inputs=tiny.features.shape[1],
+        hidden=(7, 5),
+        classes=3,
+        pretraining=Pretraining(epochs=1, batch_size=16),
+        fine_tuning=FineTuning(epochs=2, batch_size=16),
+        precision="mkl",
+    )
+    phases = tuple(p for stage in dbn.stages() for p in split(stage, strategy, 2))
+    data = ArrayData(tiny.features, tiny.labels, checks=RowChecks(classes=3))
+    plain, apart = (
+        SimulatedEngine().run(RunSpec(plan=plan, data=data, run=bytes(16)))
+        for plan in (
+            TrainingPlan(phases=phases, workers=2),
+            TrainingPlan(phases=phases, workers=2, devices=("stand-in",)),
+        )
+    )
+    assert len(plain.vectors) == 3
+    for mine, theirs in zip(apart.vectors, plain.vectors, strict=True):
+        assert np.array_equal(mine, theirs)
 
 
 def test_a_run_goes_on_from_a_cut_on_another_device_with_the_same_bits(trained):

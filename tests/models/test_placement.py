@@ -1,3 +1,4 @@
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,7 +8,8 @@ from torch import nn
 
 from photinus.core.errors import UsageError
 from photinus.core.parameters import Layout
-from photinus.models.dbn import DBN
+from photinus.models.dbn import DBN, Pretraining
+from photinus.models.logistic import LogisticStage
 from photinus.models.module_model import Learning, ModuleModel
 from photinus.models.optimizers import TorchInner
 from photinus.models.placement import CPU, DeviceParameters
@@ -146,7 +148,55 @@ def test_the_outputs_are_the_processors():
 
 
 def test_a_model_of_the_processor_alone_refuses_a_device():
-    stage = DBN().stages()[0]
+    stage = LogisticStage(features=4, classes=3)
     made = stage.build((), 0)
-    with pytest.raises(UsageError, match="RBM computes on the processor only; got cuda"):
+    with pytest.raises(UsageError, match="LogisticModel computes on the processor only; got cuda"):
         made.place("cuda:0", stage.inner(made.parameters.layout))
+
+
+PIXELS = SimpleNamespace(
+    features=np.random.default_rng(1).random((20, 9), np.float32),
+    labels=np.random.default_rng(2).integers(0, 3, 20),
+)
+BELIEF = DBN(
+    inputs=9,
+    hidden=(7, 5),
+    classes=3,
+    pretraining=Pretraining(epochs=1, persistent=True, cd_steps=2, reads="samples"),
+)
+
+
+@pytest.mark.numerics
+@pytest.mark.parametrize("precision", ["mkl", "onednn", "bfloat16"])
+@pytest.mark.parametrize("phase", [0, -1])
+def test_a_belief_networks_phases_on_the_stand_in_have_the_processors_bits(precision, phase):
+    stage = replace(BELIEF, precision=precision).stages()[phase]
+    here, there = stage.build((), 3), stage.build((), 3)
+    first = stage.inner(here.parameters.layout)
+    apart = there.place("stand-in", stage.inner(there.parameters.layout))
+    for seed in range(4):
+        mine, metrics = here.learn(PIXELS, seed)
+        theirs, told = there.learn(PIXELS, seed)
+        there.to_host(theirs)
+        assert np.array_equal(mine, theirs)
+        assert told == (metrics if seed % 8 == 0 else {})
+        first.step(here.parameters.trained, mine, seed / 4)
+        apart.step(there.parameters.trained, theirs, seed / 4)
+    assert there.measure(PIXELS) == here.measure(PIXELS)
+    there.to_host(there.parameters.trained)
+    assert np.array_equal(there.parameters.trained, here.parameters.trained)
+    for name, kept in first.state().items():
+        assert np.array_equal(apart.state()[name], kept)
+
+
+def test_a_belief_networks_device_copies_no_parameters_between_turns():
+    stage = BELIEF.stages()[0]
+    made = stage.build((), 3)
+    inner = made.place("stand-in", stage.inner(made.parameters.layout))
+    made.learn(PIXELS, 0)
+    at = inner.placed
+    before = at.bytes_to_host, at.bytes_to_device
+    for seed in range(1, 4):
+        inner.step(made.parameters.trained, made.learn(PIXELS, seed)[0], 0.5)
+    assert at.bytes_to_host == before[0]
+    assert at.bytes_to_device - before[1] == 3 * PIXELS.features.nbytes

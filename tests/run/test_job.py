@@ -218,8 +218,8 @@ LOGISTIC = LogisticStage(features=2, classes=2)
         ({"device": "gpu"}, "device of Job must be auto, cpu, cuda, .*; got 'gpu'"),
         ({"model": MODULE, "device": ("cuda", "cpu")}, "one for each; got 2 names for 4 workers"),
         (
-            {"device": "cuda"},
-            "a DBN is trained on the processor or an OpenCL device only; got device 'cuda'",
+            {"model": LOGISTIC, "device": "cuda"},
+            "a LogisticStage is trained on the processor only; got device 'cuda'",
         ),
         ({"device": ("cuda", "gpu", "cpu", "cpu")}, "device of Job must be"),
         ({"model": ModuleStage(module="m:f", device="gpu")}, "device of the model must be"),

@@ -44,7 +44,7 @@ def linear(
         products: one of `PRODUCTS`.
         out: [B, o]; used where the library can write into it.
     """
-    if products == "onednn" and x.dtype == torch.float32:
+    if _is_onednn(products, x):
         result: Tensor = torch.ops.mkldnn._linear_pointwise(x, w.t(), b, "none", [], "")
         return result
     return torch.mm(x, w, out=out) if b is None else torch.addmm(b, x, w, out=out)
@@ -61,7 +61,7 @@ def outer(x: Tensor, y: Tensor, scale: float, out: Tensor, how: tuple[str, WorkB
         how: one of `PRODUCTS`, and room for what is in between.
     """
     products, rooms = how
-    if products == "onednn" and x.dtype == torch.float32:
+    if _is_onednn(products, x):
         return torch.mul(linear(x.t(), y, None, products), scale, out=out)
     if x.dtype == out.dtype:
         return torch.addmm(out, x.t(), y, beta=0, alpha=scale, out=out)
@@ -69,6 +69,10 @@ def outer(x: Tensor, y: Tensor, scale: float, out: Tensor, how: tuple[str, WorkB
     rows = rooms.get("rows", x.t().shape, x.dtype).copy_(x.t())  # [i, B]
     low = rooms.get("outer", out.shape, x.dtype)
     return out.copy_(torch.addmm(low, rows, y, beta=0, alpha=scale, out=low))
+
+
+def _is_onednn(products: str, x: Tensor) -> bool:
+    return products == "onednn" and x.dtype == torch.float32 and x.device.type == "cpu"
 
 
 def gigaflops(products: str, shape: tuple[int, int, int], seconds: float = 0.02) -> float:

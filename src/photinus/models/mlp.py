@@ -23,6 +23,8 @@ from photinus.models.base import Batch, Model
 from photinus.models.heads import errors_of, head_under
 from photinus.models.losses import loss_named, target_for
 from photinus.models.matmul import PRODUCTS, dtype_of, linear, outer
+from photinus.models.optimizers import Inner
+from photinus.models.placement import MEASURED_EVERY, DeviceInner, DeviceParameters
 from photinus.models.random import Bits
 from photinus.models.tensors import WorkBuffers, rows_of, tensor_of
 
@@ -93,17 +95,33 @@ class MLP(Model):
             parameters: of `mlp_layout(settings.sizes)`; zeros without them.
         """
         self.settings = settings
-        self.parameters = parameters or Parameters(mlp_layout(settings.sizes))
         self._loss = loss_named(settings.loss, settings.label_smoothing)
-        self._rooms = WorkBuffers()
         self._depth = len(settings.sizes) - 1
-        self._gradient = Parameters(self.parameters.layout)
-        self._slopes = _layers(self._gradient.layout, torch.from_numpy(self._gradient.trained))
         self._dtype = dtype_of(settings.products)
-        self._exact = torch.from_numpy(self.parameters.trained)
+        self._lie(DeviceParameters(mlp_layout(settings.sizes), parameters=parameters))
+
+    def _lie(self, at: DeviceParameters) -> None:
+        """Makes its tensors views of flat vectors."""
+        self._at, self.parameters = at, at.parameters
+        self._rooms = WorkBuffers(at.device)
+        self._slopes = _layers(self.parameters.layout, at.tensor(at.gradient))
+        self._exact = at.tensor(self.parameters.trained)
         is_exact = self._dtype == torch.float32
         self._low = self._exact if is_exact else self._exact.to(self._dtype)
         self._layers = _layers(self.parameters.layout, self._low)
+
+    def place(self, device: str, inner: Inner) -> Inner:
+        """Moves the network, its gradient and the inner optimizer to a device."""
+        self._lie(self._at.moved(device))
+        return DeviceInner(inner, self._at)
+
+    def to_host(self, *vectors: Vector) -> None:
+        """Brings parameters or the gradient from the device."""
+        self._at.to_host(vectors)
+
+    def to_device(self, *vectors: Vector) -> None:
+        """Sends parameters or the gradient to the device."""
+        self._at.to_device(vectors)
 
     def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the gradient of the batch's mean loss, and the loss."""
@@ -116,7 +134,10 @@ class MLP(Model):
         (slope,) = torch.autograd.grad(loss, outputs)
         with torch.no_grad():
             self._backward(read, masks, slope.to(self._dtype))
-        return self._gradient.trained, {"loss": float(loss.detach())}
+        self._at.touched(self._at.gradient)
+        if self._at.is_apart and seed % MEASURED_EVERY:
+            return self._at.gradient, {}
+        return self._at.gradient, {"loss": float(loss.detach())}
 
     def measure(self, batch: Batch) -> Mapping[str, float]:
         """Returns examples, the summed loss and, with classes, the errors."""
@@ -141,11 +162,13 @@ class MLP(Model):
                 self._forward(part, None)[0][layer].float()
                 for part in torch.split(self._rows(features), 4096)
             ]
-        result: Vector = torch.cat(parts).numpy()
+        result: Vector = torch.cat(parts).cpu().numpy()
         return result
 
     def _rows(self, features: Vector) -> Tensor:
-        return rows_of(features, self.settings.sizes[0]).to(self._dtype)  # [B, n0]
+        """Returns features [B, ...] as rows [B, n0], where the network lies."""
+        self._at.sync()
+        return self._at.sent(rows_of(features, self.settings.sizes[0])).to(self._dtype)
 
     def _compared(self, outputs: Tensor, rows: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         s = self.settings
@@ -154,9 +177,10 @@ class MLP(Model):
         elif batch.labels is None:
             raise DataError("the batch has no labels", do=f"{s.loss} needs them")
         else:
-            labels = tensor_of(batch.labels)
+            labels = self._at.sent(tensor_of(batch.labels))
         try:
             weights = getattr(batch, "weights", None)
+            weights = None if weights is None else self._at.sent(tensor_of(weights))
             return self._loss(outputs, target_for(s.loss, outputs, labels), weights), labels
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
             raise DataError(

@@ -26,7 +26,7 @@ from photinus.models.heads import errors_of, head_under
 from photinus.models.losses import loss_named, predicted, target_for, wrong_label
 from photinus.models.metrics import counted
 from photinus.models.optimizers import Inner
-from photinus.models.placement import CPU, DeviceInner, DeviceParameters
+from photinus.models.placement import CPU, MEASURED_EVERY, DeviceInner, DeviceParameters
 from photinus.models.reading import (
     FeatureReading,
     Features,
@@ -41,9 +41,6 @@ from photinus.models.reading import (
 from photinus.models.tables import sparse_tables, write_rows
 from photinus.models.tensors import tensor_of
 from photinus.nn import ShardedEmbedding
-
-_MEASURED_EVERY = 8
-"""On a device, the loss of one step in so many is read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -179,8 +176,8 @@ class ModuleModel(Model):
             slope.add_(weights, alpha=factor)
             total = total + factor / 2 * torch.dot(weights, weights).double()
         self._at.touched(self._gradient, self.parameters.floats, self.parameters.integers)
-        if self._at.is_apart and seed % _MEASURED_EVERY:
-            return self._gradient, {}  # to read the loss is to wait for the device
+        if self._at.is_apart and seed % MEASURED_EVERY:
+            return self._gradient, {}
         return self._gradient, {"loss": float(total)}
 
     def try_forward(self, batch: Batch, seed: int) -> None:

@@ -434,7 +434,10 @@ class Momentum(Inner):
         self._rate = 0.0
         """The lr that it is divided by; 0 before the first step."""
 
-    def step(self, trained: Vector, gradient: Vector, progress: float) -> None:
+    def move(self, device: torch.device) -> None:
+        self._slope = self._slope.to(device)
+
+    def step(self, trained: Vector | Tensor, gradient: Vector | Tensor, progress: float) -> None:
         """Moves `trained` by the new velocity."""
         if trained.shape != (self._size,):
             raise UsageError("the layout has another size", got=list(trained.shape))
@@ -442,7 +445,7 @@ class Momentum(Inner):
         if self._rate and rate != self._rate:
             self._slope.mul_(self._rate / rate)
         self._rate = rate
-        w, g = torch.from_numpy(trained), tensor_of(gradient)
+        w, g = tensor_of(trained), tensor_of(gradient)
         momentum = max(self._momentum.at(progress), _LEAST)
         for piece, decay in self._pieces:
             part = slice(piece.start, piece.stop)
@@ -464,7 +467,7 @@ class Momentum(Inner):
         """Returns −velocity / lr [n], and the lr that it was divided by [1]."""
         if not self._rate:
             return {}
-        slope: Vector = self._slope.numpy().copy()
+        slope: Vector = self._slope.cpu().numpy().copy()
         return {"momentum_buffer": slope, "lr": np.array([self._rate])}
 
     def load(self, state: Mapping[str, Vector]) -> None:

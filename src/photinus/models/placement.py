@@ -14,6 +14,8 @@ from photinus.models.tensors import tensor_of
 CPU = "cpu"
 STAND_IN = "stand-in"
 """A device on the processor that has buffers of its own: what a GPU does, without one."""
+MEASURED_EVERY = 8
+"""The loss of one step in so many is read on a device: to read it is to wait for the device."""
 
 
 def torch_device(name: str) -> torch.device:
@@ -45,12 +47,16 @@ class DeviceParameters:
         ([3.0, 3.0], 8)
     """
 
-    def __init__(self, layout: Layout, device: str = CPU) -> None:
+    def __init__(
+        self, layout: Layout, device: str = CPU, parameters: Parameters | None = None
+    ) -> None:
         self.name, self.device = device, torch_device(device)
         self.is_apart = device != CPU
         self.bytes_to_host = self.bytes_to_device = 0
         sizes = [(layout.size(name), kind) for name, kind in _kinds(layout)]
-        self.parameters = Parameters(layout, *(self._room(n, kind) for n, kind in sizes))
+        self.parameters = parameters or Parameters(
+            layout, *(self._room(n, kind) for n, kind in sizes)
+        )
         self.gradient = self._room(*sizes[0])
         self._hosts = [*(self.parameters.section(name) for name in SECTIONS), self.gradient]
         shared = [torch.from_numpy(host) for host in self._hosts]
@@ -62,6 +68,16 @@ class DeviceParameters:
         """Those that the device has changed since the host's copy."""
         self._new: set[int] = set()
         """Those that the host has changed since the device's."""
+
+    def moved(self, device: str) -> DeviceParameters:
+        """Returns the same numbers on another device."""
+        at = DeviceParameters(self.parameters.layout, device)
+        own = [self.parameters.section(name) for name in SECTIONS]
+        self.to_host(own)
+        for name, numbers in zip(SECTIONS, own, strict=True):
+            at.parameters.section(name)[...] = numbers
+        at.to_device([at.parameters.section(name) for name in SECTIONS])
+        return at
 
     def _room(self, size: int, kind: str) -> Vector:
         """Returns zeros in the host's memory: pinned where a device copies from it by itself."""

@@ -25,6 +25,8 @@ from photinus.core.seeds import generator
 from photinus.core.settings import Limit, one_of, validate, whole
 from photinus.models.base import Batch, Model
 from photinus.models.matmul import PRODUCTS, dtype_of, linear, outer
+from photinus.models.optimizers import Inner
+from photinus.models.placement import DeviceInner, DeviceParameters
 from photinus.models.random import Bits
 from photinus.models.tensors import WorkBuffers, rows_of
 
@@ -96,17 +98,31 @@ class RBM(Model):
             parameters: of `rbm_layout`.
             settings: how to sample and to compute.
         """
-        self.parameters = parameters
         self.settings = settings or ContrastiveDivergence()
-        self._w = torch.from_numpy(parameters.view("W"))  # [V, H]
-        self._a = torch.from_numpy(parameters.view("a"))
-        self._b = torch.from_numpy(parameters.view("b"))
-        self._gradient = Parameters(parameters.layout)
-        self._slopes = [torch.from_numpy(self._gradient.view(name)) for name in "Wab"]
         self._dtype = dtype_of(self.settings.products)
-        self._low = torch.empty(self._w.shape, dtype=self._dtype)  # [V, H], W as products read it
-        self._rooms = WorkBuffers()
         self._chain: Tensor | None = None
+        self._lie(DeviceParameters(parameters.layout, parameters=parameters))
+
+    def _lie(self, at: DeviceParameters) -> None:
+        """Makes its tensors views of flat vectors."""
+        self._at, self.parameters = at, at.parameters
+        self._w, self._a, self._b = (at.view(name) for name in "Wab")  # [V, H], [V], [H]
+        self._slopes = [at.slope(name) for name in "Wab"]
+        self._rooms = WorkBuffers(at.device)
+        self._low = self._rooms.get("low", self._w.shape, self._dtype)  # W as products read it
+
+    def place(self, device: str, inner: Inner) -> Inner:
+        """Moves the machine, its gradient and the inner optimizer to a device."""
+        self._lie(self._at.moved(device))
+        return DeviceInner(inner, self._at)
+
+    def to_host(self, *vectors: Vector) -> None:
+        """Brings parameters or the gradient from the device."""
+        self._at.to_host(vectors)
+
+    def to_device(self, *vectors: Vector) -> None:
+        """Sends parameters or the gradient to the device."""
+        self._at.to_device(vectors)
 
     def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the direction [n], and every 8th seed the reconstruction's squared error.
@@ -114,7 +130,9 @@ class RBM(Model):
         Every example counts alike: weights belong to supervised losses.
         """
         with torch.no_grad():
-            return self._gradient.trained, self._diverge(batch.features, seed)
+            metrics = self._diverge(batch.features, seed)
+        self._at.touched(self._at.gradient)
+        return self._at.gradient, metrics
 
     def _diverge(self, features: Vector, seed: int) -> dict[str, float]:
         size, k = len(features), self.settings
@@ -190,7 +208,9 @@ class RBM(Model):
                 bits.draw(out, out)
 
     def _rows(self, features: Vector) -> Tensor:
-        return rows_of(features, len(self._a))  # [B, V]
+        """Returns features [B, ...] as rows [B, V], where the machine lies."""
+        self._at.sync()
+        return self._at.sent(rows_of(features, len(self._a)))
 
     @staticmethod
     def _reconstruction(v0: Tensor, v1: Tensor) -> dict[str, float]:
@@ -214,13 +234,14 @@ class RBM(Model):
     def up(self, features: Vector) -> Vector:
         """Returns p(h = 1 | v), float32 [B, H]."""
         with torch.no_grad():
-            w, _, b = self._operands()
             rows = self._rows(features).to(self._dtype)
+            w, _, b = self._operands()
             parts = [
                 torch.sigmoid(linear(part, w, b, self.settings.products)).float()
                 for part in torch.split(rows, 4096)
             ]
-            means: Vector = torch.cat(parts).numpy() if parts else np.empty((0, len(b)), np.float32)
+            made = torch.cat(parts).cpu() if parts else torch.empty(0, len(b))
+        means: Vector = made.numpy()
         return means
 
     def free_energy(self, features: Vector) -> Vector:
@@ -229,10 +250,10 @@ class RBM(Model):
         Bernoulli  −aᵀv − Σⱼ softplus(bⱼ + (vᵀW)ⱼ)
         Gaussian   ½|v − a|² − Σⱼ softplus(bⱼ + (vᵀW)ⱼ)
         """
-        w, a, b = (t.double() for t in (self._w, self._a, self._b))
         v = self._rows(features).double()  # [B, V]
+        w, a, b = (t.double() for t in (self._w, self._a, self._b))
         alone = (v - a).square().sum(1) / 2 if self.settings.visible == "gaussian" else -(v @ a)
-        free: Vector = (alone - torch.nn.functional.softplus(b + v @ w).sum(1)).numpy()
+        free: Vector = (alone - torch.nn.functional.softplus(b + v @ w).sum(1)).cpu().numpy()
         return free
 
     def log_partition(self) -> float:
@@ -241,7 +262,7 @@ class RBM(Model):
         Raises:
             UsageError: more than 20 hidden units.
         """
-        w, a, b = (t.double() for t in (self._w, self._a, self._b))
+        w, a, b = (t.cpu().double() for t in (self._w, self._a, self._b))
         if len(b) > _MOST_ENUMERATED:
             raise UsageError(
                 f"the exact partition function needs at most {_MOST_ENUMERATED} hidden units",

@@ -13,16 +13,21 @@ from photinus.core.parameters import Vector
 
 
 class WorkBuffers:
-    """Tensors to work in, made once a name and shape: fresh memory costs as much as the work."""
+    """Tensors to work in, made once a name and shape: fresh memory costs as much as the work.
 
-    def __init__(self) -> None:
+    Args:
+        device: where they lie.
+    """
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self.device = torch.device(device)
         self._made: dict[tuple[str, tuple[int, ...], torch.dtype], Tensor] = {}
 
     def get(self, name: str, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
         """Returns the tensor of that name; what the last user left is in it."""
         key = (name, tuple(shape), dtype)
         if key not in self._made:
-            self._made[key] = torch.empty(key[1], dtype=dtype)
+            self._made[key] = torch.empty(key[1], dtype=dtype, device=self.device)
         return self._made[key]
 
 

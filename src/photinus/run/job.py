@@ -330,11 +330,8 @@ class Job:
 
     def _check_kinds(self) -> None:
         kinds = self._device_kinds
-        is_dbn = isinstance(self.model, DBN)
-        usable = {"cpu", AUTO, OPENCL} if is_dbn else {"cpu", AUTO}
-        if not isinstance(self.model, ModuleStage) and not kinds <= usable:
-            where = "the processor or an OpenCL device" if is_dbn else "the processor"
-            wrong = f"a {type(self.model).__name__} is trained on {where} only"
+        if not isinstance(self.model, (DBN, ModuleStage)) and not kinds <= {"cpu", AUTO}:
+            wrong = f"a {type(self.model).__name__} is trained on the processor only"
             raise UsageError(wrong, got=f"device {self.device!r}", do='device="cpu"')
         precision = getattr(self.model, "precision", "")
         if OPENCL in kinds and precision == "bfloat16":
