@@ -1,5 +1,7 @@
 """Workers that train on an OpenCL device, as tasks of a real Spark."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from photinus.core.errors import NotReadyError
 from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.engine.spark.engine import SparkEngine
+from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.models.module import ModuleStage
 from photinus.strategies.recipes import averaging
 from photinus.training.plan import TrainingPlan, split
@@ -30,23 +33,38 @@ def data():
     return ArrayData(images, chance.integers(0, 10, ROWS))
 
 
-def run(engine, data, device, emit):
+def run(engine, data, device, emit, stages=(CIFAR,)):
     strategy = averaging(every=Steps(2), gradients_until=0.0)
-    plan = TrainingPlan(phases=split(CIFAR, strategy, 2), workers=2, devices=(device,))
-    return engine.run(RunSpec(plan=plan, data=data, run=bytes(16), emit=emit)).vectors[0]
+    phases = tuple(phase for stage in stages for phase in split(stage, strategy, 2))
+    plan = TrainingPlan(phases=phases, workers=2, devices=(device,))
+    return engine.run(RunSpec(plan=plan, data=data, run=bytes(16), emit=emit)).vectors
 
 
 @pytest.mark.spark
 def test_workers_on_spark_train_the_cifar_network_on_an_opencl_device(opencl, spark, data):
     events = []
-    there = run(SparkEngine(spark), data, opencl.name, events.append)
+    [there] = run(SparkEngine(spark), data, opencl.name, events.append)
     joined = [e.device for e in events if type(e).__name__ == "WorkerJoined"]
     assert joined == [opencl.name] * 2
     told = [e.text for e in events if type(e).__name__ == "Log"]
     step = f"device {opencl.name}: a step computes 3 addmm, 6 convolution, 2 convolution_backward, "
     assert sum(step in text and text.endswith("none of them here") for text in told) == 2
-    here = run(SimulatedEngine(), data, "cpu", events.append)
+    [here] = run(SimulatedEngine(), data, "cpu", events.append)
     np.testing.assert_allclose(there, here, atol=1e-4)
+
+
+@pytest.mark.spark
+def test_workers_on_spark_train_a_belief_network_on_an_opencl_device(opencl, spark, data):
+    shape = {"inputs": 3072, "hidden": (20,), "classes": 10, "precision": "mkl"}
+    layers, network = Pretraining(epochs=2, batch_size=8), FineTuning(epochs=2, batch_size=8)
+    stages = DBN(**shape, pretraining=layers, fine_tuning=network).stages()
+    data, events = replace(data, scale=1 / 255), []
+    there = run(SparkEngine(spark), data, opencl.name, events.append, stages)
+    told = [e.text for e in events if type(e).__name__ == "Log"]
+    assert sum(f"device {opencl.name}: a step computes" in text for text in told) == 4
+    here = run(SimulatedEngine(), data, "cpu", events.append, stages)
+    for mine, theirs in zip(there, here, strict=True):  # a unit at its threshold may be drawn else
+        assert np.linalg.norm(mine - theirs) < 1e-3 * np.linalg.norm(theirs)
 
 
 @pytest.mark.spark
