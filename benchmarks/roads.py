@@ -56,7 +56,7 @@ def seconds(link: Link, frame: Frame) -> float:
 
 def main() -> None:
     """Prints a line for each road."""
-    small, large = Frame("fetch"), Frame("push", arrays=(np.ones(1_000_000, np.float32),))
+    small, large = Frame("fetch"), Frame("push", arrays={"a": np.ones(1_000_000, np.float32)})
     with (
         tempfile.TemporaryDirectory() as disk,
         tempfile.TemporaryDirectory(dir="/dev/shm") as memory,

@@ -29,7 +29,7 @@ def cpu_seconds():
 
 
 def push(address, key, count, pipe):
-    frame = Frame("push", RUN, arrays=(np.ones(VECTOR_MB * MB // 4, "f4"),))
+    frame = Frame("push", RUN, arrays={"a": np.ones(VECTOR_MB * MB // 4, "f4")})
     link = TcpLink(address, key)
     link.exchange(frame, 60)
     before = cpu_seconds()

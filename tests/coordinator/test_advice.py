@@ -71,9 +71,8 @@ def test_coding_is_measured_on_a_sample_and_scaled(codec):
 
 def worked(seconds, slot=1, phase=0, steps=5):
     message = push("fp32", phase=phase)
-    return dataclasses.replace(
-        message, slot=slot, steps=steps, note={**message.note, "compute_seconds": seconds}
-    )
+    header = {**message.header, "steps": steps, "compute_seconds": seconds}
+    return dataclasses.replace(message, slot=slot, header=header)
 
 
 def test_a_link_on_which_sending_takes_longer_than_the_work_is_told_once_a_phase():

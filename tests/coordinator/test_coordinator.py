@@ -152,7 +152,7 @@ def test_a_push_that_waits_is_settled_before_its_seat_is_given_away():
     _, out = said.push(1, now=1.7)
     assert sorted((f.kind, f.slot, f.lease) for f in out) == [("agreed", 0, 1), ("agreed", 1, 1)]
     (grant,) = said.coordinator.tick(1.8)
-    assert grant.position == 1, "it goes on behind what was applied"
+    assert grant.header["position"] == 1, "it goes on behind what was applied"
 
 
 def test_copies_gaps_and_late_leases():
@@ -197,11 +197,11 @@ def test_float_buffers_must_be_finite_too():
 def test_a_worker_that_fails_by_itself_ends_the_run_in_its_own_words():
     said = Said()
     said.all_come()
-    bye = said.voices[1].seat.frame("bye", note={"error": "row 3 is bad", "type": "DataError"})
+    bye = said.voices[1].seat.frame("bye", {"error": "row 3 is bad", "type": "DataError"})
     stale = dataclasses.replace(bye, lease=9)
     assert said.coordinator.hear(stale, 0.0) == []
     out = said.coordinator.hear(bye, 0.0)
-    assert {(f.kind, f.slot, f.note["reason"]) for f in out} == {
+    assert {(f.kind, f.slot, f.header["reason"]) for f in out} == {
         ("stop", slot, "row 3 is bad") for slot in (0, 1)
     }
     assert said.coordinator.failure_kind == "DataError"
@@ -215,7 +215,7 @@ def test_after_a_failure_everything_is_answered_by_stop():
     said.coordinator.stop("enough")
     said.coordinator.stop("later")
     for _, out in (said.push(0), said.close(1), said.hello(said.session(0, "b"))):
-        assert [(f.kind, f.note["reason"]) for f in out] == [("stop", "enough")]
+        assert [(f.kind, f.header["reason"]) for f in out] == [("stop", "enough")]
     assert said.coordinator.tick(9.0) == []
 
 
@@ -266,7 +266,7 @@ def test_workers_that_end_with_different_bits_are_told_of_and_averaged():
 def test_a_push_that_says_fetch_gets_the_agreed_point():
     said = Said()
     said.all_come()
-    frame = dataclasses.replace(said.push(0)[0], kind="fetch", sequence=1, arrays=(), note={})
+    frame = dataclasses.replace(said.push(0)[0], kind="fetch", sequence=1, arrays={})
     (heal,) = [f for f in said.coordinator.hear(frame, 0.0) if f.kind == "heal"]
     assert heal.slot == 0
 

@@ -9,7 +9,7 @@ from photinus.training.plan import LEASE_SECONDS
 
 def hello(slot, attempt="a", number=1):
     note = {"attempt": attempt, "hello": number, "rows": 5, "has": 0}
-    return Seat(bytes(16), slot=slot).frame("hello", note=note)
+    return Seat(bytes(16), slot=slot).frame("hello", note)
 
 
 def push(slot, lease, sequence):
@@ -99,7 +99,7 @@ def test_an_attempt_that_ended_without_the_seat_ends_no_lease(leases):
 
 
 def beat(slot, lease, attempt="a"):
-    return Seat(bytes(16), slot=slot, lease=lease).frame("beat", note={"attempt": attempt})
+    return Seat(bytes(16), slot=slot, lease=lease).frame("beat", {"attempt": attempt})
 
 
 def test_a_lease_holds_while_its_grant_is_on_its_way_to_a_worker_that_lives():

@@ -20,7 +20,7 @@ def told(**about):
 
 def hello(slot, **about):
     note = {"attempt": f"a{slot}", "hello": 1, "rows": 1, "has": 0, **told(**about)}
-    return Seat(RUN, 1, 0, slot).frame("hello", note=note)
+    return Seat(RUN, 1, 0, slot).frame("hello", note)
 
 
 def start(value=1.0, **about):
@@ -39,7 +39,7 @@ def test_hellos_wait_for_the_start_and_all_begin_there(coordinator):
     assert [f.kind for f in coordinator.hear(start(), 0.1)] == ["busy"]
     granted = coordinator.hear(hello(0), 0.2)
     assert sorted((f.kind, f.slot) for f in granted) == [("grant", 0), ("grant", 1)]
-    assert np.array_equal(granted[0].arrays[0], np.ones(4, "f4"))
+    assert np.array_equal(granted[0].arrays["vector"], np.ones(4, "f4"))
 
 
 def test_the_first_start_counts(coordinator):
@@ -47,7 +47,7 @@ def test_the_first_start_counts(coordinator):
     assert [f.kind for f in coordinator.hear(start(5.0), 0.1)] == ["busy"]
     coordinator.hear(hello(0), 0.2)
     granted = coordinator.hear(hello(1), 0.3)
-    assert np.array_equal(granted[0].arrays[0], np.ones(4, "f4"))
+    assert np.array_equal(granted[0].arrays["vector"], np.ones(4, "f4"))
 
 
 def test_another_model_ends_the_run(coordinator):
@@ -81,7 +81,7 @@ def test_a_strategy_that_launch_names_may_be_ones_own():
 
 def test_an_error_before_the_start_ends_the_run(coordinator):
     coordinator.hear(hello(1), 0.0)
-    bye = Seat(RUN, 1, 0, 0).frame("bye", note={"error": "no model", "type": "OSError"})
+    bye = Seat(RUN, 1, 0, 0).frame("bye", {"error": "no model", "type": "OSError"})
     assert [f.kind for f in coordinator.hear(bye, 0.1)][-1] == "stop"
     assert coordinator.failure == "no model"
     assert [f.kind for f in coordinator.hear(hello(1), 0.2)] == ["stop"]

@@ -22,7 +22,7 @@ def owner():
     leases = Leases(WORKERS)
     for seat in leases.seats.values():
         note = {"attempt": "a", "hello": 1, "rows": 5, "has": 0}
-        leases.grant(seat, Seat(bytes(16), slot=seat.slot).frame("hello", note=note), 0.0)
+        leases.grant(seat, Seat(bytes(16), slot=seat.slot).frame("hello", note), 0.0)
     empty = np.zeros(0, np.float32)
     point = Message(
         "heal", np.ones(COUNT, np.float32), floats=empty, integers=empty.astype(np.int64)
@@ -31,7 +31,7 @@ def owner():
 
 
 def push(slot, vector, codec="int8"):
-    frame = Seat(bytes(16), slot=slot, lease=1).frame("push", position=8)
+    frame = Seat(bytes(16), slot=slot, lease=1).frame("push", {"position": 8})
     return message_to(frame, Message("push", encode(codec, vector), since=Clock(1, 8), codec=codec))
 
 

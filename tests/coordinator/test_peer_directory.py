@@ -33,14 +33,12 @@ class Said:
     def sits(self, slot, hello=1):
         seat = self.leases.seats[slot]
         note = {"attempt": "a", "hello": hello, "has": 0, "address": f"at-{slot}-{hello}"}
-        self.leases.grant(seat, Seat(RUN, 1, 0, slot).frame("hello", note=note), 0.0)
+        self.leases.grant(seat, Seat(RUN, 1, 0, slot).frame("hello", note), 0.0)
 
     def tells(self, slot, rounds, examples=0, version=0, edition=99):
         seat = Seat(RUN, 1, 0, slot, self.leases.seats[slot].lease)
-        note = {"edition": edition}
-        return self.peer_directory.hear(
-            seat.frame("publish", sequence=rounds, examples=examples, version=version, note=note)
-        )
+        told = {"version": version, "examples": examples, "edition": edition}
+        return self.peer_directory.hear(seat.frame("publish", told, sequence=rounds))
 
     def news(self, is_wanted=False):
         return self.peer_directory.news(is_wanted=is_wanted)
@@ -49,16 +47,16 @@ class Said:
 def test_a_change_of_members_is_told_once_to_all_who_are_there():
     said = Said()
     told = said.news()
-    assert [(f.kind, f.slot, f.note["call"]) for f in told] == [
+    assert [(f.kind, f.slot, f.header["call"]) for f in told] == [
         ("here", s, False) for s in range(3)
     ]
-    assert told[0].note["here"]["peers"] == [[s, 1, f"at-{s}-1"] for s in range(3)]
+    assert told[0].header["peers"] == [[s, 1, f"at-{s}-1"] for s in range(3)]
     assert said.news() == []
     said.leases.vacate(said.leases.seats[1])
     assert [f.slot for f in said.news()] == [0, 2]
     said.sits(1, hello=2)
     (_, again, _) = said.news()
-    assert again.note["here"]["peers"][1] == [1, 2, "at-1-2"]
+    assert again.header["peers"][1] == [1, 2, "at-1-2"]
 
 
 def test_grants_that_tell_who_is_there_leave_the_news_to_be_told():
@@ -70,10 +68,10 @@ def test_grants_that_tell_who_is_there_leave_the_news_to_be_told():
 
 def test_who_missed_the_news_hears_it_with_its_next_word():
     said = Said()
-    edition = said.news()[0].note["here"]["edition"]
+    edition = said.news()[0].header["edition"]
     assert said.tells(0, 1, edition=edition) == []
     (told,) = said.tells(0, 1, edition=edition - 1)
-    assert (told.slot, told.note["call"]) == (0, False)
+    assert (told.slot, told.header["call"]) == (0, False)
 
 
 def test_a_meeting_is_called_after_so_many_publications_of_each_on_average():
@@ -84,10 +82,12 @@ def test_a_meeting_is_called_after_so_many_publications_of_each_on_average():
     assert said.news() == []
     said.tells(1, 4)
     called = said.news()
-    assert [(f.slot, f.version, f.note["call"]) for f in called] == [(s, 0, True) for s in range(3)]
+    assert [(f.slot, f.header["version"], f.header["call"]) for f in called] == [
+        (s, 0, True) for s in range(3)
+    ]
     assert said.news() == [], "once"
     (again,) = said.tells(2, 1)
-    assert again.note["call"], "and to whoever speaks without having heard it"
+    assert again.header["call"], "and to whoever speaks without having heard it"
 
 
 def test_a_meeting_is_called_when_the_budget_is_spent_or_a_point_is_wanted():
@@ -106,7 +106,7 @@ def test_words_of_the_dead_count_for_nothing():
     said = Said()
     said.tells(0, 50)
     said.leases.vacate(said.leases.seats[0])
-    assert all(not f.note["call"] for f in said.news())
+    assert all(not f.header["call"] for f in said.news())
 
 
 def test_who_was_left_out_of_a_meeting_is_called_to_it():
@@ -114,7 +114,7 @@ def test_who_was_left_out_of_a_meeting_is_called_to_it():
     said.news()
     said.phases.owner.version = 2
     (told,) = said.tells(0, 1, version=1)
-    assert (told.version, told.note["call"]) == (1, True)
+    assert (told.header["version"], told.header["call"]) == (1, True)
 
 
 @pytest.mark.parametrize("is_wanted", [False, True])

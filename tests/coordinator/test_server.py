@@ -237,7 +237,7 @@ def test_a_stop_reaches_who_sits_who_waits_and_who_comes_late(scene):
     late.hello()
     for player in (first, second, standby, late):
         stop = player.heard()[-1]
-        assert (stop.kind, stop.note["reason"]) == ("stop", "the user has seen enough")
+        assert (stop.kind, stop.header["reason"]) == ("stop", "the user has seen enough")
 
 
 def test_a_standby_that_leaves_is_not_granted_the_seat(scene):
@@ -279,7 +279,7 @@ def test_a_vector_of_a_wrong_size_ends_the_run_in_words(scene, size):
     first.push()
     second.push(size=size)
     assert here.service.wait(0)
-    reason = second.heard()[-1].note["reason"]
+    reason = second.heard()[-1].header["reason"]
     assert reason == here.coordinator.failure
     assert "a push of worker 1: a push must hold 8 numbers" in reason
     assert first.heard()[-1].kind == "stop"
@@ -294,7 +294,7 @@ def test_an_error_in_the_passing_of_time_ends_the_run_too(scene, monkeypatch):
 
     monkeypatch.setattr(here.coordinator, "tick", broken)
     here.service.tick()
-    assert "ZeroDivisionError: nobody expects this" in first.heard()[-1].note["reason"]
+    assert "ZeroDivisionError: nobody expects this" in first.heard()[-1].header["reason"]
     assert here.service.wait(0)
 
 
@@ -308,11 +308,12 @@ def test_a_garbled_frame_after_the_end_changes_nothing(scene):
     assert here.coordinator.result is not None
 
 
-def test_a_hello_without_its_note_ends_the_run_in_words(scene):
+def test_a_hello_without_its_fields_ends_the_run_in_words(scene):
     here = scene()
     link = here.service.listener.link()
     link.exchange(Frame("hello", term=1), 0)
-    assert "a hello of worker 0: KeyError" in here.coordinator.failure
+    assert "a hello of worker 0: a hello must hold attempt" in here.coordinator.failure
+    assert here.coordinator.failure_kind == "FrameError"
 
 
 @pytest.mark.parametrize("raised", [SystemExit(3), KeyboardInterrupt()])
@@ -334,7 +335,7 @@ def test_what_a_callback_raises_and_is_no_error_ends_the_run_too(scene, raised):
 def test_a_failing_worker_is_told_to_stop_and_its_error_is_kept(scene):
     here = scene()
     link = here.service.listener.link()
-    bye = Frame("bye", term=1, slot=1, note={"error": "row 3 is wrong", "type": "DataError"})
+    bye = Frame("bye", term=1, slot=1, header={"error": "row 3 is wrong", "type": "DataError"})
     [answer] = link.exchange(bye, 0)
     assert answer.kind == "stop"
     assert here.coordinator.failure == "row 3 is wrong"
@@ -344,7 +345,7 @@ def test_a_failing_worker_is_told_to_stop_and_its_error_is_kept(scene):
 def test_a_zombies_error_is_nobodys(scene):
     here = scene()
     first, _ = here.seated()
-    old = first.session.seat.frame("bye", note={"error": "of old"})
+    old = first.session.seat.frame("bye", {"error": "of old"})
     first.link.cut()
     here.passes(1.1)
     Player(here, 0, attempt="second").link.exchange(old, 0)
@@ -354,7 +355,7 @@ def test_a_zombies_error_is_nobodys(scene):
 def test_log_lines_become_events(scene):
     here = scene()
     first, _ = here.seated()
-    first.say(first.session.seat.frame("note", note={"level": "WARNING", "text": "slow disk"}))
+    first.say(first.session.seat.frame("note", {"level": "WARNING", "text": "slow disk"}))
     [log] = here.of("Log")
     assert (log.slot, log.level, log.text) == (0, "WARNING", "slow disk")
 

@@ -279,7 +279,7 @@ def test_a_unit_that_fails_is_tried_again_so_often(scene):
         note = {"error": "Traceback ...", "type": "ValueError", "cause": cause}
         player = play.player(0, f"try {attempt}").hello()
         player.takes()
-        said = player.link.exchange(player.session.seat.frame("bye", note=note), 0)
+        said = player.link.exchange(player.session.seat.frame("bye", note), 0)
         assert said[-1].kind == ("stop" if attempt == FAILURES - 1 else "fenced")
     wrong = f"gradient failed {FAILURES} times on partition 0; got ValueError: bad row 3"
     assert play.owner.failure == f"{wrong}\nTraceback ..."
@@ -295,7 +295,7 @@ def test_a_unit_that_fails_twice_in_the_same_way_is_not_tried_again(scene):
     for slot, attempt in ((0, "a"), (1, "b"), (0, "c")):
         player = play.player(slot, attempt).hello()
         player.takes()
-        said += player.link.exchange(player.session.seat.frame("bye", note=note), 0)[-1:]
+        said += player.link.exchange(player.session.seat.frame("bye", note), 0)[-1:]
     assert [frame.kind for frame in said] == ["fenced", "fenced", "stop"]
     wrong = (
         "gradient failed twice in the same way on partition 0; got ValueError: bad row (m.py, 3)"
@@ -308,7 +308,7 @@ def test_an_error_of_ours_is_not_tried_again(scene):
     player = play.player(0).hello()
     player.takes()
     note = {"error": "what gradient returns must be ...", "type": "UsageError", "cause": ""}
-    assert player.link.exchange(player.session.seat.frame("bye", note=note), 0)[-1].kind == "stop"
+    assert player.link.exchange(player.session.seat.frame("bye", note), 0)[-1].kind == "stop"
     assert play.owner.failure_kind == "UsageError"
 
 
@@ -390,7 +390,7 @@ def test_a_unit_whose_state_takes_longer_than_a_lease_to_travel_keeps_its_seat(s
     here = scene(count=1)
     player, beats = here.player(0), here.service.listener.link()
     player.hello()
-    beat = Seat(bytes(16), 1, 0, 0).frame("beat", note={"attempt": "first"})
+    beat = Seat(bytes(16), 1, 0, 0).frame("beat", {"attempt": "first"})
     for _ in range(60):
         here.passes(LEASE_SECONDS - 1)
         beats.exchange(beat, 0)

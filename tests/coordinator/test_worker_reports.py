@@ -5,8 +5,9 @@ from photinus.transport.frames import Frame
 
 
 def push(phase=0, slot=0, steps=2, examples=20):
-    note = {"compute_seconds": 0.25, "wait_seconds": 0.5}
-    return Frame("push", phase=phase, slot=slot, steps=steps, examples=examples, note=note)
+    header = {"steps_since": steps, "examples_since": examples}
+    header |= {"compute_seconds": 0.25, "wait_seconds": 0.5}
+    return Frame("push", phase=phase, slot=slot, header=header)
 
 
 def peer(received=0, sent=0):

@@ -59,10 +59,10 @@ class Tape:
         cursors = {}
         for frame in applied.values():
             at = (frame.phase, frame.slot)
-            cursors[at] = max(cursors.get(at, 0), frame.position)
-        if any(frame.fragment != (0, 0) for frame in applied.values()):
+            cursors[at] = max(cursors.get(at, 0), frame.header["position"])
+        if any("fragment" in frame.header for frame in applied.values()):
             return sum(cursors.values())
-        return sum(frame.examples for frame in applied.values())
+        return sum(frame.header.get("examples", 0) for frame in applied.values())
 
     @staticmethod
     def _phase(applied):
@@ -84,7 +84,7 @@ class Tape:
                 applied = {
                     number: f
                     for number, f in applied.items()
-                    if f.phase < phase or versions[number] <= frame.version
+                    if f.phase < phase or versions[number] <= frame.header["version"]
                 }
                 continue
             number = (frame.slot, frame.sequence)
@@ -100,10 +100,11 @@ class Tape:
                 applied[number], versions[number] = frame, told["applied_in"]
                 known.add(number)
                 at = (frame.slot, frame.phase)
-                is_shared = frame.fragment != (0, 0) or not frame.examples
+                is_shared = "fragment" in frame.header or not frame.header.get("examples", 0)
                 least = cursor.get(at, -1) + (not is_shared)
-                assert frame.position >= least, "a cursor went backwards, or stood still"
-                cursor[at] = frame.position
+                position = frame.header["position"]
+                assert position >= least, "a cursor went backwards, or stood still"
+                cursor[at] = position
         return applied
 
 

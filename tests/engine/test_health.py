@@ -32,7 +32,7 @@ def test_consistency_is_the_spread_of_the_parameters_over_their_length(field):
     played = field.play(averaging(every=Steps(10), codec="fp32"), epochs=1).run()
     first = [f for op, f, _ in played.tape.lines if op == "push"][:4]
     start = field.stage().build((), 0).parameters.trained
-    held = start - np.stack([f.arrays[0] for f in first])
+    held = start - np.stack([f.arrays["vector"] for f in first])
     apart = np.sqrt(((held - held.mean(axis=0)) ** 2).sum(axis=1).mean())
     outer = averaging().outer
     agreed, _ = outer.update(start, start - held.mean(axis=0), outer.init(start))

@@ -38,12 +38,12 @@ def counted(played):
     """Examples that were applied, after the ledger's promise was checked."""
     applied = played.tape.assert_exact()
     assert played.counts["applied"] == len(applied)
-    return sum(frame.examples for frame in applied.values())
+    return sum(frame.header.get("examples", 0) for frame in applied.values())
 
 
 def dropped(played):
     """Examples of pushes that came too late to count: their rows are behind the cursor."""
-    return sum(f.examples for op, f, _ in played.tape.lines if op == "miss")
+    return sum(f.header.get("examples", 0) for op, f, _ in played.tape.lines if op == "miss")
 
 
 def test_every_recipe_that_waits_for_nobody_is_simulated():
@@ -168,7 +168,8 @@ def test_a_late_joiner_starts_from_what_the_owner_has(field, strategy):
     def watch(node, frame):
         if frame.kind == "grant" and frame.slot == 2 and frame.lease == 2:
             held = simulation.coordinator.owner.point
-            grants.append((frame.arrays[0] == held.vector).all() and frame.version > 0)
+            is_held = (frame.arrays["vector"] == held.vector).all()
+            grants.append(is_held and frame.header["version"] > 0)
         deliver(node, frame)
 
     simulation._deliver = watch
@@ -205,7 +206,8 @@ def test_a_cut_of_the_owner_is_gone_on_from_with_every_position(field, strategy)
     starts = {}
     for op, frame, _ in resumed.tape.lines:
         if op == "apply":
-            starts.setdefault(frame.slot, frame.position - frame.examples)
+            said = frame.header
+            starts.setdefault(frame.slot, said["position"] - said.get("examples", 0))
     assert starts == first, "every example position counts once"
     assert counted(resumed) + cut.applied >= 12 * len(field.labels)
     assert field.loss(resumed.vector) < TRAINED

@@ -38,11 +38,12 @@ def truth(monkeypatch):
     def hearing(self, frame):
         is_seated = self._seat.lease > 0
         counts["early"] += frame.kind == "publish" and not is_seated
-        counts["late"] += frame.kind == "publish" and is_seated and frame.version < self._version
+        is_older = frame.header["version"] < self._version
+        counts["late"] += frame.kind == "publish" and is_seated and is_older
         return hear(self, frame)
 
     def agreeing(self, message):
-        counts["unread"] += sum(f.version == self._version for f in self._inbox)
+        counts["unread"] += sum(f.header["version"] == self._version for f in self._inbox)
         return end(self, message)
 
     monkeypatch.setattr(Peers, "publishes", publishing)
@@ -82,7 +83,7 @@ def test_every_publication_is_taken_once_or_counted_as_missing(field, truth, nam
 def _left(played):
     """How many came to workers that were done with their rows."""
     readers = [node.session.peers for node in played.simulation.nodes.values()]
-    return sum(f.version == r._version for r in readers for f in r._inbox)
+    return sum(f.header["version"] == r._version for r in readers for f in r._inbox)
 
 
 @pytest.mark.parametrize("name", WAYS)
@@ -124,7 +125,10 @@ def test_any_worker_may_die_and_its_rows_are_done_once(field, agreed, name):
     joined = [e for e in played.tape.of("WorkerJoined") if e.lease > 1]
     assert {e.slot for e in joined} == {0, 1, 2}
     applied = played.tape.assert_exact()
-    assert sum(f.examples for f in applied.values()) == played.tape.of("PhaseEnded")[0].examples
+    assert (
+        sum(f.header.get("examples", 0) for f in applied.values())
+        == played.tape.of("PhaseEnded")[0].examples
+    )
     assert all(len(set(held)) == 1 for held in agreed.values())
     assert field.loss(played.vector) < 0.5
     assert played.tape.warnings() == []
@@ -160,7 +164,7 @@ def test_rounds_tell_every_byte_that_workers_sent_each_other(field, monkeypatch,
 
     def posting(self, node, out):
         for to, frame in out:
-            sent["bytes"] += (to != COORDINATOR) * sum(a.nbytes for a in frame.arrays)
+            sent["bytes"] += (to != COORDINATOR) * frame.size_bytes
         post(self, node, out)
 
     monkeypatch.setattr(Simulation, "_post", posting)
@@ -194,7 +198,7 @@ def test_no_parameters_pass_through_the_coordinator_while_all_are_well(field, na
     sizes, hear = Counter(), Coordinator.hear
 
     def hearing(self, frame, now):
-        sizes[frame.kind] += sum(a.nbytes for a in frame.arrays)
+        sizes[frame.kind] += frame.size_bytes
         return hear(self, frame, now)
 
     monkeypatch.setattr(Coordinator, "hear", hearing)
@@ -227,7 +231,7 @@ def test_a_run_goes_on_from_a_cut(field):
     assert set(cut.inner) == {0, 1, 2, 3}
     again = field.play(WAYS["publish"], epochs=6, cut=cut, callbacks={"term": 2}).run(until=200)
     ended = again.tape.of("PhaseEnded")[0]
-    done = sum(f.examples for f in again.tape.assert_exact().values())
+    done = sum(f.header.get("examples", 0) for f in again.tape.assert_exact().values())
     assert ended.examples == cut.applied + done
     assert np.isfinite(again.vector).all()
     assert field.loss(again.vector) < 0.4
@@ -248,5 +252,5 @@ def test_shards_go_on_without_a_worker_that_was_killed_and_count_its_rows_once(f
     played.run(until=200)
     assert {e.slot for e in played.tape.of("WorkerJoined") if e.lease > 1} == {2}
     applied = played.tape.assert_exact()
-    assert sum(f.examples for f in applied.values()) == 6 * len(field.labels)
+    assert sum(f.header.get("examples", 0) for f in applied.values()) == 6 * len(field.labels)
     assert played.tape.warnings() == []

@@ -135,7 +135,10 @@ class CutOff(LogisticStage):
         post, since = Worker._post, []
 
         def is_cut(addressed):
-            if addressed.frame.version < 4 or {addressed.frame.slot, addressed.to} != self.between:
+            if (
+                addressed.frame.header["version"] < 4
+                or {addressed.frame.slot, addressed.to} != self.between
+            ):
                 return False
             since.append(time.monotonic())
             return since[-1] - since[0] < self.seconds

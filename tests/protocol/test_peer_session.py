@@ -20,7 +20,7 @@ def here(edition, *slots):
 
 def peers(slot=0, version=3):
     worker = Peers()
-    worker.seated(Seat(RUN, 1, 0, slot, 1), version, {"here": here(1, (0, 1), (1, 1), (2, 1))})
+    worker.seated(Seat(RUN, 1, 0, slot, 1), version, here(1, (0, 1), (1, 1), (2, 1)))
     worker.news()
     return worker
 
@@ -34,8 +34,8 @@ def test_a_publication_goes_to_its_readers_and_word_of_it_to_the_coordinator():
     out = publication(peers(), 1, 2)
     assert [a.to for a in out] == [1, 2, COORDINATOR]
     told = out[-1].frame
-    assert (told.sequence, told.version, told.examples) == (1, 3, 32)
-    assert told.arrays == ()
+    assert (told.sequence, told.header["version"], told.header["examples"]) == (1, 3, 32)
+    assert told.arrays == {}
     assert out[0].frame is out[1].frame
 
 
@@ -44,6 +44,10 @@ def test_the_word_for_the_coordinator_is_not_always_the_last_said():
     message = Message("publish", np.ones(3), since=Clock(4, 32), version=3, slots=(1, 2))
     places = {[a.to for a in worker.publishes(message)].index(COORDINATOR) for _ in range(30)}
     assert places == {0, 1, 2}
+
+
+def at_version(frame, version, **ids):
+    return dataclasses.replace(frame, header={**frame.header, "version": version}, **ids)
 
 
 def test_it_counts_once_and_from_the_same_point_only():
@@ -56,10 +60,10 @@ def test_it_counts_once_and_from_the_same_point_only():
     assert reader.counts["taken"] == 1
     assert reader.counts["doubled"] == 2
     assert reader.news() == ()
-    reader.hear(dataclasses.replace(first.frame, sequence=2, version=2))
+    reader.hear(at_version(first.frame, 2, sequence=2))
     assert reader.counts["late"] == 1
     assert reader.news() == ()
-    reader.hear(dataclasses.replace(first.frame, sequence=3, version=4))
+    reader.hear(at_version(first.frame, 4, sequence=3))
     assert reader.news() == (), "it waits until this worker stands there too"
 
 
@@ -90,19 +94,13 @@ def test_publications_that_pile_up_push_the_oldest_out():
     assert reader.counts["overrun"] == 6
 
 
-def frame(worker, kind, **fields):
-    note = fields.pop("note", {})
-    return worker._seat.frame(
-        kind, note={"here": here(1, (0, 1), (1, 1), (2, 1)), **note}, **fields
-    )
-
-
 def test_who_is_here_is_told_once_an_edition_and_calls_for_the_present_lease():
     worker = peers(0)
     news = here(2, (0, 1), (2, 4))
-    told = worker._seat.frame("here", version=3, note={"here": news, "call": True})
+    told = worker._seat.frame("here", {"version": 3, **news, "call": True})
     worker.told(told)
-    worker.told(dataclasses.replace(told, note={"here": here(1, (0, 1)), "call": False}))
+    older = {"version": 3, **here(1, (0, 1)), "call": False}
+    worker.told(dataclasses.replace(told, header=older))
     worker.told(dataclasses.replace(told, lease=9))
     assert [(m.kind, m.slots, m.version) for m in worker.news()] == [
         ("here", (0, 2), 0),
@@ -113,8 +111,8 @@ def test_who_is_here_is_told_once_an_edition_and_calls_for_the_present_lease():
 
 def meet(worker, slots, version=3):
     ones = np.full(len(slots), 1 / len(slots))
-    note = {"slots": list(slots), "arrays": ["vector", "floats"]}
-    return frame(worker, "meet", version=version, arrays=(ones, ones), note=note)
+    told = {"version": version, **here(1, (0, 1), (1, 1), (2, 1)), "slots": list(slots)}
+    return worker._seat.frame("meet", told, {"vector": ones, "floats": ones})
 
 
 def carry(workers, out):
@@ -188,12 +186,12 @@ def test_a_call_that_comes_again_asks_only_for_what_did_not_come():
     asked = workers[0].told(call[0])
     told = asked[-1].frame
     assert sorted(lost(asked)) == [("missing", COORDINATOR), ("missing", 1), ("missing", 2)]
-    assert {n: told.note[n] for n in ("parts", "wholes", "near")} == {
+    assert {n: told.header[n] for n in ("parts", "wholes", "near")} == {
         "parts": [1],
         "wholes": [1, 2],
         "near": [2],
     }
-    assert workers[0].told(call[0])[-1].frame.note["near"] == []
+    assert workers[0].told(call[0])[-1].frame.header["near"] == []
     heard = carry(workers, [a for s in (1, 2, 0) for a in workers[s].told(call[s])])
     heard += carry(workers, [a for s in (0, 1, 2) for a in workers[s].told(call[s])])
     assert {slot for slot, kind in heard if kind == "ready"} == {0, 1, 2}
@@ -212,7 +210,7 @@ def test_who_lacks_a_piece_gets_that_piece_and_no_other():
     (asked, _) = workers[1].told(call[1])
     out = workers[0].hear(asked.frame)
     assert lost(out) == [("part", 1), ("whole", 1)]
-    old = dataclasses.replace(asked.frame, note={**asked.frame.note, "slots": [0, 1, 2]})
+    old = dataclasses.replace(asked.frame, header={**asked.frame.header, "slots": [0, 1, 2]})
     assert workers[0].hear(old) == [], "of another meeting"
 
 
@@ -220,7 +218,7 @@ def test_a_grant_starts_the_numbers_anew():
     reader, writer = peers(0), peers(1)
     reader.hear(publication(writer, 0)[0].frame)
     reader.news()
-    writer.seated(Seat(RUN, 1, 0, 1, 2), 3, {"here": here(2, (0, 1), (1, 2))})
+    writer.seated(Seat(RUN, 1, 0, 1, 2), 3, here(2, (0, 1), (1, 2)))
     again = publication(writer, 0)[0].frame
     assert (again.lease, again.sequence) == (2, 1)
     reader.hear(again)
@@ -235,8 +233,8 @@ def test_a_piece_that_still_comes_in_is_not_missing():
     workers[0].nears({1})
     asked = workers[0].told(call)
     assert sorted(lost(asked)) == [("missing", COORDINATOR), ("missing", 2)]
-    assert asked[-1].frame.note["near"] == [1]
-    assert asked[-1].frame.note["parts"] == [1, 2]
+    assert asked[-1].frame.header["near"] == [1]
+    assert asked[-1].frame.header["parts"] == [1, 2]
 
 
 def test_publications_that_wait_are_bounded_by_their_bytes(monkeypatch):

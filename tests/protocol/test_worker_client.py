@@ -51,7 +51,9 @@ class Team:
 
     def _enter(self, op, frame, fields):
         if op == "apply":
-            self.applied.append((frame.slot, frame.sequence, frame.phase, frame.examples))
+            self.applied.append(
+                (frame.slot, frame.sequence, frame.phase, frame.header.get("examples", 0))
+            )
 
     def _listen(self, hear, gone):
         self.hub = MemoryListener(hear, gone)

@@ -42,8 +42,8 @@ def files_of(listener):
 def test_files_are_sealed_for_their_owner_alone_and_gone_once_read(echo, tmp_path):
     link = link_to(echo)
     vector = np.full(1000, 7.0, np.float32)
-    [back] = link.exchange(Frame("push", arrays=(vector,)), 10.0)
-    assert (back.arrays[0] == vector).all()
+    [back] = link.exchange(Frame("push", arrays={"a": vector}), 10.0)
+    assert (back.arrays["a"] == vector).all()
     [(name, sign)] = files_of(echo).items()
     assert name.startswith("signs/")
     assert sign.stat().st_mode & 0o777 == 0o600
@@ -56,7 +56,7 @@ def test_files_are_sealed_for_their_owner_alone_and_gone_once_read(echo, tmp_pat
 def test_what_lies_in_the_folder_tells_nothing(tmp_path):
     place = place_of(str(tmp_path))
     line = folder._Line(place, Seal(KEYS.worker()), "up/link-")
-    line.put(Frame("push", note={"secret": "plain words"}))
+    line.put(Frame("push", header={"secret": "plain words"}))
     [name] = place.names("up")
     assert b"plain words" not in (tmp_path / "up" / name).read_bytes()
 

@@ -87,9 +87,9 @@ def test_twenty_megabytes_travel_there_and_back(make):
     listener, connect = make(lambda peer, frame: peer.send(frame), lambda peer: None)
     worker = connect()
     big = np.random.default_rng(1).standard_normal(5_000_000, np.float32)
-    frames = worker.exchange(Frame("push", arrays=(big,)), 20.0)
+    frames = worker.exchange(Frame("push", arrays={"a": big}), 20.0)
     [got] = frames or worker.exchange(None, 20.0)
-    np.testing.assert_array_equal(got.arrays[0], big)
+    np.testing.assert_array_equal(got.arrays["a"], big)
     listener.close()
     worker.close()
 

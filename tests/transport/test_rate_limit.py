@@ -56,7 +56,7 @@ def sent_over_links(credentials, links, vector):
     made = [TcpLink(listener.address, key, limits=limits) for _ in range(links)]
     try:
         for link in made:
-            link.exchange(Frame("push", run=run, arrays=(vector,)), 0.0)
+            link.exchange(Frame("push", run=run, arrays={"a": vector}), 0.0)
         assert all(whole.acquire(timeout=20) for _ in made)
         return clock.seconds, links * vector.nbytes
     finally:

@@ -51,7 +51,7 @@ def test_a_thousand_bad_connections_get_no_answer_and_cost_a_worker_nothing(ear)
     listener = TcpListener("127.0.0.1", credentials, ear.hear, ear.gone, limits, ear.refuse)
     where, said = parse_address(listener.address), 0
     with closing(TcpLink(listener.address, credentials.worker())) as link:
-        question = Frame("fetch", RUN, arrays=(np.arange(1000.0),))
+        question = Frame("fetch", RUN, arrays={"a": np.arange(1000.0)})
         link.exchange(question, 10)
         before = resident_bytes()
         for number in range(CONNECTIONS):
@@ -66,7 +66,7 @@ def test_a_thousand_bad_connections_get_no_answer_and_cost_a_worker_nothing(ear)
                 assert RUN not in answer
             if number % 100 == 0:
                 [heard] = link.exchange(question, 10)
-                assert heard.arrays[0].tobytes() == question.arrays[0].tobytes()
+                assert heard.arrays["a"].tobytes() == question.arrays["a"].tobytes()
         ear.until(lambda: sum(listener.refused.values()) == CONNECTIONS)
         assert resident_bytes() - before < MOST_BYTES
     listener.close()
@@ -115,7 +115,7 @@ def test_what_was_recorded_on_the_wire_and_is_said_again_is_never_heard(ear):
     credentials = Credentials.make(RUN)
     listener = TcpListener("127.0.0.1", credentials, ear.hear, ear.gone, None, ear.refuse)
     with closing(listener):
-        tap, question = Tap(listener), Frame("fetch", RUN, arrays=(np.arange(9.0),))
+        tap, question = Tap(listener), Frame("fetch", RUN, arrays={"a": np.arange(9.0)})
         with closing(TcpLink(tap.address, credentials.worker())) as link:
             link.exchange(question, 10)
         tap.thread.join(10)
@@ -148,7 +148,13 @@ def spoiled(chance, whole):
 
 def test_ten_thousand_spoiled_frames_are_refused_or_whole_and_hold_no_memory():
     chance, refused = random.Random(4), 0
-    frame = Frame("push", RUN, slot=1, note={"a": 1.5}, arrays=(np.arange(64.0), np.zeros(3, "i8")))
+    frame = Frame(
+        "push",
+        RUN,
+        slot=1,
+        header={"a": 1.5},
+        arrays={"a": np.arange(64.0), "b": np.zeros(3, "i8")},
+    )
     whole = b"".join(encode(frame))
     tracemalloc.start()
     try:

@@ -257,9 +257,9 @@ def test_a_known_worker_that_sends_no_frames_is_cut_and_told_once(listen, ear, c
 def test_a_vector_above_the_cap_is_refused(listen, ear):
     listener = listen(max_vector_bytes=1000)
     worker = TcpLink(listener.address, TLS.worker())
-    worker.exchange(Frame("push", RUN, arrays=(np.zeros(250, "f4"),)), 0)
+    worker.exchange(Frame("push", RUN, arrays={"a": np.zeros(250, "f4")}), 0)
     with pytest.raises(LinkLostError):
-        worker.exchange(Frame("push", RUN, arrays=(np.zeros(251, "f4"),)), 10)
+        worker.exchange(Frame("push", RUN, arrays={"a": np.zeros(251, "f4")}), 10)
     ear.until(lambda: ear.lost)
     assert len(ear.heard) == 1
     ear.until(lambda: listener.refused == {"frame": 1})
@@ -291,7 +291,7 @@ def test_a_peer_that_takes_nothing_is_cut_and_blocks_nobody(listen, ear):
     ear.until(lambda: ear.heard)
     start = time.monotonic()
     for _ in range(20):
-        ear.heard[0][0].send(Frame("agreed", RUN, arrays=(np.zeros(1_000_000, "f4"),)))
+        ear.heard[0][0].send(Frame("agreed", RUN, arrays={"a": np.zeros(1_000_000, "f4")}))
     assert time.monotonic() - start < 2
     ear.until(lambda: ear.lost)
     ear.heard[0][0].send(Frame("agreed", RUN))
@@ -303,7 +303,7 @@ def test_a_queue_above_its_cap_cuts_the_peer(listen, ear):
     worker = TcpLink(listener.address, CLEAR.worker())
     worker.exchange(Frame("hello", RUN), 0)
     ear.until(lambda: ear.heard)
-    ear.heard[0][0].send(Frame("agreed", RUN, arrays=(np.zeros(1000),)))
+    ear.heard[0][0].send(Frame("agreed", RUN, arrays={"a": np.zeros(1000)}))
     ear.until(lambda: ear.lost)
     worker.close()
 
@@ -311,11 +311,11 @@ def test_a_queue_above_its_cap_cuts_the_peer(listen, ear):
 def test_both_directions_may_be_full_at_once(listen):
     worker = TcpLink(listen().address, TLS.worker())
     big = np.arange(3_000_000, dtype="f4")
-    got = [f for _ in range(3) for f in worker.exchange(Frame("fetch", RUN, arrays=(big,)), 0)]
+    got = [f for _ in range(3) for f in worker.exchange(Frame("fetch", RUN, arrays={"a": big}), 0)]
     while len(got) < 3:
         got += worker.exchange(None, 10)
     for frame in got:
-        np.testing.assert_array_equal(frame.arrays[0], big)
+        np.testing.assert_array_equal(frame.arrays["a"], big)
     worker.close()
 
 
@@ -326,8 +326,10 @@ def test_sixty_four_links_at_once(listen, ear):
 
     def work(slot):
         worker = TcpLink(listener.address, key)
-        [frame] = worker.exchange(Frame("fetch", RUN, slot=slot, arrays=(np.full(99, slot),)), 20)
-        answers[slot] = frame.arrays[0][0]
+        [frame] = worker.exchange(
+            Frame("fetch", RUN, slot=slot, arrays={"a": np.full(99, slot)}), 20
+        )
+        answers[slot] = frame.arrays["a"][0]
         worker.close()
 
     threads = [threading.Thread(target=work, args=(slot,)) for slot in range(64)]
@@ -409,7 +411,7 @@ def test_how_fast_vectors_come_in_is_known_once_one_came(listen, ear, credential
     (peer, _) = ear.heard[0]
     assert peer.bytes_per_second == 0
     began = time.monotonic()
-    link.exchange(Frame("push", RUN, arrays=(np.ones(1 << 20, "f4"),)), 0)
+    link.exchange(Frame("push", RUN, arrays={"a": np.ones(1 << 20, "f4")}), 0)
     link.exchange(Frame("note", RUN), 0)
     ear.until(lambda: len(ear.heard) == 3)
     assert peer.bytes_per_second >= (4 << 20) / (time.monotonic() - began)
@@ -428,7 +430,7 @@ def test_how_far_a_frame_has_come_is_seen_before_it_is_whole(listen, ear):
     sock = dial(listener)
     sock.sendall(b"PHOT\x01" + RUN)
     assert sock.recv(6) == b"PHOT\x01\x00"
-    data = b"".join(encode(Frame("push", RUN, slot=7, arrays=(np.zeros(50_000),))))
+    data = b"".join(encode(Frame("push", RUN, slot=7, arrays={"a": np.zeros(50_000)})))
     sock.sendall(data[:200_000])
     until(lambda: [p for p in listener.peers() if p.bytes_received >= 200_000])
     [peer] = listener.peers()
@@ -447,7 +449,7 @@ def test_a_frame_waits_until_the_system_has_taken_it(listen, ear):
     link = TcpLink(listener.address, CLEAR.worker())
     link.exchange(Frame("push", RUN), 0)
     ear.until(lambda: ear.heard)
-    peer, large = ear.heard[0][0], Frame("grant", RUN, arrays=(np.zeros(8 << 20),))
+    peer, large = ear.heard[0][0], Frame("grant", RUN, arrays={"a": np.zeros(8 << 20)})
     before = peer.bytes_sent
     peer.send(large)
     assert large in peer.waiting
@@ -469,7 +471,7 @@ def test_a_worker_sees_that_a_long_frame_comes_in(listen, ear):
     link = TcpLink(listener.address, CLEAR.worker())
     link.exchange(Frame("push", RUN), 0)
     ear.until(lambda: ear.heard)
-    ear.heard[0][0].send(Frame("grant", RUN, arrays=(np.zeros(100_000),)))
+    ear.heard[0][0].send(Frame("grant", RUN, arrays={"a": np.zeros(100_000)}))
     counts, frames = set(), []
     while not frames:
         frames = link.exchange(None, 0.02)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from photinus.core.errors import message
-from photinus.protocol.messages import message_of, named
+from photinus.protocol.messages import message_of
 from photinus.strategies.codecs import decode, encode, numbers_in, size_bytes
 from photinus.transport.frames import Frame
 
@@ -45,23 +45,23 @@ class Payoff:
             push: with its vector.
             bytes_per_second: as they came in from that worker; 0 while that is not known.
         """
-        sent = named(push).get("vector")
-        if push.codec == "fp32" or sent is None or bytes_per_second <= 0:
+        sent, codec = push.arrays.get("vector"), push.header.get("codec", "fp32")
+        if codec == "fp32" or sent is None or bytes_per_second <= 0:
             return ""
-        key = push.phase, push.codec
+        key = push.phase, codec
         self._pushes[key] += sent.nbytes >= LEAST_BYTES
         if self._pushes[key] != _AFTER_PUSHES:
             return ""
         self._pushes[key] += 1  # never asked again
         vector = message_of(push).vector
         assert vector is not None
-        count, share = numbers_in(push.codec, vector), sent.nbytes / vector.nbytes
-        takes = coding_seconds(push.codec, count, self._clock)
-        saves = share * (4 * count - size_bytes(push.codec, count)) / bytes_per_second
+        count, share = numbers_in(codec, vector), sent.nbytes / vector.nbytes
+        takes = coding_seconds(codec, count, self._clock)
+        saves = share * (4 * count - size_bytes(codec, count)) / bytes_per_second
         if takes <= saves:
             return ""
         return message(
-            f"codec {push.codec} cannot pay on this link",
+            f"codec {codec} cannot pay on this link",
             got=f"encoding and decoding takes {1e3 * takes:.3g} ms, it saves {1e3 * saves:.3g} ms"
             f" at {bytes_per_second / 1e6:.3g} MB/s",
             do='say codec="fp32"',
@@ -74,7 +74,7 @@ class Payoff:
             push: with its vector, and the seconds that its steps took.
             bytes_per_second: as they came in from that worker; 0 while that is not known.
         """
-        vector, works = named(push).get("vector"), float(push.note.get("compute_seconds", 0.0))
+        vector, works = push.arrays.get("vector"), push.header.get("compute_seconds", 0.0)
         if vector is None or vector.nbytes < LEAST_BYTES or push.phase == self._advised:
             return ""
         if bytes_per_second <= 0 or works <= 0:  # not known yet
@@ -83,7 +83,7 @@ class Payoff:
         self._slow[key] = self._slow[key] + 1 if takes > works else 0
         if self._slow[key] < _AFTER_PUSHES:
             return ""
-        self._advised, steps = push.phase, max(1, push.steps)
+        self._advised, steps = push.phase, max(1, push.header.get("steps", 0))
         enough = math.ceil(steps * takes / works * _WORK_SHARE)
         return message(
             f"worker {push.slot} sends for {takes / (takes + works):.0%} of its time",

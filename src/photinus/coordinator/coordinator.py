@@ -8,7 +8,6 @@ lock, a clock and a listener. Seats are `coordinator.membership`'s, phases and c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.lease_server import Heard, LeaseServer
@@ -18,7 +17,7 @@ from photinus.coordinator.parameter_server import Answer, ParameterServer
 from photinus.coordinator.peer_directory import PeerDirectory
 from photinus.coordinator.phases import Phases, Result
 from photinus.core.events import WorkerLost
-from photinus.protocol.messages import message_to, named, page_of, page_to, snapshot_of
+from photinus.protocol.messages import message_to, page_of, page_to, snapshot_of
 from photinus.strategies.base import Message
 from photinus.training.plan import TrainingPlan
 from photinus.training.snapshots import Cut
@@ -147,9 +146,9 @@ class Coordinator(LeaseServer):
         seat, out = self.leases.seats[frame.slot], list[Frame]()
         if seat.rests or self.is_between_passes:
             return [self._to(frame, "done")]
-        if seat.leaver and seat.leaver == frame.note.get("attempt"):
+        if seat.leaver and seat.leaver == frame.header["attempt"]:
             return [self._to(frame, "busy")]
-        if seat.is_live and seat.is_again(frame) and int(frame.note["hello"]) > seat.hello:
+        if seat.is_live and seat.is_again(frame) and frame.header["hello"] > seat.hello:
             self.leases.vacate(seat)  # it was refused, or told to heal, and has left its seat
             out = self._left(seat, now)
         return out + self._membership.hello(frame, now)
@@ -174,14 +173,14 @@ class Coordinator(LeaseServer):
         """A worker failed by itself: its error ends the run, once, in its own words."""
         if frame.lease and not self.leases.holds(frame):
             return []
-        self.failure_kind = str(frame.note.get("type", ""))
-        told = self.stop(str(frame.note.get("error", f"worker {frame.slot} failed")))
+        self.failure_kind = frame.header.get("type", "")
+        told = self.stop(frame.header.get("error", f"worker {frame.slot} failed"))
         return [*told, self._to(frame, "stop")]
 
     def _state(self, frame: Frame, now: float) -> list[Frame]:
         if not self.leases.holds(frame):
             return []
-        self._phases.take(frame.slot, frame.version, snapshot_of(frame), now)
+        self._phases.take(frame.slot, frame.header["version"], snapshot_of(frame), now)
         return self._membership.heal(frame, now)
 
     def _page(self, frame: Frame, now: float) -> list[Frame]:
@@ -190,8 +189,7 @@ class Coordinator(LeaseServer):
             return [self._to(frame, "fenced")]
         page = page_of(frame)
         answer = self._phases.page(frame.slot, page, now)
-        answered = page_to(self._to(frame, "page"), answer)
-        return [replace(answered, note={**answered.note, "asked": page.start})]
+        return [page_to(self._to(frame, "page"), answer, asked=page.start)]
 
     def _publish(self, frame: Frame, now: float) -> list[Frame]:  # noqa: ARG002 - as all of `hear`
         if not self.leases.holds(frame):
@@ -220,7 +218,7 @@ class Coordinator(LeaseServer):
     def _refused(self, seat: SeatState, frame: Frame, now: float) -> list[Frame]:
         """Not finite: it never reaches the model; the worker heals and goes on behind it."""
         seat.strikes += 1
-        seat.loses(frame.position, self.owner.numbers)
+        seat.loses(frame.header["position"], self.owner.numbers)
         seat.is_quarantined = seat.strikes >= STRIKES
         wrong = f"worker {seat.slot} pushed values that are not finite"
         then = f"the push was dropped ({seat.strikes} of {STRIKES})"
@@ -261,7 +259,7 @@ class Coordinator(LeaseServer):
     def _answer(self, answer: Answer, *, is_cut: bool) -> Frame:
         seat, push, message = answer
         kind = "fenced" if message.kind == "rejoin" else message.kind
-        here = {"here": self._peer_directory.here()} if kind == "meet" else {}
+        here = self._peer_directory.here() if kind == "meet" else {}
         seat.answered = seat.answers[push.sequence] = message_to(
             self._to(push, kind),
             message,
@@ -284,7 +282,7 @@ class Coordinator(LeaseServer):
         seat.sequence += 1
         self._phases.measured(frame)
         self.leases.close(seat, frame)
-        self._phases.remember(named(frame), frame.version)
+        self._phases.remember(frame)
         done = [self._to(frame, "done")] if seat.rests else []
         return done + self._left(seat, now) + self._finish_if_closed(now)
 

@@ -113,7 +113,7 @@ class LeaseServer(ABC):
             return self._not_next(seat, frame, verdict)
         self.callbacks.enter(frame.kind, frame, {})
         seat.sequence += 1
-        unanswered = int(frame.note.get("unanswered", frame.sequence))
+        unanswered = frame.header.get("unanswered", frame.sequence)
         seat.answers = {n: answer for n, answer in seat.answers.items() if n >= unanswered}
         return self._apply(seat, frame, now)
 
@@ -136,17 +136,18 @@ class LeaseServer(ABC):
     def _farewell(self, kind: str) -> list[Frame]:
         """Returns what tells every worker that all is over."""
         told = [s for s in self.leases.seats.values() if s.is_live or s.asking is not None]
-        note = {"reason": self.failure} if self.failure else {}
-        return [self._frame(kind, s.slot, s.lease, note=note) for s in told]
+        why = {"reason": self.failure} if self.failure else {}
+        return [self._frame(kind, s.slot, s.lease, why) for s in told]
 
     def _to(self, frame: Frame, kind: str) -> Frame:
         """Returns an answer to whoever said `frame`."""
-        note = {"reason": self.failure} if kind == "stop" else {}
-        return self._frame(kind, frame.slot, frame.lease, sequence=frame.sequence, note=note)
+        why = {"reason": self.failure} if kind == "stop" else {}
+        ids = self.phase, frame.slot, frame.lease, frame.sequence
+        return Frame(kind, self.callbacks.run, self.callbacks.term, *ids, why)
 
-    def _frame(self, kind: str, slot: int, lease: int, **fields: Any) -> Frame:  # noqa: ANN401
-        seat = Seat(self.callbacks.run, self.callbacks.term, self.phase, slot, lease)
-        return seat.frame(kind, **fields)
+    def _frame(self, kind: str, slot: int, lease: int, header: Mapping[str, Any]) -> Frame:
+        run, term = self.callbacks.run, self.callbacks.term
+        return Seat(run, term, self.phase, slot, lease).frame(kind, header)
 
 
 def admit(seat: SeatState, leases: Leases, callbacks: Callbacks, now: float, **told: Any) -> None:  # noqa: ANN401
@@ -161,8 +162,8 @@ def admit(seat: SeatState, leases: Leases, callbacks: Callbacks, now: float, **t
             host=seat.host,
             attempt=seat.attempt,
             examples=max(0, seat.rows),
-            pid=int(hello.note.get("pid", 0)),
-            device=str(hello.note.get("device", "")),
+            pid=hello.header.get("pid", 0),
+            device=hello.header.get("device", ""),
         )
     )
     granted = {"granted": seat.lease, "next": seat.sequence, "cursor": seat.position}

@@ -116,7 +116,7 @@ class SeatState:
 
     def is_again(self, hello: Frame) -> bool:
         """Tells whether the attempt that sits here (or sat last) says hello once more."""
-        return self.lease > 0 and hello.note.get("attempt") == self.attempt
+        return self.lease > 0 and hello.header.get("attempt") == self.attempt
 
 
 @dataclass(slots=True)
@@ -159,9 +159,9 @@ class Leases:
         seat.lease += 1
         seat.is_live, seat.closed, seat.asking, seat.answered = True, None, None, None
         seat.answers = {}
-        seat.attempt, seat.hello = str(hello.note["attempt"]), int(hello.note["hello"])
-        seat.host, seat.has = str(hello.note.get("host", "")), int(hello.note["has"])
-        seat.address = str(hello.note.get("address", ""))
+        told = hello.header
+        seat.attempt, seat.hello, seat.has = told["attempt"], told["hello"], told["has"]
+        seat.host, seat.address = told.get("host", ""), told.get("address", "")
         seat.ends_at, seat.is_gone, seat.is_dead = now + self.lease_seconds, False, False
         seat.moved_at = -math.inf
         self._members = None
@@ -178,7 +178,7 @@ class Leases:
     def close(self, seat: SeatState, frame: Frame) -> None:
         """A share is done, or a pass: no round waits for it any more."""
         seat.closed, self._members = frame, None
-        if frame.note.get("rests"):
+        if frame.header.get("rests"):
             seat.rests, seat.is_live = True, False
 
     def empty(self, now: float) -> None:

@@ -13,7 +13,7 @@ from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.coordinator import Coordinator
 from photinus.core.errors import RunFailedError, UsageError, message
 from photinus.core.parameters import Entry, Layout, Parameters
-from photinus.protocol.messages import Seat, named, pack
+from photinus.protocol.messages import Seat
 from photinus.strategies.base import Halves
 from photinus.strategies.own import Own
 from photinus.strategies.recipes import RECIPES, from_plain, to_plain
@@ -48,7 +48,7 @@ def start_of(seat: Seat, parameters: Parameters, about: Mapping[str, Any]) -> Fr
         "floats": parameters.floats,
         "integers": parameters.integers,
     }
-    return pack(seat.frame("state"), arrays, about)
+    return seat.frame("state", {"version": 0, "position": 0, **about}, arrays)
 
 
 class LoopCoordinator(Coordinator):
@@ -109,7 +109,7 @@ class LoopCoordinator(Coordinator):
         answer = Seat(frame.run, frame.term, 0, frame.slot).frame("busy")
         if self._held is None:
             return [answer]
-        arrays, held = named(frame), self._held
+        arrays, held = frame.arrays, self._held
         told = json.loads(arrays["layout"].tobytes())
         self._layout = Layout(
             tuple(Entry(**{**e, "shape": tuple(e["shape"])}) for e in told["entries"]),
@@ -117,7 +117,7 @@ class LoopCoordinator(Coordinator):
         )
         vectors = (arrays[name] for name in ("trained", "floats", "integers"))
         start = Parameters(self._layout, *vectors)
-        self._about = {name: frame.note.get(name) for name in _TOLD}
+        self._about = {name: frame.header.get(name) for name in _TOLD}
         strategy = agreed_on(self._told_strategy(), self._workers)
         self._set_up(self._plan(strategy, start), self.callbacks, now)
         self._held = None
@@ -136,7 +136,7 @@ class LoopCoordinator(Coordinator):
     def _differs(self, hello: Frame) -> str:
         """Returns what of a worker's model or strategy is not as worker 0 has it."""
         for name, what in _TOLD.items():
-            if (got := hello.note.get(name)) != self._about[name]:
+            if (got := hello.header.get(name)) != self._about[name]:
                 wrong = f"worker {hello.slot} and worker 0 differ in {what}"
                 return message(wrong, got=f"{got} and {self._about[name]}", do=_OTHER)
         return ""

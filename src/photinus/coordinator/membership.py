@@ -57,10 +57,10 @@ class Membership:
             return _said_before(seat, frame)
         if seat.rows < 0:
             self._callbacks.enter("hello", frame, {})
-        seat.rows, seat.asking = int(frame.note["rows"]), frame
-        seat.labels = dict(frame.note.get("labels", seat.labels))
-        seat.streams = "passes" in frame.note
-        seat.span = tuple(frame.note.get("span", seat.span))
+        seat.rows, seat.asking = frame.header["rows"], frame
+        seat.labels = frame.header.get("labels", seat.labels)
+        seat.streams = "passes" in frame.header
+        seat.span = tuple(frame.header.get("span", seat.span))
         if seat.is_live or seat.waiting is not None or self._is_excluded(seat, now):
             return [phases.frame("busy", seat.slot, 0)]
         return self._seated(seat, now) if phases.has_begun else self._begin_when_all_came(now)
@@ -89,8 +89,8 @@ class Membership:
 
     def heal(self, frame: Frame, now: float) -> list[Frame]:
         """The healer's state came: seats those that wait for what only workers hold."""
-        healer = self._healer
-        if healer is None or healer.slot != frame.slot or frame.version != self._phases.at[1]:
+        healer, version = self._healer, frame.header["version"]
+        if healer is None or healer.slot != frame.slot or version != self._phases.at[1]:
             return []
         self._healer, state = None, snapshot_of(frame)
         point = self._phases.held_by(state)
@@ -117,7 +117,7 @@ class Membership:
             return self._phases.rest()
         self._phases.begin(now)
         here = [s for s in seats if s.asking is not None]
-        if any(s.asking.note.get("passes") == 0 for s in here if s.asking is not None):
+        if any(s.asking.header.get("passes") == 0 for s in here if s.asking is not None):
             return self._phases.rest()
         return [frame for seat in here for frame in self._seated(seat, now)]
 
@@ -157,10 +157,10 @@ class Membership:
 
     def _grant(self, seat: SeatState, point: Message, inner: Inner) -> Frame:
         grant = self._phases.grant(seat, point, inner)
-        note: dict[str, Any] = {"attempt": seat.attempt, "hello": seat.hello}
+        told: dict[str, Any] = {"attempt": seat.attempt, "hello": seat.hello}
         if self._phases.meets:
-            note["here"] = self._peer_directory.here()
-        frame = self._phases.frame("grant", seat.slot, seat.lease, note=note)
+            told |= self._peer_directory.here()
+        frame = self._phases.frame("grant", seat.slot, seat.lease, **told)
         seat.answered, seat.has = grant_to(frame, grant), self._phases.completed
         return seat.answered
 
@@ -168,5 +168,5 @@ class Membership:
 def _said_before(seat: SeatState, hello: Frame) -> list[Frame]:
     """A copy of the hello that got the seat gets the same grant, unless it was used already."""
     last = seat.answered
-    is_open = last is not None and last.kind == "grant" and seat.hello == hello.note["hello"]
+    is_open = last is not None and last.kind == "grant" and seat.hello == hello.header["hello"]
     return [last] if is_open and last is not None else []

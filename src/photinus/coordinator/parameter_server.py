@@ -18,8 +18,8 @@ from photinus.coordinator.reachability import FIRST_SECONDS, MissingPieces, Reac
 from photinus.core.errors import FrameError
 from photinus.core.events import PeersMet, RoundClosed, Warned
 from photinus.core.parameters import is_finite
-from photinus.protocol.messages import is_sparse, message_of
-from photinus.strategies.base import Message, Policy, Reply, part
+from photinus.protocol.messages import message_of
+from photinus.strategies.base import ALL, Message, Policy, Reply, part
 from photinus.strategies.codecs import is_sound, numbers_in
 from photinus.strategies.rounds import APART_EVERY
 from photinus.strategies.rows import numbers_of
@@ -108,7 +108,7 @@ class ParameterServer:
             FrameError: it holds another count of numbers than it speaks for.
         """
         message = message_of(frame, frame.kind)
-        is_sound = frame.note.get("is_finite", True)
+        is_sound = frame.header.get("is_finite", True)
         if not is_sound or not _is_finite(message, self.point, self.policy.rows):
             return None
         seat.waiting = frame
@@ -124,9 +124,9 @@ class ParameterServer:
         message, members = message_of(frame), self._leases.members
         if message.version == self.version and message.slots == self.reach.slots:
             self.reach.take(frame.slot, MissingPieces(), now)
-            self._among[frame.slot] = int(frame.note.get("bytes", 0))
-            if "apart" in frame.note:
-                self._distances[frame.slot] = float(frame.note["apart"])
+            self._among[frame.slot] = frame.header.get("bytes", 0)
+            if "apart" in frame.header:
+                self._distances[frame.slot] = frame.header["apart"]
         replies, self._state = self.policy.receive(frame.slot, message, members, self._state)
         return self._settled(replies, now)
 
@@ -160,8 +160,9 @@ class ParameterServer:
 
     def missing(self, frame: Frame, now: float) -> None:
         """A member of the open meeting tells what did not come to it."""
-        if frame.version == self.version and message_of(frame).slots == self.reach.slots:
-            lacks = {name: frozenset(frame.note[name]) for name in ("parts", "wholes", "near")}
+        told = frame.header
+        if told["version"] == self.version and tuple(told["slots"]) == self.reach.slots:
+            lacks = {name: frozenset(told[name]) for name in ("parts", "wholes", "near")}
             self.reach.take(frame.slot, MissingPieces(**lacks), now)
 
     def asks(self, now: float) -> list[int]:
@@ -200,7 +201,7 @@ class ParameterServer:
             else:
                 self.reach.opens(reply.message.slots, now)
             told = reply.message
-            if is_sparse(push):
+            if "kept" in push.arrays:
                 told = sparse.get(id(told)) or sparse.setdefault(id(told), to_sparse(told))
             answers.append(Answer(seat, push, told))
             if push.kind == "push" and seat.waiting is None:
@@ -212,31 +213,31 @@ class ParameterServer:
         return answers
 
     def _count(self, seat: SeatState, push: Frame, answer: Message) -> None:
-        is_missed = answer.kind in ("heal", "rejoin")
+        position, is_missed = push.header["position"], answer.kind in ("heal", "rejoin")
         self._leases.counts["missed" if is_missed else "applied"] += 1
         if is_missed:
             is_dropped = not self.policy.waits  # for good: its rows are not done again
             if is_dropped:
-                seat.loses(push.position, self.numbers)
+                seat.loses(position, self.numbers)
             self._callbacks.enter("miss", push, {"dropped": is_dropped})
             return
         # not its examples: with fragments the same ones are in several pushes
-        self.applied += push.position - seat.position
-        seat.reaches(push.fragment, push.position)
+        self.applied += position - seat.position
+        seat.reaches(_fragment(push), position)
         self._callbacks.enter("apply", push, {"applied_in": answer.version})
 
     def _tell_of_publications(self, agreed: Sequence[Answer]) -> None:
         """What the lost had published is taken back with their rows, and does not count here."""
-        told: dict[int, Any] = {a.seat.slot: a.push.note.get("peers", {}) for a in agreed}
+        told = {a.seat.slot: a.push.header for a in agreed}
         lives = {a.seat.slot: f"{a.seat.slot} {a.push.lease}" for a in agreed}
         published = taken = missing = 0
         for origin, counts in told.items():
             for reader, sent in counts.get("sent", {}).items():
                 # who has left took nothing in
                 read = told.get(int(reader), {}).get("taken", {}).get(lives[origin], 0)
-                published, taken = published + int(sent), taken + int(read)
-                missing += max(0, int(sent) - int(read))
-        doubled = sum(int(counts.get("doubled", 0)) for counts in told.values())
+                published, taken = published + sent, taken + read
+                missing += max(0, sent - read)
+        doubled = sum(counts.get("doubled", 0) for counts in told.values())
         self._callbacks.emit(
             PeersMet(
                 phase=self.phase,
@@ -257,7 +258,8 @@ class ParameterServer:
         for answer in agreed:
             answer.seat.exclusions = 0
         self.version = max(a.message.version for a in agreed)
-        told = [(a.push.note.get("metrics", {}), a.push.examples) for a in agreed]
+        said = [a.push.header for a in agreed]
+        told = [(header.get("metrics", {}), header.get("examples", 0)) for header in said]
         self.metrics = {**(_mean_metrics(told) or self.metrics), **self._apart(agreed)}
         if self.policy.rounds_between:
             self._tell_of_publications(agreed)
@@ -270,8 +272,7 @@ class ParameterServer:
                 progress=self.progress,
                 seconds=seconds,
                 metrics=self.metrics,
-                bytes_up=sum(v.nbytes for a in agreed for v in a.push.arrays)
-                + sum(self._among.values()),
+                bytes_up=sum(a.push.size_bytes for a in agreed) + sum(self._among.values()),
                 bytes_down=_bytes_down(agreed) + self._fetched,
             )
         )
@@ -286,7 +287,7 @@ class ParameterServer:
         Where nobody waits: how many versions old the point was that a push started from.
         """
         if not self.policy.waits:
-            stale = [a.message.version - 1 - a.push.version for a in agreed]
+            stale = [a.message.version - 1 - a.push.header["version"] for a in agreed]
             return {"staleness": sum(stale) / len(stale)}
         if self.policy.meets:
             told = [self._distances.get(a.seat.slot, math.nan) for a in agreed]
@@ -298,7 +299,7 @@ class ParameterServer:
         if self.version % APART_EVERY and "consistency" in self.metrics:
             return {"consistency": self.metrics["consistency"]}
         apart = float(getattr(self._state, "apart", math.nan))  # seen while all was merged
-        length = float(np.linalg.norm(part(held, agreed[0].push.fragment)))
+        length = float(np.linalg.norm(part(held, _fragment(agreed[0].push))))
         return {"consistency": apart / length} if length > 0 and math.isfinite(apart) else {}
 
 
@@ -314,6 +315,11 @@ def _is_finite(message: Message, point: Message, width: int) -> bool:
         if not is_sound(message.codec, message.vector):
             return False
     return message.floats is None or is_finite(message.floats)
+
+
+def _fragment(push: Frame) -> tuple[int, int]:
+    start, stop = push.header.get("fragment", ALL)
+    return start, stop
 
 
 def _bytes_down(answers: Sequence[Answer]) -> int:

@@ -40,11 +40,11 @@ class PeerDirectory:
         leases = self._leases
         if frame.phase != self._phases.at[0]:
             return []
-        if frame.version != self._phases.at[1]:
+        if frame.header["version"] != self._phases.at[1]:
             # it was left out of a meeting: called to that one, it learns that it must rejoin
-            return [self._to(leases.seats[frame.slot], frame.version)]
+            return [self._to(leases.seats[frame.slot], frame.header["version"])]
         self._told[frame.slot] = frame
-        is_behind = int(frame.note.get("edition", -1)) < int(self.here()["edition"])
+        is_behind = frame.header.get("edition", -1) < self.here()["edition"]
         is_called = self._called == self._phases.at
         return [self._to(leases.seats[frame.slot])] if is_behind or is_called else []
 
@@ -85,16 +85,16 @@ class PeerDirectory:
         told = [
             frame
             for frame in self._told.values()
-            if (frame.phase, frame.version) == self._phases.at and leases.holds(frame)
+            if (frame.phase, frame.header["version"]) == self._phases.at and leases.holds(frame)
         ]
-        rounds, examples = sum(f.sequence for f in told), sum(f.examples for f in told)
+        rounds = sum(f.sequence for f in told)
         waiting = ((s, s.waiting) for s in leases.seats.values())
-        is_done = any(push and push.position >= phases.end_of(seat) for seat, push in waiting)
-        is_spent = phases.would_spend(examples)
+        is_done = any(p and p.header["position"] >= phases.end_of(seat) for seat, p in waiting)
+        is_spent = phases.would_spend(sum(f.header.get("examples", 0) for f in told))
         return is_wanted or is_done or is_spent or rounds >= most * len(leases.members)
 
     def _to(self, seat: SeatState, missed: int | None = None) -> Frame:
         is_called = missed is not None or self._called == self._phases.at
-        note = {"here": self.here(), "call": is_called}
         version = self._phases.at[1] if missed is None else missed
-        return self._phases.frame("here", seat.slot, seat.lease, version=version, note=note)
+        told = {**self.here(), "version": version, "call": is_called}
+        return self._phases.frame("here", seat.slot, seat.lease, **told)

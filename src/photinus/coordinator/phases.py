@@ -19,7 +19,7 @@ from photinus.coordinator.sharded_table import ENOUGH, Shard, ShardFiles, Table,
 from photinus.core.errors import UsageError, message
 from photinus.core.events import CheckpointFailed, Evaluated, PhaseEnded, PhaseStarted, Warned
 from photinus.core.parameters import Vector, fingerprint
-from photinus.protocol.messages import Seat, inner_of, named
+from photinus.protocol.messages import Seat, inner_of
 from photinus.strategies.base import GRADIENT, Message
 from photinus.strategies.merge import combine
 from photinus.training.asks import Grant, Page, Snapshot
@@ -160,10 +160,10 @@ class Phases:
         """Returns the position in a seat's rows at which its share of the phase ends."""
         return self.span[1] * self.phase.stage.passes(self.rows) * seat.rows
 
-    def frame(self, kind: str, slot: int, lease: int, **fields: Any) -> Frame:  # noqa: ANN401
+    def frame(self, kind: str, slot: int, lease: int, **header: Any) -> Frame:  # noqa: ANN401
         """Returns a frame to a slot's worker."""
         seat = Seat(self._callbacks.run, self._callbacks.term, self.owner.phase, slot, lease)
-        return seat.frame(kind, **fields)
+        return seat.frame(kind, header)
 
     def warn(self, wrong: str, *, got: object = None, then: str = "", do: str = "") -> None:
         """Warns the user; the arguments are those of `message`."""
@@ -289,7 +289,7 @@ class Phases:
         if not self.has_shards:
             return None
         closed = [s.closed for s in self._leases.seats.values() if s.closed is not None]
-        shards = self._shards.at(max(frame.version for frame in closed))
+        shards = self._shards.at(max(frame.header["version"] for frame in closed))
         return Table(shards, self.owner.policy.rows, self._callbacks.scratch)
 
     def _goes_on(self, point: Message, now: float) -> bool:
@@ -306,15 +306,15 @@ class Phases:
         if following == len(self._plan.phases):
             return False
         closed = {s.slot: s.closed for s in self._leases.seats.values() if s.closed is not None}
-        newest = max((frame.version for frame in closed.values()), default=-1)
-        closed = {slot: f for slot, f in closed.items() if goes_on and f.version == newest}
+        newest = max((frame.header["version"] for frame in closed.values()), default=-1)
+        closed = {s: f for s, f in closed.items() if goes_on and f.header["version"] == newest}
         self.keep = frozenset(closed)
         self.enter(following, now, point if goes_on else None)
         self.begin(now)
         cut = self._here()
         if goes_on:
             self._callbacks.enter("rest", self.frame("stop", 0, 0), {})
-            inner = {slot: inner_of(named(frame)) for slot, frame in closed.items()}
+            inner = {slot: inner_of(frame.arrays) for slot, frame in closed.items()}
             cut = replace(cut, inner={slot: held for slot, held in inner.items() if held})
             self._cuts.last = cut
         self._callbacks.save(cut)
@@ -329,8 +329,8 @@ class Phases:
         closed = [s.closed for s in seats if s.closed is not None and s.closed.arrays]
         if self.owner.policy.keeps or self.has_shards or not closed:
             return point
-        newest = max(frame.version for frame in closed)
-        held = [named(frame) for frame in closed if frame.version == newest]
+        newest = max(frame.header["version"] for frame in closed)
+        held = [frame.arrays for frame in closed if frame.header["version"] == newest]
         share = [1.0 / len(held)] * len(held)
         vector = held[0]["vector"].copy()  # its worker may train on in the same memory
         if len({fingerprint(h["vector"]) for h in held}) > 1:
@@ -489,7 +489,7 @@ class Phases:
         seats, cut = self._leases.seats.values(), self.saved
         if self.owner.version > 0 and (cut is None or not cut.inner):
             closed = {s.slot: s.closed for s in seats if s.closed is not None}
-            self._keep({slot: named(f) for slot, f in closed.items() if self._is_newest(f)})
+            self._keep({slot: f.arrays for slot, f in closed.items() if self._is_newest(f)})
         here = [s for s in seats if s.is_live or s.asking is not None]
         return [self.frame("done", s.slot, s.lease) for s in here]
 
@@ -502,7 +502,7 @@ class Phases:
 
     def _is_newest(self, closed: Frame) -> bool:
         """Tells whether a worker's own state fits the agreed point."""
-        return self.owner.policy.keeps or closed.version == self.owner.version
+        return self.owner.policy.keeps or bool(closed.header["version"] == self.owner.version)
 
     def _keep(self, held: Mapping[int, Mapping[str, Vector]]) -> None:
         """Saves a cut: with agreement on gradients the workers told the point, too."""
@@ -613,8 +613,8 @@ class Phases:
 
     def measured(self, frame: Frame) -> None:
         """Takes what a worker measured."""
-        told = frame.note.get("measured")
-        if isinstance(told, dict):
+        told = frame.header.get("measured")
+        if told is not None:
             self._early_stopping.take(frame.slot, told)
             self.decide_on_the_best()
 
@@ -637,12 +637,12 @@ class Phases:
             wrong = f"{self.phase.name}: no better point in {self._plan.patience} measurements"
             self.warn(wrong, then="the phase ends, at its best point")
 
-    def remember(self, held: Mapping[str, Vector], version: int) -> None:
+    def remember(self, closed: Frame) -> None:
         """Keeps the parameters of a worker that is done, should all others be lost."""
-        owner = self.owner
+        owner, version = self.owner, closed.header["version"]
         is_new = version == owner.version and self.saved is None
         if is_new and version > 0 and not (owner.policy.keeps or self.has_shards):
-            self._cuts.last = replace(self._here(), point=self._told(held))
+            self._cuts.last = replace(self._here(), point=self._told(closed.arrays))
 
     def fall_back(self) -> None:
         """Nobody is left who knows the parameters: the last cut, or the phase's start."""

@@ -11,6 +11,7 @@ from photinus.coordinator.lease_server import LeaseServer
 from photinus.coordinator.worker_reports import WorkerReports
 from photinus.core.errors import PhotinusError
 from photinus.core.events import Log, Warned
+from photinus.protocol.headers import checked
 from photinus.transport.frames import Frame
 from photinus.transport.link import Gone, Hear, Listener, Peer
 
@@ -77,7 +78,7 @@ class Service:
         with self._lock:
             self._dead.add((slot, attempt))
             asking = self._asking.get(slot)
-            if asking is not None and asking[1].note.get("attempt") == attempt:
+            if asking is not None and asking[1].header.get("attempt") == attempt:
                 self._coordinator.leases.withdraw(self._asking.pop(slot)[1])
             self._coordinator.leases.died(slot, attempt, self._now())
 
@@ -165,10 +166,10 @@ class Service:
         with self._lock:
             self._seen[peer] = peer.bytes_received, peer.bytes_sent
             what = f"a {frame.kind} of worker {frame.slot}"
-            self._guarded(what, lambda: self._take_in(peer, frame))
+            self._guarded(what, lambda: self._take_in(peer, checked(frame)))
 
     def _take_in(self, peer: Peer, frame: Frame) -> None:
-        if frame.kind == "hello" and (frame.slot, frame.note.get("attempt")) in self._dead:
+        if frame.kind == "hello" and (frame.slot, frame.header["attempt"]) in self._dead:
             return
         leases, now = self._coordinator.leases, self._now()
         is_held = frame.term == self._coordinator.callbacks.term and leases.holds(frame)
@@ -209,7 +210,7 @@ class Service:
             self._carry(self._coordinator.stop(f"the coordinator failed on {what}: {reason}"))
 
     def _log(self, frame: Frame) -> None:
-        level, text = str(frame.note.get("level", "")), str(frame.note.get("text", ""))
+        level, text = frame.header.get("level", ""), frame.header.get("text", "")
         self._coordinator.callbacks.emit(Log(slot=frame.slot, level=level, text=text))
 
     def _gone(self, peer: Peer) -> None:
@@ -252,4 +253,4 @@ class Service:
 
 def _is_answer(grant: Frame, hello: Frame) -> bool:
     """A grant for another phase goes to who sits there, whoever waits for the seat."""
-    return all(grant.note.get(name) == hello.note.get(name) for name in ("attempt", "hello"))
+    return all(grant.header.get(name) == hello.header.get(name) for name in ("attempt", "hello"))

@@ -16,10 +16,10 @@ from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.lease_server import LeaseServer, admit
 from photinus.coordinator.leases import Leases, SeatState
 from photinus.core import errors
-from photinus.core.errors import FencedError, PhotinusError, message
+from photinus.core.errors import FencedError, FrameError, PhotinusError, message
 from photinus.core.events import Warned
 from photinus.core.parameters import Vector
-from photinus.protocol.messages import grant_to, message_to, named
+from photinus.protocol.messages import grant_to, message_to
 from photinus.protocol.serialization import is_sound, unpacked
 from photinus.strategies.base import Message, Turn
 from photinus.training.asks import Exchange, Grant, Hello, Life
@@ -117,7 +117,7 @@ class TaskServer(LeaseServer):
         if seat.closed is not None:
             return [self._to(frame, "done")]
         if seat.is_live and seat.is_again(frame):
-            if int(frame.note["hello"]) <= seat.hello:
+            if frame.header["hello"] <= seat.hello:
                 return [seat.answered] if seat.answered is not None else []
             self.leases.vacate(seat)
         seat.asking = frame
@@ -137,8 +137,8 @@ class TaskServer(LeaseServer):
             heal=Message("heal", self._rule.state(), version=self.version),
             is_fresh=self.version == 0,
         )
-        note = {"attempt": seat.attempt, "hello": seat.hello}
-        seat.answered = grant_to(self._frame("grant", seat.slot, seat.lease, note=note), grant)
+        told = {"attempt": seat.attempt, "hello": seat.hello}
+        seat.answered = grant_to(self._frame("grant", seat.slot, seat.lease, told), grant)
         return seat.answered
 
     def _bye(self, frame: Frame, now: float) -> list[Frame]:  # noqa: ARG002 - as all of `hear`
@@ -150,13 +150,13 @@ class TaskServer(LeaseServer):
         if frame.lease and not held:
             return [self._to(frame, "fenced")]
         seat.strikes += 1
-        kind, text = str(frame.note.get("type", "")), str(frame.note.get("error", ""))
+        kind, text = frame.header.get("type", ""), frame.header.get("error", "")
         if errors.class_of(kind):
             self.failure_kind = kind
             return [*self.stop(text), self._to(frame, "stop")]
         if held:
             self.leases.vacate(seat)
-        cause = str(frame.note.get("cause", "")) or text
+        cause = frame.header.get("cause", "") or text
         is_same, self._causes[seat.slot] = self._causes.get(seat.slot) == cause, cause
         if seat.strikes < FAILURES and not is_same:
             return [self._to(frame, "fenced")]
@@ -168,8 +168,10 @@ class TaskServer(LeaseServer):
     # -- pushes ----------------------------------------------------------------------------------
 
     def _apply(self, seat: SeatState, push: Frame, now: float) -> list[Frame]:  # noqa: ARG002
-        seat.waiting = push
-        self._results[seat.slot] = unpacked(named(push)["vector"])
+        parcel = push.arrays.get("vector")
+        if parcel is None:
+            raise FrameError("a push of a unit must hold its result", got=f"worker {seat.slot}")
+        seat.waiting, self._results[seat.slot] = push, unpacked(parcel)
         if not is_sound(self._results[seat.slot]):
             return self._refuse(seat, push)
         is_whole = len(self._results) == self._units.count or not self._units.together
@@ -215,7 +217,7 @@ class TaskServer(LeaseServer):
         push, seat.waiting = seat.waiting, None
         assert push is not None
         self.leases.counts["applied"] += 1
-        seat.position = push.position
+        seat.position = push.header["position"]
         self.callbacks.enter("apply", push, {"applied_in": self.version})
         answer = self._answer(seat, push, is_done=is_done)
         self.callbacks.enter("ack", answer, {})

@@ -40,13 +40,13 @@ class WorkerReports:
 
     def pushed(self, push: Frame, peer: Peer, now: float) -> None:
         """Counts a push that is the slot's next."""
-        gauge = self._slots.get(push.slot)
+        gauge, told = self._slots.get(push.slot), push.header
         if gauge is None or gauge.phase != push.phase:
-            gauge = self._slots[push.slot] = _SlotCounts(push.phase, now - push.seconds)
-        gauge.steps += int(push.note.get("steps", push.steps))
-        gauge.examples += int(push.note.get("examples", push.examples))
-        gauge.compute_seconds += float(push.note.get("compute_seconds", 0.0))
-        gauge.wait_seconds += float(push.note.get("wait_seconds", 0.0))
+            gauge = self._slots[push.slot] = _SlotCounts(push.phase, now - told.get("seconds", 0.0))
+        gauge.steps += told.get("steps_since", 0)
+        gauge.examples += told.get("examples_since", 0)
+        gauge.compute_seconds += told.get("compute_seconds", 0.0)
+        gauge.wait_seconds += told.get("wait_seconds", 0.0)
         up, down = self._bytes(push.slot, peer)
         gauge.bytes_sent, gauge.bytes_received = gauge.bytes_sent + up, gauge.bytes_received + down
         gauge.has_news = True

@@ -194,7 +194,7 @@ class Call:
             try:
                 for heard in link.exchange(frame, _SAY_SECONDS):
                     if heard.kind == "stop":
-                        raise RunFailedError(str(heard.note.get("reason", "the run was stopped")))
+                        raise RunFailedError(str(heard.header.get("reason", "the run was stopped")))
                     return
             except LinkLostError:
                 continue
@@ -246,8 +246,8 @@ class Call:
         if not isinstance(error, PhotinusError):
             text = f"worker {seat.slot} failed: " + "".join(_users_traceback(error))
         cause = f"{type(error).__name__}: {error}{_place(error)}"
-        note = {"error": text[-20_000:], "type": type(error).__name__, "cause": cause[:2_000]}
-        bye = Seat(seat.run, seat.term, seat.phase, seat.slot, lease).frame("bye", note=note)
+        told = {"error": text[-20_000:], "type": type(error).__name__, "cause": cause[:2_000]}
+        bye = Seat(seat.run, seat.term, seat.phase, seat.slot, lease).frame("bye", told)
         link = self._link()
         try:
             with suppress(LinkError):  # the end of the run, which is what it asks for
@@ -324,7 +324,7 @@ def told_error(text: str, kind: str) -> PhotinusError:
 
 def _beat(seat: Seat, attempt: str) -> Frame:
     """Names the attempt: a worker does not know its lease before it has read its grant."""
-    return seat.frame("beat", note={"attempt": attempt})
+    return seat.frame("beat", {"attempt": attempt})
 
 
 def _users_traceback(error: Exception) -> list[str]:

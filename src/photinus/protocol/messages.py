@@ -1,7 +1,4 @@
-"""Converts a strategy's messages to frames and back.
-
-Every array of a frame is named in its note, so that both sides read the same thing.
-"""
+"""What each kind of frame says: a strategy's messages as headers and arrays, and back."""
 
 from __future__ import annotations
 
@@ -12,15 +9,16 @@ from typing import Any
 import numpy as np
 
 from photinus.core.clock import Clock
-from photinus.core.errors import FrameError
 from photinus.core.parameters import Vector
-from photinus.strategies.base import Message
+from photinus.strategies.base import ALL, Message
 from photinus.strategies.sparse import to_dense
 from photinus.training.asks import Grant, News, Page, Snapshot
 from photinus.transport.frames import Frame
 
 Kinds = Mapping[str, tuple[str, tuple[int, ...]]]
 """Types and shapes of arrays by name."""
+
+_NO_WORK = Clock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,46 +31,34 @@ class Seat:
     slot: int = 0
     lease: int = 0
 
-    def frame(self, kind: str, **fields: Any) -> Frame:  # noqa: ANN401 - the fields of Frame
+    def frame(
+        self,
+        kind: str,
+        header: Mapping[str, Any] | None = None,
+        arrays: Mapping[str, Vector] | None = None,
+        *,
+        sequence: int = 0,
+    ) -> Frame:
         """Returns a frame that speaks for this seat."""
-        return Frame(
-            kind,
-            run=self.run,
-            term=self.term,
-            phase=self.phase,
-            slot=self.slot,
-            lease=self.lease,
-            **fields,
-        )
+        ids = self.term, self.phase, self.slot, self.lease, sequence
+        return Frame(kind, self.run, *ids, header or {}, arrays or {})
 
 
-def pack(
-    frame: Frame,
-    arrays: Mapping[str, Vector | None],
-    note: Mapping[str, Any] | None = None,
-    **fields: Any,  # noqa: ANN401 - the fields of Frame
-) -> Frame:
-    """Returns the frame with its arrays, each named in the note; None is left out."""
-    kept = {name: array for name, array in arrays.items() if array is not None}
-    told = {**frame.note, **(note or {}), "arrays": list(kept)}
-    return replace(frame, arrays=tuple(kept.values()), note=told, **fields)
-
-
-def named(frame: Frame) -> dict[str, Vector]:
-    """Returns a frame's arrays by name.
-
-    Raises:
-        FrameError: names and arrays do not match.
-    """
-    names = frame.note.get("arrays", [])
-    if not isinstance(names, list) or len(names) != len(frame.arrays):
-        raise FrameError("the arrays of a frame do not match their names", got=names)
-    return dict(zip(names, frame.arrays, strict=True))
-
-
-def message_to(frame: Frame, message: Message, **note: Any) -> Frame:  # noqa: ANN401 - plain
-    """Returns the frame with a message in it."""
+def message_to(frame: Frame, message: Message, **header: Any) -> Frame:  # noqa: ANN401 - plain
+    """Returns the frame with a message in it, and with more in its header."""
     since = message.since
+    told: dict[str, Any] = {**frame.header, "version": message.version, **header}
+    if message.fragment != ALL:
+        told["fragment"] = message.fragment
+    if message.codec != "fp32":
+        told["codec"] = message.codec
+    if since != _NO_WORK:
+        told["steps"], told["examples"] = int(since.steps), int(since.examples)
+        told["epochs"], told["seconds"] = float(since.epochs), float(since.seconds)
+    if message.fingerprint:
+        told["fingerprint"] = message.fingerprint
+    if message.slots:
+        told["slots"] = message.slots
     arrays = {
         "vector": message.vector,
         "rows": message.rows,
@@ -80,132 +66,117 @@ def message_to(frame: Frame, message: Message, **note: Any) -> Frame:  # noqa: A
         "floats": message.floats,
         "integers": message.integers,
     }
-    if message.fingerprint:
-        note["fingerprint"] = message.fingerprint
-    slots = {"slots": list(message.slots)} if message.slots else {}
-    return pack(
-        frame,
-        arrays | {f"outer.{i}": o for i, o in enumerate(message.outer)},
-        {**note, **slots},
-        version=message.version,
-        fragment=message.fragment,
-        codec=message.codec,
-        steps=since.steps,
-        examples=since.examples,
-        epochs=since.epochs,
-        seconds=since.seconds,
-    )
+    kept = {name: array for name, array in arrays.items() if array is not None}
+    kept |= {f"outer.{i}": held for i, held in enumerate(message.outer)}
+    return replace(frame, header=told, arrays=kept)
 
 
 def message_of(frame: Frame, kind: str = "") -> Message:
     """Returns the message in a frame, its vector with all its zeros."""
-    arrays = named(frame)
+    header, arrays = frame.header, frame.arrays
+    start, stop = header.get("fragment", ALL)
     message = Message(
         kind or frame.kind,
         arrays.get("vector"),
-        frame.fragment,
+        (start, stop),
         arrays.get("rows"),
         arrays.get("kept"),
-        since=Clock(frame.steps, frame.examples, frame.epochs, frame.seconds),
-        version=frame.version,
-        codec=frame.codec,
-        outer=_numbered(arrays, "outer"),
+        since=Clock(
+            header.get("steps", 0),
+            header.get("examples", 0),
+            header.get("epochs", 0.0),
+            header.get("seconds", 0.0),
+        ),
+        version=header["version"],
+        codec=header.get("codec", "fp32"),
+        outer=tuple(arrays[f"outer.{i}"] for i in range(len(arrays)) if f"outer.{i}" in arrays),
         floats=arrays.get("floats"),
         integers=arrays.get("integers"),
-        fingerprint=str(frame.note.get("fingerprint", "")),
-        slots=tuple(int(s) for s in frame.note.get("slots", ())),
+        fingerprint=header.get("fingerprint", ""),
+        slots=tuple(header.get("slots", ())),
     )
-    return to_dense(message)
-
-
-def is_sparse(frame: Frame) -> bool:
-    """Tells whether zeros were left out of the vector in a frame."""
-    return "kept" in frame.note.get("arrays", ())
+    return message if message.kept is None else to_dense(message)
 
 
 def news_of(frames: Sequence[Frame], seconds: float) -> News:
     """Returns what answers mean for the loop; an `ack` tells only how far all are."""
-    told = [f.note["progress"] for f in frames if "progress" in f.note]
+    told = [f.header["progress"] for f in frames if "progress" in f.header]
     return News(
         seconds,
         tuple(message_of(frame) for frame in frames if frame.kind != "ack"),
         told[-1] if told else None,
-        stop=any(frame.note.get("stop") for frame in frames),
-        save=any(frame.note.get("save") for frame in frames),
-        measure=any(frame.note.get("measure") for frame in frames),
+        stop=any(frame.header.get("stop") for frame in frames),
+        save=any(frame.header.get("save") for frame in frames),
+        measure=any(frame.header.get("measure") for frame in frames),
     )
 
 
 def grant_to(frame: Frame, grant: Grant) -> Frame:
     """Returns a grant frame: the seat's next phase, where it goes on, and from what."""
-    inner = {f"inner.{name}": value for name, value in grant.inner.items()}
     filled = message_to(
         frame,
         grant.heal,
+        position=grant.position,
         budget=grant.budget,
         progress=grant.progress,
         rows=grant.rows,
-        span=list(grant.span),
+        span=grant.span,
         tells=grant.tells,
         is_fresh=grant.is_fresh,
         is_idle=grant.is_idle,
-        shard=_plain(grant.shard),
+        shard=grant.shard,
         history=[v.size for v in grant.history],
     )
-    arrays = {**named(filled), **inner, "history": _joined(grant.history)}
-    return pack(
+    arrays = {**filled.arrays, **inner_to(grant.inner)}
+    if grant.history:
+        arrays["history"] = np.concatenate(grant.history)
+    return replace(
         filled,
-        arrays,
         kind="grant",
         phase=grant.phase,
         lease=grant.lease,
         sequence=grant.sequence,
-        position=grant.position,
+        arrays=arrays,
     )
 
 
 def grant_of(frame: Frame) -> Grant:
     """The inverse of `grant_to`."""
-    arrays, note = named(frame), frame.note
-    inner = inner_of(arrays)
-    sizes = [int(n) for n in note["history"]]
+    header, arrays = frame.header, frame.arrays
+    sizes, (start, end) = header["history"], header["span"]
     history = np.split(arrays["history"], np.cumsum(sizes)[:-1]) if sizes else []
     return Grant(
         phase=frame.phase,
         lease=frame.lease,
         sequence=frame.sequence,
-        position=frame.position,
-        budget=int(note["budget"]),
-        progress=float(note["progress"]),
-        rows=int(note["rows"]),
-        span=(float(note["span"][0]), float(note["span"][1])),
-        tells=bool(note["tells"]),
+        position=header["position"],
+        budget=header["budget"],
+        progress=header["progress"],
+        rows=header["rows"],
+        span=(start, end),
+        tells=header["tells"],
         heal=message_of(frame, "heal"),
-        is_fresh=bool(note["is_fresh"]),
-        inner=inner,
+        is_fresh=header["is_fresh"],
+        inner=inner_of(arrays),
         history=tuple(history),
-        shard=_kinds(note["shard"]),
-        is_idle=bool(note["is_idle"]),
+        shard=_kinds(header["shard"]),
+        is_idle=header["is_idle"],
     )
 
 
 def snapshot_to(frame: Frame, snapshot: Snapshot) -> Frame:
     """Returns a state frame."""
-    inner = {f"inner.{name}": value for name, value in snapshot.inner.items()}
-    arrays = {
-        "trained": snapshot.trained,
-        "floats": snapshot.floats,
-        "integers": snapshot.integers,
-        **inner,
-    }
-    return pack(frame, arrays, position=snapshot.position)
+    trained = {} if snapshot.trained is None else {"trained": snapshot.trained}
+    own = {"floats": snapshot.floats, "integers": snapshot.integers}
+    header = {**frame.header, "position": snapshot.position}
+    return replace(frame, header=header, arrays=trained | own | inner_to(snapshot.inner))
 
 
 def snapshot_of(frame: Frame) -> Snapshot:
     """The inverse of `snapshot_to`."""
-    arrays = named(frame)
+    arrays = frame.arrays
     return Snapshot(
-        frame.position,
+        frame.header["position"],
         inner_of(arrays),
         arrays.get("trained"),
         arrays["floats"],
@@ -213,47 +184,42 @@ def snapshot_of(frame: Frame) -> Snapshot:
     )
 
 
-def page_to(frame: Frame, page: Page) -> Frame:
-    """Returns a page frame."""
-    note = {
+def page_to(frame: Frame, page: Page, **header: Any) -> Frame:  # noqa: ANN401 - plain values
+    """Returns a page frame, with more in its header."""
+    told = {
+        "version": page.version,
         "name": page.name,
         "start": page.start,
-        "kinds": _plain(page.kinds),
+        "kinds": dict(page.kinds),
         "is_last": page.is_last,
     }
-    return pack(frame, {"numbers": page.numbers}, note, version=page.version)
+    arrays = {} if page.numbers is None else {"numbers": page.numbers}
+    return replace(frame, header={**frame.header, **told, **header}, arrays=arrays)
 
 
 def page_of(frame: Frame) -> Page:
     """The inverse of `page_to`."""
-    note = frame.note
+    header = frame.header
     return Page(
-        frame.version,
-        str(note["name"]),
-        int(note["start"]),
-        named(frame).get("numbers"),
-        _kinds(note["kinds"]),
-        bool(note["is_last"]),
+        header["version"],
+        header["name"],
+        header["start"],
+        frame.arrays.get("numbers"),
+        _kinds(header["kinds"]),
+        header["is_last"],
     )
 
 
-def _plain(kinds: Kinds) -> dict[str, Any]:
-    return {name: [dtype, list(shape)] for name, (dtype, shape) in kinds.items()}
-
-
 def _kinds(told: Mapping[str, Any]) -> Kinds:
-    return {n: (str(dtype), tuple(map(int, shape))) for n, (dtype, shape) in told.items()}
+    return {name: (dtype, tuple(shape)) for name, (dtype, shape) in told.items()}
+
+
+def inner_to(inner: Mapping[str, Vector]) -> dict[str, Vector]:
+    """Returns an inner optimizer's state under the names that it has in a frame."""
+    return {f"inner.{name}": vector for name, vector in inner.items()}
 
 
 def inner_of(arrays: Mapping[str, Vector]) -> dict[str, Vector]:
-    """Returns an inner optimizer's state among a frame's named arrays."""
+    """The inverse of `inner_to`, among a frame's arrays."""
     prefix = "inner."
     return {n.removeprefix(prefix): v for n, v in arrays.items() if n.startswith(prefix)}
-
-
-def _numbered(arrays: Mapping[str, Vector], name: str) -> tuple[Vector, ...]:
-    return tuple(arrays[f"{name}.{i}"] for i in range(len(arrays)) if f"{name}.{i}" in arrays)
-
-
-def _joined(vectors: Sequence[Vector]) -> Vector | None:
-    return np.concatenate(vectors) if vectors else None

@@ -6,13 +6,14 @@ both stand on; what is lost on the way the next meeting makes up for.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from photinus.core.parameters import Vector, is_finite
 from photinus.core.seeds import reordered
-from photinus.protocol.messages import Seat, is_sparse, message_of, message_to, named, pack
+from photinus.protocol.messages import Seat, message_of, message_to
 from photinus.protocol.reduce_scatter import Meeting, Piece
 from photinus.protocol.row_meeting import RowMeeting, Shares
 from photinus.strategies.base import Message
@@ -72,7 +73,7 @@ class Peers:
         self._arriving: frozenset[int] = frozenset()
         """From whom a frame comes in now: what it holds is not missing."""
 
-    def seated(self, seat: Seat, version: int, note: Mapping[str, Any]) -> None:
+    def seated(self, seat: Seat, version: int, told: Mapping[str, Any]) -> None:
         """Starts anew under a grant: its numbers begin again with the lease."""
         if seat.lease != self._seat.lease or seat.phase != self._seat.phase:
             self._edition, self._published = -1, 0
@@ -80,14 +81,14 @@ class Peers:
         self._table = Shares()
         self._seat, self._meeting, self._brought = seat, None, None
         self._stands_on(version)
-        if "here" in note:
-            self._directory(note["here"])
+        if "peers" in told:
+            self._directory(told)
 
     def _stands_on(self, version: int) -> None:
         self._version, self._rounds = version, 0
         for counter in (self.counts, self._sent, self._taken):
             counter.clear()
-        self._pieces = [p for p in self._pieces if p.version >= version]
+        self._pieces = [p for p in self._pieces if p.header["version"] >= version]
 
     # -- from the coordinator --------------------------------------------------------------------
 
@@ -96,20 +97,20 @@ class Peers:
         is_ours = (frame.lease, frame.phase) == (self._seat.lease, self._seat.phase)
         if frame.kind not in OTHERS or not is_ours:
             return []
-        self._directory(frame.note["here"])
+        self._directory(frame.header)
         if frame.kind == "here":
-            if frame.note.get("call"):
-                self._messages.append(Message("call", version=frame.version))
-        elif frame.version == self._version and self._brought is not None:
+            if frame.header["call"]:
+                self._messages.append(Message("call", version=frame.header["version"]))
+        elif frame.header["version"] == self._version and self._brought is not None:
             return self._meets(message_of(frame))
         return []
 
     def _directory(self, here: Mapping[str, Any]) -> None:
-        if int(here["edition"]) <= self._edition:
+        if here["edition"] <= self._edition:
             return
-        self._edition = int(here["edition"])
-        self._leases = {int(s): int(lease) for s, lease, _ in here["peers"]}
-        self.addresses = {int(s): str(address) for s, _, address in here["peers"]}
+        self._edition = here["edition"]
+        self._leases = {slot: lease for slot, lease, _ in here["peers"]}
+        self.addresses = {slot: address for slot, _, address in here["peers"]}
         told = Message("here", slot=self._seat.slot, slots=tuple(sorted(self._leases)))
         self._messages.append(told)
 
@@ -148,13 +149,15 @@ class Peers:
         self._sent.update(str(slot) for slot in message.slots)
         frame = self._seat.frame("publish", sequence=self._published)
         sent = message_to(frame, message._replace(slots=()))
-        self.counts["bytes"] += len(message.slots) * sum(a.nbytes for a in sent.arrays)
+        self.counts["bytes"] += len(message.slots) * sent.size_bytes
         told = self._seat.frame(
             "publish",
+            {
+                "version": self._version,
+                "examples": int(message.since.examples),
+                "edition": self._edition,
+            },
             sequence=self._rounds,
-            version=self._version,
-            examples=message.since.examples,
-            note={"edition": self._edition},
         )
         out = {slot: sent for slot in message.slots} | {COORDINATOR: told}
         return [AddressedFrame(to, out[to]) for to in reordered(out, self._published)]
@@ -168,15 +171,16 @@ class Peers:
         return out + [answer for frame in early for answer in self._answers(frame)]
 
     def _answers(self, frame: Frame) -> list[AddressedFrame]:
-        rows = self._table.rows(frame.version, named(frame).get("asks"))
+        rows = self._table.rows(frame.header["version"], frame.arrays.get("asks"))
         if rows is None:
             self._table.early.append(frame)
             return []
         return [self._told(frame.slot, "heal", {"vector": rows})]
 
     def _told(self, to: int, kind: str, piece: Piece) -> AddressedFrame:
-        self.counts["bytes"] += sum(held.nbytes for held in piece.values())
-        return AddressedFrame(to, pack(self._seat.frame(kind, version=self._version), piece))
+        frame = self._seat.frame(kind, {"version": self._version}, piece)
+        self.counts["bytes"] += frame.size_bytes
+        return AddressedFrame(to, frame)
 
     def brings(
         self, message: Message, stands: tuple[Vector, Vector] | None = None
@@ -188,7 +192,7 @@ class Peers:
         sound = sound and (message.floats is None or is_finite(message.floats))
         self._brought, self._stands, self._meeting = message, stands, None
         told = message._replace(vector=None, rows=None, floats=None, integers=None)
-        return told, {"is_finite": sound, "peers": self._told_of()}
+        return told, {"is_finite": sound, **self._told_of()}
 
     def _told_of(self) -> dict[str, Any]:
         doubled = self.counts["doubled"]
@@ -205,14 +209,15 @@ class Peers:
             self.counts["fenced"] += 1
             return []
         self._near.add(frame.slot)
-        if frame.version < self._version:
+        version = frame.header["version"]
+        if version < self._version:
             self.counts["late"] += 1
         elif frame.kind == "publish":
             self._publication(frame)
         elif frame.kind == "fetch":
             return self._answers(frame)
         elif frame.kind == "heal":
-            self._table.came(frame.slot, frame.version, named(frame)["vector"])
+            self._table.came(frame.slot, version, frame.arrays.get("vector"))
         else:
             return self._takes(frame)
         return []
@@ -225,8 +230,7 @@ class Peers:
         self._heard[line] = frame.sequence
         self._inbox.append(frame)
         while len(self._inbox) > _MOST_WAITING or (
-            len(self._inbox) > 1
-            and sum(a.nbytes for f in self._inbox for a in f.arrays) > _MOST_WAITING_BYTES
+            len(self._inbox) > 1 and sum(f.size_bytes for f in self._inbox) > _MOST_WAITING_BYTES
         ):
             self._inbox.pop(0)
             self.counts["overrun"] += 1
@@ -241,13 +245,14 @@ class Peers:
         news, self._messages = self._messages, []
         kept: list[Frame] = []
         for frame in self._inbox:
-            if frame.version == self._version:
+            version = frame.header["version"]
+            if version == self._version:
                 message = message_of(frame)
                 sound = message.vector is not None and is_sound(message.codec, message.vector)
                 self.counts["taken" if sound else "refused"] += 1
                 self._taken[f"{frame.slot} {frame.lease}"] += sound
                 news += [message] if sound else []
-            elif frame.version > self._version:
+            elif version > self._version:
                 kept.append(frame)
         self._inbox = kept
         return tuple(news)
@@ -258,22 +263,22 @@ class Peers:
         assert self._meeting is not None
         if self._is_sparse and (found := gather(piece["vector"])) is not None:
             piece = {**piece, "vector": found[0], "kept": found[1]}
-        frame = self._seat.frame(
-            kind, version=self._version, note={"slots": list(self._meeting.slots)}
-        )
-        self.counts["bytes"] += sum(held.nbytes for held in piece.values())
-        return AddressedFrame(to, pack(frame, piece))
+        told = {"version": self._version, "slots": list(self._meeting.slots)}
+        frame = self._seat.frame(kind, told, piece)
+        self.counts["bytes"] += frame.size_bytes
+        return AddressedFrame(to, frame)
 
     def _takes(self, frame: Frame) -> list[AddressedFrame]:
-        meeting, slots = self._meeting, tuple(frame.note["slots"])
-        if meeting is None or frame.version != meeting.version or slots != meeting.slots:
+        meeting, header = self._meeting, frame.header
+        slots = tuple(header["slots"])
+        if meeting is None or header["version"] != meeting.version or slots != meeting.slots:
             self._pieces += [frame] if frame.arrays else []
             return []
         if frame.kind == "missing":
-            return self.again(frame.slot, frame.note)
+            return self.again(frame.slot, header)
         was_whole = meeting.is_whole
-        piece = named(frame)
-        if is_sparse(frame):
+        piece = dict(frame.arrays)
+        if "kept" in piece:
             piece["vector"] = scatter(piece["vector"], piece.pop("kept"))
         is_merged = meeting.take(frame.kind, frame.slot, piece)
         out = self._wholes() if is_merged else []
@@ -290,12 +295,12 @@ class Peers:
         meeting = self._meeting
         if meeting is None or not meeting.is_whole:
             return []
-        note: dict[str, Any] = {"slots": list(meeting.slots), "bytes": self.counts["bytes"]}
+        told: dict[str, Any] = {"version": self._version, "slots": list(meeting.slots)}
+        told["bytes"] = self.counts["bytes"]
         if self._stands is not None and isinstance(meeting, Meeting):
-            note["apart"] = meeting.apart(*self._stands)
-        return [
-            AddressedFrame(COORDINATOR, self._seat.frame("ready", version=self._version, note=note))
-        ]
+            apart = meeting.apart(*self._stands)
+            told |= {"apart": apart} if math.isfinite(apart) else {}
+        return [AddressedFrame(COORDINATOR, self._seat.frame("ready", told))]
 
     def _says_again(self) -> list[AddressedFrame]:
         """Says what did not come, to the coordinator and to those who owe it; or `ready`."""
@@ -304,9 +309,9 @@ class Peers:
             return self._ready()
         lacks = meeting.lacks
         near = sorted(self._near | self._arriving)
-        note = {"slots": list(meeting.slots), "near": near, **lacks}
+        told = {"version": self._version, "slots": list(meeting.slots), "near": near, **lacks}
         self._near = set()
-        frame = self._seat.frame("missing", version=self._version, note=note)
+        frame = self._seat.frame("missing", told)
         self._asks += 1
         owing = {*lacks["parts"], *lacks["wholes"]} - self._arriving
         to = reordered(owing, self._asks)

@@ -51,8 +51,8 @@ class Shares:
     def serves(self, version: int) -> list[Frame]:
         """Returns the questions that had waited for a version; older ones are dropped."""
         early, self.early = self.early, []
-        self.early = [frame for frame in early if frame.version > version]
-        return [frame for frame in early if frame.version == version]
+        self.early = [frame for frame in early if frame.header["version"] > version]
+        return [frame for frame in early if frame.header["version"] == version]
 
     def rows(self, version: int, asks: Vector | None) -> Vector | None:
         """Returns rows of the own shard as they travel; None before it stands at the version."""
@@ -60,9 +60,9 @@ class Shares:
             return None
         return encode(self._codec, self._owned.rows[asks // len(self._slots)].ravel())
 
-    def came(self, slot: int, version: int, vector: Vector) -> None:
+    def came(self, slot: int, version: int, vector: Vector | None) -> None:
         """Takes an owner's answer in."""
-        if version == self._version and slot in self._asks:
+        if version == self._version and slot in self._asks and vector is not None:
             self._came[slot] = vector
 
     def ahead(self, asks: Vector | None, version: int) -> dict[int, Vector]:

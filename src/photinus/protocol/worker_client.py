@@ -9,6 +9,7 @@ from typing import Any
 
 from photinus.core.errors import FencedError, LinkLostError
 from photinus.core.seeds import backoff
+from photinus.protocol.headers import checked
 from photinus.protocol.messages import Seat
 from photinus.protocol.peer_session import COORDINATOR, OTHERS, AddressedFrame
 from photinus.protocol.worker_session import WorkerSession
@@ -223,7 +224,7 @@ class Worker:
             return
         peers = self._session.peers
         for frame in self._mesh.take(seconds):
-            self._post(peers.hear(frame))
+            self._post(peers.hear(checked(frame)))
         for address in self._mesh.broken():
             for slot in [s for s, at in peers.addresses.items() if at == address]:
                 self._post(peers.again(slot))
@@ -236,7 +237,7 @@ class Worker:
     def _tell(self) -> None:
         """Sends what was logged since."""
         for note in self._notes():
-            self._send(self._session.seat.frame("note", note=note))
+            self._send(self._session.seat.frame("note", note))
 
     def _answer(self, ask: Ask, said: Frame | None) -> Frame:
         """Waits for the answer; what was said is said again when the link was lost, or silent."""
@@ -259,9 +260,9 @@ class Worker:
     def _heard(self, seconds: float, unanswered: Frame | None = None) -> list[Frame]:
         if self._inbox:
             heard, self._inbox = self._inbox, []
-            return heard
+            return [checked(frame) for frame in heard]
         try:
-            return self._link.exchange(None, seconds)
+            return [checked(frame) for frame in self._link.exchange(None, seconds)]
         except LinkLostError:
             self._find_again()
             if unanswered is not None:

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from photinus.core.errors import FencedError, RunFailedError
-from photinus.core.parameters import FLOATS, INTEGERS, TRAINED
+from photinus.core.parameters import FLOATS, INTEGERS, TRAINED, Vector
 from photinus.protocol.messages import (
     Seat,
     grant_of,
+    inner_to,
     message_to,
     news_of,
-    pack,
     page_of,
     page_to,
     snapshot_to,
@@ -62,12 +62,12 @@ class PushMetrics:
             self.sums[name] = self.sums.get(name, 0.0) + value * step.examples
             self.weights[name] = self.weights.get(name, 0) + step.examples
 
-    def note(self) -> dict[str, Any]:
-        """Returns it as the note of a push."""
+    def told(self) -> dict[str, Any]:
+        """Returns it as fields of a push's header."""
         return {
             "metrics": {n: total / max(1, self.weights[n]) for n, total in self.sums.items()},
-            "steps": self.steps,
-            "examples": self.examples,
+            "steps_since": self.steps,
+            "examples_since": self.examples,
             "wait_seconds": self.wait_seconds,
             "compute_seconds": self.compute_seconds,
         }
@@ -108,13 +108,13 @@ class WorkerSession:
         if isinstance(ask, Hello):
             self.seat, self._hellos = replace(self.seat, lease=0), self._hellos + 1
             self._forget()
-            note = {**self._about, "hello": self._hellos, "rows": ask.rows, "has": ask.has}
-            note |= {} if ask.passes is None else {"passes": ask.passes}
-            note |= {"labels": dict(ask.labels)} if ask.labels else {}
-            note |= {} if ask.span is None else {"span": ask.span}
-            return self.seat.frame("hello", note=note)
+            told = {**self._about, "hello": self._hellos, "rows": ask.rows, "has": ask.has}
+            told |= {} if ask.passes is None else {"passes": ask.passes}
+            told |= {"labels": dict(ask.labels)} if ask.labels else {}
+            told |= {} if ask.span is None else {"span": ask.span}
+            return self.seat.frame("hello", told)
         if isinstance(ask, Snapshot):
-            return snapshot_to(self.seat.frame("state", version=self._version), ask)
+            return snapshot_to(self.seat.frame("state", {"version": self._version}), ask)
         if isinstance(ask, Close):
             return self._closing(ask)
         if isinstance(ask, Page):
@@ -135,15 +135,14 @@ class WorkerSession:
         self._pauses(now)
         if ask.message is None:
             return None
-        note = {"unanswered": min(self.under_way, default=self._sequence)}
+        told = {"unanswered": min(self.under_way, default=self._sequence)} | self._trial()
         if ask.message.kind == "push":
-            note, self._push_metrics = note | self._push_metrics.note(), PushMetrics()
-        note |= self._trial()
+            told, self._push_metrics = told | self._push_metrics.told(), PushMetrics()
         message = ask.message
         if ask.turn.kind == "meet":
             message, counted = self.peers.brings(message, ask.stands)
-            note |= counted
-        said = message_to(self._numbered(message.kind, ask.position), message, **note)
+            told |= counted
+        said = message_to(self._numbered(message.kind, {"position": ask.position}), message, **told)
         if not ask.turn.waits:
             self.under_way[said.sequence] = said
         return said
@@ -161,19 +160,20 @@ class WorkerSession:
         self.under_way, self._told = {}, []
 
     def _closing(self, ask: Close) -> Frame:
-        frame = self._numbered("close", ask.position)
         held = ask.parameters
         arrays = {} if held is None else {name: held.section(f) for name, f in _SECTIONS.items()}
-        arrays |= {f"inner.{name}": value for name, value in ask.inner.items()}
-        return pack(frame, arrays, {"rests": ask.rests} | self._trial(), version=self._version)
+        told = {"version": self._version, "position": ask.position, "rests": ask.rests}
+        return self._numbered("close", told | self._trial(), arrays | inner_to(ask.inner))
 
     def _trial(self) -> dict[str, Any]:
         """What was measured rides on what is said next."""
         told, self._measured = self._measured, None
         return {} if told is None else {"measured": told}
 
-    def _numbered(self, kind: str, position: int) -> Frame:
-        frame = self.seat.frame(kind, sequence=self._sequence, position=position)
+    def _numbered(
+        self, kind: str, header: Mapping[str, Any], arrays: Mapping[str, Vector] | None = None
+    ) -> Frame:
+        frame = self.seat.frame(kind, header, arrays, sequence=self._sequence)
         self._sequence += 1
         return frame
 
@@ -185,14 +185,14 @@ class WorkerSession:
             RunFailedError: the run was stopped.
         """
         if heard.kind == "stop":
-            raise RunFailedError(str(heard.note.get("reason", "the run was stopped")))
+            raise RunFailedError(str(heard.header.get("reason", "the run was stopped")))
         is_mine = heard.lease == self.seat.lease
         if heard.kind in ("fenced", "refused") and is_mine and not isinstance(ask, Hello):
             raise FencedError(f"slot {self.seat.slot} lost lease {self.seat.lease}")
         is_answer = heard.kind in ("agreed", "heal", "ack") and is_mine
         if is_answer and heard.sequence in self.under_way:
             del self.under_way[heard.sequence]
-            self._version = heard.version
+            self._version = heard.header["version"]
             self._told.append(heard)
             return isinstance(ask, Exchange) and not self.waits(ask)
         if said is None:
@@ -205,10 +205,10 @@ class WorkerSession:
 
     def _is_mine(self, said: Frame, grant: Frame) -> bool:
         """Tells whether a grant answers this hello, or this close, and no earlier one."""
-        if grant.note.get("attempt") != self._about.get("attempt"):
+        if grant.header.get("attempt") != self._about.get("attempt"):
             return False
         if said.kind == "hello":
-            return bool(grant.note["hello"] == self._hellos)
+            return bool(grant.header["hello"] == self._hellos)
         return grant.lease == said.lease and grant.sequence == said.sequence + 1
 
     def understood(self, heard: Frame, now: float) -> Grant | News | Page | None:
@@ -220,7 +220,7 @@ class WorkerSession:
         if heard.kind == "page":
             self._waited += now - self._spoke_at
             return page_of(heard)
-        self._version = heard.version
+        self._version = heard.header["version"]
         if heard.kind != "grant":
             self._waited += now - self._spoke_at
             is_told = any(told is heard for told in self._told)
@@ -234,7 +234,7 @@ class WorkerSession:
         self._sequence, self._push_metrics = grant.sequence, PushMetrics()
         self._granted_at, self._waited = now, 0.0
         self._forget()
-        self.peers.seated(self.seat, grant.heal.version, heard.note)
+        self.peers.seated(self.seat, grant.heal.version, heard.header)
         return grant
 
     def news(self, now: float, heard: tuple[Frame, ...] = ()) -> News:
@@ -246,6 +246,5 @@ class WorkerSession:
 
 def _is_of(said: Frame, heard: Frame) -> bool:
     """Tells whether a page answers this one."""
-    names = ("name", "asked")
-    asked = {**said.note, "asked": said.note["start"]}
-    return said.version == heard.version and all(heard.note.get(n) == asked[n] for n in names)
+    asked = {**said.header, "asked": said.header["start"]}
+    return all(heard.header.get(name) == asked[name] for name in ("version", "name", "asked"))

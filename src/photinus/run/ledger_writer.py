@@ -48,7 +48,7 @@ class LedgerWriter:
         if op not in _ENTRIES:
             return
         self._said[op] += 1
-        phase = extra.get("phase", frame.phase)
+        phase, said = extra.get("phase", frame.phase), frame.header
         self._by_phase.setdefault(phase, Counter())[op] += 1
         fields: dict[str, Any] = {
             "run": self._run,
@@ -59,16 +59,16 @@ class LedgerWriter:
             "sequence": extra.get("next", frame.sequence),
         }
         if op in ("back", "rest"):
-            fields["version"] = frame.version
+            fields["version"] = said.get("version", 0)
         elif op == "grant":
             fields["position"] = extra["cursor"]
             fields |= {name: extra[name] for name in ("version", "lost") if name in extra}
         elif op != "ack":
-            fields |= {name: getattr(frame, name) for name in ("steps", "examples", "position")}
+            fields |= {name: said.get(name, 0) for name in ("steps", "examples", "position")}
         if op == "refuse" or extra.get("dropped"):
             fields["dropped"] = True
-        if frame.fragment != (0, 0):
-            fields["fragment"] = list(frame.fragment)
+        if "fragment" in said:
+            fields["fragment"] = list(said["fragment"])
         if op == "apply":
             fields["version"] = extra["applied_in"]
         self._ledger.write(_ENTRIES[op], **fields)

@@ -1,9 +1,12 @@
 """The wire format: one `Frame`, its bytes and its decoder; no input or output.
 
+A frame is an identity (which kind, of which run, under which lease, with which number), a header of
+plain values, and arrays by name. What stands in the header is the protocol's business.
+
 A frame travels as *pieces*, each with a short header (magic, version, part k of m, length,
-checksum). Piece 0 is the head: every number of the frame, the note as JSON, and the type and size
-of each array. The pieces after it are the arrays' own bytes, at most `PIECE_BYTES` at a time, so
-that a vector of any length passes without a copy and is delivered whole or not at all.
+checksum). Piece 0 is the head: the identity as fixed numbers, the header as JSON, and the type,
+size and name of each array. The pieces after it are the arrays' own bytes, at most `PIECE_BYTES` at
+a time, so that a vector of any length passes without a copy and is delivered whole or not at all.
 
 The checksum finds accidents (a torn buffer, a bad cable): the CRC-32 of the header and the piece,
 each whole 4 KiB of it as the sum of its 32-bit words, which takes a ninth of the time. Integrity
@@ -14,7 +17,6 @@ All numbers are little-endian. No code travels, and every size is checked before
 from __future__ import annotations
 
 import json
-import math
 import struct
 import zlib
 from collections.abc import Mapping
@@ -33,23 +35,22 @@ KINDS = (
     "here", "meet", "ready", "part", "whole", "missing", "page",
 )
 # fmt: on
-CODEC_IDS = ("fp32", "bf16", "int8", "int4")
-"""A codec travels as its place here; `strategies.codecs` holds what each does."""
 DTYPES = ("f4", "f8", "u1", "u2", "i8")
 PIECE_BYTES = 4 << 20
-MAX_NOTE_BYTES = 64 << 10
+MAX_HEADER_BYTES = 64 << 10
 MAX_ARRAYS = 16
+MAX_NAME_BYTES = 255
 
-_MAGIC, _VERSION = b"PHOT", 1
+_MAGIC, _VERSION = b"PHOT", 2
 # magic, version, 1 if checked, part, parts, length of the body; then the checksum of both
 _PIECE = struct.Struct("<4sBBIII")
 _CHECKSUM, _BLOCK_BYTES = struct.Struct("<I"), 4 << 10
 _HEADER_BYTES = _PIECE.size + _CHECKSUM.size
-# kind, codec, run, the eleven whole numbers, epochs, seconds, length of the note, arrays
-_HEAD = struct.Struct("<BB16s11qddIB")
-_ARRAY = struct.Struct("<BQ")
-_MAX_HEAD_BYTES = _HEAD.size + MAX_NOTE_BYTES + MAX_ARRAYS * _ARRAY.size
-_WHOLE = ("term", "phase", "slot", "lease", "sequence", "version", "steps", "examples", "position")
+# kind, run, term, phase, slot, lease, sequence, length of the header, arrays
+_HEAD = struct.Struct("<B16s5qIB")
+# type, numbers, length of the name; then the name
+_ARRAY = struct.Struct("<BQB")
+_MAX_HEAD_BYTES = _HEAD.size + MAX_HEADER_BYTES + MAX_ARRAYS * (_ARRAY.size + MAX_NAME_BYTES)
 _MOST = 1 << 63
 
 
@@ -58,9 +59,9 @@ class Frame:
     """The one thing that passes over a link.
 
     Example:
-        >>> frame = Frame("push", b"r" * 16, slot=1, arrays=(np.arange(3, dtype="f4"),))
+        >>> frame = Frame("push", b"r" * 16, slot=1, arrays={"vector": np.arange(3, dtype="f4")})
         >>> [twin] = Decoder().feed(b"".join(encode(frame)))
-        >>> twin.kind, twin.slot, twin.arrays[0].tolist()
+        >>> twin.kind, twin.slot, twin.arrays["vector"].tolist()
         ('push', 1, [0.0, 1.0, 2.0])
     """
 
@@ -73,22 +74,15 @@ class Frame:
     slot: int = 0
     lease: int = 0
     sequence: int = 0
-    version: int = 0
-    """Of the agreed parameters that this frame builds on, or carries."""
-    fragment: tuple[int, int] = (0, 0)
-    """Start and stop within the vector; (0, 0) is all of it."""
-    steps: int = 0
-    examples: int = 0
-    epochs: float = 0.0
-    seconds: float = 0.0
-    position: int = 0
-    """What the feed has handed out so far, in examples."""
-    codec: str = "fp32"
-    """One of `CODEC_IDS`: how `arrays` are to be read."""
-    note: Mapping[str, Any] = field(default_factory=dict)
+    header: Mapping[str, Any] = field(default_factory=dict)
     """Small plain values; NaN and infinity may stand in it (a loss that diverged)."""
-    arrays: tuple[Vector, ...] = ()
+    arrays: Mapping[str, Vector] = field(default_factory=dict)
     """Up to 16 vectors [n] of `DTYPES`; not to be written to until they are sent."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all its arrays."""
+        return sum(array.nbytes for array in self.arrays.values())
 
 
 def encode(
@@ -104,7 +98,7 @@ def encode(
     Raises:
         FrameError: a field is out of its limits.
     """
-    vectors = [_little(array) for array in frame.arrays]
+    vectors = [_little(array) for array in frame.arrays.values()]
     head = _head(frame, vectors)
     payload = [
         view[start : start + piece_bytes]
@@ -144,56 +138,43 @@ def _little(array: Vector) -> Vector:
 def _head(frame: Frame, vectors: list[Vector]) -> bytes:
     _check(frame)
     try:
-        note = json.dumps(dict(frame.note), separators=(",", ":")).encode()
+        header = json.dumps(dict(frame.header), separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise FrameError("the note of a frame must be plain JSON values", got=error) from error
-    if len(note) > MAX_NOTE_BYTES:
-        raise FrameError(f"a note takes at most {MAX_NOTE_BYTES} bytes", got=len(note))
+        raise FrameError("the header of a frame must be plain JSON values", got=error) from error
+    if len(header) > MAX_HEADER_BYTES:
+        wrong = f"the header of a frame takes at most {MAX_HEADER_BYTES} bytes"
+        raise FrameError(wrong, got=len(header))
     fixed = _HEAD.pack(
-        KINDS.index(frame.kind),
-        CODEC_IDS.index(frame.codec),
-        frame.run,
-        *(getattr(frame, name) for name in _WHOLE),
-        *frame.fragment,
-        frame.epochs,
-        frame.seconds,
-        len(note),
-        len(vectors),
+        KINDS.index(frame.kind), frame.run, *_numbers(frame), len(header), len(vectors)
     )
-    table = (_ARRAY.pack(DTYPES.index(v.dtype.str[1:]), v.size) for v in vectors)
-    return fixed + note + b"".join(table)
+    table = []
+    for name, vector in zip(frame.arrays, vectors, strict=True):
+        told = name.encode()
+        if len(told) > MAX_NAME_BYTES:
+            raise FrameError(f"a name takes at most {MAX_NAME_BYTES} bytes", got=len(told))
+        table += [_ARRAY.pack(DTYPES.index(vector.dtype.str[1:]), vector.size, len(told)), told]
+    return b"".join((fixed, header, *table))
+
+
+def _numbers(frame: Frame) -> tuple[int, ...]:
+    return frame.term, frame.phase, frame.slot, frame.lease, frame.sequence
 
 
 def _check(frame: Frame) -> None:
     """Refuses a frame with a field out of its limits, on both sides of the wire."""
     limits = {
         f"kind must be one of {', '.join(KINDS)}": frame.kind in KINDS,
-        f"codec must be one of {', '.join(CODEC_IDS)}": frame.codec in CODEC_IDS,
         "run must be 16 bytes": isinstance(frame.run, bytes) and len(frame.run) == 16,
         "whole numbers must be from -1 to 2^63": all(
-            _is_whole(getattr(frame, name)) for name in _WHOLE
-        ),
-        "fragment must be start <= stop": len(frame.fragment) == 2
-        and all(_is_whole(n) for n in frame.fragment)
-        and 0 <= frame.fragment[0] <= frame.fragment[1],
-        "epochs and seconds must be finite and not negative": all(
-            isinstance(n, (int, float, np.floating)) and math.isfinite(n) and n >= 0
-            for n in (frame.epochs, frame.seconds)
+            isinstance(n, (int, np.integer)) and -1 <= n < _MOST for n in _numbers(frame)
         ),
         f"arrays must be at most {MAX_ARRAYS}": len(frame.arrays) <= MAX_ARRAYS,
     }
     for limit, holds in limits.items():
         if not holds:
-            raise FrameError(f"a frame's {limit}", got=_summary(frame))
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, (int, np.integer)) and -1 <= int(value) < _MOST
-
-
-def _summary(frame: Frame) -> str:
-    names = ("kind", "codec", *_WHOLE, "fragment", "epochs", "seconds")
-    return ", ".join(f"{name} {getattr(frame, name)!r}" for name in names)[:400]
+            names = ("kind", "term", "phase", "slot", "lease", "sequence")
+            got = ", ".join(f"{name} {getattr(frame, name)!r}" for name in names)
+            raise FrameError(f"a frame's {limit}", got=got[:400])
 
 
 class Decoder:
@@ -304,9 +285,13 @@ class Decoder:
     def _open_piece(self) -> None:
         magic, version, checked, part, parts, length = _PIECE.unpack_from(self._header)
         (self._stated,) = _CHECKSUM.unpack_from(self._header, _PIECE.size)
-        if magic != _MAGIC or version != _VERSION or checked > 1:
+        if magic != _MAGIC or checked > 1:
             got = f"{magic!r} version {version}"
-            raise FrameError("these bytes are no frame of ours", got=got, do="check both versions")
+            raise FrameError("these bytes are no frame of ours", got=got)
+        if version != _VERSION:
+            wrong = f"this side speaks version {_VERSION} of the wire format"
+            do = "check that driver and workers have one version of photinus"
+            raise FrameError(wrong, got=f"a frame of version {version}", do=do)
         is_head = self._frame is None
         expected = parts if is_head else self._parts
         if part != self._part or part >= parts or parts != expected:
@@ -341,54 +326,58 @@ class Decoder:
             self._frame, self._part, self._parts = None, 0, 0
 
     def _read_head(self, body: memoryview) -> None:
-        kind, codec, run, *numbers, note_bytes, count = _HEAD.unpack_from(body)
-        whole, fragment, floats = numbers[:9], numbers[9:11], numbers[11:]
-        if (
-            kind >= len(KINDS)
-            or codec >= len(CODEC_IDS)
-            or count > MAX_ARRAYS
-            or len(body) != _HEAD.size + note_bytes + count * _ARRAY.size
-        ):
+        kind, run, *numbers, length, count = _HEAD.unpack_from(body)
+        table = _HEAD.size + length
+        if kind >= len(KINDS) or count > MAX_ARRAYS or table > len(body):
             raise FrameError("the head of a frame does not hold together", got=f"{len(body)} bytes")
-        note = _read_note(bytes(body[_HEAD.size : _HEAD.size + note_bytes]))
-        table = list(_ARRAY.iter_unpack(body[_HEAD.size + note_bytes :]))
-        _check_table(table, self._max_vector_bytes)
-        frame = Frame(
-            KINDS[kind],
-            run,
-            **dict(zip(_WHOLE, whole, strict=True)),
-            fragment=(fragment[0], fragment[1]),
-            epochs=floats[0],
-            seconds=floats[1],
-            codec=CODEC_IDS[codec],
-            note=note,
-            arrays=_room(table),
-        )
+        header = _read_header(bytes(body[_HEAD.size : table]))
+        kinds = _read_table(bytes(body[table:]), count)
+        _check_sizes(kinds, self._max_vector_bytes)
+        term, phase, slot, lease, sequence = numbers
+        arrays = _room(kinds)
+        frame = Frame(KINDS[kind], run, term, phase, slot, lease, sequence, header, arrays)
         _check(frame)
         self._frame = frame
-        self._left = [a.view(np.uint8).data for a in frame.arrays if a.size]
+        self._left = [a.view(np.uint8).data for a in frame.arrays.values() if a.size]
 
 
-def _read_note(text: bytes) -> Mapping[str, Any]:
+def _read_header(text: bytes) -> Mapping[str, Any]:
     try:
-        note = json.loads(text)
+        header = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise FrameError("the note of a frame is no JSON", got=type(error).__name__) from error
-    if not isinstance(note, dict):
-        raise FrameError("the note of a frame must be a JSON object", got=type(note).__name__)
-    return note
+        raise FrameError("the header of a frame is no JSON", got=type(error).__name__) from error
+    if not isinstance(header, dict):
+        raise FrameError("the header of a frame must be a JSON object", got=type(header).__name__)
+    return header
 
 
-def _room(table: list[tuple[int, int]]) -> tuple[Vector, ...]:
-    try:
-        return tuple(np.empty(size, "<" + DTYPES[dtype]) for dtype, size in table)
-    except MemoryError as error:
-        raise FrameError("no memory for the arrays of a frame", got=error) from error
+def _read_table(table: bytes, count: int) -> dict[str, tuple[int, int]]:
+    """Returns the type and the size of each array by its name."""
+    kinds: dict[str, tuple[int, int]] = {}
+    at = 0
+    for _ in range(count):
+        try:
+            dtype, size, length = _ARRAY.unpack_from(table, at)
+            at += _ARRAY.size + length
+            kinds[table[at - length : at].decode()] = dtype, size
+        except (struct.error, ValueError) as error:
+            raise FrameError("the arrays of a frame have no names", got=error) from error
+    if at != len(table) or len(kinds) != count:
+        got = f"{len(table)} bytes, {len(kinds)} names of {count}"
+        raise FrameError("the head of a frame does not hold together", got=got)
+    return kinds
 
 
-def _check_table(table: list[tuple[int, int]], max_vector_bytes: int) -> None:
-    if any(dtype >= len(DTYPES) for dtype, _ in table):
-        raise FrameError("an array of a frame has an unknown type", got=[d for d, _ in table])
-    total = sum(size * np.dtype(DTYPES[dtype]).itemsize for dtype, size in table)
+def _check_sizes(kinds: Mapping[str, tuple[int, int]], max_vector_bytes: int) -> None:
+    if any(dtype >= len(DTYPES) for dtype, _ in kinds.values()):
+        raise FrameError("an array of a frame has an unknown type", got=dict(kinds))
+    total = sum(size * np.dtype(DTYPES[dtype]).itemsize for dtype, size in kinds.values())
     if total > max_vector_bytes:
         raise FrameError(f"arrays hold at most {max_vector_bytes} bytes", got=total)
+
+
+def _room(kinds: Mapping[str, tuple[int, int]]) -> dict[str, Vector]:
+    try:
+        return {name: np.empty(size, "<" + DTYPES[dtype]) for name, (dtype, size) in kinds.items()}
+    except MemoryError as error:
+        raise FrameError("no memory for the arrays of a frame", got=error) from error

@@ -145,11 +145,11 @@ class _Line:
     def _make_room(self) -> None:
         """Pushes the oldest publications out, by number and by bytes."""
         waiting = [f for f in self._queue if f.kind == "publish"]
-        held = sum(a.nbytes for f in waiting for a in f.arrays)
+        held = sum(f.size_bytes for f in waiting)
         while waiting and (len(waiting) >= _MOST_WAITING or held > _MOST_WAITING_BYTES):
             oldest = waiting.pop(0)
             self._queue.remove(oldest)
-            held -= sum(a.nbytes for a in oldest.arrays)
+            held -= oldest.size_bytes
             self.lost += 1
 
     def was_broken(self) -> bool:
@@ -203,12 +203,13 @@ def is_same(one: Frame, other: Frame | None) -> bool:
     """Tells whether a piece of a meeting, or what asks for it, is on its way already.
 
     Example:
-        >>> is_same(Frame("part", version=3), Frame("part", version=3))
+        >>> is_same(Frame("part", header={"version": 3}), Frame("part", header={"version": 3}))
         True
     """
     if other is None or one.kind == "publish":
         return False
     first, second = (
-        (f.kind, f.phase, f.lease, f.version, f.note.get("slots")) for f in (one, other)
+        (f.kind, f.phase, f.lease, f.header.get("version"), f.header.get("slots"))
+        for f in (one, other)
     )
     return first == second

@@ -56,9 +56,8 @@ class _LinkDirection:
     lines: dict[int, float] = field(default_factory=dict)
     """With whom -> when the last frame of that line had passed: a line keeps its order."""
 
-    def passed(self, line: int, frame: Frame, rate: float, now: float) -> float:
-        """Returns when a frame will have passed."""
-        seconds = (HEAD_BYTES + sum(a.nbytes for a in frame.arrays)) / rate
+    def passed(self, line: int, frame: Frame, seconds: float, now: float) -> float:
+        """Returns when a frame will have passed that takes so long alone."""
         begins = max(now, self.lines.get(line, 0.0))
         if frame.arrays and frame.kind != "meet":  # which holds a weight for each member
             begins = max(begins, self.free_at)
@@ -280,7 +279,7 @@ class Simulation:
     def _tick(self) -> None:
         for node in [*self.nodes.values(), *self.standbys]:
             if not (node.is_dead or node.is_frozen or node.is_cut):
-                beat = node.session.seat.frame("beat", note={"attempt": node.attempt})
+                beat = node.session.seat.frame("beat", {"attempt": node.attempt})
                 self.at(self.world.latency_seconds, self._hear, beat)
                 self._look_at_bytes(node)
         self._carry(self.coordinator.tick(self.now))
@@ -371,7 +370,8 @@ class Simulation:
             return
         if node.is_frozen:
             return self.at(TICK_SECONDS, self._drop_in, address, frame)
-        read_at = node.down.passed(frame.slot, frame, self.down_rate, self.now)
+        seconds = (HEAD_BYTES + frame.size_bytes) / self.down_rate
+        read_at = node.down.passed(frame.slot, frame, seconds, self.now)
         self.at(read_at - self.now, self._read, node, frame)
 
     def _read(self, node: _Node, frame: Frame) -> None:
@@ -407,11 +407,13 @@ class Simulation:
 
     def _passed(self, node: _Node, to: int, frame: Frame) -> float:
         """Returns when a frame of a worker's has left it."""
-        self._weigh(frame)
-        return node.up.passed(to, frame, node.up_rate, self.now)
+        return node.up.passed(to, frame, self._weigh(frame) / node.up_rate, self.now)
 
-    def _weigh(self, frame: Frame) -> None:
-        self.bytes += HEAD_BYTES + sum(a.nbytes for a in frame.arrays)
+    def _weigh(self, frame: Frame) -> int:
+        """Counts the bytes of a frame, and returns them."""
+        weight = HEAD_BYTES + frame.size_bytes
+        self.bytes += weight
+        return weight
 
     def _is_lost(self) -> bool:
         self.messages += 1
@@ -429,8 +431,8 @@ class Simulation:
     def _deliver(self, node: _Node, frame: Frame) -> None:
         if any(frame is other for other in node.coming):
             return  # asked for once more while it is on its way
-        self._weigh(frame)
-        passed = node.down.passed(COORDINATOR, frame, self.down_rate, self.now)
+        seconds = self._weigh(frame) / self.down_rate
+        passed = node.down.passed(COORDINATOR, frame, seconds, self.now)
         if not self._is_lost():
             arrives = passed + self.world.latency_seconds - self.now
             node.coming.append(frame)

@@ -125,8 +125,7 @@ class ConnectSession:
 
     def _pass_on(self, said: dict[str, Any]) -> None:
         if "op" in said:
-            told = {**said["frame"], "fragment": tuple(said["frame"]["fragment"])}
-            frame = Frame(said["kind"], self._run_spec.run, **told)
+            frame = Frame(said["kind"], self._run_spec.run, **said["frame"])
             self._run_spec.enter(said["op"], frame, said["extra"])
             return
         try:

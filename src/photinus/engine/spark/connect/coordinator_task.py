@@ -31,11 +31,9 @@ from photinus.transport.credentials import WorkerKey
 from photinus.transport.frames import Frame
 from photinus.transport.tcp import local_host
 
-ENTERED = (
-    *("term", "phase", "slot", "lease", "sequence"),
-    *("version", "steps", "examples", "position", "fragment"),
-)
-"""What the ledger wants to know of a frame."""
+ENTERED_IDS = ("term", "phase", "slot", "lease", "sequence")
+ENTERED_FIELDS = ("version", "steps", "examples", "position", "fragment")
+"""What the ledger wants to know of a frame: of its identity, and of its header."""
 _LOOK_SECONDS = 3.0
 """So long a worker tries an address before it looks for another one."""
 _PAUSE_SECONDS = 0.1
@@ -227,7 +225,8 @@ class _Words:
 
     def enter(self, op: str, frame: Frame, extra: Mapping[str, Any]) -> None:
         """Enters a line of the ledger."""
-        said = {name: getattr(frame, name) for name in ENTERED}
+        said: dict[str, Any] = {name: getattr(frame, name) for name in ENTERED_IDS}
+        said["header"] = {n: frame.header[n] for n in ENTERED_FIELDS if n in frame.header}
         self._lines.write({"op": op, "kind": frame.kind, "frame": said, "extra": extra})
 
     def flush(self) -> None:

@@ -1,0 +1,141 @@
+"""Which fields the header of each kind of frame has, and what each of them must be.
+
+Whoever reads frames from a link passes each through `checked` first. A peer that says nonsense is
+refused there by a `FrameError`, and all code behind it reads fields without a question.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from photinus.core.errors import FrameError
+from photinus.strategies.codecs import CODECS
+from photinus.transport.frames import Frame
+
+_Holds = Callable[[Any], bool]
+
+
+def _is_whole(value: Any) -> bool:  # noqa: ANN401 - JSON
+    return type(value) is int and -1 <= value < 1 << 63
+
+
+def _is_number(value: Any) -> bool:  # noqa: ANN401 - JSON
+    return type(value) in (int, float)
+
+
+def _is_amount(value: Any) -> bool:  # noqa: ANN401 - JSON
+    return _is_number(value) and value >= 0 and math.isfinite(value)
+
+
+def _is_text(value: Any) -> bool:  # noqa: ANN401 - JSON
+    return type(value) is str
+
+
+def _list(holds: _Holds) -> _Holds:
+    return lambda value: type(value) is list and all(map(holds, value))
+
+
+def _table(holds: _Holds) -> _Holds:
+    return lambda value: type(value) is dict and all(map(holds, value.values()))
+
+
+def _row(*rules: _Holds) -> _Holds:
+    def holds(value: Any) -> bool:  # noqa: ANN401 - JSON
+        is_row = type(value) is list and len(value) == len(rules)
+        return is_row and all(rule(v) for rule, v in zip(rules, value, strict=True))
+
+    return holds
+
+
+def _is_fragment(value: Any) -> bool:  # noqa: ANN401 - JSON
+    return _row(_is_whole, _is_whole)(value) and 0 <= value[0] <= value[1]
+
+
+def _is_of_slots(value: Any) -> bool:  # noqa: ANN401 - JSON
+    return _table(_is_whole)(value) and all(slot.isdecimal() for slot in value)
+
+
+_RULES: tuple[tuple[str, _Holds, str], ...] = (
+    (
+        "a whole number from -1 to 2^63",
+        _is_whole,
+        "version position steps examples steps_since examples_since unanswered hello rows has"
+        " passes pid budget start asked edition doubled bytes",
+    ),
+    (
+        "a number, finite and not negative",
+        _is_amount,
+        "epochs seconds progress compute_seconds wait_seconds apart",
+    ),
+    (
+        "a text",
+        _is_text,
+        "attempt host address device fingerprint name reason level text error type cause",
+    ),
+    (
+        "true or false",
+        lambda value: type(value) is bool,
+        "stop save measure call rests tells is_fresh is_idle is_last is_finite",
+    ),
+    ("a list of whole numbers", _list(_is_whole), "slots history parts wholes near"),
+    ("a table of whole numbers", _table(_is_whole), "labels taken"),
+    ("slots and whole numbers", _is_of_slots, "sent"),
+    ("a table of numbers", _table(_is_number), "metrics measured"),
+    ("a table of types and shapes", _table(_row(_is_text, _list(_is_whole))), "shard kinds"),
+    ("two numbers", _row(_is_number, _is_number), "span"),
+    ("start <= stop", _is_fragment, "fragment"),
+    ("slots, leases and addresses", _list(_row(_is_whole, _is_whole, _is_text)), "peers"),
+    (f"one of {', '.join(CODECS)}", lambda value: value in tuple(CODECS), "codec"),
+)
+"""What a field must be, how that is tested, and which fields it holds for."""
+FIELDS: Mapping[str, tuple[str, _Holds]] = {
+    name: (words, holds) for words, holds, names in _RULES for name in names.split()
+}
+
+_HERE = ("version", "edition", "peers")
+_OF_MEETING = ("version", "slots")
+NEEDED: Mapping[str, tuple[str, ...]] = {
+    "hello": ("attempt", "hello", "rows", "has"),
+    "grant": (
+        *("version", "position", "budget", "progress", "rows", "span", "tells", "shard"),
+        *("is_fresh", "is_idle", "history", "attempt", "hello"),
+    ),
+    "push": ("version", "position"),
+    "fetch": ("version",),
+    "close": ("version", "position", "rests"),
+    "state": ("version", "position"),
+    "page": ("version", "name", "start", "kinds", "is_last"),
+    **dict.fromkeys(("agreed", "heal", "ack", "publish"), ("version",)),
+    **{"here": (*_HERE, "call"), "meet": (*_HERE, "slots")},
+    **dict.fromkeys(("part", "whole", "ready"), _OF_MEETING),
+    "missing": (*_OF_MEETING, "parts", "wholes", "near"),
+}
+"""The fields that a kind cannot do without; of other fields `FIELDS` holds where they are there."""
+ARRAYS: Mapping[str, tuple[str, ...]] = {
+    "state": ("floats", "integers"),
+    "meet": ("vector", "floats"),
+    **dict.fromkeys(("part", "whole"), ("vector",)),
+}
+"""The arrays that a kind cannot do without."""
+
+
+def checked(frame: Frame) -> Frame:
+    """Returns a frame that was read, if its header holds what its kind must say.
+
+    Raises:
+        FrameError: a field is missing, or is not what it must be.
+    """
+    kind, header = frame.kind, frame.header
+    needed = (*NEEDED.get(kind, ()), *ARRAYS.get(kind, ()))
+    missing = [name for name in needed if name not in header and name not in frame.arrays]
+    if missing:
+        wrong = f"a {kind} must hold {', '.join(needed)}"
+        raise FrameError(wrong, got=f"none of {', '.join(missing)} from worker {frame.slot}")
+    for name, value in header.items():
+        rule = FIELDS.get(name)
+        if rule is not None and not rule[1](value):
+            wrong = f"{name} in a {kind} of worker {frame.slot} must be {rule[0]}"
+            raise FrameError(wrong, got=repr(value)[:200])
+    return frame
