@@ -149,6 +149,7 @@ def grant_to(frame: Frame, grant: Grant) -> Frame:
         tells=grant.tells,
         is_fresh=grant.is_fresh,
         is_idle=grant.is_idle,
+        is_behind=grant.is_behind,
         shard=_plain(grant.shard),
         history=[v.size for v in grant.history],
     )
@@ -186,6 +187,7 @@ def grant_of(frame: Frame) -> Grant:
         history=tuple(history),
         shard=_kinds(note["shard"]),
         is_idle=bool(note["is_idle"]),
+        is_behind=bool(note["is_behind"]),
     )
 
 
