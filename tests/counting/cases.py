@@ -116,7 +116,7 @@ def real(recipe: str) -> Faults:
 def lost_of(recipe: str) -> set[int]:
     """Returns which slots are lost by these faults.
 
-    Of a table all give up their seats when the first one is lost, the frozen one among them.
+    Of a table all give up their seats when two are lost at once, the frozen one among them.
     """
     return {1} if recipe == "averaging, a table" else {1, 2}
 

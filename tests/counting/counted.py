@@ -10,7 +10,7 @@ With agreement on gradients the loss is the mean instead of the sum: each row of
 its weight by 1/N, with N the examples of all members.
 
 Of a table that lies among the workers each one writes down its own shard as it comes to it and
-after each agreement; it must come to where it was agreed on. A
+after each agreement; it must come to where it was agreed on, as must who restores a lost one's. A
 weight that a worker did not ask for is no number there: a step that touches one ends the run.
 
 A recipe of two parts, a start by gradients and the rest, writes two files; both have the loss of
@@ -248,7 +248,7 @@ class _Member:
         if incoming.kind == "agreed" and self._inside.is_sharded:
             own = state.own.ravel()
             _note(self._path, met=incoming.version, shard=incoming.slot, own=own)
-        elif incoming.kind == "heal" and self._inside.is_sharded:
+        elif incoming.kind == "heal" and self._inside.is_sharded and not state.is_behind:
             own = state.own.ravel()
             _note(self._path, healed=incoming.version, shard=incoming.slot, own=own)
         elif incoming.kind == "agreed":
@@ -278,7 +278,8 @@ class _Owner:
         if message.kind == "push":
             self._work[slot] = message.since
         replies, after = self._inside.receive(slot, message, members, state)
-        if message.kind != "fetch":
+        is_of_one = slot in getattr(state, "restoring", ())
+        if message.kind != "fetch" and not is_of_one:
             if self._inside.waits:
                 self._rounds(replies)
             elif replies[0].message.kind != "heal":
@@ -390,7 +391,10 @@ class Books:
         version = said["met"]
         if "shard" in said:
             known = self.stands.setdefault(version, np.full_like(self.start, np.nan))
-            known[said["shard"] :: self.shards] = said["own"]
+            mine = known[said["shard"] :: self.shards]
+            if not np.isnan(mine).all():  # its owner was lost, and another has restored it
+                assert_same(mine, said["own"], "a shard was restored to another", 0.0)
+            mine[:] = said["own"]
             return
         if "gradient" in said:
             said["stands"] = self.stands[version - 1] - said["gradient"]

@@ -9,7 +9,9 @@ from photinus.core.clock import Clock
 from photinus.protocol import peer_session as room
 from photinus.protocol.messages import Seat
 from photinus.protocol.peer_session import COORDINATOR, Peers
-from photinus.strategies.base import Message
+from photinus.strategies.backups import Backup
+from photinus.strategies.base import Message, OwnedShard
+from photinus.strategies.outer import Sgd
 
 RUN = bytes(16)
 
@@ -245,3 +247,34 @@ def test_publications_that_wait_are_bounded_by_their_bytes(monkeypatch):
         reader.hear(first.frame)
     assert [m.vector[0] for m in reader.news()] == [2.0, 3.0, 4.0]
     assert reader.counts["overrun"] == 2
+
+
+def of_table(slot, value, lease=1):
+    """A worker of two, which brings a delta of row 0: worker 0 owns it."""
+    worker = Peers()
+    note = {"here": here(lease, (0, 1), (1, lease))}
+    worker.seated(Seat(RUN, 1, 0, slot, lease if slot else 1), 3, note)
+    own, moved = np.zeros((1, 2)), np.zeros(1, np.bool_)
+    backup = Backup(np.zeros((1, 2)), (), np.zeros(1, np.bool_), {})
+    owned = OwnedShard(own, (), Sgd().update, moved=moved, backup=backup)
+    push = Message("push", np.full(2, value), rows=np.array([0]), version=3, owned=owned)
+    worker.brings(push._replace(asks=np.array([0])))
+    return worker
+
+
+def test_no_part_of_a_lost_owner_gets_into_the_meeting_that_begins_anew():
+    one, lost = of_table(0, 1.0), of_table(1, 10.0)
+    [part] = lost.told(meet(lost, (0, 1)))
+    one.told(meet(one, (0, 1)))
+    one.hear(part.frame)
+    new = of_table(1, 4.0, lease=2)
+    called = [meet(worker, (0, 1)) for worker in (one, new)]
+    again = [dataclasses.replace(c, header={**c.header, **here(2, (0, 1), (1, 2))}) for c in called]
+    out = one.told(again[0])
+    assert [(a.to, a.frame.header["leases"]) for a in out] == [(1, [1, 2])]
+    assert one.hear(part.frame) == [], "it comes once more, and late"
+    heard = carry({0: one, 1: new}, out + new.told(again[1]))
+    assert sorted(heard) == [(0, "ready"), (1, "ready")]
+    np.testing.assert_array_equal(new.agreed(Message("agreed", version=4)).vector, [-2.5, -2.5])
+    moved = one.agreed(Message("agreed", version=4)).moved
+    np.testing.assert_array_equal(moved.rows, [[-2.5, -2.5]])

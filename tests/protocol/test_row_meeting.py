@@ -102,7 +102,7 @@ def shares(brought):
     """Each has agreed on a round, and asks the others for what its push will ask for."""
     all_of = [Shares() for _ in brought]
     for slot, (share, push) in enumerate(zip(all_of, brought, strict=True)):
-        share.agreed(push, tuple(range(len(brought))))
+        share.agreed(push, tuple(range(len(brought))), (0, 0))
         share.wants(push.asks, 7, slot)
     return all_of
 
@@ -115,7 +115,7 @@ def test_of_rows_that_came_ahead_only_those_come_again_that_the_round_moved(code
     all_of = shares(brought)
     for slot, share in enumerate(all_of):
         for owner, rows in share.wants(brought[slot].asks, 7, slot).items():
-            share.came(owner, 7, all_of[owner].rows(7, rows))
+            share.came(owner, 7, all_of[owner].rows(7, {"asks": rows})["vector"])
     ahead = [s.ahead(push.asks, 7) for s, push in zip(all_of, brought, strict=True)]
     assert [sorted(came) for came in ahead] == [[1, 2], [0, 2], [0, 1]]
     moved = np.unique(np.concatenate([push.rows for push in brought]))
@@ -142,11 +142,11 @@ def test_what_came_for_other_rows_or_of_another_version_is_of_no_use():
 def test_a_shard_that_is_about_to_move_answers_nobody():
     _, brought = pushes(2, "fp32", Sgd(), np.random.default_rng(8))
     one, _ = shares(brought)
-    rows = np.array([0, 4])
-    assert one.rows(7, rows).size == 2 * WIDTH
-    assert one.rows(8, rows) is None
-    one.agreed(brought[0], (0, 1))
-    assert one.rows(7, rows) is None
+    asked = {"asks": np.array([0, 4])}
+    assert one.rows(7, asked)["vector"].size == 2 * WIDTH
+    assert one.rows(8, asked) is None
+    one.agreed(brought[0], (0, 1), (0, 0))
+    assert one.rows(7, asked) is None
 
 
 def test_where_nobody_worked_nothing_moves_and_the_answer_says_so():

@@ -18,6 +18,7 @@ from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule
 from photinus.nn import ShardedEmbedding
+from photinus.report.ledger import audit
 from photinus.run.evaluate import Draft, load_trained, measure
 from photinus.run.job import Job
 from photinus.run.remote_resume import saved_job
@@ -198,12 +199,52 @@ def test_a_layer_that_one_worker_alone_changes_moves_by_the_mean(tmp_path):
     np.testing.assert_allclose(*moved, atol=1e-6)
 
 
-def test_with_workers_lost_it_goes_back_and_learns_the_same(tmp_path):
-    faults = Faults().kill(slot=1, step=40).kill(2, 9, lease=2)
+def went_back(outcome):
+    return (outcome.folder / "ledger.jsonl").read_text().count('"back"')
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The table of a run without a fault."""
+    return run(tmp_path_factory.mktemp("whole")).trained.model().parameters.trained
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        Faults().kill(slot=1, step=40),
+        Faults().kill(slot=0, step=32),
+        Faults().kill(slot=1, step=40).kill(1, 9, lease=2).kill(1, 30, lease=3),
+        Faults().kill(slot=1, step=25).kill(slot=2, step=45).kill(slot=0, step=80),
+        Faults().freeze(slot=1, step=40, seconds=9.0),
+    ],
+    ids=["within a round", "as a round ends", "thrice the same", "one after the other", "frozen"],
+)
+@pytest.mark.parametrize("seconds", [1e6, 0.4], ids=["from the start", "from a checkpoint"])
+def test_a_lost_owners_shard_is_restored_to_the_bit(faults, seconds, whole, tmp_path):
+    outcome = run(tmp_path / "run", faults=faults, checkpoint_seconds=seconds)
+    assert went_back(outcome) == 0
+    np.testing.assert_array_equal(outcome.trained.model().parameters.trained, whole)
+    held = audit(outcome.folder / "ledger.jsonl")
+    assert held.is_exact, held.offences
+
+
+def test_with_two_owners_lost_at_once_it_goes_back_and_learns_the_same(tmp_path):
+    faults = Faults().kill(slot=1, step=40).kill(slot=2, step=40)
     outcome = run(tmp_path / "run", faults=faults)
     assert outcome.metrics["error"] < 0.03
-    told = (outcome.folder / "ledger.jsonl").read_text()
-    assert told.count('"back"') == 2
+    assert went_back(outcome) == 1
+
+
+def test_a_shard_is_restored_in_pages_and_its_next_backup_is_filled_over_rounds(
+    whole, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("photinus.strategies.backups.PAGE_NUMBERS", 11)
+    monkeypatch.setattr("photinus.protocol.row_meeting.BACKLOG_NUMBERS", 22)
+    faults = Faults().kill(slot=1, step=40).kill(slot=0, step=200)
+    outcome = run(tmp_path / "run", faults=faults)
+    assert went_back(outcome) == 0
+    np.testing.assert_array_equal(outcome.trained.model().parameters.trained, whole)
 
 
 def test_a_run_that_was_stopped_goes_on_with_the_same_bits(tmp_path):

@@ -86,6 +86,46 @@ def test_a_meeting_about_a_table_waits_for_all_its_owners():
     assert [reply.message.slots for reply in replies] == [(0, 1), (0, 1)]
 
 
+def opened(policy):
+    """The state of an open meeting of both, of whom worker 0 is ready."""
+    point = Message("heal", None, floats=np.zeros(0), integers=np.zeros(0, np.int64))
+    push, state, both = Message("push", since=Clock(1, 1)), policy.init(point), frozenset({0, 1})
+    for slot in both:
+        _, state = policy.receive(slot, push, both, state)
+    ready = Message("ready", slots=(0, 1))
+    return push, ready, policy.receive(0, ready, both, state)[1]
+
+
+def test_a_meeting_of_which_an_owner_is_lost_begins_anew_once_it_is_back():
+    policy = Meetings(rows=WIDTH, shards=2)
+    push, ready, state = opened(policy)
+    replies, state = policy.close(frozenset({0}), state)
+    assert [(r.slot, r.message.kind) for r in replies] == [(1, "rejoin")]
+    assert policy.close(frozenset({0}), state) == ([], state)
+    replies, state = policy.receive(1, push, frozenset({0, 1}), state)
+    assert [(r.slot, r.message.kind) for r in replies] == [(0, "meet"), (1, "meet")]
+    replies, state = policy.receive(1, ready, frozenset({0, 1}), state)
+    assert not replies, "worker 0 was ready in the meeting before"
+    replies, _ = policy.receive(0, ready, frozenset({0, 1}), state)
+    assert [r.message.kind for r in replies] == ["agreed", "agreed"]
+
+
+def test_who_restores_a_shard_is_answered_alone_and_agrees_on_nothing_new():
+    policy = Meetings(rows=WIDTH, shards=2)
+    _, ready, state = opened(policy)
+    _, state = policy.close(frozenset({0}), state)
+    both = frozenset({0, 1})
+    [called], state = policy.receive(1, Message("fetch"), both, state)
+    assert (called.slot, called.message.kind, called.message.slots) == (1, "meet", (0, 1))
+    lost, after = policy.close(frozenset({0}), state)
+    assert [(r.slot, r.message.kind) for r in lost] == [(1, "rejoin")]
+    assert not after.restoring
+    [reply], state = policy.receive(1, ready, both, state)
+    assert (reply.slot, reply.message.kind, reply.message.version) == (1, "agreed", 0)
+    [reply], _ = policy.receive(1, Message("fetch", version=3), both, state)
+    assert reply.message.kind == "rejoin", "of another version"
+
+
 @pytest.mark.parametrize(
     ("numbers", "floats", "wrong"),
     [(7, 0, "whole rows of 2 numbers; got 7 numbers"), (8, 3, "no float buffers; got 3 numbers")],

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.lease_server import Heard, LeaseServer
 from photinus.coordinator.leases import Leases, SeatState
+from photinus.coordinator.lost_shards import LostShards
 from photinus.coordinator.membership import Membership
 from photinus.coordinator.parameter_server import Answer, ParameterServer
 from photinus.coordinator.peer_directory import PeerDirectory
@@ -62,6 +63,7 @@ class Coordinator(LeaseServer):
         self._phases = Phases(plan, leases, callbacks, now, cut)
         self._peer_directory = PeerDirectory(self._phases, leases)
         self._membership = Membership(self._phases, self._peer_directory, leases, callbacks, now)
+        self._lost_shards = LostShards(leases)
         self._handlers: Mapping[str, Heard] = {
             "hello": self._hello,
             "push": self._push,
@@ -125,10 +127,11 @@ class Coordinator(LeaseServer):
             self.callbacks.emit(WorkerLost(slot=seat.slot, lease=seat.lease, reason=why))
             out += self._left(seat, now)
         out += self._answered(self.owner.leave_out_the_late(now), now)
-        out += self._go_back()
+        out += self._go_back(now)
         if self.owner.failure:
             return out + self.stop(self.owner.failure)
-        out += self._peer_directory.asks(self.owner.asks(now))
+        asked = [*self.owner.asks(now), *self._lost_shards.asks(now)]
+        out += self._peer_directory.asks(asked)
         out += self._membership.sit_down(now)
         self._phases.save_if_whole(now)
         self._phases.decide_on_the_best()  # of a lost worker nothing more is waited for
@@ -156,11 +159,18 @@ class Coordinator(LeaseServer):
     def _left(self, seat: SeatState, now: float) -> list[Frame]:
         """A seat is empty: whom it let wait need wait no longer."""
         self._membership.lost(seat)
-        return self._go_back() or self._answered(self.owner.close(now), now)
+        return self._go_back(now) or self._answered(self.owner.close(now), now)
 
-    def _go_back(self) -> list[Frame]:
-        """A shard of the table was lost: all give up their seats, and go on from the last cut."""
-        if not self._phases.is_torn:
+    def _go_back(self, now: float) -> list[Frame]:
+        """Shards of the table were lost that no worker restores: all go on from the last cut."""
+        lost = self._lost_shards.lost(self._phases.holders)
+        is_stuck = self._lost_shards.is_stuck(now)
+        if not lost and not is_stuck:
+            return []
+        # whoever comes back to a budget that is used up tells its shard as it was loaded
+        can = self.owner.has_moved and not (is_stuck or self._phases.is_spent)
+        if can and self._lost_shards.can_restore(lost, self.owner.version):
+            self._forget_the_meeting()
             return []
         held = [self.leases.seats[slot] for slot in self._phases.holders]
         for seat in held:
@@ -168,6 +178,13 @@ class Coordinator(LeaseServer):
         self.owner.give_up()
         self._phases.fall_back()
         return [self._phases.frame("fenced", s.slot, s.lease) for s in held]
+
+    def _forget_the_meeting(self) -> None:
+        """The open meeting begins anew: nobody is called to the old one any more."""
+        for seat in self.leases.seats.values():
+            if seat.waiting is not None and seat.answered is not None:
+                seat.answers.pop(seat.waiting.sequence, None)
+                seat.answered = None
 
     def _bye(self, frame: Frame, now: float) -> list[Frame]:  # noqa: ARG002 - as all of `hear`
         """A worker failed by itself: its error ends the run, once, in its own words."""
@@ -197,14 +214,23 @@ class Coordinator(LeaseServer):
         return self._peer_directory.hear(frame)
 
     def _ready(self, frame: Frame, now: float) -> list[Frame]:
-        if not self.leases.holds(frame) or frame.phase != self.owner.phase:
+        if not self._is_of_meeting(frame):
             return []
+        self._lost_shards.ready(frame)
         return self._answered(self.owner.ready(frame, now), now)
 
     def _missing(self, frame: Frame, now: float) -> list[Frame]:
-        if self.leases.holds(frame) and frame.phase == self.owner.phase:
+        if self._is_of_meeting(frame):
+            self._lost_shards.missing(frame, now)
             self.owner.missing(frame, now)
         return []
+
+    def _is_of_meeting(self, frame: Frame) -> bool:
+        """Tells whether a member speaks of a meeting that is still to be: of a table, with whom."""
+        seats, told = self.leases.seats, frame.header
+        met = zip(told["slots"], told.get("leases", ()), strict=False)
+        is_present = all(slot in seats and seats[slot].lease == lease for slot, lease in met)
+        return self.leases.holds(frame) and frame.phase == self.owner.phase and is_present
 
     # -- pushes ----------------------------------------------------------------------------------
 

@@ -126,7 +126,7 @@ class Membership:
         out: list[Frame] = []
         if self._phases.has_shards and seat.closed is not None:
             return []  # its shard was told with its close: nothing is left to do here
-        if self._phases.is_in_workers_only:
+        if self._phases.is_in_workers_only and not self._phases.has_shards:
             if survivors := self._leases.members:
                 self._healer = self._healer or self._leases.seats[min(survivors)]
                 return []

@@ -56,6 +56,7 @@ class ParameterServer:
     ) -> None:
         self.phase, self.policy, self._leases, self._callbacks = phase, policy, leases, callbacks
         self.version, self.applied, self.budget = point.version, 0, 1
+        self._began_at = point.version
         self.metrics: Mapping[str, float] = {}
         self.failure = ""
         """Why nobody can agree any more; empty while they can."""
@@ -88,11 +89,17 @@ class ParameterServer:
         """Examples applied / budget, at most 1."""
         return min(1.0, self.applied / self.budget)
 
+    @property
+    def has_moved(self) -> bool:
+        """True when something was agreed on since all began, or went back."""
+        return self.version > self._began_at
+
     def restore(self, point: Message, applied: int) -> None:
         """Goes back to a point; what was waiting is dropped."""
         self._state, self._opened, self._met = self.policy.init(point), None, None
         self.reach.opens((), 0.0)
-        self.version, self.applied = point.version, applied
+        self.version = self._began_at = point.version
+        self.applied = applied
 
     def give_up(self) -> None:
         """Nobody's push will be applied: the rows are done again from another point."""
@@ -133,6 +140,8 @@ class ParameterServer:
     def close(self, now: float, without: frozenset[int] = frozenset()) -> list[Answer]:
         """Closes the rounds that are whole for the members that are left."""
         members = self._leases.members - without
+        if len(members) < self.policy.shards:
+            self.reach.opens((), now)  # the meeting begins anew once all are here
         replies, self._state = self.policy.close(members, self._state)
         return self._settled(replies, now)
 
@@ -198,7 +207,7 @@ class ParameterServer:
                 continue
             if reply.message.kind != "meet":
                 seat.waiting = None
-            else:
+            elif push.kind == "push":
                 self.reach.opens(reply.message.slots, now)
             told = reply.message
             if "kept" in push.arrays:

@@ -132,12 +132,6 @@ class Phases:
         return self.owner.policy.shards > 0
 
     @property
-    def is_torn(self) -> bool:
-        """True when a worker that held a shard of the present point is lost, and it with it."""
-        seats = self._leases.seats
-        return any(not seats[s].is_live and seats[s].closed is None for s in self.holders)
-
-    @property
     def numbers(self) -> int:
         """How many numbers the parameters have; 0 where the workers alone hold them."""
         return self.owner.numbers
@@ -449,13 +443,15 @@ class Phases:
             inner=inner,
             history=self.history[seat.has :],
             shard=shard,
+            is_behind=self.has_shards and owner.has_moved,
             is_idle=seat.is_quarantined or self.is_spent,
         )
 
     def _shard(self, slot: int) -> Shard:
         """Returns what a worker's shard is loaded from; nothing where the worker makes it."""
-        if self.saved is not None and self.saved.shards:
-            return self.saved.shards[slot]
+        cut = self._cuts.last
+        if cut is not None and cut.phase == self.owner.phase and cut.shards:
+            return cut.shards[slot]
         given = self._plan.start.get(self.phase.stage.name, ())
         if not given or not given[0].size:
             return {}
@@ -479,6 +475,8 @@ class Phases:
     def without(self, slot: int) -> None:
         """A worker was lost: it can complete neither a cut nor a measurement."""
         self._cuts.without(slot)
+        if self.has_shards and slot not in self._shards_told:
+            self._cuts.drop()  # nobody tells that version of its shard any more
         self._early_stopping.without(slot)
 
     # -- passes, where rows stream ---------------------------------------------------------------
@@ -557,8 +555,8 @@ class Phases:
             now: the time.
         """
         owner, seats = self.owner, self._leases.seats.values()
-        if self.has_shards and self._cuts.version >= 0 and not self._are_shards_told:
-            return False  # it will be whole: no worker can be lost without all going back
+        if self._cuts.version >= 0 and len(self._shards_told) < owner.policy.shards:
+            return False  # it will be whole: with a worker that is lost it is given up
         is_all = bool(members) and not any(seat.closed for seat in seats)
         is_all = is_all and (members == self._leases.members or not owner.policy.waits)
         is_trial = is_all and self._early_stopping.begin(
@@ -572,8 +570,8 @@ class Phases:
         return bool(asked)
 
     @property
-    def _are_shards_told(self) -> bool:
-        return len(self._shards.at(self._cuts.version)) == self.owner.policy.shards
+    def _shards_told(self) -> Mapping[int, Shard]:
+        return self._shards.at(self._cuts.version)
 
     def ask_for_a_cut(self) -> bool:
         """The present round shall be saved, whenever the last one was; False where none is open."""
@@ -597,7 +595,7 @@ class Phases:
 
     def save_if_whole(self, now: float) -> None:
         """Saves the cut in the making once every worker has told its part."""
-        cut = self._cuts.whole(self.owner.policy, self._shards.at(self._cuts.version))
+        cut = self._cuts.whole(self.owner.policy, self._shards_told)
         if cut is None:
             return
         self._early_stopping.hold(cut)

@@ -77,9 +77,9 @@ _RULES: tuple[tuple[str, _Holds, str], ...] = (
     (
         "true or false",
         lambda value: type(value) is bool,
-        "stop save measure call rests tells is_fresh is_idle is_last is_finite",
+        "stop save measure call rests tells is_fresh is_idle is_behind is_last is_finite guards",
     ),
-    ("a list of whole numbers", _list(_is_whole), "slots history parts wholes near"),
+    ("a list of whole numbers", _list(_is_whole), "slots leases history parts wholes near"),
     ("a table of whole numbers", _table(_is_whole), "labels taken"),
     ("slots and whole numbers", _is_of_slots, "sent"),
     ("a table of numbers", _table(_is_number), "metrics measured"),
@@ -100,7 +100,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     "hello": ("attempt", "hello", "rows", "has"),
     "grant": (
         *("version", "position", "budget", "progress", "rows", "span", "tells", "shard"),
-        *("is_fresh", "is_idle", "history", "attempt", "hello"),
+        *("is_fresh", "is_idle", "is_behind", "history", "attempt", "hello"),
     ),
     "push": ("version", "position"),
     "fetch": ("version",),

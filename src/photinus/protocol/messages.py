@@ -124,6 +124,7 @@ def grant_to(frame: Frame, grant: Grant) -> Frame:
         tells=grant.tells,
         is_fresh=grant.is_fresh,
         is_idle=grant.is_idle,
+        is_behind=grant.is_behind,
         shard=grant.shard,
         history=[v.size for v in grant.history],
     )
@@ -161,6 +162,7 @@ def grant_of(frame: Frame) -> Grant:
         history=tuple(history),
         shard=_kinds(header["shard"]),
         is_idle=header["is_idle"],
+        is_behind=header["is_behind"],
     )
 
 

@@ -15,7 +15,8 @@ from photinus.core.parameters import Vector, is_finite
 from photinus.core.seeds import reordered
 from photinus.protocol.messages import Seat, message_of, message_to
 from photinus.protocol.reduce_scatter import Meeting, Piece
-from photinus.protocol.row_meeting import RowMeeting, Shares
+from photinus.protocol.row_meeting import RowMeeting, Shares, next_to
+from photinus.protocol.shard_restoring import Restoring
 from photinus.strategies.base import Message
 from photinus.strategies.codecs import is_sound
 from photinus.strategies.sparse import gather, scatter, to_dense
@@ -65,7 +66,9 @@ class Peers:
         self._is_sparse = False
         """Zeros of its shards do not travel."""
         self._stands: tuple[Vector, Vector] | None = None
-        self._meeting: Meeting | RowMeeting | None = None
+        self._meeting: Meeting | RowMeeting | Restoring | None = None
+        self._met: tuple[int, ...] = ()
+        """The leases of the open meeting's members, where it is about a table."""
         self._asks = 0
         self._table = Shares()
         self._near: set[int] = set()
@@ -119,22 +122,32 @@ class Peers:
         assert self._brought is not None
         if self._meeting is not None and set(called.slots) > set(self._meeting.slots):
             return []  # an old word: members are only ever lost
-        if self._meeting is not None and self._meeting.slots == called.slots:
+        slot, brought, met = self._seat.slot, self._brought, tuple[int, ...]()
+        if brought.owned is not None:  # a lost member comes again, with other parts
+            met = tuple(self._leases.get(s, 0) for s in called.slots)
+        if self._meeting is not None and (self._meeting.slots, self._met) == (called.slots, met):
             return self._says_again()
-        slot, brought = self._seat.slot, self._brought
-        if brought.owned is None:
-            meeting: Meeting | RowMeeting = Meeting(slot, called, brought)
-        else:
-            ahead = self._table.ahead(brought.asks, self._version)
-            meeting = RowMeeting(slot, called, brought, ahead)
+        self._near, self._met, out = set(), met, list[AddressedFrame]()
+        if brought.kind == "fetch":
+            self._meeting = restoring = Restoring(slot, called, brought)
+            return self._asks_of(restoring.others)
+        meeting = self._opened(called, brought)
         self._meeting = meeting
-        self._near, out = set(), list[AddressedFrame]()
         out += [self._piece(s, "part", meeting.part(s)) for s in meeting.others]
         out += self._wholes()
         held, self._pieces = self._pieces, []
         for frame in held:
             out += self.hear(frame)
         return out + self._ready()
+
+    def _opened(self, called: Message, brought: Message) -> Meeting | RowMeeting:
+        slot, owned = self._seat.slot, brought.owned
+        if owned is None:
+            return Meeting(slot, called, brought)
+        ahead = self._table.ahead(brought.asks, self._version)
+        guard = next_to(slot, called.slots)
+        backlog = self._table.backlog(self._leases.get(guard, 0), owned)
+        return RowMeeting(slot, called, brought, ahead, backlog)
 
     # -- to and from other workers ---------------------------------------------------------------
 
@@ -171,11 +184,27 @@ class Peers:
         return out + [answer for frame in early for answer in self._answers(frame)]
 
     def _answers(self, frame: Frame) -> list[AddressedFrame]:
-        rows = self._table.rows(frame.header["version"], frame.arrays.get("asks"))
+        rows = self._table.rows(frame.header["version"], frame.arrays)
         if rows is None:
             self._table.early.append(frame)
             return []
-        return [self._told(frame.slot, "heal", {"vector": rows})]
+        return [self._told(frame.slot, "heal", rows)]
+
+    def _asks_of(self, slots: Iterable[int]) -> list[AddressedFrame]:
+        """Asks others for what the own shard and the next steps lack."""
+        restoring = self._meeting
+        assert isinstance(restoring, Restoring)
+        return [self._told(slot, "fetch", restoring.part(slot)) for slot in slots]
+
+    def _hears(self, frame: Frame) -> list[AddressedFrame]:
+        """Takes rows in that were asked for: ahead, or for a shard that is restored."""
+        restoring, piece = self._meeting, frame.arrays
+        if not isinstance(restoring, Restoring):
+            self._table.came(frame.slot, frame.header["version"], piece.get("vector"))
+            return []
+        was_whole = restoring.is_whole
+        out = self._asks_of([frame.slot]) if restoring.take(frame.slot, piece) else []
+        return out if was_whole else out + self._ready()
 
     def _told(self, to: int, kind: str, piece: Piece) -> AddressedFrame:
         frame = self._seat.frame(kind, {"version": self._version}, piece)
@@ -191,6 +220,7 @@ class Peers:
         sound = is_sound(message.codec, message.vector)
         sound = sound and (message.floats is None or is_finite(message.floats))
         self._brought, self._stands, self._meeting = message, stands, None
+        self._table.brings(message)
         told = message._replace(vector=None, rows=None, floats=None, integers=None)
         return told, {"is_finite": sound, **self._told_of()}
 
@@ -217,7 +247,7 @@ class Peers:
         elif frame.kind == "fetch":
             return self._answers(frame)
         elif frame.kind == "heal":
-            self._table.came(frame.slot, version, frame.arrays.get("vector"))
+            return self._hears(frame)
         else:
             return self._takes(frame)
         return []
@@ -263,15 +293,24 @@ class Peers:
         assert self._meeting is not None
         if self._is_sparse and (found := gather(piece["vector"])) is not None:
             piece = {**piece, "vector": found[0], "kept": found[1]}
-        told = {"version": self._version, "slots": list(self._meeting.slots)}
+        told = {"version": self._version, **self._group}
         frame = self._seat.frame(kind, told, piece)
         self.counts["bytes"] += frame.size_bytes
         return AddressedFrame(to, frame)
 
+    @property
+    def _group(self) -> dict[str, Any]:
+        """Which meeting is meant: its members, and of a table their leases."""
+        assert self._meeting is not None
+        leases = {"leases": list(self._met)} if self._met else {}
+        return {"slots": list(self._meeting.slots), **leases}
+
     def _takes(self, frame: Frame) -> list[AddressedFrame]:
         meeting, header = self._meeting, frame.header
-        slots = tuple(header["slots"])
-        if meeting is None or header["version"] != meeting.version or slots != meeting.slots:
+        slots, version = tuple(header["slots"]), header["version"]
+        is_it = meeting is not None and (version, slots) == (meeting.version, meeting.slots)
+        is_it = is_it and tuple(header.get("leases", ())) == self._met
+        if not is_it or meeting is None or isinstance(meeting, Restoring):
             self._pieces += [frame] if frame.arrays else []
             return []
         if frame.kind == "missing":
@@ -286,7 +325,7 @@ class Peers:
 
     def _wholes(self) -> list[AddressedFrame]:
         meeting = self._meeting
-        if meeting is None:
+        if meeting is None or isinstance(meeting, Restoring):
             return []
         wholes = {slot: meeting.whole_for(slot) for slot in meeting.others}
         return [self._piece(s, "whole", w) for s, w in wholes.items() if w is not None]
@@ -295,11 +334,13 @@ class Peers:
         meeting = self._meeting
         if meeting is None or not meeting.is_whole:
             return []
-        told: dict[str, Any] = {"version": self._version, "slots": list(meeting.slots)}
+        told: dict[str, Any] = {"version": self._version, **self._group}
         told["bytes"] = self.counts["bytes"]
         if self._stands is not None and isinstance(meeting, Meeting):
             apart = meeting.apart(*self._stands)
             told |= {"apart": apart} if math.isfinite(apart) else {}
+        if isinstance(meeting, RowMeeting):
+            told["guards"] = meeting.guards
         return [AddressedFrame(COORDINATOR, self._seat.frame("ready", told))]
 
     def _says_again(self) -> list[AddressedFrame]:
@@ -309,12 +350,14 @@ class Peers:
             return self._ready()
         lacks = meeting.lacks
         near = sorted(self._near | self._arriving)
-        told = {"version": self._version, "slots": list(meeting.slots), "near": near, **lacks}
+        told = {"version": self._version, "near": near, **self._group, **lacks}
         self._near = set()
         frame = self._seat.frame("missing", told)
         self._asks += 1
         owing = {*lacks["parts"], *lacks["wholes"]} - self._arriving
         to = reordered(owing, self._asks)
+        if isinstance(meeting, Restoring):
+            return [*self._asks_of(to), AddressedFrame(COORDINATOR, frame)]
         return [*(AddressedFrame(slot, frame) for slot in to), AddressedFrame(COORDINATOR, frame)]
 
     def again(self, slot: int, lacks: Mapping[str, Any] | None = None) -> list[AddressedFrame]:
@@ -322,6 +365,8 @@ class Peers:
         meeting, own = self._meeting, self._seat.slot
         if meeting is None or slot not in meeting.others:
             return []
+        if isinstance(meeting, Restoring):
+            return self._asks_of([slot] if slot in meeting.lacks["wholes"] else [])
         out = list[AddressedFrame]()
         if lacks is None or own in lacks["parts"]:
             out.append(self._piece(slot, "part", meeting.part(slot)))
@@ -364,8 +409,9 @@ class Peers:
         meeting = self._meeting
         assert meeting is not None
         result = meeting.result()._replace(version=message.version)
-        if self._brought is not None and self._brought.owned is not None:
-            self._table.agreed(self._brought, meeting.slots)
+        if self._brought is not None and not isinstance(meeting, Meeting):
+            guard = self._leases.get(meeting.guard, 0)
+            self._table.agreed(self._brought, meeting.slots, (guard, meeting.told))
         self._meeting = self._brought = self._stands = None
         self._stands_on(message.version)
         return result

@@ -12,10 +12,16 @@ import numpy as np
 from photinus.core.errors import FrameError
 from photinus.core.parameters import Vector
 from photinus.protocol.reduce_scatter import Piece
+from photinus.strategies.backups import BACKLOG_NUMBERS, from_arrays, next_moved, to_arrays
 from photinus.strategies.base import Message, OwnedShard, ShardMove
 from photinus.strategies.codecs import decode, encode
 from photinus.strategies.rows import shares_of_reads
 from photinus.transport.frames import Frame
+
+
+def next_to(slot: int, slots: tuple[int, ...]) -> int:
+    """Returns the worker that keeps the backup of another's shard."""
+    return slots[(slots.index(slot) + 1) % len(slots)]
 
 
 class Shares:
@@ -35,11 +41,33 @@ class Shares:
         self._came: dict[int, Vector] = {}
         self.early: list[Frame] = []
         """Questions about a version that the own shard has not reached."""
+        self._guard, self._told = 0, 0
+        """The lease of the next worker, and below which row the backup there has all."""
 
-    def agreed(self, brought: Message, slots: tuple[int, ...]) -> None:
-        """A round is over, and its worker is about to move its shard."""
+    def brings(self, message: Message) -> None:
+        """Its worker comes to the next round, and has moved its shard by the last one."""
+        if self._owned is not None and message.kind == "push":
+            self._version = message.version
+
+    def agreed(self, brought: Message, slots: tuple[int, ...], told: tuple[int, int]) -> None:
+        """A round is over, and its worker is about to move its shard.
+
+        Args:
+            brought: what the worker came with.
+            slots: of the members.
+            told: the lease of the next worker, and below which row its backup has all that moved.
+        """
         self._owned, self._codec, self._slots = brought.owned, brought.codec, slots
         self._version, self._asks, self._came = -1, {}, {}
+        self._guard, self._told = told
+
+    def backlog(self, lease: int, owned: OwnedShard) -> tuple[Vector, int]:
+        """Returns rows that a backup lacks, of earlier rounds, and below which row it then has all.
+
+        It lacks all where another worker keeps it than at the last round.
+        """
+        start = self._told if lease == self._guard else 0
+        return next_moved(owned.moved, start, BACKLOG_NUMBERS // owned.rows.shape[1])
 
     def wants(self, asks: Vector, version: int, slot: int) -> dict[int, Vector]:
         """Returns owner -> its rows among those asked for; the shard has moved to a version."""
@@ -54,11 +82,21 @@ class Shares:
         self.early = [frame for frame in early if frame.header["version"] > version]
         return [frame for frame in early if frame.header["version"] == version]
 
-    def rows(self, version: int, asks: Vector | None) -> Vector | None:
-        """Returns rows of the own shard as they travel; None before it stands at the version."""
-        if self._owned is None or version != self._version or asks is None:
+    def rows(self, version: int, asked: Piece) -> Piece | None:
+        """Returns rows of the own shard as they travel; None before it stands at the version.
+
+        Who restores the shard before it asks for what moved there, too.
+        """
+        if self._owned is None or version != self._version:
             return None
-        return encode(self._codec, self._owned.rows[asks // len(self._slots)].ravel())
+        told: dict[str, Vector] = {}
+        if "asks" in asked:
+            rows = self._owned.rows[asked["asks"] // len(self._slots)]
+            told["vector"] = encode(self._codec, rows.ravel())
+        if "start" in asked and self._owned.backup is not None:
+            move, after = self._owned.backup.page(int(asked["start"][0]))
+            told |= {"start": asked["start"], "after": np.array([after]), **to_arrays(move)}
+        return told
 
     def came(self, slot: int, version: int, vector: Vector | None) -> None:
         """Takes an owner's answer in."""
@@ -89,10 +127,16 @@ class RowMeeting:
         called: the `meet` message: who is in it, with what weights.
         brought: the worker's push: rows, their deltas, what it asks for, and its shard.
         ahead: owner -> the rows that are asked for, as they were before the round.
+        backlog: rows of the own shard that its backup lacks, and below which it then has all.
     """
 
     def __init__(
-        self, slot: int, called: Message, brought: Message, ahead: Mapping[int, Vector]
+        self,
+        slot: int,
+        called: Message,
+        brought: Message,
+        ahead: Mapping[int, Vector],
+        backlog: tuple[Vector, int] | None = None,
     ) -> None:
         assert called.vector is not None
         assert brought.owned is not None
@@ -100,6 +144,10 @@ class RowMeeting:
         self._weights = [float(w) for w in called.vector]
         self._brought, self._owned, self._codec = brought, brought.owned, brought.codec
         self._width, self._ahead = self._owned.rows.shape[1], ahead
+        self.guard = next_to(slot, self.slots)
+        """The next worker, which keeps the backup of this one's shard."""
+        self._guarded = self.slots[self.slots.index(slot) - 1]
+        self._backlog = (np.empty(0, np.int64), 0) if backlog is None else backlog
         self._moved: ShardMove | None = None
         self._answers: dict[int, Piece] = {}
         """Slot -> the rows that it asked for, once all deltas have come."""
@@ -123,6 +171,17 @@ class RowMeeting:
         """Whose parts have not come, and whose rows."""
         parts = [s for s in self.slots if s not in self._parts]
         return {"parts": parts, "wholes": [s for s in self.others if s not in self._wholes]}
+
+    @property
+    def told(self) -> int:
+        """Below which row of the own shard its backup has all that moved, once this is agreed."""
+        return self._backlog[1]
+
+    @property
+    def guards(self) -> bool:
+        """True when the backup that is kept here is up to date, once this is agreed."""
+        whole = self._wholes.get(self._guarded, {})
+        return self._owned.backup is not None and bool(whole.get("is_all", [False])[0])
 
     def part(self, slot: int) -> Piece:
         """Returns what an owner needs: the deltas of its rows, and which of them are asked for."""
@@ -184,7 +243,24 @@ class RowMeeting:
         for slot, part in zip(self.slots, parts, strict=True):
             self._answers[slot] = self._answer(part, rows)
         self._wholes[self.slot] = self._answers[self.slot]
+        if self.guard != self.slot:
+            self._answers[self.guard] = {**self._answers[self.guard], **self._for_backup()}
         return True
+
+    def _for_backup(self) -> Piece:
+        """Returns what the next worker keeps: what this round moves, and some of the backlog."""
+        assert self._moved is not None
+        owned, (at, told) = self._owned, self._backlog
+        move = self._moved._replace(inner=owned.inner)
+        late = np.setdiff1d(at, move.at, assume_unique=True)
+        if late.size:
+            outer = zip(move.outer, owned.outer, strict=True)
+            move = move._replace(
+                at=np.concatenate([move.at, late]),
+                rows=np.concatenate([move.rows, owned.rows[late]]),
+                outer=tuple(np.concatenate([some, held[late]]) for some, held in outer),
+            )
+        return {"is_all": np.array([told == len(owned.rows)], np.int64), **to_arrays(move)}
 
     def _places(self, rows: Vector) -> Vector:
         """Returns where rows of the table lie in the own shard."""
@@ -231,4 +307,5 @@ class RowMeeting:
             codec=self._codec,
             slot=self.slot,
             moved=self._moved,
+            guarded=from_arrays(self._wholes[self._guarded]),
         )

@@ -8,9 +8,12 @@ values, and the same functions run in the simulator, in processes and on Spark. 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from photinus.core.clock import Clock
 from photinus.core.errors import UsageError
@@ -80,6 +83,12 @@ class OwnedShard(NamedTuple):
     """The outer optimizer's."""
     by_reads: bool = False
     """A row moves as its reads have it (`rows.shares_of_reads`), not by the mean."""
+    moved: Vector = np.zeros(0, np.bool_)
+    """Which rows have moved [m] since the shard was loaded: what its backup must hold."""
+    backup: Any = None
+    """What is kept here of another's shard: `backups.Backup`; None where there was no room."""
+    inner: Mapping[str, Vector] = MappingProxyType({})
+    """What the worker's own optimizer remembers."""
 
 
 class ShardMove(NamedTuple):
@@ -91,6 +100,8 @@ class ShardMove(NamedTuple):
     """Where to [r, width]."""
     outer: tuple[Vector, ...]
     """Their outer state, each [r, ...]."""
+    inner: Mapping[str, Vector] = MappingProxyType({})
+    """What its worker's own optimizer remembers, where another keeps it or gives it back."""
 
 
 class Message(NamedTuple):
@@ -140,6 +151,12 @@ class Message(NamedTuple):
     """Likewise: the worker's own shard. It never travels."""
     moved: ShardMove | None = None
     """Likewise, with the answer: what the round does to it. It never travels."""
+    guarded: ShardMove | None = None
+    """Likewise: what it does to the shard whose backup is here."""
+    backup: Any = None
+    """Likewise, of `heal`: where that backup shall lie."""
+    is_behind: bool = False
+    """Likewise: the others' shards are newer, and the next worker knows what moved in this one."""
 
 
 class Strategy(ABC):

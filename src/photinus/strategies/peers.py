@@ -210,6 +210,8 @@ class _MeetingsState(NamedTuple):
     meeting: tuple[int, ...] = ()
     """Who is in the open meeting."""
     ready: frozenset[int] = frozenset()
+    restoring: frozenset[int] = frozenset()
+    """Who asks the others for its shard of a table."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -260,11 +262,17 @@ class Meetings(Policy):
         self, slot: int, message: Message, members: frozenset[int], state: _MeetingsState
     ) -> tuple[list[Reply], _MeetingsState]:
         """Somebody comes to the meeting, or is ready in it."""
+        if message.kind == "ready" and slot in state.restoring:
+            state = state._replace(restoring=state.restoring - {slot})
+            return [Reply(slot, Message("agreed", version=state.version))], state
         if message.kind == "ready":
             is_here = message.version == state.version and message.slots == state.meeting
             return self._ready(slot, state) if is_here and state.meeting else ([], state)
         if message.version != state.version:
             return [Reply(slot, Message("rejoin", version=state.version))], state
+        if message.kind == "fetch":
+            called = Message("meet", version=state.version, slots=tuple(range(self.shards)))
+            return [Reply(slot, called)], state._replace(restoring=state.restoring | {slot})
         return self.close(members, state._replace(waiting={**state.waiting, slot: message}))
 
     def close(
@@ -272,13 +280,15 @@ class Meetings(Policy):
     ) -> tuple[list[Reply], _MeetingsState]:
         """Opens the meeting when all have come, and again when one of it was lost.
 
-        Where each owns a shard it opens for all of them only, and once.
+        Where each owns a shard it opens for all of them only, and anew once a lost one is back.
         """
-        if len(members) < self.shards:
-            return [], state
         here = {s: m for s, m in sorted(state.waiting.items()) if s in members}
-        lost = [s for s in state.waiting if s not in members]
+        lost = [s for s in (*state.waiting, *state.restoring) if s not in members]
         replies = [Reply(s, Message("rejoin", version=state.version)) for s in lost]
+        if len(members) < self.shards:
+            restoring = state.restoring & members
+            state = state._replace(meeting=(), ready=frozenset(), restoring=restoring)
+            return replies, state._replace(waiting=here)
         meeting = tuple(s for s in state.meeting if s in here)
         if not meeting and members and members <= here.keys() and len(here) >= self.shards:
             meeting = tuple(here)

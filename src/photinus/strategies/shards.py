@@ -15,6 +15,7 @@ import numpy as np
 from photinus.core.clock import Clock, Steps, Trigger
 from photinus.core.parameters import Vector
 from photinus.core.settings import one_of, validate, whole
+from photinus.strategies.backups import Backup, write
 from photinus.strategies.base import PARAMETERS, Message, OwnedShard, Strategy, Turn
 from photinus.strategies.codecs import decode, encode
 from photinus.strategies.outer import Outer, Sgd
@@ -54,7 +55,13 @@ class ShardState(NamedTuple):
     """Which rows it asked for [r], in order."""
     came: Vector
     """What they were as they came [r, width]."""
+    moved: Vector
+    """Which rows of its shard have moved since it was loaded [m]."""
+    backup: Backup | None = None
+    """What it keeps of the shard of the worker before it."""
     version: int = 0
+    is_behind: bool = False
+    """Its shard is as it was loaded: it asks for what has moved, and comes to no round before."""
     sent: Clock = Clock()
     """When it last pushed."""
     is_fed: bool = False
@@ -100,12 +107,13 @@ class Sharded(Strategy):
     def init(self, vector: Vector) -> ShardState:
         """Nothing is here before the shard has come."""
         nothing = np.empty((0, self.rows), vector.dtype)
-        return ShardState(nothing, (), np.empty(0, np.int64), nothing)
+        return ShardState(nothing, (), np.empty(0, np.int64), nothing, np.empty(0, np.bool_))
 
     def due(self, clock: Clock, state: ShardState) -> tuple[Turn, ...]:
         """A round before the first step, when the trigger fires, and until all are done.
 
-        After each the owners are asked for the rows of the round after the next one.
+        After each the owners are asked for the rows of the round after the next one. Who comes
+        back to a shard that has moved has no first round: it asks for what moved.
         """
         is_last = clock.closing and not state.is_over
         is_time = is_last or not state.is_fed or self.every.fires(clock, state.sent)
@@ -119,6 +127,17 @@ class Sharded(Strategy):
         """Offers the deltas of the rows that changed; the loop adds which are wanted next."""
         if turn.kind == "publish":
             return Message("fetch", version=state.version), state
+        owned = OwnedShard(
+            state.own,
+            _by_row(state),
+            self.outer.update,
+            by_reads=self.merge == READS,
+            moved=state.moved,
+            backup=state.backup,
+        )
+        if state.is_behind:
+            nothing, how = encode(self.codec, state.came.ravel()), self.codec
+            return Message("fetch", nothing, version=state.version, codec=how, owned=owned), state
         delta = state.came - vector.reshape(-1, self.rows)[state.rows]  # [r, width]
         # by reads it counts that a row was read, though it did not move
         changed = delta.any(axis=1) | (self.merge == READS)
@@ -130,9 +149,7 @@ class Sharded(Strategy):
             since=clock.since(state.sent),
             version=state.version,
             codec=self.codec,
-            owned=OwnedShard(
-                state.own, _by_row(state), self.outer.update, by_reads=self.merge == READS
-            ),
+            owned=owned,
         )
         return message, state._replace(sent=clock, is_closing=clock.closing)
 
@@ -145,13 +162,19 @@ class Sharded(Strategy):
             own = incoming.vector.reshape(-1, self.rows)
             state = self.init(vector)
             outer = incoming.outer or tuple(held.ravel() for held in self.outer.init(own))
-            return state._replace(own=own, outer=outer, version=incoming.version)
+            return state._replace(
+                own=own,
+                outer=outer,
+                moved=np.zeros(len(own), np.bool_),
+                backup=incoming.backup,
+                version=incoming.version,
+                is_behind=incoming.is_behind,
+            )
         assert incoming.rows is not None
         assert incoming.moved is not None
-        at, rows, outer = incoming.moved
-        state.own[at] = rows
-        for held, some in zip(_by_row(state), outer, strict=True):
-            held[at] = some
+        write(incoming.moved, state.own, _by_row(state), state.moved)
+        if incoming.guarded is not None and state.backup is not None:
+            state.backup.take(incoming.guarded)
         came = decode(incoming.codec, incoming.vector).astype(vector.dtype, copy=False)
         came = came.reshape(-1, self.rows)
         vector.reshape(-1, self.rows)[incoming.rows] = came
@@ -160,6 +183,7 @@ class Sharded(Strategy):
             came=came,
             version=incoming.version,
             is_fed=True,
+            is_behind=False,
             is_over=state.is_closing and not incoming.since.steps,
         )
 

@@ -148,6 +148,9 @@ class Grant:
     shard: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     """Of a table among the workers: which arrays are asked for in pages; none where the first
     numbers are the worker's to make."""
+    is_behind: bool = False
+    """Of a table among the workers: those arrays are older than the others' shards, and the next
+    worker knows what has moved in them."""
     is_idle: bool = False
     """Nothing is left to do in this phase: the budget is used up, or the rows are quarantined."""
 

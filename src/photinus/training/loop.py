@@ -17,7 +17,14 @@ from photinus.core.parameters import Vector
 from photinus.data.base import Batch, Feed
 from photinus.models.base import Model
 from photinus.models.optimizers import Inner, InPlace
-from photinus.strategies.base import GRADIENT, Message, Strategy, Turn, is_held_by_workers
+from photinus.strategies.base import (
+    GRADIENT,
+    Message,
+    ShardMove,
+    Strategy,
+    Turn,
+    is_held_by_workers,
+)
 from photinus.strategies.shards import ShardState
 from photinus.training.ahead import LookaheadFeed
 from photinus.training.asks import Exchange, Measured, News, Page, Snapshot, StepDone
@@ -193,7 +200,7 @@ def exchange(context: PhaseContext, vector: Vector, clock: Clock, state: Any) ->
         offered = vector if context.sums is None or turn.kind != "push" else context.sums
         message, state = offer(context.strategy, context.model, turn, offered, clock, state)
         if message is not None and isinstance(context.feed, LookaheadFeed):
-            message = _with_reads(context.feed, turn, message)
+            message = _with_reads(context, context.feed, turn, message)
         if offered is context.sums:
             offered[:] = 0
         if turn.kind == "take" and context.arrived:
@@ -204,15 +211,29 @@ def exchange(context: PhaseContext, vector: Vector, clock: Clock, state: Any) ->
             news = heard.behind(news)
         if turn.kind == "push":
             news = _until_taken(context, news)
-        for copy in context.copies:
-            for moved in (m.moved for m in news.messages if m.moved is not None):
-                copy.moving(moved.at)
+        for moved in (m.moved for m in news.messages if m.moved is not None):
+            _moving(context, moved)
         state = accept(context.strategy, context.model, vector, news.messages, state)
     return state, news
 
 
-def _with_reads(feed: LookaheadFeed, turn: Turn, message: Message) -> Message:
-    """Adds which rows the next steps read, and to a push how often its own were read."""
+def _moving(context: PhaseContext, moved: ShardMove) -> None:
+    """Its shard is about to move, or is restored."""
+    for copy in context.copies:
+        copy.moving(moved.at)
+    if moved.inner:
+        context.inner.load(moved.inner)
+
+
+def _with_reads(
+    context: PhaseContext, feed: LookaheadFeed, turn: Turn, message: Message
+) -> Message:
+    """Adds which rows the next steps read, and to a push how often its own were read.
+
+    What the inner optimizer remembers goes to the worker that keeps the backup of the shard.
+    """
+    if message.owned is not None:
+        message = message._replace(owned=message.owned._replace(inner=context.inner.state()))
     reads = None if message.rows is None else feed.reads(message.rows)
     return message._replace(asks=feed.asks(int(turn.kind == "publish")), reads=reads)
 

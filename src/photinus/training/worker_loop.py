@@ -18,6 +18,7 @@ from photinus.data.base import Array, Batch, Feed, Transform
 from photinus.data.rows import Room, Rows, memory
 from photinus.models.base import Model
 from photinus.models.optimizers import Inner
+from photinus.strategies.backups import Backup
 from photinus.strategies.base import GRADIENT_SUM, Message, Strategy, is_held_by_workers
 from photinus.training.ahead import LookaheadFeed
 from photinus.training.asks import Ask, Close, Grant, Hello, Life, Snapshot
@@ -222,16 +223,22 @@ def _with_shard(
     plan: TrainingPlan, slot: int, part: Part, grant: Grant, context: PhaseContext
 ) -> Generator[Ask, Any, Message]:
     """Returns the point to begin from with the worker's shard in it: made here, or asked for."""
-    stage, heal = plan.phases[grant.phase].stage, grant.heal
+    stage, trained = plan.phases[grant.phase].stage, context.model.parameters.trained
+    width, dtype = stage.row_size, trained.dtype
+    backup = None
+    if plan.workers > 1:
+        count = len(range((slot - 1) % plan.workers, trained.size // width, plan.workers))
+        outer = context.strategy.outer  # type: ignore[attr-defined]
+        backup = Backup.laid(count, np.empty((0, width), dtype), outer, part.room)
+    heal = grant.heal._replace(backup=backup, is_behind=grant.is_behind, slot=slot)
     if not grant.shard:
-        width, trained = stage.row_size, context.model.parameters.trained
         rows = len(range(slot, trained.size // width, plan.workers))
-        shard = laid(rows * width, str(trained.dtype), part.room)
+        shard = laid(rows * width, str(dtype), part.room)
         context.model.first_rows(shard.reshape(rows, width), slot, plan.seed, plan.workers)
-        return heal._replace(vector=shard, slot=slot)
+        return heal._replace(vector=shard)
     arrays = yield from fetched(grant.shard, heal.version, part.room)
     outer = tuple(arrays[name] for name in arrays if name.startswith("outer."))
-    return heal._replace(vector=arrays["vector"], outer=outer, slot=slot)
+    return heal._replace(vector=arrays["vector"], outer=outer)
 
 
 def _is_table(strategy: Strategy) -> bool:

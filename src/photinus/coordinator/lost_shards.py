@@ -1,0 +1,82 @@
+"""Which lost shards of a table the next worker restores, and when that is given up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from photinus.coordinator.leases import Leases, SeatState
+from photinus.coordinator.reachability import FIRST_SECONDS
+from photinus.transport.frames import Frame
+
+_ASK_SECONDS = 1.0
+"""How often who restores its shard is asked what it lacks."""
+
+
+class LostShards:
+    """Of each worker, the next one keeps what has moved in its shard: a backup.
+
+    A worker tells with `ready` whether the backup is up to date once that round is agreed on.
+
+    Args:
+        leases: the seats, of which each holds a shard.
+    """
+
+    def __init__(self, leases: Leases) -> None:
+        self._leases = leases
+        self._guards: dict[tuple[int, int], int] = {}
+        """(slot, version of its round) -> the lease under which it had the backup up to date."""
+        self._since = self._asked = 0.0
+        self._lacks: Any = None
+
+    def ready(self, frame: Frame) -> None:
+        """A member has all of a round."""
+        version = frame.header["version"]
+        self._guards = {at: lease for at, lease in self._guards.items() if at[1] >= version - 1}
+        if frame.header.get("guards"):
+            self._guards[frame.slot, version] = frame.lease
+
+    def lost(self, holders: Iterable[int]) -> list[SeatState]:
+        """Returns the seats whose workers are lost, of those that held a shard."""
+        seats = [self._leases.seats[slot] for slot in sorted(holders)]
+        return [seat for seat in seats if not seat.is_live and seat.closed is None]
+
+    def can_restore(self, lost: list[SeatState], version: int) -> bool:
+        """Tells whether the run goes on where these are lost, at the point of a version.
+
+        One alone, with no other that is being restored, and none that is done. Whom others could
+        not reach is not restored from another.
+        """
+        seats = self._leases.seats
+        if len(lost) != 1 or lost[0].exclusions or any(s.closed for s in seats.values()):
+            return False
+        guard = seats[(lost[0].slot + 1) % len(seats)]
+        is_other = any(s is not lost[0] for s in self.restoring)
+        is_up_to_date = self._guards.get((guard.slot, version - 1)) == guard.lease
+        return guard.is_live and is_up_to_date and not is_other
+
+    @property
+    def restoring(self) -> list[SeatState]:
+        """Who restores its shard just now."""
+        pushes = ((seat, seat.waiting) for seat in self._leases.seats.values())
+        return [seat for seat, push in pushes if push is not None and push.kind == "fetch"]
+
+    def missing(self, frame: Frame, now: float) -> None:
+        """Takes in what who restores its shard still lacks."""
+        lacks = frame.lease, frame.header["wholes"], frame.header.get("start")
+        if lacks != self._lacks:
+            self._lacks, self._since = lacks, now
+
+    def asks(self, now: float) -> list[int]:
+        """Returns the slots to ask now for what they lack."""
+        slots = [seat.slot for seat in self.restoring]
+        if not slots:
+            self._since = now
+        if now - self._asked < _ASK_SECONDS:
+            return []
+        self._asked = now
+        return slots
+
+    def is_stuck(self, now: float) -> bool:
+        """Tells whether nothing has come for long to who restores its shard."""
+        return bool(self.restoring) and now - self._since >= FIRST_SECONDS

@@ -1,0 +1,112 @@
+"""Brings a shard of a table up to date whose owner was lost, while the others stand still.
+
+Without input or output: it says what to ask of whom, and takes in what came.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from photinus.core.clock import Clock
+from photinus.core.parameters import Vector
+from photinus.protocol.reduce_scatter import Piece
+from photinus.protocol.row_meeting import next_to
+from photinus.strategies.backups import from_arrays, write
+from photinus.strategies.base import Message, ShardMove
+from photinus.strategies.codecs import encode
+
+
+class Restoring:
+    """What the successor of a lost owner asks for: what has moved in its shard, and its rows.
+
+    The rows of its next steps come from their owners, as after the last round. What has moved in
+    its own shard comes from the next worker in pages, which are written into the shard at once:
+    nobody else reads it before it is whole.
+
+    Args:
+        slot: the worker's own.
+        called: the `meet` message: whose shards there are, and at which version they stand.
+        brought: what the worker asks for, and its shard as it was loaded.
+    """
+
+    def __init__(self, slot: int, called: Message, brought: Message) -> None:
+        assert brought.owned is not None
+        assert brought.asks is not None
+        self.slot, self.slots, self.version = slot, called.slots, called.version
+        self._brought, self._owned, self._asks = brought, brought.owned, brought.asks
+        self.guard = next_to(slot, self.slots)
+        self._start = 0
+        """The row of the own shard from which on is asked what moved."""
+        self._came: dict[int, Vector] = {}
+        self._move = ShardMove(np.empty(0, np.int64), self._owned.rows[:0], ())
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        """All workers but this one."""
+        return tuple(s for s in self.slots if s != self.slot)
+
+    @property
+    def is_whole(self) -> bool:
+        """True when the shard is up to date, and all rows that were asked for are here."""
+        return not self._owing
+
+    @property
+    def lacks(self) -> dict[str, Any]:
+        """Whose answers have not come, and from which row on the own shard is not up to date."""
+        return {"parts": [], "wholes": self._owing, "start": self._start}
+
+    @property
+    def told(self) -> int:
+        """Below which row the next worker has all that moved: what is here came from there."""
+        return len(self._owned.rows)
+
+    @property
+    def _owing(self) -> list[int]:
+        is_behind = self._start < len(self._owned.rows)
+        return [s for s in self.others if s not in self._came or (s == self.guard and is_behind)]
+
+    def part(self, slot: int) -> Piece:
+        """Returns what is asked of a worker."""
+        asked: dict[str, Vector] = {}
+        if slot not in self._came:
+            asked["asks"] = self._asks[self._is_of(slot)]
+        if slot == self.guard:
+            asked["start"] = np.array([self._start])
+        return asked
+
+    def _is_of(self, slot: int) -> Vector:
+        found: Vector = self._asks % len(self.slots) == self.slots.index(slot)
+        return found
+
+    def take(self, slot: int, piece: Piece) -> bool:
+        """Takes an answer in; tells whether there is another page to ask for."""
+        if slot not in self.others:
+            return False
+        if "vector" in piece:
+            self._came.setdefault(slot, piece["vector"])
+        move = from_arrays(piece)
+        if move is None or slot != self.guard or int(piece["start"][0]) != self._start:
+            return False
+        write(move, self._owned.rows, self._owned.outer, self._owned.moved)
+        self._start, self._move = int(piece["after"][0]), self._move._replace(inner=move.inner)
+        return self._start < len(self._owned.rows)
+
+    def result(self) -> Message:
+        """Returns the rows that were asked for as an `agreed` message."""
+        own = self._owned.rows[self._asks[self._is_of(self.slot)] // len(self.slots)]
+        held = {**self._came, self.slot: encode(self._brought.codec, own.ravel())}
+        width = self._owned.rows.shape[1]
+        rows = np.empty((self._asks.size, width), held[self.slot].dtype)
+        for slot in self.slots:
+            rows[self._is_of(slot)] = held[slot].reshape(-1, width)
+        return Message(
+            "agreed",
+            rows.ravel(),
+            rows=self._asks,
+            since=Clock(steps=1),
+            codec=self._brought.codec,
+            slot=self.slot,
+            moved=self._move,
+        )

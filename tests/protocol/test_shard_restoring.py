@@ -1,0 +1,85 @@
+"""Who takes a lost owner's seat asks for what moved in its shard, and for its rows."""
+
+import numpy as np
+import pytest
+
+from photinus.data.rows import memory
+from photinus.protocol.row_meeting import Shares
+from photinus.protocol.shard_restoring import Restoring
+from photinus.strategies.backups import Backup
+from photinus.strategies.base import Message, OwnedShard, ShardMove
+from photinus.strategies.codecs import decode, encode
+from photinus.strategies.outer import RowAdagrad
+
+WORKERS, ROWS, WIDTH, VERSION = 3, 23, 2, 7
+OUTER = RowAdagrad(initial=0.5)
+
+
+def agreed(chance, codec):
+    """A table as it was loaded, as it is now, and what the workers but 0 can tell of it."""
+    loaded = chance.normal(size=(ROWS, WIDTH)).astype(np.float32)
+    now, sums = loaded.copy(), np.full((ROWS, 1), 0.5, np.float32)
+    moved = chance.random(ROWS) < 0.6
+    now[moved] += 1
+    sums[moved] += 3
+    told = {}
+    for slot in (1, 2):
+        mine, before = slice(slot, None, WORKERS), slice(slot - 1, None, WORKERS)
+        size = len(loaded[before])
+        backup = Backup.laid(size, np.empty((0, WIDTH), np.float32), OUTER, memory)
+        at = np.flatnonzero(moved[before])
+        backup.take(ShardMove(at, now[before][at], (sums[before][at],), {"m": np.ones(1)}))
+        owned = OwnedShard(now[mine].copy(), (sums[mine].copy(),), OUTER.update, backup=backup)
+        told[slot] = Shares()
+        told[slot].agreed(Message("push", codec=codec, owned=owned), (0, 1, 2), (1, 0))
+        told[slot].wants(np.empty(0, np.int64), VERSION, slot)
+    return loaded, now, sums, told
+
+
+@pytest.mark.parametrize("numbers", [1, 6, 1000])
+@pytest.mark.parametrize("codec", ["fp32", "bf16"])
+def test_the_shard_and_the_rows_are_those_of_the_last_round(codec, numbers, monkeypatch):
+    monkeypatch.setattr("photinus.strategies.backups.PAGE_NUMBERS", numbers)
+    chance = np.random.default_rng(numbers)
+    loaded, now, sums, told = agreed(chance, codec)
+    own = loaded[::WORKERS].copy()
+    outer, moved = OUTER.init(own), np.zeros(len(own), np.bool_)
+    owned = OwnedShard(own, outer, OUTER.update, moved=moved)
+    asks = np.array([0, 1, 5, 6, 9, 20, 22])
+    brought = Message("fetch", np.empty(0), asks=asks, codec=codec, owned=owned)
+    called = Message("meet", version=VERSION, slots=(0, 1, 2))
+    restoring = Restoring(0, called, brought)
+    line = [(slot, restoring.part(slot)) for slot in restoring.others] * 2
+    assert not restoring.is_whole
+    assert restoring.lacks == {"parts": [], "wholes": [1, 2], "start": [0]}
+    while line:
+        slot, asked = line.pop(chance.integers(len(line)))
+        answer = told[slot].rows(VERSION, asked)
+        if restoring.take(slot, answer):
+            line.append((slot, restoring.part(slot)))
+        assert not restoring.take(slot, answer), "what comes twice counts once"
+    assert restoring.is_whole
+    np.testing.assert_array_equal(own, now[::WORKERS])
+    np.testing.assert_array_equal(outer[0], sums[::WORKERS])
+    assert moved.sum() == (own != loaded[::WORKERS]).any(axis=1).sum()
+    result = restoring.result()
+    came = decode(codec, encode(codec, now[asks].ravel()))
+    np.testing.assert_array_equal(decode(codec, result.vector), came)
+    assert result.rows.tolist() == asks.tolist()
+    assert (result.moved.at.size, result.moved.inner["m"].tolist()) == (0, [1.0])
+
+
+def test_who_stands_at_another_version_tells_nothing():
+    _, _, _, told = agreed(np.random.default_rng(0), "fp32")
+    assert told[1].rows(VERSION + 1, {"start": np.array([0])}) is None
+
+
+def test_a_worker_that_came_to_its_last_rounds_still_tells():
+    _, _, _, told = agreed(np.random.default_rng(0), "fp32")
+    shares = told[1]
+    owned = shares._owned
+    shares.agreed(Message("push", owned=owned), (0, 1, 2), (1, 0))
+    asked = {"start": np.array([0])}
+    assert shares.rows(VERSION + 1, asked) is None, "its shard is about to move"
+    shares.brings(Message("push", version=VERSION + 1, owned=owned))
+    assert shares.rows(VERSION + 1, asked)["after"].tolist() == [8]

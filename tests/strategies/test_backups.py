@@ -1,0 +1,69 @@
+"""What a worker keeps of another's shard: rows that moved, in pages, and as they travel."""
+
+import numpy as np
+import pytest
+
+from photinus.data.rows import memory
+from photinus.strategies.backups import Backup, from_arrays, next_moved, to_arrays, write
+from photinus.strategies.base import ShardMove
+from photinus.strategies.outer import Adagrad, RowAdagrad, Sgd
+
+WIDTH, COUNT = 3, 11
+
+
+def backup(outer, room=memory):
+    return Backup.laid(COUNT, np.empty((0, WIDTH), np.float32), outer, room)
+
+
+def moves(outer, chance, rounds=4):
+    """What some rounds do to a shard, and the shard after them."""
+    own = chance.normal(size=(COUNT, WIDTH)).astype(np.float32)
+    state, told = outer.init(own), []
+    for n in range(rounds):
+        at = np.flatnonzero(chance.random(COUNT) < 0.3)
+        delta = chance.normal(size=(at.size, WIDTH)).astype(np.float32)
+        rows, some = outer.update(own[at], delta, tuple(held[at] for held in state))
+        told.append(ShardMove(at, rows, some, {"moments": np.full(2, float(n))}))
+        write(told[-1], own, state, np.zeros(COUNT, np.bool_))
+    return own, state, told
+
+
+@pytest.mark.parametrize("most", [1, 7, 1000])
+@pytest.mark.parametrize("outer", [Sgd(), Adagrad(), RowAdagrad()], ids=lambda o: o.name)
+def test_pages_of_a_backup_hold_each_row_that_moved_as_it_is_now(outer, most, monkeypatch):
+    monkeypatch.setattr("photinus.strategies.backups.PAGE_NUMBERS", most)
+    own, state, told = moves(outer, np.random.default_rng(most))
+    kept = backup(outer)
+    for move in told:
+        kept.take(from_arrays(to_arrays(move)))
+    start, seen, inner = 0, [], {}
+    while start < COUNT:
+        page, start = kept.page(start)
+        page = from_arrays(to_arrays(page))
+        np.testing.assert_array_equal(page.rows, own[page.at])
+        for held, some in zip(state, page.outer, strict=True):
+            np.testing.assert_array_equal(some, held[page.at])
+        seen += page.at.tolist()
+        inner = dict(page.inner)
+    assert seen == sorted({int(row) for move in told for row in move.at})
+    assert inner["moments"].tolist() == [3.0, 3.0], "of the last round"
+
+
+def test_a_shard_that_never_moved_is_one_page_without_rows():
+    page, after = backup(RowAdagrad()).page(0)
+    assert (page.at.size, after) == (0, COUNT)
+    write(from_arrays(to_arrays(page)), np.zeros((COUNT, WIDTH)), (np.zeros((COUNT, 1)),), None)
+
+
+def test_where_there_is_no_room_there_is_no_backup():
+    assert backup(Adagrad(), lambda shape, dtype: None) is None
+
+
+def test_the_next_rows_that_moved_are_told_in_order_to_the_last():
+    moved = np.array([True, False, True, True, False])
+    assert [next_moved(moved, start, 2)[1] for start in (0, 3, 4, 5)] == [3, 5, 5, 5]
+    assert next_moved(moved, 1, 0)[0].tolist() == [2], "one at least"
+
+
+def test_a_message_without_a_move_holds_none():
+    assert from_arrays({"vector": np.zeros(3)}) is None
