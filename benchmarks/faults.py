@@ -78,7 +78,7 @@ def plan() -> TrainingPlan:
     stage = LogisticStage(
         features=FEATURES, classes=CLASSES, epochs=EPOCHS, batch_size=BATCH * WORKERS, lr=0.05
     )
-    strategy = averaging(every=Steps(10), codec="fp32")
+    strategy = averaging(every=Steps(10), codec="fp32", gradients_until=0)
     return TrainingPlan(phases=(Phase(stage=stage, strategy=strategy),), workers=WORKERS)
 
 

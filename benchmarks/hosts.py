@@ -56,6 +56,8 @@ WAYS = {
     "all_reduce, fp32": all_reduce(codec="fp32"),
 }
 CUT_SECONDS = 15.0
+CUT_STEPS = 30_000
+"""So many that the others still have rows of their own when the cut host is back."""
 
 
 def sh(command: str) -> None:
@@ -179,7 +181,7 @@ def cut(names: Sequence[str]) -> None:
 def _cut_off(way: StrategySpec, folder: Path) -> dict[str, object]:
     watch, diary = Watch(), folder / "diary.jsonl"
     faults = Faults().cut(slot=1, step=300, seconds=CUT_SECONDS, host=True)
-    told = trained(way, folder, watch, faults.noted_in(str(diary)), features=400, steps=12_000)
+    told = trained(way, folder, watch, faults.noted_in(str(diary)), features=400, steps=CUT_STEPS)
     [note] = map(json.loads, diary.read_text().splitlines())
     down = note["unix_seconds"] - time.time() + time.monotonic()
     up = down + CUT_SECONDS

@@ -1,10 +1,11 @@
 """Without rounds no bits are promised after a resume; the loss must be equal, over seeds.
 
-    python benchmarks/resumed.py [seeds]
+    python benchmarks/resumed.py [seeds] [rows | fastest]
 
 In the simulator: softmax regression 20-10 on 4 uneven workers, the loss on 4,000 rows that nobody
 trained on. Each seed trains once without a break, and once as a run whose driver was killed twice
-and that went on from its checkpoints, through the files that they are.
+and that went on from its checkpoints, through the files that they are. By `rows`, the default, the
+slowest worker ends alone with its own rows; `fastest` is the other rule for `share`.
 """
 
 from __future__ import annotations
@@ -71,11 +72,14 @@ def loss(vector: Vector) -> float:
     return sums["loss"] / sums["examples"]
 
 
-def run(way: StrategySpec, seed: int, cut: Cut | None, term: int) -> tuple[Vector, list[Cut]]:
+def run(
+    way: StrategySpec, seed: int, cut: Cut | None, term: int, share: str
+) -> tuple[Vector, list[Cut]]:
     """Trains from the beginning, or from a cut; returns the end and the cuts on the way."""
     cuts: list[Cut] = []
     features, labels = rows(seed, ROWS)
-    plan = TrainingPlan(phases=(Phase(stage=stage(), strategy=way),), workers=WORKERS, seed=seed)
+    phases = (Phase(stage=stage(), strategy=way),)
+    plan = TrainingPlan(phases=phases, workers=WORKERS, seed=seed, share=share)
     chance = np.random.default_rng((seed, term))
     speeds = tuple(float(s) for s in chance.uniform(0.01, 0.03, WORKERS))
     assignment = RunSpec(
@@ -101,28 +105,27 @@ def read_again(cut: Cut) -> Cut:
         return cut_from(found, "p")
 
 
-def killed_twice(way: StrategySpec, seed: int) -> Vector:
+def killed_twice(way: StrategySpec, seed: int, share: str) -> Vector:
     """A third is trained, a third from its checkpoint, and the rest from the next one's."""
     cut = None
     for term in (1, 2):
-        _, cuts = run(way, seed, cut, term)
-        share = term / 3
-        cut = read_again(next(c for c in cuts if c.applied >= share * c.budget))
-    return run(way, seed, cut, 3)[0]
+        _, cuts = run(way, seed, cut, term, share)
+        cut = read_again(next(c for c in cuts if c.applied >= term / 3 * c.budget))
+    return run(way, seed, cut, 3, share)[0]
 
 
-def compared(name: str, seeds: int) -> tuple[list[float], list[float]]:
+def compared(name: str, seeds: int, share: str = "rows") -> tuple[list[float], list[float]]:
     """Returns the losses without a break, and with two resumes."""
     way = WAYS[name]
-    plain = [loss(run(way, seed, None, 1)[0]) for seed in range(seeds)]
-    return plain, [loss(killed_twice(way, seed)) for seed in range(seeds)]
+    plain = [loss(run(way, seed, None, 1, share)[0]) for seed in range(seeds)]
+    return plain, [loss(killed_twice(way, seed, share)) for seed in range(seeds)]
 
 
-def main(seeds: int) -> None:
+def main(seeds: int, share: str) -> None:
     print("| way | loss without a break | killed twice and resumed | apart | spread over seeds |")
     print("|---|---|---|---|---|", flush=True)
     for name in WAYS:
-        plain, again = compared(name, seeds)
+        plain, again = compared(name, seeds, share)
         a, b = statistics.mean(plain), statistics.mean(again)
         spread = statistics.mean([statistics.stdev(plain), statistics.stdev(again)])
         print(f"| {name} | {a:.4f} | {b:.4f} | {b / a - 1:+.2%} | {spread / a:.2%} |", flush=True)
@@ -130,4 +133,5 @@ def main(seeds: int) -> None:
 
 if __name__ == "__main__":
     begin("2")
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)
+    count, share = (*sys.argv[1:], *("5", "rows")[len(sys.argv) - 1 :])
+    main(int(count), share)

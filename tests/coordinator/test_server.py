@@ -1,3 +1,6 @@
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -163,6 +166,21 @@ def test_a_cut_link_that_comes_back_keeps_the_lease(scene):
     second.push()
     assert first.understands().kind == second.understands().kind == "agreed"
     assert not here.of("WorkerLost")
+
+
+def test_nothing_of_a_connection_that_ended_is_kept_once_its_slot_has_another(scene):
+    """A connection over TCP has 256 KiB of its own: each lost worker would cost that."""
+    here = scene()
+    first, _ = here.seated()
+    ended = weakref.ref(first.link.peer)
+    first.link.cut()
+    here.passes(2.0)
+    again = Player(here, 0, attempt="second")
+    again.hello()
+    assert again.understands().kind == "grant"
+    del first
+    gc.collect()
+    assert ended() is None
 
 
 def test_the_same_push_over_a_new_link_is_applied_once(scene):

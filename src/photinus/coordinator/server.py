@@ -221,10 +221,10 @@ class Service:
                 if asks is peer:
                     del self._asking[slot]
                     self._coordinator.leases.withdraw(hello)
-            for slot, line in self._lines.items():
-                if line is peer:
-                    leases = self._coordinator.leases
-                    leases.gone(slot, leases.seats[slot].lease, self._now())
+            for slot in [slot for slot, line in self._lines.items() if line is peer]:
+                del self._lines[slot]
+                leases = self._coordinator.leases
+                leases.gone(slot, leases.seats[slot].lease, self._now())
 
     def _carry(self, out: list[Frame], peer: Peer | None = None, said: Frame | None = None) -> None:
         for frame in out:

@@ -44,6 +44,7 @@ class MemoryListener(Listener):
         """The same for a frame towards a worker."""
         self._lock = threading.Lock()
         self._links: list[MemoryLink] = []
+        self._came = 0
         self._is_closed = False
 
     def link(self) -> MemoryLink:
@@ -55,13 +56,20 @@ class MemoryListener(Listener):
         with self._lock:
             if self._is_closed:
                 raise LinkLostError("nobody listens any more")
-            link = MemoryLink(self, f"memory-{len(self._links)}")
+            link = MemoryLink(self, f"memory-{self._came}")
+            self._came += 1
             self._links.append(link)
         return link
 
+    def ended(self, link: MemoryLink) -> None:
+        """Keeps nothing of a link, as a real listener does."""
+        with self._lock:
+            self._links.remove(link)
+        self.gone(link.peer)
+
     def peers(self) -> list[Peer]:
         with self._lock:
-            return [link.peer for link in self._links if not link.is_parted]
+            return [link.peer for link in self._links]
 
     def close(self) -> None:
         with self._lock:
@@ -147,4 +155,4 @@ class MemoryLink(Link):
         with self._lock:
             is_first, self.is_parted = not self.is_parted, True
         if is_first:
-            self.hub.gone(self.peer)
+            self.hub.ended(self)
