@@ -86,6 +86,14 @@ def test_a_run_begins_when_all_came():
     assert said.coordinator.owner.budget == 2 * 4 * 4
 
 
+def test_where_an_owner_holds_the_parameters_nobody_is_told_who_is_there():
+    said = Said()
+    out = said.all_come() + said.push(0)[1] + said.push(1)[1]
+    said.coordinator.leases.gone(1, 1, 0.5)
+    out += said.coordinator.tick(1.6) + said.push(0, now=1.7, position=2, version=1)[1]
+    assert [f.kind for f in out] == ["grant", "grant", "agreed", "agreed", "agreed"]
+
+
 def test_few_that_came_are_told_once_after_thirty_seconds():
     said = Said()
     said.hello(said.voices[0])

@@ -1,7 +1,5 @@
 """Who is told what, and when a meeting is called: frame by frame."""
 
-import pytest
-
 from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.leases import Leases
 from photinus.coordinator.peer_directory import PeerDirectory
@@ -9,7 +7,7 @@ from photinus.coordinator.phases import Phases
 from photinus.core.clock import Steps
 from photinus.models.logistic import LogisticStage
 from photinus.protocol.messages import Seat
-from photinus.strategies.recipes import averaging, publish
+from photinus.strategies.recipes import publish
 from photinus.training.plan import Phase, TrainingPlan
 
 RUN = bytes(16)
@@ -115,8 +113,3 @@ def test_who_was_left_out_of_a_meeting_is_called_to_it():
     said.phases.owner.version = 2
     (told,) = said.tells(0, 1, version=1)
     assert (told.header["version"], told.header["call"]) == (1, True)
-
-
-@pytest.mark.parametrize("is_wanted", [False, True])
-def test_where_an_owner_holds_the_parameters_nobody_is_told_anything(is_wanted):
-    assert Said(averaging()).news(is_wanted=is_wanted) == []

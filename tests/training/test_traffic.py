@@ -9,7 +9,8 @@ from photinus.models.module import ModuleStage
 from photinus.strategies.base import Message
 from photinus.strategies.recipes import all_reduce, averaging
 from photinus.training.asks import Exchange, News
-from photinus.training.loop import PhaseContext, PhaseProgress, work
+from photinus.training.loop import work
+from photinus.training.phase_context import PhaseContext, PhaseProgress
 from photinus.training.placement import fresh
 
 STAGE = ModuleStage(module="torch.nn:Linear", arguments={"in_features": 9, "out_features": 4})

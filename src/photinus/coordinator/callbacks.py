@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from photinus.checkpoint.mapped import ScratchFolder
-from photinus.core.events import Event
+from photinus.core.errors import message
+from photinus.core.events import Event, Warned
 from photinus.core.settings import Limit, above, at_least, validate, whole
 from photinus.training.snapshots import Cut
 from photinus.transport.frames import Frame
@@ -53,3 +54,7 @@ class Callbacks:
 
     def __post_init__(self) -> None:
         validate(self)
+
+    def warn(self, wrong: str, *, got: object = None, then: str = "", do: str = "") -> None:
+        """Warns the user; the arguments are those of `message`."""
+        self.emit(Warned(text=message(wrong, got=got, then=then, do=do)))

@@ -140,8 +140,10 @@ class Coordinator(LeaseServer):
 
     def _news(self, now: float) -> list[Frame]:
         """What workers without an owner must know now."""
+        if self.is_over or not self._phases.meets:
+            return []
         wanted = self._membership.is_healing or self._phases.is_cut_due(now)
-        return [] if self.is_over else self._peer_directory.news(is_wanted=wanted)
+        return self._peer_directory.news(is_wanted=wanted)
 
     # -- seats -----------------------------------------------------------------------------------
 
@@ -250,7 +252,7 @@ class Coordinator(LeaseServer):
         then = f"the push was dropped ({seat.strikes} of {STRIKES})"
         then += "; its rows are not used any more" if seat.is_quarantined else ""
         do = "look at its rows, or lower the learning rate"
-        self._phases.warn(wrong, then=then, do=do)
+        self.callbacks.warn(wrong, then=then, do=do)
         self.callbacks.enter("refuse", frame, {})
         is_table = self.owner.policy.shards > 0  # whose rows it would leave out are not its own
         if is_table or all(s.is_quarantined or not s.rows for s in self.leases.seats.values()):
@@ -275,7 +277,7 @@ class Coordinator(LeaseServer):
 
     def _warn_of_other_bits(self, seat: SeatState, message: Message) -> None:
         where = f" on {seat.host}" if seat.host else ""
-        self._phases.warn(
+        self.callbacks.warn(
             f"worker {seat.slot}{where} held other bits than were agreed",
             got=message.fingerprint,
             then=f"its work since version {message.version} is dropped; it gets the agreed ones",
@@ -322,7 +324,7 @@ class Coordinator(LeaseServer):
             return []
         for seat in is_open:
             wrong = f"worker {seat.slot} did not come back"
-            self._phases.warn(wrong, then="the rest of its share is not trained on")
+            self.callbacks.warn(wrong, then="the rest of its share is not trained on")
         if any(s.rests for s in seats) and not self._phases.is_spent:
             return self._phases.rest()
         return self._finish(now)
@@ -335,5 +337,5 @@ class Coordinator(LeaseServer):
 
     def _end(self, frame: Frame) -> str:
         if self.failure or self.result is None:
-            return super()._end(frame)
+            return "stop" if self.failure else ""
         return "done" if frame.kind in ("hello", "close") else "fenced"

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from photinus.coordinator.callbacks import Callbacks
+from photinus.core.events import Evaluated
 from photinus.models.metrics import finished
 from photinus.training.snapshots import Cut
 
@@ -98,3 +100,23 @@ class EarlyStopping:
             self._since += 1
         self.is_stopped = bool(self.patience) and self._since >= self.patience
         return TrialResult(round(examples), metrics, is_best)
+
+    def decide(self, phase: int, name: str, callbacks: Callbacks) -> None:
+        """Tells what the present trial found, once all have told; the best point is kept."""
+        found = self.whole()
+        if found is None:
+            return
+        callbacks.emit(
+            Evaluated(
+                phase=phase,
+                name="validation",
+                examples=found.examples,
+                metrics=found.metrics,
+                extra={"best": True} if found.is_best else {},
+            )
+        )
+        if found.is_best and self.best is not None:
+            callbacks.best(self.best)
+        if self.is_stopped:
+            wrong = f"{name}: no better point in {self.patience} measurements"
+            callbacks.warn(wrong, then="the phase ends, at its best point")

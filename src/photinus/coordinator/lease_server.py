@@ -145,7 +145,9 @@ class LeaseServer(ABC):
         ids = self.phase, frame.slot, frame.lease, frame.sequence
         return Frame(kind, self.callbacks.run, self.callbacks.term, *ids, why)
 
-    def _frame(self, kind: str, slot: int, lease: int, header: Mapping[str, Any]) -> Frame:
+    def _frame(
+        self, kind: str, slot: int, lease: int, header: Mapping[str, Any] | None = None
+    ) -> Frame:
         run, term = self.callbacks.run, self.callbacks.term
         return Seat(run, term, self.phase, slot, lease).frame(kind, header)
 

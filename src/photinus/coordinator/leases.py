@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 from photinus.strategies.base import ALL
 from photinus.training.plan import LEASE_SECONDS
+from photinus.training.snapshots import Cut
 from photinus.transport.frames import Frame
 
 MOVED_SECONDS = 5.0
@@ -135,6 +137,57 @@ class Leases:
 
     def __post_init__(self) -> None:
         self.seats = {slot: SeatState(slot) for slot in range(self.workers)}
+
+    @property
+    def rows(self) -> int:
+        """Of all workers that came."""
+        return sum(max(0, seat.rows) for seat in self.seats.values())
+
+    @property
+    def are_streams(self) -> bool:
+        """True when a worker has a pass over its rows only as often as there are jobs."""
+        return any(seat.streams for seat in self.seats.values())
+
+    @property
+    def here(self) -> list[SeatState]:
+        """The seats that somebody holds or asks for."""
+        return [s for s in self.seats.values() if s.is_live or s.asking is not None]
+
+    @property
+    def closed(self) -> dict[int, Frame]:
+        """Slot -> how its worker said that its share is done, of those that did."""
+        return {s.slot: s.closed for s in self.seats.values() if s.closed is not None}
+
+    # -- how far the rows are --------------------------------------------------------------------
+
+    def restart(self) -> None:
+        """Nothing of any worker's rows is in the agreed parameters."""
+        for seat in self.seats.values():
+            seat.position, seat.reached, seat.lost = 0, {}, 0
+
+    def go_back(self, cut: Cut) -> None:
+        """Every seat is as far as it was at a cut."""
+        for seat in self.seats.values():
+            seat.position = cut.positions.get(seat.slot, 0)
+            seat.reached = dict(cut.reached.get(seat.slot, {}))
+            seat.lost = cut.lost.get(seat.slot, 0)
+
+    def positions(self) -> dict[str, Any]:
+        """Returns how far every seat is, as the fields of a cut."""
+        seats = self.seats.values()
+        return {
+            "positions": {s.slot: s.position for s in seats},
+            "reached": {s.slot: dict(s.reached) for s in seats if s.reached},
+            "lost": {s.slot: s.lost for s in seats if s.lost},
+            "rows": {s.slot: s.rows for s in seats},
+        }
+
+    def passes(self, numbers: int) -> dict[int, float]:
+        """Returns how often each worker's rows were trained on, in all of so many numbers."""
+        seats = [seat for seat in self.seats.values() if seat.rows > 0]
+        return {s.slot: (s.position - s.lost - s.behind(numbers)) / s.rows for s in seats}
+
+    # -- who speaks ------------------------------------------------------------------------------
 
     def holds(self, frame: Frame) -> bool:
         """Tells whether a frame speaks under its seat's present lease."""

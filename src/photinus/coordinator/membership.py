@@ -143,7 +143,7 @@ class Membership:
         seats = self._leases.seats.values()
         came = sum(1 for s in seats if s.rows >= 0)
         wrong = f"{came} of {len(seats)} workers came within {FEW_CAME_SECONDS:.0f} s"
-        self._phases.warn(wrong, do=self._callbacks.advice())
+        self._callbacks.warn(wrong, do=self._callbacks.advice())
 
     def _granted(self, seat: SeatState, now: float, point: Message, inner: Inner) -> Frame:
         before = seat.lost

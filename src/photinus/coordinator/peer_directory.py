@@ -37,16 +37,15 @@ class PeerDirectory:
 
     def hear(self, frame: Frame) -> list[Frame]:
         """Takes in how much a worker has published since the last agreement."""
-        leases = self._leases
-        if frame.phase != self._phases.at[0]:
+        seat, at = self._leases.seats[frame.slot], self._phases.at
+        if frame.phase != at[0]:
             return []
-        if frame.header["version"] != self._phases.at[1]:
+        if frame.header["version"] != at[1]:
             # it was left out of a meeting: called to that one, it learns that it must rejoin
-            return [self._to(leases.seats[frame.slot], frame.header["version"])]
+            return [self._to(seat, frame.header["version"])]
         self._told[frame.slot] = frame
         is_behind = frame.header.get("edition", -1) < self.here()["edition"]
-        is_called = self._called == self._phases.at
-        return [self._to(leases.seats[frame.slot])] if is_behind or is_called else []
+        return [self._to(seat)] if is_behind or self._called == at else []
 
     def asks(self, slots: Iterable[int]) -> list[Frame]:
         """Returns the call to a meeting that stands still again: `slots` tell what they lack."""
@@ -55,18 +54,18 @@ class PeerDirectory:
         return [frame for frame in answered if frame is not None and frame.kind == "meet"]
 
     def news(self, *, is_wanted: bool) -> list[Frame]:
-        """Returns what all must be told now: another membership, or a call to a meeting.
+        """Returns what all who meet must be told now: other members, or a call to a meeting.
 
         Args:
             is_wanted: whether somebody needs an agreed point: a joiner, or a checkpoint.
         """
         phases = self._phases
-        if not phases.meets or not phases.has_begun:
+        if not phases.has_begun:
             return []
         self.here()
-        is_new_call = self._called != self._phases.at and self._is_due(is_wanted=is_wanted)
+        is_new_call = self._called != phases.at and self._is_due(is_wanted=is_wanted)
         if is_new_call:
-            self._called = self._phases.at
+            self._called = phases.at
         if self._announced == self._edition and not is_new_call:
             return []
         self._announced = self._edition
@@ -85,7 +84,7 @@ class PeerDirectory:
         told = [
             frame
             for frame in self._told.values()
-            if (frame.phase, frame.header["version"]) == self._phases.at and leases.holds(frame)
+            if (frame.phase, frame.header["version"]) == phases.at and leases.holds(frame)
         ]
         rounds = sum(f.sequence for f in told)
         waiting = ((s, s.waiting) for s in leases.seats.values())
@@ -94,7 +93,8 @@ class PeerDirectory:
         return is_wanted or is_done or is_spent or rounds >= most * len(leases.members)
 
     def _to(self, seat: SeatState, missed: int | None = None) -> Frame:
-        is_called = missed is not None or self._called == self._phases.at
-        version = self._phases.at[1] if missed is None else missed
+        at = self._phases.at
+        is_called = missed is not None or self._called == at
+        version = at[1] if missed is None else missed
         told = {**self.here(), "version": version, "call": is_called}
         return self._phases.frame("here", seat.slot, seat.lease, **told)

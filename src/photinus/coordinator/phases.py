@@ -17,7 +17,7 @@ from photinus.coordinator.parameter_server import ParameterServer
 from photinus.coordinator.row_checks import no_probabilities, other_labels, uneven
 from photinus.coordinator.sharded_table import ENOUGH, Shard, ShardFiles, Table, kinds_of, page_in
 from photinus.core.errors import UsageError, message
-from photinus.core.events import CheckpointFailed, Evaluated, PhaseEnded, PhaseStarted, Warned
+from photinus.core.events import CheckpointFailed, PhaseEnded, PhaseStarted
 from photinus.core.parameters import Vector, fingerprint
 from photinus.protocol.messages import Seat, inner_of
 from photinus.strategies.base import GRADIENT, Message
@@ -94,11 +94,6 @@ class Phases:
         return self._plan.phases[self.owner.phase]
 
     @property
-    def rows(self) -> int:
-        """Of all workers."""
-        return sum(max(0, seat.rows) for seat in self._leases.seats.values())
-
-    @property
     def _progress(self) -> float:
         """Of the stage, 0 to 1."""
         return self.span[0] + (self.span[1] - self.span[0]) * self.owner.progress
@@ -152,16 +147,12 @@ class Phases:
 
     def end_of(self, seat: SeatState) -> float:
         """Returns the position in a seat's rows at which its share of the phase ends."""
-        return self.span[1] * self.phase.stage.passes(self.rows) * seat.rows
+        return self.span[1] * self.phase.stage.passes(self._leases.rows) * seat.rows
 
     def frame(self, kind: str, slot: int, lease: int, **header: Any) -> Frame:  # noqa: ANN401
         """Returns a frame to a slot's worker."""
         seat = Seat(self._callbacks.run, self._callbacks.term, self.owner.phase, slot, lease)
         return seat.frame(kind, header)
-
-    def warn(self, wrong: str, *, got: object = None, then: str = "", do: str = "") -> None:
-        """Warns the user; the arguments are those of `message`."""
-        self._callbacks.emit(Warned(text=message(wrong, got=got, then=then, do=do)))
 
     # -- phases ----------------------------------------------------------------------------------
 
@@ -179,8 +170,7 @@ class Phases:
         self._shards.drop()
         self._leases.reopen()
         if point is None:
-            for seat in self._leases.seats.values():
-                seat.position, seat.reached, seat.lost = 0, {}, 0
+            self._leases.restart()
             self._early_stopping = EarlyStopping(
                 0.0, self._plan.patience, self._plan.phases[phase].stage.finished
             )
@@ -197,7 +187,7 @@ class Phases:
     def _make_owner(self, phase: int, point: Message) -> None:
         """Makes the owner of a phase at a point, for the rows that are counted by now."""
         self.strategy, self._settled_warnings = self._plan.phases[phase].settled(
-            self.rows, self._plan.workers, self.span
+            self._leases.rows, self._plan.workers, self.span
         )
         self.owner = ParameterServer(
             phase, self.strategy.owner(), point, self._leases, self._callbacks
@@ -218,22 +208,22 @@ class Phases:
         self._make_owner(owner.phase, point)
         self.owner.restore(point, applied)
         for warning in self._settled_warnings:
-            self.warn(f"{self.phase.name}: {warning}")
+            self._callbacks.warn(f"{self.phase.name}: {warning}")
         if self.phase.stage.reads_probabilities:
             spans = (seat.span for seat in self._leases.seats.values())
             for text, got, do in no_probabilities(self.phase.name, spans):
-                self.warn(text, got=got, do=do)
+                self._callbacks.warn(text, got=got, do=do)
         self._entered = self._saved_at = now
         stage, rows = self.phase.stage, {s.slot: s.rows for s in self._leases.seats.values()}
-        epochs = stage.passes(self.rows)
+        epochs = stage.passes(self._leases.rows)
         if self._plan.measures:
             self._early_stopping.epochs = epochs
-        start, end = (round(share * epochs * self.rows) for share in self.span)
+        start, end = (round(share * epochs * self._leases.rows) for share in self.span)
         self.owner.budget = max(1, end - start)
         cut = self.saved
         if cut is not None and not cut.is_phase_start and rows != cut.rows:
             wrong = "the workers hold other rows than at the checkpoint: some count twice, or never"
-            self.warn(wrong, do="resume with the same data in the same partitions")
+            self._callbacks.warn(wrong, do="resume with the same data in the same partitions")
         self._callbacks.emit(
             PhaseStarted(
                 phase=self.owner.phase,
@@ -254,8 +244,8 @@ class Phases:
         return self.numbers
 
     def _spans(self, phase: int) -> tuple[float, float]:
-        is_stream = any(seat.streams for seat in self._leases.seats.values())
-        return self._plan.phases[phase].span(self.rows, is_stream=is_stream)
+        leases = self._leases
+        return self._plan.phases[phase].span(leases.rows, is_stream=leases.are_streams)
 
     def finish(self, now: float) -> Result | None:
         """Ends the present phase, and enters the next one; returns the result after the last."""
@@ -270,7 +260,7 @@ class Phases:
                 examples=self.owner.applied,
                 seconds=now - self._entered,
                 metrics=self.owner.metrics,
-                passes=self._passes(),
+                passes={str(s): n for s, n in self._leases.passes(self.numbers).items()},
                 fingerprint=_fingerprint(point) if table is None else table.fingerprint,
             )
         )
@@ -282,7 +272,7 @@ class Phases:
         """Returns the table that lay among the workers; its shards were told before they closed."""
         if not self.has_shards:
             return None
-        closed = [s.closed for s in self._leases.seats.values() if s.closed is not None]
+        closed = self._leases.closed.values()
         shards = self._shards.at(max(frame.header["version"] for frame in closed))
         return Table(shards, self.owner.policy.rows, self._callbacks.scratch)
 
@@ -299,7 +289,7 @@ class Phases:
             self.history = (*self.history, point.vector)
         if following == len(self._plan.phases):
             return False
-        closed = {s.slot: s.closed for s in self._leases.seats.values() if s.closed is not None}
+        closed = self._leases.closed
         newest = max((frame.header["version"] for frame in closed.values()), default=-1)
         closed = {s: f for s, f in closed.items() if goes_on and f.header["version"] == newest}
         self.keep = frozenset(closed)
@@ -319,8 +309,7 @@ class Phases:
         point, best = self.owner.point, self._early_stopping.best
         if self._is_stage_over and self._plan.patience and best is not None:
             return best.point
-        seats = self._leases.seats.values()
-        closed = [s.closed for s in seats if s.closed is not None and s.closed.arrays]
+        closed = [frame for frame in self._leases.closed.values() if frame.arrays]
         if self.owner.policy.keeps or self.has_shards or not closed:
             return point
         newest = max(frame.header["version"] for frame in closed)
@@ -328,7 +317,7 @@ class Phases:
         share = [1.0 / len(held)] * len(held)
         vector = held[0]["vector"].copy()  # its worker may train on in the same memory
         if len({fingerprint(h["vector"]) for h in held}) > 1:
-            self.warn("the workers ended with different bits; took their mean")
+            self._callbacks.warn("the workers ended with different bits; took their mean")
             vector = combine([h["vector"] for h in held], share)
         return point._replace(
             vector=vector,
@@ -336,24 +325,18 @@ class Phases:
             integers=np.maximum.reduce([h["integers"] for h in held]),
         )
 
-    def _passes(self) -> dict[str, float]:
-        """Returns how often each worker's rows were trained on in this stage."""
-        seats = [seat for seat in self._leases.seats.values() if seat.rows > 0]
-        numbers = self.owner.numbers
-        return {str(s.slot): (s.position - s.lost - s.behind(numbers)) / s.rows for s in seats}
-
     def _warn_of_unused_rows(self) -> None:
         """Names the workers whose rows were trained on less often than the others'."""
         if self._early_stopping.is_stopped or not self._plan.is_fixed(self.owner.phase):
             return
-        rows, stage = self.rows, self.phase.stage
+        rows, stage = self._leases.rows, self.phase.stage
         wanted = self.span[1] * stage.passes(rows)
-        for slot, passes in self._passes().items():
-            seat = self._leases.seats[int(slot)]
+        for slot, passes in self._leases.passes(self.numbers).items():
+            seat = self._leases.seats[slot]
             missing = (wanted - passes) * seat.rows
             share = 1.0 if self._plan.is_shared else seat.rows / rows
             if missing > math.ceil(stage.batch_size * share):
-                self.warn(
+                self._callbacks.warn(
                     f"{self.phase.name}: {missing:.0f} examples of worker {slot} were not used",
                     got=f"{passes:.2f} passes over its {seat.rows} rows, not {wanted:.2f}",
                 )
@@ -373,7 +356,7 @@ class Phases:
         can_shuffle = self._callbacks.can_shuffle and not self._is_shuffled
         self.wants_shuffle = self._plan.shuffle and can_shuffle
         for text, got, do in wrong:
-            self.warn(text, got=got or None, do=_SHUFFLES if self.wants_shuffle else do)
+            self._callbacks.warn(text, got=got or None, do=_SHUFFLES if self.wants_shuffle else do)
         return self.wants_shuffle
 
     @property
@@ -434,7 +417,7 @@ class Phases:
             position=seat.position,
             budget=owner.budget,
             progress=owner.progress,
-            rows=self.rows,
+            rows=self._leases.rows,
             span=self.span,
             tells=seat is max(self._leases.seats.values(), key=lambda s: s.rows),
             # whoever begins makes the outer state for itself
@@ -484,12 +467,11 @@ class Phases:
     def rest(self) -> list[Frame]:
         """A pass over the rows is over: keeps what the workers held alone, and lets all go."""
         self.is_between_passes = True
-        seats, cut = self._leases.seats.values(), self.saved
+        leases, cut = self._leases, self.saved
         if self.owner.version > 0 and (cut is None or not cut.inner):
-            closed = {s.slot: s.closed for s in seats if s.closed is not None}
-            self._keep({slot: f.arrays for slot, f in closed.items() if self._is_newest(f)})
-        here = [s for s in seats if s.is_live or s.asking is not None]
-        return [self.frame("done", s.slot, s.lease) for s in here]
+            closed = leases.closed.items()
+            self._keep({slot: f.arrays for slot, f in closed if self._is_newest(f)})
+        return [self.frame("done", s.slot, s.lease) for s in leases.here]
 
     def next_pass(self, now: float) -> None:
         """All come again, each with a pass over its rows."""
@@ -527,17 +509,14 @@ class Phases:
 
     def _here(self) -> Cut:
         """Returns the present point as a cut, without what the workers hold alone."""
-        owner, seats = self.owner, self._leases.seats.values()
+        owner = self.owner
         return Cut(
             phase=owner.phase,
             version=owner.version,
             applied=owner.applied,
             budget=owner.budget,
             point=owner.point._replace(version=owner.version),
-            positions={s.slot: s.position for s in seats},
-            reached={s.slot: dict(s.reached) for s in seats if s.reached},
-            lost={s.slot: s.lost for s in seats if s.lost},
-            rows={s.slot: s.rows for s in seats},
+            **self._leases.positions(),
             history=self.history,
             row_size=owner.policy.rows if self.has_shards else 0,
         )
@@ -618,22 +597,7 @@ class Phases:
 
     def decide_on_the_best(self) -> None:
         """Where all have told what they measured, decides what is best and whether to stop."""
-        found = self._early_stopping.whole()
-        if found is None:
-            return
-        told = Evaluated(
-            phase=self.owner.phase,
-            name="validation",
-            examples=found.examples,
-            metrics=found.metrics,
-            extra={"best": True} if found.is_best else {},
-        )
-        self._callbacks.emit(told)
-        if found.is_best and self._early_stopping.best is not None:
-            self._callbacks.best(self._early_stopping.best)
-        if self._early_stopping.is_stopped:
-            wrong = f"{self.phase.name}: no better point in {self._plan.patience} measurements"
-            self.warn(wrong, then="the phase ends, at its best point")
+        self._early_stopping.decide(self.owner.phase, self.phase.name, self._callbacks)
 
     def remember(self, closed: Frame) -> None:
         """Keeps the parameters of a worker that is done, should all others be lost."""
@@ -664,7 +628,7 @@ class Phases:
             wrong = "a worker was lost, and with it the rows that it owned"
         else:
             wrong = "all workers were lost, and with them what they had agreed on"
-        self.warn(
+        self._callbacks.warn(
             wrong,
             then=f"the run went back from version {lost} to {cut.version} of phase {cut.phase}",
             do="checkpoint more often to lose less",
@@ -676,10 +640,7 @@ class Phases:
 
     def _restore(self, cut: Cut) -> None:
         self.owner.restore(cut.point, cut.applied)
-        for seat in self._leases.seats.values():
-            seat.position = cut.positions.get(seat.slot, 0)
-            seat.reached = dict(cut.reached.get(seat.slot, {}))
-            seat.lost = cut.lost.get(seat.slot, 0)
+        self._leases.go_back(cut)
 
 
 def _fingerprint(point: Message) -> str:

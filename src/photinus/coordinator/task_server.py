@@ -17,7 +17,6 @@ from photinus.coordinator.lease_server import LeaseServer, admit
 from photinus.coordinator.leases import Leases, SeatState
 from photinus.core import errors
 from photinus.core.errors import FencedError, FrameError, PhotinusError, message
-from photinus.core.events import Warned
 from photinus.core.parameters import Vector
 from photinus.protocol.messages import grant_to, message_to
 from photinus.protocol.serialization import is_sound, unpacked
@@ -187,9 +186,7 @@ class TaskServer(LeaseServer):
         wrong = f"{self._units.work} returned values that are not finite on {unit}"
         if self._units.together:
             return self.stop(wrong)
-        self.callbacks.emit(
-            Warned(text=message(wrong, then="they were dropped", do="look at its rows"))
-        )
+        self.callbacks.warn(wrong, then="they were dropped", do="look at its rows")
         return [self._answer(seat, frame, is_done=True)]
 
     def _closed(self) -> list[Frame]:

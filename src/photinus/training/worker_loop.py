@@ -22,7 +22,8 @@ from photinus.strategies.backups import Backup
 from photinus.strategies.base import GRADIENT_SUM, Message, Strategy, is_held_by_workers
 from photinus.training.ahead import LookaheadFeed
 from photinus.training.asks import Ask, Close, Grant, Hello, Life, Snapshot
-from photinus.training.loop import PhaseContext, PhaseProgress, work
+from photinus.training.loop import work
+from photinus.training.phase_context import PhaseContext, PhaseProgress
 from photinus.training.placement import device_for, fresh
 from photinus.training.plan import REST, START, TrainingPlan
 from photinus.training.shard_pages import ShardCopy, fetched, laid

@@ -1,0 +1,66 @@
+"""What a worker works with in one phase, and how far the phase is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from photinus.core.clock import Clock
+from photinus.core.parameters import Vector
+from photinus.data.base import Feed
+from photinus.models.base import Model
+from photinus.models.optimizers import Inner
+from photinus.strategies.base import Message, Strategy
+from photinus.training.asks import News
+from photinus.training.shard_pages import ShardCopy
+
+
+class PhaseProgress(NamedTuple):
+    """How far the phase is: what was agreed, and one's own work since on everybody's behalf."""
+
+    agreed: float
+    """Progress at the last agreement, 0 to 1."""
+    examples: int
+    """One's own examples at the last agreement."""
+    per_example: float
+    """Progress by one example of one's own: all rows / own rows / budget."""
+    span: tuple[float, float] = (0.0, 1.0)
+    """From which share of its stage to which the phase goes."""
+
+    def progress(self, clock: Clock) -> float:
+        """Returns the stage's progress as learning-rate schedules see it."""
+        here = min(1.0, self.agreed + (clock.examples - self.examples) * self.per_example)
+        return self.span[0] + (self.span[1] - self.span[0]) * here
+
+    def after(self, clock: Clock, *told: News) -> PhaseProgress:
+        """Returns it with the newest progress that was reported."""
+        heard = [news.progress for news in told if news.progress is not None]
+        return self._replace(agreed=heard[-1], examples=clock.examples) if heard else self
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PhaseContext:
+    """Model, optimizer, rows and strategy of a worker in one phase."""
+
+    model: Model
+    inner: Inner
+    feed: Feed
+    strategy: Strategy
+    pace: PhaseProgress
+    seed: Callable[[int], int]
+    """Feed position -> the seed of that step."""
+    heal: list[Message] = field(default_factory=list)
+    """The agreed point that a joiner starts from, until it has."""
+    arrived: list[News] = field(default_factory=list)
+    """Answers that wait for their `take`."""
+    measure: Callable[[], Mapping[str, float]] = dict
+    """Measures the model as it is on the rows set aside."""
+    kept: Mapping[str, Vector] = field(default_factory=dict)
+    """What its strategy alone knew, of the cut that it goes on from."""
+    sums: Vector | None = None
+    """The gradients [n] since the last push, where the strategy pushes their sum."""
+    where: str = ""
+    """Phase and partition, for an error of the model."""
+    copies: list[ShardCopy] = field(default_factory=list)
+    """Of its shard of a table, for a checkpoint: at most one is being told."""

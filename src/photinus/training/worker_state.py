@@ -1,0 +1,50 @@
+"""What a worker tells of itself: its state for a checkpoint, and what it measured."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from photinus.core.clock import Clock
+from photinus.strategies.base import is_held_by_workers
+from photinus.strategies.shards import ShardState
+from photinus.training.asks import Measured, News, Page, Snapshot
+from photinus.training.phase_context import PhaseContext
+from photinus.training.shard_pages import ShardCopy
+from photinus.training.strategy_state import keep
+
+Told = Generator[Snapshot | Measured | Page, Any, None]
+
+
+def tell(context: PhaseContext, news: News, clock: Clock, state: Any) -> Told:  # noqa: ANN401
+    """Tells what was asked for with an answer, as it is at the point that it brought."""
+    if news.save:
+        if isinstance(state, ShardState):
+            context.copies[:] = [ShardCopy(state)]
+        yield snapshot(context, clock, state)
+    if news.measure:
+        yield Measured(context.measure())
+
+
+def tell_pages(context: PhaseContext, most: int = 0) -> Told:
+    """Tells the next pages of its shard, where a checkpoint waits for them; 0: all of them."""
+    for copy in context.copies:
+        yield from copy.pages(most)
+    context.copies[:] = [copy for copy in context.copies if not copy.is_over]
+
+
+def snapshot(context: PhaseContext, clock: Clock, state: Any) -> Snapshot:  # noqa: ANN401
+    """Returns copies of all that a worker holds alone."""
+    parameters, position = context.model.parameters, context.feed.position
+    context.model.to_host(parameters.trained, parameters.floats, parameters.integers)
+    is_table = isinstance(state, ShardState)
+    held = parameters.trained if is_held_by_workers(context.strategy) and not is_table else None
+    some = slice(0) if is_table else slice(None)
+    inner = {name: value.copy() for name, value in context.inner.state().items()}
+    return Snapshot(
+        position,
+        inner | keep(context.strategy, parameters.trained, clock, state, position),
+        None if held is None else held.copy(),
+        parameters.floats[some].copy(),
+        parameters.integers[some].copy(),
+    )
