@@ -114,3 +114,31 @@ def test_cuda_on_executors_without_it_is_refused_in_a_sentence(refused):
     assert "there is no device cuda on" in text
     assert "Spark gave gpu" in text
     assert 'device="auto" takes what there is' in text
+
+
+def test_with_dynamic_allocation_executors_with_gpus_are_started_for_the_training_alone(
+    clusters, applications, tmp_path, tiny
+):
+    """The application's own executors have none; those of the training's stage have two each."""
+    script = tmp_path / "gpu"
+    script.write_text(SCRIPT % ("gpu", "0", MIG))
+    script.chmod(0o755)
+    settings = {
+        "spark.worker.resource.gpu.amount": "2",
+        "spark.worker.resource.gpu.discoveryScript": str(script),
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+        "spark.dynamicAllocation.initialExecutors": "0",
+        "spark.dynamicAllocation.maxExecutors": "2",
+        "spark.dynamicAllocation.executorIdleTimeout": "5s",
+    }
+    driver = applications(clusters(settings, installed=True, cores=4))
+    plan = plan_of(2, devices=("stand-in",), resources={"gpu": 1})
+    vectors = driver.train("elastic", plan, tiny.data)
+    alone = SimulatedEngine().run(tiny.assignment(plan)).vectors
+    assert all(np.array_equal(mine, other) for mine, other in zip(vectors, alone, strict=True))
+    devices = [line["device"] for line in driver.of("WorkerJoined", "elastic")]
+    assert set(devices) <= {"stand-in:0", f"stand-in:{MIG}"}
+    driver.start("many", plan_of(3, devices=("stand-in",), resources={"gpu": 1}), tiny.data)
+    text = driver.wait("Failed", "many")["text"]
+    assert "3 workers need 3 slots at the same time; got 2 slots" in text

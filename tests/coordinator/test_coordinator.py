@@ -317,3 +317,90 @@ def test_who_shall_leave_does_so_after_its_next_push_and_another_goes_on_behind_
     assert [f.kind for f in said.hello(said.session(0))[1]] == ["busy"]
     _, (grant,) = said.hello(said.session(0, attempt="b"))
     assert (grant.kind, grant.lease, grant_of(grant).position) == ("grant", 2, 1)
+
+
+# -- seats that are given up to another run -----------------------------------------------------
+
+
+def kinds(frames):
+    return [frame.kind for frame in frames]
+
+
+def given_up(how, **callbacks):
+    """Two workers after one round, of which slot 1 has given its seat up."""
+    said = Said(**callbacks)
+    said.all_come()
+    assert said.coordinator.yield_seats([1], how, 0.0) == []
+    assert said.coordinator.leases.yielding == {1: False}
+    said.push(0)
+    _, out = said.push(1)
+    for voice, frame in zip(said.voices, out, strict=False):
+        voice.understood(frame, 0.0)
+    return said, out
+
+
+@pytest.mark.parametrize("how", ["parks", "ends"])
+def test_a_seat_is_given_up_in_the_answer_to_a_push_which_counts(how):
+    said, out = given_up(how)
+    assert kinds(out) == ["agreed", "agreed", "fenced"]
+    assert said.coordinator.owner.applied == 2
+    assert said.coordinator.leases.members == {0}
+
+
+def test_a_worker_that_parks_is_told_to_wait_and_gets_its_seat_back():
+    said, _ = given_up("parks")
+    assert said.coordinator.leases.yielding == {1: True}
+    assert kinds(said.hello(said.voices[1])[1]) == ["busy"]
+    assert kinds(said.coordinator.tick(99.0)) == []
+    assert said.coordinator.take_back([1]) == frozenset()
+    assert said.coordinator.leases.yielding == {}
+    (grant,) = said.coordinator.tick(99.0)
+    assert (grant.kind, grant.slot, grant.position) == ("grant", 1, 1)
+
+
+def test_a_task_that_ends_is_told_that_all_is_done_and_another_one_goes_on():
+    said, _ = given_up("ends")
+    assert said.coordinator.leases.yielding == {1: False}, "it holds its place until it is told"
+    assert kinds(said.hello(said.voices[1])[1]) == ["done"]
+    assert said.coordinator.leases.yielding == {1: True}
+    assert kinds(said.hello(said.session(1, attempt="copy"))[1]) == ["done"]
+    assert said.coordinator.take_back([1]) == {1}
+    (grant,) = said.hello(said.session(1, attempt="b"))[1]
+    assert (grant.kind, grant.slot, grant.lease, grant.position) == ("grant", 1, 2, 1)
+
+
+def test_a_task_that_was_not_told_yet_keeps_its_seat():
+    said, _ = given_up("ends")
+    assert said.coordinator.take_back([1]) == frozenset()
+    assert kinds(said.hello(said.voices[1])[1]) == ["grant"]
+
+
+def test_a_seat_that_has_closed_is_given_up_at_once_and_is_not_waited_for():
+    said = Said()
+    said.all_come()
+    said.close(1)
+    assert kinds(said.coordinator.yield_seats([1], "ends", 0.0)) == ["fenced"]
+    said.close(0)
+    assert said.coordinator.is_over
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+def test_the_end_waits_for_seats_that_are_given_up_and_for_the_task_of_one_that_is_back(is_back):
+    said, _ = given_up("ends", rejoin_seconds=1.0)
+    said.hello(said.voices[1])
+    said.close(0)
+    if is_back:
+        said.coordinator.take_back([1])
+    said.coordinator.leases.seats[0].ends_at = 2e6
+    said.coordinator.tick(1e6)
+    assert not said.coordinator.is_over
+    assert not [e for e in said.events if type(e).__name__ == "Warned"]
+    said.coordinator.take_back([1])
+    assert kinds(said.hello(said.session(1, attempt="b"), 1e6)[1]) == ["grant"]
+
+
+def test_no_seat_is_given_up_before_all_have_come():
+    said = Said()
+    assert not said.coordinator.prepared_to_yield()
+    said.all_come()
+    assert said.coordinator.prepared_to_yield()

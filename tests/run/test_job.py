@@ -4,6 +4,7 @@ import pytest
 
 from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
+from photinus.engine.seat_sharing import Urgency
 from photinus.models.dbn import DBN, FineTuning
 from photinus.models.logistic import LogisticStage
 from photinus.models.module import ModuleStage
@@ -99,6 +100,33 @@ def test_a_checkpoint_fits_the_same_job_with_other_shares():
 
     job = Job(model=LOGISTIC)
     assert _fingerprint(replace(job, cpu_share=0.5, memory=1 << 30)) == _fingerprint(job)
+
+
+def test_how_urgent_a_job_is_changes_nothing_that_a_checkpoint_fits():
+    from photinus.run.train import _fingerprint
+
+    job = Job(model=LOGISTIC)
+    urgent = replace(job, priority=3, weight=2.0, jobs_folder="/shared/jobs")
+    assert urgent.urgency == Urgency(priority=3, weight=2.0, folder="/shared/jobs")
+    assert Job.from_dict(urgent.to_dict()) == urgent
+    assert _fingerprint(urgent) == _fingerprint(job)
+    assert urgent.warnings() == []
+    [told] = replace(urgent, engine="simulate").warnings()
+    assert "priority, weight and jobs_folder are ignored; name them there" in told
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"priority": 1.5}, "priority of Job must be a whole number; got 1.5"),
+        ({"priority": True}, "priority of Job must be a whole number"),
+        ({"weight": 0}, "weight of Job must be a number above 0, or left out; got 0"),
+        ({"jobs_folder": "jobs"}, "jobs_folder of Job must be a folder by its whole path"),
+    ],
+)
+def test_a_wrong_urgency_is_refused(asked, said):
+    with pytest.raises(UsageError, match=said):
+        Job(model=LOGISTIC, **asked)
 
 
 def test_a_run_tells_at_its_start_how_shares_are_kept():

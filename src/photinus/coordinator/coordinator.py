@@ -7,11 +7,11 @@ lock, a clock and a listener. Seats are `coordinator.membership`'s, phases and c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.lease_server import Heard, LeaseServer
-from photinus.coordinator.leases import Leases, SeatState
+from photinus.coordinator.leases import Leases, SeatState, Yields
 from photinus.coordinator.lost_shards import LostShards
 from photinus.coordinator.membership import Membership
 from photinus.coordinator.parameter_server import Answer, ParameterServer
@@ -62,6 +62,8 @@ class Coordinator(LeaseServer):
         super().__init__(leases, callbacks)
         self._phases = Phases(plan, leases, callbacks, now, cut)
         self._peer_directory = PeerDirectory(self._phases, leases)
+        self._is_preparing = False
+        """A cut was asked for, so that seats can be given up."""
         self._membership = Membership(self._phases, self._peer_directory, leases, callbacks, now)
         self._lost_shards = LostShards(leases)
         self._handlers: Mapping[str, Heard] = {
@@ -153,10 +155,62 @@ class Coordinator(LeaseServer):
             return [self._to(frame, "done")]
         if seat.leaver and seat.leaver == frame.header["attempt"]:
             return [self._to(frame, "busy")]
+        if seat.yields in ("ends", "ended") and not seat.is_live:
+            seat.yields = "ended"
+            return [self._to(frame, "done")]
         if seat.is_live and seat.is_again(frame) and frame.header["hello"] > seat.hello:
             self.leases.vacate(seat)  # it was refused, or told to heal, and has left its seat
             out = self._left(seat, now)
         return out + self._membership.hello(frame, now)
+
+    @property
+    def has_begun(self) -> bool:
+        """True once all workers have come."""
+        return self._phases.has_begun
+
+    @property
+    def can_yield(self) -> bool:
+        """True while seats can be given up: rows are kept, and nobody alone holds a shard."""
+        seats = self.leases.seats.values()
+        is_training = self._phases.has_begun and not self.is_over and not self.is_between_passes
+        return is_training and not self._phases.has_shards and not any(s.streams for s in seats)
+
+    def prepared_to_yield(self) -> bool:
+        """Tells whether all seats may be given up now; has a cut made where only workers agree."""
+        if not self.can_yield:
+            return False
+        if self.owner.policy.keeps:
+            return True
+        if not self._is_preparing:
+            self._is_preparing = self.ask_for_a_cut()
+            return False
+        if self.is_cut_asked:
+            return False
+        self._is_preparing = False
+        return True
+
+    def yield_seats(self, slots: Iterable[int], how: Yields, now: float) -> list[Frame]:
+        """Gives seats up to another job, each after its next push; who has closed leaves now.
+
+        Args:
+            slots: whose rows are made up for once they are taken back.
+            how: "parks", or "ends" where the place of its task is wanted.
+            now: the time.
+        """
+        out: list[Frame] = []
+        for seat in (self.leases.seats[slot] for slot in slots):
+            seat.yields = how
+            if seat.is_live and seat.closed is not None:
+                out += self._vacated(seat, now)
+        return out
+
+    def take_back(self, slots: Iterable[int]) -> frozenset[int]:
+        """Ends the yielding of seats; returns those whose task has ended, and is waited for."""
+        seats = [self.leases.seats[slot] for slot in slots]
+        ended = frozenset(seat.slot for seat in seats if seat.yields == "ended")
+        for seat in seats:
+            seat.yields = "back" if seat.slot in ended else ""
+        return ended
 
     def _left(self, seat: SeatState, now: float) -> list[Frame]:
         """A seat is empty: whom it let wait need wait no longer."""
@@ -271,9 +325,14 @@ class Coordinator(LeaseServer):
             if message.kind == "rejoin" and message.fingerprint:
                 self._warn_of_other_bits(seat, message)
             if message.kind == "rejoin" or seat.is_leaving:
-                self.leases.vacate(seat)
-                out += self._left(seat, now)
+                out += self._vacated(seat, now)
         return out
+
+    def _vacated(self, seat: SeatState, now: float) -> list[Frame]:
+        """Empties a seat; a worker that yields is told so at once, and trains no round in vain."""
+        self.leases.vacate(seat)
+        told = [self._frame("fenced", seat.slot, seat.lease)] if seat.is_yielding else []
+        return told + self._left(seat, now)
 
     def _warn_of_other_bits(self, seat: SeatState, message: Message) -> None:
         where = f" on {seat.host}" if seat.host else ""
@@ -320,7 +379,7 @@ class Coordinator(LeaseServer):
             return []
         is_open = [s for s in seats if s.closed is None and not s.rests]
         patience = self.callbacks.rejoin_seconds
-        if any(s.is_live or s.asking or now < s.ends_at + patience for s in is_open):
+        if any(s.is_live or s.asking or s.yields or now < s.ends_at + patience for s in is_open):
             return []
         for seat in is_open:
             wrong = f"worker {seat.slot} did not come back"

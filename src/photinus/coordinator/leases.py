@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from photinus.strategies.base import ALL
 from photinus.training.plan import LEASE_SECONDS
@@ -23,6 +23,9 @@ RETURN_SECONDS = 1.0
 _MOST_DOUBLINGS = 6
 
 _Fragment = tuple[int, int]
+Yields = Literal["", "parks", "ends", "ended", "back"]
+"""What the worker of a seat that is given up does: it waits for the seat, or its task shall end; a
+task that was told so has "ended". A seat that is "back" waits for a new task."""
 
 
 @dataclass(slots=True)
@@ -88,11 +91,19 @@ class SeatState:
     is_quarantined: bool = False
     leaver: str = ""
     """The attempt that gives the seat up after its next push, for another of its own."""
+    yields: Yields = ""
+    """How far the seat is given up to another run, or taken back."""
 
     @property
     def is_leaving(self) -> bool:
         """True while whoever sits here is about to give the seat up."""
-        return self.is_live and bool(self.leaver) and self.attempt == self.leaver
+        is_leaver = bool(self.leaver) and self.attempt == self.leaver
+        return self.is_live and (is_leaver or self.is_yielding)
+
+    @property
+    def is_yielding(self) -> bool:
+        """True while nobody may sit here, or whoever does shall leave: another run is due it."""
+        return self.yields in ("parks", "ends", "ended")
 
     def reaches(self, fragment: _Fragment, position: int) -> None:
         """Its rows up to `position` are in the agreed parameters, or in a fragment of them."""
@@ -211,6 +222,7 @@ class Leases:
         """Gives the seat to whoever said hello: a new lease."""
         seat.lease += 1
         seat.is_live, seat.closed, seat.asking, seat.answered = True, None, None, None
+        seat.yields = ""
         seat.answers = {}
         told = hello.header
         seat.attempt, seat.hello, seat.has = told["attempt"], told["hello"], told["has"]
@@ -329,12 +341,21 @@ class Leases:
         return frozenset(seat.slot for seat in self.seats.values() if seat.is_live)
 
     @property
+    def yielding(self) -> dict[int, bool]:
+        """The slots that are given up to another run, and which of them are empty by now.
+
+        A task that was not told of its end yet holds its place.
+        """
+        given = (seat for seat in self.seats.values() if seat.is_yielding)
+        return {seat.slot: not seat.is_live and seat.yields != "ends" for seat in given}
+
+    @property
     def starved(self) -> frozenset[int]:
         """The slots that nobody holds or asks for, while a copy waits beside one that is held."""
         seats = self.seats.values()
         if not any(seat.is_live and seat.asking is not None for seat in seats):
             return frozenset()
-        empty = (s for s in seats if not (s.is_live or s.asking or s.closed or s.rests))
+        empty = (s for s in seats if not (s.is_live or s.asking or s.closed or s.rests or s.yields))
         return frozenset(seat.slot for seat in empty)
 
     @property

@@ -78,8 +78,8 @@ class Membership:
         return [seat for seat in free if not self._is_excluded(seat, now)]
 
     def _is_excluded(self, seat: SeatState, now: float) -> bool:
-        """Tells whether others go on without it for a while: they could not reach it."""
-        return now < seat.returns_at and bool(self._leases.members)
+        """Tells whether others go on without it for a while: it yields, or is out of reach."""
+        return seat.is_yielding or (now < seat.returns_at and bool(self._leases.members))
 
     def lost(self, seat: SeatState) -> None:
         """A lost worker can neither heal others nor complete a cut."""

@@ -21,6 +21,7 @@ from photinus.data.inputs import Inputs
 from photinus.data.rows import Rows, span_of
 from photinus.data.shared import SharedFeed
 from photinus.data.skew import label_counts
+from photinus.engine.seat_sharing import Urgency
 from photinus.training.plan import TrainingPlan
 from photinus.training.snapshots import Cut
 from photinus.training.worker_loop import Part
@@ -179,6 +180,8 @@ class RunSpec(Callbacks):
     """How long a worker looks for a coordinator that it lost, before it ends by itself."""
     folder: str = ""
     """The run's, where there is one: on Spark Connect the coordinator finds it from its task."""
+    urgency: Urgency = field(default_factory=Urgency)
+    """How it stands among other runs that want the same seats."""
     fingerprint: str = ""
     """Of the job, which its checkpoints must have."""
     LIMITS = {  # noqa: RUF012

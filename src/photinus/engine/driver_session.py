@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Self
 
 from photinus.coordinator.coordinator import Coordinator
 from photinus.coordinator.lease_server import LeaseServer
+from photinus.coordinator.leases import Yields
 from photinus.coordinator.phases import Result
 from photinus.coordinator.server import Service
 from photinus.core.descriptors import allow_descriptors
 from photinus.core.errors import RunFailedError
-from photinus.core.events import Warned
+from photinus.core.events import Event, Warned
 from photinus.engine.base import BACKENDS, SOCKETS, RunSpec
 from photinus.engine.hooks import Hooks
 from photinus.engine.worker_bootstrap import Call, WorkerBootstrap, told_error
@@ -96,11 +97,15 @@ class ListeningService(Service):
 class DriverSession(ListeningService):
     """The service of one training.
 
+    `yields` says what a worker does whose seat is given up to another run.
+
     Args:
         run_spec: what is trained.
         host: the interface to listen on.
         key: as of `ListeningService`.
     """
+
+    yields: Yields = "parks"
 
     def __init__(
         self, run_spec: RunSpec, host: str = "127.0.0.1", key: WorkerKey | None = None
@@ -129,6 +134,42 @@ class DriverSession(ListeningService):
     def wants_shuffle(self) -> bool:
         """True while the rows are to be dealt out anew, before any of them is trained on."""
         return self._training.wants_shuffle
+
+    @property
+    def emit(self) -> Callable[[Event], None]:
+        """Tells an event of the run."""
+        return self._run_spec.emit
+
+    @property
+    def has_begun(self) -> bool:
+        """True once all workers have come."""
+        return self._training.has_begun
+
+    @property
+    def can_yield(self) -> bool:
+        """True while seats can be given up to another run."""
+        with self._lock:
+            return self._training.can_yield
+
+    def prepared(self) -> bool:
+        """Makes ready for giving seats up; tells whether that is done."""
+        with self._lock:
+            return self._training.prepared_to_yield()
+
+    def yielding(self) -> dict[int, bool]:
+        """Returns the slots that are given up, and which of them are empty by now."""
+        with self._lock:
+            return self._training.leases.yielding
+
+    def yield_seats(self, slots: Iterable[int]) -> None:
+        """Gives seats up, each at the end of its round."""
+        with self._lock:
+            self._carry(self._training.yield_seats(slots, self.yields, time.monotonic()))
+
+    def take_back(self, slots: Iterable[int]) -> frozenset[int]:
+        """Takes seats back; returns those whose task has ended."""
+        with self._lock:
+            return self._training.take_back(slots)
 
     def stopped(self, wrong: str) -> None:
         """Ctrl-C or SIGTERM: the round under way is saved, if it ends soon; then the run ends.

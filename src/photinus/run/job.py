@@ -34,6 +34,7 @@ from photinus.devices.names import DEVICES, OPENCL, is_device, kind_of
 from photinus.embeddings.word2vec import Word2VecStage
 from photinus.engine.base import BACKENDS, SOCKETS
 from photinus.engine.cpu_share import check_share, shares_told
+from photinus.engine.seat_sharing import PRIORITY, WEIGHT, Urgency
 from photinus.models.base import Stage
 from photinus.models.dbn import DBN
 from photinus.models.logistic import LogisticStage
@@ -174,6 +175,10 @@ def _check_named(model: object) -> None:
     raise UsageError(wrong, got=f"the torch module {kind.__name__}", do=do)
 
 
+def _is_jobs_folder(value: object) -> bool:
+    return isinstance(value, str) and (not value or value.startswith("/") or "://" in value)
+
+
 def _is_amount(value: object) -> bool:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return is_number and (0 < value <= 1 or value == value // 1 > 0)  # type: ignore[operator]
@@ -223,6 +228,14 @@ class Job:
     """Processors that each worker may use on average, 0.5 being half of one; None for no cap."""
     memory: int | None = None
     """Bytes that each worker's process may take, without files that it maps; None for no cap."""
+    priority: int = 0
+    """Among runs that want the same seats: the higher gets them first, and a run of a lower one
+    gives seats up at the end of a round."""
+    weight: float | None = None
+    """Its part of the seats among runs of its priority that have one, too; None: it keeps all."""
+    jobs_folder: str = ""
+    """A folder through which runs of several applications tell each other what they want; runs of
+    one application need none."""
     validation: float = 0.0
     """The share of the rows set aside; on them the agreed point is measured once an epoch."""
     patience: int = 0
@@ -273,6 +286,9 @@ class Job:
         "bandwidth": Limit.optional(at_least(MIN_BANDWIDTH)),
         "cpu_share": Limit.optional(above(0)),
         "memory": Limit.optional(MEMORY),
+        "priority": PRIORITY,
+        "weight": WEIGHT,
+        "jobs_folder": Limit("a folder by its whole path or address, or ''", _is_jobs_folder),
         "validation": between(0, 0.9),
         "patience": whole(0),
         "checkpoint_seconds": at_least(0),
@@ -523,9 +539,18 @@ class Job:
             return dataclasses.replace(asked, gradients_until=0.0)
         return asked
 
+    @property
+    def urgency(self) -> Urgency:
+        """How it stands among other runs that want the same seats."""
+        return Urgency(priority=self.priority, weight=self.weight, folder=self.jobs_folder)
+
     def warnings(self) -> list[str]:
         """Returns what to tell the user before training."""
         told = self._folder_warnings()
+        if self.engine == "simulate" and not self.urgency.is_plain:
+            wrong = "a simulated run stands among the runs of its World alone"
+            do = "name them there: World(urgent=...)"
+            told.append(message(wrong, then="priority, weight and jobs_folder are ignored", do=do))
         if self.memory is not None and self.engine == "simulate":
             wrong = "the simulator's workers are one process: their memory is not measured"
             told.append(message(wrong, do='set engine="local", or leave memory out'))

@@ -552,6 +552,7 @@ class _Run:
             checkpoint_seconds=self.job.checkpoint_seconds,
             security=self.job.security,
             road=self.job.road,
+            urgency=self.job.urgency,
             folder=str(self.place.path),
             fingerprint=self._fingerprint,
         )
@@ -618,7 +619,7 @@ def _fingerprint(job: Job) -> str:
     plain = Job.from_dict(job.to_dict()).to_dict()  # 4 epochs are 4.0 when they are read again
     for name in ("engine", "checkpoint_seconds", "security", "road", "name", "device", "resources"):
         plain.pop(name)
-    for name in ("cpu_share", "memory"):
+    for name in ("cpu_share", "memory", "priority", "weight", "jobs_folder"):
         plain.pop(name, None)
     for part, usual in _LATER.items():
         plain[part] = {k: v for k, v in plain[part].items() if k not in usual or v != usual[k]}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 import pickle  # noqa: TID251 - into a child's private pipe, never to a socket or a file
+import platform
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from photinus.coordinator.phases import Result
@@ -21,10 +22,13 @@ from photinus.core.signals import stopped_by
 from photinus.core.threads import environment, threads_held
 from photinus.data.base import Block
 from photinus.engine.base import MEMORY_RAN_OUT, ArrayData, Engine, RunSpec
+from photinus.engine.cpu_share import processors
 from photinus.engine.driver_session import DriverSession
 from photinus.engine.hooks import Hooks, hooks_of
 from photinus.engine.local.shared_rows import HandedRows, StoredRows
 from photinus.engine.local.worker_main import NO_FILES, NOT_INHERITED, UNREADABLE, ChildSpec
+from photinus.engine.seat_sharing import SeatSharing
+from photinus.engine.standings import Standing
 from photinus.engine.worker_bootstrap import WorkerBootstrap
 
 _LOOK_SECONDS = 0.1
@@ -72,12 +76,15 @@ class LocalEngine(Engine):
             _handed(parts) as handed,
             DriverSession(run_spec, self._host) as session,
             driver,
+            ExitStack() as joined,
         ):
+            sharing = _sharing(run_spec)
             bootstrap = session.bootstrap(self._hooks)
             processes = _Processes(run_spec, session, bootstrap, handed, self._before)
+            joined.enter_context(sharing.joined())
             wait_seconds = _LEAVE_SECONDS
             try:
-                processes.watch()
+                processes.watch(lambda: sharing.look(session))
             except KeyboardInterrupt as error:
                 wait_seconds = _HURRY_SECONDS
                 session.stopped(stopped_by(error))
@@ -85,6 +92,17 @@ class LocalEngine(Engine):
             finally:
                 processes.end(wait_seconds)
         return session.result()
+
+
+def _sharing(run_spec: RunSpec) -> SeatSharing:
+    """Returns how a run shares this machine's processors: workers that yield wait for their seat.
+
+    Their processes stay, and use no processor.
+    """
+    plan = run_spec.plan
+    own = Standing(run=run_spec.run.hex(), place=platform.node(), workers=plan.workers)
+    seats = max(1, processors() // plan.threads)
+    return SeatSharing(run_spec.urgency, own, lambda: seats, run_spec.emit, has_room=True)
 
 
 def _advice() -> str:
@@ -135,12 +153,17 @@ class _Processes:
         self._leases: dict[int, int] = {}
         self._attempts: dict[int, str] = {}
 
-    def watch(self) -> None:
-        """Waits for the end of the run; starts a child again that died."""
+    def watch(self, beside: Callable[[], object]) -> None:
+        """Waits for the end of the run; starts a child again that died.
+
+        Args:
+            beside: is called some times a second.
+        """
         began = time.monotonic()
         self._bear(0.0)
         while not self._session.wait(_LOOK_SECONDS):
             self._bear(time.monotonic() - began)
+            beside()
             for slot, child in self._children.items():
                 # one that ended well may have told why, and that is still to be heard
                 if child.poll() is not None and (child.returncode or not self._session.wait(1.0)):

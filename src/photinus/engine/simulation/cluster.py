@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from photinus.core.settings import Limit, above, at_least, validate
 from photinus.engine.hooks import Hooks
+
+
+def _is_urgent(run: Any) -> bool:  # noqa: ANN401 - what a user may give
+    is_whole = isinstance(run, tuple) and [type(n) in (int, float) for n in run] == [True] * 3
+    return is_whole and run[0] >= 0 and run[1] > 0 and type(run[2]) is int and run[2] > 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,6 +26,8 @@ class World:
     """Of each worker's own link, and of each direction."""
     resend_seconds: float = 0.5
     """Before what is not answered is said again; after that longer and longer."""
+    urgent: tuple[tuple[float, float, int], ...] = ()
+    """More urgent runs on these machines: (after so many seconds, for so many, so many seats)."""
     faults: Hooks = field(default_factory=Hooks)
     """`photinus.testing.Faults`; a message is doubled on its way up only: a copy is told there."""
     LIMITS = {  # noqa: RUF012
@@ -27,6 +35,10 @@ class World:
         "latency_seconds": at_least(0),
         "bytes_per_second": above(0),
         "resend_seconds": above(0),
+        "urgent": Limit(
+            "tuples of seconds, seconds and seats: ((5.0, 60.0, 2),)",
+            lambda v: isinstance(v, tuple) and all(map(_is_urgent, v)),
+        ),
     }
 
     def __post_init__(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from photinus.coordinator.coordinator import Coordinator
@@ -10,8 +12,77 @@ from photinus.core.errors import RunFailedError, UsageError
 from photinus.data.rows import Rows
 from photinus.engine.base import SOCKETS, ArrayData, Engine, RunSpec, part_of
 from photinus.engine.hooks import LOOK_SECONDS
+from photinus.engine.seat_sharing import LOOK_SECONDS as SHARE_SECONDS
+from photinus.engine.seat_sharing import SeatSharing, Urgency
 from photinus.engine.simulation.cluster import World
 from photinus.engine.simulation.simulator import Simulation
+from photinus.engine.standings import Standing, forget_here, tell_here
+
+
+class _Seats:
+    """The seats of a simulated run, whose tasks end where a more urgent run is due them."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation, self._coordinator = simulation, simulation.coordinator
+        self.prepared = self._coordinator.prepared_to_yield
+
+    @property
+    def has_begun(self) -> bool:
+        return self._coordinator.has_begun
+
+    @property
+    def can_yield(self) -> bool:
+        return self._coordinator.can_yield
+
+    def yielding(self) -> dict[int, bool]:
+        return self._coordinator.leases.yielding
+
+    def yield_seats(self, slots: Iterable[int]) -> None:
+        simulation = self._simulation
+        simulation.carry(self._coordinator.yield_seats(slots, "ends", simulation.now))
+
+    def take_back(self, slots: Iterable[int]) -> frozenset[int]:
+        return self._coordinator.take_back(slots)
+
+
+@contextmanager
+def _shared_seats(run_spec: RunSpec, simulation: Simulation) -> Iterator[None]:
+    """Shares the seats of a run with the more urgent ones of its world."""
+    urgent = simulation.world.urgent
+    if not urgent:
+        yield
+        return
+    workers, place, seats = run_spec.plan.workers, run_spec.run.hex(), _Seats(simulation)
+    own = Standing(run=place, place=place, workers=workers)
+    sharing = SeatSharing(
+        Urgency(), own, lambda: workers, run_spec.emit, now=lambda: simulation.now
+    )
+
+    def look() -> None:
+        free = sum(seats.yielding().values())
+        for number, (after, seconds, wanted) in enumerate(urgent):
+            other = f"{place} {number}"
+            if after <= simulation.now < after + seconds:
+                held = min(wanted, free)
+                free -= held
+                tell_here(
+                    Standing(
+                        run=other, place=place, slots=workers, workers=wanted, priority=1, held=held
+                    )
+                )
+            else:
+                forget_here(other)
+        for slot in sharing.look(seats):
+            simulation.seat(slot)
+        simulation.at(SHARE_SECONDS, look)
+
+    with sharing.joined():
+        try:
+            look()
+            yield
+        finally:
+            for number in range(len(urgent)):
+                forget_here(f"{place} {number}")
 
 
 class SimulatedEngine(Engine):
@@ -67,7 +138,7 @@ class SimulatedEngine(Engine):
 
         if driver.is_timed:
             look()
-        with driver:
+        with driver, _shared_seats(run_spec, simulation):
             result = simulation.run()
         if result is None:
             raise RunFailedError("the simulated run came to a standstill")

@@ -282,7 +282,7 @@ class Simulation:
                 beat = node.session.seat.frame("beat", {"attempt": node.attempt})
                 self.at(self.world.latency_seconds, self._hear, beat)
                 self._look_at_bytes(node)
-        self._carry(self.coordinator.tick(self.now))
+        self.carry(self.coordinator.tick(self.now))
         self.at(TICK_SECONDS, self._tick)
 
     def _look_at_bytes(self, node: _Node) -> None:
@@ -420,9 +420,10 @@ class Simulation:
         return self.faults.is_lost(self.messages)
 
     def _hear(self, frame: Frame) -> None:
-        self._carry(self.coordinator.hear(frame, self.now))
+        self.carry(self.coordinator.hear(frame, self.now))
 
-    def _carry(self, out: list[Frame]) -> None:
+    def carry(self, out: list[Frame]) -> None:
+        """Sends what the coordinator says."""
         for frame in out:
             for node in (self.nodes[frame.slot], *self.standbys):
                 if node.slot == frame.slot:

@@ -45,6 +45,7 @@ from photinus.deploy.executor_process import end_executor
 from photinus.engine.base import ArrayData, Engine, RunSpec, part_of, trained_in
 from photinus.engine.driver_session import DriverSession
 from photinus.engine.hooks import DriverHooks, Hooks, hooks_of
+from photinus.engine.seat_sharing import SeatSharing, Urgency
 from photinus.engine.spark.connect.client import ConnectSession
 from photinus.engine.spark.connect.coordinator_task import CoordinatorSpec
 from photinus.engine.spark.decommission import DecommissionTracker, TaskMover
@@ -56,17 +57,25 @@ from photinus.engine.spark.job import (
     told_by_a_task,
     wait_for_end,
 )
+from photinus.engine.spark.lent_executors import LentExecutors
 from photinus.engine.spark.lost_tasks import LostTaskReporter
-from photinus.engine.spark.resources import amounts_of, given_to, profile_of
+from photinus.engine.spark.resources import (
+    amounts_of,
+    executor_amounts,
+    given_to,
+    is_elastic,
+    profile_of,
+)
+from photinus.engine.spark.seat_jobs import SeatJobs
 from photinus.engine.spark.sent_code import check_sent
 from photinus.engine.spark.session import is_connect, session_warnings, spark_session
 from photinus.engine.spark.slots import (
     AbsenceReasons,
     StarvationWatch,
     held_now,
-    held_slots,
     taken_slots,
 )
+from photinus.engine.standings import Standing
 from photinus.engine.worker_bootstrap import WorkerBootstrap
 from photinus.models.module import ModuleStage
 from photinus.strategies.own import Own
@@ -158,7 +167,19 @@ class SparkEngine(Engine):
         if not is_connect(spark):
             check_python(spark.sparkContext)
         profile = profile_of(spark, run_spec.plan.resources, run_spec.emit)
-        check_slots(spark, workers, profile)
+        sharing = sharing_of(spark, run_spec, profile)
+        with sharing.joined():
+            check_slots(spark, workers, profile, sharing)
+            return self._shared(spark, run_spec, driver, profile, sharing)
+
+    def _shared(
+        self,
+        spark: SparkSession,
+        run_spec: RunSpec,
+        driver: DriverHooks,
+        profile: ResourceProfile | None,
+        sharing: SeatSharing,
+    ) -> Result:
         for text in session_warnings(spark, has_view=run_spec.has_view):
             run_spec.emit(Warned(text=text))
         data = _framed(spark, run_spec.data, run_spec.plan)
@@ -169,7 +190,7 @@ class SparkEngine(Engine):
         with nullcontext(frame) if is_own else once(frame) as rows:
             shape = data.shape or queried(spark, lambda: shape_of(rows, spec))
             spec = replace(spec, scale=data.scale, shape=shape)
-            tasks = _Tasks(spark, profile, run_spec, functions)
+            tasks = _Tasks(spark, profile, run_spec, functions, sharing)
             return self._over(tasks, run_spec, driver, replace(data, frame=rows), spec)
 
     def _over(
@@ -188,6 +209,7 @@ class SparkEngine(Engine):
             rows: DataFrame,
             bootstrap: WorkerBootstrap | CoordinatorSpec,
             counted: Mapping[int, int] | None = None,
+            only: frozenset[int] | None = None,
         ) -> SparkJob:
             reads = _Reads(
                 bootstrap,
@@ -197,6 +219,7 @@ class SparkEngine(Engine):
                 counted,
                 tasks.amounts,
                 tasks.functions,
+                only,
             )
             return tasks.job(rows, _task(reads))
 
@@ -209,25 +232,26 @@ class SparkEngine(Engine):
                 wait_for_end(afar, first, emit, follow=told_by_a_task, stopped=stopped)
                 return afar.result()
         slots = partial(slots_of, spark, tasks.profile)
-        application = spark.sparkContext.applicationId
         absent = AbsenceReasons(spark.sparkContext, workers, slots)
         run_spec = replace(run_spec, advice=absent.advice)
-        held = held_slots(application, workers, slots, run_spec.emit)
+        tasks.sharing.wait_for_seats()
         others = taken_slots(spark.sparkContext, *self._hooks.taken())
         run_spec = replace(run_spec, can_shuffle=isinstance(run_spec.data, FrameData))
         threads = threads_held(run_spec.plan.threads)
         with (
-            held,
             threads,
             ReplicatedRows() as rows,
             DriverSession(run_spec, host) as session,
             others,
             driver,
         ):
+            session.yields = "ends"
             rows.keep(partitioned(frame, workers))
 
-            def make(counted: Mapping[int, int] | None) -> SparkJob:
-                return job(rows.frame, session.bootstrap(self._hooks), counted)
+            def make(
+                counted: Mapping[int, int] | None, only: frozenset[int] | None = None
+            ) -> SparkJob:
+                return job(rows.frame, session.bootstrap(self._hooks), counted, only)
 
             passes = _Passes(session, make, run_spec, lambda: rows.keep(shuffled(frame, workers)))
             mover = TaskMover(DecommissionTracker(spark.sparkContext), session, run_spec.emit)
@@ -239,15 +263,22 @@ class SparkEngine(Engine):
                 lost_tasks.look(job)
                 mover.look(job.stages)
                 starvation.look(job)
+                seat_jobs.look(job)
 
-            wait_for_end(
-                session,
-                make(None),
-                run_spec.emit,
-                follow=passes.next,
-                stopped=session.stopped,
-                beside=beside,
-            )
+            def follow(job: SparkJob) -> SparkJob | None:
+                return passes.next(job) or (job if seat_jobs.stays(job) else None)
+
+            lent = LentExecutors(spark.sparkContext)
+            back = partial(make, None)
+            with SeatJobs(tasks.sharing, session, back, lent) as seat_jobs:
+                wait_for_end(
+                    session,
+                    make(None),
+                    run_spec.emit,
+                    follow=follow,
+                    stopped=session.stopped,
+                    beside=beside,
+                )
         return session.result()
 
 
@@ -260,6 +291,7 @@ class _Tasks:
     run_spec: RunSpec
     functions: Mapping[str, Callable[..., Any]]
     """What the user sends by value."""
+    sharing: SeatSharing
 
     @property
     def amounts(self) -> Mapping[str, float]:
@@ -352,6 +384,8 @@ class _Reads:
     """What the task asked for of Spark's resources, by name."""
     functions: Mapping[str, Callable[..., Any]]
     """What the user sends by value."""
+    only: frozenset[int] | None = None
+    """The slots whose tasks train; the others' end at once."""
 
     def _parted(
         self, batches: Iterable[pa.RecordBatch], row_filter: RowFilter, aside: list[Block]
@@ -438,6 +472,8 @@ def _task(reads: _Reads) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Rec
             said.update(rows=part.rows, streams=streams)
             return part
 
+        if reads.only is not None and slot not in reads.only:
+            return
         try:
             given = given_to(task, reads.amounts)
             shared = SparkFiles.getRootDirectory()
@@ -502,7 +538,31 @@ def _check_passes(streams: Mapping[int, int], run_spec: RunSpec) -> None:
     run_spec.emit(Warned(text=message(wrong, then=then, do=do)))
 
 
-def check_slots(spark: SparkSession, workers: int, profile: ResourceProfile | None = None) -> None:
+def sharing_of(
+    spark: SparkSession, run_spec: RunSpec, profile: ResourceProfile | None
+) -> SeatSharing:
+    """Returns how a run shares the slots of its application, and those of others' where asked."""
+    is_far = is_connect(spark)
+    if is_far and not run_spec.urgency.is_plain:
+        wrong = "a run on Spark Connect shares no seats"
+        run_spec.emit(
+            Warned(text=message(wrong, then="priority, weight and jobs_folder are ignored"))
+        )
+    own = Standing(
+        run=run_spec.run.hex(),
+        place=run_spec.run.hex() if is_far else spark.sparkContext.applicationId,
+        workers=run_spec.plan.workers,
+    )
+    urgency = Urgency() if is_far else run_spec.urgency
+    return SeatSharing(urgency, own, lambda: slots_of(spark, profile), run_spec.emit)
+
+
+def check_slots(
+    spark: SparkSession,
+    workers: int,
+    profile: ResourceProfile | None = None,
+    sharing: SeatSharing | None = None,
+) -> None:
     """Refuses at once when there can never be as many slots as workers.
 
     Raises:
@@ -513,7 +573,8 @@ def check_slots(spark: SparkSession, workers: int, profile: ResourceProfile | No
     is_local = re.match(ONE_PROCESS, str(spark.conf.get("spark.master", "local")))
     while slots is not None and slots < workers and not is_local and waited < _REGISTER_SECONDS:
         waiting.wait(0.5)
-        waited += 0.5
+        # another application may have to give its executors up first
+        waited = 0.0 if sharing is not None and sharing.is_awaited() else waited + 0.5
         slots = slots_of(spark, profile)
     if slots is not None and slots < workers:
         raise UsageError(
@@ -538,6 +599,19 @@ def free_slots(spark: SparkSession) -> int:
     return max(1, slots - taken)
 
 
+def _most_slots(spark: SparkSession, profile: ResourceProfile | None) -> int | None:
+    """Returns how many tasks can run at most where Spark starts executors by need."""
+    most = int(str(spark.conf.get("spark.dynamicAllocation.maxExecutors", "2147483647")))
+    cores = int(str(spark.conf.get("spark.executor.cores", "1")))
+    each = cores // int(str(spark.conf.get("spark.task.cpus", "1")))
+    if profile is not None:  # of a resource, an executor may have less than its cores would take
+        wanted = {name: asked.amount for name, asked in profile.taskResources.items()}
+        wanted.pop("cpus", None)
+        has = executor_amounts(spark, wanted)
+        each = min([each, *(int(has[name] / amount) for name, amount in wanted.items())])
+    return None if most > 1_000_000 else most * each
+
+
 def slots_of(spark: SparkSession, profile: ResourceProfile | None = None) -> int | None:
     """Returns how many tasks can run at the same time, of a stage with this profile.
 
@@ -548,11 +622,8 @@ def slots_of(spark: SparkSession, profile: ResourceProfile | None = None) -> int
         found = re.fullmatch(r"local\[(\d+)(,.*)?\]", str(conf.get("spark.master", "")))
         return int(found[1]) if found else None
     scala = spark.sparkContext._jsc.sc()
-    if str(conf.get("spark.dynamicAllocation.enabled", "false")) == "true":
-        most = int(str(conf.get("spark.dynamicAllocation.maxExecutors", "2147483647")))
-        cores = int(str(conf.get("spark.executor.cores", "1")))
-        cpus = int(str(conf.get("spark.task.cpus", "1")))
-        return None if most > 1_000_000 else most * (cores // cpus)
+    if is_elastic(spark):
+        return _most_slots(spark, profile)
     if str(conf.get("spark.master", "")) == "yarn":  # which starts containers when it has room
         cores, cpus = (int(str(conf.get(f"spark.{key}", "1"))) for key in _SLOT)
         return int(str(conf.get("spark.executor.instances", "2"))) * (cores // cpus)

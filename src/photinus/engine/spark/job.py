@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 MAX_CLOSURE_BYTES = 512 << 10
 """Above 1 MiB Spark makes a task's closure a broadcast: a file in clear on every machine."""
-_LEAVE_SECONDS = 15.0
+LEAVE_SECONDS = 15.0
 """So long the tasks may take to end once the run is over."""
 _AGAIN = 3
 """So often a job that Spark gave up is submitted again."""
@@ -324,7 +324,7 @@ def _wait_for_query(job: SparkJob) -> None:
     finally:
         if job.is_alive():
             job.cancel()
-            job.join(_LEAVE_SECONDS)
+            job.join(LEAVE_SECONDS)
     told_by_a_task(job)
 
 
@@ -380,7 +380,8 @@ def wait_for_end(
         service: where the workers meet.
         job: not yet started.
         emit: is called with a warning of what is submitted again.
-        follow: returns the job that comes after one that ended, if that is no failure.
+        follow: returns the job that comes after one that ended, if that is no failure; the same
+            one where its tasks may have ended, and nothing follows yet.
         stopped: is called after Ctrl-C or SIGTERM with what it was, while workers are still there.
         beside: is called some times a second with the job that runs.
 
@@ -400,12 +401,15 @@ def wait_for_end(
             if service.wait(0.0):  # the end came between the two looks
                 break
             after = follow(job)
+            if after is job:  # all its tasks have given their seats up to another run
+                beside(job)
+                continue
             if after is None:
                 tries += 1
-                after = _again(job, tries, emit)
+                after = again(job, tries, emit)
             job = after
             job.start()
-        job.join(_LEAVE_SECONDS)
+        job.join(LEAVE_SECONDS)
     except KeyboardInterrupt as error:
         stopped(stopped_by(error))
         raise
@@ -416,7 +420,7 @@ def wait_for_end(
             job.cancel()
 
 
-def _again(job: SparkJob, tries: int, emit: Callable[[Event], None]) -> SparkJob:
+def again(job: SparkJob, tries: int, emit: Callable[[Event], None]) -> SparkJob:
     """Returns the job that is submitted in the place of one that Spark gave up."""
     reason = cause_of(job.error)
     if job.is_stranded():

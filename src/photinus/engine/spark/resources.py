@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from photinus.engine.spark.session import is_connect
 
 if TYPE_CHECKING:
     from pyspark import TaskContext
-    from pyspark.resource import ResourceProfile
+    from pyspark.resource import ExecutorResourceRequests, ResourceProfile
     from pyspark.sql import SparkSession
 
 
@@ -70,9 +71,25 @@ def profile_of(
         wrong = "this pyspark gives one stage no resources of its own"
         do = "start the application with spark.task.resource.NAME.amount, or pyspark 4"
         raise NotReadyError(wrong, got=_listed(wanted), do=do)
-    if not is_connect(spark):
+    if not is_connect(spark) and not is_elastic(spark):
         _check(_told(spark, "executor"), wanted)
     return _built(spark, wanted)
+
+
+def is_elastic(spark: SparkSession) -> bool:
+    """Tells whether Spark starts and ends executors by need: dynamic allocation."""
+    return str(spark.conf.get("spark.dynamicAllocation.enabled", "false")) == "true"
+
+
+def executor_amounts(spark: SparkSession, wanted: Mapping[str, float]) -> dict[str, int]:
+    """Returns how much of each resource an executor has that is started for the training.
+
+    Args:
+        spark: the session.
+        wanted: name -> amount for each worker; an executor has room for one where none is set.
+    """
+    has = _told(spark, "executor")
+    return {name: max(math.ceil(amount), int(has.get(name, 0))) for name, amount in wanted.items()}
 
 
 def _check(has: Mapping[str, float], wanted: Mapping[str, float]) -> None:
@@ -89,11 +106,26 @@ def _built(spark: SparkSession, wanted: Mapping[str, float]) -> ResourceProfile:
     asks = TaskResourceRequests().cpus(int(str(spark.conf.get("spark.task.cpus", "1"))))
     for name, amount in wanted.items():
         asks = asks.resource(name, amount)
-    made: Any = ResourceProfileBuilder().require(asks).build
+    builder = ResourceProfileBuilder().require(asks)
+    if not is_connect(spark) and is_elastic(spark):  # a profile of tasks alone is refused there
+        builder = builder.require(_executors(spark, wanted))
+    made: Any = builder.build
     profile: ResourceProfile = made
     if is_connect(spark):
         _ = profile.id  # the server makes it for this thread's session, and not for another's
     return profile
+
+
+def _executors(spark: SparkSession, wanted: Mapping[str, float]) -> ExecutorResourceRequests:
+    """Returns what Spark shall start executors with, for the training's stage."""
+    from pyspark.resource import ExecutorResourceRequests
+
+    asks = ExecutorResourceRequests().cores(int(str(spark.conf.get("spark.executor.cores", "1"))))
+    for name, amount in executor_amounts(spark, wanted).items():
+        of = f"spark.executor.resource.{name}"
+        found = (str(spark.conf.get(f"{of}.{what}", "")) for what in ("discoveryScript", "vendor"))
+        asks = asks.resource(name, amount, *found)
+    return asks
 
 
 def _told(spark: SparkSession, whose: str) -> dict[str, float]:

@@ -6,9 +6,7 @@ Two that had a part of theirs each would wait for each other for ever, whatever 
 from __future__ import annotations
 
 import secrets
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -16,15 +14,14 @@ from typing import TYPE_CHECKING
 from photinus.coordinator.callbacks import wait_for_them
 from photinus.core.errors import message
 from photinus.core.events import Event, Warned
+from photinus.engine.seat_sharing import SeatSharing, Urgency
 from photinus.engine.spark.job import SparkJob
+from photinus.engine.standings import Standing, told_here
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 
-_NEWS = threading.Condition()
-_HELD: Counter[str] = Counter()
-"""Application -> slots that its runs hold."""
 _LOOK_SECONDS = 0.5
 _STARVED_SECONDS = 120.0
 """So long a worker without a task waits for one; a lost executor may take a minute to replace."""
@@ -32,8 +29,7 @@ _STARVED_SECONDS = 120.0
 
 def held_now(application: str) -> int:
     """Returns how many slots the runs of an application hold."""
-    with _NEWS:
-        return _HELD[application]
+    return sum(standing.held for standing in told_here(application).values())
 
 
 @contextmanager
@@ -43,7 +39,7 @@ def held_slots(
     slots: Callable[[], int | None],
     emit: Callable[[Event], None],
 ) -> Iterator[None]:
-    """Holds so many slots of an application, once they are free.
+    """Holds so many slots of an application, once they are free, and yields none of them.
 
     Args:
         application: its id.
@@ -51,25 +47,11 @@ def held_slots(
         slots: returns how many it has now; None where that has no bound.
         emit: is told when others must end first.
     """
-    has_told = False
-    with _NEWS:
-        while _HELD[application] and (most := slots()) is not None:
-            others = _HELD[application]
-            if others + workers <= most:
-                break
-            if not has_told:
-                wrong = f"{workers} workers need {workers} slots at the same time"
-                got = f"{most} slots, of which other runs of this application hold {others}"
-                emit(Warned(text=message(wrong, got=got, then="this run waits for them")))
-                has_told = True
-            _NEWS.wait(_LOOK_SECONDS)
-        _HELD[application] += workers
-    try:
+    own = Standing(run=secrets.token_hex(16), place=application, workers=workers, can_yield=False)
+    sharing = SeatSharing(Urgency(), own, slots, emit)
+    with sharing.joined():
+        sharing.wait_for_seats()
         yield
-    finally:
-        with _NEWS:
-            _HELD[application] -= workers
-            _NEWS.notify_all()
 
 
 @contextmanager

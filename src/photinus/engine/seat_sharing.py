@@ -1,0 +1,293 @@
+"""Shares seats between runs: who is more urgent gets them first, equals share them by weight.
+
+A run gives a seat up at the end of a round, and takes it back later. In between the seat is empty
+as that of a lost worker is: its rows stay its own, and are made up for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from photinus.core.errors import message
+from photinus.core.events import Event, Warned
+from photinus.core.settings import Limit, above
+from photinus.engine.standings import (
+    NEWS,
+    FolderStandings,
+    Standing,
+    forget_here,
+    tell_here,
+    told_here,
+)
+
+LOOK_SECONDS = 0.5
+PRIORITY = Limit(
+    "a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool)
+)
+WEIGHT = Limit.optional(above(0))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Urgency:
+    """How a run stands among others.
+
+    Args:
+        priority: higher is more urgent.
+        weight: its part of the seats among runs of its priority that have one, too; None for a run
+            that yields to more urgent ones alone.
+        folder: through which runs of other applications are told.
+    """
+
+    priority: int = 0
+    weight: float | None = None
+    folder: str = ""
+    LIMITS = {"priority": PRIORITY, "weight": WEIGHT}  # noqa: RUF012
+
+    @property
+    def is_plain(self) -> bool:
+        """True where nothing of it was asked for."""
+        return self == Urgency()
+
+
+def allotments(standings: Iterable[Standing]) -> dict[str, int]:
+    """Returns how many seats each run may hold, so that the more urgent ones have theirs.
+
+    A run that cannot yield keeps what it holds. Among equals, those without a weight get all they
+    want, and those with one share the rest in proportion.
+
+    Example:
+        >>> runs = [Standing(run="a", place="x", slots=4, workers=4, held=4)]
+        >>> allotments([*runs, Standing(run="b", place="x", slots=4, workers=3, priority=1)])
+        {'b': 3, 'a': 1}
+    """
+    runs = sorted(standings, key=lambda s: (-s.priority, s.run))
+    slots = {s.place: s.slots for s in runs}
+    if len(runs) < 2 or None in slots.values():
+        return {s.run: s.workers for s in runs}
+    fixed = {s.run: s.held for s in runs if s.held and not s.can_yield}
+    capacity = sum(count or 0 for count in slots.values())
+    left, found = capacity - sum(fixed.values()), dict(fixed)
+    for priority in dict.fromkeys(s.priority for s in runs):
+        level = [s for s in runs if s.priority == priority and s.run not in fixed]
+        is_first = len(found) == len(fixed)
+        waiting = 0
+        for s in sorted(level, key=lambda s: s.is_starting):
+            if s.weight is None and is_first:  # it yields to nobody, and no equal yields to it
+                found[s.run], left = s.workers, left - s.held
+                waiting += s.workers - s.held
+            elif s.weight is None or s.is_starting:
+                found[s.run] = max(0, min(s.workers, left))
+                left -= found[s.run]
+        shares = _by_weight([s for s in level if s.run not in found], max(0, left))
+        found, left = found | shares, left - sum(shares.values()) - waiting
+    return found
+
+
+def _by_weight(runs: Sequence[Standing], seats: int) -> dict[str, int]:
+    """Gives seats one after the other to whom they are due most; nobody gets more than it wants."""
+    found = {s.run: 0 for s in runs}
+    for _ in range(min(seats, sum(s.workers for s in runs))):
+        wanting = [s for s in runs if found[s.run] < s.workers]
+        due = min(wanting, key=lambda s: ((found[s.run] + 1) / (s.weight or 1.0), s.run))
+        found[due.run] += 1
+    return found
+
+
+class Seats(Protocol):
+    """The seats of one run."""
+
+    @property
+    def has_begun(self) -> bool:
+        """True once all its workers have come."""
+
+    @property
+    def can_yield(self) -> bool:
+        """True while seats can be given up."""
+
+    def prepared(self) -> bool:
+        """Makes ready for giving seats up; tells whether that is done."""
+
+    def yielding(self) -> dict[int, bool]:
+        """Returns the slots that are given up, and which of them are empty by now."""
+
+    def yield_seats(self, slots: Iterable[int]) -> None:
+        """Gives seats up, each at the end of its round."""
+
+    def take_back(self, slots: Iterable[int]) -> frozenset[int]:
+        """Takes seats back; returns those whose task has ended."""
+
+
+class SeatSharing:
+    """One run among others.
+
+    Args:
+        urgency: as the job asks for it.
+        standing: how the run stands before it holds any seat.
+        slots: returns how many seats there are in its place; None where that has no bound.
+        emit: is told when seats are given up, and when they are back.
+        now: seconds of a clock that never goes back.
+        has_room: a seat is there whoever else holds one, as a processor is.
+    """
+
+    def __init__(
+        self,
+        urgency: Urgency,
+        standing: Standing,
+        slots: Callable[[], int | None],
+        emit: Callable[[Event], None],
+        now: Callable[[], float] = time.monotonic,
+        *,
+        has_room: bool = False,
+    ) -> None:
+        self._slots, self._emit, self._now, self._is_roomy = slots, emit, now, has_room
+        self._standing = replace(standing, priority=urgency.priority, weight=urgency.weight)
+        self._folder = FolderStandings(urgency.folder) if urgency.folder else None
+        self._looks_at = 0.0
+        self._lent = self._far_before = 0
+        self.order: Callable[[], Sequence[int]] = lambda: range(standing.workers - 1, -1, -1)
+        """Returns the slots in the order in which they are given up."""
+
+    @contextmanager
+    def joined(self) -> Iterator[None]:
+        """Lets the others know of this run, from now on."""
+        with self._folder or nullcontext():
+            try:
+                self._tell()
+                yield
+            finally:
+                forget_here(self._standing.run)
+
+    def others(self) -> list[Standing]:
+        """Returns how the other runs stand."""
+        found = (self._folder.told() if self._folder else {}) | told_here()
+        own = self._standing
+        is_near = self._folder is not None
+        return [s for s in found.values() if s.run != own.run and (is_near or s.place == own.place)]
+
+    def _tell(self, **changes: object) -> None:
+        slots = self._slots()
+        if slots is not None and self._lent:
+            slots += self._in_transit(self._far())
+        self._standing = replace(self._standing, slots=slots, **changes)  # type: ignore[arg-type]
+        tell_here(self._standing)
+        if self._folder is not None:
+            self._folder.tell(self._standing)
+
+    def _target(self, others: Sequence[Standing]) -> int:
+        return allotments([*others, self._standing])[self._standing.run]
+
+    def lacking_far(self) -> int:
+        """Returns how many seats runs of other places lack that are due to them."""
+        due, far = allotments([*self.others(), self._standing]), self._far()
+        lacking = sum(max(0, due[s.run] - s.held) for s in far)
+        return max(0, lacking - self._in_transit(far))
+
+    def lent(self, slots: int) -> None:
+        """Notes slots that are this place's no more, and come to others in a while; 0 for none."""
+        self._lent = self._lent + slots if slots else 0
+        if self._lent == slots:
+            self._far_before = _slots_of(self._far())
+
+    def _in_transit(self, far: Sequence[Standing]) -> int:
+        """Returns how many of the slots that were lent nobody has got yet."""
+        return max(0, self._lent - (_slots_of(far) - self._far_before))
+
+    def _far(self) -> list[Standing]:
+        return [s for s in self.others() if s.place != self._standing.place]
+
+    def is_awaited(self) -> bool:
+        """Tells whether runs of other places hold seats that are not due to them."""
+        self._tell()
+        due = allotments([*self.others(), self._standing])
+        return any(s.held > due[s.run] for s in self._far())
+
+    def wait_for_seats(self) -> None:
+        """Holds all seats of the run once they are free in its place, and due to it."""
+        own, has_told = self._standing, False
+        with NEWS:
+            while not self._has_room(told_here(own.place)):
+                self._tell()
+                if not has_told:
+                    self._emit(Warned(text=self._waits()))
+                    has_told = True
+                NEWS.wait(LOOK_SECONDS)
+            self._tell(held=own.workers)
+
+    def _has_room(self, here: dict[str, Standing]) -> bool:
+        own, slots = self._standing, self._slots()
+        taken = _held(here, own.run)
+        if slots is None or not taken:
+            return True
+        return taken + own.workers <= slots and self._target(self.others()) >= own.workers
+
+    def _waits(self) -> str:
+        own, slots = self._standing, self._slots()
+        wrong = f"{own.workers} workers need {own.workers} slots at the same time"
+        taken = _held(told_here(own.place), own.run)
+        got = f"{slots} slots, of which other runs of this application hold {taken}"
+        return message(wrong, got=got, then="this run waits for them")
+
+    def look(self, seats: Seats) -> frozenset[int]:
+        """Gives seats up, or takes them back; returns those for which a task must start.
+
+        Called some times a second.
+        """
+        now = self._now()
+        if now < self._looks_at:
+            return frozenset()
+        self._looks_at = now + LOOK_SECONDS
+        yielding, workers = seats.yielding(), self._standing.workers
+        self._tell(
+            held=workers - sum(yielding.values()),
+            can_yield=seats.can_yield,
+            is_starting=not seats.has_begun,
+        )
+        others = self.others()
+        wanted = workers - self._target(others)
+        if wanted > len(yielding):
+            self._give_up(seats, wanted - len(yielding))
+        elif wanted < len(yielding):
+            return self._back(seats, len(yielding) - wanted, others)
+        return frozenset()
+
+    def _give_up(self, seats: Seats, count: int) -> None:
+        if not seats.can_yield or not seats.prepared():
+            return
+        held = [slot for slot in self.order() if slot not in seats.yielding()]
+        slots = sorted(held[:count])
+        seats.yield_seats(slots)
+        text = f"workers {slots} give their seats up at the end of their round"
+        self._emit(Warned(text=message(text, then="another run is due them")))
+
+    def _back(self, seats: Seats, count: int, others: Sequence[Standing]) -> frozenset[int]:
+        """Takes those back first that have not left yet; the others' places must be free."""
+        yielding = seats.yielding()
+        staying = [slot for slot, is_empty in yielding.items() if not is_empty]
+        away = [slot for slot, is_empty in yielding.items() if is_empty]
+        slots = staying[:count] + away[: max(0, min(count - len(staying), self._free(others)))]
+        if not slots:
+            return frozenset()
+        ended = seats.take_back(slots)
+        if away:
+            self._emit(Warned(text=f"workers {sorted(slots)} take their seats back"))
+        return ended
+
+    def _free(self, others: Sequence[Standing]) -> int:
+        all_runs = [*others, self._standing]
+        slots = {s.place: s.slots for s in all_runs}
+        if self._is_roomy or not others or None in slots.values():
+            return self._standing.workers
+        return sum(count or 0 for count in slots.values()) - sum(s.held for s in all_runs)
+
+
+def _slots_of(standings: Sequence[Standing]) -> int:
+    """Returns how many seats there are in all their places."""
+    return sum({s.place: s.slots or 0 for s in standings}.values())
+
+
+def _held(here: dict[str, Standing], but: str) -> int:
+    return sum(s.held for run, s in here.items() if run != but)

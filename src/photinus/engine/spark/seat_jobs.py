@@ -1,0 +1,72 @@
+"""Starts tasks again for seats that were given up to another run, and are taken back.
+
+The task of a seat that is given up ends well, so Spark starts no other in its place, whatever its
+scheduler. A job of its own brings it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Self
+
+from photinus.engine.driver_session import DriverSession
+from photinus.engine.seat_sharing import SeatSharing
+from photinus.engine.spark.job import LEAVE_SECONDS, SparkJob, again
+from photinus.engine.spark.lent_executors import LentExecutors
+
+
+class SeatJobs:
+    """The jobs of one run beside its first one.
+
+    Args:
+        sharing: knows which seats are due to the run.
+        session: the run's.
+        make: returns the job that starts tasks for these slots alone.
+        lent: the application's executors.
+    """
+
+    def __init__(
+        self,
+        sharing: SeatSharing,
+        session: DriverSession,
+        make: Callable[[frozenset[int]], SparkJob],
+        lent: LentExecutors,
+    ) -> None:
+        self._sharing, self._session, self._make, self._lent = sharing, session, make, lent
+        self._jobs: list[SparkJob] = []
+        self._tries = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self._session.stop(str(error) or type(error).__name__)
+        for job in self._jobs:
+            job.join(LEAVE_SECONDS if error is None else 1.0)
+            if job.is_alive():
+                job.cancel()
+
+    def look(self, job: SparkJob) -> None:
+        """Gives seats up, or has tasks start for those that are back; some times a second."""
+        self._sharing.order = lambda: self._lent.order(job.stages(), self._session.slots)
+        if slots := self._sharing.look(self._session):
+            self._lent.take_home()
+            self._sharing.lent(0)
+            self._start(self._make(slots))
+        lacking = self._sharing.lacking_far() if any(self._session.yielding().values()) else 0
+        if lacking and (slots_lent := self._lent.lend(lacking)):
+            self._sharing.lent(slots_lent)
+        for job in [job for job in self._jobs if not job.is_alive()]:
+            self._jobs.remove(job)
+            if job.error is not None and not self._session.wait(0.0):
+                self._tries += 1
+                self._start(again(job, self._tries, self._session.emit))
+
+    def _start(self, job: SparkJob) -> None:
+        self._jobs.append(job)
+        job.start()
+
+    def stays(self, job: SparkJob) -> bool:
+        """Tells whether a job may have ended because all its tasks gave their seats up."""
+        return job.error is None and bool(self._jobs or self._session.yielding())

@@ -1,0 +1,167 @@
+"""What runs tell each other of their seats: in one process, or through a folder that all see.
+
+FOLDER/jobs/RUN-N     how run RUN stands; a new N every few seconds, while it lives
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from typing import Self
+
+from photinus.core.errors import LinkLostError
+from photinus.transport.filesystems import place_of
+
+_DIRECTORY = "jobs"
+_SIGN_SECONDS = 2.0
+_DEAD_SECONDS = 20.0
+"""A run that has signed nothing for so long has ended."""
+_MOST_BYTES = 4096
+NEWS = threading.Condition(threading.RLock())
+"""Guards what the runs of this process tell, and wakes who waits for it."""
+_HERE: dict[str, Standing] = {}
+"""Run -> how it stands, of this process."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """How urgent a run is, how many seats it wants, and how many it holds."""
+
+    run: str
+    place: str
+    """Where its seats are: a Spark application, or a machine."""
+    slots: int | None = None
+    """How many seats there are in its place, for all runs there; None where that has no bound."""
+    workers: int = 1
+    priority: int = 0
+    weight: float | None = None
+    held: int = 0
+    can_yield: bool = True
+    is_starting: bool = True
+    """It has not begun to train: it needs all its seats at the same time."""
+
+
+def tell_here(standing: Standing) -> None:
+    """Tells the runs of this process how one of them stands."""
+    with NEWS:
+        if _HERE.get(standing.run) != standing:
+            _HERE[standing.run] = standing
+            NEWS.notify_all()
+
+
+def forget_here(run: str) -> None:
+    """Takes a run of this process off."""
+    with NEWS:
+        _HERE.pop(run, None)
+        NEWS.notify_all()
+
+
+def told_here(place: str = "") -> dict[str, Standing]:
+    """Returns how the runs of this process stand: those of one place, or all."""
+    with NEWS:
+        return {run: s for run, s in _HERE.items() if place in ("", s.place)}
+
+
+@dataclass
+class FolderStandings:
+    """What runs of several applications tell through a folder; nobody serves it.
+
+    Args:
+        address: of the folder, which exists.
+        now: seconds of a clock that never goes back; those of others are not compared with it.
+    """
+
+    address: str
+    now: Callable[[], float] = time.monotonic
+    _mine: Standing | None = None
+    _count: int = 0
+    _newest: dict[str, str] = field(default_factory=dict)
+    """Run -> the name of its newest file."""
+    _signs: dict[str, tuple[str, float, Standing | None]] = field(default_factory=dict)
+    """Run -> the file that was read last, when it was seen first, and what it says."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _closed: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self._place = place_of(self.address)
+
+    def __enter__(self) -> Self:
+        self._beats = threading.Thread(target=self._sign, name="photinus-standing", daemon=True)
+        self._beats.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+        self._beats.join()
+        with self._lock, suppress(LinkLostError):
+            self._place.remove(self._name)
+
+    @property
+    def _name(self) -> str:
+        run = "" if self._mine is None else self._mine.run
+        return f"{_DIRECTORY}/{run}-{self._count:012d}"
+
+    def tell(self, standing: Standing) -> None:
+        """Tells the others how this run stands; what is news is written at once.
+
+        Raises:
+            LinkLostError: the folder cannot be written to, the first time.
+        """
+        with self._lock:
+            before, self._mine = self._mine, standing
+            if before is None:
+                self._write()
+            elif before != standing:
+                with suppress(LinkLostError):  # it is tried again
+                    self._write()
+
+    def _write(self) -> None:
+        assert self._mine is not None
+        before, self._count = self._name, self._count + 1
+        self._place.put(self._name, json.dumps(asdict(self._mine)).encode())
+        self._place.remove(before)
+
+    def _sign(self) -> None:
+        while not self._closed.wait(_SIGN_SECONDS):
+            with self._lock, suppress(LinkLostError):  # it is tried again
+                if self._mine is not None:
+                    self._write()
+
+    def told(self) -> dict[str, Standing]:
+        """Returns how those stand that have signed of late."""
+        now, found = self.now(), dict[str, Standing]()
+        with suppress(LinkLostError):  # those that were known are, for a while
+            names = self._place.names(_DIRECTORY) or []
+            self._newest = {name.rpartition("-")[0]: name for name in names}
+        for run, name in self._newest.items():
+            last, since, standing = self._signs.get(run, ("", now, None))
+            data = None
+            if last != name:  # where it is gone already, the next one is read in a while
+                data = self._place.read(f"{_DIRECTORY}/{name}", _MOST_BYTES)
+            if data is not None:
+                since, standing = now, _read(data)
+                self._signs[run] = name, since, standing
+            if standing is not None and now - since < _DEAD_SECONDS:
+                found[run] = replace(standing, run=run)
+        return found
+
+
+def _read(data: bytes) -> Standing | None:
+    """Returns what a file says; None where it says something else."""
+    with suppress(ValueError, TypeError):
+        plain = json.loads(data)
+        if isinstance(plain, Mapping):
+            return _checked(Standing(**plain))
+    return None
+
+
+def _checked(standing: Standing) -> Standing | None:
+    counts = (standing.workers, standing.held, 0 if standing.slots is None else standing.slots)
+    is_whole = all(type(count) is int and count >= 0 for count in counts)
+    weight = 1.0 if standing.weight is None else standing.weight
+    is_sound = is_whole and type(standing.priority) is int
+    return standing if is_sound and isinstance(weight, int | float) and weight > 0 else None
