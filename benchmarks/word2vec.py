@@ -1,16 +1,16 @@
 """Word vectors beside gensim on the same text: words per second, and accuracy with K workers.
 
     python benchmarks/word2vec.py TEXT [--words 2000000] [--dims 100 300] [--workers 1 2 4]
-        [--epochs 5] [--repeats 3] [--only speed|accuracy]
+        [--epochs 5] [--repeats 5] [--only speed|accuracy]
 
 TEXT holds a sentence a line, in lower case. Words per second are of one thread and its CPU's
-seconds: the median of interleaved repeats. The accuracy is that of processes of this machine, by
-gensim's questions-words.txt at a cut-off of 30,000 words, and WordSim-353 by Spearman.
+seconds: best and median of interleaved repeats, also of the same words in sentences of 3 to 8. The
+accuracy is that of processes of this machine, by gensim's questions-words.txt at a cut-off of
+30,000 words, and WordSim-353 by Spearman.
 """
 
 import argparse
 import collections
-import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -91,17 +91,37 @@ def ours(rows, counts, dims):
     return time.process_time() - began
 
 
+def cut(sentences):
+    """Returns the same words in sentences of 3 to 8."""
+    words, chance = [word for sentence in sentences for word in sentence], np.random.default_rng(0)
+    ends = np.cumsum(chance.integers(3, 9, len(words) // 3 + 1))
+    return [
+        words[end - length : end]
+        for end, length in zip(ends, np.diff(ends, prepend=0), strict=True)
+    ]
+
+
 def speed(sentences, index, counts, dims, repeats):
     words = sum(map(len, sentences))
     rows, rates = rows_of(sentences, index, 1000), []
+    short = rows_of(cut(sentences), index, 1000)
     for _ in range(repeats):
         theirs, _ = gensims(sentences, index, counts, dims, 1)
-        rates.append((words / theirs, words / ours(rows, counts, dims)))
-    theirs, mine = (statistics.median(side) for side in zip(*rates, strict=True))
-    ratios = sorted(b / a for a, b in rates)
-    print(f"{dims} dims, {words} words: words a CPU second: gensim {theirs:,.0f}, ", end="")
-    spread = f"{ratios[0]:.1f} to {ratios[-1]:.1f}"
-    print(f"photinus {mine:,.0f}; ratio {statistics.median(ratios):.1f} ({spread})", flush=True)
+        seconds = theirs, ours(rows, counts, dims), ours(short, counts, dims)
+        rates.append([words / one for one in seconds])
+    sides = [np.array(side) for side in zip(*rates, strict=True)]
+    print(f"{dims} dims, {words} words: words a CPU second, best and median:", end=" ")
+    names = "gensim", "photinus", "photinus in short sentences"
+    told = (f"{n} {s.max():,.0f} {np.median(s):,.0f}" for n, s in zip(names, sides, strict=True))
+    print("; ".join(told))
+    for name, ratios in (
+        ("photinus : gensim", sides[1] / sides[0]),
+        ("short : long", sides[2] / sides[1]),
+    ):
+        print(
+            f"    {name} {np.median(ratios):.2f} ({ratios.min():.2f} to {ratios.max():.2f})",
+            flush=True,
+        )
 
 
 def trained(text, dims, epochs, workers, *, is_plain):
@@ -148,7 +168,7 @@ def main():
     parser.add_argument("--dims", type=int, nargs="+", default=[100, 300])
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", choices=["speed", "accuracy"])
     parser.add_argument("--plain", action="store_true", help="the mean without gains, too")
     asked = parser.parse_args()

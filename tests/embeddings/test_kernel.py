@@ -25,9 +25,9 @@ def texts(sentence, seed=0):
     return rows
 
 
-def tables():
+def tables(dims=D):
     chance = np.random.default_rng(1)
-    both = 0.3 * chance.standard_normal((2, V, D)).astype(np.float32)
+    both = 0.3 * chance.standard_normal((2, V, dims)).astype(np.float32)
     return plain.Tables(*both, *chance.uniform(0.5, 1.5, (2, V)).astype(np.float32))
 
 
@@ -49,6 +49,18 @@ def test_the_kernel_takes_the_same_steps_as_the_plain_form(cbow, negatives, sent
     np.testing.assert_allclose(fast.outputs, slow.outputs, atol=1e-5)
     assert told[0] == pytest.approx(sum(loss for loss, _ in each), rel=1e-4, abs=1e-6)
     assert told[1] == sum(pairs for _, pairs in each)
+
+
+@pytest.mark.numerics
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize("dims", [8, 33, 48])
+def test_vectors_of_any_length_take_the_same_steps_by_short_and_long_instructions(dims, lanes):
+    fast, slow = tables(dims), tables(dims)
+    chances, rule, row = chances_of(COUNTS, 1e-2, 5), plain.Rule(5, 5, False), texts(9)[0]
+    descent(dims, False, lanes)(row[None], fast, chances, rule, 0.05, np.array([5]))
+    plain.descend(row, slow, chances, rule, 0.05, 5)
+    np.testing.assert_allclose(fast.inputs, slow.inputs, atol=1e-5)
+    np.testing.assert_allclose(fast.outputs, slow.outputs, atol=1e-5)
 
 
 @pytest.mark.parametrize("cbow", [False, True], ids=["skip-gram", "cbow"])

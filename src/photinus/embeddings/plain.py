@@ -19,8 +19,8 @@ from photinus.embeddings.draws import (
     window,
 )
 
-_CONTEXTS, OUTPUTS = 2, 6
-"""So many contexts and outputs take a step together."""
+OUTPUTS = 6
+"""So many outputs of a centre take a step together."""
 LOSS_EVERY = 64
 """The loss is taken of every so many centres."""
 
@@ -104,10 +104,10 @@ def descend(
 ) -> tuple[float, int]:
     """Learns a row of text in place; returns the summed loss of some pairs, and how many they were.
 
-    Six outputs O [6, D] of a centre and two of its contexts X [2, D] take a step together:
-    G = rate · (labels − σ(X Oᵀ)), then X ← X + G O, each row times its gain. When all contexts are
-    through, O ← O + Σ Gᵀ X. With CBOW X is one row, the mean of all contexts, and each of them then
-    moves as far as it did.
+    Six outputs O [6, D] of a centre and all of its contexts X [C, D] take a step together:
+    G = rate · (labels − σ(X Oᵀ)). Then each context x ← x + g O, times its gain, in turn: a word
+    may be there twice. Then O ← O + Σ gᵀ x, of the x before its step. With CBOW X is one row, the
+    mean of all contexts, and each of them then moves as far as it did.
 
     Args:
         text: numbers of words [T], below 0 between sentences.
@@ -150,13 +150,12 @@ def _centre(
         rows, labels = drawn[0][g : g + OUTPUTS], drawn[1][g : g + OUTPUTS]
         o = outputs[rows]
         change = np.zeros_like(o)
-        for c in range(0, len(context), _CONTEXTS):
-            some = context[c : c + _CONTEXTS]
-            x = inputs[some]
-            miss = np.where(labels == DEAD, 0, labels - 1 / (1 + np.exp(-(x @ o.T))))  # [C, O]
-            change += (rate * miss).T @ x
-            np.add.at(inputs, some, gains[some, None] * ((rate * miss) @ o))
-            loss -= float(np.log1p(-abs(miss)).sum())
+        near = 1 / (1 + np.exp(-(inputs[context] @ o.T)))
+        miss = np.where(labels == DEAD, 0, labels - near)  # [C, O]
+        for word, step in zip(context, np.float32(rate) * miss, strict=True):
+            change += np.outer(step, inputs[word])
+            inputs[word] += gains[word] * (step @ o)
+        loss -= float(np.log1p(-abs(miss)).sum())
         np.add.at(outputs, rows, tables.output_gain[rows, None] * change)
     return loss
 
