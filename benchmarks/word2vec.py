@@ -2,6 +2,7 @@
 
     python benchmarks/word2vec.py TEXT [--words 2000000] [--dims 100 300] [--workers 1 2 4]
         [--epochs 5] [--repeats 5] [--only speed|accuracy]
+        [--subwords 3 6]
 
 TEXT holds a sentence a line, in lower case. Words per second are of one thread and its CPU's
 seconds: best and median of interleaved repeats, also of the same words in sentences of 3 to 8. The
@@ -13,10 +14,11 @@ import argparse
 import collections
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from gensim.models import Word2Vec
+from gensim.models import FastText, Word2Vec
 from gensim.test.utils import datapath
 from machine import begin
 
@@ -24,6 +26,7 @@ from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
 from photinus.data.base import Batch
 from photinus.embeddings.blocks import blocks, tokens_in_block
+from photinus.embeddings.subwords import Ngrams
 from photinus.embeddings.vectors import WordVectors
 from photinus.embeddings.word2vec import RowDescent, Word2VecStage
 from photinus.engine.base import ArrayData
@@ -68,10 +71,13 @@ def rows_of(sentences, index, length):
     return np.concatenate(list(blocks(iter([np.array(tokens, np.int32)]), length)))
 
 
-def gensims(sentences, index, counts, dims, epochs):
-    model = Word2Vec(
-        vector_size=dims, sg=1, negative=5, window=5, sample=1e-3, min_count=1, workers=1, seed=1
-    )
+def gensims(sentences, index, counts, dims, epochs, ngrams=None):
+    kind, more = Word2Vec, {}
+    if ngrams is not None:
+        sizes = {"min_n": ngrams.shortest, "max_n": ngrams.longest, "bucket": ngrams.buckets}
+        kind, more = FastText, sizes
+    settings = {"negative": 5, "window": 5, "sample": 1e-3, "min_count": 1, "workers": 1, "seed": 1}
+    model = kind(vector_size=dims, sg=1, **settings, **more)
     model.build_vocab_from_freq(dict(zip(index, counts.tolist(), strict=True)))
     began = time.process_time()
     model.train(sentences, total_examples=len(sentences), epochs=epochs)
@@ -79,11 +85,16 @@ def gensims(sentences, index, counts, dims, epochs):
     return seconds, np.stack([model.wv[word] for word in index])
 
 
-def ours(rows, counts, dims):
+def ours(rows, index, counts, dims, ngrams=None):
     stage = Word2VecStage(words=len(counts), dims=dims)
+    if ngrams is not None:
+        grams = ngrams.of(list(index), first=len(index))
+        stage = replace(stage, buckets=ngrams.buckets, grams=len(grams.rows))
     model, inner = stage.build((), 1), stage.inner(None)
     assert isinstance(inner, RowDescent)
     model.parameters.view("counts")[:] = counts
+    if ngrams is not None:
+        model.parameters.view("gram_starts")[:], model.parameters.view("gram_rows")[:] = grams
     inner.descend(model, Batch(rows[:1], None), 0, 0.0)  # compiled, and its draws prepared
     began = time.process_time()
     for start in range(0, len(rows), STEP_ROWS):
@@ -101,16 +112,17 @@ def cut(sentences):
     ]
 
 
-def speed(sentences, index, counts, dims, repeats):
+def speed(sentences, index, counts, dims, repeats, ngrams=None):
     words = sum(map(len, sentences))
     rows, rates = rows_of(sentences, index, 1000), []
     short = rows_of(cut(sentences), index, 1000)
     for _ in range(repeats):
-        theirs, _ = gensims(sentences, index, counts, dims, 1)
-        seconds = theirs, ours(rows, counts, dims), ours(short, counts, dims)
+        theirs, _ = gensims(sentences, index, counts, dims, 1, ngrams)
+        mine = (ours(some, index, counts, dims, ngrams) for some in (rows, short))
+        seconds = theirs, *mine
         rates.append([words / one for one in seconds])
     sides = [np.array(side) for side in zip(*rates, strict=True)]
-    print(f"{dims} dims, {words} words: words a CPU second, best and median:", end=" ")
+    print(f"{dims} dims, {words} words, {ngrams}: words a CPU second, best, median:", end=" ")
     names = "gensim", "photinus", "photinus in short sentences"
     told = (f"{n} {s.max():,.0f} {np.median(s):,.0f}" for n, s in zip(names, sides, strict=True))
     print("; ".join(told))
@@ -170,12 +182,14 @@ def main():
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", choices=["speed", "accuracy"])
+    parser.add_argument("--subwords", type=int, nargs=2, help="lengths of n-grams: speed only")
     parser.add_argument("--plain", action="store_true", help="the mean without gains, too")
     asked = parser.parse_args()
     text = sentences, index, counts = read(asked.text, asked.words)
+    ngrams = Ngrams(*asked.subwords, 200_000) if asked.subwords else None
     if asked.only != "accuracy":
         for dims in asked.dims:
-            speed(sentences, index, counts, dims, asked.repeats)
+            speed(sentences, index, counts, dims, asked.repeats, ngrams)
     if asked.only == "speed":
         return
     dims, epochs = asked.dims[0], asked.epochs

@@ -20,7 +20,9 @@ from photinus.embeddings.draws import (
     advance,
     around,
     longest,
+    most_parts,
     negatives,
+    parts,
     path,
     sentence,
     window,
@@ -28,15 +30,15 @@ from photinus.embeddings.draws import (
 from photinus.embeddings.lanes import LANES, STEPS, move, steps
 from photinus.embeddings.plain import LOSS_EVERY, OUTPUTS
 
-for _draw in (advance, around, negatives, longest, path, sentence, window):
+for _draw in (advance, around, longest, most_parts, negatives, parts, path, sentence, window):
     register_jitable(inline="always")(_draw)
 
 
 @njit(nogil=True, fastmath=True, error_model="numpy", cache=True)
 def mark(texts: Any, chances: Any, rule: Any, states: Any, inputs: Any, outputs: Any) -> None:
     """Does what `plain.mark` does."""
-    keep, own, other, starts, nodes, codes = chances
-    most = longest(chances, rule.negatives)
+    keep, own, other, starts, nodes, codes, grams = chances
+    most, members = longest(chances, rule.negatives), np.empty(most_parts(grams), np.int64)
     room = texts.shape[1]
     kept, context = np.empty(room, np.int64), np.empty(min(2 * rule.window, room), np.int64)
     drawn, given = np.empty(most, np.int64), np.empty(most, np.float32)
@@ -56,34 +58,41 @@ def mark(texts: Any, chances: Any, rule: Any, states: Any, inputs: Any, outputs:
                 else:
                     length = path(kept[place], starts, nodes, codes, drawn, given)
                 for c in range(held):
-                    inputs[context[c]] = True
+                    for m in range(parts(context[c], grams, members, 0)):
+                        inputs[members[m]] = True
                 for i in range(length):
                     outputs[drawn[i]] = True
 
 
 @functools.cache
-def descent(dims: int, cbow: bool, lanes: int = LANES) -> Callable[..., tuple[float, int]]:
+def descent(
+    dims: int, cbow: bool, *, has_grams: bool = False, lanes: int = LANES
+) -> Callable[..., tuple[float, int]]:
     """Returns `plain.descend` over rows of text [B, T], compiled for vectors of `dims` numbers.
 
     Args:
         dims: of a vector.
         cbow: an input is the mean of a context.
+        has_grams: an input is the mean of a word's row and of those of its n-grams.
         lanes: how many numbers an instruction takes.
     """
+    is_mean = cbow or has_grams
 
     @njit(nogil=True, fastmath=True, error_model="numpy", cache=True)
     def descend(
         texts: Any, tables: Any, chances: Any, rule: Any, rate: Any, states: Any
     ) -> tuple[float, int]:
         inputs, outputs, input_gain, output_gain = tables
-        keep, own, other, starts, nodes, codes = chances
+        keep, own, other, starts, nodes, codes, grams = chances
         most, room = longest(chances, rule.negatives), min(2 * rule.window, texts.shape[1])
         kept, context = np.empty(texts.shape[1], np.int64), np.empty(room, np.int64)
         drawn, given = np.empty(most, np.int64), np.empty(most, np.float32)
         rows, labels = np.empty(OUTPUTS, np.int64), np.full(STEPS, DEAD, np.float32)
         taken = np.empty(OUTPUTS * room + STEPS, np.float32)
-        x, only = np.empty((2, dims), np.float32), np.zeros(1, np.int64)
-        plain = np.ones(1, np.float32)
+        wide = room if is_mean else 0
+        x, first = np.empty((wide, dims), np.float32), np.empty((wide, dims), np.float32)
+        each, plain = np.arange(wide), np.ones(wide, np.float32)
+        members, ends = np.empty(wide * most_parts(grams), np.int64), np.zeros(wide + 1, np.int64)
         loss, pairs, rate = 0.0, 0, np.float32(rate)
         for t in range(texts.shape[0]):
             text, at, state, number = texts[t], 0, states[t], 0
@@ -100,13 +109,21 @@ def descent(dims: int, cbow: bool, lanes: int = LANES) -> Callable[..., tuple[fl
                     else:
                         length = path(kept[place], starts, nodes, codes, drawn, given)
                     table, gains, near = inputs, input_gain, context[:held]
-                    if cbow:
-                        x[:] = 0
+                    if is_mean:
+                        made = 0
                         for c in range(held):
+                            made = parts(context[c], grams, members, made)
+                            ends[1 if cbow else c + 1] = made
+                        near = each[: 1 if cbow else held]
+                        for c in near:
+                            x[c] = 0
+                            for m in members[ends[c] : ends[c + 1]]:
+                                for k in range(dims):
+                                    x[c, k] += inputs[m, k]
                             for k in range(dims):
-                                x[0, k] += inputs[context[c], k] / np.float32(held)
-                        x[1] = x[0]
-                        table, gains, near = x, plain, only
+                                x[c, k] /= np.float32(ends[c + 1] - ends[c])
+                                first[c, k] = x[c, k]
+                        table, gains = x, plain
                     is_told = number % LOSS_EVERY == 0
                     number += 1
                     for g in range(0, length, OUTPUTS):
@@ -135,11 +152,11 @@ def descent(dims: int, cbow: bool, lanes: int = LANES) -> Callable[..., tuple[fl
                         move(  # type: ignore[call-arg]
                             dims, lanes, table, gains, near, outputs, output_gain, rows, taken
                         )
-                    if cbow:
-                        for c in range(held):
-                            for k in range(dims):
-                                moved = x[0, k] - x[1, k]
-                                inputs[context[c], k] += input_gain[context[c]] * moved
+                    if is_mean:
+                        for c in near:
+                            for m in members[ends[c] : ends[c + 1]]:
+                                for k in range(dims):
+                                    inputs[m, k] += input_gain[m] * (x[c, k] - first[c, k])
                     if is_told:
                         pairs += len(near)
         return loss, pairs

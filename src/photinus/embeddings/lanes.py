@@ -12,13 +12,15 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
+from numba.core import cgutils, config
 from numba.extending import intrinsic
 
 from photinus.embeddings.plain import OUTPUTS
 
-LANES = 16 if llvm.get_host_cpu_features().get("avx512f") else 8
-"""Numbers in a vector."""
+_HELD_TO: Any = getattr(config, "CPU_NAME", None)
+_IS_LONG = not _HELD_TO and llvm.get_host_cpu_features().get("avx512f", False)
+LANES = 16 if _IS_LONG else 8
+"""Numbers in a vector, unless NUMBA_CPU_NAME holds the code to another processor: then 8."""
 STEPS = 16
 """Room for the steps of two inputs; their labels have as much."""
 _LONG, _INT, _FLOAT = ir.IntType(64), ir.IntType(32), ir.FloatType()
