@@ -21,8 +21,8 @@ class Ngrams:
     """Which n-grams a word has, between `<` and `>`.
 
     Example:
-        >>> Ngrams(3, 3, 1000).of(["cat"]).rows.tolist()  # <ca, cat, at>
-        [833, 1, 862]
+        >>> np.diff(Ngrams(3, 3, 1000).of(["cat", "a"]).starts).tolist()  # <ca, cat, at>; <a>
+        [3, 1]
 
     Reference: Bojanowski et al., Enriching word vectors with subword information (2017).
     """
