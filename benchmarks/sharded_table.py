@@ -7,7 +7,8 @@ Made-up text, by Zipf's law. Processes of this machine, fp32, the same rounds. T
 the anonymous memory (RssAnon of /proc, looked at 20 times a second) of the driver before the run,
 its peak in the run, and the peak of the largest worker; the most that the run folder held; what
 all workers sent, and the seconds. Some 300 MB of each process are Python's and torch's. In a third
-run a worker is killed after three quarters of its steps. Linux only.
+run a worker is killed after three quarters of its steps. Linux only. Where one table has 2³¹
+numbers or more, what MLlib's Word2Vec says to a table of that size is printed first.
 """
 
 import argparse
@@ -173,6 +174,25 @@ def words_of(asked):
     return int(asked.megabytes * 1e6 / (8 * asked.dims))
 
 
+def refusal(numbers):
+    """Returns what MLlib's Word2Vec says to a table of so many numbers, those of 100 words."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.ml.feature import Word2Vec
+
+    from photinus.engine.spark.session import spark_session
+
+    spark = spark_session(1)
+    sentence = spark.createDataFrame([([f"w{n}" for n in range(100)],)], "words array<string>")
+    words = Word2Vec(vectorSize=-(-numbers // 100), minCount=0, inputCol="words", outputCol="v")
+    try:
+        words.fit(sentence)
+    except Py4JJavaError as error:
+        return error.java_exception.getMessage()
+    finally:
+        spark.stop()
+    return "trained"
+
+
 def each_way(script, ways):
     """Runs a script in a process of its own for each way; yields the way, and what it told."""
     for way in ways:
@@ -202,6 +222,8 @@ def main():
     numbers = 2 * words_of(asked) * asked.dims
     shown = f"both tables {numbers / 1e6:,.0f} M numbers, {4 * numbers / 1e6:,.0f} MB; "
     print(f"{shown}{asked.workers} workers; {asked.words:,} words", flush=True)
+    if numbers // 2 >= 2**31:
+        print(f"MLlib: {refusal(numbers // 2)}", flush=True)
     for way, told in each_way(__file__, asked.ways):
         shown = f"driver {told['driver_mb']:,.0f} MB ({told['before_mb']:,.0f} before), "
         shown += f"largest worker {told['worker_mb']:,.0f} MB, disk {told['disk_mb']:,.0f} MB with "

@@ -1,22 +1,24 @@
 """Word vectors beside gensim on the same text: words per second, and accuracy with K workers.
 
     python benchmarks/word2vec.py TEXT [--words 2000000] [--dims 100 300] [--workers 1 2 4]
-        [--epochs 5] [--repeats 3] [--only speed|accuracy]
+        [--epochs 5] [--repeats 5] [--only speed|accuracy]
+        [--subwords 3 6]
 
 TEXT holds a sentence a line, in lower case. Words per second are of one thread and its CPU's
-seconds: the median of interleaved repeats. The accuracy is that of processes of this machine, by
-gensim's questions-words.txt at a cut-off of 30,000 words, and WordSim-353 by Spearman.
+seconds: best and median of interleaved repeats, also of the same words in sentences of 3 to 8. The
+accuracy is that of processes of this machine, by gensim's questions-words.txt at a cut-off of
+30,000 words, and WordSim-353 by Spearman.
 """
 
 import argparse
 import collections
-import statistics
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from gensim.models import Word2Vec
+from gensim.models import FastText, Word2Vec
 from gensim.test.utils import datapath
 from machine import begin
 
@@ -24,6 +26,7 @@ from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
 from photinus.data.base import Batch
 from photinus.embeddings.blocks import blocks, tokens_in_block
+from photinus.embeddings.subwords import Ngrams
 from photinus.embeddings.vectors import WordVectors
 from photinus.embeddings.word2vec import RowDescent, Word2VecStage
 from photinus.engine.base import ArrayData
@@ -68,10 +71,13 @@ def rows_of(sentences, index, length):
     return np.concatenate(list(blocks(iter([np.array(tokens, np.int32)]), length)))
 
 
-def gensims(sentences, index, counts, dims, epochs):
-    model = Word2Vec(
-        vector_size=dims, sg=1, negative=5, window=5, sample=1e-3, min_count=1, workers=1, seed=1
-    )
+def gensims(sentences, index, counts, dims, epochs, ngrams=None):
+    kind, more = Word2Vec, {}
+    if ngrams is not None:
+        sizes = {"min_n": ngrams.shortest, "max_n": ngrams.longest, "bucket": ngrams.buckets}
+        kind, more = FastText, sizes
+    settings = {"negative": 5, "window": 5, "sample": 1e-3, "min_count": 1, "workers": 1, "seed": 1}
+    model = kind(vector_size=dims, sg=1, **settings, **more)
     model.build_vocab_from_freq(dict(zip(index, counts.tolist(), strict=True)))
     began = time.process_time()
     model.train(sentences, total_examples=len(sentences), epochs=epochs)
@@ -79,11 +85,16 @@ def gensims(sentences, index, counts, dims, epochs):
     return seconds, np.stack([model.wv[word] for word in index])
 
 
-def ours(rows, counts, dims):
+def ours(rows, index, counts, dims, ngrams=None):
     stage = Word2VecStage(words=len(counts), dims=dims)
+    if ngrams is not None:
+        grams = ngrams.of(list(index), first=len(index))
+        stage = replace(stage, buckets=ngrams.buckets, grams=len(grams.rows))
     model, inner = stage.build((), 1), stage.inner(None)
     assert isinstance(inner, RowDescent)
     model.parameters.view("counts")[:] = counts
+    if ngrams is not None:
+        model.parameters.view("gram_starts")[:], model.parameters.view("gram_rows")[:] = grams
     inner.descend(model, Batch(rows[:1], None), 0, 0.0)  # compiled, and its draws prepared
     began = time.process_time()
     for start in range(0, len(rows), STEP_ROWS):
@@ -91,17 +102,38 @@ def ours(rows, counts, dims):
     return time.process_time() - began
 
 
-def speed(sentences, index, counts, dims, repeats):
+def cut(sentences):
+    """Returns the same words in sentences of 3 to 8."""
+    words, chance = [word for sentence in sentences for word in sentence], np.random.default_rng(0)
+    ends = np.cumsum(chance.integers(3, 9, len(words) // 3 + 1))
+    return [
+        words[end - length : end]
+        for end, length in zip(ends, np.diff(ends, prepend=0), strict=True)
+    ]
+
+
+def speed(sentences, index, counts, dims, repeats, ngrams=None):
     words = sum(map(len, sentences))
     rows, rates = rows_of(sentences, index, 1000), []
+    short = rows_of(cut(sentences), index, 1000)
     for _ in range(repeats):
-        theirs, _ = gensims(sentences, index, counts, dims, 1)
-        rates.append((words / theirs, words / ours(rows, counts, dims)))
-    theirs, mine = (statistics.median(side) for side in zip(*rates, strict=True))
-    ratios = sorted(b / a for a, b in rates)
-    print(f"{dims} dims, {words} words: words a CPU second: gensim {theirs:,.0f}, ", end="")
-    spread = f"{ratios[0]:.1f} to {ratios[-1]:.1f}"
-    print(f"photinus {mine:,.0f}; ratio {statistics.median(ratios):.1f} ({spread})", flush=True)
+        theirs, _ = gensims(sentences, index, counts, dims, 1, ngrams)
+        mine = (ours(some, index, counts, dims, ngrams) for some in (rows, short))
+        seconds = theirs, *mine
+        rates.append([words / one for one in seconds])
+    sides = [np.array(side) for side in zip(*rates, strict=True)]
+    print(f"{dims} dims, {words} words, {ngrams}: words a CPU second, best, median:", end=" ")
+    names = "gensim", "photinus", "photinus in short sentences"
+    told = (f"{n} {s.max():,.0f} {np.median(s):,.0f}" for n, s in zip(names, sides, strict=True))
+    print("; ".join(told))
+    for name, ratios in (
+        ("photinus : gensim", sides[1] / sides[0]),
+        ("short : long", sides[2] / sides[1]),
+    ):
+        print(
+            f"    {name} {np.median(ratios):.2f} ({ratios.min():.2f} to {ratios.max():.2f})",
+            flush=True,
+        )
 
 
 def trained(text, dims, epochs, workers, *, is_plain):
@@ -148,14 +180,16 @@ def main():
     parser.add_argument("--dims", type=int, nargs="+", default=[100, 300])
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", choices=["speed", "accuracy"])
+    parser.add_argument("--subwords", type=int, nargs=2, help="lengths of n-grams: speed only")
     parser.add_argument("--plain", action="store_true", help="the mean without gains, too")
     asked = parser.parse_args()
     text = sentences, index, counts = read(asked.text, asked.words)
+    ngrams = Ngrams(*asked.subwords, 200_000) if asked.subwords else None
     if asked.only != "accuracy":
         for dims in asked.dims:
-            speed(sentences, index, counts, dims, asked.repeats)
+            speed(sentences, index, counts, dims, asked.repeats, ngrams)
     if asked.only == "speed":
         return
     dims, epochs = asked.dims[0], asked.epochs

@@ -13,6 +13,7 @@ from photinus.core.clock import Seconds, Steps
 from photinus.core.errors import NotReadyError, RunFailedError, UsageError
 from photinus.core.events import RoundClosed
 from photinus.data.base import Batch
+from photinus.embeddings.subwords import Ngrams
 from photinus.embeddings.word2vec import RowDescent, Word2VecStage
 from photinus.engine.base import ArrayData
 from photinus.engine.simulation.cluster import World
@@ -29,6 +30,8 @@ from photinus.testing import Faults, check_model
 
 V = 40
 STAGE = Word2VecStage(words=V, dims=20, epochs=6.0, batch_size=4, sample=0.0, lr=0.05)
+GRAMS = Ngrams(3, 4, 30).of([f"word{number}" for number in range(V)], first=V)
+WITH_GRAMS = replace(STAGE, buckets=30, grams=len(GRAMS.rows))
 
 
 def pairs_of_words(rows=48, seed=0):
@@ -46,8 +49,16 @@ def counts_of(texts):
 
 def draft(job, texts):
     made = Draft(job)
-    made.model().parameters.view("counts")[:] = counts_of(texts)
+    fill(made.model(), texts)
     return made
+
+
+def fill(model, texts):
+    """Gives a model what comes with the first parameters."""
+    view = model.parameters.view
+    view("counts")[:] = counts_of(texts)
+    if "gram_rows" in model.parameters.tensors():
+        view("gram_starts")[:], view("gram_rows")[:] = GRAMS
 
 
 def apart(vectors):
@@ -58,15 +69,16 @@ def apart(vectors):
     return near[:half, :half].mean() / 2 + near[half:, half:].mean() / 2 - near[:half, half:].mean()
 
 
+@pytest.mark.parametrize("stage", [STAGE, WITH_GRAMS], ids=["words", "n-grams"])
 @pytest.mark.parametrize("cbow", [False, True])
-def test_the_model_keeps_the_contract(cbow):
+def test_the_model_keeps_the_contract(cbow, stage):
     texts = pairs_of_words(2)
 
     def make():
-        model = replace(STAGE, cbow=cbow, kernel="numpy").build((), 1)
-        model.parameters.view("counts")[:] = counts_of(texts)
+        model = replace(stage, cbow=cbow, kernel="numpy").build((), 1)
+        fill(model, texts)
         model.parameters.trained[:] *= 10
-        model.parameters.view("outputs")[:] = model.parameters.view("inputs")[::-1]
+        model.parameters.view("outputs")[:] = model.parameters.view("inputs")[V - 1 :: -1]
         return model
 
     check_model(make, Batch(texts, None))
@@ -183,8 +195,10 @@ def test_missing_numba_is_one_sentence(monkeypatch):
 MEAN = {"every": Steps(4), "outer": Sgd(), "merge": "uniform", "gradients_until": 0.0}
 
 
-def among(folder, workers=3, faults=None, lr=0.05, heard=(), seconds=60.0, start="", **parts):
-    stage = replace(STAGE, epochs=16.0, workers=workers, round_words=1500.0, lr=lr)
+def among(
+    folder, workers=3, faults=None, lr=0.05, heard=(), seconds=60.0, start="", of=STAGE, **parts
+):
+    stage = replace(of, epochs=16.0, workers=workers, round_words=1500.0, lr=lr)
     how = averaging(**{**MEAN, "codec": "fp32", "owners": workers, **parts})
     settings = {"start": start, "checkpoint_seconds": seconds}
     job = Job(model=stage, workers=workers, engine="simulate", strategy=how, **settings)
@@ -198,10 +212,11 @@ def vectors_of(outcome):
     return outcome.trained.model().parameters.view("inputs")
 
 
+@pytest.mark.parametrize("stage", [STAGE, WITH_GRAMS], ids=["words", "n-grams"])
 @pytest.mark.parametrize("workers", [1, 3])
-def test_a_sharded_table_ends_with_the_bits_of_whole_ones(workers, tmp_path):
-    whole = among(tmp_path / "whole", workers)
-    sharded = among(tmp_path / "sharded", workers, rows=STAGE.dims)
+def test_a_sharded_table_ends_with_the_bits_of_whole_ones(workers, stage, tmp_path):
+    whole = among(tmp_path / "whole", workers, of=stage)
+    sharded = among(tmp_path / "sharded", workers, rows=STAGE.dims, of=stage)
     one, other = (o.trained.model().parameters.trained for o in (whole, sharded))
     assert abs(one).max() > 0.1
     np.testing.assert_array_equal(one, other)

@@ -45,6 +45,21 @@ def test_words_of_one_topic_are_near(model):
     assert model.summary.history[-1]["loss"] < model.summary.history[0]["loss"]
 
 
+def test_with_n_grams_words_have_a_vector_that_no_sentence_held(sentences, spark, tmp_path):
+    made = Word2Vec(learningRate=0.05, subwords=(3, 5), buckets=300, **SMALL).fit(sentences)
+    assert is_of_one_topic(made)
+    assert all(word[:3] == "sky" for word, _ in made.most_similar(["sky77"], count=5))
+    made.write().save(f"{tmp_path}/model")
+    again = Word2VecModel.load(f"{tmp_path}/model")
+    assert np.array_equal(again.vectors.vector("sky77"), made.vectors.vector("sky77"))
+    table = spark.createDataFrame([("sea1 sky77",), (None,)], "text string")
+    for held in (made, again):
+        rows = [row.vector.toArray() for row in held.transform(table).collect()]
+        wanted = (made.vectors.vector("sea1") + made.vectors.vector("sky77")) / 2
+        np.testing.assert_allclose(rows[0], wanted, rtol=1e-5)
+        assert not rows[1].any()
+
+
 def test_a_table_among_the_workers_learns_the_topics_too(sentences, tmp_path, monkeypatch):
     made = Word2Vec(learningRate=0.05, table="sharded", **SMALL).fit(sentences)
     assert is_of_one_topic(made)
@@ -80,6 +95,8 @@ def assert_the_same_from_a_file(made, sentences, folder, monkeypatch):
     [
         ({"vectorSize": 0}, "^vectorSize must be a whole number of at least 8; got 0"),
         ({"learningRate": -1.0}, "^learningRate"),
+        ({"subwords": [3]}, "subwords must be two lengths of n-grams"),
+        ({"subwords": (5, 4)}, "these are no lengths of n-grams; got 5, 4"),
         ({"table": "split"}, 'table must be "whole" or "sharded"'),
         ({"table": "sharded", "strategy": "publish"}, "leaves the whole table with every worker"),
     ],

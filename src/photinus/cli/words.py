@@ -52,9 +52,10 @@ def words(
 def _file(path: Path) -> Path:
     if not path.is_dir():
         return path
-    for name in ("words.bin", "words.txt", "words.safetensors"):
-        if (path / name).is_file():
-            return path / name
+    named = (path / f"words.{ending}" for ending in ("bin", "txt", "safetensors"))
+    held = [one for one in named if one.is_file()]
+    if held:
+        return max(held, key=lambda one: one.stat().st_mtime)
     raise UsageError(f"{path} holds no vectors", do="name a file: words.bin")
 
 
@@ -72,11 +73,11 @@ def _signed(asked: tuple[str, ...]) -> tuple[list[Any], list[Any]]:
 
 
 def train_words(path: str, folder: str, params: Mapping[str, Any]) -> None:
-    """Trains word vectors on text files, and saves `words.bin`.
+    """Trains word vectors on text files, and saves `words.bin`; `.safetensors` with n-grams.
 
     Args:
         path: of text files, or of a folder of them: a line is a sentence; or of a Wikipedia dump.
-        folder: where `words.bin` is kept; "" for a new folder under `runs`.
+        folder: where they are kept; "" for a new folder under `runs`.
         params: of `Word2Vec`.
 
     Raises:
@@ -89,7 +90,8 @@ def train_words(path: str, folder: str, params: Mapping[str, Any]) -> None:
     trainer = Word2Vec(**params)
     place.mkdir(parents=True, exist_ok=True)  # one that cannot be made is reported before training
     model = trainer.fit(path)
-    model.vectors.save(place / "words.bin")
+    name = "words.bin" if model.vectors.subwords is None else "words.safetensors"
+    model.vectors.save(place / name)
     click.echo(f"{len(model.vectors)} words, {model.vectors.vectors.shape[1]} numbers each")
-    click.echo(f"  vectors  {place}/words.bin")
+    click.echo(f"  vectors  {place}/{name}")
     click.echo(f"   ask it  photinus words {place} {model.vectors.words[0]}")

@@ -18,6 +18,15 @@ _MASK = (1 << 48) - 1
 _SHARE = 2.0**-24
 
 
+class Subwords(NamedTuple):
+    """Further rows of the inputs: a word's vector is the mean of its own row and of these."""
+
+    starts: Vector
+    """Where those of a word begin [V + 1]; else [1]."""
+    rows: Vector
+    """Of all words [n]."""
+
+
 class DrawTables(NamedTuple):
     """All that the draws depend on, of a vocabulary of V words."""
 
@@ -33,6 +42,8 @@ class DrawTables(NamedTuple):
     """Inner nodes of all paths [n] int32; empty with negative sampling."""
     codes: Vector
     """Which way each path turns at them, 0 or 1 [n] float32."""
+    grams: Subwords
+    """The rows of each word's n-grams."""
 
 
 def advance(state: int) -> int:
@@ -79,6 +90,32 @@ def around(place: int, side: int, kept: Vector, count: int, context: Vector) -> 
             context[held] = kept[near]
             held += 1
     return held
+
+
+def parts(word: int, grams: Subwords, members: Vector, held: int) -> int:
+    """Writes the rows of a word's input to `members`; returns how many are then in it.
+
+    Args:
+        word: its number, and that of its own row.
+        grams: as of `DrawTables`.
+        members: room.
+        held: how many are in it.
+    """
+    members[held] = word
+    held += 1
+    if len(grams.starts) > 1:
+        for at in range(grams.starts[word], grams.starts[word + 1]):
+            members[held] = grams.rows[at]
+            held += 1
+    return held
+
+
+def most_parts(grams: Subwords) -> int:
+    """Returns how many rows the input of a word has at most."""
+    most = 0
+    for word in range(len(grams.starts) - 1):
+        most = max(most, grams.starts[word + 1] - grams.starts[word])
+    return 1 + most
 
 
 def longest(chances: DrawTables, negative: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -11,16 +12,19 @@ from photinus.core.parameters import Vector
 from photinus.embeddings.draws import (
     DEAD,
     DrawTables,
+    Subwords,
     around,
     longest,
+    most_parts,
     negatives,
+    parts,
     path,
     sentence,
     window,
 )
 
-_CONTEXTS, OUTPUTS = 2, 6
-"""So many contexts and outputs take a step together."""
+OUTPUTS = 6
+"""So many outputs of a centre take a step together."""
 LOSS_EVERY = 64
 """The loss is taken of every so many centres."""
 
@@ -29,11 +33,11 @@ class Tables(NamedTuple):
     """What is trained, and how far each row moves."""
 
     inputs: Vector
-    """A row for each word, its vector in the end [V, D] float32."""
+    """A row for each word, and one for each n-gram's bucket [V + B, D] float32."""
     outputs: Vector
     """A row for each word, or for each inner node of the Huffman tree [O, D] float32."""
     input_gain: Vector
-    """By what the steps of each row are multiplied [V] float32."""
+    """By what the steps of each row are multiplied [V + B] float32."""
     output_gain: Vector
     """Likewise [O]."""
 
@@ -77,8 +81,26 @@ def centres(
                     int(kept[place]), chances.own, chances.other, state, outputs, labels
                 )
             else:
-                length = path(int(kept[place]), *chances[3:], outputs, labels)
+                length = path(int(kept[place]), *chances[3:6], outputs, labels)
             yield context[:held], outputs[:length], labels[:length]
+
+
+def inputs_of(context: Vector, grams: Subwords, rule: Rule) -> list[Vector]:
+    """Returns which rows make each input of a centre: it is their mean.
+
+    Args:
+        context: numbers of words [C].
+        grams: of the vocabulary.
+        rule: CBOW has one input, the mean of all rows of all words.
+    """
+    members, held = np.empty(len(context) * most_parts(grams), np.int64), 0
+    ends = [0]
+    for word in context:
+        held = parts(int(word), grams, members, held)
+        ends.append(held)
+    if rule.cbow:
+        ends = [0, held]
+    return [members[start:end] for start, end in pairwise(ends)]
 
 
 def mark(
@@ -96,7 +118,9 @@ def mark(
     """
     for text, state in zip(texts, states, strict=True):
         for context, drawn, _ in centres(text, chances, rule, int(state)):
-            inputs[context], outputs[drawn] = True, True
+            outputs[drawn] = True
+            for members in inputs_of(context, chances.grams, rule):
+                inputs[members] = True
 
 
 def descend(
@@ -104,10 +128,11 @@ def descend(
 ) -> tuple[float, int]:
     """Learns a row of text in place; returns the summed loss of some pairs, and how many they were.
 
-    Six outputs O [6, D] of a centre and two of its contexts X [2, D] take a step together:
-    G = rate · (labels − σ(X Oᵀ)), then X ← X + G O, each row times its gain. When all contexts are
-    through, O ← O + Σ Gᵀ X. With CBOW X is one row, the mean of all contexts, and each of them then
-    moves as far as it did.
+    Six outputs O [6, D] of a centre and all of its contexts X [C, D] take a step together:
+    G = rate · (labels − σ(X Oᵀ)). Then each context x ← x + g O, times its gain, in turn: a word
+    may be there twice. Then O ← O + Σ gᵀ x, of the x before its step. With CBOW X is one row, the
+    mean of all contexts, and each of them then moves as far as it did. With n-grams an input is the
+    mean of a word's row and of theirs, and they move likewise.
 
     Args:
         text: numbers of words [T], below 0 between sentences.
@@ -119,17 +144,17 @@ def descend(
     """
     inputs, loss, pairs = tables.inputs, 0.0, 0
     for number, (context, drawn, labels) in enumerate(centres(text, chances, rule, state)):
-        if rule.cbow:
-            first = inputs[context].mean(axis=0, keepdims=True)  # [1, D]
-            x = first.copy()
-            told = _centre(
-                (x, np.ones(1, np.float32), np.zeros(1, np.int64)), tables, (drawn, labels), rate
-            )
-            np.add.at(inputs, context, tables.input_gain[context, None] * (x - first))
+        made = inputs_of(context, chances.grams, rule)
+        if rule.cbow or len(chances.grams.rows):
+            x = np.stack([inputs[members].mean(axis=0) for members in made])
+            first, each = x.copy(), np.arange(len(x))
+            told = _centre((x, np.ones(len(x), np.float32), each), tables, (drawn, labels), rate)
+            for members, moved in zip(made, x - first, strict=True):
+                np.add.at(inputs, members, tables.input_gain[members, None] * moved)
         else:
             told = _centre((inputs, tables.input_gain, context), tables, (drawn, labels), rate)
         if number % LOSS_EVERY == 0:
-            loss, pairs = loss + told, pairs + (1 if rule.cbow else len(context))
+            loss, pairs = loss + told, pairs + len(made)
     return loss, pairs
 
 
@@ -150,13 +175,12 @@ def _centre(
         rows, labels = drawn[0][g : g + OUTPUTS], drawn[1][g : g + OUTPUTS]
         o = outputs[rows]
         change = np.zeros_like(o)
-        for c in range(0, len(context), _CONTEXTS):
-            some = context[c : c + _CONTEXTS]
-            x = inputs[some]
-            miss = np.where(labels == DEAD, 0, labels - 1 / (1 + np.exp(-(x @ o.T))))  # [C, O]
-            change += (rate * miss).T @ x
-            np.add.at(inputs, some, gains[some, None] * ((rate * miss) @ o))
-            loss -= float(np.log1p(-abs(miss)).sum())
+        near = 1 / (1 + np.exp(-(inputs[context] @ o.T)))
+        miss = np.where(labels == DEAD, 0, labels - near)  # [C, O]
+        for word, step in zip(context, np.float32(rate) * miss, strict=True):
+            change += np.outer(step, inputs[word])
+            inputs[word] += gains[word] * (step @ o)
+        loss -= float(np.log1p(-abs(miss)).sum())
         np.add.at(outputs, rows, tables.output_gain[rows, None] * change)
     return loss
 
@@ -165,25 +189,25 @@ def add_gradient(
     drawn: Iterable[tuple[Vector, Vector, Vector]],
     tables: Tables,
     to: tuple[Vector, Vector],
-    *,
-    is_mean: bool,
+    grams: Subwords,
+    rule: Rule,
 ) -> tuple[float, int]:
     """Adds the gradient of −Σ log p over all pairs; returns that loss, and how many they are.
 
     Args:
         drawn: contexts, outputs and labels, as of `centres`.
         tables: at which point.
-        to: both tables' gradients [V, D] and [O, D].
-        is_mean: an input is the mean of its context.
+        to: both tables' gradients [V + B, D] and [O, D].
+        grams: of the vocabulary.
+        rule: CBOW or skip-gram.
     """
     loss, pairs = 0.0, 0
     for context, rows, labels in drawn:
-        x, o = tables.inputs[context], tables.outputs[rows]
-        if is_mean:
-            x = x.mean(axis=0, keepdims=True)
+        made, o = inputs_of(context, grams, rule), tables.outputs[rows]
+        x = np.stack([tables.inputs[members].mean(axis=0) for members in made])
         miss = np.where(labels == DEAD, 0, 1 / (1 + np.exp(-(x @ o.T))) - labels)  # [C, O]
-        share = 1 / len(context) if is_mean else 1.0
-        np.add.at(to[0], context, share * (miss @ o))
+        for members, moved in zip(made, miss @ o, strict=True):
+            np.add.at(to[0], members, moved / len(members))
         np.add.at(to[1], rows, miss.T @ x)
         loss, pairs = loss - float(np.log1p(-abs(miss)).sum()), pairs + len(x)
     return loss, pairs

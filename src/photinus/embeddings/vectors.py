@@ -12,6 +12,7 @@ import numpy as np
 from photinus.checkpoint.mapped import MappedFile, ScratchFolder, is_mapped, write_arrays
 from photinus.core.errors import DataError, UsageError
 from photinus.core.parameters import Vector
+from photinus.embeddings.subwords import Ngrams, SubwordVectors
 
 _CHUNK = 512
 """Questions that are answered by one matrix product."""
@@ -102,6 +103,8 @@ class WordVectors:
     vectors: Vector
     counts: Vector | None = field(default=None)
     """How often each word occurs [V], where that is known."""
+    subwords: SubwordVectors | None = field(default=None)
+    """What gives other words a vector; None: they have none."""
 
     @cached_property
     def index(self) -> dict[str, int]:
@@ -140,11 +143,14 @@ class WordVectors:
         return len(self.words)
 
     def vector(self, word: str) -> Vector:
-        """Returns a word's vector [D].
+        """Returns a word's vector [D]; where it was trained with n-grams, of any word.
 
         Raises:
             UsageError: it has none.
         """
+        if self.subwords is not None and word not in self.index:
+            made: Vector = self.subwords.vectors([word])[0]
+            return made
         row: Vector = self.vectors[self._row(word)]
         return row
 
@@ -177,11 +183,10 @@ class WordVectors:
         aim, own = np.zeros(self.vectors.shape[1], np.float32), list[int]()
         for sign, given in ((1.0, positive), (-1.0, negative)):
             for one in given:
-                if isinstance(one, str):
-                    own.append(self._row(one))
-                    aim += np.float32(sign) * self._unit(own[-1])
-                else:
-                    aim += np.float32(sign) * one / max(float(np.linalg.norm(one)), 1e-12)
+                vector = self.vector(one) if isinstance(one, str) else one
+                aim += np.float32(sign) * vector / max(float(np.linalg.norm(vector)), 1e-12)
+                if isinstance(one, str) and one in self.index:
+                    own.append(self.index[one])
         near = self.vectors @ (aim / max(float(np.linalg.norm(aim)), 1e-12))  # [V]
         near /= self.lengths
         near[own] = -np.inf
@@ -253,7 +258,8 @@ class WordVectors:
 
         Args:
             path: `.txt`: word2vec's text; `.bin`: its binary form; `.safetensors`: the tensor
-                "vectors", with the words in its metadata.
+                "vectors", with the words in its metadata. Only the latter keeps the vectors of
+                n-grams, as the tensor "subwords".
 
         Raises:
             UsageError: the ending is another, or a word holds a space.
@@ -261,9 +267,11 @@ class WordVectors:
         target = Path(path)
         if target.suffix == ".safetensors":
             target.unlink(missing_ok=True)
-            write_arrays(
-                target, {"vectors": self.vectors}, metadata={"words": "\n".join(self.words)}
-            )
+            arrays, head = {"vectors": self.vectors}, {"words": "\n".join(self.words)}
+            if self.subwords is not None:
+                ngrams, arrays["subwords"] = self.subwords.ngrams, self.subwords.rows
+                head["subwords"] = f"{ngrams.shortest} {ngrams.longest}"
+            write_arrays(target, arrays, metadata=head)
             return
         if target.suffix not in (".txt", ".bin"):
             do = "name .txt, .bin or .safetensors"
@@ -294,8 +302,7 @@ class WordVectors:
             raise UsageError("there are no vectors", got=str(source), do="name a file of vectors")
         try:
             if source.suffix == ".safetensors":
-                held = MappedFile(source)
-                return WordVectors(held.metadata["words"].split("\n"), held["vectors"])
+                return _mapped(MappedFile(source))
             data = source.read_bytes()
             return _binary(data) if source.suffix == ".bin" else _text(data.decode())
         except DataError:
@@ -303,6 +310,16 @@ class WordVectors:
         except Exception as error:
             got = f"{type(error).__name__}: {error}"
             raise DataError(f"{source} holds no word vectors, or is cut", got=got) from error
+
+
+def _mapped(held: MappedFile) -> WordVectors:
+    words, vectors = held.metadata["words"].split("\n"), held["vectors"]
+    if "subwords" not in held.metadata:
+        return WordVectors(words, vectors)
+    shortest, longest = map(int, held.metadata["subwords"].split())
+    rows = held["subwords"]
+    made = SubwordVectors(Ngrams(shortest, longest, len(rows)), rows)
+    return WordVectors(words, vectors, subwords=made)
 
 
 def _binary(data: bytes) -> WordVectors:

@@ -6,7 +6,7 @@ import numpy as np
 
 from photinus.core.errors import DataError
 from photinus.core.parameters import Vector
-from photinus.embeddings.draws import DrawTables
+from photinus.embeddings.draws import DrawTables, Subwords
 
 _POWER = 0.75
 """Negatives are drawn in proportion to this power of their counts."""
@@ -16,13 +16,19 @@ _PULL = 0.0002
 """The share of the way to its aim that one step goes: fitted, see docs/word2vec.md."""
 
 
-def chances_of(counts: Vector, sample: float, negatives: int) -> DrawTables:
+NO_GRAMS = Subwords(np.zeros(1, np.int64), np.zeros(0, np.int64))
+
+
+def chances_of(
+    counts: Vector, sample: float, negatives: int, grams: Subwords = NO_GRAMS
+) -> DrawTables:
     """Returns the draws of a vocabulary.
 
     Args:
         counts: how often each word occurs [V].
         sample: words above this share of all are left out at random; 0: never.
         negatives: words drawn for each centre; 0: hierarchical softmax.
+        grams: of the words.
 
     Raises:
         DataError: the counts are missing.
@@ -30,8 +36,9 @@ def chances_of(counts: Vector, sample: float, negatives: int) -> DrawTables:
     if not counts.size or counts.min() < 1:
         do = "Word2Vec(...).fit counts the words itself"
         raise DataError("word vectors need the count of every word", got=f"{counts.size}", do=do)
-    paths = huffman(counts) if negatives == 0 else _NO_PATHS
-    return DrawTables(keep_shares(counts, sample), *alias_table(counts**_POWER), *paths)
+    own, other = alias_table(counts**_POWER)
+    starts, nodes, codes = huffman(counts) if negatives == 0 else _NO_PATHS
+    return DrawTables(keep_shares(counts, sample), own, other, starts, nodes, codes, grams)
 
 
 _NO_PATHS = (np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
@@ -119,7 +126,12 @@ def _path(word: int, parent: Vector, turn: Vector, words: int) -> list[tuple[int
 
 
 def gains(
-    counts: Vector, keep: Vector, workers: int, words: float, negatives: int
+    counts: Vector,
+    keep: Vector,
+    workers: int,
+    words: float,
+    negatives: int,
+    grams: Subwords = NO_GRAMS,
 ) -> tuple[Vector, Vector]:
     """Returns by what each row's steps are multiplied, so that the mean of K workers learns as one.
 
@@ -133,16 +145,21 @@ def gains(
         workers: K.
         words: of text that a worker reads between two rounds.
         negatives: for each centre; 0: hierarchical softmax, of which all outputs are frequent.
+        grams: of the words: a row of theirs moves with each of its words.
 
     Returns:
-        The gains of the inputs [V], and of the outputs [V].
+        The gains of the inputs up to the last one in use [V + b], and of the outputs [V].
     """
     kept = counts * keep.astype(np.float64) / counts.sum() * words  # a word's centres in a round
     drawn = counts**_POWER
     drawn *= negatives * kept.sum() / drawn.sum()
     output = kept + drawn if negatives else np.full(len(counts), np.inf)
-    made = []
-    for steps in (kept, output):
+    made, moved = [], kept
+    if len(grams.rows):
+        moved = np.bincount(grams.rows, np.repeat(kept, np.diff(grams.starts)), len(kept))
+        moved[: len(kept)] = kept
+        moved = np.maximum(moved, kept.min())  # rows that nobody uses
+    for steps in (moved, output):
         one = -np.expm1(-_PULL * _CONTEXTS * steps)
         made.append((-np.expm1(-_PULL * _CONTEXTS * workers * steps) / one).astype(np.float32))
     return made[0], made[1]

@@ -16,9 +16,10 @@ from photinus.core.parameters import INTEGERS, TRAINED, Layout, Parameters, Vect
 from photinus.core.seeds import generator
 from photinus.core.settings import above, at_least, one_of, validate, whole
 from photinus.embeddings import plain
-from photinus.embeddings.draws import DrawTables
+from photinus.embeddings.draws import DrawTables, Subwords
 from photinus.embeddings.plain import Rule, Tables
-from photinus.embeddings.vocabulary import chances_of, gains
+from photinus.embeddings.subwords import composed
+from photinus.embeddings.vocabulary import NO_GRAMS, chances_of, gains
 from photinus.models.base import Batch, Model, Stage
 from photinus.models.optimizers import InPlace
 
@@ -68,6 +69,10 @@ class Word2VecStage(Stage):
     """K, whose mean is taken."""
     round_words: float = 0.0
     """Words that a worker reads between two rounds; 0: all rows move by plain steps."""
+    buckets: int = 0
+    """B, rows of inputs that the n-grams of words share; 0: none."""
+    grams: int = 0
+    """n-grams of all words together; their rows come with the first parameters."""
     kernel: str = "numba"
     """"numba", or "numpy": the same steps, much slower, where numba is missing."""
     LIMITS = {  # noqa: RUF012
@@ -82,6 +87,8 @@ class Word2VecStage(Stage):
         "batch_size": whole(1),
         "workers": whole(1),
         "round_words": at_least(0),
+        "buckets": whole(0),
+        "grams": whole(0),
         "kernel": one_of(*KERNELS),
     }
 
@@ -96,19 +103,24 @@ class Word2VecStage(Stage):
     def build(self, history: tuple[Vector, ...], seed: int) -> WordTables:  # noqa: ARG002
         """Small random inputs, outputs of 0, and counts that come with the first parameters."""
         model = WordTables(self)
-        shape = (self.words, self.dims)
+        shape = (self.input_rows, self.dims)
         first = generator(seed, self.name).random(shape, np.float32)
         model.parameters.view("inputs")[...] = (first - np.float32(0.5)) / np.float32(self.dims)
         return model
 
     def blank(self, history: tuple[Vector, ...], seed: int) -> WordTables:  # noqa: ARG002
         """All 0, in memory of which only the rows that are used are there."""
-        pages = Pages(2 * self.words * self.dims, "float32")
+        pages = Pages((self.input_rows + self.words) * self.dims, "float32")
         return WordTables(self, pages.vector, pages)
 
     def over(self, trained: Vector) -> WordTables:
         """Tables that are read where they lie."""
         return WordTables(self, trained)
+
+    @property
+    def input_rows(self) -> int:
+        """V + B: a row for each word and for each bucket of n-grams."""
+        return self.words + self.buckets
 
     @property
     def row_size(self) -> int:
@@ -137,11 +149,15 @@ class WordTables(Model):
     def __init__(
         self, stage: Word2VecStage, trained: Vector | None = None, pages: Pages | None = None
     ) -> None:
-        shape = (stage.words, stage.dims)
-        tensors = [("inputs", shape, TRAINED), ("outputs", shape, TRAINED)]
-        layout = Layout.of([*tensors, ("counts", shape[:1], INTEGERS)])
-        self._pages, self.parameters = pages, Parameters(layout, trained)
-        self._marks = np.zeros((2, stage.words), np.bool_)
+        words, dims, inputs = stage.words, stage.dims, stage.input_rows
+        tensors: list[tuple[str, tuple[int, ...], str]]
+        tensors = [("inputs", (inputs, dims), TRAINED), ("outputs", (words, dims), TRAINED)]
+        tensors.append(("counts", (words,), INTEGERS))
+        if stage.buckets:
+            tensors.append(("gram_starts", (words + 1,), INTEGERS))
+            tensors.append(("gram_rows", (stage.grams,), INTEGERS))
+        self._pages, self.parameters = pages, Parameters(Layout.of(tensors), trained)
+        self._marks = np.zeros(inputs + words, np.bool_)
         self._stage, self._chances = stage, (0, None)
 
     @cached_property
@@ -156,25 +172,38 @@ class WordTables(Model):
         counts = self.parameters.view("counts")
         total, made = self._chances
         if made is None or total != int(counts.sum()):
-            made = chances_of(counts, self._stage.sample, self._stage.negatives)
+            stage = self._stage
+            made = chances_of(counts, stage.sample, stage.negatives, self.grams)
             self._chances = (int(counts.sum()), made)  # type: ignore[assignment]
         return made
+
+    @property
+    def grams(self) -> Subwords:
+        """The rows of each word's n-grams."""
+        view = self.parameters.view
+        return Subwords(view("gram_starts"), view("gram_rows")) if self._stage.buckets else NO_GRAMS
+
+    @property
+    def vectors(self) -> Vector:
+        """Of the words [V, D]; a view where there are no n-grams."""
+        inputs = self.parameters.view("inputs")
+        return composed(inputs, self.grams) if self._stage.buckets else inputs
 
     def tables(self, *gains: Vector) -> Tables:
         """Returns what is trained, as views, with the gains of its rows."""
         view = self.parameters.view
-        ones = np.ones(self._stage.words, np.float32)
+        ones = np.ones(self._stage.input_rows, np.float32)
         return Tables(view("inputs"), view("outputs"), *(gains or (ones, ones)))
 
     def rows(self, batch: Batch, seed: int) -> Vector:
-        """Returns the inputs and, V further on, the outputs that the batch's steps read [r]."""
+        """Returns the inputs and, V + B further on, the outputs that the batch's steps read [r]."""
         texts, stage, marks = texts_of(batch.features), self._stage, self._marks
         rule = Rule(stage.window, stage.negatives, stage.cbow)
         seeds = (seed + np.arange(len(texts))) % _SEEDS
         mark = _kernel().mark if stage.kernel == "numba" else plain.mark
-        mark(texts, self.chances, rule, seeds, marks[0], marks[1])
+        mark(texts, self.chances, rule, seeds, *np.split(marks, [stage.input_rows]))
         rows = np.flatnonzero(marks)
-        marks.reshape(-1)[rows] = False
+        marks[rows] = False
         return rows
 
     def first_rows(self, shard: Vector, slot: int, seed: int, shards: int) -> None:
@@ -182,8 +211,8 @@ class WordTables(Model):
         shard[...] = 0
         stage = self._stage
         draw, rows = generator(seed, stage.name), max(1, _DRAWN // stage.dims)
-        for start in range(0, stage.words, rows):
-            drawn = draw.random((min(rows, stage.words - start), stage.dims), np.float32)
+        for start in range(0, stage.input_rows, rows):
+            drawn = draw.random((min(rows, stage.input_rows - start), stage.dims), np.float32)
             first = (slot - start) % shards  # of the rows drawn, the first that is its own
             own = (drawn[first::shards] - np.float32(0.5)) / np.float32(stage.dims)
             at = (start + first - slot) // shards
@@ -203,7 +232,7 @@ class WordTables(Model):
         loss, pairs = 0.0, 0
         for row, text in enumerate(texts):
             drawn = plain.centres(text, self.chances, rule, (seed + row) % _SEEDS)
-            told, count = plain.add_gradient(drawn, self.tables(), to, is_mean=stage.cbow)
+            told, count = plain.add_gradient(drawn, self.tables(), to, self.grams, rule)
             loss, pairs = loss + told, pairs + count
         self._gradient.trained[...] /= max(1, pairs)
         return self._gradient.trained, {"loss": loss / max(1, pairs)}
@@ -240,7 +269,8 @@ class RowDescent(InPlace):
         s, texts, chances = self._stage, texts_of(batch.features), model.chances
         if self._gains is None and s.workers > 1 and s.round_words:
             counts = model.parameters.view("counts").astype(np.float64)
-            self._gains = gains(counts, chances.keep, s.workers, s.round_words, s.negatives)
+            k, words = s.workers, s.round_words
+            self._gains = gains(counts, chances.keep, k, words, s.negatives, chances.grams)
         rule = Rule(s.window, s.negatives, s.cbow)
         seeds = (seed + np.arange(len(texts))) % _SEEDS
         tables = model.tables(*(self._gains or ()))
@@ -286,7 +316,9 @@ def _compiled(stage: Word2VecStage) -> Callable[..., Any]:
     Raises:
         NotReadyError: numba is missing.
     """
-    descent: Callable[..., Any] = _kernel().descent(stage.dims, stage.cbow)
+    descent: Callable[..., Any] = _kernel().descent(
+        stage.dims, stage.cbow, has_grams=stage.buckets > 0
+    )
     return descent
 
 

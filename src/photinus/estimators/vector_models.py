@@ -25,6 +25,7 @@ from photinus.checkpoint.mapped import MappedFile, is_mapped, write_arrays
 from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
 from photinus.embeddings.neighbours import index_of
+from photinus.embeddings.subwords import Ngrams, SubwordVectors
 from photinus.embeddings.vectors import Analogies, Similarity, WordVectors
 from photinus.engine.spark.session import application_of, is_connect
 from photinus.estimators.model import Keywords
@@ -221,12 +222,14 @@ class VectorsModel(Keywords, Model, HasInputCol, HasOutputCol, MLWritable, MLRea
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         words, new = self._words(dataset), self.getOrDefault("outputCol")
-        known, load = self._sent_to(dataset.sparkSession)
+        spark, held = dataset.sparkSession, self.vectors.subwords
+        known, load = self._sent_to(spark)
+        grams = self._once(spark, "subwords", lambda: sent(spark, held))
 
         def mean(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
-            index, vectors = pd.Index(known()), load()
+            index, vectors, subwords = pd.Index(known()), load(), grams()
             for sentences in batches:
-                yield pd.Series([_mean(index, vectors, sentence) for sentence in sentences])
+                yield pd.Series([_mean(index, vectors, subwords, some) for some in sentences])
 
         over: Any = pandas_udf  # its types tell no iterators
         return dataset.withColumn(new, array_to_vector(over(mean, "array<float>")(words)))
@@ -332,10 +335,19 @@ def _text(one: str | int | Vector) -> str | Vector:
     return one if isinstance(one, np.ndarray) else str(one)
 
 
-def _mean(index: pd.Index, vectors: Vector, sentence: Any) -> Vector:  # noqa: ANN401
+def _mean(
+    index: pd.Index,
+    vectors: Vector,
+    subwords: SubwordVectors | None,
+    sentence: Any,  # noqa: ANN401 - as pandas gives it
+) -> Vector:
     """Returns the mean of the words that have a vector [D]; zeros where none has."""
-    rows = index.get_indexer(sentence) if sentence is not None else np.zeros(0, np.int64)
+    words = [] if sentence is None else sentence
+    rows = index.get_indexer(words) if len(words) else np.zeros(0, np.int64)
     found: Vector = vectors[rows[rows >= 0]]
+    if subwords is not None:
+        others = [word for word, row in zip(words, rows, strict=True) if row < 0]
+        found = np.concatenate([found, subwords.vectors(others)])
     return found.mean(axis=0) if len(found) else np.zeros(vectors.shape[1], np.float32)
 
 
@@ -349,12 +361,21 @@ class _VectorsWriter(MLWriter):
     def save(self, path: str) -> None:
         """Writes both below `path`; the driver reads some vectors at a time."""
         mode = "overwrite" if self.shouldOverwrite else "error"
-        write_head(self._model, self.sparkSession, path, mode, {"vectors": True})
-        held = self._model.vectors.vectors
+        held, subwords = self._model.vectors.vectors, self._model.vectors.subwords
+        lengths = [] if subwords is None else [subwords.ngrams.shortest, subwords.ngrams.longest]
+        extra = {"vectors": True, "subwords": lengths}
+        write_head(self._model, self.sparkSession, path, mode, extra)
         rows = max(1, _SAVED // max(1, held.shape[1]))
         for start in range(0, len(held), rows):
             some = self._model._rows_of(slice(start, start + rows))
             some.write.mode("append" if start else mode).parquet(f"{path}/data")
+        for start in range(0, 0 if subwords is None else len(subwords.rows), rows):
+            part = subwords.rows[start : start + rows]  # type: ignore[union-attr]
+            table = pd.DataFrame(
+                {"bucket": np.arange(start, start + len(part)), "vector": list(part)}
+            )
+            some = self.sparkSession.createDataFrame(table, "bucket long, vector array<float>")
+            some.write.mode("append" if start else mode).parquet(f"{path}/subwords")
 
 
 class _VectorsReader(ParamsReader[Any]):
@@ -371,5 +392,11 @@ class _VectorsReader(ParamsReader[Any]):
         words = table[self._cls.of].astype(str)
         table = table.assign(words=words).sort_values(["count", "words"], ascending=[False, True])
         vectors = np.stack([np.asarray(row, np.float32) for row in table["vector"]])
-        made = WordVectors(table["words"].tolist(), vectors, table["count"].to_numpy())
+        subwords = None
+        if metadata.get("subwords"):
+            shortest, longest = metadata["subwords"]
+            grams: Any = self.sparkSession.read.parquet(f"{path}/subwords").toPandas()
+            rows = np.stack(grams.sort_values("bucket")["vector"].to_list()).astype(np.float32)
+            subwords = SubwordVectors(Ngrams(shortest, longest, len(rows)), rows)
+        made = WordVectors(table["words"].tolist(), vectors, table["count"].to_numpy(), subwords)
         return self._filled(self._cls(made), metadata)

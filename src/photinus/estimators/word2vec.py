@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,11 +14,13 @@ from pyspark.ml.param.shared import HasInputCol, HasOutputCol
 
 from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
+from photinus.core.parameters import Vector
 from photinus.data.spark import once
 from photinus.data.wikipedia import is_dump
 from photinus.embeddings.blocks import tokens_in_block
+from photinus.embeddings.subwords import Ngrams, SubwordVectors
 from photinus.embeddings.vectors import WordVectors
-from photinus.embeddings.word2vec import Word2VecStage
+from photinus.embeddings.word2vec import Word2VecStage, WordTables
 from photinus.engine.spark.engine import FrameData, check_slots, free_slots
 from photinus.engine.spark.job import queried
 from photinus.engine.spark.session import spark_session
@@ -74,7 +76,16 @@ TRAINING_ROWS = (
     ),
     _setting("kernel", "numba, or numpy: slow, without numba", TypeConverters.toString, "kernel"),
 )
-_ROWS = (*WORD_ROWS, *COUNTED_ROWS, *TRAINING_ROWS, *RUN_ROWS)
+_SUBWORD_ROWS = (
+    Row(
+        name="subwords",
+        meaning="the shortest and the longest n-grams of a word, as (3, 6); empty: none",
+        convert=TypeConverters.toListInt,
+        default=[],
+    ),
+    Row(name="buckets", meaning="rows that all n-grams share", convert=_Whole, default=200_000),
+)
+_ROWS = (*WORD_ROWS, *COUNTED_ROWS, *TRAINING_ROWS, *_SUBWORD_ROWS, *RUN_ROWS)
 
 
 class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
@@ -123,6 +134,7 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
     def _fit(self, dataset: DataFrame) -> VectorsModel:
         spark, asked = dataset.sparkSession, self.getOrDefault("numWorkers")
         self._job(2, asked or 2, 1000)  # a wrong Param is refused before any sentence is read
+        ngrams = self._ngrams()
         if asked:
             check_slots(spark, asked)
         workers = asked or free_slots(spark)
@@ -133,16 +145,17 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
             length = tokens_in_block(int(counts.sum()), workers)
             rows = rows_of(kept, words, length)
             data = FrameData(frame=rows, features=rows.columns[0], shape=(4 * length,))
-            draft = Draft(job)
-            draft.model().parameters.view("counts")[:] = counts
             with self._folder() as folder:
-                outcome, summary = self._run(draft, data, folder)
+                outcome, summary = self._run(_draft(job, words, counts, ngrams), data, folder)
         assert outcome.trained is not None
-        vectors = outcome.trained.model().parameters.view("inputs")
+        tables = outcome.trained.model()
+        assert isinstance(tables, WordTables)
+        vectors, shared = tables.vectors, tables.parameters.view("inputs")[len(words) :]
         if not outcome.trained.is_mapped:
-            vectors = vectors.copy()
+            vectors, shared = vectors.copy(), shared.copy()
+        subwords = None if ngrams is None else SubwordVectors(ngrams, shared)
         made: VectorsModel = self._copyValues(
-            self._model(dataset, WordVectors(words, vectors, counts))
+            self._model(dataset, WordVectors(words, vectors, counts, subwords))
         )
         made.summary = summary
         return made
@@ -189,12 +202,42 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
         source = Source(name="given", features=("tokens",), label="")
         return replace(job, data=source, name=self.uid)
 
+    def _ngrams(self) -> Ngrams | None:
+        """Returns which n-grams words have.
+
+        Raises:
+            UsageError: a Param is wrong.
+        """
+        lengths = self.getOrDefault("subwords") if self.hasParam("subwords") else []
+        if not lengths:
+            return None
+        if len(lengths) != 2:
+            do = "name the shortest and the longest, as (3, 6)"
+            raise UsageError("subwords must be two lengths of n-grams", got=lengths, do=do)
+        shortest, longest = lengths
+        return Ngrams(shortest, longest, self.getOrDefault("buckets"))
+
     @property
     def _is_sharded(self) -> bool:
         table = self.getOrDefault("table")
         if table not in ("whole", "sharded"):
             raise UsageError('table must be "whole" or "sharded"', got=repr(table))
         return bool(table == "sharded")
+
+
+def _draft(job: Job, words: list[str], counts: Vector, ngrams: Ngrams | None) -> Draft:
+    """Returns the start of a job: the words' counts, and which rows their n-grams have."""
+    grams = None if ngrams is None else ngrams.of(words, first=len(words))
+    if ngrams is not None and grams is not None:
+        assert isinstance(job.model, Word2VecStage)
+        stage = replace(job.model, buckets=ngrams.buckets, grams=len(grams.rows))
+        job = replace(job, model=stage)
+    draft = Draft(job)
+    first = draft.model().parameters
+    first.view("counts")[:] = counts
+    if grams is not None:
+        first.view("gram_starts")[:], first.view("gram_rows")[:] = grams
+    return draft
 
 
 @with_params(_ROWS)
@@ -231,6 +274,8 @@ class Word2Vec(VectorEstimator):
         epochs: float = 5.0,
         table: str = "whole",
         kernel: str = "numba",
+        subwords: Sequence[int] = (),
+        buckets: int = 200_000,
         strategy: str | Mapping[str, Any] | StrategySpec | Own | None = None,
         numWorkers: int = 0,
         numThreads: int = 1,

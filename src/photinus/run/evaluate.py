@@ -126,7 +126,7 @@ class TrainedModel:
             with model.shown():
                 return copy.deepcopy(model.module).eval()
         if isinstance(model, WordTables):
-            vectors = torch.from_numpy(model.parameters.view("inputs").copy())  # [V, D]
+            vectors = torch.from_numpy(model.vectors.copy())  # [V, D]
             return nn.Embedding(len(vectors), vectors.shape[1], _weight=vectors)
         if not isinstance(model, LogisticModel):
             wrong = "a photinus.Model of one's own is no torch module"

@@ -1,0 +1,119 @@
+"""The n-grams of words, in buckets as fastText's: rare and unseen words get vectors from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from photinus.core.errors import UsageError
+from photinus.core.parameters import Vector
+from photinus.embeddings.draws import Subwords
+
+_BASIS, _PRIME = np.uint32(2166136261), np.uint32(16777619)
+_MOST = 1 << 22
+"""So many numbers are gathered at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ngrams:
+    """Which n-grams a word has, between `<` and `>`.
+
+    Example:
+        >>> np.diff(Ngrams(3, 3, 1000).of(["cat", "a"]).starts).tolist()  # <ca, cat, at>; <a>
+        [3, 1]
+
+    Reference: Bojanowski et al., Enriching word vectors with subword information (2017).
+    """
+
+    shortest: int
+    """Characters of an n-gram, at least."""
+    longest: int
+    """At most."""
+    buckets: int
+    """B, rows that all n-grams share by their hash."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.shortest <= self.longest:
+            got = f"{self.shortest}, {self.longest}"
+            do = "name the shortest and the longest, as subwords=(3, 6)"
+            raise UsageError("these are no lengths of n-grams", got=got, do=do)
+        if self.buckets < 1:
+            raise UsageError("n-grams need at least one bucket", got=self.buckets)
+
+    def of(self, words: Sequence[str], first: int = 0) -> Subwords:
+        """Returns the rows of some words' n-grams, in the order in which they begin.
+
+        The hash is FNV-1a of 32 bits over signed bytes of UTF-8, as fastText's.
+
+        Args:
+            words: texts.
+            first: the row of the first bucket.
+        """
+        coded = [f"<{word}>".encode() for word in words]
+        data = np.frombuffer(b"".join(coded), np.uint8)
+        lengths = np.fromiter(map(len, coded), np.int64, len(coded))
+        ends = np.repeat(np.cumsum(lengths), lengths)  # of each byte's word
+        starts = ends - np.repeat(lengths, lengths)
+        is_first = np.append((data & 0xC0) != 0x80, True)  # of a character
+        signed = data.view(np.int8).astype(np.int32).view(np.uint32)
+        at = np.flatnonzero(is_first[:-1])
+        hashes, held, step = np.full(len(at), _BASIS), np.zeros(len(at), np.int64), 0
+        found: list[tuple[Vector, Vector]] = []
+        while len(at):
+            near = at + step
+            hashes, held, step = (hashes ^ signed[near]) * _PRIME, held + is_first[near], step + 1
+            is_edge = (held == 1) & ((at == starts[at]) | (near + 1 == ends[at]))
+            is_whole = is_first[near + 1] & (held >= self.shortest) & ~is_edge
+            found.append((at[is_whole], hashes[is_whole]))
+            goes_on = (near + 1 < ends[at]) & ((held < self.longest) | ~is_first[near + 1])
+            at, hashes, held = at[goes_on], hashes[goes_on], held[goes_on]
+        places, rows = (np.concatenate([one[side] for one in found]) for side in (0, 1))
+        order = np.argsort(places, kind="stable")
+        counts = np.bincount(
+            np.repeat(np.arange(len(words)), lengths)[places], minlength=len(words)
+        )
+        rows = rows[order].astype(np.int64) % self.buckets + first
+        return Subwords(np.concatenate([[0], np.cumsum(counts)]), rows)
+
+
+def composed(inputs: Vector, grams: Subwords) -> Vector:
+    """Returns words' vectors [V, D]: each the mean of its own row and those of its n-grams.
+
+    Args:
+        inputs: [V + B, D] float32.
+        grams: of the V words.
+    """
+    counts = np.diff(grams.starts)
+    made = np.array(inputs[: len(counts)])
+    block = max(1, _MOST // (inputs.shape[1] * max(1, int(counts.max(initial=0)))))
+    for start in range(0, len(made), block):
+        some = slice(start, start + block)
+        first, last = grams.starts[start], grams.starts[min(start + block, len(made))]
+        word = np.repeat(np.arange(len(made[some])), counts[some])
+        np.add.at(made[some], word, inputs[grams.rows[first:last]])
+        made[some] /= (counts[some, None] + 1).astype(np.float32)
+    return made
+
+
+@dataclass(frozen=True, eq=False)
+class SubwordVectors:
+    """The trained rows of n-grams: they give words a vector that are not in the vocabulary.
+
+    Args:
+        ngrams: which n-grams a word has.
+        rows: a vector for each bucket [B, D] float32.
+    """
+
+    ngrams: Ngrams
+    rows: Vector
+
+    def vectors(self, words: Sequence[str]) -> Vector:
+        """Returns the mean of each word's n-grams [n, D]; zeros where it has none."""
+        made = np.zeros((len(words), self.rows.shape[1]), np.float32)
+        for one, word in enumerate(words):
+            rows = self.ngrams.of([word]).rows
+            if len(rows):
+                made[one] = self.rows[rows].mean(axis=0)
+        return made
