@@ -231,7 +231,7 @@ class Coordinator(LeaseServer):
         """Tells whether a member speaks of a meeting that is still to be: of a table, with whom."""
         seats, note = self.leases.seats, frame.note
         met = zip(note.get("slots", ()), note.get("leases", ()), strict=False)
-        is_present = all(seats[slot].lease == lease for slot, lease in met)
+        is_present = all(slot in seats and seats[slot].lease == lease for slot, lease in met)
         return self.leases.holds(frame) and frame.phase == self.owner.phase and is_present
 
     # -- pushes ----------------------------------------------------------------------------------

@@ -176,7 +176,8 @@ class Peers:
         """Asks the owners of rows, and answers those who asked too early: the shard moved since."""
         assert message.asks is not None
         asks = self._table.wants(message.asks, self._version, self._seat.slot)
-        out = [self._told(slot, "fetch", {"asks": rows}) for slot, rows in asks.items()]
+        note = {"restores": False}
+        out = [self._told(slot, "fetch", {"asks": rows}, note) for slot, rows in asks.items()]
         early = self._table.serves(self._version)
         return out + [answer for frame in early for answer in self._answers(frame)]
 
@@ -185,28 +186,34 @@ class Peers:
         if rows is None:
             self._table.early.append(frame)
             return []
-        return [self._told(frame.slot, "heal", rows)]
+        note = {"restores": frame.note["restores"], "to": frame.lease}
+        return [self._told(frame.slot, "heal", rows, note)]
 
     def _asks_of(self, slots: Iterable[int]) -> list[AddressedFrame]:
         """Asks others for what the own shard and the next steps lack."""
         restoring = self._meeting
         assert isinstance(restoring, Restoring)
-        return [self._told(slot, "fetch", restoring.part(slot)) for slot in slots]
+        note = {"restores": True}
+        return [self._told(slot, "fetch", restoring.part(slot), note) for slot in slots]
 
     def _hears(self, frame: Frame) -> list[AddressedFrame]:
-        """Takes rows in that were asked for: ahead, or for a shard that is restored."""
+        """Takes rows in that were asked for: ahead, or for a shard that is restored.
+
+        What another asked for that had the seat before is not meant here.
+        """
         restoring, piece = self._meeting, named(frame)
-        if not isinstance(restoring, Restoring):
-            if "vector" in piece:
-                self._table.came(frame.slot, frame.version, piece["vector"])
+        is_mine = frame.note["to"] == self._seat.lease
+        if is_mine and not frame.note["restores"]:
+            self._table.came(frame.slot, frame.version, piece["vector"])
+        if not is_mine or not frame.note["restores"] or not isinstance(restoring, Restoring):
             return []
         was_whole = restoring.is_whole
         out = self._asks_of([frame.slot]) if restoring.take(frame.slot, piece) else []
         return out if was_whole else out + self._ready()
 
-    def _told(self, to: int, kind: str, piece: Piece) -> AddressedFrame:
+    def _told(self, to: int, kind: str, piece: Piece, note: Mapping[str, Any]) -> AddressedFrame:
         self.counts["bytes"] += sum(held.nbytes for held in piece.values())
-        return AddressedFrame(to, pack(self._seat.frame(kind, version=self._version), piece))
+        return AddressedFrame(to, pack(self._seat.frame(kind, version=self._version), piece, note))
 
     def brings(
         self, message: Message, stands: tuple[Vector, Vector] | None = None
