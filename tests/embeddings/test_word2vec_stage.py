@@ -222,13 +222,12 @@ def test_a_sharded_table_ends_with_the_bits_of_whole_ones(workers, stage, tmp_pa
     np.testing.assert_array_equal(one, other)
 
 
-def test_with_a_worker_lost_it_goes_back_and_learns_the_same(tmp_path):
-    outcome = among(
-        tmp_path, faults=Faults().kill(slot=1, step=9).kill(2, 3, lease=2), rows=STAGE.dims
-    )
-    assert apart(vectors_of(outcome)) > 0.3
-    told = [line for line in (outcome.folder / "ledger.jsonl").read_text().splitlines()]
-    assert sum('"back"' in line for line in told) == 2
+@pytest.mark.parametrize("outer", [Sgd(), RowAdagrad(lr=0.3)], ids=lambda outer: outer.name)
+def test_with_owners_lost_one_after_the_other_the_table_ends_with_the_same_bits(outer, tmp_path):
+    faults, how = Faults().kill(slot=1, step=9).kill(2, 20), {"outer": outer, "rows": STAGE.dims}
+    whole, outcome = among(tmp_path / "whole", **how), among(tmp_path / "run", faults=faults, **how)
+    assert np.array_equal(outcome.vector, whole.vector)
+    assert '"back"' not in (outcome.folder / "ledger.jsonl").read_text()
 
 
 def test_where_two_workers_never_reach_each_other_again_the_run_ends(tmp_path, monkeypatch):

@@ -278,3 +278,18 @@ def test_no_part_of_a_lost_owner_gets_into_the_meeting_that_begins_anew():
     np.testing.assert_array_equal(new.agreed(Message("agreed", version=4)).vector, [-2.5, -2.5])
     moved = one.agreed(Message("agreed", version=4)).moved
     np.testing.assert_array_equal(moved.rows, [[-2.5, -2.5]])
+
+
+def test_rows_that_came_for_another_question_are_not_taken_for_those_that_were_asked_for():
+    worker, asked = of_table(0, 1.0), np.array([1, 3])
+    worker.told(meet(worker, (0, 1)))
+    worker._table.agreed(worker._brought, (0, 1), (1, 1))
+    [question] = worker._fetches(Message("fetch", asks=asked))
+    assert (question.to, question.frame.header["restores"]) == (1, False)
+    other = Peers()
+    other.seated(Seat(RUN, 1, 0, 1, 1), 3, {"here": here(1, (0, 1), (1, 1))})
+    for to, restores, is_taken in ((2, False, False), (1, True, False), (1, False, True)):
+        note = {"to": to, "restores": restores}
+        told = other._told(0, "heal", {"vector": np.ones(4)}, note)
+        worker.hear(told.frame)
+        assert bool(worker._table.ahead(asked, 3)) == is_taken

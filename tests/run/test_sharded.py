@@ -13,6 +13,7 @@ from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
 from photinus.core.events import RoundClosed
 from photinus.engine.base import ArrayData
+from photinus.engine.local.engine import LocalEngine
 from photinus.engine.simulation.cluster import World
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.module import ModuleStage
@@ -57,9 +58,10 @@ STAGE = ModuleStage(module=f"{__name__}:Scores", epochs=6.0, lr=Schedule.cosine(
 MEAN = {"outer": Sgd(), "merge": "uniform", "gradients_until": 0.0, "codec": "fp32"}
 
 
-def run(folder, workers=3, faults=None, **fields):
+def run(folder, workers=3, faults=None, real=None, **fields):
     job = Job(**{"model": STAGE, "workers": workers, "engine": "simulate", **fields})
     engine = SimulatedEngine(World(faults=faults)) if faults else None
+    engine = LocalEngine(real) if real else engine
     pairs, labels = events()
     return train(
         job, ArrayData(pairs, labels), test=events(500, 1), folder=folder, engine=engine,
@@ -269,6 +271,14 @@ def test_processes_end_with_the_bits_of_the_simulator(tmp_path):
     made = [run(tmp_path / name, engine=name) for name in ("simulate", "local")]
     one, other = (outcome.trained.model().parameters.trained for outcome in made)
     np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.processes
+@pytest.mark.fault
+def test_a_process_that_is_killed_is_restored_to_the_bit(whole, tmp_path):
+    outcome = run(tmp_path / "run", real=Faults().kill(slot=1, step=40).kill(1, 30, lease=2))
+    assert went_back(outcome) == 0
+    np.testing.assert_array_equal(outcome.trained.model().parameters.trained, whole)
 
 
 def test_a_strategy_for_whole_vectors_is_turned_into_one_for_rows():

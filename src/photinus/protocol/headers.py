@@ -62,7 +62,7 @@ _RULES: tuple[tuple[str, _Holds, str], ...] = (
         "a whole number from -1 to 2^63",
         _is_whole,
         "version position steps examples steps_since examples_since unanswered hello rows has"
-        " passes pid budget start asked edition doubled bytes",
+        " passes pid budget start asked edition doubled bytes to",
     ),
     (
         "a number, finite and not negative",
@@ -77,7 +77,7 @@ _RULES: tuple[tuple[str, _Holds, str], ...] = (
     (
         "true or false",
         lambda value: type(value) is bool,
-        "stop save measure call rests tells is_fresh is_idle is_behind is_last is_finite guards",
+        "stop save measure call rests tells is_fresh is_idle is_behind is_last is_finite guards restores",
     ),
     ("a list of whole numbers", _list(_is_whole), "slots leases history parts wholes near"),
     ("a table of whole numbers", _table(_is_whole), "labels taken"),

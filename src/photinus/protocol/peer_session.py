@@ -179,7 +179,8 @@ class Peers:
         """Asks the owners of rows, and answers those who asked too early: the shard moved since."""
         assert message.asks is not None
         asks = self._table.wants(message.asks, self._version, self._seat.slot)
-        out = [self._told(slot, "fetch", {"asks": rows}) for slot, rows in asks.items()]
+        told = {"restores": False}
+        out = [self._told(slot, "fetch", {"asks": rows}, told) for slot, rows in asks.items()]
         early = self._table.serves(self._version)
         return out + [answer for frame in early for answer in self._answers(frame)]
 
@@ -188,26 +189,35 @@ class Peers:
         if rows is None:
             self._table.early.append(frame)
             return []
-        return [self._told(frame.slot, "heal", rows)]
+        told = {"restores": frame.header.get("restores", False), "to": frame.lease}
+        return [self._told(frame.slot, "heal", rows, told)]
 
     def _asks_of(self, slots: Iterable[int]) -> list[AddressedFrame]:
         """Asks others for what the own shard and the next steps lack."""
         restoring = self._meeting
         assert isinstance(restoring, Restoring)
-        return [self._told(slot, "fetch", restoring.part(slot)) for slot in slots]
+        told = {"restores": True}
+        return [self._told(slot, "fetch", restoring.part(slot), told) for slot in slots]
 
     def _hears(self, frame: Frame) -> list[AddressedFrame]:
-        """Takes rows in that were asked for: ahead, or for a shard that is restored."""
-        restoring, piece = self._meeting, frame.arrays
-        if not isinstance(restoring, Restoring):
-            self._table.came(frame.slot, frame.header["version"], piece.get("vector"))
+        """Takes rows in that were asked for: ahead, or for a shard that is restored.
+
+        What another asked for that had the seat before is not meant here.
+        """
+        restoring, piece, told = self._meeting, frame.arrays, frame.header
+        if told.get("to") != self._seat.lease:
+            return []
+        is_restored = told.get("restores", False)
+        if not is_restored:
+            self._table.came(frame.slot, told["version"], piece.get("vector"))
+        if not is_restored or not isinstance(restoring, Restoring):
             return []
         was_whole = restoring.is_whole
         out = self._asks_of([frame.slot]) if restoring.take(frame.slot, piece) else []
         return out if was_whole else out + self._ready()
 
-    def _told(self, to: int, kind: str, piece: Piece) -> AddressedFrame:
-        frame = self._seat.frame(kind, {"version": self._version}, piece)
+    def _told(self, to: int, kind: str, piece: Piece, told: Mapping[str, Any]) -> AddressedFrame:
+        frame = self._seat.frame(kind, {"version": self._version, **told}, piece)
         self.counts["bytes"] += frame.size_bytes
         return AddressedFrame(to, frame)
 
