@@ -355,7 +355,7 @@ def test_a_worker_that_parks_is_told_to_wait_and_gets_its_seat_back():
     assert said.coordinator.take_back([1]) == frozenset()
     assert said.coordinator.leases.yielding == {}
     (grant,) = said.coordinator.tick(99.0)
-    assert (grant.kind, grant.slot, grant.position) == ("grant", 1, 1)
+    assert (grant.kind, grant.slot, grant.header["position"]) == ("grant", 1, 1)
 
 
 def test_a_task_that_ends_is_told_that_all_is_done_and_another_one_goes_on():
@@ -366,7 +366,7 @@ def test_a_task_that_ends_is_told_that_all_is_done_and_another_one_goes_on():
     assert kinds(said.hello(said.session(1, attempt="copy"))[1]) == ["done"]
     assert said.coordinator.take_back([1]) == {1}
     (grant,) = said.hello(said.session(1, attempt="b"))[1]
-    assert (grant.kind, grant.slot, grant.lease, grant.position) == ("grant", 1, 2, 1)
+    assert (grant.kind, grant.slot, grant.lease, grant.header["position"]) == ("grant", 1, 2, 1)
 
 
 def test_a_task_that_was_not_told_yet_keeps_its_seat():

@@ -252,8 +252,8 @@ def test_publications_that_wait_are_bounded_by_their_bytes(monkeypatch):
 def of_table(slot, value, lease=1):
     """A worker of two, which brings a delta of row 0: worker 0 owns it."""
     worker = Peers()
-    note = {"here": here(lease, (0, 1), (1, lease))}
-    worker.seated(Seat(RUN, 1, 0, slot, lease if slot else 1), 3, note)
+    told = here(lease, (0, 1), (1, lease))
+    worker.seated(Seat(RUN, 1, 0, slot, lease if slot else 1), 3, told)
     own, moved = np.zeros((1, 2)), np.zeros(1, np.bool_)
     backup = Backup(np.zeros((1, 2)), (), np.zeros(1, np.bool_), {})
     owned = OwnedShard(own, (), Sgd().update, moved=moved, backup=backup)
@@ -287,9 +287,8 @@ def test_rows_that_came_for_another_question_are_not_taken_for_those_that_were_a
     [question] = worker._fetches(Message("fetch", asks=asked))
     assert (question.to, question.frame.header["restores"]) == (1, False)
     other = Peers()
-    other.seated(Seat(RUN, 1, 0, 1, 1), 3, {"here": here(1, (0, 1), (1, 1))})
+    other.seated(Seat(RUN, 1, 0, 1, 1), 3, here(1, (0, 1), (1, 1)))
     for to, restores, is_taken in ((2, False, False), (1, True, False), (1, False, True)):
-        note = {"to": to, "restores": restores}
-        told = other._told(0, "heal", {"vector": np.ones(4)}, note)
+        told = other._told(0, "heal", {"vector": np.ones(4)}, {"to": to, "restores": restores})
         worker.hear(told.frame)
         assert bool(worker._table.ahead(asked, 3)) == is_taken

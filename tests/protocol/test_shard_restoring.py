@@ -51,7 +51,7 @@ def test_the_shard_and_the_rows_are_those_of_the_last_round(codec, numbers, monk
     restoring = Restoring(0, called, brought)
     line = [(slot, restoring.part(slot)) for slot in restoring.others] * 2
     assert not restoring.is_whole
-    assert restoring.lacks == {"parts": [], "wholes": [1, 2], "start": [0]}
+    assert restoring.lacks == {"parts": [], "wholes": [1, 2], "start": 0}
     while line:
         slot, asked = line.pop(chance.integers(len(line)))
         answer = told[slot].rows(VERSION, asked)
