@@ -1,10 +1,13 @@
 """What workers ask of Spark's resources; real executors are in tests/clusters/test_resources.py."""
 
+from types import SimpleNamespace
+
 import pyspark.sql
 import pytest
 
 from photinus.core.errors import NotReadyError
-from photinus.engine.spark.resources import amounts_of, profile_of
+from photinus.engine.spark.engine import most_slots
+from photinus.engine.spark.resources import amounts_of, executor_amounts, profile_of
 
 
 class Conf:
@@ -55,3 +58,32 @@ def test_a_pyspark_whose_stages_have_no_profiles_is_refused(monkeypatch):
     monkeypatch.setattr(pyspark.sql, "DataFrame", DataFrame)
     with pytest.raises(NotReadyError, match=r"no resources of its own; got gpu 1; start the app"):
         profile_of(Conf(), {"gpu": 1}, pytest.fail)
+
+
+def test_executors_that_are_started_for_the_training_have_room_for_one_worker_or_as_is_set():
+    assert executor_amounts(Conf(), {"gpu": 0.25, "fpga": 2}) == {"gpu": 1, "fpga": 2}
+    conf = Conf(**{"spark.executor.resource.gpu.amount": "4"})
+    assert executor_amounts(conf, {"gpu": 0.5}) == {"gpu": 4}
+
+
+@pytest.mark.parametrize(
+    ("settings", "amounts", "slots"),
+    [
+        ({}, {"gpu": 1}, 2),
+        ({"spark.executor.resource.gpu.amount": "2"}, {"gpu": 1}, 4),
+        ({"spark.executor.resource.gpu.amount": "2"}, {"gpu": 0.25}, 8),
+        ({"spark.executor.resource.gpu.amount": "2"}, {"gpu": 1, "fpga": 1}, 2),
+        ({"spark.task.cpus": "2"}, {"gpu": 0.25}, 4),
+    ],
+)
+def test_the_scarcest_of_cores_and_resources_bounds_the_slots_under_dynamic_allocation(
+    settings, amounts, slots
+):
+    elastic = {
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.maxExecutors": "2",
+        "spark.executor.cores": "4",
+    }
+    asked = {name: SimpleNamespace(amount=amount) for name, amount in amounts.items()}
+    profile = SimpleNamespace(taskResources={"cpus": SimpleNamespace(amount=1.0)} | asked)
+    assert most_slots(Conf(**elastic | settings), profile) == slots

@@ -599,7 +599,7 @@ def free_slots(spark: SparkSession) -> int:
     return max(1, slots - taken)
 
 
-def _most_slots(spark: SparkSession, profile: ResourceProfile | None) -> int | None:
+def most_slots(spark: SparkSession, profile: ResourceProfile | None) -> int | None:
     """Returns how many tasks can run at most where Spark starts executors by need."""
     most = int(str(spark.conf.get("spark.dynamicAllocation.maxExecutors", "2147483647")))
     cores = int(str(spark.conf.get("spark.executor.cores", "1")))
@@ -623,7 +623,7 @@ def slots_of(spark: SparkSession, profile: ResourceProfile | None = None) -> int
         return int(found[1]) if found else None
     scala = spark.sparkContext._jsc.sc()
     if is_elastic(spark):
-        return _most_slots(spark, profile)
+        return most_slots(spark, profile)
     if str(conf.get("spark.master", "")) == "yarn":  # which starts containers when it has room
         cores, cpus = (int(str(conf.get(f"spark.{key}", "1"))) for key in _SLOT)
         return int(str(conf.get("spark.executor.instances", "2"))) * (cores // cpus)
