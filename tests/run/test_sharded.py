@@ -231,6 +231,25 @@ def test_a_lost_owners_shard_is_restored_to_the_bit(faults, seconds, whole, tmp_
     assert held.is_exact, held.offences
 
 
+def test_at_whatever_point_of_a_meeting_an_owner_is_lost_the_bits_are_the_same(tmp_path):
+    stage = replace(STAGE, epochs=1.0)
+
+    def trained(name, faults):
+        engine = SimulatedEngine(World(faults=faults, latency_seconds=0.05))
+        job = Job(model=stage, workers=3, engine="simulate", checkpoint_seconds=1e6)
+        data = ArrayData(*events())
+        outcome = train(job, data, folder=tmp_path / name, engine=engine, verbose=False)
+        return outcome, engine.seconds
+
+    first, seconds = trained("whole", Faults())
+    for n in range(8):
+        lost_at = seconds * (0.5 + 0.02 * n)
+        outcome, _ = trained(f"{n}", Faults().kill(n % 3, at_seconds=lost_at))
+        assert went_back(outcome) == 0
+        one, other = (o.trained.model().parameters.trained for o in (first, outcome))
+        np.testing.assert_array_equal(one, other)
+
+
 def test_with_two_owners_lost_at_once_it_goes_back_and_learns_the_same(tmp_path):
     faults = Faults().kill(slot=1, step=40).kill(slot=2, step=40)
     outcome = run(tmp_path / "run", faults=faults)
