@@ -2,7 +2,7 @@
 
     python benchmarks/word2vec.py TEXT [--words 2000000] [--dims 100 300] [--workers 1 2 4]
         [--epochs 5] [--repeats 5] [--only speed|accuracy]
-        [--subwords 3 6]
+        [--subwords 3 6] [--round-words 200000]
 
 TEXT holds a sentence a line, in lower case. Words per second are of one thread and its CPU's
 seconds: best and median of interleaved repeats, also of the same words in sentences of 3 to 8. The
@@ -37,7 +37,7 @@ from photinus.run.train import train_draft
 from photinus.strategies.outer import Sgd
 from photinus.strategies.recipes import averaging
 
-STEP_ROWS, ROUND_WORDS = 8, 200_000
+STEP_ROWS = 8
 
 
 def read(path, most):
@@ -122,7 +122,10 @@ def speed(sentences, index, counts, dims, repeats, ngrams=None):
         seconds = theirs, *mine
         rates.append([words / one for one in seconds])
     sides = [np.array(side) for side in zip(*rates, strict=True)]
-    print(f"{dims} dims, {words} words, {ngrams}: words a CPU second, best, median:", end=" ")
+    print(
+        f"{dims} dims, {words} words, {ngrams or 'no n-grams'}: words a CPU second, best, median:",
+        end=" ",
+    )
     names = "gensim", "photinus", "photinus in short sentences"
     told = (f"{n} {s.max():,.0f} {np.median(s):,.0f}" for n, s in zip(names, sides, strict=True))
     print("; ".join(told))
@@ -136,15 +139,15 @@ def speed(sentences, index, counts, dims, repeats, ngrams=None):
         )
 
 
-def trained(text, dims, epochs, workers, *, is_plain):
+def trained(text, asked, workers, *, is_plain):
     sentences, index, counts = text
     words = int(counts.sum())
     length = tokens_in_block(words, workers)
-    steps = max(1, round(min(ROUND_WORDS, words / workers / 10) / STEP_ROWS / length))
+    steps = max(1, round(min(asked.round_words, words / workers / 10) / STEP_ROWS / length))
     stage = Word2VecStage(
         words=len(index),
-        dims=dims,
-        epochs=float(epochs),
+        dims=asked.dims[0],
+        epochs=float(asked.epochs),
         batch_size=STEP_ROWS * workers,
         workers=workers,
         round_words=0.0 if is_plain else float(steps * STEP_ROWS * length),
@@ -183,6 +186,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", choices=["speed", "accuracy"])
     parser.add_argument("--subwords", type=int, nargs=2, help="lengths of n-grams: speed only")
+    parser.add_argument("--round-words", type=int, default=200_000, help="of a worker, at most")
     parser.add_argument("--plain", action="store_true", help="the mean without gains, too")
     asked = parser.parse_args()
     text = sentences, index, counts = read(asked.text, asked.words)
@@ -192,13 +196,12 @@ def main():
             speed(sentences, index, counts, dims, asked.repeats, ngrams)
     if asked.only == "speed":
         return
-    dims, epochs = asked.dims[0], asked.epochs
-    told("gensim", index, gensims(sentences, index, counts, dims, epochs)[1])
+    told("gensim", index, gensims(sentences, index, counts, asked.dims[0], asked.epochs)[1])
     for workers in asked.workers:
-        made = trained(text, dims, epochs, workers, is_plain=False)
+        made = trained(text, asked, workers, is_plain=False)
         told(f"{workers} workers", index, made)
         if asked.plain and workers > 1:
-            made = trained(text, dims, epochs, workers, is_plain=True)
+            made = trained(text, asked, workers, is_plain=True)
             told(f"{workers} workers, the plain mean", index, made)
 
 

@@ -66,17 +66,23 @@ def test_what_is_wrong_is_one_sentence(call, vectors, monkeypatch, tmp_path, wor
 
 
 @pytest.mark.spark
-def test_text_files_are_trained_on_and_asked(call, spark, tmp_path):
+@pytest.mark.parametrize(
+    ("more", "file"),
+    [([], "words.bin"), (["--set", "subwords=[3,6]"], "words.safetensors")],
+    ids=["words", "n-grams"],
+)
+def test_text_files_are_trained_on_and_asked(call, spark, tmp_path, more, file):
     chance = np.random.default_rng(0)
     lines = [" ".join(chance.choice(["a b c d", "v w x y"][n % 2].split(), 7)) for n in range(400)]
     (tmp_path / "text.txt").write_text("\n".join(lines))
     asked = ["--workers", "1", "--set", "vectorSize=20", "--set", "epochs=8", "--set", "sample=0.0"]
     folder = str(tmp_path / "made")
     code, out, err = call(
-        "train", "word2vec", str(tmp_path / "text.txt"), "--folder", folder, *asked
+        "train", "word2vec", str(tmp_path / "text.txt"), "--folder", folder, *asked, *more
     )
     assert (code, err) == (0, "")
     assert "8 words, 20 numbers each" in out
+    assert f"{folder}/{file}" in out
     code, out, _ = call("words", folder, "a", "--count", "3")
     assert code == 0
     assert {line.split()[1] for line in out.splitlines()} == {"b", "c", "d"}

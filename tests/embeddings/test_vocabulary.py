@@ -7,7 +7,7 @@ import pytest
 from gensim.models import Word2Vec
 
 from photinus.core.errors import DataError
-from photinus.embeddings.draws import negatives, path, sentence, window
+from photinus.embeddings.draws import Subwords, negatives, path, sentence, window
 from photinus.embeddings.vocabulary import alias_table, chances_of, gains, huffman, keep_shares
 
 COUNTS = np.array([900, 300, 100, 30, 10, 3])
@@ -76,6 +76,19 @@ def test_a_rare_row_moves_as_often_as_there_are_workers_and_a_frequent_one_once(
     assert (np.diff(inputs) >= 0).all()
     assert (np.diff(outputs) >= 0).all()
     assert gains(counts, np.ones(4), 1, 1e5, 5)[0].tolist() == [1, 1, 1, 1]
+
+
+def test_a_row_of_n_grams_has_the_gain_of_all_its_words_together():
+    counts = np.array([10**7, 10**4, 10, 1])
+    shared, of_the_rarest = 4, 6  # rows 4 to 6; nobody uses row 5
+    grams = Subwords(np.array([0, 1, 2, 3, 5]), np.array([shared] * 4 + [of_the_rarest]))
+    plain, outputs = gains(counts, np.ones(4), 4, 1e5, 5)
+    inputs, others = gains(counts, np.ones(4), 4, 1e5, 5, grams)
+    np.testing.assert_array_equal(inputs[:4], plain)
+    np.testing.assert_array_equal(others, outputs)
+    assert inputs[shared] == pytest.approx(1)
+    assert inputs[of_the_rarest] == plain[-1]
+    assert np.isfinite(inputs).all()
 
 
 def test_missing_counts_are_refused():
