@@ -55,13 +55,7 @@ class ShardState(NamedTuple):
     """Which rows it asked for [r], in order."""
     came: Vector
     """What they were as they came [r, width]."""
-    moved: Vector
-    """Which rows of its shard have moved since it was loaded [m]."""
-    backup: Backup | None = None
-    """What it keeps of the shard of the worker before it."""
     version: int = 0
-    is_behind: bool = False
-    """Its shard is as it was loaded: it asks for what has moved, and comes to no round before."""
     sent: Clock = Clock()
     """When it last pushed."""
     is_fed: bool = False
@@ -70,6 +64,12 @@ class ShardState(NamedTuple):
     """It has no rows of data left, and stays for the sake of its shard."""
     is_over: bool = False
     """Nobody has any left."""
+    is_behind: bool = False
+    """Its shard is as it was loaded: it asks for what has moved, and comes to no round before."""
+    moved: Vector = np.zeros(0, np.bool_)
+    """Which rows of its shard have moved since it was loaded [m]."""
+    backup: Backup | None = None
+    """What it keeps of the shard of the worker before it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,7 +107,7 @@ class Sharded(Strategy):
     def init(self, vector: Vector) -> ShardState:
         """Nothing is here before the shard has come."""
         nothing = np.empty((0, self.rows), vector.dtype)
-        return ShardState(nothing, (), np.empty(0, np.int64), nothing, np.empty(0, np.bool_))
+        return ShardState(nothing, (), np.empty(0, np.int64), nothing)
 
     def due(self, clock: Clock, state: ShardState) -> tuple[Turn, ...]:
         """A round before the first step, when the trigger fires, and until all are done.
