@@ -103,6 +103,9 @@ def main() -> None:
     asked = parser.parse_args()
     logging.disable(logging.WARNING)
     spark = spark_session(asked.slots, name="priorities")
+    warm = Run(SparkEngine(spark), asked.slots, 1.0)  # Python workers start, libraries are loaded
+    warm.start()
+    warm.thread.join()
     print("try | alone | urgent | the other back | all rows used\n--- | --- | --- | --- | ---")
     for number in range(asked.tries):
         alone, beside, back, is_whole = tried(SparkEngine(spark), asked)

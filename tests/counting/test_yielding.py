@@ -40,6 +40,15 @@ def test_seats_that_are_given_up_and_taken_back_lose_no_row(recipe, seats, tmp_p
     assert len(texts_of(verdict, f"workers {slots} take their seats back")) == 1
 
 
+@pytest.mark.parametrize("recipe", ["averaging", "downpour", "averaging, both parts"])
+def test_a_run_that_keeps_one_seat_for_good_trains_the_rows_of_all_by_turns(recipe, tmp_path):
+    verdict = Trial(recipe, tmp_path, epochs=20).train(simulated(urgent=((0.9, 1e6, 2),)))
+    assert_exact(verdict)
+    assert texts_of(verdict, "workers [0] give their seats up")
+    assert texts_of(verdict, "workers [2] take their seats back")
+    assert not texts_of(verdict, "did not come back")
+
+
 def test_a_table_among_the_workers_gives_no_seat_up(tmp_path):
     engine = simulated(urgent=((0.9, 2.0, 1),))
     verdict = Trial("averaging, a table", tmp_path, epochs=20).train(engine)

@@ -58,10 +58,13 @@ def test_by_weight_seats_are_shared_in_proportion():
 class Given:
     """Seats that leave when they are told to."""
 
-    has_begun = can_yield = True
+    has_begun = can_yield = can_share = True
 
     def __init__(self):
-        self.slots, self.ready = {}, True
+        self.slots, self.ready, self.done = {}, True, frozenset()
+
+    def idle(self):
+        return self.done
 
     def prepared(self):
         return self.ready

@@ -175,11 +175,22 @@ class Coordinator(LeaseServer):
         is_training = self._phases.has_begun and not self.is_over and not self.is_between_passes
         return is_training and not self._phases.has_shards and not any(s.streams for s in seats)
 
+    @property
+    def is_kept(self) -> bool:
+        """True while the agreed point outlives the workers that made it."""
+        return self.owner.policy.keeps
+
+    @property
+    def idle(self) -> frozenset[int]:
+        """The slots that need no worker in this phase any more, their shares being done."""
+        seats = self.leases.seats.values() if self.is_kept else ()
+        return frozenset(seat.slot for seat in seats if seat.closed is not None)
+
     def prepared_to_yield(self) -> bool:
         """Tells whether all seats may be given up now; has a cut made where only workers agree."""
         if not self.can_yield:
             return False
-        if self.owner.policy.keeps:
+        if self.is_kept:
             return True
         if not self._is_preparing:
             self._is_preparing = self.ask_for_a_cut()

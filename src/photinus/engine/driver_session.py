@@ -151,6 +151,16 @@ class DriverSession(ListeningService):
         with self._lock:
             return self._training.can_yield
 
+    @property
+    def can_share(self) -> bool:
+        """True while fewer workers than there are can train to the end of the phase, by turns."""
+        return self._training.is_kept
+
+    def idle(self) -> frozenset[int]:
+        """Returns the slots that need no worker in this phase any more."""
+        with self._lock:
+            return self._training.idle
+
     def prepared(self) -> bool:
         """Makes ready for giving seats up; tells whether that is done."""
         with self._lock:

@@ -108,6 +108,13 @@ class Seats(Protocol):
     def can_yield(self) -> bool:
         """True while seats can be given up."""
 
+    @property
+    def can_share(self) -> bool:
+        """True while fewer workers than there are can train to the end of the phase, by turns."""
+
+    def idle(self) -> frozenset[int]:
+        """Returns the slots that need no worker in this phase any more."""
+
     def prepared(self) -> bool:
         """Makes ready for giving seats up; tells whether that is done."""
 
@@ -145,6 +152,7 @@ class SeatSharing:
     ) -> None:
         self._slots, self._emit, self._now, self._is_roomy = slots, emit, now, has_room
         self._standing = replace(standing, priority=urgency.priority, weight=urgency.weight)
+        self._weight = urgency.weight
         self._folder = FolderStandings(urgency.folder) if urgency.folder else None
         self._looks_at = 0.0
         self._lent = self._far_before = 0
@@ -245,11 +253,14 @@ class SeatSharing:
             held=workers - sum(yielding.values()),
             can_yield=seats.can_yield,
             is_starting=not seats.has_begun,
+            weight=self._weight if seats.can_share else None,
         )
-        others = self.others()
+        others, idle = self.others(), seats.idle()
         wanted = workers - self._target(others)
-        if wanted > len(yielding):
-            self._give_up(seats, wanted - len(yielding))
+        # whoever has done its share makes room for those that have not
+        turns = min(len(idle - yielding.keys()), len(yielding.keys() - idle))
+        if max(wanted, turns and wanted + turns) > len(yielding):
+            self._give_up(seats, max(wanted - len(yielding), turns))
         elif wanted < len(yielding):
             return self._back(seats, len(yielding) - wanted, others)
         return frozenset()
@@ -257,15 +268,22 @@ class SeatSharing:
     def _give_up(self, seats: Seats, count: int) -> None:
         if not seats.can_yield or not seats.prepared():
             return
+        idle = seats.idle()
         held = [slot for slot in self.order() if slot not in seats.yielding()]
-        slots = sorted(held[:count])
+        slots = sorted(sorted(held, key=lambda slot: slot not in idle)[:count])
         seats.yield_seats(slots)
         text = f"workers {slots} give their seats up at the end of their round"
         self._emit(Warned(text=message(text, then="another run is due them")))
 
     def _back(self, seats: Seats, count: int, others: Sequence[Standing]) -> frozenset[int]:
-        """Takes those back first that have not left yet; the others' places must be free."""
-        yielding = seats.yielding()
+        """Takes those back first that have not left yet; the others' places must be free.
+
+        Who has done its share is left where it is until the next phase.
+        """
+        idle = seats.idle()
+        yielding = {
+            slot: is_empty for slot, is_empty in seats.yielding().items() if slot not in idle
+        }
         staying = [slot for slot, is_empty in yielding.items() if not is_empty]
         away = [slot for slot, is_empty in yielding.items() if is_empty]
         slots = staying[:count] + away[: max(0, min(count - len(staying), self._free(others)))]

@@ -34,6 +34,13 @@ class _Seats:
     def can_yield(self) -> bool:
         return self._coordinator.can_yield
 
+    @property
+    def can_share(self) -> bool:
+        return self._coordinator.is_kept
+
+    def idle(self) -> frozenset[int]:
+        return self._coordinator.idle
+
     def yielding(self) -> dict[int, bool]:
         return self._coordinator.leases.yielding
 
