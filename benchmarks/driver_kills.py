@@ -227,7 +227,7 @@ def killed(folder: Path, name: str, chance: np.random.Generator) -> str:
 
 
 def gone_after(folder: Path, seconds: float) -> float:
-    """Returns how long the workers of the last life went on without their driver."""
+    """Returns how long the workers of the last life continued without their driver."""
     began = time.monotonic()
     events = [s.event for s in read(folder / "events.jsonl")]
     start = max(n for n, event in enumerate(events) if isinstance(event, RunStarted))
@@ -240,7 +240,7 @@ def gone_after(folder: Path, seconds: float) -> float:
             continue
         left = began + seconds - time.monotonic()
         if not select.select([end], [], [], max(0.0, left))[0]:
-            raise RuntimeError(f"process {event.pid} goes on after {seconds:.0f} s")
+            raise RuntimeError(f"process {event.pid} continues after {seconds:.0f} s")
         os.close(end)
     return time.monotonic() - began
 

@@ -249,7 +249,7 @@ def until(holds: Callable[[], object], seconds: float) -> None:
 
 
 def suffered(peer: str, python: str, fault: str) -> dict[str, object]:
-    """Runs a job with one fault; returns how it went on and how it ended."""
+    """Runs a job with one fault; returns how it continued and how it ended."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         with (place / "said").open("w") as said:

@@ -4,7 +4,7 @@
 
 In the simulator: softmax regression 20-10 on 4 uneven workers, the loss on 4,000 rows that nobody
 trained on. Each seed trains once without a break, and once as a run whose driver was killed twice
-and that went on from its checkpoints, through the files that they are. By `rows`, the default, the
+and that resumed from its checkpoints, through the files that they are. By `rows`, the default, the
 slowest worker ends alone with its own rows; `fastest` is the other rule for `share`.
 """
 

@@ -89,11 +89,11 @@ def test_a_comparison_that_was_stopped_goes_on_with_the_command_that_it_says(
     code, _, err = call(*asked)
     last = err.splitlines()[-1]
     assert code == EXIT_CODES["interrupted"]
-    assert last.startswith("photinus: stopped; go on with: photinus compare job.toml ")
+    assert last.startswith("photinus: stopped; continue with: photinus compare job.toml ")
     monkeypatch.setattr(
         compare, "_one", lambda asked, *rest: trained.append(asked) or real(asked, *rest)
     )
-    code, out, _ = call(*shlex.split(last.partition("go on with: photinus ")[2]))
+    code, out, _ = call(*shlex.split(last.partition("continue with: photinus ")[2]))
     assert code == 0
     assert [trained[0], trained[1].strategy.recipe] == ["averaging", "diloco"]
     assert "averaging" in out

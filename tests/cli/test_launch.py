@@ -1,4 +1,4 @@
-"""What runs first on a node: a first attempt trains, a later one goes on."""
+"""What runs first on a node: a first attempt trains, a later one continues."""
 
 import os
 import select
@@ -139,7 +139,7 @@ def test_a_run_that_fails_on_a_node_says_how_to_go_on_there(attempt, address, mo
         raise RunFailedError("nobody came")
 
     monkeypatch.setattr(SimulatedEngine, "run", fail)
-    way = rf"go on with: photinus submit --deploy-mode cluster --resume {address}"
+    way = rf"continue with: photinus submit --deploy-mode cluster --resume {address}"
     with pytest.raises(RunFailedError, match=way):
         attempt(1)
 

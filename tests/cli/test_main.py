@@ -298,7 +298,7 @@ def test_a_stopped_run_says_how_to_go_on(call, job, monkeypatch, sign):
     monkeypatch.setattr("photinus.engine.simulation.engine.SimulatedEngine.run", stop)
     code, _, err = call("train", job, "--folder", "run")
     assert code == EXIT_CODES["interrupted"]
-    assert err == "photinus: stopped; go on with: photinus train --resume run\n"
+    assert err == "photinus: stopped; continue with: photinus train --resume run\n"
     monkeypatch.undo()
 
 
@@ -308,7 +308,7 @@ def test_a_failed_run_says_how_to_go_on(call, job, monkeypatch):
 
     monkeypatch.setattr("photinus.engine.simulation.engine.SimulatedEngine.run", fail)
     _, out, err = call("train", job, "--folder", "run")
-    assert err == "photinus: nobody came; go on with: photinus train --resume run\n"
+    assert err == "photinus: nobody came; continue with: photinus train --resume run\n"
     assert "failed after" in out
     assert "nobody came" not in out, "a reason is told once"
 

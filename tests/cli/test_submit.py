@@ -99,7 +99,7 @@ def test_an_application_that_somebody_ends_says_how_to_go_on(call, cluster, remo
     code, _, err = call("submit", remote, "--deploy-mode", "cluster", "--folder", f"{cluster}/a b")
     assert code == 1
     again = f"photinus submit --resume '{cluster}/a b' --deploy-mode cluster"
-    said = f"photinus: the application was ended by YARN, or by somebody; go on with: {again}"
+    said = f"photinus: the application was ended by YARN, or by somebody; continue with: {again}"
     assert err.strip().splitlines()[-1] == said
 
 
@@ -188,4 +188,4 @@ def test_who_stops_looking_at_a_run_on_a_node_ends_what_looks_and_not_the_run(ca
         with pytest.raises(KeyboardInterrupt), submit._going_on("hdfs://h:1/runs/a", process):
             raise KeyboardInterrupt("SIGTERM")
         assert process.wait() == -signal.SIGTERM
-    assert "the run goes on without this command" in capsys.readouterr().out
+    assert "the run continues without this command" in capsys.readouterr().out

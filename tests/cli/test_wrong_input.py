@@ -1,4 +1,4 @@
-"""Wrong input on a real Spark, as a user meets it: a command, a sentence, nothing that goes on."""
+"""Wrong input on a real Spark, as a user meets it: a command, a sentence, no process left."""
 
 import os
 import re
@@ -104,7 +104,7 @@ def told(tmp_path):
             text=True,
             timeout=PATIENT_SECONDS,
         )
-        assert all_ended(marked(mark)), "processes of the command go on"
+        assert all_ended(marked(mark)), "processes of the command continue"
         lines = done.stderr.strip().splitlines()
         return done.returncode, lines[-1], [line for line in lines if "Traceback" in line]
 

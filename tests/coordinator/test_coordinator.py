@@ -160,7 +160,7 @@ def test_a_push_that_waits_is_settled_before_its_seat_is_given_away():
     _, out = said.push(1, now=1.7)
     assert sorted((f.kind, f.slot, f.lease) for f in out) == [("agreed", 0, 1), ("agreed", 1, 1)]
     (grant,) = said.coordinator.tick(1.8)
-    assert grant.header["position"] == 1, "it goes on behind what was applied"
+    assert grant.header["position"] == 1, "it continues behind what was applied"
 
 
 def test_copies_gaps_and_late_leases():

@@ -24,7 +24,7 @@ PUSH = Turn("swap")
 
 
 class Scene:
-    """A service over links in memory, whose time stands still until it is told to go on."""
+    """A service over links in memory, whose time stands still until it is told to continue."""
 
     def __init__(self, workers=2, phases=1):
         stages = [LogisticStage(features=3, classes=2, name=f"p{n}") for n in range(phases)]

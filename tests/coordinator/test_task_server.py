@@ -40,7 +40,7 @@ class Sum:
 
 
 class Scene:
-    """An owner whose time stands still until it is told to go on, and its ledger."""
+    """An owner whose time stands still until it is told to continue, and its ledger."""
 
     def __init__(self, folder, rule=None, **units):
         self.now, self.events, self.rule = 0.0, [], rule or Sum()

@@ -123,9 +123,9 @@ def told():
     try:
         signal.raise_signal(TERM)
     except KeyboardInterrupt as error:
-        raise ValueError("go on with") from error
+        raise ValueError("continue with") from error
 
 
 def test_an_error_that_was_made_of_the_interrupt_is_kept():
-    with pytest.raises(ValueError, match="go on with"):
+    with pytest.raises(ValueError, match="continue with"):
         told()

@@ -169,7 +169,7 @@ class Verdict:
 
 @dataclass
 class Trial:
-    """One run of the counting model, and of a term that goes on from its last checkpoint.
+    """One run of the counting model, and of a term that continues from its last checkpoint.
 
     Args:
         recipe: one of `RECIPES`, or an agreement.
@@ -194,7 +194,7 @@ class Trial:
     data: Any = None
     """Other than the numbers of the rows in memory."""
     resumed_from: int = 0
-    """The version of the checkpoint that a second term went on from."""
+    """The version of the checkpoint that a second term continued from."""
     resumed_in: int = 0
     """Its phase: of two parts the start is 0, the rest 1."""
 
@@ -272,7 +272,7 @@ class Trial:
         )
 
     def resumed(self, engine: Engine) -> Verdict:
-        """Goes on from the newest checkpoint in the folder, as the next term."""
+        """Continues from the newest checkpoint in the folder, as the next term."""
         vault = self.vault()
         try:
             cut = vault.newest()

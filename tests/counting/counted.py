@@ -367,7 +367,7 @@ class Books:
                 self._starts(said["starts"], said["vector"])
             elif "healed" in said:
                 known = self.stands[said["healed"]][said["shard"] :: self.shards]
-                assert_same(known, said["own"], "a worker went on from another shard", 0.0)
+                assert_same(known, said["own"], "a worker continued from another shard", 0.0)
             elif "met" in said:
                 self._met(said)
             else:
@@ -385,7 +385,7 @@ class Books:
         self.start = self.start if version else vector
         self.stands[version] = vector
         assert sorted(self.rounds) == list(range(1, version + 1)), "agreements are missing"
-        assert_same(self.model(), vector, "the run went on from what was not agreed on")
+        assert_same(self.model(), vector, "the run continued from what was not agreed on")
 
     def _met(self, said: dict[str, Any]) -> None:
         version = said["met"]

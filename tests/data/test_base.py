@@ -65,7 +65,7 @@ def test_a_sound_feed_passes():
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        (SeeksNowhere, "seek goes on as if never stopped"),
+        (SeeksNowhere, "seek continues as if never stopped"),
         (LosesARow, "every row is handed out once an epoch"),
         (CountsAhead, "position counts the examples handed out"),
         (Empty, "no batch is empty"),

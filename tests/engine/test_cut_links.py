@@ -109,7 +109,7 @@ PAIRS = ROADS | {n: dataclasses.replace(ROADS[n], owners=2) for n in ("shards", 
 def test_two_workers_whose_link_is_cut_both_train_again_once_it_is_mended(
     field, agreed, name, mended_after
 ):
-    """Below the patience nobody is left out; above it one goes on, alone for ever if need be."""
+    """Below the patience nobody is left out; above it one continues, alone for ever if need be."""
     played = field.play(PAIRS[name], workers=2, epochs=20, world=SLOW)
     played.simulation.at(1.0, played.simulation.cut, 0, 1, mended_after)
     played.run(until=400)

@@ -1,4 +1,4 @@
-"""Runs that go on from a cut, in virtual time: the same bits, or a clear word."""
+"""Runs that continue from a cut, in virtual time: the same bits, or a clear word."""
 
 import json
 

@@ -59,7 +59,7 @@ def test_an_all_reduce_joiner_heals_bit_for_bit_from_a_survivor(field):
     played.simulation.at(0.31, played.simulation.kill, 2, 0.2)
     played.run()
     assert not played.tape.warnings(), "all ended with the same bits"
-    assert not (clean.vector == played.vector).all(), "the others went on without it"
+    assert not (clean.vector == played.vector).all(), "the others continued without it"
     assert field.loss(played.vector) == pytest.approx(field.loss(clean.vector), rel=0.05)
 
 

@@ -1,4 +1,4 @@
-"""A stage in two parts goes on as one, and every worker trains on its own rows equally often."""
+"""A stage in two parts continues as one, and every worker trains on its own rows equally often."""
 
 import dataclasses
 from collections import Counter
@@ -222,7 +222,7 @@ def test_a_run_goes_on_from_within_a_rest_to_the_bit():
 def test_the_border_belongs_to_as_many_workers_as_before():
     phases = cut_in_two(STAGES["momentum"], 0.4)
     border = next(cut for cut in run_of(phases).go().cuts if cut.phase == 1)
-    with pytest.raises(Exception, match="goes on with as many workers as it has, 3"):
+    with pytest.raises(Exception, match="continues with as many workers as it has, 3"):
         run_of(phases, EVEN[2], cut=border)
 
 
@@ -261,7 +261,7 @@ def test_patience_in_a_start_ends_the_stage_at_its_best_point(patience):
 
 
 def test_measurements_of_a_start_do_not_set_its_rest_back():
-    """With patience left, the rest goes on from the last point, not from the best so far."""
+    """With patience left, the rest continues from the last point, not from the best so far."""
     phases = {until: cut_in_two(net(), until) for until in (0.5, None)}
     parted, whole = (
         run_of(phases[until], validation=0.2, patience=50).go() for until in (0.5, None)

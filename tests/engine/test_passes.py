@@ -1,4 +1,4 @@
-"""Rows that stream: every pass is a life of its own, and all go on from the same point."""
+"""Rows that stream: every pass is a life of its own, and all continue from the same point."""
 
 from dataclasses import replace
 

@@ -143,7 +143,7 @@ CASES = {
         plain,
         grows,
         UsageError,
-        r"^descent changed what workers cannot be told; got model.notes; keep it in",
+        r"^descent changed what cannot be sent to workers; got model.notes; keep it in",
     ),
 }
 

@@ -1,4 +1,4 @@
-"""The disk of a run is full for a while: training goes on, and so do checkpoints later."""
+"""The disk of a run is full for a while: training continues, and so do checkpoints later."""
 
 import contextlib
 import os
@@ -131,7 +131,8 @@ def test_a_full_disk_costs_checkpoints_for_a_while_and_no_bit(disk, left, tmp_pa
     name = failed[0].name
     assert (
         f"checkpoint {name} failed: checkpoint {name} could not be written; got No space left on "
-        "device; older checkpoints stand; free some space or mend the permissions; training goes on"
+        "device; older checkpoints stand; free some space or mend the permissions; "
+        "training continues"
     ) in shown.getvalue()
     at = [filled.events.index(event) for event in (saved[2], failed[0], failed[-1], saved[3])]
     assert at == sorted(at), "saved, then full, then saved again"

@@ -1,4 +1,4 @@
-"""A driver is killed, or told to stop: its workers end, and the run goes on to the same bits."""
+"""A driver is killed, or told to stop: its workers end, and the run continues to the same bits."""
 
 import json
 import os
@@ -164,7 +164,7 @@ def test_ctrl_c_ends_driver_and_workers_and_is_journaled(driver, assert_ended):
 
 @pytest.mark.usefixtures("patience")
 def test_ctrl_c_makes_a_last_checkpoint(driver, tiny, tmp_path):
-    """Which the run goes on from, bit for bit."""
+    """Which the run continues from, bit for bit."""
     folder, code, errors = driver(5, signal.SIGINT, checkpoint_seconds=3600.0)
     assert code == 130, errors
     assert any("a last checkpoint is made" in e.text for e in events(folder, "Warned"))

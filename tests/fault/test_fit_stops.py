@@ -1,4 +1,4 @@
-"""Ctrl-C in an estimator's `fit`: a script ends, a notebook goes on, and the run can be resumed."""
+"""Ctrl-C in an estimator's `fit`: a script ends, a notebook continues, and the run resumes."""
 
 import re
 import signal
@@ -50,7 +50,7 @@ model = clf.fit(table)
 print("error:", model.evaluate(table).metrics["error"], "rows:", model.transform(table).count())
 """
 SAID = re.compile(
-    r"stopped by Ctrl-C; go on with: (photinus\.resume\('(runs/TorchClassifier_[\w-]+)', )data\)"
+    r"stopped by Ctrl-C; continue with: (photinus\.resume\('(runs/TorchClassifier_[\w-]+)', )data\)"
 )
 
 

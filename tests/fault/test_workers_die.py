@@ -1,4 +1,4 @@
-"""Real processes are killed, frozen, cut off and spoiled: a run goes on, and counts exactly."""
+"""Real processes are killed, frozen, cut off and spoiled: a run continues, and counts exactly."""
 
 import json
 import os

@@ -393,7 +393,7 @@ def test_an_application_that_yarn_ends_goes_on_from_its_newest_checkpoint(
     assert process.wait(timeout=120) == 1
     last = (tmp_path / "said").read_text().splitlines()[-1]
     assert last.startswith("photinus: the application was ended by YARN, or by somebody")
-    assert last.endswith(f"go on with: photinus submit --resume {folder} --deploy-mode cluster")
+    assert last.endswith(f"continue with: photinus submit --resume {folder} --deploy-mode cluster")
     process = submit("", "--deploy-mode", "cluster", "--resume", folder)
     assert process.wait(timeout=FIRST_SECONDS) == 0, (tmp_path / "said").read_text()
     with fetched(folder, "events.jsonl", "ledger.jsonl") as found:

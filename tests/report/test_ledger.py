@@ -52,11 +52,11 @@ FINE = {
     "a new term starts again from its checkpoint": [
         *GOOD, entry("hello", term=2, sequence=1), *pushed(1, term=2, version=1),
     ],
-    "a new term goes on with the rows of its checkpoint": [
+    "a new term continues with the rows of its checkpoint": [
         *counted(0, 8), *counted(1, 16), entry("hello", term=2, sequence=1, position=8),
         *counted(1, 16, term=2, version=1),
     ],
-    "a seat goes on behind what was dropped": [
+    "a seat continues behind what was dropped": [
         *counted(0, 8), entry("miss", sequence=1, position=16, dropped=True),
         entry("hello", term=2, sequence=2, position=16), *counted(2, 24, term=2),
     ],
@@ -65,12 +65,12 @@ FINE = {
         *pushed(2, lease=2, version=2, position=8),
     ],
     "each phase counts for itself": [*GOOD, *pushed(0, phase=1)],
-    "a rest goes on with the rows of its start": [
+    "a rest continues with the rows of its start": [
         *counted(0, 8), *counted(1, 16), *BEGUN,
         entry("hello", phase=1, lease=2, sequence=0, version=0, position=16),
         *counted(0, 24, phase=1, lease=2),
     ],
-    "a rest whose agreements were all lost goes on where its start ended": [
+    "a rest whose agreements were all lost continues where its start ended": [
         *counted(0, 8), *BEGUN, *counted(0, 16, phase=1), entry("back", phase=1, version=0),
         entry("hello", phase=1, lease=2, sequence=1, version=0, position=8),
         *counted(1, 16, phase=1, lease=2, version=1),
@@ -126,18 +126,18 @@ def test_a_term_that_names_no_version_is_known_by_its_first_push(tmp_path):
 
 @pytest.mark.parametrize("names_version", [True, False])
 def test_rows_behind_the_version_of_a_resume_are_in_no_model(tmp_path, names_version):
-    """Version 6 holds the rows up to 48; a term that goes on from 96 leaves 48 of them out."""
+    """Version 6 holds the rows up to 48; a term that continues from 96 leaves 48 of them out."""
     hello = resumed(6, 96)
     if not names_version:
         hello[1].pop("version")
     found = audited(tmp_path, [*ONE_TERM, hello, *counted(0, 104, term=2, version=7)])
-    assert "rows skipped: slot 0 goes on from 96" in found.offences[0]
+    assert "rows skipped: slot 0 continues from 96" in found.offences[0]
     assert found.offences[0].startswith("line 62:")
 
 
 def test_rows_before_the_version_of_a_resume_are_in_the_model_already(tmp_path):
     found = audited(tmp_path, [*ONE_TERM, resumed(6, 40)])
-    assert found.offences == ["line 62: rows twice: slot 0 goes on from 40, done are 48"]
+    assert found.offences == ["line 62: rows twice: slot 0 continues from 40, done are 48"]
 
 
 def test_a_resume_in_an_earlier_phase_undoes_all_of_the_later_one(tmp_path):
@@ -156,7 +156,7 @@ def test_what_a_replaced_coordinator_still_applies_is_in_no_model(tmp_path):
 def test_rows_that_were_given_up_with_all_who_knew_them_are_not_done(tmp_path):
     lost = [entry("back", version=6), entry("hello", lease=2, sequence=20, version=6, position=96)]
     found = audited(tmp_path, [*ONE_TERM, *lost])
-    assert found.offences == ["line 63: rows skipped: slot 0 goes on from 96, done are 48"]
+    assert found.offences == ["line 63: rows skipped: slot 0 continues from 96, done are 48"]
 
 
 BAD = {
@@ -189,7 +189,7 @@ BAD = {
     ),
     "rows skipped at a grant of a rest": (
         [*counted(0, 8), *BEGUN, entry("hello", phase=1, version=0, position=16)],
-        "line 5: rows skipped: slot 0 goes on from 16, done are 8",
+        "line 5: rows skipped: slot 0 continues from 16, done are 8",
     ),
     "rows skipped at a grant": (
         [entry("hello", position=0), *counted(0, 16)],
@@ -197,7 +197,7 @@ BAD = {
     ),
     "rows skipped between terms": (
         [*counted(0, 8), entry("hello", term=2, sequence=1, position=16)],
-        "line 4: rows skipped: slot 0 goes on from 16, done are 8",
+        "line 4: rows skipped: slot 0 continues from 16, done are 8",
     ),
     "rows twice": ([*counted(0, 8), *counted(1, 12)], "rows twice: slot 0, from 8 to 4"),
     "position falls": ([*GOOD, *pushed(2, position=0)], "position 0 after 8"),

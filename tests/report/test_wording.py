@@ -26,7 +26,7 @@ LINES = [
     (e.WorkerJoined(slot=1, lease=2, examples=5), "worker 1: 5 rows, lease 2"),
     (
         e.CheckpointFailed(name="7", reason="disk full"),
-        "checkpoint 7 failed: disk full; training goes on",
+        "checkpoint 7 failed: disk full; training continues",
     ),
     (e.RunEnded(state="failed", seconds=61, reason="why"), "failed after 1 min 01 s: why"),
     (e.CheckpointSaved(name="7", phase=0, version=1, seconds=0.1), ""),

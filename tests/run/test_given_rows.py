@@ -52,7 +52,7 @@ def test_a_job_without_data_that_was_stopped_goes_on_with_the_rows_handed_over_a
     with pytest.raises(KeyboardInterrupt) as stopped:
         train(job, rows, folder=tmp_path / "run", engine=breaking(9))
     assert str(stopped.value).endswith(
-        f"go on with: photinus.resume({str(tmp_path / 'run')!r}, data)"
+        f"continue with: photinus.resume({str(tmp_path / 'run')!r}, data)"
     )
     code, err = called("train", "--resume", tmp_path / "run")
     assert (code, "hand them over again: photinus.resume(RUN, data)" in err) == (2, True)

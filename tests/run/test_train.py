@@ -208,7 +208,7 @@ def test_ctrl_c_is_journaled_as_a_stop(small, tmp_path, events, breaking):
 
 def test_a_stop_says_how_to_go_on_and_leaves_a_report(small, tmp_path, breaking, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    said = r"^stopped by Ctrl-C; go on with: photinus.resume\('run', data\)$"
+    said = r"^stopped by Ctrl-C; continue with: photinus.resume\('run', data\)$"
     with pytest.raises(KeyboardInterrupt, match=said):
         train(small.job(), small.data(), folder="run", engine=breaking(3))
     assert "stopped" in (tmp_path / "run" / "report.html").read_text()

@@ -32,8 +32,8 @@ def test_the_rows_that_changed_hold_every_number_that_is_not_zero(numbers, width
         (np.array([-1, 2]), "rows must lie within the 10 numbers"),
         (np.array([2, 4]), "rows must lie within the 10 numbers"),
         (np.array([0.5]), "rows must lie within the 10 numbers"),
-        (np.array([1, 1]), "rows must be told once, in order"),
-        (np.array([2, 1]), "rows must be told once, in order"),
+        (np.array([1, 1]), "rows must be named once, in order"),
+        (np.array([2, 1]), "rows must be named once, in order"),
     ],
 )
 def test_what_are_no_rows_is_refused(rows, words):

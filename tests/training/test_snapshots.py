@@ -107,7 +107,7 @@ def test_names_sort_by_the_order_of_saving():
 
 
 def test_a_phase_starts_where_nobody_has_used_a_row_yet():
-    """The rest of a stage goes on in the rows: as many workers as before must hold them."""
+    """The rest of a stage continues in the rows: as many workers as before must hold them."""
     rest = dataclasses.replace(HERE, version=0)
     assert not rest.is_phase_start
     assert not HERE.is_phase_start

@@ -53,7 +53,7 @@ class Saver:
     Args:
         store: where to.
         report: called from the thread with each outcome; `phase` and `version` are taken from
-            the checkpoint's meta. A failure is an outcome too: training goes on.
+            the checkpoint's meta. A failure is an outcome too: training continues.
     """
 
     def __init__(self, store: Store, report: Callable[[_Outcome], None]) -> None:

@@ -21,7 +21,7 @@ class RunFolder:
 
     Args:
         path: made when missing, with its parents.
-        resume: True when the run that is there shall go on; without it the folder must be new
+        resume: True when the run that is there shall continue; without it the folder must be new
             or empty.
 
     Raises:
@@ -61,10 +61,10 @@ class RunFolder:
 
         Args:
             path: of the folder.
-            resume: whether the run in it goes on.
+            resume: whether the run in it continues.
 
         Raises:
-            UsageError: it holds a run that does not go on, or other files.
+            UsageError: it holds a run that does not continue, or other files.
         """
         names: set[str] = set()
         with contextlib.suppress(OSError):  # one that cannot be read is refused as it is made

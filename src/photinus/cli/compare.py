@@ -97,16 +97,16 @@ def compare(
 
 @contextlib.contextmanager
 def _stoppable(folder: Path) -> Iterator[None]:
-    """Says how to go on where somebody stops the comparison."""
+    """Says how to continue where somebody stops the comparison."""
     try:
         yield
     except KeyboardInterrupt as error:
         again = _again(click.get_current_context(), folder)
-        raise StoppedError(f"stopped; go on with: {again}") from error
+        raise StoppedError(f"stopped; continue with: {again}") from error
 
 
 def _again(context: click.Context, folder: Path) -> str:
-    """Returns the command that goes on with a comparison: the same one, with its folder."""
+    """Returns the command that continues with a comparison: the same one, with its folder."""
     words = ["photinus", "compare", context.params["job"]]
     for param in context.command.params:
         value = str(folder) if param.name == "folder" else context.params.get(param.name or "")

@@ -55,7 +55,7 @@ def _shown(findings: Iterator[Diagnosis]) -> list[str]:
 
 
 def _here() -> Iterator[Diagnosis]:
-    """Yields what can be told without Spark."""
+    """Yields what can be checked without Spark."""
     from photinus.engine.spark.diagnostics import Diagnosis, port_finding
 
     yield Diagnosis("Python", f"{sys.version.split()[0]}, {sys.executable}")

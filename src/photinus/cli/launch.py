@@ -1,7 +1,7 @@
 """The program that spark-submit starts on a node: trains or resumes the job there.
 
 YARN starts a driver that is lost again from this first line. The run folder, at an address that
-is the same for every attempt, says whether there is something to go on with.
+is the same for every attempt, says whether there is something to continue with.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def attempt_of(container: str) -> tuple[str, int]:
 def end_with(parent: int) -> None:
     """Ends this process, without a last word, as soon as its parent is gone.
 
-    Where Spark's Java process is killed its Python goes on: it would find its workers lost, and
+    Where Spark's Java process is killed its Python continues: it would find its workers lost, and
     write that the run has failed, while YARN starts the next attempt.
     """
     waiting = threading.Event()
@@ -55,7 +55,7 @@ def end_with(parent: int) -> None:
 
 
 def launch(address: str, *said: str) -> None:
-    """Trains, or goes on with what an earlier attempt left.
+    """Trains, or continues with what an earlier attempt left.
 
     Args:
         address: of the run folder.
@@ -81,7 +81,7 @@ def launch(address: str, *said: str) -> None:
     if attempt > 1 and state == "failed":
         wrong = f"attempt {attempt - 1} of {application} ended by itself; it is not tried again"
         raise RunFailedError(wrong, got=reason)
-    note = f"attempt {attempt} of {application}: the driver before it was lost; the run goes on"
+    note = f"attempt {attempt} of {application}: the driver before it was lost; the run continues"
     # another node signed what is there
     names = code_names(job_of(job).to_dict()) if job else said
     go_on(mirror, note if attempt > 1 else "", _COMMAND, trust_code=frozenset(names))

@@ -25,7 +25,7 @@ from photinus.core.errors import NotReadyError, PhotinusError, UsageError, reaso
 from photinus.core.signals import interruptible
 
 EXIT_CODES: Final = {"done": 0, "failed": 1, "usage": 2, "not ready": 3, "interrupted": 130}
-"""What the shell is told; nothing else is used."""
+"""What the shell gets; nothing else is used."""
 
 _ENDS: Final[dict[type, str]] = {
     UsageError: "usage",

@@ -93,7 +93,7 @@ def report(run: str, output: str | None) -> None:
 def audit(run: str) -> None:
     """Check in a run's ledger that every push was applied exactly once.
 
-    A resumed run goes on from a checkpoint: what was applied after it is counted as undone.
+    A resumed run continues from a checkpoint: what was applied after it is counted as undone.
     """
     from photinus.report.ledger import audit as checked
     from photinus.run.remote_resume import fetched

@@ -57,7 +57,7 @@ _PAGE = re.compile(r"tracking URL: (\S+)")
     help="The nodes' packages: sent from here, there already, or an archive with bin/python.",
 )
 @click.option("--python", default="", metavar="PATH", help="The nodes' Python [on their PATH].")
-@click.option("--resume", default="", metavar="RUN", help="Go on with a run.")
+@click.option("--resume", default="", metavar="RUN", help="Continue with a run.")
 @TRUST
 @click.option("--dry-run", is_flag=True, help="Print what would be started; send nothing.")
 def submit(job: str | None, settings: tuple[str, ...], **said: Any) -> None:  # noqa: ANN401
@@ -270,7 +270,7 @@ class _Run:
             trust = " --trust-code" if self.said["trust_code"] else ""
             again = f"--resume {shlex.quote(self.folder)} --deploy-mode cluster{trust}"
             wrong = "the application was ended by YARN, or by somebody"
-            raise RunFailedError(wrong, do=f"go on with: photinus submit {again}")
+            raise RunFailedError(wrong, do=f"continue with: photinus submit {again}")
         if process.returncode:
             wrong = "the application failed"
             do = f"photinus report {shlex.quote(self.folder)}; yarn logs has the containers' words"
@@ -284,7 +284,7 @@ def _going_on(folder: str, process: subprocess.Popen[str]) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         process.terminate()  # Ctrl-C of a terminal reaches it by itself, SIGTERM does not
-        click.echo(f"the run goes on without this command: photinus report {shlex.quote(folder)}")
+        click.echo(f"the run continues without this command: photinus report {shlex.quote(folder)}")
         raise
 
 

@@ -70,7 +70,7 @@ def demo(workers: int | None, engine: str | None, folder: str, settings: tuple[s
 )
 @_FOLDER
 @_SET
-@click.option("--resume", type=click.Path(), metavar="RUN", help="Go on with a run.")
+@click.option("--resume", type=click.Path(), metavar="RUN", help="Continue with a run.")
 @TRUST
 @click.option("--print-config", is_flag=True, help="Print the job as TOML and train nothing.")
 def train(
@@ -232,11 +232,11 @@ def _resume(folder: str, others: tuple[Any, ...], *, trust_code: bool) -> None:
 def go_on(
     folder: str | Mirror, note: str = "", command: str = "train", *, trust_code: Trust = False
 ) -> None:
-    """Goes on with a run, shows it, and says what came out.
+    """Continues with a run, shows it, and says what came out.
 
     Args:
         folder: of the run.
-        note: a sentence for the journal, why there is something to go on with.
+        note: a sentence for the journal, why there is something to continue with.
         command: of photinus, which can do so again.
         trust_code: run the code that the folder names, though no run of this user made it.
     """
@@ -258,7 +258,7 @@ def begin(job: Job, folder: str | Mirror, command: str = "train") -> None:
     Args:
         job: the job.
         folder: where the run is kept; "" for a new one.
-        command: of photinus, which can go on with it.
+        command: of photinus, which can continue with it.
     """
     from photinus.cli.watch import watched
     from photinus.run.remote_resume import placed

@@ -13,19 +13,19 @@ from photinus.core.events import Event
 
 
 class StoppedError(PhotinusError):
-    """The user stopped a run; the message says how to go on."""
+    """The user stopped a run; the message says how to continue."""
 
 
 @contextlib.contextmanager
 def watched(
     folder: Path, address: str = "", command: str = "train"
 ) -> Iterator[tuple[Callable[[Event], None], ...]]:
-    """Shows a run; if it is stopped, the error says how to go on.
+    """Shows a run; if it is stopped, the error says how to continue.
 
     Args:
         folder: where the run is kept; what Java and the workers say goes to its `logs/spark.log`.
         address: where its copy is kept that outlives this machine.
-        command: of photinus, which goes on with it.
+        command: of photinus, which continues with it.
     """
     from photinus.report.terminal import Terminal
     from photinus.run.resume_hint import resume_hint

@@ -26,9 +26,9 @@ class Checkpoints:
     Args:
         folder: of the checkpoints.
         fingerprint: of the job, which a checkpoint must have.
-        emit: is told what was refused.
+        emit: is called with what was refused.
         step: as of `Store`: a fence for a coordinator of an older term.
-        saved: is told what was saved, beside the training.
+        saved: is called with what was saved, beside the training.
     """
 
     found: str = ""

@@ -36,7 +36,7 @@ class Coordinator(LeaseServer):
         plan: what is trained.
         callbacks: where events, ledger lines and cuts go.
         now: the time, in seconds that never go back.
-        cut: what to go on from, of an earlier term.
+        cut: what to continue from, of an earlier term.
 
     Raises:
         UsageError: the cut belongs to another plan.
@@ -159,7 +159,7 @@ class Coordinator(LeaseServer):
             seat.yields = "ended"
             return [self._to(frame, "done")]
         if seat.is_live and seat.is_again(frame) and frame.header["hello"] > seat.hello:
-            self.leases.vacate(seat)  # it was refused, or told to heal, and has left its seat
+            self.leases.vacate(seat)  # it was refused, or sent to heal, and has left its seat
             out = self._left(seat, now)
         return out + self._membership.hello(frame, now)
 
@@ -229,7 +229,7 @@ class Coordinator(LeaseServer):
         return self._go_back(now) or self._answered(self.owner.close(now), now)
 
     def _go_back(self, now: float) -> list[Frame]:
-        """Shards of the table were lost that no worker restores: all go on from the last cut."""
+        """Shards of the table were lost that no worker restores: all continue from the last cut."""
         lost = self._lost_shards.lost(self._phases.holders)
         is_stuck = self._lost_shards.is_stuck(now)
         if not lost and not is_stuck:
@@ -309,7 +309,7 @@ class Coordinator(LeaseServer):
         return self._answered(answers, now)
 
     def _refused(self, seat: SeatState, frame: Frame, now: float) -> list[Frame]:
-        """Not finite: it never reaches the model; the worker heals and goes on behind it."""
+        """Not finite: it never reaches the model; the worker heals and continues behind it."""
         seat.strikes += 1
         seat.loses(frame.header["position"], self.owner.numbers)
         seat.is_quarantined = seat.strikes >= STRIKES

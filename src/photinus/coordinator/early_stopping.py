@@ -65,7 +65,7 @@ class EarlyStopping:
         return True
 
     def asks(self, slot: int) -> bool:
-        """Tells, once, whether a slot's worker shall measure the point it is told now."""
+        """Tells, once, whether a slot's worker shall measure the point that it is sent now."""
         is_asked = slot in self._unasked
         self._unasked.discard(slot)
         return is_asked
@@ -76,7 +76,7 @@ class EarlyStopping:
             self._cut = cut
 
     def without(self, slot: int) -> None:
-        """Goes on without a worker that was lost."""
+        """Continues without a worker that was lost."""
         self._missing.discard(slot)
 
     def take(self, slot: int, sums: Mapping[str, float]) -> None:

@@ -20,7 +20,7 @@ class LeaseServer(ABC):
     """A state machine without input or output: a frame (or the time) in, frames out.
 
     A push counts once, under its seat's present lease and with the next number. A copy gets the
-    first answer again, and whoever has lost the seat is told so.
+    first answer again, and whoever has lost the seat gets that answer.
 
     Args:
         leases: the seats.
@@ -28,7 +28,7 @@ class LeaseServer(ABC):
     """
 
     failure: str = ""
-    """Why it cannot go on; empty while it can."""
+    """Why it cannot continue; empty while it can."""
     failure_kind: str = ""
     """The class of the error that a worker reported."""
     _handlers: Mapping[str, Heard]
@@ -118,7 +118,7 @@ class LeaseServer(ABC):
         return self._apply(seat, frame, now)
 
     def _not_next(self, seat: SeatState, frame: Frame, verdict: str) -> list[Frame]:
-        """A copy gets the answer of the first again; whoever lost its seat is told so."""
+        """A copy gets the answer of the first again; whoever lost its seat gets that answer."""
         if frame.kind == "push":
             self.callbacks.enter(verdict, frame, {})
         if verdict == "fenced":

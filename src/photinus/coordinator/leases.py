@@ -85,7 +85,7 @@ class SeatState:
     exclusions: int = 0
     """How often in a row it was left out of a meeting because others could not reach it."""
     returns_at: float = 0.0
-    """Nobody sits here again earlier, while others go on."""
+    """Nobody sits here again earlier, while others continue."""
     strikes: int = 0
     """How many of its pushes were not finite."""
     is_quarantined: bool = False

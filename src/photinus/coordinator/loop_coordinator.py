@@ -1,4 +1,4 @@
-"""The coordinator of loops of the user's own: the model is known once worker 0 has told it."""
+"""The coordinator of loops of the user's own: the model is known once worker 0 has sent it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def start_of(seat: Seat, parameters: Parameters, about: Mapping[str, Any]) -> Fr
 
 
 class LoopCoordinator(Coordinator):
-    """A `Coordinator` of no numbers until worker 0 has told the start; then one of those.
+    """A `Coordinator` of no numbers until worker 0 has sent the start; then one of those.
 
     Args:
         workers: how many.

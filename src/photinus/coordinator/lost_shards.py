@@ -42,7 +42,7 @@ class LostShards:
         return [seat for seat in seats if not seat.is_live and seat.closed is None]
 
     def can_restore(self, lost: list[SeatState], version: int) -> bool:
-        """Tells whether the run goes on where these are lost, at the point of a version.
+        """Tells whether the run continues where these are lost, at the point of a version.
 
         One alone, with no other that is being restored, and none that is done. Whom others could
         not reach is not restored from another.

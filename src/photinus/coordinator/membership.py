@@ -78,7 +78,7 @@ class Membership:
         return [seat for seat in free if not self._is_excluded(seat, now)]
 
     def _is_excluded(self, seat: SeatState, now: float) -> bool:
-        """Tells whether others go on without it for a while: it yields, or is out of reach."""
+        """Tells whether others continue without it for a while: it yields, or is out of reach."""
         return seat.is_yielding or (now < seat.returns_at and bool(self._leases.members))
 
     def lost(self, seat: SeatState) -> None:
@@ -97,7 +97,7 @@ class Membership:
         return [self._granted(seat, now, point, state.inner) for seat in self._waiting(now)]
 
     def regrant(self, keep: frozenset[int] = frozenset()) -> list[Frame]:
-        """Tells every worker that sits where to go on: another phase, or another point of it.
+        """Tells every worker that sits where to continue: another phase, or another point of it.
 
         Args:
             keep: whose inner state is the agreed one, at the border of a start and its rest.

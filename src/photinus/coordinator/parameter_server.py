@@ -46,7 +46,7 @@ class ParameterServer:
     Args:
         phase: the phase's index.
         policy: the owner's half of the strategy.
-        point: where the phase starts, or goes on from.
+        point: where the phase starts, or continues from.
         leases: the seats of the run.
         callbacks: where events and the ledger go.
     """
@@ -192,7 +192,7 @@ class ParameterServer:
             self._callbacks.emit(Warned(text=found.text))
         for slot in found.slots:
             self._leases.exclude(self._leases.seats[slot], now)
-            if self.policy.shards:  # none goes on without it: all go back
+            if self.policy.shards:  # none continues without it: all go back
                 self._leases.vacate(self._leases.seats[slot])
         return self.close(now, found.slots)
 
@@ -291,7 +291,7 @@ class ParameterServer:
         """How far apart the workers were: their spread, as a share of the parameters' length.
 
         Of the first round and of each eighth; between them the last one stands. Where workers meet
-        each has told its own distance from where they meet.
+        each has sent its own distance from where they meet.
 
         Where nobody waits: how many versions old the point was that a push started from.
         """
@@ -338,7 +338,7 @@ def _bytes_down(answers: Sequence[Answer]) -> int:
 
 
 def _mean_metrics(told: Sequence[tuple[Mapping[str, Any], int]]) -> dict[str, float]:
-    """Means over the examples of those who told each metric."""
+    """Means over the examples of those who sent each metric."""
     sums: dict[str, float] = {}
     weights: dict[str, int] = {}
     for metrics, examples in told:

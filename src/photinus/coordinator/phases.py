@@ -57,7 +57,7 @@ class Phases:
         leases: the seats.
         callbacks: where events, ledger lines and cuts go.
         now: the time, in seconds that never go back.
-        cut: what to go on from, of an earlier term.
+        cut: what to continue from, of an earlier term.
 
     Raises:
         UsageError: the cut belongs to another plan.
@@ -162,7 +162,7 @@ class Phases:
         Args:
             phase: its index.
             now: the time.
-            point: of a rest, where its start ended: every seat goes on where it was.
+            point: of a rest, where its start ended: every seat continues where it was.
         """
         self._entered = self._saved_at = now
         self.holders = set()
@@ -269,7 +269,7 @@ class Phases:
         return Result(self.history, point.floats, point.integers, table)
 
     def _table(self) -> Table | None:
-        """Returns the table that lay among the workers; its shards were told before they closed."""
+        """Returns the table that lay among the workers; its shards were sent before they closed."""
         if not self.has_shards:
             return None
         closed = self._leases.closed.values()
@@ -279,7 +279,7 @@ class Phases:
     def _goes_on(self, point: Message, now: float) -> bool:
         """Enters the phase after the present one, from where this one ended; False after the last.
 
-        A rest goes on from its start's point, rows and inner optimizers.
+        A rest continues from its start's point, rows and inner optimizers.
         """
         following, goes_on = self.owner.phase + 1, not self._is_stage_over
         if self.phase.part == START and not goes_on:
@@ -382,7 +382,7 @@ class Phases:
         return not (self.owner.policy.keeps or self.owner.version == 0 or is_whole)
 
     def start_for(self, slot: int) -> tuple[Message, Mapping[str, Vector]]:
-        """Returns the present point, and an inner state of a slot's worker to go on with.
+        """Returns the present point, and an inner state of a slot's worker to continue with.
 
         The inner state is its own, or where all are the same anybody's.
         """
@@ -404,7 +404,7 @@ class Phases:
         )
 
     def grant(self, seat: SeatState, point: Message, inner: Mapping[str, Vector]) -> Grant:
-        """Returns what a seat's worker is told: the phase, and from where it goes on."""
+        """Returns what a seat's worker is sent: the phase, and from where it continues."""
         owner, is_fresh = self.owner, self.owner.version == 0
         shard: dict[str, Kind] = {}
         if self.has_shards:
@@ -451,7 +451,7 @@ class Phases:
         return Page(page.version, page.name, come)
 
     def _no_shard(self, reason: str) -> None:
-        """A shard could not be written: this round is not saved, and training goes on."""
+        """A shard could not be written: this round is not saved, and training continues."""
         self._callbacks.emit(CheckpointFailed(name=self._here().name, reason=reason))
         self._cuts.drop()
 
@@ -485,7 +485,7 @@ class Phases:
         return self.owner.policy.keeps or bool(closed.header["version"] == self.owner.version)
 
     def _keep(self, held: Mapping[int, Mapping[str, Vector]]) -> None:
-        """Saves a cut: with agreement on gradients the workers told the point, too."""
+        """Saves a cut: with agreement on gradients the workers sent the point, too."""
         cut = self._here()
         if self.has_shards:
             cut = replace(cut, shards=self._shards.at(cut.version))
@@ -497,7 +497,7 @@ class Phases:
         self._callbacks.save(self._cuts.last)
 
     def _told(self, held: Mapping[str, Vector]) -> Message:
-        """Returns the agreed point as a worker told it."""
+        """Returns the agreed point as a worker sent it."""
         return self.owner.point._replace(
             version=self.owner.version,
             vector=held["vector"],
@@ -573,7 +573,7 @@ class Phases:
         self.save_if_whole(now)
 
     def save_if_whole(self, now: float) -> None:
-        """Saves the cut in the making once every worker has told its part."""
+        """Saves the cut in the making once every worker has sent its part."""
         cut = self._cuts.whole(self.owner.policy, self._shards_told)
         if cut is None:
             return
@@ -585,7 +585,7 @@ class Phases:
     # -- validation ------------------------------------------------------------------------------
 
     def asks_to_measure(self, slot: int) -> bool:
-        """Tells, once, whether a slot's worker shall measure the point it is told now."""
+        """Tells, once, whether a slot's worker shall measure the point that it is sent now."""
         return self._early_stopping.asks(slot)
 
     def measured(self, frame: Frame) -> None:
@@ -596,7 +596,7 @@ class Phases:
             self.decide_on_the_best()
 
     def decide_on_the_best(self) -> None:
-        """Where all have told what they measured, decides what is best and whether to stop."""
+        """Where all have sent what they measured, decides what is best and whether to stop."""
         self._early_stopping.decide(self.owner.phase, self.phase.name, self._callbacks)
 
     def remember(self, closed: Frame) -> None:
@@ -654,5 +654,5 @@ def _check(cut: Cut, plan: TrainingPlan) -> None:
         raise UsageError(wrong, got=len(plan.phases), do="resume with the plan it is of")
     workers = len(cut.positions)
     if not cut.is_phase_start and workers != plan.workers:
-        wrong = f"a checkpoint within a phase goes on with as many workers as it has, {workers}"
+        wrong = f"a checkpoint within a phase continues with as many workers as it has, {workers}"
         raise UsageError(wrong, got=plan.workers, do=f"resume with {workers} workers")

@@ -27,7 +27,7 @@ class MissingPieces(NamedTuple):
     wholes: frozenset[int] = frozenset()
     """Whose merged shard has not come."""
     near: frozenset[int] = frozenset()
-    """From whom anything came since this was told last."""
+    """From whom anything came since the last report."""
 
 
 class UnreachableMember(NamedTuple):
@@ -44,7 +44,7 @@ class Reachability:
     """The open meeting as the coordinator sees it: it asks the members what they miss.
 
     A part is missed of whoever owes it; a merged shard only of whoever could merge it, so that two
-    who cannot reach each other are told apart from those who wait for the two.
+    who cannot reach each other are distinguished from those who wait for the two.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Reachability:
             self._moved = self._asked = now
 
     def take(self, slot: int, lacks: MissingPieces, now: float) -> None:
-        """A member told what it lacks: nothing, when it is ready."""
+        """A member reported what it lacks: nothing, when it is ready."""
         if slot not in self.slots:
             return
         last = self._lacks.get(slot)
@@ -89,7 +89,7 @@ class Reachability:
         """Returns who is left out, once the meeting has stood still for so long.
 
         Where no two reach each other: all but the lowest slot if workers `have_met` before, so
-        that one goes on until the network is mended; else nobody, for their ports are closed.
+        that one continues until the network is mended; else nobody, for their ports are closed.
         """
         silent = frozenset(self.slots) - self._lacks.keys()
         still = now - self._moved

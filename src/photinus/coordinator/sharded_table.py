@@ -27,7 +27,7 @@ class ShardFiles:
 
     Args:
         scratch: where the files lie.
-        failed: is told why a shard could not be written for a checkpoint.
+        failed: gets the reason when a shard could not be written for a checkpoint.
     """
 
     def __init__(self, scratch: ScratchFolder, failed: Callable[[str], None]) -> None:
@@ -70,7 +70,7 @@ class ShardFiles:
         return {slot: file for slot, (at, file) in sorted(self._whole.items()) if at == version}
 
     def drop(self) -> None:
-        """Forgets all of it: the run goes on from elsewhere."""
+        """Forgets all of it: the run continues from elsewhere."""
         self._coming, self._whole = {}, {}
 
 

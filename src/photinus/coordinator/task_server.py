@@ -46,7 +46,7 @@ class WorkUnits:
 
     Args:
         count: of units.
-        together: a round waits for every unit, and the units go on until the rule is done; else
+        together: a round waits for every unit, and the units continue until the rule is done; else
             each unit is applied at once, and is done then.
         unit: what one is called, for people.
         work: what a unit does, for people.

@@ -40,7 +40,7 @@ def on_disk(text: object) -> Path:
 def filesystem(address: str) -> tuple[Any, str]:
     """Returns the file system of fsspec that an address names, and the path in it.
 
-    HDFS is told where the cluster's settings are by HADOOP_CONF_DIR. In a container of YARN that
+    HADOOP_CONF_DIR says where the cluster's settings are. In a container of YARN that
     Spark started they lie beside the program.
 
     Raises:

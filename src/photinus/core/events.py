@@ -21,7 +21,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class RunStarted(Event):
-    """A run begins, or goes on under a new term."""
+    """A run begins, or continues under a new term."""
 
     run: str
     """The run's name."""
@@ -175,7 +175,7 @@ class CheckpointSaved(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointFailed(Event):
-    """A checkpoint could not be written; the older ones stand, training goes on."""
+    """A checkpoint could not be written; the older ones stand, training continues."""
 
     name: str
     reason: str

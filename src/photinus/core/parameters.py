@@ -91,7 +91,7 @@ class Layout:
         return tuple(e.name for e in self.entries)
 
     def fingerprint(self) -> str:
-        """Names, shapes and dtype in 16 hex digits: two sides that differ are told at hello."""
+        """Names, shapes and dtype in 16 hex digits: two sides that differ are refused at hello."""
         text = json.dumps([self.dtype, [(e.name, e.shape, e.section) for e in self.entries]])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -120,7 +120,7 @@ class Walk:
             yield index[offset:stop], seed
 
     def seek(self, position: int) -> None:
-        """Goes on after `position` examples.
+        """Continues after `position` examples.
 
         Raises:
             UsageError: the position is negative.

@@ -68,7 +68,7 @@ class Block(NamedTuple):
 
 
 class Feed(ABC):
-    """Hands out batches, to the end of its share or endlessly; iterating goes on at `position`."""
+    """Hands out batches, to the end of its share or endlessly; an iterator begins at `position`."""
 
     @property
     @abstractmethod
@@ -85,7 +85,7 @@ class Feed(ABC):
 
     @abstractmethod
     def seek(self, position: int) -> None:
-        """Goes on after `position` examples as if they had been handed out here.
+        """Continues after `position` examples as if they had been handed out here.
 
         Raises:
             UsageError: the position is negative, or lies behind a feed that gives rows once.

@@ -167,7 +167,7 @@ class FrameBatches(IterableDataset[Batch]):
         return {**self._about(), "position": self.position}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Goes on behind the last batch that was handed out before `state_dict`.
+        """Continues behind the last batch that was handed out before `state_dict`.
 
         Raises:
             UsageError: the state is of other rows, or of another share of them.

@@ -80,7 +80,7 @@ class StreamFeed(Feed):
         )
 
     def __iter__(self) -> Iterator[Batch]:
-        """Goes on with the pass.
+        """Continues with the pass.
 
         Raises:
             UsageError: the pass is over and the share is not done.
@@ -104,7 +104,7 @@ class StreamFeed(Feed):
         return Batch(features, labels, None if weights is None else weights.copy(), draws)
 
     def seek(self, position: int) -> None:
-        """Goes on after `position` examples; the rows up to it pass by.
+        """Continues after `position` examples; the rows up to it pass by.
 
         Raises:
             UsageError: the position lies behind, or beyond the end of this pass.

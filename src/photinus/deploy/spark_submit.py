@@ -78,7 +78,7 @@ class Submission:
         return {**chosen, **self.settings}
 
     def arguments(self) -> list[str]:
-        """Returns what spark-submit is told before the program's name; no secret is among it."""
+        """Returns spark-submit's arguments before the program's name; no secret is among them."""
         is_plain = self.master == "local"
         master = f"local[{self.workers},{_FAILURES}]" if is_plain else self.master
         told = ["--master", master, "--deploy-mode", self.deploy_mode, "--name", self.name]

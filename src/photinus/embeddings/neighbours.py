@@ -32,7 +32,7 @@ def index_of(vectors: Vector) -> bytes:
     # one thread: the order in which vectors come decides the graph
     made.add(np.arange(len(vectors), dtype=np.uint64), vectors, threads=1)
     saved = made.save()
-    assert saved is not None  # it was not told to write a file
+    assert saved is not None  # it was not asked to write a file
     return bytes(saved)
 
 

@@ -52,7 +52,7 @@ class Word2VecStage(Stage):
     negatives: int = 5
     """Words drawn against each centre; 0: hierarchical softmax."""
     cbow: bool = False
-    """A centre is told from the mean of its context, not each word of it from the centre."""
+    """A centre is predicted from the mean of its context, not each word of it from the centre."""
     sample: float = 1e-3
     """Words above this share of the text are left out at random; 0: never."""
     lr: float = 0.025

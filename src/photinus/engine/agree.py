@@ -104,7 +104,7 @@ def _within(here: _ThisWorker) -> Iterator[_ThisWorker]:
 def agree(
     model: nn.Module, strategy: StrategySpec | Own | None = None, *, steps: int | None = None
 ) -> Agreed:
-    """Joins the other workers: all go on from one point, and agree as the strategy says.
+    """Joins the other workers: all continue from one point, and agree as the strategy says.
 
     Call it in the function that `photinus.launch` runs, once the model is made. It returns when all
     workers have come; the model then has the parameters of worker 0's.
@@ -207,7 +207,7 @@ class Agreed:
         """Returns what `callbacks=[...]` of a `transformers.Trainer` takes.
 
         A trainer of sentence-transformers takes it, too. Where this worker takes the place of one
-        that was lost, training goes on at its step: in number, learning rate and logs.
+        that was lost, training continues at its step: in number, learning rate and logs.
 
         Raises:
             NotReadyError: transformers is not installed.

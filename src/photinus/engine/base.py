@@ -166,7 +166,7 @@ class RunSpec(Callbacks):
     run: bytes
     """The run's 16 bytes; nobody else has them."""
     cut: Cut | None = None
-    """What to go on from."""
+    """What to continue from."""
     has_view: bool = False
     """A live view of the run is drawn on a screen."""
     security: str = "tls"

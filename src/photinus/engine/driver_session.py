@@ -184,7 +184,8 @@ class DriverSession(ListeningService):
     def stopped(self, wrong: str) -> None:
         """Ctrl-C or SIGTERM: the round under way is saved, if it ends soon; then the run ends.
 
-        Workers are still there, and go on until they are told; a second signal waits for nothing.
+        Workers are still there, and continue until they get the message. A second signal waits for
+        nothing.
 
         Args:
             wrong: why, in words.

@@ -35,7 +35,7 @@ def anonymous_bytes() -> int:
 class MemoryCap:
     """Reads the memory of a process ten times a second in a thread of its own, while it is open.
 
-    The error is told from that thread, whatever the worker computes at that moment. A worker that
+    That thread reports the error, whatever the worker computes at that moment. A worker that
     has not closed this two seconds later is ended.
 
     Args:
@@ -64,7 +64,9 @@ class MemoryCap:
         slot: int,
         exceeded: Callable[[RunFailedError], object],
         read: Callable[[], int] = anonymous_bytes,
-        end: Callable[[], object] = lambda: os._exit(0),  # a worker that has told why ended well
+        end: Callable[[], object] = lambda: os._exit(
+            0
+        ),  # a worker that has reported why ended well
     ) -> None:
         self._most, self._slot, self._exceeded, self._read = most, slot, exceeded, read
         self._end = end

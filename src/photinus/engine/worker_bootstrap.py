@@ -102,7 +102,7 @@ class Call:
             slot: the seat to take.
             attempt: tells this life from others of the same slot.
             begin: reads what there is to read, and returns the life.
-            about: told with every hello, as it is once `begin` has returned.
+            about: sent with every hello, as it is once `begin` has returned.
 
         Raises:
             LinkLostError: the coordinator is not to be found any more.
@@ -177,7 +177,7 @@ class Call:
             return nullcontext()
 
         def exceeded(error: RunFailedError) -> None:
-            with suppress(LinkError):  # then nobody is left to be told
+            with suppress(LinkError):  # then nobody is left to inform
                 self._tell(beater.frame.lease, seat, error)
 
         return MemoryCap(self.memory, seat.slot, exceeded)

@@ -233,7 +233,7 @@ class _Server:
         outline, self._tree = sketched(self._model)
         if outline != self.outline:
             raise UsageError(
-                "descent changed what workers cannot be told",
+                "descent changed what cannot be sent to workers",
                 got=changed(filled(self.outline, self._first), self._model),
                 do="keep it in an attribute that is an array or a plain value, or outside of "
                 "the model",

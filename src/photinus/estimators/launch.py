@@ -51,7 +51,7 @@ def launch(
     The function makes its model, calls `photinus.agree(model)`, and trains: with a
     `transformers.Trainer`, a `LightningModule`, or a loop of its own. It travels in the closure of
     Spark's tasks, and nowhere else. When a worker is lost, Spark calls the function again, and
-    `agree` goes on from what was agreed on. One worker is the plain run, bit for bit.
+    `agree` continues from what was agreed on. One worker is the plain run, bit for bit.
 
     Args:
         function: called with the worker's rows, or without arguments where there is no `data`.

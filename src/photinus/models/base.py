@@ -227,7 +227,7 @@ class Stage(ABC):
 
     @property
     def reads_probabilities(self) -> bool:
-        """Whether the job's features should lie in 0..1; the user is told where they do not."""
+        """Whether the job's features should lie in 0..1; a warning says where they do not."""
         return False
 
     @abstractmethod

@@ -80,7 +80,7 @@ class Pretraining:
     cd_steps: int = 1
     """Gibbs steps of contrastive divergence."""
     persistent: bool = False
-    """The Gibbs chains go on from step to step (persistent contrastive divergence)."""
+    """The Gibbs chains continue from step to step (persistent contrastive divergence)."""
     reads: str = "means"
     """What the next layer reads of the one below: "means", or "samples" drawn anew each time."""
     visible: str = "bernoulli"

@@ -112,7 +112,7 @@ def news_of(frames: Sequence[Frame], seconds: float) -> News:
 
 
 def grant_to(frame: Frame, grant: Grant) -> Frame:
-    """Returns a grant frame: the seat's next phase, where it goes on, and from what."""
+    """Returns a grant frame: the seat's next phase, where it continues, and from what."""
     filled = message_to(
         frame,
         grant.heal,

@@ -72,7 +72,7 @@ class Peers:
         self._asks = 0
         self._table = Shares()
         self._near: set[int] = set()
-        """From whom anything came since this worker told last what it lacks."""
+        """From whom anything came since this worker last reported what it lacks."""
         self._arriving: frozenset[int] = frozenset()
         """From whom a frame comes in now: what it holds is not missing."""
 

@@ -35,7 +35,7 @@ class Worker:
         life: the generator to pump (training.worker_loop.live).
         connect: makes a link to the coordinator; called again when a link is lost.
         seat: run, term and slot; phase and lease come with the grant.
-        about: host and attempt, told with every hello.
+        about: host and attempt, sent with every hello.
         seated: called with the seat at every new lease (the heartbeat follows it).
         notes: returns what there is to tell since it was called last: level and text.
     """

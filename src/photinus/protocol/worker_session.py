@@ -238,7 +238,7 @@ class WorkerSession:
         return grant
 
     def news(self, now: float, heard: tuple[Frame, ...] = ()) -> News:
-        """Returns what was told since the loop was told last."""
+        """Returns what came since the loop was last informed."""
         told, self._told = (*self._told, *heard), []
         news = news_of(told, self.seconds(now))
         return news._replace(messages=(*news.messages, *self.peers.news()))

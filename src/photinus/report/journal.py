@@ -27,7 +27,7 @@ class StampedEvent:
 
 
 class Journal:
-    """Appends events to a file, from any thread; a resumed run goes on in the same file.
+    """Appends events to a file, from any thread; a resumed run continues in the same file.
 
     Args:
         path: the file; the folder must exist.

@@ -11,12 +11,12 @@ from photinus.core.errors import UsageError
 from photinus.report.lines import Lines, read_lines
 
 OPERATIONS = ("hello", "push", "fetch", "apply", "miss", "ack", "back", "rest", "checkpoint")
-"""hello: a lease was granted, `sequence` is the next one wanted, rows go on from `position`; push:
+"""hello: a lease was granted, `sequence` is the next one wanted, rows begin at `position`; push:
 one arrived, perhaps not for the first time; apply: it is in the agreed point of `version`; miss: it
 will never be, since its round was over or its numbers were not finite; fetch: a number that only
 asks for the agreed point; ack: the worker was answered that it is applied; back: all who knew the
-agreed point were lost, and the phase went on from an older `version`; rest: the phase goes on with
-the rows of the one before, from where that one ended. The first hello of a term names the `version`
+agreed point were lost, and the phase went back to an older `version`; rest: the phase goes over
+the rest of the rows of the one before. The first hello of a term names the `version`
 that the term resumed from: newer ones of older terms are undone. A hello's `lost` examples of the
 worker before it are in some fragments of the parameters only."""
 
@@ -167,7 +167,7 @@ class _Auditor:
         self._term: dict[_Key, int] = {}
         """(run,) -> the newest term that is known to have begun."""
         self._begins: dict[_Key, dict[int, tuple[int, int]]] = {}
-        """(run, term, phase) -> slot -> where its rows go on, and the line that says so: of terms
+        """(run, term, phase) -> slot -> where its rows begin, and the line that says so: of terms
         that do not name the version they resumed from."""
 
     def read(self, entry: _Line | None) -> None:
@@ -188,7 +188,7 @@ class _Auditor:
             acts[entry["op"]](entry)
 
     def close(self) -> AuditResult:
-        """Adds what can be told only at the end."""
+        """Adds what is known only at the end."""
         for key, number in self._acknowledged.items():
             if not self._applied[key]:
                 self._number = number
@@ -216,16 +216,16 @@ class _Auditor:
             self._goes_on(entry, is_first=is_first)
 
     def _goes_on(self, entry: _Line, *, is_first: bool) -> None:
-        """Rows of a seat go on where they were left, in an earlier term, too; none is passed by."""
+        """Rows of a seat continue where an earlier lease or term left them; none is skipped."""
         begins, slot = entry["position"], entry.get("slot", 0)
         progress, line = self._phase(entry), _key(entry, "run", "term", "phase", "slot")
         if begins > (done := progress.furthest(slot)):
-            self._offence(f"rows skipped: slot {slot} goes on from {begins}, done are {done}")
+            self._offence(f"rows skipped: slot {slot} continues from {begins}, done are {done}")
         elif "version" not in entry:
             if is_first:
                 self._begins.setdefault(line[:3], {}).setdefault(slot, (begins, self._number))
         elif line not in self._reached and begins < (done := progress.applied(slot)):
-            self._offence(f"rows twice: slot {slot} goes on from {begins}, done are {done}")
+            self._offence(f"rows twice: slot {slot} continues from {begins}, done are {done}")
         self._reached.setdefault(line, begins)
 
     def _phase(self, entry: _Line) -> _Progress:
@@ -253,7 +253,7 @@ class _Auditor:
         for slot, (begin, number) in begins.items():
             done = progress.furthest(slot, version)
             if begin > done:
-                text = f"rows skipped: slot {slot} goes on from {begin}, done are {done}"
+                text = f"rows skipped: slot {slot} continues from {begin}, done are {done}"
                 self.result.offences.append(f"line {number}: {text}")
         self._resume(entry, version - 1)
 
@@ -378,7 +378,7 @@ def audit(path: Path | str) -> AuditResult:
     - rows follow each other from push to push of a slot, also from a start by gradients to its
       rest: none counts twice, none is left out
     - a new term starts again from a checkpoint: what older terms applied after it is undone, and
-      the rows go on where the checkpoint left them, none further
+      the rows continue where the checkpoint left them, none further
 
     Raises:
         DataError: the file cannot be read.

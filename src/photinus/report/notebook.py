@@ -1,4 +1,4 @@
-"""Shows a run in a notebook: one output of a cell, which is replaced as the run goes on."""
+"""Shows a run in a notebook: one output of a cell, which is replaced as the run continues."""
 
 from __future__ import annotations
 

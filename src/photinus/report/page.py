@@ -42,7 +42,7 @@ _WORDS = (
     ("fenced", "a push of a worker whose place another one had taken; it did not count"),
     ("dropped", "a push that was not applied, since its values were not finite or too old"),
     ("lost", "how often a worker stopped or was cut off; it came back, or its place was taken"),
-    ("left out", "the others went on without a worker: it was too late, or could not be reached"),
+    ("left out", "the others continued without a worker: it was too late, or could not be reached"),
     ("lease", "the right of one worker to one place; a new lease ends the old one"),
     ("heal", "to bring a new or late worker to the agreed parameters"),
     ("checkpoint", "the whole state of the run in a folder, from which it can be resumed"),

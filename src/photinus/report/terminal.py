@@ -107,7 +107,7 @@ class Terminal:
 
     def _show(self, at: float, event: e.Event) -> None:
         if isinstance(event, e.RunEnded):
-            event = replace(event, reason="")  # whoever called is told by the error
+            event = replace(event, reason="")  # the error informs the caller
         line = line_of(event)
         if line:
             self._print(at, line, _STYLES.get(type(event), ""))

@@ -106,7 +106,7 @@ def _worker_lost(event: e.WorkerLost) -> str:
 
 
 def _checkpoint_failed(event: e.CheckpointFailed) -> str:
-    return f"checkpoint {event.name} failed: {event.reason}; training goes on"
+    return f"checkpoint {event.name} failed: {event.reason}; training continues"
 
 
 def _warned(event: e.Warned) -> str:

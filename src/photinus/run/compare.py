@@ -73,7 +73,7 @@ def compare(
 ) -> list[Compared]:
     """Trains the job under each strategy, and writes `comparison.html` and `.json`.
 
-    Strategies that `.json` holds already are not trained again: a stopped comparison goes on.
+    Strategies that `.json` holds already are not trained again: a stopped comparison continues.
 
     Args:
         job: what to train; its engine decides where, and so whose seconds are compared.

@@ -105,7 +105,7 @@ class Source:
     side: int = 224
     """Of images: the shorter side is brought to it, and the middle square is kept."""
     most_corrupt: float = 0.0
-    """Of images: the share that may be damaged; these are counted, told and left out."""
+    """Of images: the share that may be damaged; a warning counts them, and they are left out."""
     LIMITS = {  # noqa: RUF012
         "name": one_of("mnist", "cifar10", "films", "images", "parquet", "given"),
         "label": Limit(

@@ -149,13 +149,13 @@ def train(
         folder: where the run is kept: a path, or an address such as hdfs://host:port/runs/first;
             left out, a new folder under `runs/`.
         callbacks: called with every event of `photinus.events`, one at a time, while it
-            happens. One with `open(folder)` and `close()` is also told where the run is kept, and
+            happens. One with `open(folder)` and `close()` also learns where the run is kept, and
             when it is over. What one raises ends the run.
-        verbose: shows the training as it goes on; left out, on a screen and in a notebook.
+        verbose: shows the training as it continues; left out, on a screen and in a notebook.
         engine: where to train, if not as the job says.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C or SIGTERM stopped it; says how to go on.
+        KeyboardInterrupt: Ctrl-C or SIGTERM stopped it; says how to continue.
         PhotinusError: of the kind that says what was wrong; the checkpoints stay.
 
     Example:
@@ -210,7 +210,7 @@ def train_draft(
         callbacks: called with every event.
         verbose: as of `train`.
         engine: where to train.
-        is_kept: the folder outlives the run, so that there is something to go on with.
+        is_kept: the folder outlives the run, so that there is something to continue with.
     """
     draft, told = with_rows_to_normalize(with_sharded_tables(draft))
     job = draft.job
@@ -239,7 +239,7 @@ def resume(
     engine: Engine | None = None,
     trust_code: Trust = False,
 ) -> Outcome:
-    """Goes on with a run from its newest whole checkpoint, or from its beginning without one.
+    """Continues with a run from its newest whole checkpoint, or from its beginning without one.
 
     Args:
         folder: where the run is kept.
@@ -284,7 +284,7 @@ def continued(
     if how_it_ended(path)[0] == "done":
         raise UsageError(
             f"{folder_name(path, mirror)} is done: there is nothing to resume",
-            do="train anew; start = 'FOLDER/model' goes on from its parameters",
+            do="train anew; start = 'FOLDER/model' continues from its parameters",
         )
     place, goes_on = RunFolder(path, resume=True), partial(_resume_hint, path, mirror, job)
     with (
@@ -302,14 +302,14 @@ def _resume_hint(path: Path, mirror: Mirror | None, job: Job) -> str:
 
 
 def _nothing_kept() -> str:
-    return "; nothing of the run is kept: with runDir there is something to go on with"
+    return "; nothing of the run is kept: with runDir there is something to continue with"
 
 
 @contextlib.contextmanager
 def _shown(
     callbacks: _Callbacks, verbose: bool | None, goes_on: Callable[[], str]
 ) -> Iterator[_Callbacks]:
-    """Adds the view to the callbacks, and says how to go on where somebody stops the run."""
+    """Adds the view to the callbacks, and says how to continue where somebody stops the run."""
     if not isinstance(callbacks, (tuple, list)) or not all(map(callable, callbacks)):
         do = "e.g. callbacks=[print]"
         raise UsageError("callbacks must be a list of functions", got=repr(callbacks), do=do)
@@ -472,7 +472,7 @@ class _Run:
             try:
                 self.mirror.push()
             except PhotinusError as error:
-                self.emit(Warned(text=f"{error}; training goes on"))
+                self.emit(Warned(text=f"{error}; training continues"))
 
     def emit(self, event: Event) -> None:
         """Writes an event to the journal and to all who listen."""
@@ -490,8 +490,8 @@ class _Run:
         """Runs the engine, then saves and measures what was agreed.
 
         Args:
-            prepared: what is trained; None of a run that goes on, which notes its refusal.
-            cut: where it goes on.
+            prepared: what is trained; None of a run that continues, which notes its refusal.
+            cut: where it continues.
             given: what `_prepared` takes.
         """
         engine = prepared.engine if prepared else _engine(self.job, given[2])
@@ -499,7 +499,7 @@ class _Run:
         if self.note:
             self.emit(Warned(text=self.note))
         if self.mirror is not None:
-            self.mirror.push()  # from here on another machine can go on with the run
+            self.mirror.push()  # from here on another machine can continue with the run
         prepared = prepared or _prepared(self.draft, (*given[:2], engine), is_new=cut is None)
         data, test, plan = prepared.data, prepared.test, prepared.plan
         told = self.job.warnings()

@@ -24,7 +24,7 @@ def classes_tried(draft: Draft, data: Any) -> int | None:  # noqa: ANN401 - what
     """Returns how many classes a module tells apart, where its loss is one of classes.
 
     No row of a DataFrame is asked for: where their shape is not known without, nothing is tried,
-    and a wrong label is named when it is trained on. Other errors are told then, too, with the
+    and a wrong label is named when it is trained on. Other errors are raised then, too, with the
     rows on which they came.
 
     Args:

@@ -71,7 +71,7 @@ class Backup(NamedTuple):
 
 
 def next_moved(moved: Vector, start: int, most: int) -> tuple[Vector, int]:
-    """Returns the next of the rows that moved [m], at least one, and the row to go on from.
+    """Returns the next of the rows that moved [m], at least one, and the row to continue from.
 
     Example:
         >>> next_moved(np.array([True, False, True, True]), 1, 1)

@@ -230,7 +230,7 @@ class Policy(ABC):
     rows: int = 0
     """How many numbers a row holds, where only rows that changed travel; 0: all travel."""
     shards: int = 0
-    """How many workers own rows that nobody else has: without one none goes on; 0: no worker."""
+    """How many workers own rows that nobody else has: without one none continues; 0: no worker."""
 
     @abstractmethod
     def init(self, point: Message) -> Any:  # noqa: ANN401

@@ -218,7 +218,7 @@ class _MeetingsState(NamedTuple):
 class Meetings(Policy):
     """Fixes who is in an exact agreement; the vectors pass from worker to worker.
 
-    When all members have come they are told who is in, with the weights of the merge; each says
+    When all members have come they learn who is in, with the weights of the merge; each says
     `ready` when it holds the whole mean, and when all are it is agreed. If one is lost before
     that, the survivors meet again: their progress is still theirs.
     """

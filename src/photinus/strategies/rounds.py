@@ -114,7 +114,7 @@ class Averaging(Strategy):
 class AllReduce(Strategy):
     """Every step takes the mean gradient of all workers: g ← Σ nᵢgᵢ / Σ nᵢ.
 
-    When a worker is lost the step goes on without it; one that missed a step heals as a joiner
+    When a worker is lost the step continues without it; one that missed a step heals as a joiner
     does, with the inner optimizer's state, because only equal workers stay equal.
     """
 
@@ -155,7 +155,7 @@ class AllReduce(Strategy):
         return message, (version, clock.examples)
 
     def accept(self, vector: Vector, incoming: Message, state: tuple[int, int]) -> tuple[int, int]:
-        """Takes the mean gradient; a heal brings the version to go on from."""
+        """Takes the mean gradient; a heal brings the version to continue from."""
         if incoming.kind == "here":
             return state
         if incoming.kind != "heal":

@@ -41,7 +41,7 @@ def numbers_of(rows: Vector, width: int, size: int) -> Vector:
     if not is_whole or (rows.size and (rows[0] < 0 or rows[-1] * width >= size)):
         raise FrameError(f"rows must lie within the {size} numbers", got=f"{rows.size} rows")
     if (np.diff(rows) <= 0).any():
-        raise FrameError("rows must be told once, in order", got=f"{rows.size} rows")
+        raise FrameError("rows must be named once, in order", got=f"{rows.size} rows")
     numbers: Vector = (rows[:, None] * width + np.arange(width)).ravel()
     return numbers[: np.searchsorted(numbers, size)]
 

@@ -25,7 +25,7 @@ class Sole(Strategy):
     """Pushes the parameters as they are: θ. Nothing comes down, but to whoever returns.
 
     anchor − (anchor − θ) has other bits than θ: with a delta one worker would not be plain training
-    bit for bit. A worker that was lost goes on from its last push. Both halves are `Halves`.
+    bit for bit. A worker that was lost continues from its last push. Both halves are `Halves`.
 
     Example:
         >>> Sole(every=Steps(2)).due(Clock(steps=2), SoleState())
@@ -86,7 +86,7 @@ class Latest(Policy):
         members: frozenset[int],  # noqa: ARG002 - there is one
         state: Message,
     ) -> tuple[list[Reply], Message]:
-        """Keeps a push of the present version; any other worker is told the point."""
+        """Keeps a push of the present version; any other worker is sent the point."""
         if message.kind == "fetch" or message.version != state.version:
             return [Reply(slot, state)], state
         pushed = {n: getattr(message, n) for n in ("vector", "floats", "integers")}

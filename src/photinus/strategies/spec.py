@@ -70,7 +70,7 @@ class StrategySpec:
     fragments: int = 0
     """The vector goes in so many parts, one after the other; 0: whole."""
     delay: int = 0
-    """Steps that a fragment is under way while training goes on."""
+    """Steps that a fragment is under way while training continues."""
     gradients_until: float | str = 0.0
     """Until this share of the phase all workers take one step together, by their mean gradient,
     as `all_reduce` does; "auto": as long as the number of steps asks for (`gradient_share`)."""

@@ -76,7 +76,7 @@ def _check_seek(make_feed: MakesFeed, rows: int) -> None:
     for done, position in enumerate(reached):
         resumed = make_feed(rows=rows, seed=1, epochs=2.5)
         resumed.seek(position)
-        assert [_keys(b) for b in resumed] == batches[done:], "seek goes on as if never stopped"
+        assert [_keys(b) for b in resumed] == batches[done:], "seek continues as if never stopped"
         assert resumed.position == whole.position, "a resumed feed ends where the whole one does"
 
 
@@ -87,7 +87,7 @@ def _check_share(make_feed: MakesFeed, rows: int) -> None:
     assert list(feed) == [], "after its share a feed gives nothing"
     endless = make_feed(rows=rows, seed=1, epochs=None)
     list(islice(endless, 3 * rows))
-    assert endless.epochs > 2, "without a share a feed goes on"
+    assert endless.epochs > 2, "without a share a feed continues"
 
 
 _Keys = list[tuple[bytes, bytes]]

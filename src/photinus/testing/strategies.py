@@ -219,7 +219,7 @@ def _check_pure(table: _Table) -> None:
     assert values(once) == values(again), "the same offer gives the same bits"
     sent = values(once)
     seat.vector += 1
-    assert sent == values(once), "a message changes when the worker goes on: copy the vector"
+    assert sent == values(once), "a message changes when the worker continues: copy the vector"
     np.copyto(seat.vector, vector)
     replies = table.hears(0, once, frozenset({0}))
     assert replies, "a round of one is whole at once"
@@ -359,7 +359,7 @@ def _check_at_once(table: _Table) -> None:
 
 
 def _check_served(table: _Table) -> None:
-    """Who starts or comes back holds what the owner has, and goes on from there."""
+    """Who starts or comes back holds what the owner has, and continues from there."""
     for seat in table.seats[:2]:
         table.pushes(seat)
     point = table.agreed()

@@ -16,7 +16,7 @@ class LookaheadFeed(Feed):
     """A feed that knows which rows of a table its next batches read.
 
     Args:
-        feed: where the batches come from, at the position to go on from.
+        feed: where the batches come from, at the position to continue from.
         steps: how many batches there are between two rounds; it is read twice as far ahead.
         rows: returns the rows [r] that a batch reads, given the feed's position behind it.
     """
@@ -71,7 +71,7 @@ class LookaheadFeed(Feed):
         return told
 
     def seek(self, position: int) -> None:
-        """Goes on after `position` examples; what was read ahead is dropped."""
+        """Continues after `position` examples; what was read ahead is dropped."""
         self._feed.seek(position)
         self._source, self._position = None, position
         self._held.clear()

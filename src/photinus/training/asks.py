@@ -32,13 +32,13 @@ class Close(NamedTuple):
     parameters: Parameters | None = None
     """Where no owner holds them."""
     rests: bool = False
-    """The share is not done, but the pass over the rows is: it goes on in another life."""
+    """The share is not done, but the pass over the rows is: it continues in another life."""
     inner: Mapping[str, Vector] = MappingProxyType({})
-    """What another life goes on with, as of a `Snapshot`."""
+    """What another life continues with, as of a `Snapshot`."""
 
 
 class Page(NamedTuple):
-    """Out of a life: a page of the worker's shard, told or asked for. Answered by a `Page`.
+    """Out of a life: a page of the worker's shard, sent or asked for. Answered by a `Page`.
 
     Of what is told the answer says how many of the array's numbers have come, or that no more are
     wanted.
@@ -55,7 +55,7 @@ class Page(NamedTuple):
     kinds: Mapping[str, tuple[str, tuple[int, ...]]] = MappingProxyType({})
     """Types and shapes of all arrays of the shard."""
     is_last: bool = False
-    """It is told because the share is done, not for a checkpoint."""
+    """It is sent because the share is done, not for a checkpoint."""
 
 
 class StepDone(NamedTuple):
@@ -123,14 +123,14 @@ Life = Generator[Ask, Any, None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grant:
-    """What a worker is told when it takes a seat or enters a phase."""
+    """What a worker is sent when it takes a seat or enters a phase."""
 
     phase: int
     lease: int
     sequence: int
     """The number of the next push."""
     position: int
-    """Where in its rows it goes on."""
+    """Where in its rows it continues."""
     budget: int
     progress: float
     heal: Message

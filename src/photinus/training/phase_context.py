@@ -57,7 +57,7 @@ class PhaseContext:
     measure: Callable[[], Mapping[str, float]] = dict
     """Measures the model as it is on the rows set aside."""
     kept: Mapping[str, Vector] = field(default_factory=dict)
-    """What its strategy alone knew, of the cut that it goes on from."""
+    """What its strategy alone knew, of the cut that it continues from."""
     sums: Vector | None = None
     """The gradients [n] since the last push, where the strategy pushes their sum."""
     where: str = ""

@@ -26,7 +26,7 @@ class Phase:
 
     A recipe whose workers train alone between rounds may have a start in which all agree on
     gradients. Start and rest are then phases of one stage: parameters, inner optimizers, rows and
-    schedules go on from one to the other.
+    schedules continue from one to the other.
     """
 
     stage: Stage

@@ -16,19 +16,19 @@ from photinus.training.asks import Page
 PAGE_NUMBERS = 1 << 20
 """Of a page, at most, but for a row that holds more."""
 _KEPT_NUMBERS = 1 << 22
-"""For so many numbers that are kept aside, a page more is told at once."""
+"""For so many numbers that are kept aside, a page more is sent at once."""
 _VECTOR = "vector"
 
 
 class ShardCopy:
-    """A shard as it was at one version, told page by page while its worker trains on.
+    """A shard as it was at one version, sent page by page while its worker trains on.
 
-    Rows that move before their page is told are kept aside as they were: no copy of the shard is
+    Rows that move before their page is sent are kept aside as they were: no copy of the shard is
     made, and nobody waits for its last page.
 
     Args:
         held: the shard and its optimizer's state.
-        is_last: it is told because the worker's share is done.
+        is_last: it is sent because the worker's share is done.
     """
 
     def __init__(self, held: ShardState, *, is_last: bool = False) -> None:

@@ -90,7 +90,7 @@ class Cuts:
             self._missing.discard(slot)
 
     def without(self, slot: int) -> None:
-        """Goes on without a worker that was lost: it would start with fresh inner state."""
+        """Continues without a worker that was lost: it would start with fresh inner state."""
         self._missing.discard(slot)
 
     def whole(self, policy: Policy, shards: Shards = MappingProxyType({})) -> Cut | None:

@@ -1,6 +1,6 @@
 """Saves and restores a strategy's state that only this worker has.
 
-Clocks are kept by their age: a worker that goes on from a cut begins to count at 0.
+Clocks are kept by their age: a worker that continues from a cut begins to count at 0.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def is_kept(held: Mapping[str, Vector]) -> bool:
 
 
 def position_of(kept: Mapping[str, Vector], position: int) -> int:
-    """Returns where the feed goes on: behind the kept parameters' rows, or at `position`."""
+    """Returns where the feed continues: behind the kept parameters' rows, or at `position`."""
     return int(kept[_POSITION][0]) if _POSITION in kept else position
 
 

@@ -135,7 +135,7 @@ def _closing(
     at = context.feed.position
     held = context.model.parameters if is_held_by_workers(context.strategy) else None
     if _is_table(context.strategy):
-        held = None  # its shard was told in pages
+        held = None  # its shard was sent in pages
     phase = plan.phases[grant.phase]
     # after a start all hold the same state: one of them tells it, for joiners and checkpoints
     inner = last.inner if last and phase.part == START and grant.tells else {}

@@ -121,7 +121,7 @@ class Credentials:
 
     @classmethod
     def none(cls, run: bytes) -> Credentials:
-        """Returns no keys at all: frames in clear, told apart by the run's name alone.
+        """Returns no keys at all: frames in clear, distinguished by the run's name alone.
 
         For a network that is trusted as a whole.
 

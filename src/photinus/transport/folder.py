@@ -217,7 +217,7 @@ class FolderPeer(Peer):
 
     def send(self, frame: Frame) -> None:
         if not self.is_closed:
-            encode(frame, checksums=False)  # a frame out of its limits is told to who sends it
+            encode(frame, checksums=False)  # a frame out of its limits is an error where it is sent
             self.waiting.add(frame)
             self._queue.put((self, frame))
 

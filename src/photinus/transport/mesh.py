@@ -1,7 +1,7 @@
 """Links between workers: one listener, and one connection to each other worker.
 
 A line has a thread and a queue: whoever speaks never waits for whoever is slow. What a broken line
-had in hand is lost, and told with `broken`; publications that pile up push the oldest out.
+had in hand is lost, and reported with `broken`; publications that pile up push the oldest out.
 """
 
 from __future__ import annotations

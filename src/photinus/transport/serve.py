@@ -92,7 +92,7 @@ class TcpPeer(Peer):
             self._queue.put(None)
 
     def _write(self) -> None:
-        # a send that fails is told by the reader, which sees the same connection end
+        # a send that fails is reported by the reader, which sees the same connection end
         with contextlib.suppress(LinkError):
             while (item := self._queue.get()) is not None:
                 self._write_one(*item)

@@ -268,7 +268,7 @@ class Wire:
         return bool(poll.poll(max(0, math.ceil((deadline - monotonic()) * 1000))))
 
     def finish(self) -> None:
-        """Says that nothing more will be sent; reading goes on."""
+        """Says that nothing more will be sent; reading continues."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
 
@@ -375,7 +375,7 @@ class FrameReader:
             FrameError: what came is no frame.
         """
         if self._decoder.is_broken:
-            # frames that came whole before were given first: now the reason is told
+            # frames that came whole before were given first: now the reason is raised
             self._decoder.feed(b"")
         target = self._decoder.wanted()
         began = monotonic()

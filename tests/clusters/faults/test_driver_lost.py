@@ -73,7 +73,7 @@ def test_executors_of_a_submitted_run_end_when_its_driver_stands_still_for_long(
 ):
     """Java's processes too, as `photinus submit` sets it; a short pause ends none.
 
-    A driver that wakes after that finds new ones, and the run goes on.
+    A driver that wakes after that finds new ones, and the run continues.
     """
     run = submitted(cluster)
     run.trains_on()

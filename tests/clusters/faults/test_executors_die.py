@@ -1,4 +1,4 @@
-"""Executors are killed and frozen, hosts are lost: the others go on, and every push counts once."""
+"""Executors are killed and frozen, hosts are lost: others continue, and each push counts once."""
 
 import json
 import signal

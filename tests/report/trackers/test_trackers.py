@@ -94,7 +94,7 @@ class Stopping(SimulatedEngine):
 
 
 def lived(callback, folder):
-    """Trains, is stopped, and goes on: two lives of one run."""
+    """Trains, is stopped, and continues: two lives of one run."""
     rows = data()
     test = TestRows(rows.features, rows.labels)
     with pytest.raises(KeyboardInterrupt):
@@ -173,7 +173,7 @@ def test_a_tracker_that_fails_ends_no_training_and_is_told_of_once(tmp_path, cap
     [said] = [record.message for record in caplog.records if "tracker" in record.message]
     assert said == (
         "the tracker tensorboard has failed; got No space left on device; "
-        "training goes on without it"
+        "training continues without it"
     )
 
 

@@ -111,7 +111,7 @@ def doing(faults, folder):
         "from photinus.testing.faults.process import WorkerFaults\n"
         f"faults = {faults!r}\n"
         "WorkerFaults(diary=faults.diary).happen(faults.planned[0], 0.0)\n"
-        "print('went on')\n"
+        "print('continued')\n"
     )
     ended = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
@@ -135,7 +135,7 @@ def test_a_process_stops_itself_and_is_woken(tmp_path):
     faults = Faults().freeze(slot=0, step=1, seconds=0.4).noted_in(str(tmp_path / "diary.jsonl"))
     began = time.monotonic()
     ended, [note] = doing(faults, tmp_path)
-    assert ended.stdout == "went on\n", ended.stderr
+    assert ended.stdout == "continued\n", ended.stderr
     assert time.monotonic() - began > 0.4
     assert note["kind"] == "freeze"
 

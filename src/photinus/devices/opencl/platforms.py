@@ -45,7 +45,7 @@ def pyopencl() -> ModuleType:
     Raises:
         NotReadyError: it is not installed, or cannot be loaded.
     """
-    # its cache of binaries is not told from another driver's, and PoCL has one of its own
+    # its cache of binaries is not kept apart from another driver's, and PoCL has one of its own
     os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
     os.environ.setdefault("POCL_MAX_PTHREAD_COUNT", str(torch.get_num_threads()))
     package: ModuleType

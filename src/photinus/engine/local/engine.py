@@ -42,7 +42,7 @@ _OUT_OF_MEMORY = f"{MEMORY_RAN_OUT}: use a smaller batch, or fewer workers"
 class LocalEngine(Engine):
     """Processes on this machine, over the encrypted link, without Spark.
 
-    When a worker is lost its slot is started again, and goes on where its rows are in the agreed
+    When a worker is lost its slot is started again, and continues where its rows are in the agreed
     parameters.
 
     Args:
@@ -165,7 +165,7 @@ class _Processes:
             self._bear(time.monotonic() - began)
             beside()
             for slot, child in self._children.items():
-                # one that ended well may have told why, and that is still to be heard
+                # one that ended well may have reported why, and that is still to be read
                 if child.poll() is not None and (child.returncode or not self._session.wait(1.0)):
                     self._session.died(slot, self._attempts[slot])
                     self._again(slot, child.returncode)

@@ -180,7 +180,7 @@ class Simulation:
         heapq.heappush(self._queue, (self.now + seconds, self._count, call, arguments))
 
     def seat(self, slot: int) -> None:
-        """A new attempt of a worker says hello; one that still lives goes on beside it."""
+        """A new attempt of a worker says hello; one that still lives continues beside it."""
         self._attempts += 1
         if slot in self.nodes and not self.nodes[slot].is_dead:
             self.standbys.append(self.nodes[slot])
@@ -199,7 +199,7 @@ class Simulation:
         self.kill_node(self.nodes[slot], back_after)
 
     def freeze(self, slot: int, seconds: float) -> None:
-        """The worker stands still, its connection open, and goes on later."""
+        """The worker stands still, its connection open, and continues later."""
         self.freeze_node(self.nodes[slot], seconds)
 
     def kill_node(self, node: _Node, back_after: float | None) -> None:
@@ -252,7 +252,7 @@ class Simulation:
     # -- running ---------------------------------------------------------------------------------
 
     def run(self, until: float = float("inf")) -> Result | None:
-        """Goes on until the run is over, or `until` in virtual seconds.
+        """Continues until the run is over, or `until` in virtual seconds.
 
         Raises:
             RunFailedError: the run ended without a result.
@@ -297,7 +297,7 @@ class Simulation:
             leases.moved(node.slot, self.now)
 
     def _pump(self, node: _Node, answer: Any, lost: FencedError | None = None) -> None:  # noqa: ANN401
-        """Lets a life go on until it has to wait."""
+        """Lets a life continue until it has to wait."""
         while not node.is_dead:
             if node.is_frozen:
                 return self.at(TICK_SECONDS, self._pump, node, answer, lost)

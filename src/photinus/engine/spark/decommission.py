@@ -1,6 +1,6 @@
 """Moves workers off an executor that Spark decommissions, right after a push.
 
-A task is told nothing of a decommission and would work on until its machine is gone. The driver's
+A task gets no notice of a decommission and would work on until its machine is gone. The driver's
 scheduler knows; and a task that the driver kills is started elsewhere, and counts as no failure.
 """
 

@@ -1,7 +1,7 @@
 """Runs workers as long-lived Spark tasks, one per slot, around our own coordinator.
 
 No barrier stage: there one lost executor ends the job. A task that dies is started again by Spark
-alone, takes its slot with a higher lease, and goes on; the others never stop.
+alone, takes its slot with a higher lease, and continues; the others never stop.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def profile_of(
     Args:
         spark: the session.
         wanted: name -> amount for each worker.
-        emit: is told where Spark has no resources to give.
+        emit: is called where Spark has no resources to give.
 
     Raises:
         UsageError: the executors have no such resource, or too little of it each.

@@ -59,7 +59,7 @@ def _tried(code: bytes) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Reco
         for _ in batches:
             try:
                 cloudpickle.loads(code)
-            except Exception as error:  # told as a row: Spark would try a task that fails again
+            except Exception as error:  # returned as a row: Spark would try a task that fails again
                 said = _first_line(error)
         yield pa.RecordBatch.from_arrays([pa.array([said])], ["said"])
 

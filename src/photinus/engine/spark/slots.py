@@ -45,7 +45,7 @@ def held_slots(
         application: its id.
         workers: how many slots.
         slots: returns how many it has now; None where that has no bound.
-        emit: is told when others must end first.
+        emit: is called when others must end first.
     """
     own = Standing(run=secrets.token_hex(16), place=application, workers=workers, can_yield=False)
     sharing = SeatSharing(Urgency(), own, slots, emit)

@@ -97,7 +97,7 @@ def run_units(parts: Parts, owner: TaskServer, work: Work, *, security: str, aga
         again: whether a task can repeat its work without reading its rows again.
 
     Raises:
-        PhotinusError: as the owner or a worker told it.
+        PhotinusError: as the owner or a worker reported it.
     """
     if not parts.count:
         raise UsageError("there are no partitions", do="look at where the data is read")

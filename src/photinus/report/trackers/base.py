@@ -69,7 +69,7 @@ class Tracker:
     """A callback that keeps one run in a tracker, however many workers and lives a run has.
 
     Only the driver speaks to the tracker. The run folder holds the key of the tracker's run, and a
-    resume goes on with it. Events wait in a queue: training never waits for the tracker, and one
+    resume continues with it. Events wait in a queue: training never waits for the tracker, and one
     that fails ends no training, and is reported once.
     """
 
@@ -140,7 +140,7 @@ class Tracker:
 
     @abstractmethod
     def _begin(self, run: str, settings: Mapping[str, Any]) -> None:
-        """Makes the tracker's run, or goes on with the one of `key`."""
+        """Makes the tracker's run, or continues with the one of `key`."""
 
     @abstractmethod
     def _send(self, points: Sequence[Point]) -> None:
@@ -167,7 +167,7 @@ class Tracker:
             self._finish()
         except Exception as error:  # of any tracker, network or disk
             wrong = f"the tracker {self.name} has failed"
-            _log.warning(message(wrong, got=reason_of(error), then="training goes on without it"))
+            _log.warning(message(wrong, got=reason_of(error), then="training continues without it"))
 
     def _batches(self) -> Iterator[list[tuple[float, e.Event]]]:
         """Yields all events that have come, and when they came, until the run is over.

@@ -107,7 +107,7 @@ class Faults(Hooks):
         lease: int = 1,
         executor: bool = False,
     ) -> Faults:
-        """A worker stands still (SIGSTOP) with its links open, and goes on after `seconds`.
+        """A worker stands still (SIGSTOP) with its links open, and continues after `seconds`.
 
         With `executor` its executor's Java process does, while the workers there live.
         """

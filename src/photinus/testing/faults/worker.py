@@ -127,7 +127,7 @@ def inject(machine: Machine, fault: Fault) -> None:
 
 
 class _SpoiledStage(Stage):
-    """A stage whose models can be told to spoil a gradient."""
+    """A stage whose models can spoil a gradient."""
 
     def __init__(self, stage: Stage, life: FaultyLife) -> None:
         self.name, self.epochs, self.batch_size = stage.name, stage.epochs, stage.batch_size

@@ -79,7 +79,7 @@ class ConnectSession:
         return self._leases[slot]
 
     def wait(self, seconds: float) -> bool:
-        """Waits for the end, and passes on what was told meanwhile; returns whether it has come."""
+        """Waits for the end, and passes on what is reported meanwhile; returns whether it came."""
         self._pause.wait(seconds)
         self._run_directory.beat()
         is_over = self._run_directory.has_outcome
@@ -112,7 +112,7 @@ class ConnectSession:
         return result
 
     def _drain(self) -> None:
-        """Passes on what coordinators told since: each file only grows."""
+        """Passes on what coordinators reported since: each file only grows."""
         for _, path in self._run_directory.words():
             start = self._read.get(path, 0)
             with path.open("rb") as file:

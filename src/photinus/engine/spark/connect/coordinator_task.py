@@ -104,7 +104,7 @@ class _Task:
             here = self.run_directory.host()
             if here is not None and here[0] > left:
                 was_told = self._has_lived(*here)
-                # who was told to go waits for the outcome, or for a newer coordinator
+                # who was sent away waits for the outcome, or for a newer coordinator
                 left, here = (here[0], here) if was_told else (left, None)
             if here is None and self.slot == 0 and not self.run_directory.has_outcome:
                 self._host()
