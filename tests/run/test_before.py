@@ -32,9 +32,16 @@ def test_a_run_of_the_version_before_ends_as_it_would_have_ended(small, tmp_path
     assert outcome.report.is_file()
 
 
+def holds(now, before):
+    """Tells whether plain values are what they were, whatever came to them."""
+    if not isinstance(before, dict):
+        return now == before
+    return all(name in now and holds(now[name], value) for name, value in before.items())
+
+
 @pytest.mark.parametrize("kind", ["module", "dbn", "logistic", "word2vec"])
 def test_every_setting_that_a_job_was_saved_with_is_still_known(kind):
     """A setting that has another name now could not be read: of a run, or of a saved model."""
     saved = json.loads((BEFORE.parent / "jobs_before.json").read_text())
     [plain] = [job for job in saved if job["model"]["kind"] == kind]
-    assert Job.from_dict(plain).to_dict().items() >= plain.items()
+    assert holds(Job.from_dict(plain).to_dict(), plain)

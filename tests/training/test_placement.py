@@ -7,7 +7,6 @@ import pytest
 from photinus.core.errors import NotReadyError, UsageError
 from photinus.data.base import Batch
 from photinus.devices.found import Device, found
-from photinus.models.dbn import DBN
 from photinus.models.logistic import LogisticStage
 from photinus.models.module import ModuleStage
 from photinus.models.placement import DeviceInner
@@ -31,7 +30,7 @@ def test_auto_measures_a_step_on_each_device_and_says_why(caplog):
 
 
 def test_auto_leaves_out_a_device_on_which_the_model_does_not_compute(caplog):
-    stage = DBN(hidden=(4,)).stages()[0]
+    stage = LogisticStage(features=4, classes=3)
 
     def of_layer(device):
         return fresh(stage, (), 0, device)
