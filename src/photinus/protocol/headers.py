@@ -116,7 +116,6 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
 """The fields that a kind cannot do without; of other fields `FIELDS` holds where they are there."""
 ARRAYS: Mapping[str, tuple[str, ...]] = {
     "state": ("floats", "integers"),
-    "meet": ("vector", "floats"),
     **dict.fromkeys(("part", "whole"), ("vector",)),
 }
 """The arrays that a kind cannot do without."""
