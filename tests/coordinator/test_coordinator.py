@@ -399,6 +399,20 @@ def test_the_end_waits_for_seats_that_are_given_up_and_for_the_task_of_one_that_
     assert kinds(said.hello(said.session(1, attempt="b"), 1e6)[1]) == ["grant"]
 
 
+def test_a_cut_that_was_made_for_nobody_is_made_anew_the_next_time():
+    said = Said(all_reduce())
+    said.all_come()
+    coordinator = said.coordinator
+    assert not coordinator.prepared_to_yield(), "a cut is asked for"
+    assert coordinator.is_cut_asked
+    coordinator._phases._is_cut_asked = False  # it was saved
+    coordinator.unprepare()
+    assert not coordinator.prepared_to_yield()
+    assert coordinator.is_cut_asked
+    coordinator._phases._is_cut_asked = False
+    assert coordinator.prepared_to_yield()
+
+
 def test_no_seat_is_given_up_before_all_have_come():
     said = Said()
     assert not said.coordinator.prepared_to_yield()

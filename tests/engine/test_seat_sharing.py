@@ -62,12 +62,16 @@ class Given:
 
     def __init__(self):
         self.slots, self.ready, self.done = {}, True, frozenset()
+        self.unprepared = False
 
     def idle(self):
         return self.done
 
     def prepared(self):
         return self.ready
+
+    def unprepare(self):
+        self.unprepared = True
 
     def yielding(self):
         return dict(self.slots)
@@ -240,6 +244,28 @@ def test_a_run_that_signs_no_more_is_taken_for_ended(tmp_path):
     assert not other.told()
 
 
+def test_a_run_that_is_resumed_is_seen_though_its_last_life_left_files(tmp_path):
+    jobs = tmp_path / "jobs"
+    jobs.mkdir()
+    for count in (3, 500):
+        (jobs / f"first-{count:012d}").write_text("left")
+    (jobs / "first-x").write_text("left")
+    one, other = (FolderStandings(str(tmp_path)) for _ in range(2))
+    one.tell(run_of("first", 4))
+    assert other.told()["first"].held == 4
+    assert [path.name for path in jobs.iterdir()] == ["first-000000000501"]
+
+
+def test_what_was_prepared_is_forgotten_where_no_seat_need_be_given_up(shared):
+    sharing, seats, _ = shared
+    other(2, 0)
+    sharing.look(seats)
+    assert not seats.unprepared
+    forget_here("other")
+    sharing.look(seats)
+    assert seats.unprepared
+
+
 def test_a_run_that_ends_takes_its_file_away(tmp_path):
     with FolderStandings(str(tmp_path)) as one:
         one.tell(run_of("first", 4))
@@ -258,6 +284,10 @@ def test_a_run_that_ends_takes_its_file_away(tmp_path):
         json.dumps({"run": "x", "place": "y", "priority": 1.5}),
         json.dumps({"run": "x", "place": "y", "weight": 0}),
         json.dumps({"run": "x", "place": "y", "other": 1}),
+        json.dumps({"run": "x", "place": ["y"]}),
+        json.dumps({"run": "x", "place": "y", "can_yield": "yes"}),
+        json.dumps({"run": "x", "place": "y", "workers": 10**12}),
+        "[" * 4000,
         "x" * 5000,
     ],
 )

@@ -104,6 +104,19 @@ def test_any_other_error_comes_with_slot_and_traceback(tiny):
         session.result()
 
 
+@pytest.mark.parametrize("letter", ["x", "ж", "𝄞"])
+def test_an_error_of_any_length_and_alphabet_is_told(tiny, letter):
+    def open_part(slot):
+        if slot == 1:
+            raise DataError(letter * 30_000)
+        return opened(tiny, slot)
+
+    with DriverSession(tiny.assignment()) as session:
+        run_all(session, open_part)
+    with pytest.raises(DataError, match=letter * 100):
+        session.result()
+
+
 def test_workers_that_lose_the_driver_end_in_the_time_they_are_given(tiny):
     errors = []
     session = DriverSession(tiny.assignment(reconnect_seconds=0.3))

@@ -1,6 +1,7 @@
 """What a peer says in a header is looked at before anybody reads it."""
 
 import contextlib
+import dataclasses
 import math
 
 import numpy as np
@@ -57,6 +58,8 @@ def test_an_array_that_a_kind_must_have_is_missed_by_name(kind, name):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        *(("metrics", value) for value in ({"loss": 10**400}, {"loss": -(10**400)})),
+        ("seconds", 10**400),
         *(("version", value) for value in (1.5, "3", None, True, -2, 2**63, [3])),
         *(("seconds", value) for value in (math.nan, math.inf, -0.5, "1", None, False)),
         *(("progress", value) for value in (math.nan, -math.inf)),
@@ -80,6 +83,15 @@ def test_a_field_of_another_kind_is_refused_by_name(name, value):
 
 def test_a_loss_that_diverged_may_be_told():
     checked(said("push", metrics={"loss": math.nan}, measured={"loss": math.inf}))
+
+
+def test_a_field_is_no_array_and_an_array_no_field():
+    hello, state = said("hello", rows=...), said("state", floats=[1.0])
+    with pytest.raises(FrameError, match="none of rows from worker 7"):
+        checked(dataclasses.replace(hello, arrays={**hello.arrays, "rows": np.ones(2)}))
+    arrays = {name: held for name, held in state.arrays.items() if name != "floats"}
+    with pytest.raises(FrameError, match="none of floats from worker 7"):
+        checked(dataclasses.replace(state, arrays=arrays))
 
 
 def test_what_nobody_reads_may_be_anything():

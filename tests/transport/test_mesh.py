@@ -11,7 +11,7 @@ from photinus.testing.memory_link import MemoryListener
 from photinus.transport import mesh as room
 from photinus.transport.credentials import Credentials
 from photinus.transport.frames import Frame
-from photinus.transport.mesh import Mesh
+from photinus.transport.mesh import Mesh, is_same
 from photinus.transport.serve import TcpListener
 from photinus.transport.tcp import TcpLink
 
@@ -143,6 +143,22 @@ def test_a_piece_that_waits_already_is_not_sent_twice(net):
     assert b.take(0.0) == []
     a.close()
     b.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("version", 4), ("slots", [0, 2]), ("leases", [1, 2]), ("restores", True)]
+)
+def test_pieces_of_two_meetings_are_not_the_same(name, value):
+    told = {"version": 3, "slots": [0, 1], "leases": [1, 1], "restores": False}
+    one = Frame("part", header=told)
+    assert is_same(one, Frame("part", header=dict(told)))
+    assert not is_same(one, Frame("part", header={**told, name: value}))
+
+
+def test_two_pages_that_are_asked_for_are_not_the_same():
+    first, next_ = (Frame("fetch", arrays={"start": np.array([row])}) for row in (0, 8))
+    assert is_same(first, first)
+    assert not is_same(first, next_)
 
 
 def test_a_line_rests_between_tries_and_closes_at_once(net, monkeypatch):

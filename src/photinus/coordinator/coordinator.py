@@ -200,6 +200,10 @@ class Coordinator(LeaseServer):
         self._is_preparing = False
         return True
 
+    def unprepare(self) -> None:
+        """No seat need be given up: the cut that was made for it is too old for the next time."""
+        self._is_preparing = False
+
     def yield_seats(self, slots: Iterable[int], how: Yields, now: float) -> list[Frame]:
         """Gives seats up to another job, each after its next push; who has closed leaves now.
 
@@ -311,7 +315,7 @@ class Coordinator(LeaseServer):
     def _refused(self, seat: SeatState, frame: Frame, now: float) -> list[Frame]:
         """Not finite: it never reaches the model; the worker heals and continues behind it."""
         seat.strikes += 1
-        seat.loses(frame.header["position"], self.owner.numbers)
+        seat.loses(frame.header.get("position", seat.position), self.owner.numbers)
         seat.is_quarantined = seat.strikes >= STRIKES
         wrong = f"worker {seat.slot} pushed values that are not finite"
         then = f"the push was dropped ({seat.strikes} of {STRIKES})"
@@ -335,7 +339,7 @@ class Coordinator(LeaseServer):
         for seat, _, message in answers:
             if message.kind == "rejoin" and message.fingerprint:
                 self._warn_of_other_bits(seat, message)
-            if message.kind == "rejoin" or seat.is_leaving:
+            if message.kind == "rejoin" or (seat.is_leaving and message.kind != "meet"):
                 out += self._vacated(seat, now)
         return out
 

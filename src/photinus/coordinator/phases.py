@@ -624,15 +624,15 @@ class Phases:
         self._restore(cut)
         self._leases.reopen()
         self._callbacks.enter("back", self.frame("stop", 0, 0, version=cut.version), {})
+        do = "checkpoint more often to lose less"
         if self.has_shards:
             wrong = "a worker was lost, and with it the rows that it owned"
+        elif any(seat.is_yielding for seat in self._leases.seats.values()):
+            wrong, do = "all seats were given up, and with them what the workers had agreed on", ""
         else:
             wrong = "all workers were lost, and with them what they had agreed on"
-        self._callbacks.warn(
-            wrong,
-            then=f"the run went back from version {lost} to {cut.version} of phase {cut.phase}",
-            do="checkpoint more often to lose less",
-        )
+        then = f"the run went back from version {lost} to {cut.version} of phase {cut.phase}"
+        self._callbacks.warn(wrong, then=then, do=do)
         if self.has_shards and self._returns == _MOST_RETURNS:
             wrong = f"the workers agreed on nothing after version {lost}"
             got = f"{_MOST_RETURNS} times one was lost, or could not reach another"

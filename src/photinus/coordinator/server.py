@@ -206,6 +206,7 @@ class Service:
             self.interrupt = None if isinstance(error, Exception) else error
             is_ours = isinstance(error, PhotinusError)
             reason = str(error) if is_ours else f"{type(error).__name__}: {error}"
+            reason = reason[:4_000]  # it is sent to every worker, in a header of 64 KiB
             self._coordinator.failure_kind = type(error).__name__ if is_ours else ""
             self._carry(self._coordinator.stop(f"the coordinator failed on {what}: {reason}"))
 

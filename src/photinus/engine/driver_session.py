@@ -161,6 +161,10 @@ class DriverSession(ListeningService):
         with self._lock:
             return self._training.idle
 
+    def unprepare(self) -> None:
+        with self._lock:
+            self._training.unprepare()
+
     def prepared(self) -> bool:
         """Makes ready for giving seats up; tells whether that is done."""
         with self._lock:

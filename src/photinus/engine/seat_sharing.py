@@ -118,6 +118,9 @@ class Seats(Protocol):
     def prepared(self) -> bool:
         """Makes ready for giving seats up; tells whether that is done."""
 
+    def unprepare(self) -> None:
+        """Forgets what was made ready: no seat need be given up."""
+
     def yielding(self) -> dict[int, bool]:
         """Returns the slots that are given up, and which of them are empty by now."""
 
@@ -260,12 +263,15 @@ class SeatSharing:
         # whoever has done its share makes room for those that have not
         turns = min(len(idle - yielding.keys()), len(yielding.keys() - idle))
         if max(wanted, turns and wanted + turns) > len(yielding):
-            self._give_up(seats, max(wanted - len(yielding), turns))
-        elif wanted < len(yielding):
-            return self._back(seats, len(yielding) - wanted, others)
-        return frozenset()
+            is_own = wanted <= len(yielding)
+            why = "others of this run take their turn" if is_own else "another run is due them"
+            self._give_up(seats, max(wanted - len(yielding), turns), why)
+            return frozenset()
+        seats.unprepare()
+        is_due = wanted < len(yielding)
+        return self._back(seats, len(yielding) - wanted, others) if is_due else frozenset()
 
-    def _give_up(self, seats: Seats, count: int) -> None:
+    def _give_up(self, seats: Seats, count: int, why: str) -> None:
         if not seats.can_yield or not seats.prepared():
             return
         idle = seats.idle()
@@ -273,7 +279,7 @@ class SeatSharing:
         slots = sorted(sorted(held, key=lambda slot: slot not in idle)[:count])
         seats.yield_seats(slots)
         text = f"workers {slots} give their seats up at the end of their round"
-        self._emit(Warned(text=message(text, then="another run is due them")))
+        self._emit(Warned(text=message(text, then=why)))
 
     def _back(self, seats: Seats, count: int, others: Sequence[Standing]) -> frozenset[int]:
         """Takes those back first that have not left yet; the others' places must be free.

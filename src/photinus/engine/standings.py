@@ -21,6 +21,7 @@ _SIGN_SECONDS = 2.0
 _DEAD_SECONDS = 20.0
 """A run that has signed nothing for so long has ended."""
 _MOST_BYTES = 4096
+_MOST_SEATS = 1 << 16
 NEWS = threading.Condition(threading.RLock())
 """Guards what the runs of this process tell, and wakes who waits for it."""
 _HERE: dict[str, Standing] = {}
@@ -114,10 +115,20 @@ class FolderStandings:
         with self._lock:
             before, self._mine = self._mine, standing
             if before is None:
-                self._write()
+                self._begin(standing.run)
             elif before != standing:
                 with suppress(LinkLostError):  # it is tried again
                     self._write()
+
+    def _begin(self, run: str) -> None:
+        """Signs after what an earlier life of the same run has left."""
+        names = self._place.names(_DIRECTORY) or []
+        left = [name for name in names if name.rpartition("-")[0] == run]
+        counts = [int(count) for name in left if (count := name.rpartition("-")[2]).isdecimal()]
+        self._count = max(counts, default=0)
+        self._write()
+        for name in left:
+            self._place.remove(f"{_DIRECTORY}/{name}")
 
     def _write(self) -> None:
         assert self._mine is not None
@@ -152,7 +163,7 @@ class FolderStandings:
 
 def _read(data: bytes) -> Standing | None:
     """Returns what a file says; None where it says something else."""
-    with suppress(ValueError, TypeError):
+    with suppress(ValueError, TypeError, RecursionError):
         plain = json.loads(data)
         if isinstance(plain, Mapping):
             return _checked(Standing(**plain))
@@ -161,7 +172,9 @@ def _read(data: bytes) -> Standing | None:
 
 def _checked(standing: Standing) -> Standing | None:
     counts = (standing.workers, standing.held, 0 if standing.slots is None else standing.slots)
-    is_whole = all(type(count) is int and count >= 0 for count in counts)
+    is_whole = all(type(count) is int and 0 <= count <= _MOST_SEATS for count in counts)
     weight = 1.0 if standing.weight is None else standing.weight
-    is_sound = is_whole and type(standing.priority) is int
+    is_told = type(standing.can_yield) is bool and type(standing.is_starting) is bool
+    is_sound = is_whole and is_told and type(standing.priority) is int
+    is_sound = is_sound and isinstance(standing.place, str)
     return standing if is_sound and isinstance(weight, int | float) and weight > 0 else None

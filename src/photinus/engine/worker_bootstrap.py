@@ -246,7 +246,8 @@ class Call:
         if not isinstance(error, PhotinusError):
             text = f"worker {seat.slot} failed: " + "".join(_users_traceback(error))
         cause = f"{type(error).__name__}: {error}{_place(error)}"
-        told = {"error": text[-20_000:], "type": type(error).__name__, "cause": cause[:2_000]}
+        most = 20_000 if text.isascii() else 4_000  # a header has 64 KiB, a letter up to 12 bytes
+        told = {"error": text[-most:], "type": type(error).__name__, "cause": cause[:600]}
         bye = Seat(seat.run, seat.term, seat.phase, seat.slot, lease).frame("bye", told)
         link = self._link()
         try:

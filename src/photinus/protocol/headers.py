@@ -22,7 +22,7 @@ def _is_whole(value: Any) -> bool:  # noqa: ANN401 - JSON
 
 
 def _is_number(value: Any) -> bool:  # noqa: ANN401 - JSON
-    return type(value) in (int, float)
+    return type(value) is float or (type(value) is int and abs(value) < 1 << 63)
 
 
 def _is_amount(value: Any) -> bool:  # noqa: ANN401 - JSON
@@ -128,10 +128,11 @@ def checked(frame: Frame) -> Frame:
         FrameError: a field is missing, or is not what it must be.
     """
     kind, header = frame.kind, frame.header
-    needed = (*NEEDED.get(kind, ()), *ARRAYS.get(kind, ()))
-    missing = [name for name in needed if name not in header and name not in frame.arrays]
+    needed, arrays = NEEDED.get(kind, ()), ARRAYS.get(kind, ())
+    missing = [name for name in needed if name not in header]
+    missing += [name for name in arrays if name not in frame.arrays]
     if missing:
-        wrong = f"a {kind} must hold {', '.join(needed)}"
+        wrong = f"a {kind} must hold {', '.join((*needed, *arrays))}"
         raise FrameError(wrong, got=f"none of {', '.join(missing)} from worker {frame.slot}")
     for name, value in header.items():
         rule = FIELDS.get(name)

@@ -208,8 +208,12 @@ def is_same(one: Frame, other: Frame | None) -> bool:
     """
     if other is None or one.kind == "publish":
         return False
-    first, second = (
-        (f.kind, f.phase, f.lease, f.header.get("version"), f.header.get("slots"))
-        for f in (one, other)
-    )
-    return first == second
+    return _meaning(one) == _meaning(other)
+
+
+def _meaning(frame: Frame) -> tuple[object, ...]:
+    """Of which meeting a piece is, and of pages that are asked for, which page."""
+    told, start = frame.header, frame.arrays.get("start")
+    page = None if start is None else start.tolist()
+    names = ("version", "slots", "leases", "restores", "to")
+    return frame.kind, frame.phase, frame.lease, page, *map(told.get, names)

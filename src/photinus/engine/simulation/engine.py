@@ -25,6 +25,7 @@ class _Seats:
     def __init__(self, simulation: Simulation) -> None:
         self._simulation, self._coordinator = simulation, simulation.coordinator
         self.prepared = self._coordinator.prepared_to_yield
+        self.unprepare = self._coordinator.unprepare
 
     @property
     def has_begun(self) -> bool:
