@@ -65,7 +65,12 @@ def test_a_file_of_safetensors_keeps_what_unseen_words_need(ours, tmp_path):
         WordVectors.load(tmp_path / "words.bin").vector("seashore")
 
 
+def test_a_word_without_an_n_gram_has_no_vector(ours):
+    with pytest.raises(UsageError, match="the word has no vector; got ''"):
+        ours.vector("")
+
+
 @pytest.mark.parametrize("wrong", [(0, 3, 9), (4, 3, 9), (3, 6, 0)])
 def test_impossible_n_grams_are_refused(wrong):
-    with pytest.raises(UsageError, match="n-grams"):
+    with pytest.raises(UsageError, match="(subwords|buckets) must be"):
         Ngrams(*wrong)

@@ -2,12 +2,19 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
-from photinus.core.errors import LinkLostError
+from photinus.core.errors import UsageError
 from photinus.engine.seat_sharing import SeatSharing, Urgency, allotments
-from photinus.engine.standings import FolderStandings, Standing, forget_here, tell_here
+from photinus.engine.standings import (
+    FolderStandings,
+    Standing,
+    announced,
+    forget_here,
+    tell_here,
+)
 
 
 def run_of(name, workers, **fields):
@@ -187,8 +194,29 @@ def test_a_folder_that_cannot_be_written_to_is_refused_at_the_start_and_borne_la
     shutil.rmtree(tmp_path / "jobs")
     tmp_path.joinpath("jobs").touch()
     one.tell(run_of("first", 4, held=3))
-    with pytest.raises(LinkLostError):
+    with pytest.raises(UsageError, match="jobs_folder cannot be used; got"):
         FolderStandings(str(tmp_path)).tell(run_of("second", 4))
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+def test_a_folder_that_is_none_is_one_sentence(is_file, tmp_path):
+    path = tmp_path / "jobs-of-all"
+    if is_file:
+        path.touch()
+    with pytest.raises(UsageError, match=r"jobs_folder cannot be used; got .*name a folder that"):
+        FolderStandings(str(path)).tell(run_of("first", 4))
+
+
+def test_a_run_that_is_announced_gets_its_seats_and_speaks_for_itself_then(shared):
+    sharing, seats, _ = shared
+    fit = run_of("fit", 3, place="shared", held=0, priority=1, is_starting=True)
+    with announced(fit):
+        sharing.look(seats)
+        assert len(seats.slots) == 3
+        own = SeatSharing(Urgency(), replace(fit, run="run"), lambda: 4, print)
+        with own.joined():
+            assert sorted(s.run for s in own.others()) == ["own"]
+    assert sorted(s.run for s in sharing.others()) == []
 
 
 def test_processors_are_taken_back_though_an_equal_run_uses_them_too(tmp_path):

@@ -96,7 +96,7 @@ def assert_the_same_from_a_file(made, sentences, folder, monkeypatch):
         ({"vectorSize": 0}, "^vectorSize must be a whole number of at least 8; got 0"),
         ({"learningRate": -1.0}, "^learningRate"),
         ({"subwords": [3]}, "subwords must be two lengths of n-grams"),
-        ({"subwords": (5, 4)}, "these are no lengths of n-grams; got 5, 4"),
+        ({"subwords": (5, 4)}, "subwords must be two lengths, the shorter first; got 5, 4"),
         ({"table": "split"}, 'table must be "whole" or "sharded"'),
         ({"table": "sharded", "strategy": "publish"}, "leaves the whole table with every worker"),
     ],

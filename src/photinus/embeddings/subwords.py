@@ -38,9 +38,9 @@ class Ngrams:
         if not 1 <= self.shortest <= self.longest:
             got = f"{self.shortest}, {self.longest}"
             do = "name the shortest and the longest, as subwords=(3, 6)"
-            raise UsageError("these are no lengths of n-grams", got=got, do=do)
+            raise UsageError("subwords must be two lengths, the shorter first", got=got, do=do)
         if self.buckets < 1:
-            raise UsageError("n-grams need at least one bucket", got=self.buckets)
+            raise UsageError("buckets must be at least 1", got=self.buckets)
 
     def of(self, words: Sequence[str], first: int = 0) -> Subwords:
         """Returns the rows of some words' n-grams, in the order in which they begin.

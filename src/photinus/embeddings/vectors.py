@@ -148,7 +148,8 @@ class WordVectors:
         Raises:
             UsageError: it has none.
         """
-        if self.subwords is not None and word not in self.index:
+        has_grams = self.subwords is not None and self.subwords.ngrams.of([word]).rows.size
+        if self.subwords is not None and has_grams and word not in self.index:
             made: Vector = self.subwords.vectors([word])[0]
             return made
         row: Vector = self.vectors[self._row(word)]

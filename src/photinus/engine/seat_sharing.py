@@ -19,6 +19,7 @@ from photinus.engine.standings import (
     NEWS,
     FolderStandings,
     Standing,
+    forget_announced,
     forget_here,
     tell_here,
     told_here,
@@ -168,6 +169,7 @@ class SeatSharing:
         with self._folder or nullcontext():
             try:
                 self._tell()
+                forget_announced()
                 yield
             finally:
                 forget_here(self._standing.run)

@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, replace
 from typing import Self
 
-from photinus.core.errors import LinkLostError
+from photinus.core.errors import LinkLostError, UsageError
 from photinus.transport.filesystems import place_of
 
 _DIRECTORY = "jobs"
@@ -26,6 +27,8 @@ NEWS = threading.Condition(threading.RLock())
 """Guards what the runs of this process tell, and wakes who waits for it."""
 _HERE: dict[str, Standing] = {}
 """Run -> how it stands, of this process."""
+_ANNOUNCED: ContextVar[str] = ContextVar("photinus_announced", default="")
+"""Under which name the run that this thread prepares was announced."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +62,23 @@ def forget_here(run: str) -> None:
     with NEWS:
         _HERE.pop(run, None)
         NEWS.notify_all()
+
+
+@contextmanager
+def announced(standing: Standing) -> Iterator[None]:
+    """Has others give seats up for a run that is prepared in this thread, until it has begun."""
+    tell_here(standing)
+    token = _ANNOUNCED.set(standing.run)
+    try:
+        yield
+    finally:
+        _ANNOUNCED.reset(token)
+        forget_here(standing.run)
+
+
+def forget_announced() -> None:
+    """The run that this thread prepared speaks for itself now."""
+    forget_here(_ANNOUNCED.get())
 
 
 def told_here(place: str = "") -> dict[str, Standing]:
@@ -110,12 +130,17 @@ class FolderStandings:
         """Tells the others how this run stands; what is news is written at once.
 
         Raises:
-            LinkLostError: the folder cannot be written to, the first time.
+            UsageError: the folder cannot be written to, the first time.
         """
         with self._lock:
             before, self._mine = self._mine, standing
             if before is None:
-                self._begin(standing.run)
+                try:
+                    self._begin(standing.run)
+                except (LinkLostError, OSError) as error:
+                    do = "name a folder that exists, and that all drivers may write to"
+                    got = f"{self.address}: {error}"
+                    raise UsageError("jobs_folder cannot be used", got=got, do=do) from error
             elif before != standing:
                 with suppress(LinkLostError):  # it is tried again
                     self._write()

@@ -95,7 +95,11 @@ class NetworkEstimator(TrainingEstimator):
             held=source.validation or None,
         )
         known = self._known(dataset)
-        with self._folder() as folder, once(frame, always=known is None) as rows:
+        with (
+            self._seats(spark, workers),
+            self._folder() as folder,
+            once(frame, always=known is None) as rows,
+        ):
             spec, example = queried(spark, lambda: exampled(rows, spec, job.data.scale))
             plan = self._plan(SelectedRows(rows, spec, example), workers, known)
             data = FrameData(

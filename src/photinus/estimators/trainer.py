@@ -7,7 +7,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from pyspark.ml.param.shared import HasSeed
 from pyspark.ml.util import MLReadable, MLWritable
 
 from photinus.core.errors import UsageError
-from photinus.engine.spark.engine import FrameData, SparkEngine
+from photinus.engine.spark.engine import FrameData, SparkEngine, seats_asked_for
 from photinus.estimators.model import Keywords
 from photinus.estimators.param_table import Row
 from photinus.estimators.persist import ParamsReader, ParamsWriter
@@ -26,6 +26,8 @@ from photinus.run.job import Job
 from photinus.run.train import train_draft
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from photinus.core.events import Event
     from photinus.run.evaluate import Draft
     from photinus.run.train import Outcome
@@ -100,6 +102,11 @@ class TrainingEstimator(Keywords, Estimator[Any], HasSeed, MLWritable, MLReadabl
         )
         kept = outcome.folder if is_kept else None
         return outcome, TrainingSummary.of(read(outcome.folder / "events.jsonl"), kept)
+
+    def _seats(self, spark: SparkSession, workers: int) -> AbstractContextManager[None]:
+        """Asks for the seats of a fit, before its first query."""
+        weight = self.getOrDefault("weight") if self.isDefined("weight") else None
+        return seats_asked_for(spark, workers, self.getOrDefault("priority"), weight)
 
     @contextmanager
     def _folder(self) -> Iterator[Path]:

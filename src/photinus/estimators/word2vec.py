@@ -139,7 +139,7 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
             check_slots(spark, asked)
         workers = asked or free_slots(spark)
         sentences = self._sentences(dataset)
-        with once(sentences, always=not self._reads_twice) as kept:
+        with self._seats(spark, workers), once(sentences, always=not self._reads_twice) as kept:
             words, counts = counted(kept, *self._limits())
             job = self._job(len(words), workers, int(counts.sum()))
             length = tokens_in_block(int(counts.sum()), workers)

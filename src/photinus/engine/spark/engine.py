@@ -6,11 +6,13 @@ alone, takes its slot with a higher lease, and continues; the others never stop.
 
 from __future__ import annotations
 
+import logging
 import math
 import re
+import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -75,7 +77,7 @@ from photinus.engine.spark.slots import (
     held_now,
     taken_slots,
 )
-from photinus.engine.standings import Standing
+from photinus.engine.standings import Standing, announced, told_here
 from photinus.engine.worker_bootstrap import WorkerBootstrap
 from photinus.models.module import ModuleStage
 from photinus.strategies.own import Own
@@ -90,6 +92,7 @@ if TYPE_CHECKING:
 
 _SCHEMA = "slot int, rows long, streams boolean"
 _SLOT = ("executor.cores", "task.cpus")
+_log = logging.getLogger("photinus")
 _REGISTER_SECONDS = 30.0
 """So long executors may take to register."""
 
@@ -555,6 +558,31 @@ def sharing_of(
     )
     urgency = Urgency() if is_far else run_spec.urgency
     return SeatSharing(urgency, own, lambda: slots_of(spark, profile), run_spec.emit)
+
+
+@contextmanager
+def seats_asked_for(
+    spark: SparkSession, workers: int, priority: int, weight: float | None
+) -> Iterator[None]:
+    """Has less urgent runs give seats up for a fit: its first queries need slots, too."""
+    if is_connect(spark):
+        yield
+        return
+    own = Standing(
+        run=f"fit-{secrets.token_hex(8)}",
+        place=spark.sparkContext.applicationId,
+        slots=slots_of(spark, None),
+        workers=workers,
+        priority=priority,
+        weight=weight,
+    )
+    taken = sum(run.held for run in told_here(own.place).values())
+    if own.slots is not None and taken + workers > own.slots:
+        wrong = f"{workers} workers need {workers} slots at the same time"
+        got = f"{own.slots} slots, of which other runs of this application hold {taken}"
+        _log.warning(message(wrong, got=got, then="this fit waits for them"))
+    with announced(own):
+        yield
 
 
 def check_slots(
