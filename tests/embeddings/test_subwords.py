@@ -72,5 +72,5 @@ def test_a_word_without_an_n_gram_has_no_vector(ours):
 
 @pytest.mark.parametrize("wrong", [(0, 3, 9), (4, 3, 9), (3, 6, 0)])
 def test_impossible_n_grams_are_refused(wrong):
-    with pytest.raises(UsageError, match="(subwords|buckets) must be"):
+    with pytest.raises(UsageError, match=r"(subwords|buckets) must be"):
         Ngrams(*wrong)
