@@ -268,7 +268,7 @@ _JOB_ROWS = (
     Row(
         name="device",
         meaning="what the workers compute on: cpu, cuda, cuda:1, xpu, mps, opencl, "
-        "opencl:PLATFORM:N or auto, the fastest one that each has",
+        "opencl:PLATFORM:N, stand-in or auto, the fastest one that each has",
         convert=_Text,
         place="device",
     ),
