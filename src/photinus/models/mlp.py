@@ -19,12 +19,11 @@ from photinus.core.errors import DataError, UsageError
 from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
 from photinus.core.seeds import generator
 from photinus.core.settings import Limit, between, one_of, validate
-from photinus.models.base import Batch, Model
+from photinus.models.base import Batch
 from photinus.models.heads import errors_of, head_under
 from photinus.models.losses import loss_named, target_for
 from photinus.models.matmul import PRODUCTS, dtype_of, linear, outer
-from photinus.models.optimizers import Inner
-from photinus.models.placement import MEASURED_EVERY, DeviceInner, DeviceParameters
+from photinus.models.placement import MEASURED_EVERY, DeviceParameters, PlacedModel
 from photinus.models.random import Bits
 from photinus.models.tensors import WorkBuffers, rows_of, tensor_of
 
@@ -73,7 +72,7 @@ def mlp_layout(sizes: tuple[int, ...]) -> Layout:
     return Layout.of(entries)
 
 
-class MLP(Model):
+class MLP(PlacedModel):
     """Sigmoid hidden layers, a linear last one, dropout, any loss.
 
         x₀ = features    xₗ₊₁ = σ(xₗ Wₗ + bₗ)    loss(x_L−1 W_L + b_L, labels)
@@ -109,19 +108,6 @@ class MLP(Model):
         is_exact = self._dtype == torch.float32
         self._low = self._exact if is_exact else self._exact.to(self._dtype)
         self._layers = _layers(self.parameters.layout, self._low)
-
-    def place(self, device: str, inner: Inner) -> Inner:
-        """Moves the network, its gradient and the inner optimizer to a device."""
-        self._lie(self._at.moved(device))
-        return DeviceInner(inner, self._at)
-
-    def to_host(self, *vectors: Vector) -> None:
-        """Brings parameters or the gradient from the device."""
-        self._at.to_host(vectors)
-
-    def to_device(self, *vectors: Vector) -> None:
-        """Sends parameters or the gradient to the device."""
-        self._at.to_device(vectors)
 
     def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the gradient of the batch's mean loss, and the loss."""

@@ -21,12 +21,11 @@ from photinus.core.settings import (
 )
 from photinus.models.activations import ACTIVATIONS, AUTO, Activations, PeakBytes, fitting
 from photinus.models.average import Average, average_layout
-from photinus.models.base import Batch, Model
+from photinus.models.base import Batch
 from photinus.models.heads import errors_of, head_under
 from photinus.models.losses import loss_named, predicted, target_for, wrong_label
 from photinus.models.metrics import counted
-from photinus.models.optimizers import Inner
-from photinus.models.placement import CPU, MEASURED_EVERY, DeviceInner, DeviceParameters
+from photinus.models.placement import CPU, MEASURED_EVERY, DeviceParameters, PlacedModel
 from photinus.models.reading import (
     FeatureReading,
     Features,
@@ -69,7 +68,7 @@ class ExternalInputs(Protocol):
         """Takes their gradients, in the same order; None where the loss does not depend on one."""
 
 
-class ModuleModel(Model):
+class ModuleModel(PlacedModel):
     """A module whose tensors are views of the flat buffer.
 
     Trainable parameters lie in the trained section, floating buffers (BatchNorm's statistics) in
@@ -123,6 +122,7 @@ class ModuleModel(Model):
 
     def _lie(self, at: DeviceParameters) -> None:
         """Makes the module's tensors views of flat vectors; their numbers are kept."""
+        self.module.to(at.device)
         self._at, self.parameters, self._gradient = at, at.parameters, at.gradient
         self._slopes = [at.slope(name) for name in self._names]
         for name, parameter in zip(self._names, self._trained, strict=True):
@@ -141,23 +141,8 @@ class ModuleModel(Model):
         self._activations = Activations(self.module)
         how = self._how
         self._reading = FeatureReading.of(self.module, self._dtype, how.reads, how.memory, at.sent)
-        at.touched(p.trained, p.floats, p.integers)
-        at.to_host((p.trained, p.floats, p.integers))
-
-    def place(self, device: str, inner: Inner) -> Inner:
-        """Moves the module, its gradient and the inner optimizer to a device."""
-        at = DeviceParameters(self.parameters.layout, device)
-        self.module.to(at.device)
-        self._lie(at)
-        return DeviceInner(inner, at)
-
-    def to_host(self, *vectors: Vector) -> None:
-        """Brings parameters, buffers or the gradient from the device."""
-        self._at.to_host(vectors)
-
-    def to_device(self, *vectors: Vector) -> None:
-        """Sends parameters, buffers or the gradient to the device."""
-        self._at.to_device(vectors)
+        at.touched(*at.sections)
+        at.to_host(at.sections)
 
     def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the gradient by automatic differentiation, and the loss with its penalty."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
 
 from photinus.core.parameters import SECTIONS, Layout, Parameters, Vector
+from photinus.models.base import Model
 from photinus.models.optimizers import Inner
 from photinus.models.tensors import tensor_of
 
@@ -72,12 +74,16 @@ class DeviceParameters:
     def moved(self, device: str) -> DeviceParameters:
         """Returns the same numbers on another device."""
         at = DeviceParameters(self.parameters.layout, device)
-        own = [self.parameters.section(name) for name in SECTIONS]
-        self.to_host(own)
-        for name, numbers in zip(SECTIONS, own, strict=True):
-            at.parameters.section(name)[...] = numbers
-        at.to_device([at.parameters.section(name) for name in SECTIONS])
+        self.sync()
+        for there, here in zip(at._tensors, self._tensors, strict=True):
+            there.copy_(here)
+        at.touched(*at.sections)
         return at
+
+    @property
+    def sections(self) -> list[Vector]:
+        """The host's vectors of the parameters."""
+        return self._hosts[:-1]
 
     def _room(self, size: int, kind: str) -> Vector:
         """Returns zeros in the host's memory: pinned where a device copies from it by itself."""
@@ -186,3 +192,27 @@ class DeviceInner(Inner):
 
     def load(self, state: Mapping[str, Vector]) -> None:
         self._inner.load(state)
+
+
+class PlacedModel(Model):
+    """A model whose tensors are views of flat vectors, on the processor or on a device."""
+
+    _at: DeviceParameters
+
+    @abstractmethod
+    def _lie(self, at: DeviceParameters) -> None:
+        """Makes its tensors views of these vectors, with its numbers in them."""
+
+    def place(self, device: str, inner: Inner) -> Inner:
+        """Moves its parameters, its gradient and the inner optimizer to a device."""
+        self._lie(self._at.moved(device))
+        self._at.to_host(self._at.sections)
+        return DeviceInner(inner, self._at)
+
+    def to_host(self, *vectors: Vector) -> None:
+        """Brings parameters, buffers or the gradient from the device."""
+        self._at.to_host(vectors)
+
+    def to_device(self, *vectors: Vector) -> None:
+        """Sends parameters, buffers or the gradient to the device."""
+        self._at.to_device(vectors)

@@ -23,10 +23,9 @@ from photinus.core.errors import UsageError
 from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
 from photinus.core.seeds import generator
 from photinus.core.settings import Limit, one_of, validate, whole
-from photinus.models.base import Batch, Model
+from photinus.models.base import Batch
 from photinus.models.matmul import PRODUCTS, dtype_of, linear, outer
-from photinus.models.optimizers import Inner
-from photinus.models.placement import DeviceInner, DeviceParameters
+from photinus.models.placement import DeviceParameters, PlacedModel
 from photinus.models.random import Bits
 from photinus.models.tensors import WorkBuffers, rows_of
 
@@ -76,7 +75,7 @@ def first_parameters(visible: int, hidden: int, seed: int, deviation: float = 0.
     return parameters
 
 
-class RBM(Model):
+class RBM(PlacedModel):
     """`learn` gives the negative of contrastive divergence's direction, as a gradient to descend.
 
         −ΔW = (v₁ᵀh₁ − v₀ᵀh₀)/B    −Δa = mean(v₁ − v₀)    −Δb = mean(h₁ − h₀)
@@ -110,19 +109,6 @@ class RBM(Model):
         self._slopes = [at.slope(name) for name in "Wab"]
         self._rooms = WorkBuffers(at.device)
         self._low = self._rooms.get("low", self._w.shape, self._dtype)  # W as products read it
-
-    def place(self, device: str, inner: Inner) -> Inner:
-        """Moves the machine, its gradient and the inner optimizer to a device."""
-        self._lie(self._at.moved(device))
-        return DeviceInner(inner, self._at)
-
-    def to_host(self, *vectors: Vector) -> None:
-        """Brings parameters or the gradient from the device."""
-        self._at.to_host(vectors)
-
-    def to_device(self, *vectors: Vector) -> None:
-        """Sends parameters or the gradient to the device."""
-        self._at.to_device(vectors)
 
     def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the direction [n], and every 8th seed the reconstruction's squared error.
