@@ -221,7 +221,7 @@ def tiny():
 
 @pytest.fixture
 def nothing_left(spark):
-    """Looks, after a test, for Spark jobs and threads of ours that continue; also when called."""
+    """Looks, after a test, for Spark jobs and threads of ours that are left; also when called."""
 
     def look():
         # Spark tells of a job's end by a queue of its own

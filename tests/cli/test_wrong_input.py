@@ -104,7 +104,7 @@ def told(tmp_path):
             text=True,
             timeout=PATIENT_SECONDS,
         )
-        assert all_ended(marked(mark)), "processes of the command continue"
+        assert all_ended(marked(mark)), "processes of the command are left"
         lines = done.stderr.strip().splitlines()
         return done.returncode, lines[-1], [line for line in lines if "Traceback" in line]
 

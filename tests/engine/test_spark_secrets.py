@@ -1,4 +1,4 @@
-"""A run's keys travel in the tasks' closures, and are nowhere else while it continues."""
+"""A run's keys travel in the tasks' closures, and are nowhere else while it lasts."""
 
 import os
 import tempfile

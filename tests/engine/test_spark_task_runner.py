@@ -132,7 +132,7 @@ def test_an_error_of_ours_is_told_at_once_and_raised_nowhere():
 
 
 class Context:
-    """As much of Spark as a job without tasks needs: an application that continues."""
+    """As much of Spark as a job without tasks needs: an application that runs."""
 
     applicationId, pythonExec = "app", sys.executable  # noqa: N815
     _jsc = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False))

@@ -32,11 +32,8 @@ def test_a_run_of_the_version_before_ends_as_it_would_have_ended(small, tmp_path
     assert outcome.report.is_file()
 
 
-def holds(now, before):
-    """Tells whether plain values are what they were, whatever came to them."""
-    if not isinstance(before, dict):
-        return now == before
-    return all(name in now and holds(now[name], value) for name, value in before.items())
+CAME = {"word2vec": {"buckets": 0, "grams": 0}}
+"""kind -> settings of a model that came since, and what they are for a job of before."""
 
 
 @pytest.mark.parametrize("kind", ["module", "dbn", "logistic", "word2vec"])
@@ -44,4 +41,5 @@ def test_every_setting_that_a_job_was_saved_with_is_still_known(kind):
     """A setting that has another name now could not be read: of a run, or of a saved model."""
     saved = json.loads((BEFORE.parent / "jobs_before.json").read_text())
     [plain] = [job for job in saved if job["model"]["kind"] == kind]
-    assert holds(Job.from_dict(plain).to_dict(), plain)
+    plain = {**plain, "model": {**plain["model"], **CAME.get(kind, {})}}
+    assert Job.from_dict(plain).to_dict().items() >= plain.items()

@@ -65,7 +65,7 @@ def test_what_arrives_is_mixed_with_what_went_on_meanwhile():
     # anchor 0 - 2; of one's own -4 a fourth: 0.25·(-4) + 0.75·(-2); the other half is left alone
     assert vector.tolist() == [-2.5, -2.5, -4.0, -4.0]
     assert state.anchor.tolist() == [-2.0, -2.0, 0.0, 0.0]
-    assert [c.steps for c in state.counted] == [2, 0], "what continued meanwhile is still unsent"
+    assert [c.steps for c in state.counted] == [2, 0], "what was trained meanwhile is still unsent"
     again, _ = strategy.offer(Turn("push", (2, 4)), vector, at(4), state)
     assert again.vector.tolist() == [4.0, 4.0]
     assert again.since.steps == 4, "the work in a fragment since that fragment was agreed on"

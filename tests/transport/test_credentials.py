@@ -52,7 +52,7 @@ def shake_hands(server, client):
 
 @pytest.mark.parametrize("days", [-400, 0, 400])
 def test_a_key_holds_whatever_the_time_of_day_is(monkeypatch, days):
-    """A clock may be set while a run continues, or be wrong on the machine of a worker."""
+    """A clock may be set during a run, or be wrong on the machine of a worker."""
 
     class Off(datetime):
         @classmethod

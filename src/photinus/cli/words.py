@@ -52,10 +52,9 @@ def words(
 def _file(path: Path) -> Path:
     if not path.is_dir():
         return path
-    named = (path / f"words.{ending}" for ending in ("bin", "txt", "safetensors"))
-    held = [one for one in named if one.is_file()]
-    if held:
-        return max(held, key=lambda one: one.stat().st_mtime)
+    for name in ("words.bin", "words.txt", "words.safetensors"):
+        if (path / name).is_file():
+            return path / name
     raise UsageError(f"{path} holds no vectors", do="name a file: words.bin")
 
 
@@ -90,8 +89,10 @@ def train_words(path: str, folder: str, params: Mapping[str, Any]) -> None:
     trainer = Word2Vec(**params)
     place.mkdir(parents=True, exist_ok=True)  # one that cannot be made is reported before training
     model = trainer.fit(path)
-    name = "words.bin" if model.vectors.subwords is None else "words.safetensors"
+    names = ("words.bin", "words.safetensors")
+    name, other = names if model.vectors.subwords is None else reversed(names)
     model.vectors.save(place / name)
+    (place / other).unlink(missing_ok=True)  # of an earlier training: `words` takes what is there
     click.echo(f"{len(model.vectors)} words, {model.vectors.vectors.shape[1]} numbers each")
     click.echo(f"  vectors  {place}/{name}")
     click.echo(f"   ask it  photinus words {place} {model.vectors.words[0]}")

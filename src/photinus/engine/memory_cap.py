@@ -64,9 +64,7 @@ class MemoryCap:
         slot: int,
         exceeded: Callable[[RunFailedError], object],
         read: Callable[[], int] = anonymous_bytes,
-        end: Callable[[], object] = lambda: os._exit(
-            0
-        ),  # a worker that has reported why ended well
+        end: Callable[[], object] = lambda: os._exit(0),  # it has reported why: it ended well
     ) -> None:
         self._most, self._slot, self._exceeded, self._read = most, slot, exceeded, read
         self._end = end

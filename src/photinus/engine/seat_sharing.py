@@ -139,7 +139,7 @@ class SeatSharing:
         urgency: as the job asks for it.
         standing: how the run stands before it holds any seat.
         slots: returns how many seats there are in its place; None where that has no bound.
-        emit: is told when seats are given up, and when they are back.
+        emit: is called when seats are given up, and when they are back.
         now: seconds of a clock that never goes back.
         has_room: a seat is there whoever else holds one, as a processor is.
     """
@@ -225,7 +225,8 @@ class SeatSharing:
             while not self._has_room(told_here(own.place)):
                 self._tell()
                 if not has_told:
-                    self._emit(Warned(text=self._waits()))
+                    taken = _held(told_here(own.place), own.run)
+                    self._emit(Warned(text=waits(self._standing, taken, "run")))
                     has_told = True
                 NEWS.wait(LOOK_SECONDS)
             self._tell(held=own.workers)
@@ -236,13 +237,6 @@ class SeatSharing:
         if slots is None or not taken:
             return True
         return taken + own.workers <= slots and self._target(self.others()) >= own.workers
-
-    def _waits(self) -> str:
-        own, slots = self._standing, self._slots()
-        wrong = f"{own.workers} workers need {own.workers} slots at the same time"
-        taken = _held(told_here(own.place), own.run)
-        got = f"{slots} slots, of which other runs of this application hold {taken}"
-        return message(wrong, got=got, then="this run waits for them")
 
     def look(self, seats: Seats) -> frozenset[int]:
         """Gives seats up, or takes them back; returns those for which a task must start.
@@ -308,6 +302,13 @@ class SeatSharing:
         if self._is_roomy or not others or None in slots.values():
             return self._standing.workers
         return sum(count or 0 for count in slots.values()) - sum(s.held for s in all_runs)
+
+
+def waits(own: Standing, taken: int, what: str) -> str:
+    """Returns the warning of a run, or of a fit, that waits for the slots that others hold."""
+    wrong = f"{own.workers} workers need {own.workers} slots at the same time"
+    got = f"{own.slots} slots, of which other runs of this application hold {taken}"
+    return message(wrong, got=got, then=f"this {what} waits for them")
 
 
 def _slots_of(standings: Sequence[Standing]) -> int:

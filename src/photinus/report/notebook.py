@@ -1,4 +1,4 @@
-"""Shows a run in a notebook: one output of a cell, which is replaced as the run continues."""
+"""Shows a run in a notebook: one output of a cell, which is replaced while the run lasts."""
 
 from __future__ import annotations
 

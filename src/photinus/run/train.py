@@ -151,7 +151,7 @@ def train(
         callbacks: called with every event of `photinus.events`, one at a time, while it
             happens. One with `open(folder)` and `close()` also learns where the run is kept, and
             when it is over. What one raises ends the run.
-        verbose: shows the training as it continues; left out, on a screen and in a notebook.
+        verbose: shows the training while it runs; left out, on a screen and in a notebook.
         engine: where to train, if not as the job says.
 
     Raises:

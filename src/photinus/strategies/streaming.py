@@ -46,7 +46,7 @@ class Streaming(Strategy):
     """Rounds of one fragment each: pushed, trained on for d steps, then mixed in.
 
     Δᵢ = anchor − θᵢ;  anchor ← outer(anchor, Σ cᵢΔᵢ);  θᵢ ← α·θᵢ + (1−α)·anchor, within the
-    fragment; where nothing continued meanwhile (no delay, the drain) θᵢ ← anchor.
+    fragment; where nothing was trained meanwhile (no delay, the drain) θᵢ ← anchor.
 
     Every fragment has its turn in each `every`, so the peak of what travels is a P-th. Source:
     Streaming DiLoCo (Douillard et al., 2025).

@@ -87,7 +87,7 @@ def _check_share(make_feed: MakesFeed, rows: int) -> None:
     assert list(feed) == [], "after its share a feed gives nothing"
     endless = make_feed(rows=rows, seed=1, epochs=None)
     list(islice(endless, 3 * rows))
-    assert endless.epochs > 2, "without a share a feed continues"
+    assert endless.epochs > 2, "without a share a feed has no end"
 
 
 _Keys = list[tuple[bytes, bytes]]

@@ -23,7 +23,7 @@ UNREADABLE, LOST, NOT_INHERITED, NO_FILES = 64, 65, 66, 67
 have the files that its parent handed to it, or that may not open enough of its own."""
 _TERMINATED = 128 + signal.SIGTERM
 _GRACE_SECONDS = 10.0
-"""So long a child that got SIGTERM waits for its driver's message, which may have got it, too."""
+"""So long a child that got SIGTERM waits for its driver, which may have got it, too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,7 @@ class SimulatedEngine(Engine):
 
     @property
     def seconds(self) -> float:
-        """Virtual ones, of the run that continues or was the last."""
+        """Virtual ones, of the present run or of the last."""
         return self._simulation.now if self._simulation is not None else 0.0
 
     @property

@@ -47,7 +47,7 @@ from photinus.deploy.executor_process import end_executor
 from photinus.engine.base import ArrayData, Engine, RunSpec, part_of, trained_in
 from photinus.engine.driver_session import DriverSession
 from photinus.engine.hooks import DriverHooks, Hooks, hooks_of
-from photinus.engine.seat_sharing import SeatSharing, Urgency
+from photinus.engine.seat_sharing import SeatSharing, Urgency, waits
 from photinus.engine.spark.connect.client import ConnectSession
 from photinus.engine.spark.connect.coordinator_task import CoordinatorSpec
 from photinus.engine.spark.decommission import DecommissionTracker, TaskMover
@@ -578,9 +578,7 @@ def seats_asked_for(
     )
     taken = sum(run.held for run in told_here(own.place).values())
     if own.slots is not None and taken + workers > own.slots:
-        wrong = f"{workers} workers need {workers} slots at the same time"
-        got = f"{own.slots} slots, of which other runs of this application hold {taken}"
-        _log.warning(message(wrong, got=got, then="this fit waits for them"))
+        _log.warning(waits(own, taken, "fit"))
     with announced(own):
         yield
 
