@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from photinus.core.clock import Epochs, Steps
+from photinus.core.threads import choose_kernels
 from photinus.data.checks import RowChecks
 from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.spark.session import spark_session
@@ -29,6 +30,7 @@ from photinus.training.plan import Phase, TrainingPlan
 
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")  # a busy machine is no reason to fail
+choose_kernels()  # tests compute with the machine's threads
 
 QUICK = "-XX:TieredStopAtLevel=1"
 CLUSTERS = (

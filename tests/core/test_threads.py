@@ -5,8 +5,15 @@ import os
 import pytest
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from photinus.core.threads import ENVIRONMENT, environment, threads_held, use_threads
+from photinus.core.threads import (
+    ENVIRONMENT,
+    choose_kernels,
+    environment,
+    threads_held,
+    use_threads,
+)
 
 pytestmark = pytest.mark.numerics
 
@@ -69,3 +76,26 @@ def test_a_worker_of_its_own_process_keeps_them(monkeypatch):
         monkeypatch.setenv(name, "5")
     use_threads(2)
     assert_held(2)
+
+
+class Calls(TorchDispatchMode):
+    """Keeps which function was called with how many numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if isinstance(args[0], torch.Tensor):
+            self.sizes[func.overloadpacket, args[0].dtype] = args[0].numel()
+        return func(*args, **(kwargs or {}))
+
+
+def test_mkl_chooses_its_kernels_in_one_thread_before_several_compute():
+    choose_kernels.cache_clear()
+    calls = Calls()
+    with calls, threads_held(2):
+        pass
+    for name in ("sqrt", "exp", "log", "tanh", "erf"):
+        for number in (torch.float32, torch.float64):
+            assert calls.sizes[getattr(torch.ops.aten, name), number] == 1

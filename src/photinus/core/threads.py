@@ -2,6 +2,12 @@
 
 A product that two threads share is summed up in another order than by one. So every process that
 computes for a run holds all of them to the run's own number, whatever the machine has.
+
+MKL chooses the kernel of a function such as a square root at its first call. If two threads make
+that call at once, one of them may get a kernel of low accuracy (4,000 units in the last place were
+seen), for that call only. So one thread calls each function first.
+
+Source: https://github.com/pytorch/pytorch/issues/188792 (2026).
 """
 
 from __future__ import annotations
@@ -11,6 +17,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 
 from threadpoolctl import ThreadpoolController
 
@@ -22,6 +29,11 @@ ENVIRONMENT = (
     "VECLIB_MAXIMUM_THREADS",
 )
 """What libraries read as they are loaded."""
+_FUNCTIONS_OF_MKL = tuple(
+    "acos asin atan cos cosh erf erfc erfinv exp expm1 log log10 log1p log2 sin sinh sqrt tan"
+    " tanh trunc".split()
+)
+"""Of torch, those for which it calls MKL."""
 
 
 def environment(threads: int) -> dict[str, str]:
@@ -41,6 +53,22 @@ def use_threads(threads: int) -> None:
     os.environ.update(environment(threads))
     ThreadpoolController().limit(limits=threads)
     torch.set_num_threads(threads)  # its MKL is linked into it: threadpoolctl does not see that
+    choose_kernels()
+
+
+@cache
+def choose_kernels() -> None:
+    """Has MKL choose the kernels of its functions in this thread, before several call one.
+
+    Example:
+        >>> choose_kernels()
+    """
+    import torch
+
+    for number in (torch.float32, torch.float64):
+        one = torch.full((1,), 0.5, dtype=number)  # of one number: no second thread takes part
+        for name in _FUNCTIONS_OF_MKL:
+            getattr(torch, name)(one)
 
 
 @contextmanager
