@@ -80,6 +80,7 @@ class Phases:
         self.span, self.keep = (0.0, 1.0), frozenset[int]()
         self._cuts, self.has_begun, self.is_between_passes = Cuts(cut), False, False
         self._begun, self._is_cut_asked, self._is_shuffled = -1, False, False
+        self._is_tried = False
         self.wants_shuffle = False
         self._returns = 0
         """How often in a row the run went back and agreed on nothing in between."""
@@ -107,9 +108,12 @@ class Phases:
     def is_spent(self) -> bool:
         """True when the budget is used up and shares were not fixed in advance."""
         is_done = self.owner.applied >= self.owner.budget
-        return self._early_stopping.is_stopped or (
-            is_done and not self._plan.is_fixed(self.owner.phase)
-        )
+        return self._is_stopped or (is_done and not self._plan.is_fixed(self.owner.phase))
+
+    @property
+    def _is_stopped(self) -> bool:
+        """True where the phase ends before its rows are used up."""
+        return self._early_stopping.is_stopped or self._is_tried
 
     @property
     def at(self) -> tuple[int, int]:
@@ -143,7 +147,12 @@ class Phases:
 
     def would_spend(self, examples: int) -> bool:
         """Tells whether so many more examples use the budget up."""
-        return self.owner.applied + examples >= self.owner.budget
+        return self._is_tried or self.owner.applied + examples >= self.owner.budget
+
+    def look_at(self, now: float) -> None:
+        """Ends the present phase of a trial once it was tried for long enough."""
+        seconds = self._plan.trial_seconds
+        self._is_tried = self.has_begun and seconds is not None and now - self._entered >= seconds
 
     def end_of(self, seat: SeatState) -> float:
         """Returns the position in a seat's rows at which its share of the phase ends."""
@@ -165,6 +174,7 @@ class Phases:
             point: of a rest, where its start ended: every seat continues where it was.
         """
         self._entered = self._saved_at = now
+        self._is_tried = False
         self.holders = set()
         self._cuts.drop()
         self._shards.drop()
@@ -327,7 +337,7 @@ class Phases:
 
     def _warn_of_unused_rows(self) -> None:
         """Names the workers whose rows were trained on less often than the others'."""
-        if self._early_stopping.is_stopped or not self._plan.is_fixed(self.owner.phase):
+        if self._is_stopped or not self._plan.is_fixed(self.owner.phase):
             return
         rows, stage = self._leases.rows, self.phase.stage
         wanted = self.span[1] * stage.passes(rows)
