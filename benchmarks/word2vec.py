@@ -27,7 +27,7 @@ from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
 from photinus.core.events import RoundClosed
 from photinus.data.base import Batch
-from photinus.embeddings.blocks import blocks, tokens_in_block
+from photinus.embeddings.blocks import blocks, tokens_in_block, words_in_round
 from photinus.embeddings.subwords import Ngrams
 from photinus.embeddings.vectors import WordVectors
 from photinus.embeddings.word2vec import RowDescent, Word2VecStage
@@ -147,7 +147,8 @@ def trained(text, asked, workers, *, is_plain=False, codec=""):
     sentences, index, counts = text
     words = int(counts.sum())
     length = tokens_in_block(words, workers)
-    steps = max(1, round(min(asked.round_words, words / workers / 10) / STEP_ROWS / length))
+    each = min(asked.round_words, words_in_round(words, workers))
+    steps = max(1, round(each / STEP_ROWS / length))
     stage = Word2VecStage(
         words=len(index),
         dims=asked.dims[0],
