@@ -2,12 +2,13 @@
 
     python benchmarks/word2vec.py TEXT [--words 2000000] [--dims 100 300] [--workers 1 2 4]
         [--epochs 5] [--repeats 5] [--only speed|accuracy]
-        [--subwords 3 6] [--round-words 200000]
+        [--subwords 3 6] [--round-words 200000] [--codecs fp32 bf16 int8 int4]
 
 TEXT holds a sentence a line, in lower case. Words per second are of one thread and its CPU's
 seconds: best and median of interleaved repeats, also of the same words in sentences of 3 to 8. The
 accuracy is that of processes of this machine, by gensim's questions-words.txt at a cut-off of
-30,000 words, and WordSim-353 by Spearman.
+30,000 words, and WordSim-353 by Spearman. With --codecs the tables lie among the workers, and rows
+travel in each of these: told too is what all workers sent of deltas and rows.
 """
 
 import argparse
@@ -24,8 +25,9 @@ from machine import begin
 
 from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
+from photinus.core.events import RoundClosed
 from photinus.data.base import Batch
-from photinus.embeddings.blocks import blocks, tokens_in_block
+from photinus.embeddings.blocks import blocks, tokens_in_block, words_in_round
 from photinus.embeddings.subwords import Ngrams
 from photinus.embeddings.vectors import WordVectors
 from photinus.embeddings.word2vec import RowDescent, Word2VecStage
@@ -34,6 +36,7 @@ from photinus.engine.local.engine import LocalEngine
 from photinus.run.evaluate import Draft
 from photinus.run.job import Job
 from photinus.run.train import train_draft
+from photinus.strategies.codecs import CODECS
 from photinus.strategies.outer import Sgd
 from photinus.strategies.recipes import averaging
 
@@ -139,11 +142,13 @@ def speed(sentences, index, counts, dims, repeats, ngrams=None):
         )
 
 
-def trained(text, asked, workers, *, is_plain):
+def trained(text, asked, workers, *, is_plain=False, codec=""):
+    """Returns the inputs, and how many MB all workers sent; with a codec of a sharded table."""
     sentences, index, counts = text
     words = int(counts.sum())
     length = tokens_in_block(words, workers)
-    steps = max(1, round(min(asked.round_words, words / workers / 10) / STEP_ROWS / length))
+    each = min(asked.round_words, words_in_round(words, workers))
+    steps = max(1, round(each / STEP_ROWS / length))
     stage = Word2VecStage(
         words=len(index),
         dims=asked.dims[0],
@@ -153,13 +158,19 @@ def trained(text, asked, workers, *, is_plain):
         round_words=0.0 if is_plain else float(steps * STEP_ROWS * length),
     )
     strategy = averaging(every=Steps(steps), outer=Sgd(), merge="uniform", gradients_until=0.0)
+    if codec:
+        strategy = replace(strategy, codec=codec, owners=workers, rows=asked.dims[0])
     job = Job(model=stage, workers=workers, engine="local", strategy=strategy)
     draft = Draft(job)
     draft.model().parameters.view("counts")[:] = counts
+    events = []
     with tempfile.TemporaryDirectory() as folder:
         rows = ArrayData(rows_of(sentences, index, length))
-        outcome = train_draft(draft, rows, folder=f"{folder}/run", engine=LocalEngine())
-    return outcome.trained.model().parameters.view("inputs")
+        outcome = train_draft(
+            draft, rows, folder=f"{folder}/run", engine=LocalEngine(), callbacks=[events.append]
+        )
+        inputs = outcome.trained.model().parameters.view("inputs").copy()
+    return inputs, sum(e.bytes_up for e in events if isinstance(e, RoundClosed)) / 1e6
 
 
 def told(name, index, vectors):
@@ -187,6 +198,7 @@ def main():
     parser.add_argument("--only", choices=["speed", "accuracy"])
     parser.add_argument("--subwords", type=int, nargs=2, help="lengths of n-grams: speed only")
     parser.add_argument("--round-words", type=int, default=200_000, help="of a worker, at most")
+    parser.add_argument("--codecs", nargs="+", default=[], choices=list(CODECS))
     parser.add_argument("--plain", action="store_true", help="the mean without gains, too")
     asked = parser.parse_args()
     text = sentences, index, counts = read(asked.text, asked.words)
@@ -198,10 +210,15 @@ def main():
         return
     told("gensim", index, gensims(sentences, index, counts, asked.dims[0], asked.epochs)[1])
     for workers in asked.workers:
-        made = trained(text, asked, workers, is_plain=False)
+        for codec in asked.codecs:
+            made, sent = trained(text, asked, workers, codec=codec)
+            told(f"{workers} workers, sharded, {codec}, {sent:,.0f} MB sent", index, made)
+        if asked.codecs:
+            continue
+        made, _ = trained(text, asked, workers)
         told(f"{workers} workers", index, made)
         if asked.plain and workers > 1:
-            made = trained(text, asked, workers, is_plain=True)
+            made, _ = trained(text, asked, workers, is_plain=True)
             told(f"{workers} workers, the plain mean", index, made)
 
 

@@ -42,13 +42,13 @@ def received(owner, vectors):
 
 def test_each_number_of_a_round_is_decoded_once(owner, monkeypatch):
     """Whether it is finite, what the mean is, and how far apart the workers are: in one pass."""
-    decoded, unpack = [], codecs._unpack
+    decoded, unpack = [], codecs.unpack
 
     def counting(taken, body, scales, numbers):
         decoded.append(numbers.size)
         unpack(taken, body, scales, numbers)
 
-    monkeypatch.setattr(codecs, "_unpack", counting)
+    monkeypatch.setattr(codecs, "unpack", counting)
     chance = np.random.default_rng(0)
     answers = received(owner, [chance.normal(size=COUNT).astype("f4") for _ in range(WORKERS)])
     assert [a.message.kind for a in answers] == ["agreed"] * WORKERS

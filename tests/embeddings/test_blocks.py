@@ -4,12 +4,28 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from photinus.embeddings.blocks import blocks, encoded, tokens_in_block
+from photinus.embeddings.blocks import blocks, encoded, tokens_in_block, words_in_round
 
 
 def test_words_become_numbers_and_unknown_ones_are_left_out():
     lists = pa.array([["a", "x", "b"], None, [], ["x"], ["b", None, "a"]])
     assert encoded(lists, pa.array(["a", "b"])).tolist() == [0, 1, -1, -1, -1, 1, 0, -1]
+
+
+@pytest.mark.parametrize(
+    ("words", "workers", "each"),
+    [
+        (22e6, 1, 200_000),
+        (22e6, 8, 200_000),
+        (22e6, 9, 42_666),
+        (22e6, 16, 24_000),
+        (16e5, 16, 1e4),
+    ],
+)
+def test_many_workers_read_less_between_two_rounds_and_nobody_more_than_a_tenth(
+    words, workers, each
+):
+    assert words_in_round(int(words), workers) == each
 
 
 def test_a_slice_of_a_column_is_read_from_its_own_beginning():

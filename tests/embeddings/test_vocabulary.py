@@ -78,6 +78,13 @@ def test_a_rare_row_moves_as_often_as_there_are_workers_and_a_frequent_one_once(
     assert gains(counts, np.ones(4), 1, 1e5, 5)[0].tolist() == [1, 1, 1, 1]
 
 
+def test_beyond_eight_workers_words_of_middling_count_have_smaller_gains():
+    counts = np.array([10**7, 10**4, 10, 1])
+    eight, nine = (gains(counts, np.ones(4), k, 1e5, 5)[0] for k in (8, 9))
+    assert 1 < nine[1] < 0.6 * eight[1]
+    assert nine[-1] == pytest.approx(9, rel=0.02)
+
+
 def test_a_row_of_n_grams_has_the_gain_of_all_its_words_together():
     counts = np.array([10**7, 10**4, 10, 1])
     shared, of_the_rarest = 4, 6  # rows 4 to 6; nobody uses row 5

@@ -295,7 +295,7 @@ def test_a_job_that_cannot_be_sharded_is_refused(fields, wrong):
     [
         {"merge": "nova"},
         {"every": Steps(4) | Seconds(1.0)},
-        {"codec": "int8"},
+        {"codec_down": "fp32"},
         {"gradients_until": 0.5},
     ],
     ids=lambda parts: next(iter(parts)),

@@ -9,6 +9,7 @@ from photinus.protocol.row_meeting import RowMeeting, Shares
 from photinus.strategies.base import Message, OwnedShard
 from photinus.strategies.codecs import decode, encode
 from photinus.strategies.outer import Adagrad, RowAdagrad, Sgd
+from photinus.strategies.row_codec import RowCodec, answer_codec
 
 ROWS, WIDTH = 23, 3
 
@@ -21,8 +22,8 @@ def pushes(workers, codec, outer, chance):
         own = np.ascontiguousarray(table[slot::workers])
         rows, asks = (np.flatnonzero(chance.random(ROWS) < 0.4) for _ in range(2))
         delta = chance.normal(size=(rows.size, WIDTH)).astype(np.float32)
-        owned = OwnedShard(own, outer.init(own), outer.update)
-        sent = encode(codec, delta.ravel())
+        owned = OwnedShard(own, outer.init(own), outer.update, exact=1)
+        sent = RowCodec(codec, WIDTH, 1).encode(delta)
         made.append(Message("push", sent, rows=rows, asks=asks, codec=codec, owned=owned))
     return table, made
 
@@ -46,7 +47,7 @@ def meet(brought, call, chance, ahead=None):
     return meetings
 
 
-@pytest.mark.parametrize("codec", ["fp32", "bf16"])
+@pytest.mark.parametrize("codec", ["fp32", "bf16", "int8", "int4"])
 @pytest.mark.parametrize("outer", [Sgd(), Adagrad(), RowAdagrad()], ids=lambda o: o.name)
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_rows_move_and_come_as_of_one_owner(workers, outer, codec):
@@ -54,14 +55,15 @@ def test_rows_move_and_come_as_of_one_owner(workers, outer, codec):
     table, brought = pushes(workers, codec, outer, chance)
     total = np.zeros_like(table)
     for push in brought:
-        delta = decode(codec, push.vector).reshape(-1, WIDTH)
+        delta = RowCodec(codec, WIDTH, 1).decode(push.vector)
         total[push.rows] += np.float32(1 / workers) * delta
     wanted, _ = outer.update(table, total, outer.init(table))
     for meeting, push in zip(meet(brought, called(workers), chance), brought, strict=True):
         result = meeting.result()
-        sent = decode(codec, encode(codec, wanted[push.asks].ravel()))
+        back = answer_codec(codec)
+        sent = decode(back, encode(back, wanted[push.asks].ravel()))
         np.testing.assert_array_equal(result.rows, push.asks)
-        np.testing.assert_array_equal(decode(codec, result.vector), sent)
+        np.testing.assert_array_equal(decode(result.codec, result.vector), sent)
         own = push.owned.rows.copy()
         own[result.moved.at] = result.moved.rows
         np.testing.assert_array_equal(own, wanted[meeting.slot :: workers])

@@ -250,6 +250,33 @@ def test_at_whatever_point_of_a_meeting_an_owner_is_lost_the_bits_are_the_same(t
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize(("codec", "most"), [("bf16", 0.003), ("int8", 0.003), ("int4", 0.01)])
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
+def test_rows_in_fewer_bits_end_near_those_in_fp32(optimizer, codec, most, tmp_path):
+    stage, ends = replace(STAGE, arguments={"optimizer": optimizer}), []
+    for name in ("fp32", codec):
+        outcome = run(tmp_path / name, model=stage, strategy=recipes.averaging(codec=name))
+        ends.append(outcome.state_dict()["users.weight"].numpy())
+    row = {"sgd": DIM, "adagrad": DIM + 1, "adam": 2 * DIM + 2}[optimizer]
+    start = replace(stage, sharded=row).build((), 0).tensors()["users.weight"]
+    way, off = (np.linalg.norm(ends[0] - other) for other in (start, ends[1]))
+    assert 0 < off < most * way
+
+
+@pytest.mark.parametrize("seconds", [1e6, 0.4], ids=["from the start", "from a checkpoint"])
+@pytest.mark.parametrize("codec", ["int8", "int4"])
+def test_a_lost_workers_left_out_numbers_are_dropped_and_no_push_counts_twice(
+    codec, seconds, tmp_path
+):
+    how = {"strategy": recipes.averaging(codec=codec), "checkpoint_seconds": seconds}
+    faults = Faults().kill(slot=1, step=40).kill(slot=0, step=200)
+    outcome = run(tmp_path / "run", faults=faults, **how)
+    assert went_back(outcome) == 0
+    held = audit(outcome.folder / "ledger.jsonl")
+    assert held.is_exact, held.offences
+    assert outcome.metrics["error"] < 0.03
+
+
 def test_with_two_owners_lost_at_once_it_goes_back_and_learns_the_same(tmp_path):
     faults = Faults().kill(slot=1, step=40).kill(slot=2, step=40)
     outcome = run(tmp_path / "run", faults=faults)
@@ -268,12 +295,14 @@ def test_a_shard_is_restored_in_pages_and_its_next_backup_is_filled_over_rounds(
     np.testing.assert_array_equal(outcome.trained.model().parameters.trained, whole)
 
 
-def test_a_run_that_was_stopped_goes_on_with_the_same_bits(tmp_path):
+@pytest.mark.parametrize("codec", ["bf16", "int4"])
+def test_a_run_that_was_stopped_goes_on_with_the_same_bits(codec, tmp_path):
     def stop(event):
         if isinstance(event, RoundClosed) and event.version == 30:
             raise InterruptedError
 
-    data, seconds = ArrayData(*events()), {"checkpoint_seconds": 0.2}
+    data = ArrayData(*events())
+    seconds = {"checkpoint_seconds": 0.2, "strategy": recipes.averaging(codec=codec)}
     whole = run(tmp_path / "whole", **seconds)
     job = Job(model=STAGE, workers=3, engine="simulate", **seconds)
     with pytest.raises(InterruptedError):
@@ -315,7 +344,7 @@ def test_a_strategy_for_whole_vectors_is_turned_into_one_for_rows():
         ({"strategy": recipes.all_reduce()}, "lie among them by averaging; got all_reduce every"),
         ({"strategy": recipes.downpour()}, "lie among them by averaging; got downpour every"),
         ({"strategy": recipes.publish()}, "lie among them by averaging; got publish every"),
-        ({"strategy": recipes.averaging(codec="int8")}, "codec of averaging does not go with"),
+        ({"strategy": recipes.averaging(codec_down="fp32")}, "codec_down of averaging does not"),
         ({"strategy": recipes.averaging(merge="nova")}, "merge of averaging does not.*got nova"),
         ({"strategy": recipes.averaging(quorum=0.5)}, "quorum of averaging.*use quorum=1.0"),
         ({"strategy": recipes.averaging(fragments=2)}, "fragments of averaging does not go"),

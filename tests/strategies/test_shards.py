@@ -8,6 +8,7 @@ from photinus.core.errors import UsageError
 from photinus.strategies.base import Message, ShardMove, Turn
 from photinus.strategies.outer import RowAdagrad
 from photinus.strategies.peers import Meetings
+from photinus.strategies.row_codec import RowCodec
 from photinus.strategies.shards import Sharded, joined
 
 WIDTH = 2
@@ -135,3 +136,72 @@ def test_a_table_has_whole_rows_and_nothing_beside_it(numbers, floats, wrong):
         Meetings(rows=WIDTH, shards=2).init(
             Message("heal", np.zeros(numbers), floats=np.zeros(floats))
         )
+
+
+def told(rows, came, version):
+    """The answer to a round that brings some rows, and moves none of the own shard."""
+    nothing = ShardMove(np.empty(0, np.int64), came[:0], ())
+    return Message("agreed", came.ravel(), rows=rows, version=version, moved=nothing)
+
+
+def pushed(strategy, message, count):
+    """What the owners are told to subtract from each row of the table."""
+    total = np.zeros((count, strategy.rows))
+    by_row = RowCodec(message.codec, strategy.rows, strategy.exact)
+    total[message.rows] = by_row.decode(message.vector)
+    return total
+
+
+@pytest.mark.parametrize("exact", [0, 1])
+@pytest.mark.parametrize("codec", ["int8", "int4"])
+def test_what_was_applied_and_what_is_left_out_add_up_to_all_deltas(codec, exact):
+    count, width, chance = 11, 3, np.random.default_rng(0)
+    strategy = Sharded(every=Steps(1), rows=width, codec=codec, exact=exact)
+    vector = np.zeros(count * width, np.float32)
+    own = np.zeros(count * width, np.float32)
+    state = strategy.accept(vector, Message("heal", own), strategy.init(vector))
+    wanted, applied = np.zeros((count, width)), np.zeros((count, width))
+    for version in range(40):
+        rows = np.flatnonzero(chance.random(count) < 0.5)
+        came = chance.standard_normal((rows.size, width)).astype(np.float32)
+        state = strategy.accept(vector, told(rows, came, version), state)
+        delta = 10.0 ** chance.uniform(-3, 3, (rows.size, 1)) * chance.standard_normal(came.shape)
+        vector.reshape(-1, width)[rows] -= delta.astype(np.float32)
+        wanted[rows] += came - vector.reshape(-1, width)[rows]
+        lost, _ = strategy.offer(Turn("meet"), vector, Clock(version, 8), state)
+        message, state = strategy.offer(Turn("meet"), vector, Clock(version, 8), state)
+        np.testing.assert_array_equal(lost.vector, message.vector)
+        applied += pushed(strategy, message, count)
+    state = strategy.accept(vector, told(rows[:0], came[:0], 40), state)
+    left = np.zeros((count, width))
+    left[state.left_rows] = state.left.reshape(-1, width)
+    assert abs(left).max() > 0.01, "the codec leaves something out"
+    np.testing.assert_allclose(applied + left, wanted, atol=1e-3)
+    assert not left[:, width - exact :].any()
+
+
+def test_who_restores_a_shard_drops_what_was_left_out_before_a_checkpoint():
+    strategy = Sharded(every=Steps(1), rows=WIDTH, codec="int8")
+    vector, own = np.zeros(8, np.float32), np.zeros(4, np.float32)
+    held = {"left_rows": np.array([3]), "left": np.array([0.5, 0.25], np.float32)}
+    for is_behind in (False, True):
+        heal = Message("heal", own.copy(), is_behind=is_behind)
+        state = strategy.accept(vector, heal, strategy.init(vector))._replace(**held)
+        _, state = strategy.offer(Turn("meet"), vector, Clock(), state)
+        came = np.ones((2, WIDTH), np.float32)
+        state = strategy.accept(vector, told(np.array([1, 3]), came, 1), state)
+        message, _ = strategy.offer(Turn("meet"), vector, Clock(1, 8), state)
+        assert message.rows.tolist() == ([] if is_behind else [3])
+
+
+@pytest.mark.parametrize("codec", ["fp32", "bf16"])
+def test_nothing_is_kept_where_the_codec_needs_no_feedback(codec):
+    vector, state = begun(Sharded(every=Steps(2), rows=WIDTH, codec=codec))
+    vector[6] += 0.3
+    _, state = Sharded(rows=WIDTH, codec=codec).offer(Turn("meet"), vector, Clock(2, 8), state)
+    assert (state.leaving, state.left.size) == (None, 0)
+
+
+def test_an_unknown_codec_of_rows_is_one_sentence():
+    with pytest.raises(UsageError, match="codec of Sharded must be"):
+        Sharded(rows=WIDTH, codec="int2")

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 BETWEEN = -1
 MOST_TOKENS = 1000
 _FEWEST_TOKENS = 64
+FEW_WORKERS = 8
+"""Beyond so many the rounds of word vectors are shorter, and their gains smaller."""
+_ROUND_WORDS, _ROUND_WORDS_OF_ALL = 200_000, 384_000
+"""Words between two rounds: of each of few workers, and of many together."""
+_LEAST_ROUNDS = 10
+"""In a pass over the text."""
 _ROWS = 64
 """So many rows a worker should have at least."""
 
@@ -28,6 +34,20 @@ def tokens_in_block(words: int, workers: int) -> int:
         (1000, 78)
     """
     return min(MOST_TOKENS, max(_FEWEST_TOKENS, words // (_ROWS * workers)))
+
+
+def words_in_round(words: int, workers: int) -> int:
+    """Returns how many words each worker shall read between two rounds, of so many in all.
+
+    There are ten rounds in a pass at least. Beyond 8 workers all together read 384,000: with
+    longer rounds 16 of them learnt less (docs/word2vec.md).
+
+    Example:
+        >>> words_in_round(100_000_000, 8), words_in_round(100_000_000, 16)
+        (200000, 24000)
+    """
+    most = _ROUND_WORDS if workers <= FEW_WORKERS else _ROUND_WORDS_OF_ALL // workers
+    return min(most, words // (workers * _LEAST_ROUNDS))
 
 
 def encoded(sentences: pa.Array, words: pa.Array) -> Vector:

@@ -6,14 +6,16 @@ import numpy as np
 
 from photinus.core.errors import DataError
 from photinus.core.parameters import Vector
+from photinus.embeddings.blocks import FEW_WORKERS
 from photinus.embeddings.draws import DrawTables, Subwords
 
 _POWER = 0.75
 """Negatives are drawn in proportion to this power of their counts."""
 _CONTEXTS = 6.0
 """Words in a window of 5 to each side, shortened at random."""
-_PULL = 0.0002
-"""The share of the way to its aim that one step goes: fitted, see docs/word2vec.md."""
+_PULL, _PULL_OF_MANY = 0.0002, 0.0006
+"""The share of the way to its aim that one step goes, with few workers and with more than
+`FEW_WORKERS`: fitted, see docs/word2vec.md."""
 
 
 NO_GRAMS = Subwords(np.zeros(1, np.int64), np.zeros(0, np.int64))
@@ -154,12 +156,13 @@ def gains(
     drawn = counts**_POWER
     drawn *= negatives * kept.sum() / drawn.sum()
     output = kept + drawn if negatives else np.full(len(counts), np.inf)
+    pull = _PULL if workers <= FEW_WORKERS else _PULL_OF_MANY
     made, moved = [], kept
     if len(grams.rows):
         moved = np.bincount(grams.rows, np.repeat(kept, np.diff(grams.starts)), len(kept))
         moved[: len(kept)] = kept
         moved = np.maximum(moved, kept.min())  # rows that nobody uses
     for steps in (moved, output):
-        one = -np.expm1(-_PULL * _CONTEXTS * steps)
-        made.append((-np.expm1(-_PULL * _CONTEXTS * workers * steps) / one).astype(np.float32))
+        one = -np.expm1(-pull * _CONTEXTS * steps)
+        made.append((-np.expm1(-pull * _CONTEXTS * workers * steps) / one).astype(np.float32))
     return made[0], made[1]

@@ -17,7 +17,7 @@ from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
 from photinus.data.spark import once
 from photinus.data.wikipedia import is_dump
-from photinus.embeddings.blocks import tokens_in_block
+from photinus.embeddings.blocks import tokens_in_block, words_in_round
 from photinus.embeddings.subwords import Ngrams, SubwordVectors
 from photinus.embeddings.vectors import WordVectors
 from photinus.embeddings.word2vec import Word2VecStage, WordTables
@@ -41,10 +41,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-_ROUND_WORDS = 200_000
-"""Words that each worker reads between two rounds."""
-_LEAST_ROUNDS = 10
-"""In a pass over the text."""
 _STEP_ROWS = 8
 """Rows of text that a worker takes in one step."""
 
@@ -180,8 +176,7 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
     def _made(self, values: Mapping[str, Any], words: int, workers: int, tokens: int) -> Job:
         plain = plain_job(self._rows, {**values, "numWorkers": workers})
         step = _STEP_ROWS * tokens_in_block(tokens, workers)
-        round_words = min(_ROUND_WORDS, max(step, tokens // (workers * _LEAST_ROUNDS)))
-        steps = max(1, round(round_words / step))
+        steps = max(1, round(words_in_round(tokens, workers) / step))
         usual = averaging(every=Steps(steps), outer=Sgd(), merge="uniform", gradients_until=0.0)
         stage = {**self._usual, **plain.get("model", {})}
         if self._is_sharded:

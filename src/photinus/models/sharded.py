@@ -176,6 +176,11 @@ class ShardedModel(Model):
         self._views.update((name, self.table(name)) for name in self.embeddings)
 
     @property
+    def kept_numbers(self) -> int:
+        """How many numbers at the end of a row are its optimizer's, which takes roots of them."""
+        return self.row_size - max(table.embedding_dim for table in self.embeddings.values())
+
+    @property
     def dense(self) -> Vector:
         """The other layers [m], to be stepped between `gradients` and `commit`."""
         return self._net.parameters.trained

@@ -19,6 +19,7 @@ from photinus.protocol.row_meeting import RowMeeting, Shares, next_to
 from photinus.protocol.shard_restoring import Restoring
 from photinus.strategies.base import Message
 from photinus.strategies.codecs import is_sound
+from photinus.strategies.row_codec import RowCodec
 from photinus.strategies.sparse import gather, scatter, to_dense
 from photinus.transport.frames import Frame
 from photinus.transport.ring import RingMembers
@@ -227,7 +228,11 @@ class Peers:
         """Keeps the vector of a push for the meeting; returns what the coordinator is told."""
         self._is_sparse, message = message.kept is not None, to_dense(message)
         assert message.vector is not None
-        sound = is_sound(message.codec, message.vector)
+        if (owned := message.owned) is None:
+            sound = is_sound(message.codec, message.vector)
+        else:
+            by_row = RowCodec(message.codec, owned.rows.shape[1], owned.exact)
+            sound = by_row.is_sound(message.vector)
         sound = sound and (message.floats is None or is_finite(message.floats))
         self._brought, self._stands, self._meeting = message, stands, None
         self._table.brings(message)

@@ -14,7 +14,8 @@ from photinus.core.parameters import Vector
 from photinus.protocol.reduce_scatter import Piece
 from photinus.strategies.backups import BACKLOG_NUMBERS, from_arrays, next_moved, to_arrays
 from photinus.strategies.base import Message, OwnedShard, ShardMove
-from photinus.strategies.codecs import decode, encode
+from photinus.strategies.codecs import encode
+from photinus.strategies.row_codec import RowCodec, answer_codec
 from photinus.strategies.rows import shares_of_reads
 from photinus.transport.frames import Frame
 
@@ -57,7 +58,8 @@ class Shares:
             slots: of the members.
             told: the lease of the next worker, and below which row its backup has all that moved.
         """
-        self._owned, self._codec, self._slots = brought.owned, brought.codec, slots
+        self._owned, self._slots = brought.owned, slots
+        self._codec = answer_codec(brought.codec)
         self._version, self._asks, self._came = -1, {}, {}
         self._guard, self._told = told
 
@@ -142,8 +144,10 @@ class RowMeeting:
         assert brought.owned is not None
         self.slot, self.slots, self.version = slot, called.slots, called.version
         self._weights = [float(w) for w in called.vector]
-        self._brought, self._owned, self._codec = brought, brought.owned, brought.codec
-        self._width, self._ahead = self._owned.rows.shape[1], ahead
+        self._brought, self._owned, self._ahead = brought, brought.owned, ahead
+        self._width = self._owned.rows.shape[1]
+        self._by_row = RowCodec(brought.codec, self._width, self._owned.exact)
+        self._codec = answer_codec(brought.codec)
         self.guard = next_to(slot, self.slots)
         """The next worker, which keeps the backup of this one's shard."""
         self._guarded = self.slots[self.slots.index(slot) - 1]
@@ -196,7 +200,7 @@ class RowMeeting:
         return {
             **reads,
             "rows": brought.rows[mine],
-            "vector": brought.vector.reshape(-1, self._width)[mine].ravel(),
+            "vector": brought.vector.reshape(-1, self._by_row.size)[mine].ravel(),
             "asks": self._asks[self._is_of(self._asks, slot)],
             "came": np.array([slot in self._ahead], np.int64),
         }
@@ -232,7 +236,7 @@ class RowMeeting:
         total = np.zeros((rows.size, self._width), owned.rows.dtype)
         weights = [float(w > 0) for w in self._weights] if owned.by_reads else self._weights
         for part, weight in zip(parts, weights, strict=True):
-            delta = decode(self._codec, part["vector"]).reshape(-1, self._width)
+            delta = self._by_row.decode(part["vector"])
             total[np.searchsorted(rows, part["rows"])] += total.dtype.type(weight) * delta
         if owned.by_reads:
             told = ((p["rows"], p["reads"] / max(1, p["steps"][0])) for p in parts)

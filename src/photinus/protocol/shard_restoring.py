@@ -16,6 +16,7 @@ from photinus.protocol.row_meeting import next_to
 from photinus.strategies.backups import from_arrays, write
 from photinus.strategies.base import Message, ShardMove
 from photinus.strategies.codecs import encode
+from photinus.strategies.row_codec import answer_codec
 
 
 class Restoring:
@@ -96,7 +97,8 @@ class Restoring:
     def result(self) -> Message:
         """Returns the rows that were asked for as an `agreed` message."""
         own = self._owned.rows[self._asks[self._is_of(self.slot)] // len(self.slots)]
-        held = {**self._came, self.slot: encode(self._brought.codec, own.ravel())}
+        codec = answer_codec(self._brought.codec)
+        held = {**self._came, self.slot: encode(codec, own.ravel())}
         width = self._owned.rows.shape[1]
         rows = np.empty((self._asks.size, width), held[self.slot].dtype)
         for slot in self.slots:
@@ -106,7 +108,7 @@ class Restoring:
             rows.ravel(),
             rows=self._asks,
             since=Clock(steps=1),
-            codec=self._brought.codec,
+            codec=codec,
             slot=self.slot,
             moved=self._move,
         )

@@ -12,6 +12,7 @@ from photinus.devices.names import AUTO
 from photinus.models.module import ModuleStage
 from photinus.models.sharded import ShardedModel
 from photinus.run.evaluate import Draft
+from photinus.strategies.codecs import codec
 from photinus.strategies.outer import Adagrad, RowAdagrad, Sgd
 from photinus.strategies.own import Own
 from photinus.strategies.shards import READS
@@ -26,7 +27,6 @@ _TAKES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "every": (lambda v: v == Steps(v.steps or 1), "every=Steps(16)"),
     "outer": (lambda v: isinstance(v, _OUTER), "Sgd(), Adagrad() or RowAdagrad()"),
     "merge": (lambda v: v in ("uniform", READS), 'merge="uniform", or leave it out'),
-    "codec": (lambda v: v in ("fp32", "bf16"), '"fp32" or "bf16"'),
     "codec_down": (lambda v: v is None, "codec alone"),
     "gradients_until": (lambda v: v == 0, "gradients_until=0.0"),
     "quorum": (lambda v: v == 1, "quorum=1.0"),
@@ -58,16 +58,15 @@ def with_sharded_tables(draft: Draft) -> Draft:
     changes: dict[str, Any] = {
         "device": "cpu",
         "model": replace(model, sharded=made.row_size, device=""),
-        "strategy": _among(job.strategy, job.workers, made.row_size),
+        "strategy": _among(job.strategy, job.workers, made),
         "strategies": {
-            phase: _among(strategy, job.workers, made.row_size)
-            for phase, strategy in job.strategies.items()
+            phase: _among(strategy, job.workers, made) for phase, strategy in job.strategies.items()
         },
     }
     return Draft(replace(job, **changes), made)
 
 
-def _among(strategy: StrategySpec | Own, workers: int, row: int) -> StrategySpec:
+def _among(strategy: StrategySpec | Own, workers: int, model: ShardedModel) -> StrategySpec:
     """Returns a strategy with a shard of the rows at each worker."""
     if not isinstance(strategy, StrategySpec) or strategy.recipe != "averaging":
         wrong = "workers agree on tables that lie among them by averaging"
@@ -80,5 +79,7 @@ def _among(strategy: StrategySpec | Own, workers: int, row: int) -> StrategySpec
         if not takes(value):
             wrong = f"{name} of averaging does not go with tables among the workers"
             raise UsageError(wrong, got=str(value), do=f"use {do}")
-    asked = strategy.usual - {*usual, "owners", "rows"}
-    return replace(strategy, **usual, owners=workers, rows=row, usual=asked)
+    usual |= {"owners": workers, "rows": model.row_size}
+    if codec(usual.get("codec", strategy.codec)).has_feedback:
+        usual["exact"] = model.kept_numbers
+    return replace(strategy, **usual, usual=strategy.usual - {*usual})

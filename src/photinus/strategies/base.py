@@ -89,6 +89,8 @@ class OwnedShard(NamedTuple):
     """What is kept here of another's shard: `backups.Backup`; None where there was no room."""
     inner: Mapping[str, Vector] = MappingProxyType({})
     """What the worker's own optimizer remembers."""
+    exact: int = 0
+    """So many numbers at the end of a row travel as float32, whatever the codec."""
 
 
 class ShardMove(NamedTuple):

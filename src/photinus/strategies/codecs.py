@@ -188,10 +188,10 @@ class Decoded:
         if last > first:
             body = self._sent[at + first * width : at + last * width].reshape(-1, width)
             whole = numbers[: (last - first) * BLOCK].reshape(-1, BLOCK)
-            _unpack(taken, body, scales[first:last], whole)
+            unpack(taken, body, scales[first:last], whole)
         if stop > blocks * BLOCK:
             rest = numbers[None, (last - first) * BLOCK :]
-            _unpack(taken, self._sent[None, end:], scales[-1:], rest)
+            unpack(taken, self._sent[None, end:], scales[-1:], rest)
         return numbers.astype(self.dtype, copy=False)
 
 
@@ -230,14 +230,14 @@ def _blocks(taken: Codec, vector: Vector) -> Vector:
         for start in range(0, len(blocks), _ROWS):
             rows = slice(start, min(start + _ROWS, len(blocks)))
             some = blocks[rows]
-            _pack(taken, some, scales[rows], body[rows], work[: len(some)])
+            pack(taken, some, scales[rows], body[rows], work[: len(some)])
     if whole < count:
         last = numbers[None, whole:]
-        _pack(taken, last, scales[-1:], sent[None, end:], work[:1, : count - whole])
+        pack(taken, last, scales[-1:], sent[None, end:], work[:1, : count - whole])
     return sent
 
 
-def _pack(taken: Codec, numbers: Vector, scales: Vector, body: Vector, work: Vector) -> None:
+def pack(taken: Codec, numbers: Vector, scales: Vector, body: Vector, work: Vector) -> None:
     """Fills scales [b] and bytes [b, bytes of one] from numbers [b, r]; work [b, r] is scratch."""
     largest = np.abs(numbers, out=work).max(1)
     with np.errstate(invalid="ignore", divide="ignore"):  # NaN goes into the scale, as promised
@@ -264,8 +264,8 @@ def _from_blocks(taken: Codec, sent: Vector) -> Vector:
     whole = numbers[: blocks * BLOCK].reshape(blocks, BLOCK)
     for start in range(0, blocks, _ROWS):
         rows = slice(start, min(start + _ROWS, blocks))
-        _unpack(taken, body[rows], scales[rows], whole[rows])
-    _unpack(taken, last, scales[-1:], numbers[None, blocks * BLOCK :])
+        unpack(taken, body[rows], scales[rows], whole[rows])
+    unpack(taken, last, scales[-1:], numbers[None, blocks * BLOCK :])
     return numbers
 
 
@@ -284,7 +284,7 @@ def _count(taken: Codec, last: Vector) -> int:
     return _LAYOUTS[taken.name].count(last)
 
 
-def _unpack(taken: Codec, body: Vector, scales: Vector, numbers: Vector) -> None:
+def unpack(taken: Codec, body: Vector, scales: Vector, numbers: Vector) -> None:
     """Fills numbers [b, r] from bytes [b, bytes of one] and scales [b]."""
     _LAYOUTS[taken.name].load(body, numbers)
     numbers *= scales[:, None]

@@ -77,6 +77,7 @@ def averaging(
     fetch: Trigger | None = None,
     staleness: str | int = "none",
     rows: int = 0,
+    exact: int = 0,
 ) -> StrategySpec:
     """Averages what the workers learn between rounds: by default every 50 steps.
 
@@ -107,6 +108,7 @@ def averaging(
             "inverse": 1/(1+s); a number n: dropped where s > n.
         rows: numbers in a row of a table that lies among the workers, each the owner of a shard;
             needs owners, and a model that says which rows a batch reads; 0: every worker holds all.
+        exact: with rows, so many numbers at the end of each travel as float32 in int8 and int4.
 
     Raises:
         UsageError: a part is unknown, is out of its limits, or does not go with the others.

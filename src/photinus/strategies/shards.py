@@ -17,8 +17,9 @@ from photinus.core.parameters import Vector
 from photinus.core.settings import one_of, validate, whole
 from photinus.strategies.backups import Backup, write
 from photinus.strategies.base import PARAMETERS, Message, OwnedShard, Strategy, Turn
-from photinus.strategies.codecs import decode, encode
+from photinus.strategies.codecs import CODECS, codec, decode
 from photinus.strategies.outer import Outer, Sgd
+from photinus.strategies.row_codec import LeftOut, RowCodec
 
 READS = "reads"
 """A merge: how far a row moves follows from how many steps read it."""
@@ -70,6 +71,12 @@ class ShardState(NamedTuple):
     """Which rows of its shard have moved since it was loaded [m]."""
     backup: Backup | None = None
     """What it keeps of the shard of the worker before it."""
+    left_rows: Vector = np.zeros(0, np.int64)
+    """Of which rows the codec left something out of the deltas that were agreed on [l]."""
+    left: Vector = np.zeros(0)
+    """What that is [l · width]."""
+    leaving: LeftOut | None = None
+    """Both, should the push that is under way be agreed on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +87,9 @@ class Sharded(Strategy):
     each round. The rows of the next round come while the steps of this one are taken, and with
     its end those of them that it moved. Before the first step there is a round without deltas.
     Who is done with its data stays until all are: others need its shard.
+
+    What int8 and int4 leave out of a row's delta is added to its next one: eᵣ ← eᵣ + Δᵣ; send
+    Q(eᵣ); eᵣ ← eᵣ − Q(eᵣ) (1-bit SGD: Seide et al., 2014; here for each row).
     """
 
     every: Trigger = field(default_factory=lambda: Steps(50))
@@ -87,18 +97,22 @@ class Sharded(Strategy):
     outer: Outer = field(default_factory=Sgd)
     """The optimizer that an owner applies the merged delta by."""
     codec: str = "fp32"
-    """The numbers that rows and deltas travel in."""
+    """The numbers that deltas travel in, and rows but for int8 and int4: those come in bf16."""
     rows: int = 1
     """How many numbers a row holds."""
     merge: str = "uniform"
     """uniform: cᵢ = 1/K · reads: as `shares_of_reads` has it for each row."""
+    exact: int = 0
+    """So many numbers at the end of a row travel as float32 in int8 and int4."""
     site = PARAMETERS
     meets = True
     is_sharded = True
+    alone = ("left_rows", "left")
     LIMITS = {  # noqa: RUF012
-        "codec": one_of("fp32", "bf16"),
+        "codec": one_of(*CODECS),
         "rows": whole(1),
         "merge": one_of("uniform", READS),
+        "exact": whole(0),
     }
 
     def __post_init__(self) -> None:
@@ -107,7 +121,7 @@ class Sharded(Strategy):
     def init(self, vector: Vector) -> ShardState:
         """Nothing is here before the shard has come."""
         nothing = np.empty((0, self.rows), vector.dtype)
-        return ShardState(nothing, (), np.empty(0, np.int64), nothing)
+        return ShardState(nothing, (), np.empty(0, np.int64), nothing, left=nothing.ravel())
 
     def due(self, clock: Clock, state: ShardState) -> tuple[Turn, ...]:
         """A round before the first step, when the trigger fires, and until all are done.
@@ -134,24 +148,32 @@ class Sharded(Strategy):
             by_reads=self.merge == READS,
             moved=state.moved,
             backup=state.backup,
+            exact=self.exact,
         )
+        by_row, how = RowCodec(self.codec, self.rows, self.exact), self.codec
         if state.is_behind:
-            nothing, how = encode(self.codec, state.came.ravel()), self.codec
+            nothing = by_row.encode(state.came)
             return Message("fetch", nothing, version=state.version, codec=how, owned=owned), state
         delta = state.came - vector.reshape(-1, self.rows)[state.rows]  # [r, width]
+        left = LeftOut(state.left_rows, state.left.reshape(-1, self.rows))
+        left.add_to(delta, state.rows)
         # by reads it counts that a row was read, though it did not move
         changed = delta.any(axis=1) | (self.merge == READS)
+        rows, delta = state.rows[changed], delta[changed]
+        sent, leaving = by_row.encode(delta), None
+        if codec(how).has_feedback:
+            leaving = left.after(rows, delta - by_row.decode(sent))
         message = Message(
             "push",
-            encode(self.codec, delta[changed].ravel()),
+            sent,
             turn.fragment,
-            state.rows[changed],
+            rows,
             since=clock.since(state.sent),
             version=state.version,
-            codec=self.codec,
+            codec=how,
             owned=owned,
         )
-        return message, state._replace(sent=clock, is_closing=clock.closing)
+        return message, state._replace(sent=clock, is_closing=clock.closing, leaving=leaving)
 
     def accept(self, vector: Vector, incoming: Message, state: ShardState) -> ShardState:
         """Takes its shard, or what a round did to it and the rows of the next steps."""
@@ -178,7 +200,13 @@ class Sharded(Strategy):
         came = decode(incoming.codec, incoming.vector).astype(vector.dtype, copy=False)
         came = came.reshape(-1, self.rows)
         vector.reshape(-1, self.rows)[incoming.rows] = came
+        left = LeftOut(state.left_rows, state.left) if state.leaving is None else state.leaving
+        if state.is_behind:  # it may be of a checkpoint, and was pushed since
+            left = LeftOut(state.left_rows[:0], state.left[:0])
         return state._replace(
+            left_rows=left.rows,
+            left=left.numbers.ravel(),
+            leaving=None,
             rows=incoming.rows,
             came=came,
             version=incoming.version,

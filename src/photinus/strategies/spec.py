@@ -26,6 +26,7 @@ from photinus.strategies.outer import Adagrad, DelayedNesterov, Outer, RowAdagra
 from photinus.strategies.peers import GRAPHS, Gossip, Meetings, Publish
 from photinus.strategies.plain import shown
 from photinus.strategies.rounds import QUORUM, AllReduce, Averaging, Rounds
+from photinus.strategies.row_codec import answer_codec
 from photinus.strategies.shards import READS, Sharded
 from photinus.strategies.streaming import Streaming
 
@@ -81,6 +82,8 @@ class StrategySpec:
     rows: int = 0
     """Only rows of so many numbers that changed travel; 0: all. In rounds every worker then owns a
     shard of the rows, and holds of the others' those that its next steps read."""
+    exact: int = 0
+    """In rounds of rows, int8 and int4: so many numbers at the end of a row travel as float32."""
     usual: frozenset[str] = frozenset()
     """The parts that the recipe chose, and not the user: they may follow the run."""
     alpha: float = 0.5
@@ -103,6 +106,7 @@ class StrategySpec:
         "quorum": QUORUM,
         "grace_seconds": at_least(0),
         "gain": one_of("safe", "unsafe"),
+        "exact": whole(0),
         "fragments": whole(0),
         "delay": whole(0),
         "gradients_until": Limit(
@@ -161,17 +165,18 @@ class StrategySpec:
         is_exact = is_mean and isinstance(self.outer, (*_STILL, RowAdagrad))
         is_steps = self.every == Steps(self.every.steps or 1)
         down = self.codec_down or self.codec
-        if not (is_delta and is_exact and is_steps) or {self.codec, down} - {"fp32", "bf16"}:
+        if not (is_delta and is_exact and is_steps) or down != self.codec:
             wrong = (
                 "rows in rounds are for deltas after so many steps, merge uniform or reads, sgd, "
-                "adagrad or row_adagrad outside, fp32 or bf16, and gradients_until 0"
+                "adagrad or row_adagrad outside, no codec_down, and gradients_until 0"
             )
             raise UsageError(wrong, got=str(self), do="use rows=0")
 
     def _check_shards(self) -> None:
         is_whole = not (self.is_immediate or self.fragments or self.is_without_owner)
         down = self.codec_down or self.codec
-        if not is_whole or self.codec not in ("fp32", "bf16") or down != self.codec:
+        is_cut = self.is_sharded or self.codec in ("fp32", "bf16")  # wherever a shard ends
+        if not (is_whole and is_cut) or down != self.codec:
             wrong = "several owners are for rounds of whole vectors, in fp32 or bf16 both ways"
             raise UsageError(wrong, got=f"{self.payload}, {self._codecs}", do="use owners=1")
         if self.payload == "delta" and self.quorum != 1:
@@ -201,7 +206,8 @@ class StrategySpec:
 
     @property
     def _codecs(self) -> str:
-        down = self.codec_down or ("fp32" if self.is_immediate else self.codec)
+        usual = answer_codec(self.codec) if self.is_sharded else self.codec
+        down = self.codec_down or ("fp32" if self.is_immediate else usual)
         return self.codec if down == self.codec else f"{self.codec} up, {down} down"
 
     @property
@@ -276,6 +282,7 @@ class StrategySpec:
                 codec=self.codec,
                 rows=self.rows,
                 merge=self.merge,
+                exact=self.exact,
             )
         averaging = Averaging(every=self.every, outer=self.outer, meets=self.owners > 1)
         return compress(averaging, self.codec)
