@@ -58,6 +58,7 @@ OTHERS = {
     "priority": 2,
     "weight": 1.5,
     "jobsFolder": "/shared/jobs",
+    "deadlineSeconds": 600.0,
     "seed": 5,
     "security": "none",
     "runDir": "kept",

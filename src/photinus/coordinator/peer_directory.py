@@ -76,7 +76,7 @@ class PeerDirectory:
         Also when a worker that is done with its rows waits for a meeting: slower ones, which are
         not called, would be late for it.
         """
-        owner, leases = self._owner, self._leases
+        phases, owner, leases = self._phases, self._owner, self._leases
         most = owner.policy.rounds_between
         if not most or not leases.members:
             return False
@@ -87,10 +87,8 @@ class PeerDirectory:
         ]
         rounds = sum(f.sequence for f in told)
         waiting = ((s, s.waiting) for s in leases.seats.values())
-        end_of = self._phases.end_of
-        is_done = any(p and p.header["position"] >= end_of(seat) for seat, p in waiting)
-        published = sum(f.header.get("examples", 0) for f in told)
-        is_spent = owner.applied + published >= owner.budget
+        is_done = any(p and p.header["position"] >= phases.end_of(seat) for seat, p in waiting)
+        is_spent = phases.would_spend(sum(f.header.get("examples", 0) for f in told))
         return is_wanted or is_done or is_spent or rounds >= most * len(leases.members)
 
     def _to(self, seat: SeatState, missed: int | None = None) -> Frame:

@@ -64,7 +64,7 @@ class Phases:
         self.early_stopping = EarlyStopping(0.0, plan.patience)
         self.cuts = Cuts(plan, leases, self.owner, self.early_stopping, callbacks, cut)
         self.span, self.keep = (0.0, 1.0), frozenset[int]()
-        self.has_begun, self.is_between_passes = False, False
+        self.has_begun, self.is_between_passes, self._is_tried = False, False, False
         self._begun, self._is_shuffled, self.wants_shuffle = -1, False, False
         self.enter(cut.phase if cut else 0)
 
@@ -87,9 +87,21 @@ class Phases:
     def is_spent(self) -> bool:
         """True when the budget is used up and shares were not fixed in advance."""
         is_done = self.owner.applied >= self.owner.budget
-        return self.early_stopping.is_stopped or (
-            is_done and not self._plan.is_fixed(self.owner.phase)
-        )
+        return self._is_stopped or (is_done and not self._plan.is_fixed(self.owner.phase))
+
+    @property
+    def _is_stopped(self) -> bool:
+        """True where the phase ends before its rows are used up."""
+        return self.early_stopping.is_stopped or self._is_tried
+
+    def would_spend(self, examples: int) -> bool:
+        """Tells whether so many more examples use the budget up."""
+        return self._is_tried or self.owner.applied + examples >= self.owner.budget
+
+    def look_at(self, now: float) -> None:
+        """Ends the present phase of a trial once it was tried for long enough."""
+        seconds = self._plan.trial_seconds
+        self._is_tried = self.has_begun and seconds is not None and now - self._entered >= seconds
 
     def end_of(self, seat: SeatState) -> float:
         """Returns the position in a seat's rows at which its share of the phase ends."""
@@ -104,6 +116,7 @@ class Phases:
             phase: its index.
             point: of a rest, where its start ended: every seat continues where it was.
         """
+        self._is_tried = False
         self.cuts.forget()
         if point is None:
             self._leases.restart()
@@ -248,7 +261,7 @@ class Phases:
 
     def _warn_of_unused_rows(self) -> None:
         """Names the workers whose rows were trained on less often than the others'."""
-        if self.early_stopping.is_stopped or not self._plan.is_fixed(self.owner.phase):
+        if self._is_stopped or not self._plan.is_fixed(self.owner.phase):
             return
         rows, stage = self._leases.rows, self.phase.stage
         wanted = self.span[1] * stage.passes(rows)

@@ -29,10 +29,12 @@ ENVIRONMENT = (
     "VECLIB_MAXIMUM_THREADS",
 )
 """What libraries read as they are loaded."""
-_FUNCTIONS_OF_MKL = tuple(
-    "acos asin atan cos cosh erf erfc erfinv exp expm1 log log10 log1p log2 sin sinh sqrt tan"
-    " tanh trunc".split()
+# fmt: off
+_FUNCTIONS_OF_MKL = (
+    "acos", "asin", "atan", "cos", "cosh", "erf", "erfc", "erfinv", "exp", "expm1", "log",
+    "log10", "log1p", "log2", "sin", "sinh", "sqrt", "tan", "tanh", "trunc",
 )
+# fmt: on
 """Of torch, those for which it calls MKL."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -212,6 +213,10 @@ class Engine(ABC):
     """Where processes live: simulated, on this machine, or as tasks of Spark."""
 
     name: str
+
+    def clock(self) -> float:
+        """Returns the seconds in which its runs pass; they never go back."""
+        return time.monotonic()
 
     @abstractmethod
     def run(self, run_spec: RunSpec) -> Result:

@@ -74,6 +74,7 @@ class DBNClassifier(NetworkClassifier):
         priority: int = 0,
         weight: float | None = None,
         jobsFolder: str = "",
+        deadlineSeconds: float | None = None,
         seed: int = 0,
         security: str = "tls",
         runDir: str = "",

@@ -88,6 +88,7 @@ class Item2Vec(VectorEstimator):
         priority: int = 0,
         weight: float | None = None,
         jobsFolder: str = "",
+        deadlineSeconds: float | None = None,
         seed: int = 0,
         security: str = "tls",
         runDir: str = "",

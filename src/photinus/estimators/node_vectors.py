@@ -131,6 +131,7 @@ class NodeVectors(VectorEstimator):
         priority: int = 0,
         weight: float | None = None,
         jobsFolder: str = "",
+        deadlineSeconds: float | None = None,
         seed: int = 0,
         security: str = "tls",
         runDir: str = "",

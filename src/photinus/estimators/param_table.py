@@ -309,6 +309,13 @@ _JOB_ROWS = (
         place="jobs_folder",
     ),
     Row(
+        name="deadlineSeconds",
+        meaning="fit tries the training, then uses the fewest workers that end in time, numWorkers "
+        "at the most; default: all of them train",
+        convert=_Number,
+        place="deadline_seconds",
+    ),
+    Row(
         name="seed",
         meaning="determines first weights, order of rows and all random numbers",
         convert=_Whole,
@@ -677,6 +684,7 @@ _OF_A_RUN = (
     "priority",
     "weight",
     "jobsFolder",
+    "deadlineSeconds",
     "seed",
     "security",
     "runDir",

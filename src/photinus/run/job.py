@@ -236,6 +236,9 @@ class Job:
     jobs_folder: str = ""
     """A folder through which runs of several applications tell each other what they want; runs of
     one application need none."""
+    deadline_seconds: float | None = None
+    """Training must end so soon after its start: all phases are tried for some seconds, and the
+    fewest workers train that are fast enough, `workers` at the most; None: all of them train."""
     validation: float = 0.0
     """The share of the rows set aside; on them the agreed point is measured once an epoch."""
     patience: int = 0
@@ -289,6 +292,7 @@ class Job:
         "priority": PRIORITY,
         "weight": WEIGHT,
         "jobs_folder": Limit("a folder by its whole path or address, or ''", _is_jobs_folder),
+        "deadline_seconds": Limit.optional(above(0)),
         "validation": between(0, 0.9),
         "patience": whole(0),
         "checkpoint_seconds": at_least(0),

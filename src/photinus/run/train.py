@@ -22,7 +22,7 @@ from photinus.checkpoint.mirror import Mirror
 from photinus.checkpoint.origin import Trust
 from photinus.coordinator.checkpoints import Checkpoints
 from photinus.coordinator.phases import Result
-from photinus.core.errors import PhotinusError, RunFailedError, UsageError
+from photinus.core.errors import PhotinusError, RunFailedError, UsageError, message
 from photinus.core.events import (
     CheckpointFailed,
     CheckpointSaved,
@@ -57,6 +57,7 @@ from photinus.run.data import (
     read_train,
     source_of_given,
 )
+from photinus.run.deadline import Choice, chosen, read_once
 from photinus.run.evaluate import (
     Draft,
     TrainedModel,
@@ -220,12 +221,22 @@ def train_draft(
         raise UsageError(wrong, do=do)
     RunFolder.check_free(path)
     goes_on = partial(_resume_hint, path, mirror, job) if is_kept else _nothing_kept
-    with interruptible(signal.SIGTERM), _shown(callbacks, verbose, goes_on) as shown:
+    with (
+        interruptible(signal.SIGTERM),
+        _shown(callbacks, verbose, goes_on) as shown,
+        contextlib.ExitStack() as kept,
+    ):
         prepared = _prepared(draft, (data, test, engine))  # nothing is made where this refuses
+        choice = None
+        if job.deadline_seconds is not None:
+            prepared = replace(prepared, data=kept.enter_context(read_once(prepared.data)))
+            choice = chosen(job, prepared.plan, prepared.data, prepared.engine, f"{path}-trial")
+            job = draft.job = replace(job, workers=choice.workers)
+            prepared = replace(prepared, plan=replace(job.plan(), start=prepared.plan.start))
         run = secrets.token_bytes(16)
         with _Run(job, RunFolder(path), run, shown, mirror) as running:
             save_job(running.place.path, job, run)
-            running.draft, running.note = draft, told
+            running.draft, running.note, running.choice = draft, told, choice
             return running.train(prepared, cut=None)
 
 
@@ -427,6 +438,8 @@ class _Run:
         )
         self._began, self._lost_logs = time.monotonic(), 0
         self.note, self.draft = "", Draft(job)
+        self.choice: Choice | None = None
+        """Of its workers, where it has a deadline."""
 
     def __enter__(self) -> _Run:
         try:
@@ -502,13 +515,16 @@ class _Run:
             self.mirror.push()  # from here on another machine can continue with the run
         prepared = prepared or _prepared(self.draft, (*given[:2], engine), is_new=cut is None)
         data, test, plan = prepared.data, prepared.test, prepared.plan
-        told = self.job.warnings()
+        told = self.job.warnings() + ([self.choice.why] if self.choice else [])
         if isinstance(self.job.model, ModuleStage):
             told += self.job.table_warnings(self.draft.model().parameters.layout)
         for text in told:
             self.emit(Warned(text=text))
         result = engine.run(self._assignment(plan, data, cut))
         self._check_applied(plan, cut)
+        if self.choice is not None and (late := engine.clock() - self.choice.ends_at) > 0:
+            wrong = f"training ended {late:.1f} s after its deadline: slower than it was tried"
+            self.emit(Warned(text=message(wrong, do="leave more time, or raise its priority")))
         save_trained(self.draft, result, self.place.model)
         save_adapter(self.draft, result, self.place.path / "adapter")
         metrics, interval = self._measure(result, test)
@@ -619,7 +635,7 @@ def _fingerprint(job: Job) -> str:
     plain = Job.from_dict(job.to_dict()).to_dict()  # 4 epochs are 4.0 when they are read again
     for name in ("engine", "checkpoint_seconds", "security", "road", "name", "device", "resources"):
         plain.pop(name)
-    for name in ("cpu_share", "memory", "priority", "weight", "jobs_folder"):
+    for name in ("cpu_share", "memory", "priority", "weight", "jobs_folder", "deadline_seconds"):
         plain.pop(name, None)
     for part, usual in _LATER.items():
         plain[part] = {k: v for k, v in plain[part].items() if k not in usual or v != usual[k]}

@@ -133,6 +133,8 @@ class TrainingPlan:
     share: str = ROWS
     """rows: every worker trains on its own rows, all equally often; fastest: whoever is faster
     does more, until the examples of the phase are used up (where the bits need not repeat)."""
+    trial_seconds: float | None = None
+    """A trial: each phase ends with the round that is open after so long; None: with its rows."""
     start: Mapping[str, tuple[Vector, ...]] = field(default_factory=dict)
     """Phase name -> trained [n], and where there are any floats and integers, to start from; "" ->
     what is known before the first phase. Only the driver reads it."""

@@ -108,11 +108,16 @@ class SimulatedEngine(Engine):
             raise UsageError("a simulated world must be photinus.World", got=got, do=do)
         self.world = world or World()
         self._simulation: Simulation | None = None
+        self._ended = 0.0
+        """The virtual seconds of the runs before the present one."""
 
     @property
     def seconds(self) -> float:
         """Virtual ones, of the present run or of the last."""
         return self._simulation.now if self._simulation is not None else 0.0
+
+    def clock(self) -> float:
+        return self._ended + self.seconds
 
     @property
     def bytes(self) -> int:
@@ -138,6 +143,7 @@ class SimulatedEngine(Engine):
         driver = faults.driver(run_spec, lambda: self.seconds)
         coordinator = Coordinator(plan, driver.run_spec, cut=run_spec.cut)
         simulation = Simulation(plan, parts, self.world, coordinator=coordinator)
+        self._ended += self.seconds
         self._simulation = simulation
 
         def look() -> None:

@@ -1,0 +1,170 @@
+"""Chooses how many workers a run needs to end in time: every phase is tried for some seconds."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import secrets
+import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from photinus.core.errors import UsageError, message
+from photinus.core.events import Event, PhaseEnded, PhaseStarted, RoundClosed
+from photinus.engine.base import Engine, RunSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from photinus.run.job import Job
+    from photinus.training.plan import TrainingPlan
+
+TRIAL_SECONDS = 2.0
+"""So long each phase is tried; it then ends with its round."""
+RESERVE = 1.15
+"""What the measured time is multiplied by: rounds of the same run differ so much."""
+_FEWEST_ROUNDS = 3
+"""The first one also prepares what the others use."""
+
+
+@dataclass(slots=True)
+class Trial:
+    """Listens to a trial and returns how long the whole run will take.
+
+    A phase's seconds are its budget · (seconds between its rounds) / (their examples).
+    """
+
+    clock: Callable[[], float]
+    began: float = 0.0
+    ready_seconds: float = 0.0
+    """Until the first phase: workers start and read their rows."""
+    phase_seconds: float = 0.0
+    """Of all phases, each with its whole budget."""
+    _budget: int = 0
+    _rounds: list[tuple[float, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.began = self.clock()
+
+    def heard(self, event: Event) -> None:
+        """Takes in what happens."""
+        if isinstance(event, PhaseStarted):
+            self.ready_seconds = self.ready_seconds or self.clock() - self.began
+            self._budget, self._rounds = event.budget, []
+        elif isinstance(event, RoundClosed):
+            self._rounds.append((self.clock(), event.examples))
+        elif isinstance(event, PhaseEnded):
+            self.phase_seconds += self._budget * self._seconds_each(event)
+
+    def _seconds_each(self, phase: PhaseEnded) -> float:
+        """Returns the seconds of one example."""
+        if len(self._rounds) >= _FEWEST_ROUNDS:
+            (began, before), (ended, after) = self._rounds[0], self._rounds[-1]
+            if after > before:
+                return (ended - began) / (after - before)
+        return phase.seconds / max(1, phase.examples)
+
+    @property
+    def run_seconds(self) -> float:
+        """How long a run of the same workers takes, with a reserve."""
+        return RESERVE * (self.ready_seconds + self.phase_seconds)
+
+
+class Choice(NamedTuple):
+    """How many workers train, and why."""
+
+    workers: int
+    why: str
+    ends_at: float
+    """By the engine's clock."""
+
+
+def chosen(job: Job, plan: TrainingPlan, data: Any, engine: Engine, folder: str) -> Choice:  # noqa: ANN401
+    """Tries a job with all its workers, and returns the fewest with which it ends in time.
+
+    With k of K workers a run takes at most K/k of the time, for each does so much more. Where all
+    are too slow, one is tried: to agree may take longer than to train.
+
+    Args:
+        job: with a deadline.
+        plan: of the job.
+        data: the rows.
+        engine: where it trains.
+        folder: for files of the trials, which are removed.
+
+    Raises:
+        UsageError: it takes longer, with all workers and with one; says how long.
+    """
+    assert job.deadline_seconds is not None
+    began, spent, needed = engine.clock(), 0.0, dict[int, float]()
+    for tried in dict.fromkeys((job.workers, next(_possible(job, job.workers)))):
+        shorter = dataclasses.replace(
+            dataclasses.replace(job, workers=tried).plan(),
+            start=plan.start,
+            trial_seconds=TRIAL_SECONDS,
+        )
+        needed[tried] = _needed(job, shorter, data, engine, folder)
+        spent = engine.clock() - began
+        left = job.deadline_seconds - spent
+        if needed[tried] <= left:
+            fits = (k for k in _possible(job, tried) if needed[tried] * tried / k <= left)
+            why = f"{left:.1f} s are left, and training takes {needed[tried]:.1f} s with {tried}"
+            workers = next(fits)
+            why = message(f"{why} of {job.workers} workers", then=f"{workers} of them train")
+            return Choice(workers, why, began + job.deadline_seconds)
+    fastest = min(needed, key=lambda tried: needed[tried])
+    raise UsageError(
+        f"training takes {needed[fastest]:.1f} s with {fastest} of {job.workers} workers, after"
+        f" {spent:.1f} s of trial: it cannot end in time",
+        got=f"deadline_seconds={job.deadline_seconds:g}",
+        do=f"set it to {math.ceil(spent + RESERVE * needed[fastest])} or more, add workers, or"
+        " train fewer epochs",
+    )
+
+
+def _needed(job: Job, plan: TrainingPlan, data: Any, engine: Engine, folder: str) -> float:  # noqa: ANN401
+    """Returns how long the run of a plan takes, by a trial."""
+    trial = Trial(engine.clock)
+    try:
+        engine.run(
+            RunSpec(
+                plan=plan,
+                data=data,
+                run=secrets.token_bytes(16),
+                emit=trial.heard,
+                security=job.security,
+                road=job.road,
+                urgency=job.urgency,
+                folder=folder,
+            )
+        )
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return trial.run_seconds
+
+
+def _possible(job: Job, most: int) -> Iterator[int]:
+    """Yields the numbers of workers up to the one tried for which the job can be, fewest first."""
+    for workers in range(1, most):
+        try:
+            dataclasses.replace(job, workers=workers)
+        except UsageError:
+            continue
+        yield workers
+    yield most
+
+
+def read_once(data: Any) -> AbstractContextManager[Any]:  # noqa: ANN401 - whatever holds rows
+    """Has the plan behind a DataFrame run once, though its rows are read by a trial, too."""
+    return _kept(data) if hasattr(data, "frame") else nullcontext(data)
+
+
+@contextmanager
+def _kept(data: Any) -> Iterator[Any]:  # noqa: ANN401 - a FrameData
+    from photinus.data.spark import once
+
+    frame, spec = data.selected()
+    with once(frame, always=True) as rows:
+        yield dataclasses.replace(data, frame=rows, spec=spec)
