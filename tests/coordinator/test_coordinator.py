@@ -405,11 +405,11 @@ def test_a_cut_that_was_made_for_nobody_is_made_anew_the_next_time():
     coordinator = said.coordinator
     assert not coordinator.prepared_to_yield(), "a cut is asked for"
     assert coordinator.is_cut_asked
-    coordinator._phases._is_cut_asked = False  # it was saved
+    coordinator._cuts.is_asked = False  # it was saved
     coordinator.unprepare()
     assert not coordinator.prepared_to_yield()
     assert coordinator.is_cut_asked
-    coordinator._phases._is_cut_asked = False
+    coordinator._cuts.is_asked = False
     assert coordinator.prepared_to_yield()
 
 

@@ -27,7 +27,9 @@ def owner():
     point = Message(
         "heal", np.ones(COUNT, np.float32), floats=empty, integers=empty.astype(np.int64)
     )
-    return ParameterServer(0, Rounds(merge="uniform", codec="int8"), point, leases, Callbacks())
+    owner = ParameterServer(leases, Callbacks())
+    owner.enter(0, Rounds(merge="uniform", codec="int8"), point)
+    return owner
 
 
 def push(slot, vector, codec="int8"):

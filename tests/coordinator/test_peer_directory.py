@@ -21,7 +21,7 @@ class Said:
         strategy = strategy or publish(every=Steps(1), exact_every=4)
         plan = TrainingPlan(phases=(Phase(stage=stage, strategy=strategy),), workers=workers)
         self.leases = Leases(workers)
-        self.phases = Phases(plan, self.leases, Callbacks(run=RUN), 0.0)
+        self.phases = Phases(plan, self.leases, Callbacks(run=RUN))
         self.peer_directory = PeerDirectory(self.phases, self.leases)
         for slot in range(workers):
             self.sits(slot)

@@ -102,8 +102,8 @@ def errs(monkeypatch):
     def make(err):
         enter = Phases.enter
 
-        def entered(self, phase, now, point=None):
-            enter(self, phase, now, point)
+        def entered(self, phase, point=None):
+            enter(self, phase, point)
             if point is not None:
                 err(self)
 

@@ -1,8 +1,8 @@
 """The coordinator: handles every frame from workers and answers it.
 
 The same object serves processes, Spark tasks and the simulator; `coordinator.server` gives it a
-lock, a clock and a listener. Seats are `coordinator.membership`'s, phases and cuts
-`coordinator.phases`'s.
+lock, a clock and a listener. Seats are `coordinator.membership`'s, phases
+`coordinator.phases`'s, cuts `coordinator.cuts`'s.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from photinus.coordinator.lease_server import Heard, LeaseServer
 from photinus.coordinator.leases import Leases, SeatState, Yields
 from photinus.coordinator.lost_shards import LostShards
 from photinus.coordinator.membership import Membership
-from photinus.coordinator.parameter_server import Answer, ParameterServer
+from photinus.coordinator.parameter_server import Answer
 from photinus.coordinator.peer_directory import PeerDirectory
 from photinus.coordinator.phases import Phases, Result
 from photinus.core.events import WorkerLost
@@ -60,7 +60,8 @@ class Coordinator(LeaseServer):
     ) -> None:
         leases = Leases(plan.workers, plan.lease_seconds)
         super().__init__(leases, callbacks)
-        self._phases = Phases(plan, leases, callbacks, now, cut)
+        self._phases = Phases(plan, leases, callbacks, cut)
+        self.owner, self._cuts = self._phases.owner, self._phases.cuts
         self._peer_directory = PeerDirectory(self._phases, leases)
         self._is_preparing = False
         """A cut was asked for, so that seats can be given up."""
@@ -78,11 +79,6 @@ class Coordinator(LeaseServer):
             "missing": self._missing,
             "page": self._page,
         }
-
-    @property
-    def owner(self) -> ParameterServer:
-        """The owner of the present phase."""
-        return self._phases.owner
 
     @property
     def phase(self) -> int:
@@ -111,11 +107,14 @@ class Coordinator(LeaseServer):
     @property
     def is_cut_asked(self) -> bool:
         """True while a cut that was asked for is not whole."""
-        return self._phases.is_cut_asked
+        return self._cuts.is_asked
 
     def ask_for_a_cut(self) -> bool:
         """Saves the present round, whenever the last one was saved; False where none is open."""
-        return not self.is_over and self._phases.ask_for_a_cut()
+        if self.is_over:
+            return False
+        self._cuts.is_asked = self.has_begun and not self.is_between_passes
+        return self._cuts.is_asked
 
     # -- what comes in ---------------------------------------------------------------------------
 
@@ -136,16 +135,16 @@ class Coordinator(LeaseServer):
         asked = [*self.owner.asks(now), *self._lost_shards.asks(now)]
         out += self._peer_directory.asks(asked)
         out += self._membership.sit_down(now)
-        self._phases.save_if_whole(now)
+        self._cuts.save_if_whole(now)
         self._phases.decide_on_the_best()  # of a lost worker nothing more is waited for
         self._membership.warn_if_few_came(now)
         return out + self._finish_if_closed(now) + self._news(now)
 
     def _news(self, now: float) -> list[Frame]:
         """What workers without an owner must know now."""
-        if self.is_over or not self._phases.meets:
+        if self.is_over or not self.owner.policy.meets:
             return []
-        wanted = self._membership.is_healing or self._phases.is_cut_due(now)
+        wanted = self._membership.is_healing or self._cuts.is_due(now)
         return self._peer_directory.news(is_wanted=wanted)
 
     # -- seats -----------------------------------------------------------------------------------
@@ -173,8 +172,8 @@ class Coordinator(LeaseServer):
     def can_yield(self) -> bool:
         """True while seats can be given up: rows are kept, and nobody alone holds a shard."""
         seats = self.leases.seats.values()
-        is_training = self._phases.has_begun and not self.is_over and not self.is_between_passes
-        return is_training and not self._phases.has_shards and not any(s.streams for s in seats)
+        is_training = self.has_begun and not self.is_over and not self.is_between_passes
+        return is_training and not self.owner.has_shards and not any(s.streams for s in seats)
 
     @property
     def is_kept(self) -> bool:
@@ -235,7 +234,7 @@ class Coordinator(LeaseServer):
 
     def _go_back(self, now: float) -> list[Frame]:
         """Shards of the table were lost that no worker restores: all continue from the last cut."""
-        lost = self._lost_shards.lost(self._phases.holders)
+        lost = self._lost_shards.lost(self._cuts.holders)
         is_stuck = self._lost_shards.is_stuck(now)
         if not lost and not is_stuck:
             return []
@@ -244,12 +243,12 @@ class Coordinator(LeaseServer):
         if can and self._lost_shards.can_restore(lost, self.owner.version):
             self._forget_the_meeting()
             return []
-        held = [self.leases.seats[slot] for slot in self._phases.holders]
+        held = [self.leases.seats[slot] for slot in self._cuts.holders]
         for seat in held:
             self.leases.vacate(seat)
         self.owner.give_up()
-        self._phases.fall_back()
-        return [self._phases.frame("fenced", s.slot, s.lease) for s in held]
+        self._cuts.fall_back()
+        return [self._frame("fenced", s.slot, s.lease) for s in held]
 
     def _forget_the_meeting(self) -> None:
         """The open meeting begins anew: nobody is called to the old one any more."""
@@ -269,7 +268,7 @@ class Coordinator(LeaseServer):
     def _state(self, frame: Frame, now: float) -> list[Frame]:
         if not self.leases.holds(frame):
             return []
-        self._phases.take(frame.slot, frame.header["version"], snapshot_of(frame), now)
+        self._cuts.take(frame.slot, frame.header["version"], snapshot_of(frame), now)
         return self._membership.heal(frame, now)
 
     def _page(self, frame: Frame, now: float) -> list[Frame]:
@@ -277,7 +276,7 @@ class Coordinator(LeaseServer):
         if not self.leases.holds(frame) or frame.phase != self.owner.phase:
             return [self._to(frame, "fenced")]
         page = page_of(frame)
-        answer = self._phases.page(frame.slot, page, now)
+        answer = self._cuts.page(frame.slot, page, now)
         return [page_to(self._to(frame, "page"), answer, asked=page.start)]
 
     def _publish(self, frame: Frame, now: float) -> list[Frame]:  # noqa: ARG002 - as all of `hear`
@@ -324,7 +323,7 @@ class Coordinator(LeaseServer):
         do = "look at its rows, or lower the learning rate"
         self.callbacks.warn(wrong, then=then, do=do)
         self.callbacks.enter("refuse", frame, {})
-        is_table = self.owner.policy.shards > 0  # whose rows it would leave out are not its own
+        is_table = self.owner.has_shards  # whose rows it would leave out are not its own
         if is_table or all(s.is_quarantined or not s.rows for s in self.leases.seats.values()):
             return self.stop(f"{wrong if is_table else _ALL_WRONG}; {do}")
         seat.answered = seat.answers[frame.sequence] = self._to(frame, "refused")
@@ -335,7 +334,8 @@ class Coordinator(LeaseServer):
 
     def _answered(self, answers: Sequence[Answer], now: float) -> list[Frame]:
         agreed = frozenset(a.seat.slot for a in answers if a.is_applied)
-        is_cut = bool(agreed) and self._phases.begin_cut(agreed & self.leases.members, now)
+        members, progress = agreed & self.leases.members, self._phases.progress
+        is_cut = bool(agreed) and self._cuts.begin(members, progress, now)
         out = [self._answer(answer, is_cut=is_cut) for answer in answers]
         for seat, _, message in answers:
             if message.kind == "rejoin" and message.fingerprint:
@@ -370,7 +370,7 @@ class Coordinator(LeaseServer):
             progress=self.owner.progress,
             stop=self._phases.is_spent,
             save=kind == "agreed" and (is_cut or self._membership.is_healer(seat)),
-            measure=kind == "agreed" and self._phases.asks_to_measure(seat.slot),
+            measure=kind == "agreed" and self._phases.early_stopping.asks(seat.slot),
         )
         if push.kind == "push" and kind in ("agreed", "ack"):  # as its worker will read it
             self.callbacks.enter("ack", seat.answered, {})
@@ -385,13 +385,13 @@ class Coordinator(LeaseServer):
         seat.sequence += 1
         self._phases.measured(frame)
         self.leases.close(seat, frame)
-        self._phases.remember(frame)
+        self._cuts.remember(frame)
         done = [self._to(frame, "done")] if seat.rests else []
         return done + self._left(seat, now) + self._finish_if_closed(now)
 
     def _finish_if_closed(self, now: float) -> list[Frame]:
         seats = self.leases.seats.values()
-        if not self._phases.has_begun or self.is_over or any(s.waiting for s in seats):
+        if not self.has_begun or self.is_over or any(s.waiting for s in seats):
             return []
         is_open = [s for s in seats if s.closed is None and not s.rests]
         patience = self.callbacks.rejoin_seconds

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from photinus.coordinator.callbacks import Callbacks
@@ -28,31 +27,37 @@ class TrialResult(NamedTuple):
     is_best: bool
 
 
-@dataclass(slots=True)
 class EarlyStopping:
     """About once an epoch the workers measure the agreed point, each on its own rows set aside.
 
     Their sums ride on their next pushes. A point is better by its error, or its loss where there
     is no error; a model that measures neither is shown, but nothing is decided.
+
+    Args:
+        epochs: of the stage; 0 for no trials.
+        patience: so many trials in a row without a better point end it; 0 for never.
     """
 
-    epochs: float
-    """Of the phase; 0 for no trials."""
-    patience: int
-    """So many trials in a row without a better point end the phase; 0 for never."""
-    finished: Callable[[Mapping[str, float]], dict[str, float]] = _means
-    """Makes metrics of the workers' sums."""
-    best: Cut | None = None
-    """The best point so far."""
-    is_stopped: bool = False
-    _begun: int = 0
-    _since: int = 0
-    _value: float = math.inf
-    _version: int = -1
-    _missing: set[int] = field(default_factory=set)
-    _unasked: set[int] = field(default_factory=set)
-    _sums: dict[str, float] = field(default_factory=dict)
-    _cut: Cut | None = None
+    def __init__(self, epochs: float, patience: int) -> None:
+        self._patience = patience
+        self.restart()
+        self.epochs = epochs
+
+    def restart(self, finished: Callable[[Mapping[str, float]], dict[str, float]] = _means) -> None:
+        """Another stage begins, of which nothing is measured yet.
+
+        Args:
+            finished: makes metrics of the workers' sums.
+        """
+        self._finished, self.epochs = finished, 0.0
+        self.best: Cut | None = None
+        """The best point so far."""
+        self.is_stopped = False
+        self._begun, self._since, self._value = 0, 0, math.inf
+        self._version = -1
+        self._cut: Cut | None = None
+        self._missing, self._unasked = set[int](), set[int]()
+        self._sums: dict[str, float] = {}
 
     def begin(self, progress: float, version: int, slots: frozenset[int]) -> bool:
         """Begins a trial with this round where one is due; tells whether it did."""
@@ -90,7 +95,7 @@ class EarlyStopping:
         """Returns what the present trial found, once all have told, and decides."""
         if self._missing or not self._sums.get("examples"):
             return None
-        examples, metrics = self._sums["examples"], self.finished(self._sums)
+        examples, metrics = self._sums["examples"], self._finished(self._sums)
         self._sums = {}
         value = metrics.get("error", metrics.get("loss", math.nan))
         is_best = value < self._value and self._cut is not None
@@ -98,7 +103,7 @@ class EarlyStopping:
             self._value, self._since, self.best = value, 0, self._cut
         elif not math.isnan(value):
             self._since += 1
-        self.is_stopped = bool(self.patience) and self._since >= self.patience
+        self.is_stopped = bool(self._patience) and self._since >= self._patience
         return TrialResult(round(examples), metrics, is_best)
 
     def decide(self, phase: int, name: str, callbacks: Callbacks) -> None:
@@ -118,5 +123,5 @@ class EarlyStopping:
         if found.is_best and self.best is not None:
             callbacks.best(self.best)
         if self.is_stopped:
-            wrong = f"{name}: no better point in {self.patience} measurements"
+            wrong = f"{name}: no better point in {self._patience} measurements"
             callbacks.warn(wrong, then="the phase ends, at its best point")

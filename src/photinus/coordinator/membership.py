@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from photinus.checkpoint.mapped import Kind
 from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.lease_server import admit
 from photinus.coordinator.leases import Leases, SeatState
 from photinus.coordinator.peer_directory import PeerDirectory
 from photinus.coordinator.phases import Phases
+from photinus.coordinator.sharded_table import kinds_of
 from photinus.core.parameters import Vector
 from photinus.protocol.messages import grant_to, snapshot_of
 from photinus.strategies.base import Message
+from photinus.training.asks import Grant
 from photinus.training.strategy_state import is_kept
 from photinus.transport.frames import Frame
 
@@ -36,6 +39,7 @@ class Membership:
         now: float,
     ) -> None:
         self._phases, self._peer_directory = phases, peer_directory
+        self._owner, self._cuts = phases.owner, phases.cuts
         self._leases, self._callbacks = leases, callbacks
         self._created, self._has_warned = now, False
         self._healer: SeatState | None = None
@@ -51,7 +55,6 @@ class Membership:
 
     def hello(self, frame: Frame, now: float) -> list[Frame]:
         """Somebody asks for a seat: granted, busy, or not yet."""
-        phases = self._phases
         seat = self._leases.seats[frame.slot]
         if seat.is_live and seat.is_again(frame):
             return _said_before(seat, frame)
@@ -62,8 +65,8 @@ class Membership:
         seat.streams = "passes" in frame.header
         seat.span = tuple(frame.header.get("span", seat.span))
         if seat.is_live or seat.waiting is not None or self._is_excluded(seat, now):
-            return [phases.frame("busy", seat.slot, 0)]
-        return self._seated(seat, now) if phases.has_begun else self._begin_when_all_came(now)
+            return [self._owner.frame("busy", seat.slot, 0)]
+        return self._seated(seat, now) if self._phases.has_begun else self._begin_when_all_came(now)
 
     def sit_down(self, now: float) -> list[Frame]:
         """Seats those who wait for a seat that is free now."""
@@ -83,17 +86,17 @@ class Membership:
 
     def lost(self, seat: SeatState) -> None:
         """A lost worker can neither heal others nor complete a cut."""
-        self._phases.without(seat.slot)
+        self._cuts.without(seat.slot)
         if self._healer is seat:
             self._healer = None
 
     def heal(self, frame: Frame, now: float) -> list[Frame]:
         """The healer's state came: seats those that wait for what only workers hold."""
         healer, version = self._healer, frame.header["version"]
-        if healer is None or healer.slot != frame.slot or version != self._phases.at[1]:
+        if healer is None or healer.slot != frame.slot or version != self._owner.version:
             return []
         self._healer, state = None, snapshot_of(frame)
-        point = self._phases.held_by(state)
+        point = self._cuts.held_by(state)
         return [self._granted(seat, now, point, state.inner) for seat in self._waiting(now)]
 
     def regrant(self, keep: frozenset[int] = frozenset()) -> list[Frame]:
@@ -105,7 +108,7 @@ class Membership:
         grants: list[Frame] = []
         for seat in self._leases.seats.values():
             if seat.is_live:
-                point, inner = self._phases.start_for(seat.slot)
+                point, inner = self._cuts.start_for(seat.slot)
                 grants.append(self._grant(seat, point, {} if seat.slot in keep else inner))
         return grants
 
@@ -124,16 +127,16 @@ class Membership:
     def _seated(self, seat: SeatState, now: float) -> list[Frame]:
         """Grants the seat, or asks a survivor for the parameters that only workers hold."""
         out: list[Frame] = []
-        if self._phases.has_shards and seat.closed is not None:
+        if self._owner.has_shards and seat.closed is not None:
             return []  # its shard was told with its close: nothing is left to do here
-        if self._phases.is_in_workers_only and not self._phases.has_shards:
+        if self._cuts.is_in_workers_only and not self._owner.has_shards:
             if survivors := self._leases.members:
                 self._healer = self._healer or self._leases.seats[min(survivors)]
                 return []
-            if self._phases.saved is None:
-                self._phases.fall_back()
+            if self._cuts.saved is None:
+                self._cuts.fall_back()
                 out = self.regrant()
-        return [*out, self._granted(seat, now, *self._phases.start_for(seat.slot))]
+        return [*out, self._granted(seat, now, *self._cuts.start_for(seat.slot))]
 
     def warn_if_few_came(self, now: float) -> None:
         """Tells the user, once, that workers are waited for."""
@@ -148,20 +151,44 @@ class Membership:
     def _granted(self, seat: SeatState, now: float, point: Message, inner: Inner) -> Frame:
         before = seat.lost
         if not is_kept(inner):  # what it had done since its fragments' last turns is gone
-            seat.loses(seat.position, self._phases.numbers)
+            seat.loses(seat.position, self._owner.numbers)
         # who says hello does not know its phase yet; a new term tells what it resumed from
-        phase, version = self._phases.at
+        phase, version = self._owner.at
         told = {"lost": seat.lost - before} if seat.lost > before else {}
         admit(seat, self._leases, self._callbacks, now, phase=phase, version=version, **told)
         return self._grant(seat, point, inner)
 
     def _grant(self, seat: SeatState, point: Message, inner: Inner) -> Frame:
-        grant = self._phases.grant(seat, point, inner)
+        """Returns what a seat's worker is sent: the phase, and from where it continues."""
+        owner, history, is_fresh = self._owner, self._cuts.history, self._owner.version == 0
+        shard: dict[str, Kind] = {}
+        if owner.has_shards:
+            shard = kinds_of(self._cuts.shard(seat.slot))
+            self._cuts.holders.add(seat.slot)
+        grant = Grant(
+            phase=owner.phase,
+            lease=seat.lease,
+            sequence=seat.sequence,
+            position=seat.position,
+            budget=owner.budget,
+            progress=owner.progress,
+            rows=self._leases.rows,
+            span=self._phases.span,
+            tells=seat is max(self._leases.seats.values(), key=lambda s: s.rows),
+            # whoever begins makes the outer state for itself
+            heal=point._replace(outer=()) if is_fresh else point,
+            is_fresh=is_fresh,
+            inner=inner,
+            history=history[seat.has :],
+            shard=shard,
+            is_behind=owner.has_shards and owner.has_moved,
+            is_idle=seat.is_quarantined or self._phases.is_spent,
+        )
         told: dict[str, Any] = {"attempt": seat.attempt, "hello": seat.hello}
-        if self._phases.meets:
+        if owner.policy.meets:
             told |= self._peer_directory.here()
-        frame = self._phases.frame("grant", seat.slot, seat.lease, **told)
-        seat.answered, seat.has = grant_to(frame, grant), self._phases.completed
+        frame = owner.frame("grant", seat.slot, seat.lease, **told)
+        seat.answered, seat.has = grant_to(frame, grant), len(history)
         return seat.answered
 
 

@@ -1,4 +1,4 @@
-"""Holds the agreed parameters of one phase, applies pushes, and tracks progress.
+"""Holds the agreed parameters of a phase, applies pushes, and tracks progress.
 
 What the policy decides, and when a round waits no longer; apply, count, cursor and version move
 together here.
@@ -18,7 +18,7 @@ from photinus.coordinator.reachability import FIRST_SECONDS, MissingPieces, Reac
 from photinus.core.errors import FrameError
 from photinus.core.events import PeersMet, RoundClosed, Warned
 from photinus.core.parameters import is_finite
-from photinus.protocol.messages import message_of
+from photinus.protocol.messages import Seat, message_of
 from photinus.strategies.base import ALL, Message, Policy, Reply, part
 from photinus.strategies.codecs import is_sound, numbers_in
 from photinus.strategies.rounds import APART_EVERY
@@ -41,38 +41,67 @@ class Answer(NamedTuple):
 
 
 class ParameterServer:
-    """Holds the agreed parameters of one phase by its policy.
+    """Holds the agreed parameters of the present phase by its policy.
 
     Args:
-        phase: the phase's index.
-        policy: the owner's half of the strategy.
-        point: where the phase starts, or continues from.
         leases: the seats of the run.
         callbacks: where events and the ledger go.
     """
 
-    def __init__(
-        self, phase: int, policy: Policy, point: Message, leases: Leases, callbacks: Callbacks
-    ) -> None:
-        self.phase, self.policy, self._leases, self._callbacks = phase, policy, leases, callbacks
-        self.version, self.applied, self.budget = point.version, 0, 1
-        self._began_at = point.version
+    phase: int
+    policy: Policy
+
+    def __init__(self, leases: Leases, callbacks: Callbacks) -> None:
+        self._leases, self._callbacks = leases, callbacks
+
+    def enter(self, phase: int, policy: Policy, point: Message, applied: int = 0) -> None:
+        """A phase starts, or continues.
+
+        Args:
+            phase: its index.
+            policy: the owner's half of the strategy.
+            point: where it starts, or continues from.
+            applied: examples that are in the point.
+        """
+        self.phase, self.policy, self.budget = phase, policy, 1
+        self.reach = Reachability()
         self.metrics: Mapping[str, float] = {}
         self.failure = ""
         """Why nobody can agree any more; empty while they can."""
-        self._state = policy.init(point)
-        self._opened: float | None = None
-        """When the first push of this round came."""
-        self._met: float | None = None
-        """When its quorum had come."""
         self._durations: list[float] = []
-        self.reach = Reachability()
         self._fetched = 0
         """Bytes that went down with fetches since a push was applied."""
         self._among: dict[int, int] = {}
         """Slot -> the bytes that it sent to other workers since the last agreement."""
         self._distances: dict[int, float] = {}
         """Slot -> how far it was from where the open meeting agrees."""
+        self.restore(point, applied)
+
+    def restore(self, point: Message, applied: int) -> None:
+        """Goes back to a point; what was waiting is dropped."""
+        self._state = self.policy.init(point)
+        self._opened: float | None = None
+        """When the first push of this round came."""
+        self._met: float | None = None
+        """When its quorum had come."""
+        self.reach.opens((), 0.0)
+        self.version = self._began_at = point.version
+        self.applied = applied
+
+    def frame(self, kind: str, slot: int, lease: int, **header: Any) -> Frame:  # noqa: ANN401
+        """Returns a frame of this phase to a slot's worker."""
+        seat = Seat(self._callbacks.run, self._callbacks.term, self.phase, slot, lease)
+        return seat.frame(kind, header)
+
+    @property
+    def at(self) -> tuple[int, int]:
+        """Phase and version: the present point."""
+        return self.phase, self.version
+
+    @property
+    def has_shards(self) -> bool:
+        """True when each worker owns a part of the parameters that nobody else has."""
+        return self.policy.shards > 0
 
     @property
     def point(self) -> Message:
@@ -93,13 +122,6 @@ class ParameterServer:
     def has_moved(self) -> bool:
         """True when something was agreed on since all began, or went back."""
         return self.version > self._began_at
-
-    def restore(self, point: Message, applied: int) -> None:
-        """Goes back to a point; what was waiting is dropped."""
-        self._state, self._opened, self._met = self.policy.init(point), None, None
-        self.reach.opens((), 0.0)
-        self.version = self._began_at = point.version
-        self.applied = applied
 
     def give_up(self) -> None:
         """Nobody's push will be applied: the rows are done again from another point."""

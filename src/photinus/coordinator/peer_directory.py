@@ -18,7 +18,7 @@ class PeerDirectory:
     """
 
     def __init__(self, phases: Phases, leases: Leases) -> None:
-        self._phases, self._leases = phases, leases
+        self._phases, self._leases, self._owner = phases, leases, phases.owner
         self._members: frozenset[int] | None = None
         self._peers: list[list[Any]] = []
         self._edition = self._announced = 0
@@ -37,7 +37,7 @@ class PeerDirectory:
 
     def hear(self, frame: Frame) -> list[Frame]:
         """Takes in how much a worker has published since the last agreement."""
-        seat, at = self._leases.seats[frame.slot], self._phases.at
+        seat, at = self._leases.seats[frame.slot], self._owner.at
         if frame.phase != at[0]:
             return []
         if frame.header["version"] != at[1]:
@@ -59,13 +59,12 @@ class PeerDirectory:
         Args:
             is_wanted: whether somebody needs an agreed point: a joiner, or a checkpoint.
         """
-        phases = self._phases
-        if not phases.has_begun:
+        if not self._phases.has_begun:
             return []
         self.here()
-        is_new_call = self._called != phases.at and self._is_due(is_wanted=is_wanted)
+        is_new_call = self._called != self._owner.at and self._is_due(is_wanted=is_wanted)
         if is_new_call:
-            self._called = phases.at
+            self._called = self._owner.at
         if self._announced == self._edition and not is_new_call:
             return []
         self._announced = self._edition
@@ -77,14 +76,14 @@ class PeerDirectory:
         Also when a worker that is done with its rows waits for a meeting: slower ones, which are
         not called, would be late for it.
         """
-        phases, leases = self._phases, self._leases
-        most = phases.rounds_between
+        phases, owner, leases = self._phases, self._owner, self._leases
+        most = owner.policy.rounds_between
         if not most or not leases.members:
             return False
         told = [
             frame
             for frame in self._told.values()
-            if (frame.phase, frame.header["version"]) == phases.at and leases.holds(frame)
+            if (frame.phase, frame.header["version"]) == owner.at and leases.holds(frame)
         ]
         rounds = sum(f.sequence for f in told)
         waiting = ((s, s.waiting) for s in leases.seats.values())
@@ -93,8 +92,8 @@ class PeerDirectory:
         return is_wanted or is_done or is_spent or rounds >= most * len(leases.members)
 
     def _to(self, seat: SeatState, missed: int | None = None) -> Frame:
-        at = self._phases.at
+        at = self._owner.at
         is_called = missed is not None or self._called == at
         version = at[1] if missed is None else missed
         told = {**self.here(), "version": version, "call": is_called}
-        return self._phases.frame("here", seat.slot, seat.lease, **told)
+        return self._owner.frame("here", seat.slot, seat.lease, **told)
