@@ -111,9 +111,10 @@ def test_the_pieces_of_the_readme_run(page, sent, table):
 
 
 def test_the_pieces_of_standalone_clusters_run(page, table, small_job):
-    pieces = page("docs/clusters.md", ("workers=4", "workers=2"))
+    pieces = page("docs/clusters.md", ("workers=4", "workers=2"), ("workers=8", "workers=2"))
     pieces.run(df=table, **small_job)
     pieces.run(other=table, urgent=small_job["model"])
+    pieces.run()
 
 
 def test_the_pieces_of_deepdist_run(page, spark, tmp_path):

@@ -634,8 +634,8 @@ _MODULE_ROWS = (
     ),
     Row(
         name="precision",
-        meaning="float32, bfloat16 for products and convolutions, or auto: bfloat16 where it is "
-        "1.5 times as fast",
+        meaning="float32, bfloat16 or float16 for products and convolutions, or auto: bfloat16 "
+        "where it is 1.5 times as fast",
         convert=_Text,
         place="model.precision",
     ),

@@ -144,20 +144,26 @@ def _in_segments(sequence: nn.Sequential) -> Callable[[Tensor], Any]:
 def _contexts(
     block: nn.Module,
 ) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    return nullcontext(), _unchanged(block)
+    return nullcontext(), _Unchanged(block)
 
 
-@contextmanager
-def _unchanged(block: nn.Module) -> Iterator[None]:
-    """The second forward pass changes copies of running statistics and counters."""
-    kept = [(module, dict(module._buffers)) for module in block.modules()]
-    for module, buffers in kept:
-        copies = {name: b if b is None else b.clone() for name, b in buffers.items()}
-        module._buffers.update(copies)
-    try:
-        yield
-    finally:
-        for module, buffers in kept:
+class _Unchanged(AbstractContextManager[None]):
+    """The second forward pass changes copies of running statistics and counters.
+
+    It may be entered again: of a loss in float16 there may be several backward passes.
+    """
+
+    def __init__(self, block: nn.Module) -> None:
+        self._block = block
+
+    def __enter__(self) -> None:
+        self._kept = [(module, dict(module._buffers)) for module in self._block.modules()]
+        for module, buffers in self._kept:
+            copies = {name: b if b is None else b.clone() for name, b in buffers.items()}
+            module._buffers.update(copies)
+
+    def __exit__(self, *_: object) -> None:
+        for module, buffers in self._kept:
             module._buffers.update(buffers)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from photinus.models.cpu_time import cpu_seconds
+from photinus.models.low_precision import autocast
 
 PRECISIONS = ("float32", "bfloat16")
 MEMORIES = ("contiguous", "channels_last")
@@ -61,7 +62,7 @@ def _seconds(module: nn.Module, x: Tensor, precision: str, least: float) -> floa
     """
 
     def step() -> None:
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
+        with autocast("cpu", precision):
             outputs = module(x)
         outputs.float().square().mean().backward()
 

@@ -29,6 +29,7 @@ from photinus.models.activations import ACTIVATIONS, AUTO
 from photinus.models.autotune import MEMORIES, PRECISIONS, fastest
 from photinus.models.base import Model, Stage
 from photinus.models.losses import LOSSES
+from photinus.models.low_precision import LOW
 from photinus.models.metrics import check_metrics, finished
 from photinus.models.module_model import Learning, ModuleModel
 from photinus.models.optimizers import (
@@ -101,7 +102,7 @@ class ModuleStage(Stage):
         "lr_scale": one_of(*LR_SCALES),
         "decays": one_of("all", "weights"),
         "label_smoothing": between(0, 1),
-        "precision": one_of(*PRECISIONS, "auto"),
+        "precision": one_of("float32", *LOW, "auto"),
         "memory": one_of(*MEMORIES, "auto"),
         "average": Limit("a number from 0 to below 1", lambda v: 0 <= v < 1),
         "activation_memory": one_of(*ACTIVATIONS, AUTO),
@@ -135,8 +136,9 @@ class ModuleStage(Stage):
     label_smoothing: float = 0.0
     """Of cross_entropy: the share of a label that is given to all classes alike."""
     precision: str = "float32"
-    """"bfloat16": products and convolutions in it, by torch's autocast; parameters, gradients and
-    the loss stay as they are. "auto": where that is 1.5 times as fast, as `example` measures."""
+    """"bfloat16", "float16": products and convolutions in it, by torch's autocast; parameters,
+    gradients and the loss stay as they are. float16 is for GPUs without bfloat16: the loss is
+    scaled. "auto": bfloat16 where that is 1.5 times as fast, as `example` measures."""
     memory: str = "contiguous"
     """Of images [B, C, H, W]: "contiguous", "channels_last", or "auto": the faster one."""
     example: tuple[int, ...] = ()

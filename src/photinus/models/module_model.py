@@ -24,6 +24,7 @@ from photinus.models.average import Average, average_layout
 from photinus.models.base import Batch
 from photinus.models.heads import errors_of, head_under
 from photinus.models.losses import loss_named, predicted, target_for, wrong_label
+from photinus.models.low_precision import autocast, gradients
 from photinus.models.metrics import counted
 from photinus.models.placement import CPU, MEASURED_EVERY, DeviceParameters, PlacedModel
 from photinus.models.reading import (
@@ -212,7 +213,7 @@ class ModuleModel(PlacedModel):
     def _differentiate(self, loss: Tensor, *, is_first: bool = True) -> None:
         # `backward` into views would zero them, read and add: three more passes over the memory
         inputs = [] if self._external is None else self._external.inputs()
-        slopes = torch.autograd.grad(loss, [*self._trained, *inputs], allow_unused=True)
+        slopes = gradients(loss, [*self._trained, *inputs], self._how.precision)
         if self._external is not None:
             self._external.take(slopes[len(self._trained) :])
         write = Tensor.copy_ if is_first else Tensor.add_
@@ -279,8 +280,7 @@ class ModuleModel(PlacedModel):
         return self._reading(features, draws)
 
     def _pass(self, x: Read) -> Tensor:
-        is_low = self._how.precision == "bfloat16"
-        with torch.autocast(self._at.device.type, torch.bfloat16, enabled=is_low):
+        with autocast(self._at.device.type, self._how.precision):
             outputs: Tensor = self.module(**x) if isinstance(x, dict) else self.module(x)
         return outputs.to(self._dtype)  # [B, ...]
 

@@ -38,6 +38,7 @@ from photinus.engine.seat_sharing import PRIORITY, WEIGHT, Urgency
 from photinus.models.base import Stage
 from photinus.models.dbn import DBN
 from photinus.models.logistic import LogisticStage
+from photinus.models.low_precision import LOW
 from photinus.models.module import ModuleStage
 from photinus.strategies.base import GRADIENT, GRADIENT_SUM
 from photinus.strategies.guard import AUTO
@@ -354,9 +355,9 @@ class Job:
             wrong = f"a {type(self.model).__name__} is trained on the processor only"
             raise UsageError(wrong, got=f"device {self.device!r}", do='device="cpu"')
         precision = getattr(self.model, "precision", "")
-        if OPENCL in kinds and precision == "bfloat16":
+        if OPENCL in kinds and precision in LOW:
             do = 'precision="float32"'
-            raise UsageError("OpenCL devices compute in float32", got="bfloat16", do=do)
+            raise UsageError("OpenCL devices compute in float32", got=precision, do=do)
 
     @property
     def _device_kinds(self) -> set[str]:

@@ -1,0 +1,46 @@
+"""Products and convolutions in fewer bits: torch's autocast, and scaled losses for float16."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+LOW = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+_SCALES = tuple(2.0**power for power in (16, 12, 8, 4, 0))
+"""Of a loss in float16, whose smallest number is 2⁻²⁴: gradients below that would be 0."""
+
+
+def autocast(device: str, precision: str) -> torch.autocast:
+    """Returns the context of a forward pass on a kind of device, such as "cpu", in a precision."""
+    return torch.autocast(device, LOW.get(precision, torch.bfloat16), enabled=precision in LOW)
+
+
+def gradients(loss: Tensor, inputs: Sequence[Tensor], precision: str) -> Sequence[Tensor | None]:
+    """Returns ∂loss/∂input for each input, None for those that it does not depend on.
+
+    In float16 it is ∂(s·loss)/∂input / s with the largest scale s at which all are finite. The
+    scale follows from the batch alone, so the same step has the same bits whatever was before.
+    No step is left out, as torch's own scaler does with the first ones: every row counts.
+
+    Source: Micikevicius et al., Mixed Precision Training, 2018.
+    """
+    if precision != "float16":
+        return torch.autograd.grad(loss, inputs, allow_unused=True)
+    for scale in _SCALES:
+        found = torch.autograd.grad(
+            loss * scale, inputs, allow_unused=True, retain_graph=scale != _SCALES[-1]
+        )
+        if scale == _SCALES[-1] or _are_finite(found):
+            break
+    return [None if slope is None else slope / scale for slope in found]
+
+
+def _are_finite(slopes: Sequence[Tensor | None]) -> bool:
+    norms = [torch.linalg.vector_norm(_values(slope)) for slope in slopes if slope is not None]
+    return not norms or bool(torch.stack(norms).isfinite().all())  # a card is waited for once
+
+
+def _values(slope: Tensor) -> Tensor:
+    return slope.coalesce().values() if slope.is_sparse else slope
