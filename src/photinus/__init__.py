@@ -1,6 +1,6 @@
 """photinus, for Apache Spark: trains neural networks where the data lives.
 
-Every public name is imported when it is first asked for: `import photinus` alone loads neither
+Every public name is imported at its first use: `import photinus` alone loads neither
 torch nor pyspark.
 """
 

@@ -45,10 +45,10 @@ def _in_memory(files: Mapping[str, Tensors]) -> dict[str, Tensors]:
 
 
 class Saver:
-    """Writes into a store from a thread of its own; at most one save is under way.
+    """Writes into a store from its own thread; at most one save is in progress.
 
     While one is written, one more may wait; a newer takes the waiting one's place, since only
-    the newest is worth writing, and the best so far.
+    the newest is worth writing. The best point so far waits beside it.
 
     Args:
         store: where to.

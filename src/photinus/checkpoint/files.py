@@ -2,7 +2,7 @@
 
 A sealed folder is some safetensors files and one JSON file written last, the seal, which
 names every file with its size and sha256 and carries a sha256 of itself. The rename is the
-commit: whoever reads finds all of it or nothing.
+commit: a reader finds all of it or nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _DIGEST = "sha256"
 
 
 def is_plain(name: object) -> bool:
-    """Tells whether something is a plain file name."""
+    """Returns whether something is a plain file name."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 

@@ -21,7 +21,7 @@ class RunFolder:
 
     Args:
         path: made when missing, with its parents.
-        resume: True when the run that is there shall continue; without it the folder must be new
+        resume: True to continue the run that the folder holds; without it the folder must be new
             or empty.
 
     Raises:

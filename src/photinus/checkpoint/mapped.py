@@ -1,6 +1,6 @@
 """safetensors files that are written in pages and read through a memory map.
 
-Neither whoever writes one nor whoever reads it holds its arrays in memory.
+Neither the writer nor a reader of such a file holds its arrays in memory.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class MappedFile(Mapping[str, Vector]):
 
     Args:
         path: of the file.
-        sha256: of its bytes, once somebody has seen all of them.
+        sha256: of its bytes, once all of them have been read or written.
         is_finite: whether no number in it is NaN or infinite.
         is_ours: it is removed with the last of those who read it.
 
@@ -208,7 +208,7 @@ class ScratchFolder:
 
 
 def is_mapped(array: object) -> bool:
-    """Tells whether an array lies in a file."""
+    """Returns whether an array lies in a file."""
     while isinstance(array, (np.ndarray, memoryview)):
         array = array.base if isinstance(array, np.ndarray) else array.obj
     return isinstance(array, mmap.mmap)

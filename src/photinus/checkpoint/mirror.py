@@ -51,7 +51,7 @@ class Mirror:
         """The term that was claimed; 0 before."""
 
     def holds_run(self) -> bool:
-        """Tells whether some term of a run was claimed there."""
+        """Returns whether some term of a run was claimed there."""
         return self.newest_term() > 0
 
     def newest_term(self) -> int:

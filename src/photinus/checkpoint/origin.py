@@ -1,8 +1,8 @@
 """Signs folders with a key of this user, and checks who made a folder.
 
 A folder may name code, and code that is named is imported and called. So a run signs what it
-saves with a key of its user, which lies beside no run and travels nowhere: nobody else can make a
-folder that passes for one of this user's runs, and nobody can change one.
+saves with a key of its user, which is never stored with a run nor sent anywhere: no other user can
+make a folder that passes for one of this user's runs, or change one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def signature_of(kind: str, plain: object) -> str:
 
 
 def is_signed(kind: str, plain: object, signature: object) -> bool:
-    """Tells whether a signature is this user's, of these values."""
+    """Returns whether a signature is this user's, of these values."""
     if not isinstance(signature, str) or not signature.isascii():
         return False
     return any(hmac.compare_digest(_signature(key, kind, plain), signature) for key in _keys())

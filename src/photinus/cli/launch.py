@@ -1,7 +1,7 @@
 """The program that spark-submit starts on a node: trains or resumes the job there.
 
-YARN starts a driver that is lost again from this first line. The run folder, at an address that
-is the same for every attempt, says whether there is something to continue with.
+When a driver is lost YARN runs this program again from its first line. The run folder, at an
+address that is the same for every attempt, shows whether there is a run to continue.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Shows a run on the screen, and says how to resume it after it was stopped."""
+"""Shows a run on the screen, and prints how to resume it after it was stopped."""
 
 from __future__ import annotations
 

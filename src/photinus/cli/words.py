@@ -1,4 +1,4 @@
-"""The commands of word vectors: `train word2vec FOLDER` calls `train_words`; `words` asks them."""
+"""The commands of word vectors: `train word2vec FOLDER` calls `train_words`; `words` queries."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from photinus.strategies.codecs import decode, encode, numbers_in, size_bytes
 from photinus.transport.frames import Frame
 
 LEAST_BYTES = 64 << 10
-"""Of a vector: shorter ones tell nothing of a link's speed."""
+"""The bytes of a vector below which it says nothing about a link's speed."""
 _AFTER_PUSHES = 3
 _WORK_SHARE = 4
 """Sending may take a fifth of the time."""
@@ -24,7 +24,7 @@ _SAMPLE = 1 << 20
 
 
 class Payoff:
-    """Asks of each phase's codec, once its pushes have shown how fast the links are.
+    """Checks each phase's codec, once its pushes have shown how fast the links are.
 
     Args:
         clock: seconds, for tests.

@@ -1,4 +1,4 @@
-"""What whoever runs a coordinator gives to it: the run, callbacks and timeouts."""
+"""Callbacks and timeouts of the coordinator."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def wait_for_them() -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Callbacks:
-    """What the coordinator is given by whoever runs it."""
+    """Callbacks and timeouts of the coordinator, and the run that it serves."""
 
     run: bytes = bytes(16)
-    """The run's key name: frames of another run are never heard."""
+    """The run's key name: frames of another run are ignored."""
     term: int = 1
     emit: Callable[[Event], None] = _nothing
     enter: Callable[[str, Frame, Mapping[str, Any]], None] = _nothing
@@ -39,7 +39,7 @@ class Callbacks:
     best: Callable[[Cut], None] = _nothing
     """Keeps the best cut so far."""
     can_shuffle: bool = False
-    """The engine can deal the rows out anew, before any is trained on."""
+    """The engine can redistribute the rows before any of them is trained on."""
     advice: Callable[[], str] = wait_for_them
     """What to do about workers that have not come: the engine knows why."""
     checkpoint_seconds: float | None = None

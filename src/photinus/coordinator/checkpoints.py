@@ -59,7 +59,7 @@ class Checkpoints:
         self.save(cut, is_best=True)
 
     def newest(self) -> Cut | None:
-        """Returns the newest whole checkpoint's cut; what was refused is told.
+        """Returns the newest whole checkpoint's cut; emits a warning for each one that was refused.
 
         Raises:
             CheckpointError: none is whole, or it belongs to another job.

@@ -187,7 +187,10 @@ class Coordinator(LeaseServer):
         return frozenset(seat.slot for seat in seats if seat.closed is not None)
 
     def prepared_to_yield(self) -> bool:
-        """Tells whether all seats may be given up now; has a cut made where only workers agree."""
+        """Returns whether all seats may be given up now.
+
+        Asks for a cut first where only the workers hold the agreed point.
+        """
         if not self.can_yield:
             return False
         if self.is_kept:
@@ -238,7 +241,7 @@ class Coordinator(LeaseServer):
         is_stuck = self._lost_shards.is_stuck(now)
         if not lost and not is_stuck:
             return []
-        # whoever comes back to a budget that is used up tells its shard as it was loaded
+        # a worker that rejoins when the budget is used up sends its shard as it was loaded
         can = self.owner.has_moved and not (is_stuck or self._phases.is_spent)
         if can and self._lost_shards.can_restore(lost, self.owner.version):
             self._forget_the_meeting()
@@ -251,14 +254,14 @@ class Coordinator(LeaseServer):
         return [self._frame("fenced", s.slot, s.lease) for s in held]
 
     def _forget_the_meeting(self) -> None:
-        """The open meeting begins anew: nobody is called to the old one any more."""
+        """The open meeting begins anew: no worker is called to the old one any more."""
         for seat in self.leases.seats.values():
             if seat.waiting is not None and seat.answered is not None:
                 seat.answers.pop(seat.waiting.sequence, None)
                 seat.answered = None
 
     def _bye(self, frame: Frame, now: float) -> list[Frame]:  # noqa: ARG002 - as all of `hear`
-        """A worker failed by itself: its error ends the run, once, in its own words."""
+        """A worker reported an error of its own: the run ends, once, with that error's text."""
         if frame.lease and not self.leases.holds(frame):
             return []
         self.failure_kind = frame.header.get("type", "")
@@ -272,7 +275,7 @@ class Coordinator(LeaseServer):
         return self._membership.heal(frame, now)
 
     def _page(self, frame: Frame, now: float) -> list[Frame]:
-        """A page of a shard is told, or asked for; either is answered by one."""
+        """A worker sends a page of its shard or asks for one; the answer to either is a page."""
         if not self.leases.holds(frame) or frame.phase != self.owner.phase:
             return [self._to(frame, "fenced")]
         page = page_of(frame)
@@ -297,7 +300,10 @@ class Coordinator(LeaseServer):
         return []
 
     def _is_of_meeting(self, frame: Frame) -> bool:
-        """Tells whether a member speaks of a meeting that is still to be: of a table, with whom."""
+        """Returns whether a frame of a member belongs to a meeting that can still take place.
+
+        For a table the frame names the leases of the others: they must be the present ones.
+        """
         seats, told = self.leases.seats, frame.header
         met = zip(told["slots"], told.get("leases", ()), strict=False)
         is_present = all(slot in seats and seats[slot].lease == lease for slot, lease in met)
@@ -345,7 +351,7 @@ class Coordinator(LeaseServer):
         return out
 
     def _vacated(self, seat: SeatState, now: float) -> list[Frame]:
-        """Empties a seat; a worker that yields is told so at once, and trains no round in vain."""
+        """Empties a seat; a worker that yields is fenced at once, and trains no round in vain."""
         self.leases.vacate(seat)
         told = [self._frame("fenced", seat.slot, seat.lease)] if seat.is_yielding else []
         return told + self._left(seat, now)

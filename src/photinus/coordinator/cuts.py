@@ -1,4 +1,4 @@
-"""Cuts: which rounds are saved, what workers send for them, and where a run goes back to."""
+"""Cuts: which rounds are saved, what workers send for them, and which point a run returns to."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_RETURNS = 10
 class Cuts:
     """The last whole cut, and the one in the making: it waits for every worker of its round.
 
-    Of a table among the workers it waits for their shards, too.
+    Where a table is sharded over the workers it waits for their shards, too.
 
     Args:
         plan: what is trained.
@@ -59,10 +59,10 @@ class Cuts:
         self.history: tuple[Vector, ...] = last.history if last else plan.start.get("", ())
         """What the earlier stages agreed on."""
         self.is_asked = False
-        """The present round shall be saved, whenever the last one was."""
+        """The present round must be saved, however recent the last save is."""
         self.saved_at = 0.0
         self.holders = set[int]()
-        """The slots that hold a shard of the present point, where nobody else does."""
+        """The slots that hold a shard of the present point, where nothing else holds it."""
         self._returns = 0
         """How often in a row the run went back and agreed on nothing in between."""
         self._making: Cut | None = None
@@ -121,14 +121,15 @@ class Cuts:
     # -- the cut in the making -------------------------------------------------------------------
 
     def is_due(self, now: float) -> bool:
-        """Tells whether the present round shall be saved."""
+        """Returns whether the present round must be saved."""
         every = self._callbacks.checkpoint_seconds
         return self.is_asked or (every is not None and now - self.saved_at >= every)
 
     def begin(self, members: frozenset[int], progress: float, now: float) -> bool:
-        """Begins a cut of this round, if it is due or a trial needs it; tells if any is asked.
+        """Begins a cut of this round, if it is due or a trial needs it.
 
-        One that is still not whole is given up: what it waits for was lost.
+        Returns whether workers are asked for their state. A cut that is still not whole is given
+        up: what it waits for was lost.
 
         Args:
             members: whose work was just agreed on.
@@ -145,7 +146,7 @@ class Cuts:
         )
         if not is_trial and not self.is_due(now):
             return False
-        # where nobody waits, no two workers are at the same point: each starts fresh
+        # where workers do not wait, no two of them are at the same point: each starts fresh
         asked = members if owner.policy.waits else frozenset[int]()
         self._making, self._missing, self._snapshots = self.here(), set(asked), {}
         return bool(asked)
@@ -158,7 +159,7 @@ class Cuts:
         self.save_if_whole(now)
 
     def save_if_whole(self, now: float) -> None:
-        """Saves the cut in the making once nobody is waited for: it is then the last one.
+        """Saves the cut in the making once no worker is waited for: it is then the last one.
 
         Where the owner does not hold the parameters, the lowest slot's are taken; without any
         there is no cut.
@@ -187,7 +188,7 @@ class Cuts:
         """A worker was lost: it can complete neither a cut nor a measurement."""
         self._missing.discard(slot)
         if self._owner.has_shards and slot not in self._told:
-            self.drop()  # nobody tells that version of its shard any more
+            self.drop()  # no worker can send that version of its shard any more
         self._early_stopping.without(slot)
 
     # -- shards of a table -----------------------------------------------------------------------
@@ -208,7 +209,7 @@ class Cuts:
         return {"vector": given[0].reshape(-1, owner.policy.rows)[slot :: owner.policy.shards]}
 
     def page(self, slot: int, page: Page, now: float) -> Page:
-        """Answers a page of a worker's shard that is told, or asked for."""
+        """Answers a page of a worker's shard that the worker sends, or asks for."""
         if page.numbers is None:
             return page._replace(numbers=page_in(self.shard(slot)[page.name], page.start))
         is_for_cut = self._making is not None and page.version == self._making.version

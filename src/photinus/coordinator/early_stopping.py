@@ -30,12 +30,12 @@ class TrialResult(NamedTuple):
 class EarlyStopping:
     """About once an epoch the workers measure the agreed point, each on its own rows set aside.
 
-    Their sums ride on their next pushes. A point is better by its error, or its loss where there
-    is no error; a model that measures neither is shown, but nothing is decided.
+    Their next pushes carry the sums. A point is better by its error, or its loss where there
+    is no error; for a model that measures neither the metrics are shown, but nothing is decided.
 
     Args:
         epochs: of the stage; 0 for no trials.
-        patience: so many trials in a row without a better point end it; 0 for never.
+        patience: so many trials in a row without a better point end the stage; 0 for never.
     """
 
     def __init__(self, epochs: float, patience: int) -> None:
@@ -60,7 +60,7 @@ class EarlyStopping:
         self._sums: dict[str, float] = {}
 
     def begin(self, progress: float, version: int, slots: frozenset[int]) -> bool:
-        """Begins a trial with this round where one is due; tells whether it did."""
+        """Begins a trial with this round where one is due; returns whether it did."""
         done = progress * self.epochs
         due = math.ceil(done) if progress >= _ALMOST else math.floor(done + 1e-9)
         if due <= self._begun or self.is_stopped:
@@ -70,7 +70,7 @@ class EarlyStopping:
         return True
 
     def asks(self, slot: int) -> bool:
-        """Tells, once, whether a slot's worker shall measure the point that it is sent now."""
+        """Returns whether a slot's worker must measure the point that it is sent now: True once."""
         is_asked = slot in self._unasked
         self._unasked.discard(slot)
         return is_asked
@@ -92,7 +92,7 @@ class EarlyStopping:
                 self._sums[name] = self._sums.get(name, 0.0) + float(value)
 
     def whole(self) -> TrialResult | None:
-        """Returns what the present trial found, once all have told, and decides."""
+        """Returns the result of the present trial once all workers have reported, and decides."""
         if self._missing or not self._sums.get("examples"):
             return None
         examples, metrics = self._sums["examples"], self._finished(self._sums)
@@ -107,7 +107,7 @@ class EarlyStopping:
         return TrialResult(round(examples), metrics, is_best)
 
     def decide(self, phase: int, name: str, callbacks: Callbacks) -> None:
-        """Tells what the present trial found, once all have told; the best point is kept."""
+        """Emits the present trial's result once all workers have reported; keeps the best point."""
         found = self.whole()
         if found is None:
             return

@@ -20,7 +20,7 @@ class LeaseServer(ABC):
     """A state machine without input or output: a frame (or the time) in, frames out.
 
     A push counts once, under its seat's present lease and with the next number. A copy gets the
-    first answer again, and whoever has lost the seat gets that answer.
+    first answer again, and a worker that has lost its seat is answered that it has.
 
     Args:
         leases: the seats.
@@ -53,15 +53,15 @@ class LeaseServer(ABC):
         """Takes in a push that is its seat's next."""
 
     def _stranger(self, frame: Frame) -> list[Frame]:  # noqa: ARG002 - for those who answer
-        """Answers who speaks for a slot that there is not."""
+        """Answers a frame for a slot that does not exist."""
         return []
 
     def _news(self, now: float) -> list[Frame]:  # noqa: ARG002 - for those who have any
-        """Returns what others must know after a frame."""
+        """Returns the frames that other workers must get after a frame was taken in."""
         return []
 
     def _end(self, frame: Frame) -> str:  # noqa: ARG002 - for those who tell frames apart
-        """Returns the kind of what answers a frame after the end; empty before it."""
+        """Returns the kind of the answer to a frame after the end of the run; empty before it."""
         return "stop" if self.failure else ""
 
     @property
@@ -73,7 +73,7 @@ class LeaseServer(ABC):
 
     @property
     def is_between_passes(self) -> bool:
-        """True when all have left, and the next pass over rows that stream is waited for."""
+        """True when all workers have left, and wait for the next pass over rows that stream."""
         return False
 
     @property
@@ -82,7 +82,7 @@ class LeaseServer(ABC):
         return False
 
     def next_pass(self, now: float) -> None:  # noqa: B027 - only rows that stream have passes
-        """Every worker comes again, with another pass over its rows."""
+        """Every worker says hello again, with another pass over its rows."""
 
     def ask_for_a_cut(self) -> bool:
         """Has the present round saved; False where there is none to save."""
@@ -118,7 +118,7 @@ class LeaseServer(ABC):
         return self._apply(seat, frame, now)
 
     def _not_next(self, seat: SeatState, frame: Frame, verdict: str) -> list[Frame]:
-        """A copy gets the answer of the first again; whoever lost its seat gets that answer."""
+        """A copy gets the answer to the first again; a worker that lost its seat is fenced."""
         if frame.kind == "push":
             self.callbacks.enter(verdict, frame, {})
         if verdict == "fenced":
@@ -129,18 +129,18 @@ class LeaseServer(ABC):
         return [seat.answers[frame.sequence]] if frame.sequence in seat.answers else []
 
     def stop(self, reason: str) -> list[Frame]:
-        """Ends it without a result."""
+        """Ends the run without a result."""
         self.failure = self.failure or reason
         return self._farewell("stop")
 
     def _farewell(self, kind: str) -> list[Frame]:
-        """Returns what tells every worker that all is over."""
+        """Returns the frames that tell every worker that the run is over."""
         told = [s for s in self.leases.seats.values() if s.is_live or s.asking is not None]
         why = {"reason": self.failure} if self.failure else {}
         return [self._frame(kind, s.slot, s.lease, why) for s in told]
 
     def _to(self, frame: Frame, kind: str) -> Frame:
-        """Returns an answer to whoever said `frame`."""
+        """Returns an answer to the sender of `frame`."""
         why = {"reason": self.failure} if kind == "stop" else {}
         ids = self.phase, frame.slot, frame.lease, frame.sequence
         return Frame(kind, self.callbacks.run, self.callbacks.term, *ids, why)
@@ -153,7 +153,7 @@ class LeaseServer(ABC):
 
 
 def admit(seat: SeatState, leases: Leases, callbacks: Callbacks, now: float, **told: Any) -> None:  # noqa: ANN401
-    """Grants a seat to who asks for it; the ledger is `told` so, and the journal."""
+    """Grants a seat to the worker that asks for it; emits that, and enters `told` in the ledger."""
     hello = seat.asking
     assert hello is not None
     leases.grant(seat, hello, now)

@@ -1,8 +1,8 @@
 """Leases and sequence numbers: a push counts once, and only under the seat's present lease.
 
 A lower number is a copy (answered again, not applied), a higher one a gap, an older lease is
-fenced. Apply, count, cursor and version move together, in `Coordinator`. `Leases.verdict` judges a
-push, `Leases.holds` whatever else a worker sends.
+fenced. Apply, count, cursor and version change together, in `Coordinator`. `Leases.verdict` judges
+a push, `Leases.holds` every other frame of a worker.
 """
 
 from __future__ import annotations
@@ -24,43 +24,44 @@ _MOST_DOUBLINGS = 6
 
 _Fragment = tuple[int, int]
 Yields = Literal["", "parks", "ends", "ended", "back"]
-"""What the worker of a seat that is given up does: it waits for the seat, or its task shall end; a
-task that was told so has "ended". A seat that is "back" waits for a new task."""
+"""What the worker of a seat that is given up does: it waits for the seat ("parks"), or its task
+must end ("ends"); a task that was sent so has "ended". A seat that is "back" waits for a new
+task."""
 
 
 @dataclass(slots=True)
 class SeatState:
-    """What the coordinator knows of one slot; `Leases` alone writes who sits there."""
+    """What the coordinator knows of one slot; only `Leases` changes which worker holds it."""
 
     slot: int
     lease: int = 0
     is_live: bool = False
     """A worker holds the lease now."""
     closed: Frame | None = None
-    """How its worker said that its share of this phase is done."""
+    """Its worker's frame that its share of this phase is done; None before."""
     rests: bool = False
-    """Its pass over the rows is used up: it comes again with the next one."""
+    """Its pass over the rows is used up: its worker says hello again with the next one."""
     attempt: str = ""
     """Which attempt holds the lease, or held it last."""
     hello: int = 0
-    """By which of its hellos it got the lease."""
+    """The number of the hello by which the attempt got the lease."""
     host: str = ""
     address: str = ""
     """Where it listens to other workers."""
     rows: int = -1
-    """-1 until it said hello for the first time."""
+    """-1 until its worker has said hello for the first time."""
     labels: dict[str, int] = field(default_factory=dict)
     """How often each label is in its rows; empty where that is not known."""
     streams: bool = False
     """It has as many passes over its rows as there are jobs, and no more."""
     span: tuple[float, ...] = ()
-    """The lowest and the highest number of its first rows; empty where nobody asks."""
+    """The lowest and the highest number of its first rows; empty where the job needs none."""
     has: int = 0
     """How many earlier phases' parameters the worker holds."""
     ends_at: float = 0.0
     """When the lease ends, unless a sign of life comes."""
     is_gone: bool = False
-    """Its connection closed, and nothing was heard since."""
+    """Its connection closed, and nothing was received since."""
     is_dead: bool = False
     """Its process has ended: what is still read from it is no sign of life."""
     moved_at: float = -math.inf
@@ -79,13 +80,13 @@ class SeatState:
     answered: Frame | None = None
     """The last answer, for a copy of the question."""
     answers: dict[int, Frame] = field(default_factory=dict)
-    """Sequence -> an answer that its worker may not have heard yet."""
+    """Sequence -> an answer that its worker may not have received yet."""
     asking: Frame | None = None
-    """The hello of who waits for the seat."""
+    """The hello of the worker that waits for the seat."""
     exclusions: int = 0
     """How often in a row it was left out of a meeting because others could not reach it."""
     returns_at: float = 0.0
-    """Nobody sits here again earlier, while others continue."""
+    """The seat is not granted again before this time, while others continue."""
     strikes: int = 0
     """How many of its pushes were not finite."""
     is_quarantined: bool = False
@@ -96,13 +97,13 @@ class SeatState:
 
     @property
     def is_leaving(self) -> bool:
-        """True while whoever sits here is about to give the seat up."""
+        """True while the worker that holds the seat is about to give it up."""
         is_leaver = bool(self.leaver) and self.attempt == self.leaver
         return self.is_live and (is_leaver or self.is_yielding)
 
     @property
     def is_yielding(self) -> bool:
-        """True while nobody may sit here, or whoever does shall leave: another run is due it."""
+        """True while the seat is due to another run: it is not granted, its holder must leave."""
         return self.yields in ("parks", "ends", "ended")
 
     def reaches(self, fragment: _Fragment, position: int) -> None:
@@ -128,13 +129,13 @@ class SeatState:
         self.position, self.reached = position, {}
 
     def is_again(self, hello: Frame) -> bool:
-        """Tells whether the attempt that sits here (or sat last) says hello once more."""
+        """Returns whether the attempt that sits here (or sat last) says hello once more."""
         return self.lease > 0 and hello.header.get("attempt") == self.attempt
 
 
 @dataclass(slots=True)
 class Leases:
-    """All seats of a run, and the four verdicts on what claims to speak for one."""
+    """All seats of a run, and the four verdicts on a frame that names one."""
 
     workers: int
     lease_seconds: float = LEASE_SECONDS
@@ -151,7 +152,7 @@ class Leases:
 
     @property
     def rows(self) -> int:
-        """Of all workers that came."""
+        """The rows of all workers that have said hello."""
         return sum(max(0, seat.rows) for seat in self.seats.values())
 
     @property
@@ -161,12 +162,12 @@ class Leases:
 
     @property
     def here(self) -> list[SeatState]:
-        """The seats that somebody holds or asks for."""
+        """The seats that a worker holds or asks for."""
         return [s for s in self.seats.values() if s.is_live or s.asking is not None]
 
     @property
     def closed(self) -> dict[int, Frame]:
-        """Slot -> how its worker said that its share is done, of those that did."""
+        """Slot -> its worker's frame that its share is done, of those that sent one."""
         return {s.slot: s.closed for s in self.seats.values() if s.closed is not None}
 
     # -- how far the rows are --------------------------------------------------------------------
@@ -198,10 +199,10 @@ class Leases:
         seats = [seat for seat in self.seats.values() if seat.rows > 0]
         return {s.slot: (s.position - s.lost - s.behind(numbers)) / s.rows for s in seats}
 
-    # -- who speaks ------------------------------------------------------------------------------
+    # -- verdicts on frames ----------------------------------------------------------------------
 
     def holds(self, frame: Frame) -> bool:
-        """Tells whether a frame speaks under its seat's present lease."""
+        """Returns whether a frame was sent under its seat's present lease."""
         seat = self.seats.get(frame.slot)
         return seat is not None and seat.is_live and frame.lease == seat.lease
 
@@ -219,7 +220,7 @@ class Leases:
         return verdict
 
     def grant(self, seat: SeatState, hello: Frame, now: float) -> None:
-        """Gives the seat to whoever said hello: a new lease."""
+        """Gives the seat to the sender of the hello: a new lease."""
         seat.lease += 1
         seat.is_live, seat.closed, seat.asking, seat.answered = True, None, None, None
         seat.yields = ""
@@ -236,7 +237,7 @@ class Leases:
         seat.is_live, self._members = False, None
 
     def exclude(self, seat: SeatState, now: float) -> None:
-        """Others cannot reach it: it comes back after a while, twice as long each time."""
+        """Others cannot reach it: its seat is granted again after a delay, doubled each time."""
         seat.returns_at = now + self.lease_seconds * (1 << min(seat.exclusions, _MOST_DOUBLINGS))
         seat.exclusions += 1
 
@@ -262,13 +263,15 @@ class Leases:
         self._members = None
 
     def withdraw(self, hello: Frame) -> None:
-        """Who asked for a seat is gone, and waits for it no longer."""
+        """The worker that asked for a seat is gone, and waits for it no longer."""
         seat = self.seats.get(hello.slot)
         if seat is not None and seat.asking is hello:
             seat.asking = None
 
     def heard(self, frame: Frame, now: float) -> None:
-        """A sign of life: of who holds the lease, or to whom its grant is still on its way.
+        """Takes a frame as a sign of life of the holder of the lease.
+
+        The holder may be a worker whose grant is still on its way.
 
         Until its worker has read the grant, however long that takes, it cannot name the lease: it
         names its attempt.
@@ -282,7 +285,7 @@ class Leases:
             self._lives(seat, now)
 
     def is_granted_to(self, frame: Frame) -> bool:
-        """Tells whether a sign of life comes from who was granted the seat, and may not know it."""
+        """Returns whether a frame is of the seat's holder, sent before it knew of its grant."""
         seat = self.seats.get(frame.slot)
         is_older = seat is not None and seat.is_live and frame.lease < seat.lease
         return is_older and seat is not None and seat.is_again(frame)
@@ -301,7 +304,7 @@ class Leases:
         self.seats[slot].moved_at = now
 
     def is_moving(self, slot: int, now: float) -> bool:
-        """Tells whether a frame to or from a slot's worker is under way, and gets on."""
+        """Returns whether bytes of a frame to or from a slot's worker have moved lately."""
         return now - self.seats[slot].moved_at < MOVED_SECONDS
 
     def _lives(self, seat: SeatState, now: float) -> None:
@@ -337,21 +340,21 @@ class Leases:
 
     @property
     def held(self) -> frozenset[int]:
-        """The slots where somebody sits, done with their share or not."""
+        """The slots whose lease a worker holds, done with its share or not."""
         return frozenset(seat.slot for seat in self.seats.values() if seat.is_live)
 
     @property
     def yielding(self) -> dict[int, bool]:
         """The slots that are given up to another run, and which of them are empty by now.
 
-        A task that was not told of its end yet holds its place.
+        A task that was not sent its end yet holds its place.
         """
         given = (seat for seat in self.seats.values() if seat.is_yielding)
         return {seat.slot: not seat.is_live and seat.yields != "ends" for seat in given}
 
     @property
     def starved(self) -> frozenset[int]:
-        """The slots that nobody holds or asks for, while a copy waits beside one that is held."""
+        """The slots that no worker holds or asks for, while a copy waits for a held seat."""
         seats = self.seats.values()
         if not any(seat.is_live and seat.asking is not None for seat in seats):
             return frozenset()

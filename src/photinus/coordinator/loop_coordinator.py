@@ -28,17 +28,17 @@ _TOLD = {
     "strategy": "the strategy",
     "is_counted": "whether agree is given steps",
 }
-"""What all workers tell alike -> what it is, for people."""
+"""A header field that must be the same for all workers -> what it is, for people."""
 _OTHER = "give every worker the same model and strategy, and all of them steps or none"
 
 
 def start_of(seat: Seat, parameters: Parameters, about: Mapping[str, Any]) -> Frame:
-    """Returns what worker 0 tells before its first hello: from where all start.
+    """Returns the frame that worker 0 sends before its first hello: the point all start from.
 
     Args:
         seat: its own.
         parameters: of its model.
-        about: what the hello of every worker tells, too.
+        about: fields that the hello of every worker has, too.
     """
     entries = [asdict(entry) for entry in parameters.layout.entries]
     layout = json.dumps({"entries": entries, "dtype": parameters.layout.dtype}).encode()
@@ -52,11 +52,11 @@ def start_of(seat: Seat, parameters: Parameters, about: Mapping[str, Any]) -> Fr
 
 
 class LoopCoordinator(Coordinator):
-    """A `Coordinator` of no numbers until worker 0 has sent the start; then one of those.
+    """A `Coordinator` without parameters until worker 0 has sent the start; then with those.
 
     Args:
         workers: how many.
-        strategy: how they agree, where they do not say so themselves.
+        strategy: how they agree, where `agree` names no other.
         callbacks: where events and ledger lines go.
     """
 
@@ -64,7 +64,7 @@ class LoopCoordinator(Coordinator):
         self._workers, self._strategy = workers, strategy
         nothing = Parameters(Layout(()))
         self._held: dict[int, Frame] | None = {}
-        """Slot -> its hello that came before the start; None after it."""
+        """Slot -> its hello that arrived before the start; None after the start."""
         self._about: Mapping[str, Any] = {}
         self._layout = nothing.layout
         super().__init__(self._plan(Sole(), nothing), callbacks)
@@ -105,7 +105,7 @@ class LoopCoordinator(Coordinator):
         return super().hear(frame, now)
 
     def _started(self, frame: Frame, now: float) -> list[Frame]:
-        """The first start counts; who tells it is answered in any case."""
+        """Takes the first start; the sender of any start is answered."""
         answer = Seat(frame.run, frame.term, 0, frame.slot).frame("busy")
         if self._held is None:
             return [answer]
@@ -124,7 +124,7 @@ class LoopCoordinator(Coordinator):
         return [answer, *(f for hello in held.values() for f in self.hear(hello, now))]
 
     def _told_strategy(self) -> StrategySpec | Own:
-        """A name that comes over the network is never imported."""
+        """Returns the strategy that the workers named; never imports a name from the network."""
         told = self._about["strategy"]
         if told == to_plain(self._strategy):
             return self._strategy
@@ -134,7 +134,7 @@ class LoopCoordinator(Coordinator):
         return from_plain(told)
 
     def _differs(self, hello: Frame) -> str:
-        """Returns what of a worker's model or strategy is not as worker 0 has it."""
+        """Returns how a worker's model or strategy differs from worker 0's; empty if not at all."""
         for name, what in _TOLD.items():
             if (got := hello.header.get(name)) != self._about[name]:
                 wrong = f"worker {hello.slot} and worker 0 differ in {what}"

@@ -1,4 +1,4 @@
-"""Which lost shards of a table the next worker restores, and when that is given up."""
+"""Decides which lost shards of a table the next worker restores, and when that is given up."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _ASK_SECONDS = 1.0
 
 
 class LostShards:
-    """Of each worker, the next one keeps what has moved in its shard: a backup.
+    """Each worker keeps a backup of the previous one's shard: the rows of it that have moved.
 
-    A worker tells with `ready` whether the backup is up to date once that round is agreed on.
+    A worker reports with `ready` whether the backup is up to date once that round is agreed on.
 
     Args:
         leases: the seats, of which each holds a shard.
@@ -42,7 +42,7 @@ class LostShards:
         return [seat for seat in seats if not seat.is_live and seat.closed is None]
 
     def can_restore(self, lost: list[SeatState], version: int) -> bool:
-        """Tells whether the run continues where these are lost, at the point of a version.
+        """Returns whether the run continues where these are lost, at the point of a version.
 
         One alone, with no other that is being restored, and none that is done. Whom others could
         not reach is not restored from another.
@@ -78,5 +78,5 @@ class LostShards:
         return slots
 
     def is_stuck(self, now: float) -> bool:
-        """Tells whether nothing has come for long to who restores its shard."""
+        """Returns whether a worker that restores its shard has received nothing for long."""
         return bool(self.restoring) and now - self._since >= FIRST_SECONDS

@@ -46,15 +46,15 @@ class Membership:
 
     @property
     def is_healing(self) -> bool:
-        """True while somebody waits for a survivor's state."""
+        """True while a worker waits for a survivor's state."""
         return self._healer is not None
 
     def is_healer(self, seat: SeatState) -> bool:
-        """Tells whether a seat's worker is asked for its state."""
+        """Returns whether a seat's worker is asked for its state."""
         return self._healer is seat
 
     def hello(self, frame: Frame, now: float) -> list[Frame]:
-        """Somebody asks for a seat: granted, busy, or not yet."""
+        """Answers a worker that asks for a seat: with a grant, "busy", or nothing yet."""
         seat = self._leases.seats[frame.slot]
         if seat.is_live and seat.is_again(frame):
             return _said_before(seat, frame)
@@ -69,19 +69,19 @@ class Membership:
         return self._seated(seat, now) if self._phases.has_begun else self._begin_when_all_came(now)
 
     def sit_down(self, now: float) -> list[Frame]:
-        """Seats those who wait for a seat that is free now."""
+        """Seats the workers that wait for a seat that is free now."""
         if not self._phases.has_begun or self._healer is not None:
             return []
         return [frame for seat in self._waiting(now) for frame in self._seated(seat, now)]
 
     def _waiting(self, now: float) -> list[SeatState]:
-        """Returns the free seats that somebody waits for, and may take."""
+        """Returns the free seats that a worker waits for, and may take."""
         seats = self._leases.seats.values()
         free = [s for s in seats if s.asking is not None and not s.is_live and s.waiting is None]
         return [seat for seat in free if not self._is_excluded(seat, now)]
 
     def _is_excluded(self, seat: SeatState, now: float) -> bool:
-        """Tells whether others continue without it for a while: it yields, or is out of reach."""
+        """Returns whether others continue without it for a while: it yields or is out of reach."""
         return seat.is_yielding or (now < seat.returns_at and bool(self._leases.members))
 
     def lost(self, seat: SeatState) -> None:
@@ -91,7 +91,7 @@ class Membership:
             self._healer = None
 
     def heal(self, frame: Frame, now: float) -> list[Frame]:
-        """The healer's state came: seats those that wait for what only workers hold."""
+        """Takes the healer's state: seats the workers that wait for what only workers hold."""
         healer, version = self._healer, frame.header["version"]
         if healer is None or healer.slot != frame.slot or version != self._owner.version:
             return []
@@ -100,7 +100,7 @@ class Membership:
         return [self._granted(seat, now, point, state.inner) for seat in self._waiting(now)]
 
     def regrant(self, keep: frozenset[int] = frozenset()) -> list[Frame]:
-        """Tells every worker that sits where to continue: another phase, or another point of it.
+        """Returns grants for all seated workers: of another phase, or of another point of it.
 
         Args:
             keep: whose inner state is the agreed one, at the border of a start and its rest.
@@ -128,7 +128,7 @@ class Membership:
         """Grants the seat, or asks a survivor for the parameters that only workers hold."""
         out: list[Frame] = []
         if self._owner.has_shards and seat.closed is not None:
-            return []  # its shard was told with its close: nothing is left to do here
+            return []  # its shard was sent with its close: nothing is left to do here
         if self._cuts.is_in_workers_only and not self._owner.has_shards:
             if survivors := self._leases.members:
                 self._healer = self._healer or self._leases.seats[min(survivors)]
@@ -139,7 +139,7 @@ class Membership:
         return [*out, self._granted(seat, now, *self._cuts.start_for(seat.slot))]
 
     def warn_if_few_came(self, now: float) -> None:
-        """Tells the user, once, that workers are waited for."""
+        """Warns the user, once, that workers are waited for."""
         if self._phases.has_begun or self._has_warned or now - self._created < FEW_CAME_SECONDS:
             return
         self._has_warned = True
@@ -152,7 +152,7 @@ class Membership:
         before = seat.lost
         if not is_kept(inner):  # what it had done since its fragments' last turns is gone
             seat.loses(seat.position, self._owner.numbers)
-        # who says hello does not know its phase yet; a new term tells what it resumed from
+        # a worker that says hello does not know its phase; a new term enters what it resumed from
         phase, version = self._owner.at
         told = {"lost": seat.lost - before} if seat.lost > before else {}
         admit(seat, self._leases, self._callbacks, now, phase=phase, version=version, **told)
@@ -175,7 +175,7 @@ class Membership:
             rows=self._leases.rows,
             span=self._phases.span,
             tells=seat is max(self._leases.seats.values(), key=lambda s: s.rows),
-            # whoever begins makes the outer state for itself
+            # a worker that begins makes the outer state for itself
             heal=point._replace(outer=()) if is_fresh else point,
             is_fresh=is_fresh,
             inner=inner,

@@ -124,7 +124,7 @@ class ParameterServer:
         return self.version > self._began_at
 
     def give_up(self) -> None:
-        """Nobody's push will be applied: the rows are done again from another point."""
+        """Drops all pushes that wait: their rows are done again from another point."""
         for seat in self._leases.seats.values():
             if seat.waiting is not None and seat.waiting.kind == "push":
                 self._count(seat, seat.waiting, Message("rejoin"))
@@ -134,7 +134,7 @@ class ParameterServer:
         """Takes a push or a fetch in; None when its numbers are not finite.
 
         Raises:
-            FrameError: it holds another count of numbers than it speaks for.
+            FrameError: it holds another count of numbers than its header names.
         """
         message = message_of(frame, frame.kind)
         is_sound = frame.header.get("is_finite", True)
@@ -168,7 +168,7 @@ class ParameterServer:
         return self._settled(replies, now)
 
     def leave_out_the_late(self, now: float) -> list[Answer]:
-        """Closes a round without those that let it wait too long."""
+        """Closes a round without the members that kept it waiting too long."""
         if self._opened is None:
             return []
         if self.reach.slots:
@@ -190,7 +190,7 @@ class ParameterServer:
         return self.close(now, late) if late else []
 
     def missing(self, frame: Frame, now: float) -> None:
-        """A member of the open meeting tells what did not come to it."""
+        """A member of the open meeting reports what it has not received."""
         told = frame.header
         if told["version"] == self.version and tuple(told["slots"]) == self.reach.slots:
             lacks = {name: frozenset(told[name]) for name in ("parts", "wholes", "near")}
@@ -335,7 +335,7 @@ class ParameterServer:
 
 
 def _is_finite(message: Message, point: Message, width: int) -> bool:
-    """Tells whether all numbers are finite, and checks how many there are; rows are so wide."""
+    """Returns whether all numbers are finite, and checks how many there are; rows are so wide."""
     if message.vector is not None and point.vector is not None:
         count, (start, stop) = numbers_in(message.codec, message.vector), message.fragment
         wanted = stop - start or point.vector.size

@@ -1,4 +1,4 @@
-"""Tells workers that talk to each other who is there, and calls them to meetings."""
+"""Sends workers that exchange with each other the list of members, and calls them to meetings."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from photinus.transport.frames import Frame
 class PeerDirectory:
     """The coordinator's part where no owner holds the parameters: members, budget, calls.
 
-    Workers tell it how much they have published; it answers with what they missed. Nothing that
-    it says or hears holds parameters, and between two meetings nobody waits for it.
+    Workers report how much they have published; it answers with what they missed. Its frames hold
+    no parameters, and between two meetings no worker waits for it.
     """
 
     def __init__(self, phases: Phases, leases: Leases) -> None:
@@ -48,16 +48,16 @@ class PeerDirectory:
         return [self._to(seat)] if is_behind or self._called == at else []
 
     def asks(self, slots: Iterable[int]) -> list[Frame]:
-        """Returns the call to a meeting that stands still again: `slots` tell what they lack."""
+        """Returns the calls to the open meeting again: `slots` answer with what they lack."""
         seats = [self._leases.seats[slot] for slot in slots]
         answered = [seat.answered for seat in seats if seat.waiting is not None]
         return [frame for frame in answered if frame is not None and frame.kind == "meet"]
 
     def news(self, *, is_wanted: bool) -> list[Frame]:
-        """Returns what all who meet must be told now: other members, or a call to a meeting.
+        """Returns what all members must be sent now: other members, or a call to a meeting.
 
         Args:
-            is_wanted: whether somebody needs an agreed point: a joiner, or a checkpoint.
+            is_wanted: whether a joiner or a checkpoint needs an agreed point.
         """
         if not self._phases.has_begun:
             return []

@@ -95,7 +95,7 @@ class Phases:
         return self.early_stopping.is_stopped or self._is_tried
 
     def would_spend(self, examples: int) -> bool:
-        """Tells whether so many more examples use the budget up."""
+        """Returns whether so many more examples use the budget up."""
         return self._is_tried or self.owner.applied + examples >= self.owner.budget
 
     def look_at(self, now: float) -> None:
@@ -276,7 +276,7 @@ class Phases:
                 )
 
     def look_for_skew(self) -> bool:
-        """Looks at rows and labels once all workers came; tells if rows are to be dealt out anew.
+        """Looks at rows and labels once all workers came; returns whether to redistribute the rows.
 
         Workers that train alone between agreements drift apart when their rows are not alike, and
         who holds most rows works while the others wait.
@@ -320,7 +320,7 @@ class Phases:
         self._leases.empty(now)
 
     def _is_newest(self, closed: Frame) -> bool:
-        """Tells whether a worker's own state fits the agreed point."""
+        """Returns whether a worker's own state fits the agreed point."""
         return self.owner.policy.keeps or bool(closed.header["version"] == self.owner.version)
 
     # -- validation ------------------------------------------------------------------------------

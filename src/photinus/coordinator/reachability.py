@@ -9,7 +9,7 @@ from photinus.core.errors import message
 from photinus.core.seeds import reordered
 
 LATE_SECONDS = 5.0
-"""Whoever lets the others wait is late after this, or three median rounds."""
+"""A worker that keeps the others waiting is late after this, or three median rounds."""
 FIRST_SECONDS = 30.0
 """So long a meeting may stand still before three rounds have shown how long one takes."""
 
@@ -35,7 +35,7 @@ class UnreachableMember(NamedTuple):
 
     slots: frozenset[int]
     text: str = ""
-    """What the user is told."""
+    """The message for the user."""
     is_split: bool = False
     """No two members can reach each other, and none ever could."""
 
@@ -43,20 +43,21 @@ class UnreachableMember(NamedTuple):
 class Reachability:
     """The open meeting as the coordinator sees it: it asks the members what they miss.
 
-    A part is missed of whoever owes it; a merged shard only of whoever could merge it, so that two
-    who cannot reach each other are distinguished from those who wait for the two.
+    A missing part counts against the member that owes it; a missing merged shard only against a
+    member that could merge it, so that two that cannot reach each other are distinguished from
+    those that wait for the two.
     """
 
     def __init__(self) -> None:
         self.slots: tuple[int, ...] = ()
         self._lacks: dict[int, MissingPieces] = {}
         self._since: dict[tuple[int, int], float] = {}
-        """(x, y) -> since when x waits for something of y and hears nothing from it."""
+        """(x, y) -> since when x waits for something of y and receives nothing from it."""
         self._moved = self._asked = 0.0
         self._asks = 0
 
     def opens(self, slots: tuple[int, ...], now: float) -> None:
-        """A meeting opens, again without somebody, or ends: `slots` are who is in it."""
+        """A meeting opens, opens again without a member, or ends; `slots` are its members."""
         if slots != self.slots:
             self.slots, self._lacks, self._since = slots, {}, {}
             self._moved = self._asked = now
@@ -78,7 +79,7 @@ class Reachability:
                 self._since.setdefault((slot, other), now)
 
     def asks(self, now: float, seconds: float) -> list[int]:
-        """Returns whom to ask now what it lacks: ten times before it is late, or more often."""
+        """Returns the slots to ask now what they lack: at least ten times until they are late."""
         if now - self._asked < min(1.0, seconds / 10):
             return []
         self._asked, self._asks = now, self._asks + 1
@@ -86,16 +87,16 @@ class Reachability:
         return reordered(open_, self._asks)
 
     def unreached(self, now: float, seconds: float, *, have_met: bool) -> UnreachableMember | None:
-        """Returns who is left out, once the meeting has stood still for so long.
+        """Returns which member is left out, once the meeting has stood still for so long.
 
         Where no two reach each other: all but the lowest slot if workers `have_met` before, so
-        that one continues until the network is mended; else nobody, for their ports are closed.
+        that one continues until the network is mended; else none, for their ports are closed.
         """
         silent = frozenset(self.slots) - self._lacks.keys()
         still = now - self._moved
         if not self._lacks or still < (2 * seconds if silent else seconds):
             return None
-        if silent:  # it lives, but does nothing: late, as in a round
+        if silent:  # it is alive, but does nothing: late, as in a round
             return UnreachableMember(silent)
         pairs = self._pairs(now - seconds)
         missed = {y: sum(y == slot for _, slot in pairs) for _, y in pairs}

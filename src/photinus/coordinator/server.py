@@ -21,11 +21,11 @@ _TICK_SECONDS = 0.1
 class Service:
     """Carries frames between a listener's peers and the coordinator, one at a time.
 
-    Whatever the coordinator fails on ends the run, in words: no thread dies alone.
+    Any error of the coordinator ends the run with its text as the reason: no thread dies unnoticed.
 
     Args:
-        coordinator: the state machine; nobody else may call it while the service is open.
-        listen: opens the listener with the functions that hear its peers.
+        coordinator: the state machine; only the service may call it while the service is open.
+        listen: opens the listener with the functions that take its peers' frames and their ends.
         now: seconds of a clock that never goes back.
     """
 
@@ -42,15 +42,15 @@ class Service:
         """What ended the run and is no error: a callback's KeyboardInterrupt or SystemExit."""
         self._payoff = Payoff()
         self._lines: dict[int, Peer] = {}
-        """Slot -> who holds the seat."""
+        """Slot -> the peer that holds the seat."""
         self._asking: dict[int, tuple[Peer, Frame]] = {}
-        """Slot -> who asks for the seat, and its hello."""
+        """Slot -> the peer that asks for the seat, and its hello."""
         self._dead: set[tuple[int, str]] = set()
         """Slots and attempts whose processes have ended."""
         self._beats: dict[int, tuple[Peer, int]] = {}
-        """Slot -> over which connection signs of life come, and of which lease."""
+        """Slot -> the connection that its heartbeats arrive on, and their lease."""
         self._seen: dict[Peer, tuple[int, int]] = {}
-        """How many bytes had come from a peer, and gone to it, when it was looked at last."""
+        """How many bytes a peer had sent and been sent when it was looked at last."""
         self.listener = listen(self._hear, self._gone)
         self._ticker = threading.Thread(target=self._ticks, name="photinus-ticks", daemon=True)
         self._ticker.start()
@@ -70,10 +70,10 @@ class Service:
             return self._coordinator.leases.starved
 
     def died(self, slot: int, attempt: str) -> None:
-        """An attempt's process has ended, as whoever started it knows.
+        """Ends the lease of an attempt whose process has ended; its starter calls this.
 
-        Its lease ends at once. A folder shows no end of a connection: without this word the others
-        wait for a minute. What it said and is not yet read gets no seat.
+        A folder shows no end of a connection: without this call the others wait for a minute. A
+        hello of the attempt that is read later gets no seat.
         """
         with self._lock:
             self._dead.add((slot, attempt))
@@ -88,7 +88,7 @@ class Service:
             self._coordinator.leases.seats[slot].leaver = attempt
 
     def has_left(self, slot: int, attempt: str) -> bool:
-        """Tells whether this attempt does not hold the seat."""
+        """Returns whether this attempt does not hold the seat."""
         with self._lock:
             seat = self._coordinator.leases.seats[slot]
             return not seat.is_live or seat.attempt != attempt
@@ -99,7 +99,7 @@ class Service:
         return self._coordinator.is_between_passes
 
     def next_pass(self) -> None:
-        """Every worker comes again, with another pass over its rows."""
+        """Every worker says hello again, with another pass over its rows."""
         with self._lock:
             self._coordinator.next_pass(self._now())
 
@@ -112,7 +112,7 @@ class Service:
         return self._cut.wait(seconds)
 
     def stop(self, reason: str) -> None:
-        """Ends the run without a result; the workers are told."""
+        """Ends the run without a result, and sends "stop" to the workers."""
         with self._lock:
             self._carry(self._coordinator.stop(reason))
 
@@ -139,10 +139,10 @@ class Service:
             self._coordinator.callbacks.emit(report)
 
     def _look_at_bytes(self, now: float) -> None:
-        """Bytes that came since are signs of life: of a long frame, or of one that waits here.
+        """Takes bytes that arrived since the last look as signs of life.
 
-        Nobody takes this lock while the coordinator merges a large round, and what came meanwhile
-        came nevertheless.
+        They belong to a frame that is not whole yet, or to one that waits for the lock: while the
+        coordinator merges a large round no frame is taken in, though bytes arrive.
         """
         leases = self._coordinator.leases
         for slot, peer in self._lines.items():
@@ -156,7 +156,7 @@ class Service:
                 leases.sent_bytes(slot, lease, now)
 
     def _moved(self, peer: Peer) -> tuple[int, int]:
-        """Returns how many bytes came from a peer, and went to it, since this was asked last."""
+        """Returns how many bytes a peer has sent and been sent since the last call."""
         now = peer.bytes_received, peer.bytes_sent
         received, sent = self._seen.get(peer, now)
         self._seen[peer] = now
@@ -182,7 +182,7 @@ class Service:
         self._carry(self._coordinator.hear(frame, now), peer, frame)
 
     def _place(self, peer: Peer, frame: Frame, *, is_held: bool) -> None:
-        """Notes who speaks for a slot; beats have a connection of their own, and are answered."""
+        """Notes which peer serves a slot; answers heartbeats, which have their own connection."""
         if frame.kind == "hello":
             self._asking[frame.slot] = peer, frame
         elif frame.kind == "note":
@@ -197,7 +197,7 @@ class Service:
             self._lines[frame.slot] = peer
 
     def _guarded(self, what: str, do: Callable[[], None]) -> None:
-        """An error of the coordinator's ends the run: it is told, and every worker stops."""
+        """Runs `do`; an error in it ends the run: it is the reason that every worker is sent."""
         try:
             do()
         except BaseException as error:  # sys.exit in a callback would end this thread alone
@@ -238,7 +238,11 @@ class Service:
             self._over.set()
 
     def _listeners(self, frame: Frame, peer: Peer | None, said: Frame | None) -> list[Peer]:
-        """A grant goes to who asked, a refusal to who spoke, all else to who holds the seat."""
+        """Returns who gets a frame.
+
+        A grant goes to the peer that asked for the seat, a refusal to the sender of `said`, every
+        other frame to the peer that holds the seat.
+        """
         slot, asks = frame.slot, self._asking.get(frame.slot)
         if frame.kind == "grant" and asks is not None and _is_answer(frame, asks[1]):
             self._lines[slot] = self._asking.pop(slot)[0]
@@ -253,5 +257,8 @@ class Service:
 
 
 def _is_answer(grant: Frame, hello: Frame) -> bool:
-    """A grant for another phase goes to who sits there, whoever waits for the seat."""
+    """Returns whether a grant answers this hello.
+
+    A grant for another phase goes to the holder of the seat, even while others wait for it.
+    """
     return all(grant.header.get(name) == hello.header.get(name) for name in ("attempt", "hello"))

@@ -1,4 +1,4 @@
-"""A table that lies among the workers, as the driver knows it: files of shards, never in memory."""
+"""A table sharded over the workers, as the driver holds it: files of shards, never in memory."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from photinus.training.asks import Page
 from photinus.training.shard_pages import PAGE_NUMBERS
 
 Shard = Mapping[str, Vector]
-"""Arrays by name: "vector" [m · width], and what the outer optimizer knows of it."""
+"""Arrays by name: "vector" [m · width], and the outer optimizer's state of it."""
 
 ENOUGH = -1
 """Answers a page of which no more are wanted."""
 
 
 class ShardFiles:
-    """The shards that workers tell in pages: each is written to a file as it comes.
+    """The shards that workers send in pages: each is written to a file as it arrives.
 
     Args:
         scratch: where the files lie.
@@ -36,10 +36,10 @@ class ShardFiles:
         self._whole: dict[int, tuple[int, MappedFile]] = {}
 
     def take(self, slot: int, page: Page) -> int:
-        """Takes a page in; returns how many numbers of its array have come, or `ENOUGH`.
+        """Takes a page in; returns how many numbers of its array have arrived, or `ENOUGH`.
 
         Raises:
-            RunFailedError: there is no room for a shard that nobody will tell again.
+            RunFailedError: there is no room for a shard that will not be sent again.
         """
         if self._whole.get(slot, (-1,))[0] == page.version:
             return ENOUGH

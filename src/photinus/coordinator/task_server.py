@@ -1,7 +1,7 @@
 """Serves units of work for DeepDist and `iterate`: assigns them and counts each result once.
 
-A *unit* is a partition or a worker's seat. Whoever works on one says hello, is granted the present
-state, and pushes what it made of it. Where units are independent a push is applied at once; where
+A *unit* is a partition or a worker's seat. A worker of a unit sends hello, is granted the present
+state, and pushes its result. Where units are independent a push is applied at once; where
 they work together a round waits for every unit, however often one was started again. Seats,
 leases and sequence numbers are those of `Leases`: each unit counts once a round.
 """
@@ -63,13 +63,13 @@ class WorkUnits:
 class TaskServer(LeaseServer):
     """Joins the leases and the rule; a state machine like the `Coordinator`, for `Service`.
 
-    When a worker is lost its unit is done again by whoever takes the seat next; nothing of it was
-    applied before. What was applied is never done again.
+    When a worker is lost its unit is done again by the worker that takes the seat next; nothing of
+    it was applied before. What was applied is never done again.
 
     Args:
         units: how much there is to do.
         rule: the user's arithmetic.
-        callbacks: where events and ledger lines go; frames of another run are never heard.
+        callbacks: where events and ledger lines go; frames of another run are ignored.
     """
 
     def __init__(self, units: WorkUnits, rule: Rule, callbacks: Callbacks) -> None:

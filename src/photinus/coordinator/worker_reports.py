@@ -30,7 +30,7 @@ class _SlotCounts:
 class WorkerReports:
     """Adds up what workers push.
 
-    Pushes are counted when they come, an answer's bytes with the push after it.
+    Pushes are counted when they arrive, an answer's bytes with the push after it.
     """
 
     def __init__(self) -> None:

@@ -102,7 +102,7 @@ class Trigger:
         return self.seconds is None
 
     def fires(self, now: Clock, last: Clock) -> bool:
-        """Tells whether a limit is reached at `now`, counted from `last`."""
+        """Returns whether a limit is reached at `now`, counted from `last`."""
         since = now.since(last)
         if since.steps == 0:
             return False

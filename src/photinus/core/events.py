@@ -81,7 +81,7 @@ class WorkerLost(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerReport(Event):
-    """What one worker says of itself, about once a second; counts are since its phase began."""
+    """What one worker reports of itself, about once a second; counts are since its phase began."""
 
     slot: int
     phase: int
@@ -183,7 +183,7 @@ class CheckpointFailed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Warned(Event):
-    """Something that the user should know: what happened; what we did; what to do."""
+    """Something that the user should know: what happened; what photinus did; what to do."""
 
     text: str
 

@@ -1,4 +1,4 @@
-"""Memory of which only what is touched is there, and that can be given back at once."""
+"""Memory of which only touched pages are allocated, and that can be returned at once."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def _buffer(layout: Layout, section: str, dtype: str, given: Vector | None) -> V
 
 
 def is_finite(vector: Vector) -> bool:
-    """Tells whether no number is NaN or infinite, in one pass without a copy."""
+    """Returns whether no number is NaN or infinite, in one pass without a copy."""
     if vector.dtype.kind != "f" or vector.size == 0:
         return True
     # the sum of squares is finite only when all are; a false alarm (overflow) is looked at closely

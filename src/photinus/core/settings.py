@@ -132,7 +132,7 @@ def _made_of(cls: type) -> Limit:
 
 
 def _is_names(cls: Any, field: str) -> bool:  # noqa: ANN401 - any dataclass
-    """Tells whether a field holds a list of texts."""
+    """Returns whether a field holds a list of texts."""
     return typing.get_args(typing.get_type_hints(cls)[field])[:1] == (str,)
 
 

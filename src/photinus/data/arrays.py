@@ -131,7 +131,7 @@ class Walk:
 
 
 class RowsFeed(Feed):
-    """Feeds a slot from rows that it can read in any order; how many, and which, its heirs say.
+    """Feeds a slot from rows that it can read in any order; subclasses say how many, and which.
 
     Args:
         rows: the rows.

@@ -1,4 +1,4 @@
-"""A DataFrame's rows as a data set of torch, for whoever trains by other means."""
+"""A DataFrame's rows as a data set of torch, for training without photinus."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Images as files: a folder for each class, or tar files of images and their labels.
 
-Whoever needs images opens their files itself: on Spark the tasks do, and the driver reads names
-only. Paths are local, or what fsspec reaches, as hdfs://host/pictures.
+The process that needs images opens their files: on Spark that is the tasks; the driver only reads
+names. Paths are local, or what fsspec reaches, as hdfs://host/pictures.
 """
 
 from __future__ import annotations

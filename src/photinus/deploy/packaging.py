@@ -52,7 +52,7 @@ exit 3
 
 @dataclass(frozen=True)
 class LazyArchive:
-    """An archive that is made when it is wanted."""
+    """An archive that is made when it is needed."""
 
     name: str
     """Of its file: what it is, and a digest of what is in it."""

@@ -18,7 +18,7 @@ _KNOWN = "auto, cpu, cuda, cuda:N, xpu, xpu:N, mps, opencl, opencl:PLATFORM:N or
 
 
 def is_device(name: object) -> bool:
-    """Tells whether it is a device's name, or "auto".
+    """Returns whether it is a device's name, or "auto".
 
     Example:
         >>> is_device("cuda:1"), is_device("gpu")

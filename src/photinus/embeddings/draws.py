@@ -1,4 +1,4 @@
-"""What word2vec draws by chance: words left out, windows, negatives; in plain Python.
+"""What word2vec draws at random: words left out, windows, negatives; in plain Python.
 
 The numba kernel compiles these functions, and the plain reference calls them: both learn from the
 same pairs and the same negatives. Numbers are whole and below 2⁶³ in either.

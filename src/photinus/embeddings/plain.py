@@ -1,4 +1,4 @@
-"""word2vec in plain numpy: what the fast kernel is held to, and where numba is missing."""
+"""word2vec in plain numpy: the reference of the fast kernel, and used where numba is missing."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _BLOCK = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """How many questions of a section were answered right."""
+    """How many questions of a section were answered correctly."""
 
     name: str
     right: int
@@ -68,7 +68,7 @@ class Analogies:
 
 @dataclass(frozen=True, slots=True)
 class Similarity:
-    """How the vectors' similarities of pairs agree with what people said."""
+    """How the vectors' similarities of pairs agree with people's ratings."""
 
     spearman: float
     """Rank correlation, -1 to 1."""

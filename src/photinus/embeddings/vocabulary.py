@@ -1,4 +1,4 @@
-"""From the counts of words to all that is drawn by chance."""
+"""Makes the tables of random draws from the counts of words."""
 
 from __future__ import annotations
 

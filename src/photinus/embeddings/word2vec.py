@@ -143,7 +143,7 @@ class WordTables(Model):
     Args:
         stage: the settings.
         trained: where both tables lie [n]; None: in memory of their own.
-        pages: what gives that memory back.
+        pages: the owner of that memory, which can return it.
     """
 
     def __init__(

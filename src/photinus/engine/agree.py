@@ -1,4 +1,4 @@
-"""Lets a training loop of the user's own agree with those on other workers."""
+"""Lets a user's own training loop agree with those on other workers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _log = logging.getLogger("photinus")
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """What travels to every worker: where to say hello, and how all agree.
+    """What is sent to every worker: where to say hello, and how all agree.
 
     Args:
         call: where, and with which key.
@@ -58,7 +58,7 @@ class Loop:
 
         Args:
             slot: the seat to take.
-            attempt: tells this call from others of the same slot.
+            attempt: distinguishes this call from others of the same slot.
             function: the user's.
             read: reads its arguments.
 

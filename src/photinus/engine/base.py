@@ -159,7 +159,7 @@ def part_of(rows: Rows, plan: TrainingPlan) -> Part:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSpec(Callbacks):
-    """What an engine runs: a plan, its data, and what the coordinator is given besides."""
+    """What an engine runs: a plan, its data, and the coordinator's callbacks and timeouts."""
 
     plan: TrainingPlan
     data: Any
@@ -210,7 +210,7 @@ class RunSpec(Callbacks):
 
 
 class Engine(ABC):
-    """Where processes live: simulated, on this machine, or as tasks of Spark."""
+    """Where workers run: simulated, on this machine, or as tasks of Spark."""
 
     name: str
 

@@ -37,7 +37,8 @@ class ListeningService(Service):
         host: the interface to listen on.
         security: tls, or none.
         road: sockets, torch, nccl, or a folder.
-        key: to listen with, where whoever made the keys lives elsewhere; else they are made here.
+        key: to listen with, where the run's keys were made in another process; else they are made
+            here.
 
     Raises:
         NotReadyError: this process may not open as many connections.
@@ -97,7 +98,7 @@ class ListeningService(Service):
 class DriverSession(ListeningService):
     """The service of one training.
 
-    `yields` says what a worker does whose seat is given up to another run.
+    `yields` is what a worker does whose seat is given up to another run.
 
     Args:
         run_spec: what is trained.
@@ -166,7 +167,7 @@ class DriverSession(ListeningService):
             self._training.unprepare()
 
     def prepared(self) -> bool:
-        """Makes ready for giving seats up; tells whether that is done."""
+        """Makes ready for giving seats up; returns whether that is done."""
         with self._lock:
             return self._training.prepared_to_yield()
 

@@ -1,4 +1,4 @@
-"""Where tests reach into an engine: these hooks change nothing."""
+"""Hooks by which tests change what an engine does; those defined here change nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOOK_SECONDS = 0.05
 
 
 class WorkerHooks:
-    """Hooks around one worker's life in its process.
+    """Hooks around one worker in its process.
 
     Args:
         pace: of all that the worker sends; None without a cap.
@@ -174,7 +174,7 @@ class Hooks:
         return False
 
     def is_lost(self, message: int) -> bool:
-        """Tells whether a message of the simulator never arrives, by its number."""
+        """Returns whether a message of the simulator never arrives, by its number."""
         return False
 
     def copies(self, message: int) -> int:

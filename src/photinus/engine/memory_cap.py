@@ -1,4 +1,4 @@
-"""Ends a worker whose process takes more memory than it may, while the machine still has some."""
+"""Ends a worker whose process takes more memory than it may, before the machine runs out of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def anonymous_bytes() -> int:
     """Returns how much memory this process alone takes: resident, without files and shared pages.
 
     Raises:
-        NotReadyError: the system does not tell.
+        NotReadyError: the system does not report it.
     """
     try:
         resident, shared = map(int, _STATM.read_text().split()[1:3])
@@ -86,7 +86,7 @@ class MemoryCap:
         self._thread.join()
 
     def is_kept(self) -> bool:
-        """Reads once; where the process takes too much, that is told."""
+        """Reads once; reports it when the process takes too much. Returns whether it does not."""
         taken = self._taken()
         if taken <= self._most:
             return True

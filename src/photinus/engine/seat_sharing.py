@@ -1,7 +1,7 @@
 """Shares seats between runs: who is more urgent gets them first, equals share them by weight.
 
-A run gives a seat up at the end of a round, and takes it back later. In between the seat is empty
-as that of a lost worker is: its rows stay its own, and are made up for.
+A run gives a seat up at the end of a round, and takes it back later. In between the seat is empty,
+like that of a lost worker: its rows stay its own, and are trained on later.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Urgency:
         priority: higher is more urgent.
         weight: its part of the seats among runs of its priority that have one, too; None for a run
             that yields to more urgent ones alone.
-        folder: through which runs of other applications are told.
+        folder: through which runs of several applications exchange their state.
     """
 
     priority: int = 0
@@ -117,7 +117,7 @@ class Seats(Protocol):
         """Returns the slots that need no worker in this phase any more."""
 
     def prepared(self) -> bool:
-        """Makes ready for giving seats up; tells whether that is done."""
+        """Makes ready for giving seats up; returns whether that is done."""
 
     def unprepare(self) -> None:
         """Forgets what was made ready: no seat need be given up."""
@@ -141,7 +141,7 @@ class SeatSharing:
         slots: returns how many seats there are in its place; None where that has no bound.
         emit: is called when seats are given up, and when they are back.
         now: seconds of a clock that never goes back.
-        has_room: a seat is there whoever else holds one, as a processor is.
+        has_room: a seat can be had whichever other run holds one, as with a processor.
     """
 
     def __init__(
@@ -213,7 +213,7 @@ class SeatSharing:
         return [s for s in self.others() if s.place != self._standing.place]
 
     def is_awaited(self) -> bool:
-        """Tells whether runs of other places hold seats that are not due to them."""
+        """Returns whether runs of other places hold seats that are not due to them."""
         self._tell()
         due = allotments([*self.others(), self._standing])
         return any(s.held > due[s.run] for s in self._far())

@@ -1,6 +1,6 @@
-"""What runs tell each other of their seats: in one process, or through a folder that all see.
+"""The state of their seats that runs exchange: in one process, or through a folder that all see.
 
-FOLDER/jobs/RUN-N     how run RUN stands; a new N every few seconds, while it lives
+FOLDER/jobs/RUN-N     the state of run RUN; a new N every few seconds, while it is alive
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _DEAD_SECONDS = 20.0
 _MOST_BYTES = 4096
 _MOST_SEATS = 1 << 16
 NEWS = threading.Condition(threading.RLock())
-"""Guards what the runs of this process tell, and wakes who waits for it."""
+"""Guards the announced states of this process's runs, and wakes the threads that wait for them."""
 _HERE: dict[str, Standing] = {}
-"""Run -> how it stands, of this process."""
+"""Run -> its state, of the runs of this process."""
 _ANNOUNCED: ContextVar[str] = ContextVar("photinus_announced", default="")
-"""Under which name the run that this thread prepares was announced."""
+"""The name under which the run that this thread prepares was announced."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +50,7 @@ class Standing:
 
 
 def tell_here(standing: Standing) -> None:
-    """Tells the runs of this process how one of them stands."""
+    """Announces a run's state to the other runs of this process."""
     with NEWS:
         if _HERE.get(standing.run) != standing:
             _HERE[standing.run] = standing
@@ -58,7 +58,7 @@ def tell_here(standing: Standing) -> None:
 
 
 def forget_here(run: str) -> None:
-    """Takes a run of this process off."""
+    """Removes a run of this process."""
     with NEWS:
         _HERE.pop(run, None)
         NEWS.notify_all()
@@ -77,19 +77,19 @@ def announced(standing: Standing) -> Iterator[None]:
 
 
 def forget_announced() -> None:
-    """The run that this thread prepared speaks for itself now."""
+    """Forgets the announced run that this thread prepared: the run announces itself from now on."""
     forget_here(_ANNOUNCED.get())
 
 
 def told_here(place: str = "") -> dict[str, Standing]:
-    """Returns how the runs of this process stand: those of one place, or all."""
+    """Returns the states of this process's runs: those of one place, or all."""
     with NEWS:
         return {run: s for run, s in _HERE.items() if place in ("", s.place)}
 
 
 @dataclass
 class FolderStandings:
-    """What runs of several applications tell through a folder; nobody serves it.
+    """What runs of several applications exchange through a folder; there is no server.
 
     Args:
         address: of the folder, which exists.
@@ -103,7 +103,7 @@ class FolderStandings:
     _newest: dict[str, str] = field(default_factory=dict)
     """Run -> the name of its newest file."""
     _signs: dict[str, tuple[str, float, Standing | None]] = field(default_factory=dict)
-    """Run -> the file that was read last, when it was seen first, and what it says."""
+    """Run -> the file that was read last, when it was seen first, and the state in it."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _closed: threading.Event = field(default_factory=threading.Event)
 
@@ -127,7 +127,7 @@ class FolderStandings:
         return f"{_DIRECTORY}/{run}-{self._count:012d}"
 
     def tell(self, standing: Standing) -> None:
-        """Tells the others how this run stands; what is news is written at once.
+        """Announces this run's state to the others; a change is written at once.
 
         Raises:
             UsageError: the folder cannot be written to, the first time.
@@ -146,7 +146,7 @@ class FolderStandings:
                     self._write()
 
     def _begin(self, run: str) -> None:
-        """Signs after what an earlier life of the same run has left."""
+        """Writes the first file, numbered above those that an earlier process of the run left."""
         names = self._place.names(_DIRECTORY) or []
         left = [name for name in names if name.rpartition("-")[0] == run]
         counts = [int(count) for name in left if (count := name.rpartition("-")[2]).isdecimal()]

@@ -44,7 +44,7 @@ from photinus.transport.tcp import TcpLink
 from photinus.transport.wire import Limits
 
 Opened = Callable[[Life, Mapping[str, Any]], Worker]
-"""Makes a worker of its life and of what its hellos tell."""
+"""Makes a worker from its generator and from further fields of its hellos."""
 
 BEAT_SECONDS = 1.0
 _SILENT, _FEWEST_BEATS = 0.9, 5
@@ -73,17 +73,17 @@ class Call:
     key: WorkerKey
     term: int
     reconnect_seconds: float = 30.0
-    """So long a worker looks for a coordinator that it lost; then it ends by itself."""
+    """How long a worker looks for a coordinator that it lost; then it ends by itself."""
     has_peers: bool = False
-    """True when workers speak to each other, too."""
+    """True when workers exchange frames with each other, too."""
     hooks: WorkerHooks = field(default_factory=WorkerHooks)
     """What tests do to its links."""
     backend: str = ""
-    """What of torch.distributed makes each mean in one sum of all; empty: nothing of it."""
+    """The backend of torch.distributed that computes the means; empty: none of them."""
     limits: Limits = field(default_factory=Limits)
     """Of its links, but for the one that its heartbeats have."""
     threads: int = 1
-    """With which its libraries compute while it lives."""
+    """How many threads its libraries compute with while it runs."""
     cpu_share: float | None = None
     """Processors that its process may use on average; None for no cap."""
     memory: int | None = None
@@ -96,12 +96,12 @@ class Call:
         begin: Callable[[], Life],
         about: Mapping[str, str] | None = None,
     ) -> None:
-        """Lives one life in a slot until all is over; an error of its own is told.
+        """Runs one worker in a slot until the run ends; reports its error to the coordinator.
 
         Args:
             slot: the seat to take.
-            attempt: tells this life from others of the same slot.
-            begin: reads what there is to read, and returns the life.
+            attempt: distinguishes this attempt from others of the same slot.
+            begin: reads the data, and returns the worker's generator.
             about: sent with every hello, as it is once `begin` has returned.
 
         Raises:
@@ -112,13 +112,13 @@ class Call:
         self.serve(slot, attempt, lambda opened: opened(begin(), about or {}).run())
 
     def serve(self, slot: int, attempt: str, do: Callable[[Opened], None]) -> None:
-        """Does something in a slot; an error of its own is told.
+        """Runs `do` in a slot; reports its error to the coordinator.
 
         Args:
             slot: the seat to take.
-            attempt: tells this worker from others of the same slot.
-            do: what is done; it is given what makes a `Worker`, of a life and of what its hellos
-                tell besides.
+            attempt: distinguishes this attempt from others of the same slot.
+            do: is called with a function that makes a `Worker` from its generator and from further
+            fields of its hellos.
 
         Raises:
             LinkLostError: the coordinator is not to be found any more.
@@ -172,7 +172,7 @@ class Call:
         return worker
 
     def _memory_held(self, beater: Beater, seat: Seat) -> AbstractContextManager[object]:
-        """Ends the run when this process takes too much memory, whatever it does at that moment."""
+        """Ends the run when this process takes too much memory, whatever it computes then."""
         if self.memory is None:
             return nullcontext()
 
@@ -183,7 +183,7 @@ class Call:
         return MemoryCap(self.memory, seat.slot, exceeded)
 
     def say(self, frame: Frame) -> None:
-        """Says a frame over a link of its own, until the coordinator has it.
+        """Sends a frame over a separate link, and retries until the coordinator has it.
 
         Raises:
             RunFailedError: the run was stopped.
@@ -202,7 +202,10 @@ class Call:
                 link.close()
 
     def _judge(self, worker: Worker, silent_seconds: float) -> None:
-        """A driver that stands still, or whose host is cut off, closes no connection."""
+        """Leaves a coordinator that is silent for too long.
+
+        A driver that stands still, or whose host is cut off, closes no connection.
+        """
         if worker.silent_for(silent_seconds) > max(
             _FEWEST_BEATS * BEAT_SECONDS, _SILENT * self.reconnect_seconds
         ):
@@ -237,10 +240,10 @@ class Call:
         return Mesh(listen, connect)
 
     def _tell(self, lease: int, seat: Seat, error: Exception) -> bool:
-        """Sends the error to the coordinator; returns whether another attempt shall follow.
+        """Sends the error to the coordinator; returns whether another attempt should follow.
 
-        The traceback goes only where it is no plain sentence. Under the lease that the worker
-        had: of a worker that had lost its seat nobody cares.
+        The traceback is sent only for errors that are not photinus's own. The frame names the lease
+        that the worker had: the coordinator ignores the error of a worker that had lost its seat.
         """
         text = "; ".join([str(error), *getattr(error, "__notes__", ())])
         if not isinstance(error, PhotinusError):
@@ -260,7 +263,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class WorkerBootstrap:
-    """What travels to every worker of a training: where to say hello, and what to train."""
+    """What is sent to every worker of a training: where to say hello, and what to train."""
 
     plan: TrainingPlan
     call: Call
@@ -279,7 +282,7 @@ class WorkerBootstrap:
 
         Args:
             slot: the seat to take.
-            attempt: tells this life from others of the same slot.
+            attempt: distinguishes this attempt from others of the same slot.
             open_part: reads the slot's rows, once.
             given: the accelerators that it may use, where somebody shares them out.
             shared: a folder of its executor: what is frozen is fetched once for all workers there.

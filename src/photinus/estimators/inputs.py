@@ -52,7 +52,7 @@ def exampled(
 
 
 def is_ragged(rows: DataFrame, spec: ColumnSpec) -> bool:
-    """Tells whether the first rows of one column of arrays have unequal lengths; asks for them."""
+    """Returns whether the first rows of a column of arrays differ in length; runs a Spark job."""
     if spec.kind != LIST or spec.inputs is not None:
         return False
     size = F.size(f"`{spec.features[0]}`")

@@ -1,7 +1,7 @@
 """The interface of a model: flat parameters, and a gradient in the same layout.
 
 A `Model` learns from one batch; a `Stage` says what one phase trains and is small enough to send.
-`photinus.testing.check_model` tells whether a model of your own keeps the contract.
+`photinus.testing.check_model` checks whether a model of your own keeps the contract.
 """
 
 from __future__ import annotations

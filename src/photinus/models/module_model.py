@@ -338,7 +338,7 @@ _HOMES = (*torch.__path__, *photinus.__path__)
 
 
 def _is_users_own(error: Exception) -> bool:
-    """Tells whether the user's code raised an error by itself: its words and traceback say more."""
+    """Returns whether the user's code raised an error itself: its text and traceback say more."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return not last.filename.startswith(_HOMES) and (last.line or "").startswith("raise")
 

@@ -84,7 +84,7 @@ class Meeting:
         }
 
     def take(self, kind: str, slot: int, piece: Piece) -> bool:
-        """Takes a member's `part` or `whole` in; tells whether the own shard was just merged."""
+        """Takes a member's `part` or `whole` in; returns whether the own shard was just merged."""
         if slot not in self.slots:
             return False
         if kind == "whole":

@@ -219,7 +219,7 @@ class RowMeeting:
         return self._answers.get(slot)
 
     def take(self, kind: str, slot: int, piece: Piece) -> bool:
-        """Takes a member's `part` or `whole` in; tells whether the own rows were just moved."""
+        """Takes a member's `part` or `whole` in; returns whether the own rows were just moved."""
         if slot not in self.slots:
             return False
         if kind == "whole":

@@ -25,12 +25,12 @@ _PLAIN = (type(None), bool, int, float, str)
 
 
 def is_plain(value: object) -> bool:
-    """Tells whether a value is None, a truth value, a number or a text of Python's own."""
+    """Returns whether a value is None, a truth value, a number or a text of Python's own."""
     return type(value) in _PLAIN
 
 
 def is_array(value: object) -> bool:
-    """Tells whether a value is a numpy array of numbers."""
+    """Returns whether a value is a numpy array of numbers."""
     return type(value) is np.ndarray and value.dtype.kind in _KINDS
 
 
@@ -90,7 +90,7 @@ def arrays_in(tree: object) -> Iterator[Vector]:
 
 
 def is_sound(tree: object) -> bool:
-    """Tells whether no array of a tree holds a NaN or an infinite number."""
+    """Returns whether no array of a tree holds a NaN or an infinite number."""
     return all(is_finite(array.reshape(-1)) for array in arrays_in(tree))
 
 

@@ -82,7 +82,7 @@ class Restoring:
         return found
 
     def take(self, slot: int, piece: Piece) -> bool:
-        """Takes an answer in; tells whether there is another page to ask for."""
+        """Takes an answer in; returns whether there is another page to ask for."""
         if slot not in self.others:
             return False
         if "vector" in piece:

@@ -197,7 +197,7 @@ class Worker:
                 self._mesh.send(address, frame)
 
     def _is_of_peers(self, heard: Frame) -> bool:
-        """Takes in what the coordinator says of the others; tells whether it was that."""
+        """Takes in what the coordinator says of the others; returns whether it was that."""
         if heard.kind not in OTHERS:
             return False
         if self._mesh is not None:

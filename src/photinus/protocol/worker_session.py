@@ -148,7 +148,7 @@ class WorkerSession:
         return said
 
     def waits(self, ask: Ask) -> bool:
-        """Tells whether the life waits for an answer to what was just said."""
+        """Returns whether the life waits for an answer to what was just said."""
         if not isinstance(ask, Exchange):
             return True
         if ask.turn.kind == "take":
@@ -178,7 +178,7 @@ class WorkerSession:
         return frame
 
     def answers(self, ask: Ask | None, said: Frame | None, heard: Frame) -> bool:
-        """Tells whether a frame answers what was said and is waited for.
+        """Returns whether a frame answers what was said and is waited for.
 
         Raises:
             FencedError: the seat is lost; say hello again.
@@ -204,7 +204,7 @@ class WorkerSession:
         return is_answer and heard.sequence == said.sequence
 
     def _is_mine(self, said: Frame, grant: Frame) -> bool:
-        """Tells whether a grant answers this hello, or this close, and no earlier one."""
+        """Returns whether a grant answers this hello, or this close, and no earlier one."""
         if grant.header.get("attempt") != self._about.get("attempt"):
             return False
         if said.kind == "hello":
@@ -245,6 +245,6 @@ class WorkerSession:
 
 
 def _is_of(said: Frame, heard: Frame) -> bool:
-    """Tells whether a page answers this one."""
+    """Returns whether a page answers this one."""
     asked = {**said.header, "asked": said.header["start"]}
     return all(heard.header.get(name) == asked[name] for name in ("version", "name", "asked"))

@@ -16,7 +16,7 @@ _FORMAT = '<pre style="line-height:1.3;overflow-x:auto">{code}</pre>'
 
 
 def in_notebook() -> bool:
-    """Tells whether this process is the kernel of a notebook; IPython is never imported for it."""
+    """Returns whether this process is the kernel of a notebook; never imports IPython for it."""
     if "IPython" not in sys.modules:
         return False
     shell = sys.modules["IPython"].get_ipython()

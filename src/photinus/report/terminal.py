@@ -36,7 +36,7 @@ _CONTROL = {code: "\ufffd" for code in (*range(32), *range(127, 160))} | {10: " 
 
 
 def is_watched() -> bool:
-    """Tells whether somebody looks at what is shown: on a screen, or in a notebook.
+    """Returns whether somebody looks at what is shown: on a screen, or in a notebook.
 
     Not in other threads than the main one: several runs at once would write over each other.
     """

@@ -201,7 +201,7 @@ class Strategy(ABC):
 
 
 def is_held_by_workers(strategy: Strategy) -> bool:
-    """Tells whether only the workers hold the parameters, and no owner."""
+    """Returns whether only the workers hold the parameters, and no owner."""
     return strategy.site == GRADIENT or bool(getattr(strategy, "meets", False))
 
 

@@ -134,7 +134,7 @@ def numbers_in(name: str, sent: Vector) -> int:
 
 
 def is_sound(name: str, sent: Vector) -> bool:
-    """Tells whether all numbers would be finite, were they decoded; they are not.
+    """Returns whether all numbers would be finite, were they decoded; they are not.
 
     Raises:
         FrameError: these bytes are no vector of that codec.

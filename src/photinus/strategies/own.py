@@ -18,7 +18,7 @@ class Own:
     Args:
         recipe: that name; every worker must be able to import it. The object has `worker()`, the
             worker's half, and `owner()`, the owner's; with `is_deterministic = True` the workers'
-            shares are fixed in advance. `check_strategy` tells whether it keeps the contract.
+            shares are fixed in advance. `check_strategy` checks whether it keeps the contract.
 
     Raises:
         UsageError: it cannot be imported or called, or has not both halves.

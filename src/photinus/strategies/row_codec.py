@@ -94,7 +94,7 @@ class RowCodec(NamedTuple):
         return rows
 
     def is_sound(self, sent: Vector) -> bool:
-        """Tells whether all numbers would be finite, were they decoded."""
+        """Returns whether all numbers would be finite, were they decoded."""
         if codec(self.name).levels:
             return is_finite(self.decode(sent).ravel())
         return codecs.is_sound(self.name, sent)

@@ -152,7 +152,7 @@ class _Table:
         raise AssertionError(f"nothing was due within {STEPS} steps")
 
     def is_same(self, *vectors: Vector) -> bool:
-        """Tells whether vectors are equal where the last round agreed: in its fragment, or all."""
+        """Returns whether vectors are equal where the last round agreed: in a fragment, or all."""
         held = [part(vector, self.seats[0].last.fragment) for vector in vectors]
         return all(np.array_equal(held[0], other) for other in held)
 

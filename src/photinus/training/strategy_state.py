@@ -60,7 +60,7 @@ def split(held: Mapping[str, Vector]) -> tuple[dict[str, Vector], dict[str, Vect
 
 
 def is_kept(held: Mapping[str, Vector]) -> bool:
-    """Tells whether a strategy's own is in what a cut holds of a worker."""
+    """Returns whether a strategy's own is in what a cut holds of a worker."""
     return any(name.startswith(_PREFIX) for name in held)
 
 

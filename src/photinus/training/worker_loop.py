@@ -243,7 +243,7 @@ def _with_shard(
 
 
 def _is_table(strategy: Strategy) -> bool:
-    """Tells whether each worker owns a part of the parameters that nobody else has."""
+    """Returns whether each worker owns a part of the parameters that nobody else has."""
     return bool(getattr(strategy, "is_sharded", False))
 
 

@@ -235,7 +235,7 @@ class Decoder:
 
     @property
     def is_broken(self) -> bool:
-        """Tells whether bad bytes came: then `feed` raises."""
+        """Returns whether bad bytes came: then `feed` raises."""
         return bool(self._broken)
 
     @property

@@ -200,7 +200,7 @@ class _Line:
 
 
 def is_same(one: Frame, other: Frame | None) -> bool:
-    """Tells whether a piece of a meeting, or what asks for it, is on its way already.
+    """Returns whether a piece of a meeting, or what asks for it, is on its way already.
 
     Example:
         >>> is_same(Frame("part", header={"version": 3}), Frame("part", header={"version": 3}))

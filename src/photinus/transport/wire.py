@@ -340,7 +340,7 @@ def greet(wire: Wire, run: bytes, deadline: float) -> None:
 
 
 def admit(wire: Wire, run: bytes, deadline: float) -> bool:
-    """Lets a stranger in who holds a key of this run; tells whether it named this run too.
+    """Lets a stranger in who holds a key of this run; returns whether it named this run too.
 
     Raises:
         AuthenticationError: the stranger holds no key of this run.

@@ -35,7 +35,7 @@ class OpenCLDevice:
 
     @property
     def is_processor(self) -> bool:
-        """Tells whether it is the processor again, by way of OpenCL."""
+        """Returns whether it is the processor again, by way of OpenCL."""
         return bool(self.handle.type & pyopencl().device_type.CPU)
 
 
@@ -58,7 +58,7 @@ def pyopencl() -> ModuleType:
 
 
 def is_installed() -> bool:
-    """Tells whether pyopencl can be loaded."""
+    """Returns whether pyopencl can be loaded."""
     try:
         pyopencl()
     except NotReadyError:

@@ -42,13 +42,13 @@ _OUT_OF_MEMORY = f"{MEMORY_RAN_OUT}: use a smaller batch, or fewer workers"
 class LocalEngine(Engine):
     """Processes on this machine, over the encrypted link, without Spark.
 
-    When a worker is lost its slot is started again, and continues where its rows are in the agreed
-    parameters.
+    When a worker is lost its slot is started again, and continues behind the last of its rows that
+    is in the agreed parameters.
 
     Args:
-        faults: what shall go wrong on purpose, of `photinus.testing.Faults`.
+        faults: faults to inject, of `photinus.testing.Faults`.
         host: the interface on which workers find the driver.
-        before: what stands before a slot's command, as `nice -n 10`, or `ip netns exec NAME`.
+        before: a prefix of a slot's command, as `nice -n 10`, or `ip netns exec NAME`.
     """
 
     name = "local"

@@ -29,7 +29,8 @@ class World:
     urgent: tuple[tuple[float, float, int], ...] = ()
     """More urgent runs on these machines: (after so many seconds, for so many, so many seats)."""
     faults: Hooks = field(default_factory=Hooks)
-    """`photinus.testing.Faults`; a message is doubled on its way up only: a copy is told there."""
+    """`photinus.testing.Faults`; a message is doubled on its way up only: a copy is detected
+    there."""
     LIMITS = {  # noqa: RUF012
         "step_seconds": Limit.each(at_least(0)),
         "latency_seconds": at_least(0),

@@ -20,7 +20,7 @@ from photinus.engine.standings import Standing, forget_here, tell_here
 
 
 class _Seats:
-    """The seats of a simulated run, whose tasks end where a more urgent run is due them."""
+    """The seats of a simulated run, whose tasks end when a more urgent run is to have them."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation, self._coordinator = simulation, simulation.coordinator
@@ -97,7 +97,7 @@ class SimulatedEngine(Engine):
     """All workers in this process, one after the other, on machines as fast as `world` says.
 
     Args:
-        world: speeds and accidents; no road but "sockets" means anything here.
+        world: speeds and faults; no road but "sockets" has an effect here.
     """
 
     name = "simulate"

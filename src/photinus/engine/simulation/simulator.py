@@ -45,7 +45,7 @@ HEAD_BYTES = 256
 
 @dataclass(slots=True)
 class _LinkDirection:
-    """One direction of a worker's link to the network, with a line to each whom it speaks to.
+    """One direction of a worker's link to the network, with a line to each of its peers.
 
     Parameters pass one after the other. Other frames do not wait for those of other lines: packets
     of all lines take turns.
@@ -68,7 +68,7 @@ class _LinkDirection:
 
 @dataclass(eq=False)
 class _Node:
-    """A worker in one life: its generator, and what it waits for."""
+    """One attempt of a worker: its generator, and what it waits for."""
 
     slot: int
     attempt: str
@@ -133,7 +133,7 @@ class Simulation:
     Args:
         plan: what to train, with how many workers.
         parts: one part of the data for each worker.
-        world: speeds and accidents.
+        world: speeds and faults.
         callbacks: where events and cuts go.
 
     Example:

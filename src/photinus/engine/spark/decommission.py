@@ -1,7 +1,7 @@
 """Moves workers off an executor that Spark decommissions, right after a push.
 
-A task gets no notice of a decommission and would work on until its machine is gone. The driver's
-scheduler knows; and a task that the driver kills is started elsewhere, and counts as no failure.
+A task gets no notice of a decommission, and would run until its machine is gone. The driver's
+scheduler knows. A task that the driver kills is started elsewhere, and counts as no failure.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Seats(Protocol):
         """Has an attempt give its seat up after its next push."""
 
     def has_left(self, slot: int, attempt: str) -> bool:
-        """Tells whether this attempt does not hold the seat."""
+        """Returns whether this attempt does not hold the seat."""
 
 
 class DecommissionTracker:
@@ -92,12 +92,12 @@ class DecommissionTracker:
 
 @dataclass
 class TaskMover:
-    """Sees to it that workers move.
+    """Has workers give up their seats and kills their tasks, so that Spark starts them elsewhere.
 
     Args:
         tracker: knows the executors that are decommissioned.
-        seats: who sits where.
-        emit: is told.
+        seats: which worker holds which seat.
+        emit: is called with each event.
         now: seconds of a clock that never goes back.
     """
 

@@ -307,7 +307,7 @@ def _security(settings: dict[str, str], *, is_local: bool) -> Diagnosis:
 
 
 def _without_driver(settings: dict[str, str], *, is_local: bool) -> Diagnosis:
-    """Tells how long executors may outlive a driver that closes no connection."""
+    """Reports how long executors may outlive a driver that closes no connection."""
     if is_local:
         return Diagnosis("without a driver", "none: one process")
     interval, failures = ({**_SPARKS, **settings}[name].strip().lower() for name in HEARTBEATS)

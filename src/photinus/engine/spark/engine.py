@@ -1,7 +1,7 @@
 """Runs workers as long-lived Spark tasks, one per slot, around our own coordinator.
 
-No barrier stage: there one lost executor ends the job. A task that dies is started again by Spark
-alone, takes its slot with a higher lease, and continues; the others never stop.
+No barrier stage: in one of these a lost executor ends the job. Spark starts only the task that
+died again; it takes its slot with a higher lease, and continues; the others never stop.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class FrameData:
         scale: features are handed out as float32(features) · scale; None as they are.
         checks: what every row must be.
         budget: of memory and disk, for each worker.
-        shape: of one row's features, where it is known: else the first row is asked for.
+        shape: of one row's features, where it is known: else the first row is read for it.
         inputs: what `forward` takes, where that is more than one array; features are then left out.
         weight: a column of numbers: how much each row counts.
         held: a column of truth values: these rows are measured on, and not trained on.
@@ -146,7 +146,7 @@ class SparkEngine(Engine):
 
     Args:
         spark: the session; left out, the active one, or a local one made for the job.
-        faults: what shall go wrong on purpose, of `photinus.testing.Faults`.
+        faults: faults to inject, of `photinus.testing.Faults`.
     """
 
     name = "spark"
@@ -408,7 +408,7 @@ class _Reads:
             yield batch.filter(pc.invert(is_held))
 
     def part(self, batches: Iterable[pa.RecordBatch], slot: int) -> tuple[Part, bool]:
-        """Opens a partition, and tells whether it streams.
+        """Opens a partition, and returns whether it streams.
 
         One that fits neither in memory nor on disk is only counted, and its rows are checked, in
         the first job; in each job after that it is one pass.
@@ -499,8 +499,8 @@ def _task(reads: _Reads) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Rec
 class _Passes:
     """Where rows stream, every pass over them is a job of its own; so is training after a shuffle.
 
-    All are jobs of one term: the coordinator lives here and lost nothing, and leases fence what an
-    older job left behind.
+    All are jobs of one term: the coordinator runs here and keeps its state, and leases fence what
+    an older job left behind.
     """
 
     def __init__(
@@ -530,7 +530,7 @@ class _Passes:
 
 
 def _check_passes(streams: Mapping[int, int], run_spec: RunSpec) -> None:
-    """Tells what streaming costs; refuses a step that would be a whole partition."""
+    """Warns what streaming costs; refuses a step that would be a whole partition."""
     slots = ", ".join(map(str, sorted(streams)))
     wrong = f"the rows of partition {slots} fit neither in memory nor on disk"
     do = "use more workers, or a larger budget"
@@ -592,7 +592,7 @@ def check_slots(
     """Refuses at once when there can never be as many slots as workers.
 
     Raises:
-        UsageError: the application has fewer; tells how many.
+        UsageError: the application has fewer; the message says how many.
     """
     waiting, waited = threading.Event(), 0.0
     slots = slots_of(spark, profile)
@@ -615,7 +615,7 @@ def free_slots(spark: SparkSession) -> int:
     """Returns how many tasks can start now, at least 1.
 
     Raises:
-        UsageError: that has no bound, or a client of Spark Connect is not told.
+        UsageError: there is no bound, or a client of Spark Connect cannot see it.
     """
     slots = slots_of(spark)
     if slots is None:
@@ -641,7 +641,7 @@ def most_slots(spark: SparkSession, profile: ResourceProfile | None) -> int | No
 def slots_of(spark: SparkSession, profile: ResourceProfile | None = None) -> int | None:
     """Returns how many tasks can run at the same time, of a stage with this profile.
 
-    None where that has no bound, or where a client of Spark Connect is not told.
+    None where there is no bound, or where a client of Spark Connect cannot see it.
     """
     conf = spark.conf
     if is_connect(spark):

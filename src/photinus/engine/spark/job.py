@@ -1,4 +1,4 @@
-"""Runs one Spark job in a thread, and reports what became of its tasks."""
+"""Runs one Spark job in a thread, and reports how its tasks ended."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ class SparkJob(threading.Thread):
     """Runs a job, as `lambda: frame.mapInArrow(task, schema).collect()`.
 
     Args:
-        of: the context whose tasks they are; the session, where that is one of Spark Connect: how
-            its tasks fare is not told before their end.
+        of: the context whose tasks they are; for Spark Connect the session: it does not report how
+            its tasks fare before their end.
         act: starts the job, and returns its rows.
         group: the name that the job is known and cancelled by.
     """
@@ -131,7 +131,7 @@ class SparkJob(threading.Thread):
             self._context.cancelJobGroup(self._group)
 
     def is_stranded(self) -> bool:
-        """Tells whether its application has ended under it; of Connect that is not known."""
+        """Returns whether its application has ended under it; of Connect that is not known."""
         if self._context is None:
             return False
         try:
@@ -238,7 +238,7 @@ def cause_of(error: object) -> str:
 
 
 def is_lost(error: object) -> bool:
-    """Tells whether a task's process or executor was lost, so that its rows are not to blame.
+    """Returns whether a task's process or executor was lost, so that its rows are not to blame.
 
     Example:
         >>> is_lost("org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)")
@@ -270,7 +270,7 @@ def cure_of(reason: object, master: str) -> str:
 
 
 def told_by_a_task(job: SparkJob) -> None:
-    """Passes on what a task refused with, where Spark is the only way to tell it.
+    """Passes on the error of a task, where Spark is the only way to report it.
 
     Raises:
         PhotinusError: as the task raised it; a lost link is no reason, but a fault.

@@ -1,6 +1,6 @@
-"""Ends executors whose workers gave their seats up, where another application is due the cores.
+"""Ends executors whose workers gave their seats up, where the cores are due to another application.
 
-An executor keeps its cores while it lives, idle or not. With dynamic allocation Spark ends idle
+An executor keeps its cores while it runs, idle or not. With dynamic allocation Spark ends idle
 ones by itself.
 """
 

@@ -1,4 +1,4 @@
-"""Learns from Spark's scheduler which tasks' Python processes have ended."""
+"""Finds out from Spark's scheduler which tasks' Python processes have ended."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class _Tasks(Protocol):
 
 @dataclass
 class LostTaskReporter:
-    """Tells the coordinator of them: on the road of a folder no connection closes.
+    """Reports them to the coordinator: over a folder no connection closes.
 
     Args:
-        seats: who sits where.
+        seats: which worker holds which seat.
     """
 
     seats: _Seats

@@ -77,7 +77,7 @@ def profile_of(
 
 
 def is_elastic(spark: SparkSession) -> bool:
-    """Tells whether Spark starts and ends executors by need: dynamic allocation."""
+    """Returns whether Spark starts and ends executors by need: dynamic allocation."""
     return str(spark.conf.get("spark.dynamicAllocation.enabled", "false")) == "true"
 
 

@@ -68,5 +68,5 @@ class SeatJobs:
         job.start()
 
     def stays(self, job: SparkJob) -> bool:
-        """Tells whether a job may have ended because all its tasks gave their seats up."""
+        """Returns whether a job may have ended because all its tasks gave their seats up."""
         return job.error is None and bool(self._jobs or self._session.yielding())

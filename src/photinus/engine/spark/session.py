@@ -82,7 +82,7 @@ def _begun(builder: SparkSession.Builder, do: str) -> SparkSession:
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Tells whether a session is of Spark Connect: it has no context, and tasks do not see us."""
+    """Returns whether a session is of Spark Connect: it has no context, and tasks do not see us."""
     return not hasattr(spark, "_jsparkSession")
 
 
@@ -145,7 +145,7 @@ def _failures(master: str, setting: str) -> int:
 
 
 def _is_screen() -> bool:
-    """Tells whether what Java writes to standard error is seen by somebody."""
+    """Returns whether what Java writes to standard error is seen by somebody."""
     return os.isatty(2)
 
 

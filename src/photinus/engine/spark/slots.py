@@ -1,6 +1,6 @@
 """Lets runs of one application take all their slots at once, or wait.
 
-Two that had a part of theirs each would wait for each other for ever, whatever Spark's pools.
+Two runs with a part of their slots each would wait for each other for ever, whatever Spark's pools.
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ def taken_slots(context: SparkContext, count: int, seconds: float) -> Iterator[N
 
 
 class AbsenceReasons:
-    """Knows why workers have not come: by how many tasks of theirs, and of others, run.
+    """Finds out why workers have not come: by how many tasks of their run, and of others, run.
 
     Args:
         context: the application's.
-        workers: how many there shall be.
+        workers: how many the run has.
         slots: returns how many there are; None where that has no bound.
     """
 

@@ -90,7 +90,7 @@ class Selection:
         return self.share > 0 or self.each > 0
 
     def falls_on(self, number: int, what: str) -> bool:
-        """Tells whether it falls on a message: on the same ones in every run."""
+        """Returns whether it falls on a message: on the same ones in every run."""
         if self.each:
             return number % self.each == self.first
         return self.share > 0 and derive(number, what) < self.share * (1 << 63)

@@ -62,7 +62,7 @@ class FaultyLife:
         return self._followed(life) if self.planned else life
 
     def happens(self, kind: str) -> bool:
-        """Lets a fault of that kind happen in the step under way; tells whether one is planned."""
+        """Does the faults of a kind planned for this step; returns whether there are any."""
         now = (self.lease, self.steps + 1)
         mine = [f for f in self.planned if f.kind == kind and (f.lease, f.step) == now]
         for fault in mine:

@@ -1,4 +1,4 @@
-"""The Spark Connect client's side of a run: it waits at the run folder."""
+"""The Spark Connect client's side of a run: it waits for files in the run folder."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from photinus.transport.frames import Frame
 
 
 class ConnectSession:
-    """What `DriverSession` is to a driver; the coordinator is in the task of slot 0.
+    """Does for a client what `DriverSession` does for a driver; slot 0's task has the coordinator.
 
     Args:
-        run_spec: what is trained; its run folder is where all is told.
+        run_spec: what is trained; client and tasks exchange all status in its run folder.
 
     Raises:
         UsageError: it has no folder.
@@ -75,7 +75,7 @@ class ConnectSession:
         return self._run_spec.plan.workers
 
     def lease(self, slot: int) -> int:
-        """Returns how often a slot was taken, as far as was told."""
+        """Returns how often a slot was taken, as far as the coordinator has reported."""
         return self._leases[slot]
 
     def wait(self, seconds: float) -> bool:

@@ -1,7 +1,7 @@
 """Runs the coordinator in the task of slot 0, where tasks cannot reach the driver.
 
 The others find it through the run folder. When that task is lost Spark starts it again, and the
-coordinator is back under the next term, from its last checkpoint, as after a driver's resume.
+coordinator continues under the next term, from its last checkpoint, as after a driver's resume.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _WATCH_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorSpec:
-    """What travels to every task where the coordinator lives in the first one's."""
+    """What is sent to every task where the coordinator runs in the first one."""
 
     run_spec: RunSpec
     """As it is sent: without rows and without parameters."""
@@ -87,7 +87,7 @@ class CoordinatorSpec:
 
 @dataclass(eq=False, slots=True)
 class _Task:
-    """One task: lives as a worker under one coordinator after the other."""
+    """One task: runs as a worker under one coordinator after the other."""
 
     hosted: CoordinatorSpec
     run_directory: RunDirectory
@@ -188,7 +188,7 @@ class _Task:
 
 
 class _guarded:  # noqa: N801
-    """The coordinator's failure is the outcome; the failure of its task is not."""
+    """Reports the coordinator's failure as the run's outcome; the failure of its task is none."""
 
     def __init__(self, run_directory: RunDirectory) -> None:
         self._run_directory = run_directory
@@ -203,7 +203,7 @@ class _guarded:  # noqa: N801
 
 
 class _Words:
-    """The coordinator's words, on their way to the client."""
+    """Writes the coordinator's events and ledger entries for the client."""
 
     def __init__(self, run_directory: RunDirectory, term: int) -> None:
         self._lines = Lines(run_directory.path / f"words-{term}.jsonl")
@@ -220,7 +220,7 @@ class _Words:
         self._lines.write({"event": event_to_dict(event)})
 
     def emit(self, event: Event) -> None:
-        """Tells an event."""
+        """Writes an event."""
         self._thinned.write(event)
 
     def enter(self, op: str, frame: Frame, extra: Mapping[str, Any]) -> None:
@@ -230,17 +230,17 @@ class _Words:
         self._lines.write({"op": op, "kind": frame.kind, "frame": said, "extra": extra})
 
     def flush(self) -> None:
-        """Tells what was held back."""
+        """Writes what was held back."""
         self._thinned.flush()
 
 
 class _Watch:
-    """Looks whether the client lives and wants the end, for a newer term, and for a failure."""
+    """Looks whether the client is alive or wants the end, for a newer term, and for a failure."""
 
     is_fenced = False
-    """True when the coordinator's word counts no more."""
+    """True when a newer term has taken over: this coordinator must write no outcome."""
     has_told = False
-    """True when it has left the outcome."""
+    """True when the outcome is written."""
 
     def __init__(
         self, session: DriverSession, run_directory: RunDirectory, run_spec: RunSpec

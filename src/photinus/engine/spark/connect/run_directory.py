@@ -3,12 +3,12 @@
     connect-TERM/given/         what the phases start from, sealed by the client
     connect-TERM/host-N.json    where the coordinator of term N listens
     connect-TERM/words-N.jsonl  its events and the ledger's entries, for the client
-    connect-TERM/pulse          the client lives: another number every second
+    connect-TERM/pulse          the client is alive: another number every second
     connect-TERM/stop           the client wants the end
     connect-TERM/outcome/       what was agreed, or why the run failed
 
-TERM is the client's. No key lies here: those travel in the tasks' closure, and an address that
-somebody else wrote leads to a listener that cannot prove that it belongs to the run.
+TERM is the client's. The folder holds no keys: those travel in the tasks' closure, and an address
+that another user wrote leads to a listener that cannot prove that it belongs to the run.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class RunDirectory:
         return read_given(self._place, Seal(key))
 
     def announce(self, term: int, address: str) -> bool:
-        """Tells where the coordinator of a term listens; False where another one has that term."""
+        """Writes where the coordinator of a term listens; False where another one has that term."""
         path, text = self.path / f"host-{term}.json", json.dumps({"address": address})
         aside = self.path / f".host-{uuid.uuid4().hex}"
         aside.write_text(text)
