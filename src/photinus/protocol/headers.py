@@ -1,7 +1,7 @@
 """Which fields the header of each kind of frame has, and what each of them must be.
 
-Whoever reads frames from a link passes each through `checked` first. A peer that says nonsense is
-refused there by a `FrameError`, and all code behind it reads fields without a question.
+A reader of frames from a link passes each through `checked` first. It refuses malformed headers
+with a `FrameError`, and all code behind it reads fields without further checks.
 """
 
 from __future__ import annotations

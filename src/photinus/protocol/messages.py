@@ -1,4 +1,4 @@
-"""What each kind of frame says: a strategy's messages as headers and arrays, and back."""
+"""What each kind of frame holds: a strategy's messages as headers and arrays, and back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NO_WORK = Clock()
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Under which name a node speaks: run, term, phase, slot and lease."""
+    """The identity under which a node sends frames: run, term, phase, slot and lease."""
 
     run: bytes
     term: int = 0
@@ -39,7 +39,7 @@ class Seat:
         *,
         sequence: int = 0,
     ) -> Frame:
-        """Returns a frame that speaks for this seat."""
+        """Returns a frame of this seat."""
         ids = self.term, self.phase, self.slot, self.lease, sequence
         return Frame(kind, self.run, *ids, header or {}, arrays or {})
 
@@ -99,7 +99,7 @@ def message_of(frame: Frame, kind: str = "") -> Message:
 
 
 def news_of(frames: Sequence[Frame], seconds: float) -> News:
-    """Returns what answers mean for the loop; an `ack` tells only how far all are."""
+    """Returns what answers mean for the loop; an `ack` reports only how far all are."""
     told = [f.header["progress"] for f in frames if "progress" in f.header]
     return News(
         seconds,

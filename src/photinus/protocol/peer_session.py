@@ -1,7 +1,7 @@
 """A worker's side of the exchange with other workers, without input or output.
 
-A publication counts at most once for (origin, lease, number), and only from the agreed point that
-both stand on; what is lost on the way the next meeting makes up for.
+A publication counts at most once for (origin, lease, number), and only where both workers are at
+the same agreed point; the next meeting makes up for what is lost on the way.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from photinus.transport.frames import Frame
 from photinus.transport.ring import RingMembers
 
 COORDINATOR = -1
-"""Whom a frame goes to that is for no worker."""
+"""The address of a frame that is for no worker."""
 PEERS = ("publish", "part", "whole", "missing", "fetch", "heal")
-"""What workers say to each other."""
+"""Kinds of frames that workers send to each other."""
 OTHERS = ("here", "meet")
-"""What the coordinator says of the others."""
+"""Kinds of frames in which the coordinator reports about the others."""
 _MOST_WAITING, _MOST_WAITING_BYTES = 64, 1 << 30
 """So many publications, and bytes of several, wait to be taken in; a later one pushes the oldest
 out."""
@@ -43,7 +43,7 @@ class AddressedFrame(NamedTuple):
 
 
 class Peers:
-    """The others, as one worker knows them: who is there, what they said, the open meeting."""
+    """The others, as one worker knows them: the members, what they sent, the open meeting."""
 
     def __init__(self) -> None:
         self.addresses: dict[int, str] = {}
@@ -73,9 +73,9 @@ class Peers:
         self._asks = 0
         self._table = Shares()
         self._near: set[int] = set()
-        """From whom anything came since this worker last reported what it lacks."""
+        """The slots from which anything arrived since this worker last reported what it lacks."""
         self._arriving: frozenset[int] = frozenset()
-        """From whom a frame comes in now: what it holds is not missing."""
+        """The slots from which a frame is arriving now: what it holds is not missing."""
 
     def seated(self, seat: Seat, version: int, told: Mapping[str, Any]) -> None:
         """Starts anew under a grant: its numbers begin again with the lease."""
@@ -97,7 +97,7 @@ class Peers:
     # -- from the coordinator --------------------------------------------------------------------
 
     def told(self, frame: Frame) -> list[AddressedFrame]:
-        """Takes in who is here, and calls to meetings; returns what to send."""
+        """Takes in the list of members, and calls to meetings; returns what to send."""
         is_ours = (frame.lease, frame.phase) == (self._seat.lease, self._seat.phase)
         if frame.kind not in OTHERS or not is_ours:
             return []
@@ -225,7 +225,7 @@ class Peers:
     def brings(
         self, message: Message, stands: tuple[Vector, Vector] | None = None
     ) -> tuple[Message, dict[str, Any]]:
-        """Keeps the vector of a push for the meeting; returns what the coordinator is told."""
+        """Keeps the vector of a push for the meeting; returns what to send to the coordinator."""
         self._is_sparse, message = message.kept is not None, to_dense(message)
         assert message.vector is not None
         if (owned := message.owned) is None:
@@ -244,7 +244,7 @@ class Peers:
         return {"sent": dict(self._sent), "taken": dict(self._taken), "doubled": doubled}
 
     def nears(self, slots: Iterable[int]) -> None:
-        """Takes in from whom a frame comes in now, and is not whole yet."""
+        """Takes in the slots from which a frame is arriving and is not whole yet."""
         self._arriving = frozenset(slots)
 
     def hear(self, frame: Frame) -> list[AddressedFrame]:

@@ -1,6 +1,6 @@
 """An exact mean among fixed workers: reduce-scatter, merge, all-gather; same bits on all.
 
-Without input or output: it says what to send to whom, and takes in what came.
+Without input or output: it returns what to send to which worker, and takes in what arrived.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A round over a table that lies among the workers: deltas to the owners of rows, rows back.
+"""A round over a table that is sharded over the workers: deltas to the owners of rows, rows back.
 
-Without input or output: it says what to send to whom, and takes in what came.
+Without input or output: it returns what to send to which worker, and takes in what arrived.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def next_to(slot: int, slots: tuple[int, ...]) -> int:
 
 
 class Shares:
-    """What a worker may tell others of its shard between two rounds, and what it was told.
+    """The rows of shards that workers exchange between two rounds, as one worker keeps them.
 
-    All of it holds for one version: what comes earlier waits, what comes late is of no use. What
-    is missing at the next round comes with that.
+    All of it holds for one version: a question that arrives early waits, one that arrives late is
+    dropped. Rows that are missing at the next round arrive with that round.
     """
 
     def __init__(self) -> None:
@@ -46,15 +46,15 @@ class Shares:
         """The lease of the next worker, and below which row the backup there has all."""
 
     def brings(self, message: Message) -> None:
-        """Its worker comes to the next round, and has moved its shard by the last one."""
+        """Called when its worker pushes for the next round: the last round moved its shard."""
         if self._owned is not None and message.kind == "push":
             self._version = message.version
 
     def agreed(self, brought: Message, slots: tuple[int, ...], told: tuple[int, int]) -> None:
-        """A round is over, and its worker is about to move its shard.
+        """Called when a round is over, and its worker is about to move its shard.
 
         Args:
-            brought: what the worker came with.
+            brought: the worker's push.
             slots: of the members.
             told: the lease of the next worker, and below which row its backup has all that moved.
         """
@@ -87,7 +87,7 @@ class Shares:
     def rows(self, version: int, asked: Piece) -> Piece | None:
         """Returns rows of the own shard as they travel; None before it stands at the version.
 
-        Who restores the shard before it asks for what moved there, too.
+        The worker that restores the previous worker's shard also asks for what has moved in it.
         """
         if self._owned is None or version != self._version:
             return None
@@ -292,7 +292,7 @@ class RowMeeting:
     def result(self) -> Message:
         """Returns the rows that were asked for as an `agreed` message, and what moves here.
 
-        It tells by the steps in `since` whether anybody had trained.
+        The steps in its `since` are 0 if no worker had trained.
         """
         asks = self._asks
         came = np.empty((asks.size, self._width), self._answers[self.slot]["vector"].dtype)

@@ -1,6 +1,6 @@
 """Brings a shard of a table up to date whose owner was lost, while the others stand still.
 
-Without input or output: it says what to ask of whom, and takes in what came.
+Without input or output: it returns what to ask which worker for, and takes in what arrived.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Restoring:
 
     The rows of its next steps come from their owners, as after the last round. What has moved in
     its own shard comes from the next worker in pages, which are written into the shard at once:
-    nobody else reads it before it is whole.
+    no other worker reads it before it is whole.
 
     Args:
         slot: the worker's own.

@@ -23,21 +23,21 @@ _Note = Mapping[str, str]
 _AGAIN_SECONDS = 2.0
 """So long a worker waits before it says the same thing again."""
 _MEET_SECONDS = 0.05
-"""So long a worker with others listens to one side before it looks at the other."""
+"""How long a worker with peers listens to one side before it looks at the other."""
 _LISTEN_SECONDS = 0.5
-"""How often a worker between exchanges looks whether it shall stop."""
+"""How often a worker between exchanges looks whether it must stop."""
 
 
 class Worker:
-    """Holds a seat and pumps a life until the run is over.
+    """Holds a seat, and drives a worker's generator until the run is over.
 
     Args:
-        life: the generator to pump (training.worker_loop.live).
+        life: the generator to drive (training.worker_loop.live).
         connect: makes a link to the coordinator; called again when a link is lost.
         seat: run, term and slot; phase and lease come with the grant.
         about: host and attempt, sent with every hello.
         seated: called with the seat at every new lease (the heartbeat follows it).
-        notes: returns what there is to tell since it was called last: level and text.
+        notes: returns what was logged since the last call: level and text.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class Worker:
         """Bytes from the coordinator, when that was looked at last."""
         self._is_left = False
         self._untold: Ask | None = None
-        """What the life said last, and was not answered yet."""
+        """The last request of the generator, while it is not answered."""
 
     def join(self, mesh: Callable[[Link], Mesh]) -> None:
-        """Lets other workers speak to this one; before `run`.
+        """Lets other workers connect to this one; to be called before `run`.
 
         Args:
             mesh: opens the links to the others, given the one to the coordinator.
@@ -72,7 +72,7 @@ class Worker:
         self._session.listens_at(self._mesh.address)
 
     def sum_by(self, ring: Callable[[Link], Ring]) -> None:
-        """Makes every mean in one sum of all, in clear; before `run`.
+        """Makes every mean in one sum of all, in clear; to be called before `run`.
 
         Args:
             ring: opens it, given the link to the coordinator.
@@ -81,19 +81,19 @@ class Worker:
         self._session.listens_at(self._ring.address)
 
     def run(self) -> None:
-        """Pumps the life to its end.
+        """Drives the generator to its end.
 
         Raises:
             RunFailedError: the coordinator stopped the run.
-            LinkLostError: it was not to be found for as long as `connect` tries.
+            LinkLostError: it could not be found for as long as `connect` tries.
         """
         while self.pump():
             pass
 
     def pump(self) -> bool:
-        """Pumps the life until it has stepped once more; False at its end.
+        """Drives the generator until it has taken one more step; False at its end.
 
-        The next call reports that step: until then whoever calls may take it.
+        The next call reports that step: until then the caller may take the step itself.
         """
         try:
             while True:
@@ -104,12 +104,12 @@ class Worker:
             return False
 
     def finish(self) -> None:
-        """Pumps the life to its end; a step that was not reported yet does not count."""
+        """Drives the generator to its end; a step that was not reported yet does not count."""
         self._untold = None
         self.run()
 
     def _next(self) -> Ask:
-        """Answers what the life said last; returns what it says next."""
+        """Answers the generator's last request; returns its next one."""
         ask, self._untold = self._untold, None
         try:
             answer = None if ask is None else self._done(ask)
@@ -118,20 +118,20 @@ class Worker:
         return self._life.send(answer)
 
     def leave(self) -> None:
-        """Ends the run from here, from any thread: the coordinator says nothing any more."""
+        """Ends the run from here, from any thread: the coordinator is silent."""
         self._is_left = True
-        self._link.close()  # which wakes whoever sends, or waits
+        self._link.close()  # which wakes a thread that sends or waits
 
     def silent_for(self, seconds: float) -> float:
         """Returns for how long nothing has come from the coordinator, however long its frames.
 
         Args:
-            seconds: for how long no sign of life came, on a link of its own; from any thread.
+            seconds: for how long no sign of life arrived on the heartbeat's link; from any thread.
         """
         return min(seconds, time.monotonic() - self._last_moved())
 
     def _last_moved(self) -> float:
-        """Returns when it was noticed last that bytes had come, of a whole frame or not."""
+        """Returns when it was last noticed that bytes had arrived, of a whole frame or not."""
         received = self._link.bytes_received
         if received != self._received:
             self._received, self._moved_at = received, time.monotonic()
@@ -161,7 +161,7 @@ class Worker:
         return answer
 
     def _said(self, ask: Ask) -> Frame | None:
-        """Returns what to say to the coordinator; what is for other workers is sent to them."""
+        """Returns the frame for the coordinator; sends to other workers what is for them."""
         if isinstance(ask, Exchange) and ask.turn.kind == "publish":
             assert ask.message is not None
             self._post(self._session.peers.publishes(ask.message))
@@ -169,7 +169,7 @@ class Worker:
         return self._session.frame(ask, time.monotonic())
 
     def _listen(self, ask: StepDone) -> News:
-        """Between exchanges: the time, and now and then whether the run was stopped."""
+        """Returns the news between exchanges: the time, and now and then if the run was stopped."""
         now = time.monotonic()
         if self._mesh is not None or now - self._listened > _LISTEN_SECONDS:
             self._listened = now
@@ -178,7 +178,7 @@ class Worker:
         return self._session.news(now)
 
     def _so_far(self, ask: Ask) -> News:
-        """What has come in; nothing is waited for."""
+        """Returns what has arrived, without waiting."""
         for heard in self._heard(0.0):
             if not self._is_of_peers(heard):
                 self._session.answers(ask, None, heard)
@@ -188,7 +188,7 @@ class Worker:
     # -- other workers ---------------------------------------------------------------------------
 
     def _post(self, out: Sequence[AddressedFrame]) -> None:
-        """Sends what goes to other workers, and what goes to the coordinator."""
+        """Sends frames to other workers and to the coordinator."""
         for to, frame in out:
             address = self._session.peers.addresses.get(to)
             if to == COORDINATOR:
@@ -197,7 +197,7 @@ class Worker:
                 self._mesh.send(address, frame)
 
     def _is_of_peers(self, heard: Frame) -> bool:
-        """Takes in what the coordinator says of the others; returns whether it was that."""
+        """Takes in a frame of the coordinator about the others; returns whether it was one."""
         if heard.kind not in OTHERS:
             return False
         if self._mesh is not None:
@@ -219,7 +219,7 @@ class Worker:
             self._post(peers.summed(ring.sum(peers.ring_members(meeting), meeting.weighed())))
 
     def _look_at_mesh(self, seconds: float) -> None:
-        """Takes in what the others said, and says again what a broken line may have lost."""
+        """Takes in what the others sent; sends again what a broken line may have lost."""
         if self._mesh is None:
             return
         peers = self._session.peers
@@ -231,16 +231,16 @@ class Worker:
 
     @property
     def _wait_seconds(self) -> float:
-        """How long to wait for the coordinator alone."""
+        """How long to wait for the coordinator before looking at the mesh."""
         return 0.5 if self._mesh is None else _MEET_SECONDS
 
     def _tell(self) -> None:
-        """Sends what was logged since."""
+        """Sends what was logged since the last call."""
         for note in self._notes():
             self._send(self._session.seat.frame("note", note))
 
     def _answer(self, ask: Ask, said: Frame | None) -> Frame:
-        """Waits for the answer; what was said is said again when the link was lost, or silent."""
+        """Waits for the answer; sends the question again when the link was lost or silent."""
         spoke, tries, slot = time.monotonic(), 0, self._session.seat.slot
         while True:
             is_meeting = self._mesh is not None and self._session.peers.is_waiting_for_peers

@@ -1,6 +1,6 @@
 """A worker's side of the exchange with the coordinator, without input or output.
 
-The blocking worker and the simulator's nodes both speak through this.
+Both the blocking worker and the simulator's nodes use it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SECTIONS = {"vector": TRAINED, FLOATS: FLOATS, INTEGERS: INTEGERS}
 
 @dataclass(slots=True)
 class PushMetrics:
-    """What a worker measured since its last push; rides on the next one."""
+    """What a worker measured since its last push; the next push carries it."""
 
     sums: dict[str, float] = field(default_factory=dict)
     weights: dict[str, int] = field(default_factory=dict)
@@ -74,28 +74,28 @@ class PushMetrics:
 
 
 class WorkerSession:
-    """Numbers what is said under the present lease, and keeps the time of it."""
+    """Numbers the frames of the present lease, and measures their times."""
 
     def __init__(self, seat: Seat, about: Mapping[str, Any]) -> None:
         self.seat, self.peers, self._about = seat, Peers(), dict(about)
         self._hellos = self._sequence = self._version = 0
         self.under_way: dict[int, Frame] = {}
-        """Sequence -> a push that nobody waits for, and that is not answered yet."""
+        """Sequence -> a push that the worker does not wait for, and that is not answered yet."""
         self._told: list[Frame] = []
-        """Answers to such pushes that the loop has not seen yet."""
+        """Answers to such pushes that the loop has not got yet."""
         self._push_metrics = PushMetrics()
         self._measured: dict[str, float] | None = None
         self._granted_at = self._spoke_at = self._heard_at = self._waited = 0.0
 
     def listens_at(self, address: str) -> None:
-        """Tells with every hello where other workers find this one."""
+        """Puts into every hello the address at which other workers find this one."""
         self._about["address"] = address
 
     def seconds(self, now: float) -> float:
         """Returns the time since the phase was entered, without that of waits for answers.
 
-        Were waits counted, whoever waits in a round would work less in the next one, wait longer,
-        and after a few rounds only the slowest worker would work for its whole time.
+        If waits counted, a worker that waits in a round would work less in the next one, wait
+        longer, and after a few rounds only the slowest worker would work for its whole time.
         """
         return now - self._granted_at - self._waited
 
@@ -104,7 +104,7 @@ class WorkerSession:
         self._push_metrics.add(step)
 
     def frame(self, ask: Ask, now: float) -> Frame | None:
-        """Returns what to send for an ask of the life; a take only waits for what is under way."""
+        """Returns what to send for a request; a take only waits for what is under way."""
         if isinstance(ask, Hello):
             self.seat, self._hellos = replace(self.seat, lease=0), self._hellos + 1
             self._forget()
@@ -127,7 +127,7 @@ class WorkerSession:
         return self._exchanging(ask, now)
 
     def _pauses(self, now: float) -> None:
-        """It computes no more until it is answered."""
+        """Notes that the worker computes no more until it is answered."""
         self._push_metrics.compute_seconds += now - self._heard_at
         self._spoke_at = self._heard_at = now
 
@@ -148,7 +148,7 @@ class WorkerSession:
         return said
 
     def waits(self, ask: Ask) -> bool:
-        """Returns whether the life waits for an answer to what was just said."""
+        """Returns whether the worker waits for an answer to its last request."""
         if not isinstance(ask, Exchange):
             return True
         if ask.turn.kind == "take":
@@ -156,7 +156,7 @@ class WorkerSession:
         return ask.turn.waits or len(self.under_way) >= WINDOW
 
     def _forget(self) -> None:
-        """What was under way under an older lease, or in an older phase, counts no more."""
+        """Drops what was under way under an older lease, or in an older phase."""
         self.under_way, self._told = {}, []
 
     def _closing(self, ask: Close) -> Frame:
@@ -166,7 +166,7 @@ class WorkerSession:
         return self._numbered("close", told | self._trial(), arrays | inner_to(ask.inner))
 
     def _trial(self) -> dict[str, Any]:
-        """What was measured rides on what is said next."""
+        """Returns what was measured, as a field of the next frame."""
         told, self._measured = self._measured, None
         return {} if told is None else {"measured": told}
 
@@ -178,7 +178,7 @@ class WorkerSession:
         return frame
 
     def answers(self, ask: Ask | None, said: Frame | None, heard: Frame) -> bool:
-        """Returns whether a frame answers what was said and is waited for.
+        """Returns whether a frame is the answer that the worker waits for.
 
         Raises:
             FencedError: the seat is lost; say hello again.
@@ -212,7 +212,7 @@ class WorkerSession:
         return grant.lease == said.lease and grant.sequence == said.sequence + 1
 
     def understood(self, heard: Frame, now: float) -> Grant | News | Page | None:
-        """Returns what an answer means for the life."""
+        """Returns what an answer means for the worker's generator."""
         if heard.kind == "done":
             return None
         self._push_metrics.wait_seconds += now - self._spoke_at
@@ -238,7 +238,7 @@ class WorkerSession:
         return grant
 
     def news(self, now: float, heard: tuple[Frame, ...] = ()) -> News:
-        """Returns what came since the loop was last informed."""
+        """Returns what arrived since the last call."""
         told, self._told = (*self._told, *heard), []
         news = news_of(told, self.seconds(now))
         return news._replace(messages=(*news.messages, *self.peers.news()))

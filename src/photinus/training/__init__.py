@@ -1,1 +1,1 @@
-"""The training loop, a worker's life around it, the plan of phases, and snapshots."""
+"""The training loop, a worker's phases around it, the plan of phases, and snapshots."""

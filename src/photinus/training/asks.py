@@ -1,4 +1,4 @@
-"""What a worker's life says to whoever pumps it, and what it is answered."""
+"""The requests that a worker's generator (`Life`) yields to its driver, and the answers to them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from photinus.strategies.base import Message, Turn
 
 
 class Hello(NamedTuple):
-    """Out of a life: may I take the seat? Answered by a Grant, or None when all is over."""
+    """From the worker: it asks for the seat. Answered by a Grant, or None when the run is over."""
 
     rows: int
     has: int
@@ -26,30 +26,30 @@ class Hello(NamedTuple):
 
 
 class Close(NamedTuple):
-    """Out of a life: my share of this phase is done. Answered by the next Grant, or None."""
+    """From the worker: its share of this phase is done. Answered by the next Grant, or None."""
 
     position: int
     parameters: Parameters | None = None
     """Where no owner holds them."""
     rests: bool = False
-    """The share is not done, but the pass over the rows is: it continues in another life."""
+    """The share is not done, but the pass over the rows is: another attempt continues."""
     inner: Mapping[str, Vector] = MappingProxyType({})
-    """What another life continues with, as of a `Snapshot`."""
+    """What another attempt continues with, as of a `Snapshot`."""
 
 
 class Page(NamedTuple):
-    """Out of a life: a page of the worker's shard, sent or asked for. Answered by a `Page`.
+    """From the worker: a page of its shard, sent or asked for. Answered by a `Page`.
 
-    Of what is told the answer says how many of the array's numbers have come, or that no more are
-    wanted.
+    The answer to a page that is sent says how many of the array's numbers have arrived, or that no
+    more are wanted.
     """
 
     version: int
-    """At which the shard is meant."""
+    """The version of the shard."""
     name: str
-    """Of an array of the shard: "vector", or of the owner's optimizer "outer.0", ..."""
+    """The name of an array of the shard: "vector", or "outer.0", ... of the owner's optimizer."""
     start: int
-    """Where in the array the page begins; of an answer, as above, below 0 where it ends."""
+    """Where in the array the page begins; of an answer the count as above, below 0 for no more."""
     numbers: Vector | None = None
     """The page [n]; None: it is asked for."""
     kinds: Mapping[str, tuple[str, tuple[int, ...]]] = MappingProxyType({})
@@ -59,14 +59,14 @@ class Page(NamedTuple):
 
 
 class StepDone(NamedTuple):
-    """Out of the loop after every step; answered by News."""
+    """From the loop after every step; answered by News."""
 
     examples: int
     metrics: Mapping[str, float]
 
 
 class Exchange(NamedTuple):
-    """Out of the loop when a turn is due; answered by News, a push at once."""
+    """From the loop when a turn is due; answered by News, a push at once."""
 
     turn: Turn
     message: Message | None
@@ -76,7 +76,7 @@ class Exchange(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Out of the loop when its state was asked for: all of a worker that a checkpoint needs."""
+    """From the loop when its state was asked for: all of a worker that a checkpoint needs."""
 
     position: int
     inner: Mapping[str, Vector]
@@ -108,7 +108,7 @@ class News(NamedTuple):
     """Likewise, what it measures on its rows set aside."""
 
     def behind(self, news: News) -> News:
-        """Returns it with what an earlier turn of the same step was told, but for the messages."""
+        """Returns it merged with an earlier turn's news of the same step, but for its messages."""
         return self._replace(
             progress=news.progress if self.progress is None else self.progress,
             stop=self.stop or news.stop,
@@ -141,19 +141,19 @@ class Grant:
     span: tuple[float, float] = (0.0, 1.0)
     """From which share of its stage to which the phase goes."""
     tells: bool = False
-    """It makes the most steps, and tells its inner state when a start ends."""
+    """It makes the most steps, and sends its inner state when a start ends."""
     inner: Mapping[str, Vector] = field(default_factory=dict)
     history: tuple[Vector, ...] = ()
     """What phases before this one agreed on, as far as the worker lacks it."""
     shard: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
-    """Of a table among the workers: which arrays are asked for in pages; none where the first
-    numbers are the worker's to make."""
+    """Of a sharded table: which arrays the worker asks for in pages; none where the worker makes
+    the first numbers."""
     is_behind: bool = False
-    """Of a table among the workers: those arrays are older than the others' shards, and the next
-    worker knows what has moved in them."""
+    """Of a sharded table: those arrays are older than the others' shards, and the next worker has
+    the rows of them that have moved."""
     is_idle: bool = False
     """Nothing is left to do in this phase: the budget is used up, or the rows are quarantined."""
 
     def used(self) -> Grant:
-        """Returns it without its vectors: once they are loaded nobody shall hold them."""
+        """Returns it without its vectors: once they are loaded nothing may keep them in memory."""
         return replace(self, heal=Message("heal"), inner={}, history=())

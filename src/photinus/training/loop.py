@@ -1,7 +1,7 @@
 """The training loop: step, offer, exchange, accept.
 
-It is a generator, so that whoever pumps it owns the input and output: processes on one machine,
-Spark tasks, or a simulator in virtual time. It knows no sockets, no clocks and no threads.
+It is a generator, so that its driver owns the input and output: processes on one machine, Spark
+tasks, or a simulator in virtual time. It uses no sockets, no clocks and no threads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from photinus.training.strategy_state import take_up
 from photinus.training.worker_state import snapshot, tell, tell_pages
 
 _PAGES_OF_ROUND = 8
-"""Of a checkpoint, which a worker tells in a round in which it takes no steps."""
+"""How many pages of a checkpoint a worker sends in a round in which it takes no steps."""
 
 Answers = Generator[StepDone | Exchange | Snapshot | Measured | Page, Any, Any]
 
@@ -74,7 +74,7 @@ def work(
 
 
 def drain(context: PhaseContext, clock: Clock, state: Any) -> Answers:  # noqa: ANN401
-    """Leaves nothing unsent: a push that missed its round is due once more; tells its shard."""
+    """Sends all that is unsent: pushes again where a push missed its round; sends its shard."""
     while context.strategy.due(clock, state):
         state, news = yield from exchange(context, context.model.parameters.trained, clock, state)
         yield from tell(context, news, clock, state)

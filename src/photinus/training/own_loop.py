@@ -1,7 +1,7 @@
-"""Stands for a training loop of the user's own in the life of a worker.
+"""Stands for a user's own training loop inside a worker.
 
-The life is that of any worker: `worker_loop.live` around `loop.work`. Its model computes nothing
-and its feed holds no rows: each step was taken by the user's loop before the life tells of it.
+The worker is like any other: `worker_loop.live` around `loop.work`. Its model computes nothing
+and its feed holds no rows: the user's loop takes each step before the worker reports it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ONE = Batch(np.zeros((1, 0), np.float32))
 class OwnLoop(Model):
     """A module that the user's own loop trains; its tensors are views of the flat buffer.
 
-    Whoever moves them elsewhere, to a GPU say, has them copied from and to it.
+    If the user moves them elsewhere, to a GPU say, they are copied from and to it.
 
     Args:
         module: what is trained: its parameters with `requires_grad`.
@@ -52,7 +52,7 @@ class OwnLoop(Model):
         self.metrics: dict[str, float] = {}
         """Of the step that was taken last."""
         self.steps = 0
-        """How many were taken in this phase, whoever sat in the slot."""
+        """How many steps were taken in this phase, by all attempts in the slot."""
         views = {name: from_numpy(view) for name, view in self.parameters.tensors().items()}
         self._trained = [(p, views[n]) for n, p in module.named_parameters() if p.requires_grad]
         self._buffers = [

@@ -17,16 +17,16 @@ from photinus.training.shard_pages import ShardCopy
 
 
 class PhaseProgress(NamedTuple):
-    """How far the phase is: what was agreed, and one's own work since on everybody's behalf."""
+    """How far the phase is: what was agreed, and the work since, estimated from one's own."""
 
     agreed: float
     """Progress at the last agreement, 0 to 1."""
     examples: int
-    """One's own examples at the last agreement."""
+    """This worker's examples at the last agreement."""
     per_example: float
-    """Progress by one example of one's own: all rows / own rows / budget."""
+    """Progress by one example of this worker: all rows / own rows / budget."""
     span: tuple[float, float] = (0.0, 1.0)
-    """From which share of its stage to which the phase goes."""
+    """The phase's part of its stage, as shares: from, to."""
 
     def progress(self, clock: Clock) -> float:
         """Returns the stage's progress as learning-rate schedules see it."""
@@ -51,16 +51,16 @@ class PhaseContext:
     seed: Callable[[int], int]
     """Feed position -> the seed of that step."""
     heal: list[Message] = field(default_factory=list)
-    """The agreed point that a joiner starts from, until it has."""
+    """The agreed point that a joiner starts from; empty once it has started."""
     arrived: list[News] = field(default_factory=list)
     """Answers that wait for their `take`."""
     measure: Callable[[], Mapping[str, float]] = dict
     """Measures the model as it is on the rows set aside."""
     kept: Mapping[str, Vector] = field(default_factory=dict)
-    """What its strategy alone knew, of the cut that it continues from."""
+    """The strategy's own state of the worker, from the cut that it continues from."""
     sums: Vector | None = None
     """The gradients [n] since the last push, where the strategy pushes their sum."""
     where: str = ""
     """Phase and partition, for an error of the model."""
     copies: list[ShardCopy] = field(default_factory=list)
-    """Of its shard of a table, for a checkpoint: at most one is being told."""
+    """Copies of its shard of a table for a checkpoint: at most one is being sent."""

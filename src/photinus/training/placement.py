@@ -37,7 +37,7 @@ class Offloaded(Model):
     def __init__(self, model: Model, device: str) -> None:
         self.parameters, self._model = model.parameters, model
         self.offload, self._name = Offload(engine(device)), device
-        """Its counts tell what the device has computed."""
+        """Its counts show what the device has computed."""
 
     def learn(self, batch: Learned, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """As the model does, with every product, convolution and max-pool on the device.

@@ -99,7 +99,7 @@ def split(stage: Stage, strategy: Halves, workers: int) -> tuple[Phase, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingPlan:
-    """All that a worker must know; rows and parameters come to it by other ways."""
+    """All that a worker must know; rows and parameters reach it by other ways."""
 
     phases: tuple[Phase, ...]
     workers: int
@@ -131,8 +131,8 @@ class TrainingPlan:
     """Where workers' rows differ in their labels or are far from equally many, the engine deals
     them out anew before training, if it can."""
     share: str = ROWS
-    """rows: every worker trains on its own rows, all equally often; fastest: whoever is faster
-    does more, until the examples of the phase are used up (where the bits need not repeat)."""
+    """rows: every worker trains on its own rows, all equally often; fastest: a faster worker does
+    more, until the examples of the phase are used up (where the bits need not repeat)."""
     trial_seconds: float | None = None
     """A trial: each phase ends with the round that is open after so long; None: with its rows."""
     start: Mapping[str, tuple[Vector, ...]] = field(default_factory=dict)
@@ -152,7 +152,7 @@ class TrainingPlan:
 
     @property
     def has_peers(self) -> bool:
-        """True when in any phase the workers speak to each other."""
+        """True when in any phase the workers exchange frames with each other."""
         return any(getattr(p.strategy.owner(), "meets", False) for p in self.phases)
 
     def device(self, phase: int, slot: int) -> str:

@@ -24,7 +24,7 @@ class ShardCopy:
     """A shard as it was at one version, sent page by page while its worker trains on.
 
     Rows that move before their page is sent are kept aside as they were: no copy of the shard is
-    made, and nobody waits for its last page.
+    made, and no worker waits for its last page.
 
     Args:
         held: the shard and its optimizer's state.
@@ -38,7 +38,7 @@ class ShardCopy:
         for n, outer in enumerate(held.outer):
             self._arrays[f"outer.{n}"] = outer.reshape(count, outer.size // max(1, count))
         self._told = dict.fromkeys(self._arrays, 0)
-        """Array -> how many of its rows were told."""
+        """Array -> how many of its rows were sent."""
         self._aside: dict[str, list[tuple[Vector, Vector]]] = {n: [] for n in self._arrays}
         """Array -> rows that have moved since, and what they were."""
         self._is_aside = np.zeros(count, np.bool_)
@@ -55,7 +55,7 @@ class ShardCopy:
             self._kept += late.size * array.shape[1]
 
     def pages(self, most: int = 0) -> Generator[Page, Page, None]:
-        """Tells the next pages.
+        """Sends the next pages.
 
         Args:
             most: so many of them, and more where much is kept aside; 0: all.

@@ -74,18 +74,18 @@ class Part:
 
 
 class _Before(NamedTuple):
-    """What a phase leaves to the rest of its stage."""
+    """What the first phase of a stage hands to the second."""
 
     model: Model
     inner: Inner
 
 
 def live(plan: TrainingPlan, slot: int, part: Part) -> Life:
-    """Yields what a worker wants to say until the plan is over.
+    """Yields a worker's requests until the plan is over.
 
-    `Hello` and `Close` are answered by a `Grant` or None, all others by `News`. Whoever pumps it
-    throws `FencedError` in when the seat was lost: what was not acknowledged is dropped, and the
-    worker says hello again.
+    `Hello` and `Close` are answered by a `Grant` or None, all others by `News`. The driver of the
+    generator throws `FencedError` in when the seat was lost: what was not acknowledged is dropped,
+    and the worker says hello again.
     """
     history: list[Vector] = []
     before: _Before | None = None
@@ -98,7 +98,7 @@ def live(plan: TrainingPlan, slot: int, part: Part) -> Life:
                 grant = yield Close(grant.position, rests=not grant.is_idle)
                 continue
             is_used = part.passes is not None
-            given, grant = [grant], None  # its vectors are let go once they are used
+            given, grant = [grant], None  # its vectors are released once they are used
             close, before = yield from _share(plan, slot, part, given, tuple(history), before)
             grant = yield close
         except FencedError:
@@ -137,7 +137,7 @@ def _closing(
     if _is_table(context.strategy):
         held = None  # its shard was sent in pages
     phase = plan.phases[grant.phase]
-    # after a start all hold the same state: one of them tells it, for joiners and checkpoints
+    # after a start all hold the same state: one of them sends it, for joiners and checkpoints
     inner = last.inner if last and phase.part == START and grant.tells else {}
     if part.passes is None or last is None:
         return Close(at, held, inner=inner)
@@ -243,7 +243,7 @@ def _with_shard(
 
 
 def _is_table(strategy: Strategy) -> bool:
-    """Returns whether each worker owns a part of the parameters that nobody else has."""
+    """Returns whether each worker owns a part of the parameters that no other worker has."""
     return bool(getattr(strategy, "is_sharded", False))
 
 

@@ -1,4 +1,4 @@
-"""What a worker tells of itself: its state for a checkpoint, and what it measured."""
+"""What a worker reports of itself: its state for a checkpoint, and what it measured."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Told = Generator[Snapshot | Measured | Page, Any, None]
 
 
 def tell(context: PhaseContext, news: News, clock: Clock, state: Any) -> Told:  # noqa: ANN401
-    """Tells what was asked for with an answer, as it is at the point that it brought."""
+    """Yields the state and measurement that an answer asked for, at the answer's point."""
     if news.save:
         if isinstance(state, ShardState):
             context.copies[:] = [ShardCopy(state)]
@@ -27,7 +27,7 @@ def tell(context: PhaseContext, news: News, clock: Clock, state: Any) -> Told:  
 
 
 def tell_pages(context: PhaseContext, most: int = 0) -> Told:
-    """Tells the next pages of its shard, where a checkpoint waits for them; 0: all of them."""
+    """Sends the next pages of its shard, where a checkpoint waits for them; 0: all of them."""
     for copy in context.copies:
         yield from copy.pages(most)
     context.copies[:] = [copy for copy in context.copies if not copy.is_over]
