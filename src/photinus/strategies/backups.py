@@ -1,8 +1,8 @@
-"""What a worker keeps of another's shard of a table, so that nothing goes back when it is lost.
+"""A worker's backup of another's shard of a table, so that a lost worker sets no other one back.
 
-A worker's backup is with the next one: the rows of its shard that have moved, as they were last
-agreed on, and what else it alone knows. All other rows are as in the last checkpoint, or as at the
-start.
+The next worker keeps the backup: the rows of the shard that have moved, as they were last agreed
+on, and the state that only the owner has. All other rows are as in the last checkpoint, or as at
+the start.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ GRADIENT, PARAMETERS = "gradient", "parameters"
 """Where in a step a strategy acts: on the gradient, before the inner step, or after it."""
 
 OWN_PARAMETERS = "parameters"
-"""In `Strategy.alone`: between agreements a worker's parameters are nobody else's."""
+"""In `Strategy.alone`: between agreements only the worker itself has its parameters."""
 GRADIENT_SUM = "gradient sum"
 """After the inner step too, but what it pushes is the sum of the gradients since its last push."""
 
@@ -54,11 +54,11 @@ def fragments_of(size: int, fragments: int) -> tuple[tuple[int, int], ...]:
 
 
 class Turn(NamedTuple):
-    """One thing to do now.
+    """One exchange that is due now.
 
-    `push` tells · `swap` pushes and waits for the answer · `take` waits for the answer to an
-    earlier push · `fetch` asks for what the owner has · `publish` tells other workers · `meet`
-    waits for an exact mean that the workers make among themselves.
+    `push` sends to the owner · `swap` pushes and waits for the answer · `take` waits for the answer
+    to an earlier push · `fetch` asks for what the owner has · `publish` sends to other workers ·
+    `meet` waits for an exact mean that the workers make among themselves.
     """
 
     kind: str
@@ -82,13 +82,13 @@ class OwnedShard(NamedTuple):
     update: Callable[[Vector, Vector, tuple[Vector, ...]], tuple[Vector, tuple[Vector, ...]]]
     """The outer optimizer's."""
     by_reads: bool = False
-    """A row moves as its reads have it (`rows.shares_of_reads`), not by the mean."""
+    """A row moves by its share of reads (`rows.shares_of_reads`), not by the mean."""
     moved: Vector = np.zeros(0, np.bool_)
     """Which rows have moved [m] since the shard was loaded: what its backup must hold."""
     backup: Any = None
-    """What is kept here of another's shard: `backups.Backup`; None where there was no room."""
+    """The backup of another worker's shard: `backups.Backup`; None where there was no room."""
     inner: Mapping[str, Vector] = MappingProxyType({})
-    """What the worker's own optimizer remembers."""
+    """The state of the worker's inner optimizer."""
     exact: int = 0
     """So many numbers at the end of a row travel as float32, whatever the codec."""
 
@@ -103,18 +103,18 @@ class ShardMove(NamedTuple):
     outer: tuple[Vector, ...]
     """Their outer state, each [r, ...]."""
     inner: Mapping[str, Vector] = MappingProxyType({})
-    """What its worker's own optimizer remembers, where another keeps it or gives it back."""
+    """The state of its worker's inner optimizer, where another worker keeps it or returns it."""
 
 
 class Message(NamedTuple):
-    """What workers and owners say; the frame that carries it names the seat and the lease."""
+    """What workers and owners exchange; the frame that carries it names the seat and the lease."""
 
     kind: str
     """push · fetch · agreed · ack (applied; nothing comes down) · heal · rejoin (the worker must
     heal as a joiner does).
 
-    Among workers: publish · here (who is there) · call (to a meeting) · meet (who is in it, with
-    what weights) · ready (the mean is whole).
+    Among workers: publish · here (the list of members) · call (to a meeting) · meet (its members
+    and their weights) · ready (the mean is whole).
     """
     vector: Vector | None = None
     """Gradient or delta [n] going up; mean or agreed point [n] coming down; as the codec has it."""
@@ -142,11 +142,11 @@ class Message(NamedTuple):
     """Now and then, going up: of what its worker holds as agreed; coming down with `rejoin`: of
     what was agreed."""
     slot: int = -1
-    """Of `publish` and `ready` whose they are, of `here` the worker's own."""
+    """Of `publish` and `ready` the sender's, of `here` the worker's own."""
     slots: tuple[int, ...] = ()
-    """Of `publish` to whom it goes, else who is there or in the meeting."""
+    """Of `publish` the receivers, else the members, or those of the meeting."""
     asks: Vector | None = None
-    """Of a table among the workers, going up: which rows [r] the next steps read."""
+    """Of a sharded table, going up: which rows [r] the next steps read."""
     reads: Vector | None = None
     """Likewise: in how many of the steps since the last round each of `rows` was read [r]."""
     owned: OwnedShard | None = None
@@ -156,9 +156,9 @@ class Message(NamedTuple):
     guarded: ShardMove | None = None
     """Likewise: what it does to the shard whose backup is here."""
     backup: Any = None
-    """Likewise, of `heal`: where that backup shall lie."""
+    """Likewise, of `heal`: the memory for that backup."""
     is_behind: bool = False
-    """Likewise: the others' shards are newer, and the next worker knows what moved in this one."""
+    """Likewise: the others' shards are newer; the next worker has the rows of it that moved."""
 
 
 class Strategy(ABC):
@@ -169,13 +169,13 @@ class Strategy(ABC):
 
     site: str = PARAMETERS
     takes: bool = False
-    """True when what it pushes is answered at a later turn, `take`, and not before."""
+    """True when a push is answered at a later turn, `take`, and not before."""
     alone: tuple[str, ...] = ()
     """Fields of its state (arrays, clocks) that no owner holds, for checkpoints."""
     meets: bool = False
-    """True when the workers make every mean among themselves: nobody else holds parameters."""
+    """True when the workers make every mean among themselves: no owner holds parameters."""
     is_sharded: bool = False
-    """True when the parameters are a table of which each worker owns rows that nobody else has."""
+    """True when the parameters are a table of which each worker owns rows that no other has."""
 
     @abstractmethod
     def init(self, vector: Vector) -> Any:  # noqa: ANN401 - each strategy has a state of its own
@@ -183,7 +183,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def due(self, clock: Clock, state: Any) -> tuple[Turn, ...]:  # noqa: ANN401
-        """Returns what is to be done after a step; with `clock.closing` set, the drain."""
+        """Returns the turns that are due after a step; with `clock.closing` set, the drain."""
 
     @abstractmethod
     def offer(
@@ -206,12 +206,12 @@ def is_held_by_workers(strategy: Strategy) -> bool:
 
 
 class Reply(NamedTuple):
-    """What an owner answers, and to whom."""
+    """An owner's answer, and its receiver."""
 
     slot: int
-    """Of the worker that it goes to."""
+    """The slot of the worker that receives it."""
     message: Message
-    """What it is told."""
+    """The answer."""
 
 
 class Policy(ABC):
@@ -226,13 +226,13 @@ class Policy(ABC):
     grace_seconds: float = 0.0
     """How long a round waits for the others once the quorum has come."""
     meets: bool = False
-    """True when the workers make every mean among themselves, and this only says who is in it."""
+    """True when the workers make every mean among themselves; this only decides who is in it."""
     rounds_between: int = 0
     """How many publications of each worker there are between two meetings; 0: no publications."""
     rows: int = 0
     """How many numbers a row holds, where only rows that changed travel; 0: all travel."""
     shards: int = 0
-    """How many workers own rows that nobody else has: without one none continues; 0: no worker."""
+    """How many workers own rows that no other has: without one none continues; 0: no worker."""
 
     @abstractmethod
     def init(self, point: Message) -> Any:  # noqa: ANN401
@@ -251,7 +251,7 @@ class Policy(ABC):
     ) -> tuple[list[Reply], Any]:
         """Takes a push or a fetch of `slot` in; `members` are the slots that are waited for.
 
-        Where nobody waits they are all that hold a seat.
+        Where workers do not wait, they are all that hold a seat.
         """
 
     def close(
@@ -259,7 +259,7 @@ class Policy(ABC):
         members: frozenset[int],  # noqa: ARG002 - a policy without rounds waits for nobody
         state: Any,  # noqa: ANN401
     ) -> tuple[list[Reply], Any]:
-        """Called when `members` shrank: who is left may make a round whole."""
+        """Called when `members` shrank: with those that are left a round may be whole."""
         return [], state
 
     @abstractmethod

@@ -1,13 +1,13 @@
 """Codecs: how a vector is encoded for the network, up and down.
 
-int8 and int4 go by blocks of `BLOCK` numbers with one scale each, nearest-even:
+int8 and int4 encode blocks of `BLOCK` numbers with one scale each, nearest-even:
 s = max|x| / L;  q = round(x / s);  x̂ = q·s;  L = 127 or 7, so |x − x̂| ≤ s / 2.
 
 They travel as one vector of bytes: the float32 scales, then the blocks. An int8 block is its
 numbers; in an int4 block of r numbers byte j holds number j below and number j + ⌈r/2⌉ above, and
 a last block of an odd count ends with the one value that no number takes, −8. The count of
 numbers follows from the count of bytes. A block with a number that is not finite travels with
-the scale NaN, so that whoever decodes it sees that. Numbers of a block below 2⁻¹¹⁰ travel as 0.
+the scale NaN, so that decoding shows that. Numbers of a block below 2⁻¹¹⁰ travel as 0.
 """
 
 from __future__ import annotations

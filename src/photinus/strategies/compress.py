@@ -75,7 +75,7 @@ class _Wrapper(Strategy):
         self.alone: tuple[str, ...] = getattr(strategy, "alone", ())
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - an attribute of any strategy
-        """Returns what else the strategy says of itself, as `every` and `whole_part`."""
+        """Returns any other attribute of the strategy, such as `every` and `whole_part`."""
         if name == "strategy" or name.startswith("__"):  # asked by copy, before it has any
             raise AttributeError(name)
         return getattr(self.strategy, name)

@@ -16,7 +16,7 @@ _MOST_SHARE = 0.75
 _ENOUGH_STEPS = 7500
 _FEW_ROUNDS = 10
 _LONG_STEPS = 100
-"""Whoever asks for rounds of so many steps, or more, gets the advice to shorten them."""
+"""For rounds of so many steps, or more, the user is advised to shorten them."""
 _USUAL_STEPS = 50
 """So long a round is taken to be where its trigger counts something else than steps."""
 

@@ -43,7 +43,7 @@ class FetchState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Downpour(Strategy):
-    """Pushes what was learnt, now and then fetches what the owner has; nobody waits for anybody.
+    """Pushes what was learnt, now and then fetches what the owner has; no worker waits for another.
 
     Δᵢ = mark − θᵢ, or with payload "gradient" the sum of the gradients since the last push;
     a fetch brings θ, and what was not pushed yet stays on top of it (of gradients it does not,
@@ -92,7 +92,7 @@ class Downpour(Strategy):
     ) -> tuple[Message | None, FetchState]:
         """Offers the delta, or the gradients' sum, since the last push; or asks.
 
-        What the codec leaves out stays unpushed, and goes with the next push.
+        What the codec leaves out stays unpushed, and is sent with the next push.
         """
         if turn.kind == "fetch":
             return Message("fetch", version=state.version), state._replace(fetched=clock)

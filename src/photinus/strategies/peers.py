@@ -44,7 +44,7 @@ class PeerState(NamedTuple):
     """How often it has published."""
     slot: int = -1
     slots: tuple[int, ...] = ()
-    """Who is here, itself among them."""
+    """The slots of all members, its own among them."""
     is_called: bool = False
 
 
@@ -67,9 +67,9 @@ class _Peer(Strategy):
         return PeerState(anchor, anchor, np.zeros_like(anchor))
 
     def due(self, clock: Clock, state: PeerState) -> tuple[Turn, ...]:
-        """A meeting when called or at the end, if anything is unsent; else by the trigger.
+        """Returns a meeting when called or at the end, if anything is unsent; else by the trigger.
 
-        Who is alone meets by the trigger too: there is nobody to publish to.
+        A worker that is alone meets by the trigger, too: it has no peer to publish to.
         """
         is_unsent = clock.steps > state.counted.steps
         if clock.closing or (state.is_called and is_unsent):
@@ -121,13 +121,14 @@ class _Peer(Strategy):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Publish(_Peer):
-    """Every worker publishes what it learnt; all take it in when it comes; nobody waits.
+    """Every worker publishes what it learnt; all take it in when it arrives; no worker waits.
 
     Δ = what was learnt and not yet published;  θ ← θ − Δⱼ/K for every Δⱼ, one's own too.
 
     The scheme of impetus, with deltas: overwriting the parameters by a peer's loses (6.7 % test
-    error where this has 4.4 %). When a worker is lost nobody waits for it; what it published
-    since the last exact agreement is taken back by the next one, because its rows are done again.
+    error where this has 4.4 %). When a worker is lost the others do not wait for it; what it
+    published since the last exact agreement is taken back by the next one, because its rows are
+    done again.
     """
 
     def _published(self, vector: Vector, state: PeerState) -> tuple[Message, PeerState]:
@@ -175,12 +176,12 @@ class Gossip(_Peer):
 
 
 def partner(graph: str, slot: int, slots: tuple[int, ...], round_: int) -> int | None:
-    """Returns to whom a worker speaks in a round; None when it is alone.
+    """Returns the slot that a worker publishes to in a round; None when it is alone.
 
     Args:
         graph: one of `GRAPHS`.
         slot: its own.
-        slots: who is here, itself among them.
+        slots: of all members, its own among them.
         round_: 0, 1, 2, …
 
     Example:
@@ -203,7 +204,7 @@ class _MeetingsState(NamedTuple):
     """What the one who calls meetings knows."""
 
     point: Message
-    """Where the phase starts: nobody here holds more."""
+    """Where the phase starts: the owner holds no newer point."""
     version: int
     waiting: Mapping[int, Message]
     """Slot -> its push, without the vector."""
@@ -218,9 +219,9 @@ class _MeetingsState(NamedTuple):
 class Meetings(Policy):
     """Fixes who is in an exact agreement; the vectors pass from worker to worker.
 
-    When all members have come they learn who is in, with the weights of the merge; each says
-    `ready` when it holds the whole mean, and when all are it is agreed. If one is lost before
-    that, the survivors meet again: their progress is still theirs.
+    When all members have come each is sent the list of members, with the weights of the merge; each
+    sends `ready` when it holds the whole mean, and when all are ready it is agreed. If one is lost
+    before that, the survivors meet again: they keep their progress.
     """
 
     merge: str = "uniform"
@@ -244,7 +245,7 @@ class Meetings(Policy):
         validate(self)
 
     def init(self, point: Message) -> _MeetingsState:
-        """Nobody has come yet.
+        """Returns the state in which no worker has come yet.
 
         Raises:
             UsageError: of a table, the parameters are no whole number of rows, or there are float
@@ -261,7 +262,7 @@ class Meetings(Policy):
     def receive(
         self, slot: int, message: Message, members: frozenset[int], state: _MeetingsState
     ) -> tuple[list[Reply], _MeetingsState]:
-        """Somebody comes to the meeting, or is ready in it."""
+        """Takes in a worker's push for the meeting, or that it is ready."""
         if message.kind == "ready" and slot in state.restoring:
             state = state._replace(restoring=state.restoring - {slot})
             return [Reply(slot, Message("agreed", version=state.version))], state

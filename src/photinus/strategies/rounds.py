@@ -59,7 +59,7 @@ class Averaging(Strategy):
     SparkNet (Moritz et al., 2015), IterativeReduce, DiLoCo (Douillard et al., 2023) and SlowMo
     are settings of it. When a worker is lost the round closes without it; one that missed a
     round takes the agreed point and keeps its own unsent progress on top. Where the workers make
-    the mean among themselves nobody else holds that point: it heals as a joiner does instead.
+    the mean among themselves no owner holds that point: it heals as a joiner does instead.
     """
 
     every: Trigger = field(default_factory=lambda: Steps(50))
@@ -184,9 +184,10 @@ class Agreed(NamedTuple):
 class Rounds(Policy):
     """A round closes when all members have pushed, or a quorum has and the others are late.
 
-    Who pushes for a round that is over gets the agreed point instead (`heal`), and keeps its
-    progress; where the owner keeps no parameters (gradients) it must rejoin. So must, before its
-    push counts, whoever holds other bits as agreed than the owner, or than most.
+    A worker that pushes for a round that is over gets the agreed point instead (`heal`), and keeps
+    its progress; where the owner keeps no parameters (gradients) it must rejoin. A worker must also
+    rejoin, and its push does not count, if it holds other bits as agreed than the owner, or than
+    most workers.
     """
 
     outer: Outer = field(default_factory=Sgd)

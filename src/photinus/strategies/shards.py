@@ -1,4 +1,4 @@
-"""A table of rows that lies among the workers: each owns a shard, and asks for the rows it needs.
+"""A table of rows, sharded over the workers: each owns a shard, and asks for the rows it needs.
 
 Row r of K workers' table lies with worker r mod K. A worker holds its shard, and of the others'
 rows those that its next steps read.
@@ -31,7 +31,7 @@ def joined(shards: Sequence[Vector], width: int, into: Vector | None = None) -> 
     Args:
         shards: of each worker [m · width].
         width: numbers in a row.
-        into: where the table shall lie [n]; None: in new memory.
+        into: the memory for the table [n]; None: new memory.
 
     Example:
         >>> joined([np.array([0, 1, 4, 5, 8, 9]), np.array([2, 3, 6, 7])], 2).tolist()
@@ -64,7 +64,7 @@ class ShardState(NamedTuple):
     is_closing: bool = False
     """It has no rows of data left, and stays for the sake of its shard."""
     is_over: bool = False
-    """Nobody has any left."""
+    """No worker has any steps left."""
     is_behind: bool = False
     """Its shard is as it was loaded: it asks for what has moved, and comes to no round before."""
     moved: Vector = np.zeros(0, np.bool_)
@@ -86,7 +86,7 @@ class Sharded(Strategy):
     Δᵢ = rows as they came − as they are;  row ← outer(row, Σ cᵢΔᵢ), by the row's owner, once for
     each round. The rows of the next round come while the steps of this one are taken, and with
     its end those of them that it moved. Before the first step there is a round without deltas.
-    Who is done with its data stays until all are: others need its shard.
+    A worker that is done with its data stays until all are: others need its shard.
 
     What int8 and int4 leave out of a row's delta is added to its next one: eᵣ ← eᵣ + Δᵣ; send
     Q(eᵣ); eᵣ ← eᵣ − Q(eᵣ) (1-bit SGD: Seide et al., 2014; here for each row).

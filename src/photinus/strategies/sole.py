@@ -22,7 +22,7 @@ class SoleState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sole(Strategy):
-    """Pushes the parameters as they are: θ. Nothing comes down, but to whoever returns.
+    """Pushes the parameters as they are: θ. Nothing comes down, except to a worker that rejoins.
 
     anchor − (anchor − θ) has other bits than θ: with a delta one worker would not be plain training
     bit for bit. A worker that was lost continues from its last push. Both halves are `Halves`.

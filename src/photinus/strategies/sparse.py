@@ -1,8 +1,8 @@
 """Vectors of which most numbers are 0, as they travel: without the zeros, and to the same bits.
 
 A vector is cut into grains of 16 numbers. A bit for each grain says whether it travels; what lies
-behind the last eight grains always does. So neither strategies nor codecs need to know: a delta or
-a gradient of tables of which few rows changed is short.
+behind the last eight grains always does. So strategies and codecs need no changes: a delta or a
+gradient of tables of which few rows changed is short.
 """
 
 from __future__ import annotations

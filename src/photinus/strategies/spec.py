@@ -69,7 +69,7 @@ class StrategySpec:
     owners: int = 1
     """In rounds: 1, or as many as there are workers, each the owner of a shard."""
     fragments: int = 0
-    """The vector goes in so many parts, one after the other; 0: whole."""
+    """The vector is pushed in so many parts, one after the other; 0: whole."""
     delay: int = 0
     """Steps that a fragment is under way while training continues."""
     gradients_until: float | str = 0.0
@@ -89,7 +89,7 @@ class StrategySpec:
     alpha: float = 0.5
     """`streaming`: how much of its own a worker keeps · `elastic`: the spring, times K."""
     graph: str = "exponential"
-    """With `gossip`, to whom each speaks."""
+    """With `gossip`, the graph by which each worker chooses its peer."""
     exact_every: int = 10
     """Without an owner, how many publications of each there are between exact agreements."""
     LIMITS = {  # noqa: RUF012
@@ -361,7 +361,7 @@ class StrategySpec:
             return self, []
         every, warnings = self.every, []
         if "every" in self.usual:
-            least = self.fragments * self.delay + 1  # a fragment arrives before the next one goes
+            least = self.fragments * self.delay + 1  # a fragment arrives before the next is sent
             every, warning = shortened(self.every, setting, least)
             warnings += [f"{self.recipe}: {warning}"] if warning else []
         outer, codec = self.outer, self.codec

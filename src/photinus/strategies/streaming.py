@@ -84,7 +84,7 @@ class Streaming(Strategy):
 
     @property
     def gap(self) -> Trigger:
-        """When the next fragment goes: a P-th of `every`, whole numbers rounded up."""
+        """When the next fragment is pushed: a P-th of `every`, whole numbers rounded up."""
         e, count = self.every, self.fragments
         return Trigger(
             steps=None if e.steps is None else -(-e.steps // count),

@@ -1,6 +1,7 @@
 """Keys of one run: a certificate authority, the server's certificate, the workers' certificates.
 
-They live as long as the run. A `WorkerKey` is plain bytes and travels only in a task's closure.
+They are valid as long as the run. A `WorkerKey` is plain bytes and travels only in a task's
+closure.
 """
 
 from __future__ import annotations
@@ -223,7 +224,7 @@ def _issue(
 def _context(protocol: int, key: WorkerKey) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # the authority of this one run is pinned; names and addresses of machines say nothing here,
+    # the authority of this one run is pinned; names and addresses of machines are not checked,
     # and OpenSSL checks the role (extended key usage) that the certificate must have
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
@@ -232,7 +233,8 @@ def _context(protocol: int, key: WorkerKey) -> ssl.SSLContext:
         _load(context, key)
     except (ssl.SSLError, ValueError) as error:
         raise AuthenticationError("the run's key is damaged", got=error) from error
-    # the authority lives as long as the run: no clock, of a day or of another machine, ends a key
+    # the authority is valid as long as the run: no clock, of a day or of another machine, ends a
+    # key
     context.verify_flags |= _NO_CHECK_TIME
     if protocol == ssl.PROTOCOL_TLS_SERVER:
         context.num_tickets = 0

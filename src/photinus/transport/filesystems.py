@@ -1,6 +1,6 @@
 """File systems that a folder road can use: local directories, or any that fsspec reaches.
 
-A file appears whole or not at all; who lists a directory never sees one that is half written.
+A file appears whole or not at all; a listing of a directory never has one that is half written.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class RemoteFilesystem(Filesystem):
             if self._fs.size(path) > most_bytes:
                 return None
             data: bytes = self._fs.cat_file(path)
-        except Exception:  # gone, or not to be read now: whoever waits looks again
+        except Exception:  # gone, or not readable now: the caller looks again
             return None
         return data
 

@@ -1,11 +1,11 @@
 """Links through a shared folder, for clusters whose executors may not open ports.
 
-    FOLDER/RUN/signs/LIFE-N     the listener of this life is alive: a new N every few seconds
+    FOLDER/RUN/signs/LIFE-N     the listener named LIFE is alive: a new N every few seconds
     FOLDER/RUN/up/LINK-N        frames of a link to the listener, in the order of N
     FOLDER/RUN/LINK/N           frames to that link
 
 Every file is written once, appears whole, is sealed with the run's key under its own name (so none
-can be forged, changed or moved), and is removed by whoever has read it. An empty one ends a line.
+can be forged, changed or moved), and is removed by its reader. An empty one ends a line.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class FolderLink(Link):
 
     def close(self) -> None:
         self._closing.set()
-        with self._lock, suppress(LinkError):  # a folder that is gone: there is nobody to tell
+        with self._lock, suppress(LinkError):  # a folder that is gone has no reader
             if not self._is_lost and self._place.names("signs"):
                 self._out.put(None)
             self._is_lost = True
@@ -212,7 +212,7 @@ class FolderPeer(Peer):
         self.incoming.moved = self.outgoing.moved = self._count
         self.decoder = Decoder()
         self.is_closed = False
-        """Nothing more is heard."""
+        """True once nothing more is read."""
         self._queue = queue_
 
     def send(self, frame: Frame) -> None:
@@ -235,7 +235,7 @@ _Queue = queue.SimpleQueue[tuple[FolderPeer, Frame | None] | None]
 
 
 class FolderListener(Listener):
-    """Hears the workers of one run through a folder that they all see.
+    """Receives the frames of one run's workers through a folder that they all see.
 
     Args:
         folder: an absolute path, or an address that fsspec opens, such as `hdfs://host:port/runs`.
@@ -265,7 +265,7 @@ class FolderListener(Listener):
         self.address = SCHEME + self._place.address
         self._peers, self._refused_names = dict[str, FolderPeer](), set[str]()
         self._ended: set[str] = set()
-        """Links that were: whoever put their files back would have them heard once more."""
+        """Links that have ended: files of theirs that are put back are not read again."""
         self._queue: _Queue = queue.SimpleQueue()
         self._closing, self._signs = threading.Event(), 0
         self._life = os.urandom(8).hex()  # its first sign must not be the last of one that died
@@ -310,7 +310,7 @@ class FolderListener(Listener):
         """Reads what has come; returns whether anything has.
 
         Args:
-            most_bytes: of one link; then it is the others' turn, whose signs of life wait.
+            most_bytes: to read of one link, before the others, whose signs of life wait.
         """
         names = self._place.names("up") or []
         links = dict.fromkeys(name.partition("-")[0] for name in names)
@@ -367,7 +367,7 @@ class FolderListener(Listener):
     def _write_always(self) -> None:
         while (item := self._queue.get()) is not None:
             self._write_one(*item)
-            item = None  # nobody holds its arrays until the next one comes
+            item = None  # its arrays are not kept in memory until the next one comes
 
     def _write_one(self, peer: FolderPeer, frame: Frame | None) -> None:
         try:

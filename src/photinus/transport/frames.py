@@ -1,7 +1,7 @@
 """The wire format: one `Frame`, its bytes and its decoder; no input or output.
 
 A frame is an identity (which kind, of which run, under which lease, with which number), a header of
-plain values, and arrays by name. What stands in the header is the protocol's business.
+plain values, and arrays by name. The protocol defines the fields of the header.
 
 A frame travels as *pieces*, each with a short header (magic, version, part k of m, length,
 checksum). Piece 0 is the head: the identity as fixed numbers, the header as JSON, and the type,
@@ -68,7 +68,7 @@ class Frame:
     kind: str
     """One of `KINDS`."""
     run: bytes = bytes(16)
-    """The run's 16 bytes: a frame of another run is never heard."""
+    """The run's 16 bytes: a frame of another run is ignored."""
     term: int = 0
     phase: int = 0
     slot: int = 0
@@ -180,8 +180,8 @@ def _check(frame: Frame) -> None:
 class Decoder:
     """Turns bytes, however they are cut, back into frames.
 
-    A reader with a big payload ahead fills `wanted()` itself and says so with `filled(n)`: the
-    bytes then go from the socket straight into the array.
+    A reader with a big payload ahead fills `wanted()` itself and calls `filled(n)`: the bytes then
+    pass from the socket straight into the array.
 
     Args:
         max_frame_bytes: the most one piece may hold.
@@ -248,7 +248,7 @@ class Decoder:
         return self._target if self._in_payload else None
 
     def filled(self, n: int) -> list[Frame]:
-        """Says that the first `n` bytes of `wanted()` are there; returns frames like `feed`.
+        """Takes in the first `n` bytes of `wanted()`, which are filled; returns frames like `feed`.
 
         Raises:
             FrameError: a checksum does not hold.

@@ -17,7 +17,7 @@ _MOST = 10
 class Beater:
     """Sends a frame every few seconds, from a thread of its own, until it is closed.
 
-    A link that is lost is made again at the next beat. Who listens sends each beat back.
+    A link that is lost is made again at the next beat. The listener sends each beat back.
 
     Args:
         make_link: makes the link; it should give up within a beat or two.

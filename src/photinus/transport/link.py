@@ -9,7 +9,7 @@ from photinus.transport.frames import Frame
 
 
 class Link(ABC):
-    """A worker's side: one ordered line to whoever listens. Used by one thread at a time."""
+    """A worker's side: one ordered line to a listener. Used by one thread at a time."""
 
     bytes_sent: int = 0
     bytes_received: int = 0
@@ -44,7 +44,7 @@ class Peer(ABC):
     arriving: Frame | None = None
     """The head of a frame whose arrays are still coming in; they must not be read yet."""
     is_signed: bool = False
-    """The road itself shows whether the listener lives: no sign of life need be answered."""
+    """The transport shows whether the listener is alive: heartbeats need no answer."""
 
     def __init__(self) -> None:
         self.waiting: set[Frame] = set()
@@ -66,7 +66,7 @@ class Peer(ABC):
 
 
 class Listener(ABC):
-    """The listening side: it hears frames of many peers.
+    """The listening side: it receives frames of many peers.
 
     `hear(peer, frame)` runs for each frame, one at a time for one peer but in several threads for
     several; `gone(peer)` runs once, after the last frame of a peer.

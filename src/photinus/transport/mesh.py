@@ -1,7 +1,7 @@
 """Links between workers: one listener, and one connection to each other worker.
 
-A line has a thread and a queue: whoever speaks never waits for whoever is slow. What a broken line
-had in hand is lost, and reported with `broken`; publications that pile up push the oldest out.
+A line has a thread and a queue: a sender never waits for a slow peer. The frames of a line that
+breaks are lost, and reported with `broken`; publications that pile up push the oldest out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Mesh:
     """One worker's side of all links to the others.
 
     Args:
-        listen: opens the listener with the functions that hear its peers.
+        listen: opens the listener with the functions that take its peers' frames and their ends.
         connect: makes a link to an address; it should give up within seconds.
 
     Example:
@@ -119,7 +119,7 @@ def _forget(peer: Peer) -> None:
 
 
 class _Line:
-    """Speaks to one worker from a thread of its own; the link is made when it is needed."""
+    """Sends to one worker from its own thread; the link is made when it is needed."""
 
     def __init__(self, connect: Callable[[], Link], name: str) -> None:
         self.lost = 0

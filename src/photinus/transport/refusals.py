@@ -22,7 +22,7 @@ _WORDS = {
 
 
 def refused(counts: Mapping[str, int]) -> str:
-    """Returns what to tell of those who were turned away so far, by reason.
+    """Returns the warning about the connections that were refused so far, by reason.
 
     Example:
         >>> refused({"foreign": 2, "frame": 1}).partition("; look")[0]

@@ -1,8 +1,8 @@
 """Sums among fixed members through torch.distributed, without encryption.
 
-For a network that is trusted as a whole. Who is in, and whether it counts, is said elsewhere: a sum
-that fails raises, and the members that are left make another group. Arrays in the host's memory are
-summed by gloo, or, with a GPU for each member, there by NCCL.
+For a network that is trusted as a whole. The coordinator decides who is in a sum, and whether it
+counts: a sum that fails raises, and the members that are left make another group. Arrays in the
+host's memory are summed by gloo, or, with a GPU for each member, there by NCCL.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class RingMembers(NamedTuple):
     """The members of a sum, as all of them know them."""
 
     name: str
-    """Tells their group from all others."""
+    """The name of their group, different from all others."""
     place: int
     """One's own, from 0."""
     size: int
@@ -89,7 +89,7 @@ class Ring:
         return sums
 
     def close(self) -> None:
-        """Leaves the group; nobody meets here any more."""
+        """Leaves the group; it makes no more sums."""
         self._group = self._store = None
 
     def _grouped(self, members: RingMembers) -> Any:  # noqa: ANN401 - torch does not type it

@@ -81,10 +81,10 @@ class TcpPeer(Peer):
         self.bytes_sent, self.bytes_received = self._wire.bytes_sent, self._wire.bytes_received
 
     def close(self, settle_seconds: float = _FLUSH_SECONDS) -> None:
-        """Ends the connection after what was sent before; nothing more is heard.
+        """Ends the connection after what was sent before; nothing more is received.
 
         Args:
-            settle_seconds: for the other side to take the end in, before it is cut.
+            settle_seconds: for the other side to read the end, before the connection is cut.
         """
         with self._lock:
             self.is_closing = True
@@ -96,7 +96,7 @@ class TcpPeer(Peer):
         with contextlib.suppress(LinkError):
             while (item := self._queue.get()) is not None:
                 self._write_one(*item)
-                item = None  # nobody holds its arrays until the next one comes
+                item = None  # its arrays are not kept in memory until the next one comes
             self._wire.finish()
             self.ended.wait(self._settle_seconds)
         self._wire.cut()
@@ -109,7 +109,7 @@ class TcpPeer(Peer):
 
 
 class TcpListener(Listener):
-    """Hears the workers of one run; strangers are dropped, and counted in `refused`.
+    """Receives the frames of one run's workers; drops strangers, and counts them in `refused`.
 
     Args:
         host: the interface to bind, by name or address; the port is random.
@@ -206,10 +206,10 @@ class TcpListener(Listener):
             thread.start()
 
     def _makes_room(self, host: str) -> _Stranger | None:
-        """Drops a stranger where all places are held: who comes may be a worker that must be back.
+        """Drops a stranger where all places are taken: the newcomer may be a worker that rejoins.
 
-        First who has said nothing (a worker speaks at once), from a host that was never let in,
-        which holds the most places; the oldest of them.
+        The first choice is a stranger that has sent nothing (a worker sends at once), from a host
+        that was never admitted, the host with the most places; of these the oldest.
         """
         here = [s for s in self._strangers.values() if not s.is_dropped]
         if len(here) < self._limits.max_strangers:
@@ -230,7 +230,7 @@ class TcpListener(Listener):
         try:
             wire = Wire(sock, self._context, is_server=True)
         except OSError:
-            # it went before it was served
+            # it closed before it was served
             sock.close()
             wire = None
         try:

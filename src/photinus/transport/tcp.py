@@ -23,13 +23,13 @@ class TcpLink(Link):
     Args:
         address: the listener's, `host:port` or `[host]:port`.
         key: the worker's key of the run.
-        connect_seconds: how long to try while nobody listens.
+        connect_seconds: how long to retry while there is no listener.
         limits: of frames and waits.
 
     Raises:
         AuthenticationError: the listener holds keys of another run, or is another run.
-        LinkLostError: nobody could be reached in time.
-        UsageError: the address is none.
+        LinkLostError: no listener could be reached in time.
+        UsageError: it is not an address.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class TcpLink(Link):
             return self._listen(seconds)
 
     def _count(self) -> None:
-        """Also within a frame: whoever watches this link sees that it gets on."""
+        """Counts bytes also within a frame, so that a watcher of this link sees its progress."""
         self.bytes_sent = self._wire.bytes_sent
         self.bytes_received = self._wire.bytes_received
 
@@ -76,7 +76,7 @@ class TcpLink(Link):
                     break
                 frames += taken
         except LinkError:
-            # what came before the end is heard first; the next call tells
+            # what arrived before the end is returned first; the next call raises
             self._is_lost = True
             if not frames:
                 raise

@@ -25,8 +25,8 @@ _RECORD_BYTES = 16 << 10
 _BATCH_BYTES = 256 << 10
 _STRANGER_BYTES = 16 << 10
 _UNSENT_BYTES = 128 << 10
-"""So much the system holds that it has not sent: what a process that stopped still "says" after
-that is no sign of its life, and ends soon."""
+"""How many unsent bytes the system buffers at most. Those of a process that stopped still arrive;
+they are no sign of life, and end soon."""
 _UNSENT_OPTION: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 _GREETING = b"PHOT\x01"
 _WELCOME, _OTHER_RUN = b"\x00", b"\x01"
@@ -86,7 +86,7 @@ class Wire:
         if _UNSENT_OPTION is not None:
             sock.setsockopt(socket.IPPROTO_TCP, _UNSENT_OPTION, _UNSENT_BYTES)
         self.moved = _nothing
-        """Called whenever bytes moved, before the counts are looked at by whoever watches."""
+        """Called whenever bytes moved, before a watcher looks at the counts."""
         self.bytes_sent = 0
         self.bytes_received = 0
         self.is_secure = context is not None
@@ -107,7 +107,7 @@ class Wire:
         """Does the TLS handshake, reading at most 16 KiB.
 
         Raises:
-            AuthenticationError: the other side has no key of this run, or speaks no TLS.
+            AuthenticationError: the other side has no key of this run, or uses no TLS.
             LinkLostError: it ended or fell silent.
         """
         if self._tls is None:
@@ -133,7 +133,7 @@ class Wire:
         except ssl.SSLError as error:
             raise _refused(error) from error
         finally:
-            # also after a failure: the alert in it tells the other side why
+            # also after a failure: the alert in it gives the other side the reason
             self._flush(deadline - monotonic())
         return True
 
@@ -268,7 +268,7 @@ class Wire:
         return bool(poll.poll(max(0, math.ceil((deadline - monotonic()) * 1000))))
 
     def finish(self) -> None:
-        """Says that nothing more will be sent; reading continues."""
+        """Signals that nothing more will be sent; reading continues."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
 
@@ -283,7 +283,7 @@ class Wire:
                     return
 
     def cut(self) -> None:
-        """Ends both directions and wakes whoever waits, from any thread."""
+        """Ends both directions and wakes the threads that wait; to be called from any thread."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
@@ -344,7 +344,7 @@ def admit(wire: Wire, run: bytes, deadline: float) -> bool:
 
     Raises:
         AuthenticationError: the stranger holds no key of this run.
-        FrameError: the stranger speaks something else.
+        FrameError: the stranger uses another protocol.
         LinkLostError: it ended or fell silent.
     """
     wire.shake(deadline)
