@@ -315,7 +315,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
-    """Imports a public name from the room that it lives in."""
+    """Imports a public name from its module."""
     if name in _MODULES:
         return importlib.import_module(f"photinus.{_MODULES[name]}")
     if name not in _HOME_OF:

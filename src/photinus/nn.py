@@ -21,7 +21,7 @@ _is_empty: ContextVar[bool] = ContextVar("is_empty", default=False)
 
 
 class ShardedEmbedding(nn.Embedding):
-    """A table of rows that lies among the workers of a run; elsewhere it is an `nn.Embedding`.
+    """A table of rows, sharded over the workers of a run; elsewhere it is an `nn.Embedding`.
 
     Of K workers each owns every K-th row. It steps the rows that its batches read, and agrees on
     them with their owners in each round. Their first numbers are drawn by their owners.
@@ -69,7 +69,7 @@ class ShardedEmbedding(nn.Embedding):
         self.std, self.optimizer, self.lr = std, optimizer, lr
         self.reader: Callable[[Tensor], Tensor] | None = None
         """Looks rows up where they lie in a run."""
-        # whoever reads them nevertheless gets no number, and not a wrong one
+        # a read of them gives no number, rather than a wrong one
         nothing = torch.full((1, 1), torch.nan).expand(num_embeddings, embedding_dim)
         empty = nothing if _is_empty.get() else None
         super().__init__(num_embeddings, embedding_dim, padding_idx, _weight=empty)
@@ -82,7 +82,7 @@ class ShardedEmbedding(nn.Embedding):
 
     @property
     def is_as_made(self) -> bool:
-        """Whether nobody has put other numbers in the place of those to come, or frozen them."""
+        """Whether the numbers are as the layer made them: neither replaced nor frozen."""
         weight = self.weight
         is_held = isinstance(weight, nn.Parameter) and weight.data_ptr() == self._place
         return is_held and weight.requires_grad

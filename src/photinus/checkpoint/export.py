@@ -35,7 +35,7 @@ class SavedModel:
 
         Args:
             what: it is, for people.
-            trust_code: what the user said.
+            trust_code: as the user gave it.
 
         Raises:
             UsageError: it names code that the user does not trust.

@@ -127,7 +127,7 @@ class FolderFormat:
     file: str
     """The seal's file name, e.g. manifest.json."""
     format: str
-    """Written into the seal: tells our folders from others."""
+    """Written into the seal: distinguishes photinus's folders from others."""
     version: int = 1
     is_private: bool = True
     """Readable by the owner only (0700, 0600); otherwise what the umask leaves."""
@@ -308,7 +308,7 @@ def _sync(path: Path) -> None:
 def _mapped(path: Path, wanted: Mapping[str, Any]) -> MappedFile:
     is_plain_file = path.is_file() and not path.is_symlink()
     if not is_plain_file:
-        _read_whole(path)  # says what it is instead
+        _read_whole(path)  # raises with what it is instead
     if path.stat().st_size:
         with path.open("rb") as file:
             _check(path.name, memoryview(mmap(file.fileno(), 0, access=ACCESS_READ)), wanted)

@@ -129,7 +129,7 @@ class RunFolder:
         """Takes the next term: of several coordinators that try, each gets its own.
 
         Args:
-            details: plain JSON values that tell a reader who it was.
+            details: plain JSON values that identify the coordinator to a reader.
 
         Raises:
             CheckpointError: the folder cannot be written.

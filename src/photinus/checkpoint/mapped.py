@@ -146,7 +146,7 @@ class PagedFile:
         return told
 
     def closed(self) -> MappedFile:
-        """Returns what was written, once it is whole; the file lives as long as that."""
+        """Returns what was written, once it is whole; the file exists as long as the result."""
         assert self.is_whole
         self._file.close()
         self._given_up.detach()

@@ -69,7 +69,7 @@ class Mirror:
             self._tried(partial(self._down, name), f"{self.address}/{name} cannot be read")
 
     def claim(self, term: int) -> None:
-        """Takes a term there, too; what was brought down says which is the next.
+        """Takes a term at the address, too; the term follows from what was downloaded.
 
         Raises:
             FencedError: another coordinator was quicker.

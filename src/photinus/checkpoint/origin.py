@@ -54,7 +54,7 @@ def check_code(plain: object, what: str, trust_code: Trust = False) -> None:
     Args:
         plain: what this user has not signed.
         what: it is, for people.
-        trust_code: what the user said.
+        trust_code: as the user gave it.
 
     Raises:
         UsageError: it names code that the user does not trust.
@@ -98,7 +98,7 @@ def _keys() -> Iterator[bytes]:
 
 
 def _read(folder: Path) -> bytes | None:
-    """Returns a folder's key, if nobody else can have put it there or can read it."""
+    """Returns a folder's key, if no other user can have put it there or can read it."""
     if not _is_private(folder.lstat(), stat.S_ISDIR):
         return None
     # O_NONBLOCK: a FIFO put in its place must not hang the reader

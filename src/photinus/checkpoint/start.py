@@ -10,11 +10,11 @@ from photinus.core.addresses import on_disk
 from photinus.core.errors import NotReadyError, UsageError, reason_of
 
 _RUN, _SPARK_ML = "job.json", ("metadata", "data")
-"""What tells a run's folder, and one that a model of the estimators was saved in."""
+"""Files that identify a run's folder, and a folder that an estimator's model was saved in."""
 
 
 def load_start(path: Path | str, *, is_mapped: bool = False) -> Tensors:
-    """Returns the arrays of a trained model by name; code that it names is not looked at.
+    """Returns the arrays of a trained model by name; code that it names is not loaded.
 
     Args:
         path: of a run's folder, of a model's folder, as a run leaves it or as
@@ -24,7 +24,7 @@ def load_start(path: Path | str, *, is_mapped: bool = False) -> Tensors:
     Raises:
         UsageError: there is nothing, or something else.
         CheckpointError: it is damaged; names the file and the hashes.
-        NotReadyError: pyarrow is missing, and a model of the estimators is to be read.
+        NotReadyError: pyarrow is missing, which a model of the estimators needs.
     """
     source = on_disk(path)
     if (source / _RUN).is_file():

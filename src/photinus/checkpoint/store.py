@@ -117,7 +117,7 @@ class Store:
         return target
 
     def latest(self) -> Checkpoint | None:
-        """Returns the newest whole and finite checkpoint; `refusals` says what was passed over."""
+        """Returns the newest whole and finite checkpoint; `refusals` lists what was passed over."""
         refusals = []
         try:
             for name in reversed(self.names()):

@@ -97,7 +97,7 @@ def compare(
 
 @contextlib.contextmanager
 def _stoppable(folder: Path) -> Iterator[None]:
-    """Says how to continue where somebody stops the comparison."""
+    """Adds how to continue to the error when the user stops the comparison."""
     try:
         yield
     except KeyboardInterrupt as error:

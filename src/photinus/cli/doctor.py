@@ -126,7 +126,7 @@ def _cluster() -> Diagnosis:
 
 
 def _on_spark(workers: int) -> Iterator[Diagnosis]:
-    """Yields what a session and its workers tell."""
+    """Yields the findings about a session and its workers."""
     from photinus.engine.spark.diagnostics import looked_at
     from photinus.engine.spark.session import spark_session
 

@@ -60,7 +60,7 @@ def launch(address: str, *said: str) -> None:
     Args:
         address: of the run folder.
         said: a TOML file; or, where the run is there already, the names of code that it may call,
-            as whoever submitted it has found them there.
+            as the submitting user found them there.
 
     Raises:
         RunFailedError: the earlier attempt was not lost: it ended by itself.

@@ -75,7 +75,7 @@ def _run(act: Callable[[], object]) -> str:
         return _said("stopped", error, "interrupted")
     except PhotinusError as error:
         return _said(str(error), error, _ENDS.get(type(error), "failed"))
-    except BrokenPipeError:  # whoever read the output has seen enough
+    except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""

@@ -194,7 +194,7 @@ class _Run:
         return shlex.join([*run.arguments(), "pyspark-shell"])
 
     def _sent(self) -> Submission:
-        """Sends what is not there yet, and says so."""
+        """Sends what is not there yet, and prints that."""
         from photinus.deploy import packaging
 
         kind, found = self.said["environment"], {"environment": "", "jars": ""}
@@ -289,7 +289,7 @@ def _going_on(folder: str, process: subprocess.Popen[str]) -> Iterator[None]:
 
 
 def states(lines: Iterable[str]) -> Iterator[str]:
-    """Yields what changed, a line each, of all that spark-submit says.
+    """Yields what changed, a line each, of all that spark-submit prints.
 
     Example:
         >>> said = "Application report for application_17_0001 (state: {})"

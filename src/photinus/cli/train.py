@@ -122,13 +122,13 @@ def job_of(
     strategy: str | None = None,
     **options: Any,  # noqa: ANN401 - settings of Job
 ) -> Job:
-    """Returns the job of a name or a file, with what the command line says otherwise.
+    """Returns the job of a name or a file, with the settings of the command line.
 
     Args:
         name: of a job that photinus knows, or a TOML file.
         settings: single ones, `key.sub=value` each; a value is read as TOML, else it is text.
         strategy: a recipe's name or JSON; it then holds in every phase.
-        options: settings of `Job`; None where nothing was said.
+        options: settings of `Job`; None where none was given.
 
     Raises:
         UsageError: a name or a setting is unknown, or a limit does not hold.
@@ -152,7 +152,7 @@ def job_of(
 
 
 def strategy_of(text: str) -> StrategySpec | Own:
-    """Returns the way of agreeing that a recipe's name or JSON says, or `module:name`.
+    """Returns the strategy that a recipe's name, its JSON or `module:name` stands for.
 
     Raises:
         UsageError: it is unknown, or no JSON, or a limit does not hold.
@@ -232,7 +232,7 @@ def _resume(folder: str, others: tuple[Any, ...], *, trust_code: bool) -> None:
 def go_on(
     folder: str | Mirror, note: str = "", command: str = "train", *, trust_code: Trust = False
 ) -> None:
-    """Continues with a run, shows it, and says what came out.
+    """Continues with a run, shows it, and prints its result.
 
     Args:
         folder: of the run.
@@ -253,7 +253,7 @@ def go_on(
 
 
 def begin(job: Job, folder: str | Mirror, command: str = "train") -> None:
-    """Trains a job, shows it, and says what came out.
+    """Trains a job, shows it, and prints its result.
 
     Args:
         job: the job.
@@ -275,7 +275,7 @@ def begin(job: Job, folder: str | Mirror, command: str = "train") -> None:
 
 
 def _told(outcome: Outcome) -> None:
-    """Says what came out, and what to do with it."""
+    """Prints the result, and what to do with it."""
     from photinus.cli.watch import error_text
     from photinus.run.resume_hint import shortest
 

@@ -23,8 +23,9 @@ def watched(
     """Shows a run; if it is stopped, the error says how to continue.
 
     Args:
-        folder: where the run is kept; what Java and the workers say goes to its `logs/spark.log`.
-        address: where its copy is kept that outlives this machine.
+        folder: where the run is kept; the output of Java and the workers is written to its
+        `logs/spark.log`.
+        address: of its copy that outlives this machine.
         command: of photinus, which continues with it.
     """
     from photinus.report.terminal import Terminal
@@ -69,7 +70,7 @@ def stderr_in(file: Path) -> Iterator[None]:
 
 
 def _log_of(folder: Path) -> Path:
-    """Returns the file of a run folder that takes what Java and the workers say."""
+    """Returns the file of a run folder for the output of Java and the workers."""
     file = folder / "logs" / "spark.log"
     is_run = (folder / "job.json").is_file()
     # a folder that cannot take a run is refused by the run itself, which must find it as it was

@@ -20,7 +20,7 @@ _AFTER_PUSHES = 3
 _WORK_SHARE = 4
 """Sending may take a fifth of the time."""
 _SAMPLE = 1 << 20
-"""So many numbers are coded to see how fast it goes."""
+"""How many numbers are encoded to measure the codec's speed."""
 
 
 class Payoff:
@@ -36,7 +36,7 @@ class Payoff:
         self._slow: Counter[tuple[int, int]] = Counter()
         """Pushes of a phase and slot, one after the other, that took longer than the work."""
         self._advised = -1
-        """The last phase in which it was said to agree less often."""
+        """The last phase in which the user was advised to agree less often."""
 
     def pushed(self, push: Frame, bytes_per_second: float) -> str:
         """Returns a warning when the codec of a push costs more than it saves, or "".

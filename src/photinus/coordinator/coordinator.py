@@ -170,7 +170,7 @@ class Coordinator(LeaseServer):
 
     @property
     def can_yield(self) -> bool:
-        """True while seats can be given up: rows are kept, and nobody alone holds a shard."""
+        """True while seats can be given up: rows are kept, and no worker alone holds a shard."""
         seats = self.leases.seats.values()
         is_training = self.has_begun and not self.is_over and not self.is_between_passes
         return is_training and not self.owner.has_shards and not any(s.streams for s in seats)

@@ -22,7 +22,7 @@ from photinus.training.snapshots import Cut
 from photinus.transport.frames import Frame
 
 _MOST_RETURNS = 10
-"""So often in a row a run goes back to the same cut before it is given up."""
+"""How often in a row a run goes back to the same cut before it fails."""
 
 
 class Cuts:
@@ -88,7 +88,7 @@ class Cuts:
     def start_for(self, slot: int) -> tuple[Message, Mapping[str, Vector]]:
         """Returns the present point, and an inner state of a slot's worker to continue with.
 
-        The inner state is its own, or where all are the same anybody's.
+        The inner state is its own; where those of all workers are the same, any worker's.
         """
         cut, owner = self.saved, self._owner
         point = owner.point if cut is None or owner.policy.keeps else cut.point
@@ -265,7 +265,7 @@ class Cuts:
         self._leases.reopen()
 
     def fall_back(self) -> None:
-        """Nobody is left who knows the parameters: the last cut, or the phase's start."""
+        """Goes back to the last cut or the phase's start: no worker is left with the parameters."""
         owner, leases, cut, lost = self._owner, self._leases, self.last, self._owner.version
         if cut is None or cut.phase != owner.phase:
             cut = replace(

@@ -12,7 +12,7 @@ from photinus.models.metrics import finished
 from photinus.training.snapshots import Cut
 
 _ALMOST = 0.98
-"""Of a phase: then the last trial begins, while nobody has gone yet."""
+"""The progress at which the last trial begins, before any worker has left."""
 
 
 def _means(sums: Mapping[str, float]) -> dict[str, float]:

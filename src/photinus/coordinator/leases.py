@@ -129,7 +129,7 @@ class SeatState:
         self.position, self.reached = position, {}
 
     def is_again(self, hello: Frame) -> bool:
-        """Returns whether the attempt that sits here (or sat last) says hello once more."""
+        """Returns whether the attempt that holds the seat, or held it last, says hello again."""
         return self.lease > 0 and hello.header.get("attempt") == self.attempt
 
 

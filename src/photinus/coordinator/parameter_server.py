@@ -67,10 +67,10 @@ class ParameterServer:
         self.reach = Reachability()
         self.metrics: Mapping[str, float] = {}
         self.failure = ""
-        """Why nobody can agree any more; empty while they can."""
+        """Why the workers cannot agree any more; empty while they can."""
         self._durations: list[float] = []
         self._fetched = 0
-        """Bytes that went down with fetches since a push was applied."""
+        """Bytes that were sent to workers by fetches since a push was applied."""
         self._among: dict[int, int] = {}
         """Slot -> the bytes that it sent to other workers since the last agreement."""
         self._distances: dict[int, float] = {}
@@ -100,7 +100,7 @@ class ParameterServer:
 
     @property
     def has_shards(self) -> bool:
-        """True when each worker owns a part of the parameters that nobody else has."""
+        """True when each worker owns a part of the parameters that no other worker has."""
         return self.policy.shards > 0
 
     @property
@@ -315,7 +315,7 @@ class ParameterServer:
         Of the first round and of each eighth; between them the last one stands. Where workers meet
         each has sent its own distance from where they meet.
 
-        Where nobody waits: how many versions old the point was that a push started from.
+        Where workers do not wait: how many versions old the point was that a push started from.
         """
         if not self.policy.waits:
             stale = [a.message.version - 1 - a.push.header["version"] for a in agreed]

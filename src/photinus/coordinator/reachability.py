@@ -15,7 +15,7 @@ FIRST_SECONDS = 30.0
 
 
 def late_after(durations: list[float]) -> float | None:
-    """Returns after how many seconds somebody is late; None while nobody knows."""
+    """Returns after how many seconds a worker is late; None while that is not known."""
     return max(LATE_SECONDS, 3 * median(durations)) if len(durations) >= 3 else None
 
 

@@ -27,14 +27,14 @@ from photinus.transport.frames import Frame
 FAILURES = 4
 """So often one unit may fail, each time in another way; Spark's own default."""
 _HEARD_SECONDS = 1.0
-"""Longer between two ticks, and the owner was busy and could hear nobody."""
+"""With more between two ticks the owner was busy and could take no frame in."""
 
 
 class Rule(Protocol):
     """The user's arithmetic, in one place; called by one thread at a time."""
 
     def state(self) -> Vector:
-        """Returns what a unit starts from, as a parcel that nobody writes to any more."""
+        """Returns what a unit starts from, as a parcel that is not written to any more."""
 
     def take(self, results: Sequence[Any]) -> bool:
         """Takes in what the units of a round made, in their order; returns whether all is done."""
@@ -102,7 +102,7 @@ class TaskServer(LeaseServer):
         unheard = now - (now if self._ticked is None else self._ticked)
         self._ticked = now
         seats = self.leases.seats.values()
-        if unheard > _HEARD_SECONDS:  # the rule took long: signs of life wait to be heard
+        if unheard > _HEARD_SECONDS:  # the rule took long: signs of life wait to be read
             for seat in seats:
                 seat.ends_at += unheard
         self.leases.ended(now)
@@ -201,7 +201,7 @@ class TaskServer(LeaseServer):
         return [self._applied(seat, is_done=is_done) for seat in seats]
 
     def _failed(self, error: Exception, slots: list[int]) -> list[Frame]:
-        """The user's arithmetic failed: the work ends with what it said."""
+        """Ends the work with the error of the user's arithmetic."""
         self.cause = error
         if isinstance(error, PhotinusError):
             self.failure_kind = type(error).__name__
@@ -231,10 +231,10 @@ class TaskServer(LeaseServer):
 
 
 def unit_life(work: Callable[[Vector], Vector], *, can_repeat: bool) -> Life:
-    """Yields what a worker wants to say until its unit is done.
+    """Yields a worker's requests until its unit is done.
 
     Args:
-        work: returns what it made of a state, both as parcels.
+        work: returns its result for a state, both as parcels.
         can_repeat: whether it may be asked again for the same round, when the seat was lost; else
             another attempt must follow.
 

@@ -11,7 +11,7 @@ from photinus.core.errors import NotReadyError, reason_of
 
 
 def is_address(text: object) -> bool:
-    """Tells an address from a path of this machine.
+    """Returns whether a text is an address, and not a path of this machine.
 
     Example:
         >>> [is_address(text) for text in ("hdfs:///runs", "s3://bucket", "runs/a", "file:///a")]
@@ -40,8 +40,8 @@ def on_disk(text: object) -> Path:
 def filesystem(address: str) -> tuple[Any, str]:
     """Returns the file system of fsspec that an address names, and the path in it.
 
-    HADOOP_CONF_DIR says where the cluster's settings are. In a container of YARN that
-    Spark started they lie beside the program.
+    HADOOP_CONF_DIR names the folder of the cluster's settings. In a container of YARN that
+    Spark started they are beside the program.
 
     Raises:
         NotReadyError: fsspec or what opens the address is not installed, or nothing answers.

@@ -14,11 +14,11 @@ def allow_descriptors(files: int, who: str) -> None:
     """Makes sure that this process may open so many more files and connections.
 
     The soft limit is raised where the hard one allows it, as Java's runtime raises its own. Without
-    this a run with too low a limit would lose connections here and there, and train ever slower.
+    this a run with too low a limit would lose connections now and then, and train ever slower.
 
     Args:
         files: how many more.
-        who: of what process an error speaks.
+        who: what an error calls this process.
 
     Raises:
         NotReadyError: they are not allowed.
@@ -45,7 +45,7 @@ def allow_descriptors(files: int, who: str) -> None:
 
 
 def _count(limit: int) -> int:
-    """Returns how many are open, as far as the system tells."""
+    """Returns how many are open, as far as the system reports it."""
     try:
         return len(os.listdir(_OPEN))
     except FileNotFoundError:

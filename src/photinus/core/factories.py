@@ -25,7 +25,7 @@ _LIBRARIES = frozenset(
     torchgen trackio transformers triton urllib3 usearch wheel
     """.split()  # noqa: SIM905 - a list, one a line, is a page
 )
-"""Packages that are nobody's own: photinus' requirements, theirs, and Python's installers."""
+"""Packages that are not the user's: photinus' requirements, theirs, and Python's installers."""
 _OURS = ("photinus.models.", "photinus.strategies.")
 _PLAIN_MODULES = ("torch.nn.functional",)
 """Functions of arrays and nothing else."""
@@ -41,7 +41,7 @@ def by_value(function: Callable[..., Any]) -> str:
     process could make the module again.
 
     Args:
-        function: defined in `__main__`; what it needs of there goes with it.
+        function: defined in `__main__`; what it needs from there is sent with it.
 
     Returns:
         The name by which this session knows it: for `module`, `loss`, `strategy`, `reads`,
@@ -93,7 +93,7 @@ def imported(path: str, kind: str) -> Callable[..., Any]:
 
     Args:
         path: what to import; the same on every worker.
-        kind: what it is for, as messages say it: "module", "loss", "optimizer".
+        kind: what it is for, as messages name it: "module", "loss", "optimizer".
 
     Raises:
         UsageError: it has another form, cannot be imported, or is not callable.
@@ -229,7 +229,7 @@ def _texts(plain: object) -> Iterator[str]:
 
 
 def _json(text: str) -> object:
-    """Returns what JSON within JSON says, as a strategy may be; None of any other text."""
+    """Returns the value of JSON within JSON, as of a strategy; None of any other text."""
     try:
         return json.loads(text) if text.lstrip()[:1] in ("{", "[") else None
     except ValueError:

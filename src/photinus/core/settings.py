@@ -115,7 +115,7 @@ _PLAIN: Mapping[Any, Limit] = {
 
 @functools.cache
 def _limits(cls: Any) -> Mapping[str, Limit]:  # noqa: ANN401 - any dataclass
-    """Returns a class's limits, and for each field without one what its type says."""
+    """Returns a class's limits, and for each field without one the limit of its type."""
     limits = dict(getattr(cls, "LIMITS", {}))
     hints = typing.get_type_hints(cls)
     for name in [f.name for f in dataclasses.fields(cls) if f.name not in limits]:

@@ -74,7 +74,7 @@ class FeedOrder:
 
 
 def draws_seed(order: FeedOrder, epoch: int) -> int:
-    """Returns what tells an epoch's draws from all others; the slot has no part in it."""
+    """Returns a seed that is different for each epoch's draws, and the same for all slots."""
     return derive(order.seed, "draws", order.phase, epoch)
 
 

@@ -46,9 +46,9 @@ class Finding(NamedTuple):
     bad: NDArray[np.bool_]
     """[n]: which rows have it."""
     describe: Callable[[int], str]
-    """Says what is wrong with row i of the block."""
+    """Returns what is wrong with row i of the block."""
     cure: Callable[[int], str] = _mend
-    """Says what to do about it."""
+    """Returns what to do about it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

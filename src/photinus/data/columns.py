@@ -346,7 +346,7 @@ def _columns(
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """Which values an encoder does not take, and what it says to each."""
+    """Which values an encoder does not take, and its error for each."""
 
     bad: NDArray[np.bool_]
     said: Mapping[int, str]

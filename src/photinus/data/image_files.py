@@ -115,7 +115,7 @@ class ImageFiles:
             return ImageFile(place, label, None, str(error))
 
     def refused(self, bad: int, first: str, most_corrupt: float, images: int) -> str:
-        """Returns what to say of images that cannot be read and are left out; nothing of none.
+        """Returns the warning about images that cannot be read and are left out; empty if none is.
 
         Args:
             bad: how many.
@@ -214,8 +214,8 @@ def image_frame(
             folder that they share, or hdfs://.
         side: the shorter side of each image is brought to it, and the middle square is kept.
         classes: the names of labels 0, 1, ...; left out, the names of the folders, sorted.
-        most_corrupt: the share of images that may be damaged: they are counted in a job of its own,
-            told, and left out. 0: the first one ends the query that reads it.
+        most_corrupt: the share of images that may be damaged: a separate job counts them, the count
+            is logged, and they are left out. 0: the first one ends the query that reads it.
         partitions: of the rows; left out, as Spark shuffles, and no more than there are files.
 
     Returns:
@@ -316,7 +316,7 @@ def _is_image(name: str) -> bool:
 
 
 def _lister(root: str) -> Callable[[str], tuple[list[str], list[str]]]:
-    """Returns what tells the names of files and of folders in a folder under `root`, sorted."""
+    """Returns a function that lists the files and the folders in a folder under `root`, sorted."""
     if not is_address(root):
         return lambda folder: _names_on_disk(f"{on_disk(root)}/{folder}")
     system, place = filesystem(root)

@@ -97,7 +97,7 @@ class Rows:
         return replace(self, order=self.order[aside:]), replace(self, order=self.order[:aside])
 
     def batch(self, index: NDArray[np.int64], seed: int = 0) -> Batch:
-        """Gathers the rows of `index` [B] into fresh arrays; `seed` tells their draws apart."""
+        """Gathers the rows of `index` [B] into fresh arrays; `seed` decides their random draws."""
         labels = None if self.labels is None else np.take(self.labels, index, axis=0)
         weights = None if self.weights is None else np.take(self.weights, index)
         if isinstance(self.features, Inputs):

@@ -77,7 +77,7 @@ def as_frame(rows: Any) -> Any:  # noqa: ANN401 - whatever a user gives
 def columns(
     df: DataFrame, features: str | list[str], label: str | None = None
 ) -> tuple[DataFrame, ColumnSpec]:
-    """Selects what the workers need, and says what it is; the widths are those of the first row.
+    """Selects what the workers need, and returns its kind; the widths are those of the first row.
 
     Args:
         df: the user's rows.
@@ -414,8 +414,8 @@ def _stacked(df: DataFrame, features: list[str], shape: tuple[int, ...]) -> Colu
 def partitioned(df: DataFrame, workers: int) -> DataFrame:
     """Returns the rows in exactly `workers` partitions, moving them only where that must be.
 
-    Too many partitions are joined where they lie; too few are dealt out anew over the network.
-    A client of Spark Connect does not learn how many there are: it always deals out anew.
+    Too many partitions are joined where they are; too few are shuffled over the network. A client
+    of Spark Connect cannot see how many there are: it always shuffles.
 
     Raises:
         UsageError: `workers` is below 1.
@@ -589,7 +589,7 @@ def _label(df: DataFrame, name: str) -> Column:
 
 
 def _feature(df: DataFrame, name: str) -> tuple[Column, str, list[Column]]:
-    """Returns one feature column as the workers want it, its kind, and what tells its shape."""
+    """Returns one feature column as the workers want it, its kind, and columns for its shape."""
     kind, column = df.schema[name].dataType, _quoted(name)
     if isinstance(kind, T.BinaryType):
         return column, BINARY, [F.octet_length(column)]

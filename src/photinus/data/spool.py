@@ -106,7 +106,7 @@ class Storage:
         with self.file() as file:
             try:
                 _reserve(file, size)
-            except OSError:  # the disk is fuller than it said
+            except OSError:  # the disk is fuller than it reported
                 return None
             return self.mapped(file, shape, dtype, mode="r+")
 
@@ -144,7 +144,7 @@ class Storage:
     def mapped(
         self, file: FileIO, shape: tuple[int, ...], dtype: np.dtype[Any], mode: str = "r"
     ) -> Array:
-        """Maps a file into memory; it lives as long as the array."""
+        """Maps a file into memory; it stays open as long as the array exists."""
         if not math.prod(shape):
             return np.empty(shape, dtype)
         memmap: Array = np.memmap(file, dtype, mode=mode, shape=shape)  # type: ignore[call-overload]
@@ -196,7 +196,7 @@ class _Pages:
             self._resize(size)
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int = 0) -> Array:
-        """Returns an array over these pages, which live as long as it does."""
+        """Returns an array over these pages, which are kept as long as the array exists."""
         if self._map is None or not math.prod(shape):
             return np.empty(shape, dtype)
         return np.ndarray(shape, dtype, buffer=self._map, offset=offset)
@@ -384,7 +384,7 @@ class _Spool:
                 left = np.ascontiguousarray(part).reshape(-1).view(np.uint8).data
                 while left:  # a raw file may take a part of what it is given
                     left = left[file.write(left) :]
-        except OSError:  # the disk is fuller than it said: what came before still holds
+        except OSError:  # the disk is fuller than it reported: earlier blocks are still valid
             return False
         self._left -= _bytes(block)
         self._counts = [n + len(part) for n, part in zip(self._counts, parts, strict=True)]

@@ -32,7 +32,7 @@ class StreamFeed(Feed):
 
     Args:
         stream: the pass; it is used up.
-        order: batch size and share; the seed has no say in the order.
+        order: batch size and share; the seed does not change the order.
         rows: how many rows an earlier pass counted; 0 where this is the first. With them a first
             `seek` finds out which pass this is: the one that holds the position.
 

@@ -37,7 +37,7 @@ class Part(NamedTuple):
 
 
 def is_dump(path: object) -> bool:
-    """Tells a dump by its name.
+    """Returns whether a name is that of a dump.
 
     Example:
         >>> names = "wiki-pages-articles-multistream.xml.bz2", "wiki.xml-p1p99.bz2", "texts"
@@ -158,7 +158,7 @@ def pages(part: Part) -> Iterator[bytes | None]:
             held, own = held + piece, own + len(piece) * is_own
             found, held, own = _whole_pages(held, own)
             yield from found
-    # of a shorter piece nobody can tell
+    # a shorter piece does not show it
     is_cut = _END not in tail and (len(tail) == _TAIL_BYTES or not part.start)
     if held.startswith(_OPEN) or is_cut:
         got = f"no {_END.decode()} at its end"

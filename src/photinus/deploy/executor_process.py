@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 ENDS_EXECUTOR = "PHOTINUS_ENDS_EXECUTOR"
-"""In the environment of workers whose executor shall not outlive their coordinator."""
+"""In the environment of workers whose executor must not outlive their coordinator."""
 _EXECUTOR = b"CoarseGrainedExecutorBackend"
 
 
@@ -23,9 +23,9 @@ def executor_of_worker() -> int | None:
 
 
 def end_executor() -> None:
-    """Ends this worker's executor, if its environment says so.
+    """Ends this worker's executor, if its environment asks for that.
 
-    By itself it would wait ten minutes for a driver that says nothing.
+    By itself an executor would wait ten minutes for a silent driver.
     """
     if os.environ.get(ENDS_EXECUTOR) and (pid := executor_of_worker()) is not None:
         os.kill(pid, signal.SIGKILL)

@@ -169,7 +169,7 @@ def _files(found: list[metadata.Distribution]) -> Iterator[tuple[str, Path]]:
 
 
 def _plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
-    """The times stay: what Python compiled is known by them. Who owned it is nobody's business."""
+    """Keeps the times, by which Python finds what it compiled; removes the owner."""
     info.uid = info.gid = 0
     info.uname = info.gname = ""
     info.mode = 0o755 if info.mode & stat.S_IXUSR else 0o644
@@ -226,7 +226,7 @@ def sent(parcel: LazyArchive, kept: Path, folder: str) -> tuple[str, bool]:
     """Returns where a parcel lies for the cluster, and whether it had to be sent.
 
     Args:
-        parcel: what shall be there.
+        parcel: the archive to send.
         kept: the folder of this machine that it is made in.
         folder: an address, or "" where it stays here.
 

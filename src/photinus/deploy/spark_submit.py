@@ -138,10 +138,10 @@ class Submission:
 
 
 def check_master(master: str, deploy_mode: str) -> None:
-    """Refuses a master that is none, and a mode that it has not.
+    """Refuses an unknown master, and a mode that the master does not have.
 
     Raises:
-        UsageError: says which there are.
+        UsageError: the message names those that there are.
         NotReadyError: the cluster's settings are not here.
     """
     if not _MASTER.fullmatch(master):

@@ -34,7 +34,7 @@ class Device:
     title: str
     """As its maker names it."""
     memory_bytes: int = 0
-    """All of it; 0 where that is not told."""
+    """All of its memory; 0 where the driver does not report it."""
     driver: str = ""
     is_processor: bool = False
     """It is the processor, or the processor by way of OpenCL."""
@@ -183,7 +183,7 @@ def _missing(name: str, got: str, do: str) -> NotReadyError:
 
 
 def _why_not(kind: str) -> str:
-    """Returns what the driver says: that there is none, or that it is too old."""
+    """Returns why the device cannot be used: there is no driver, or it is too old."""
     try:
         torch.get_device_module(kind).init()
     except (RuntimeError, AssertionError, AttributeError) as error:
@@ -214,7 +214,7 @@ def check_memory(name: str, parameter_bytes: int) -> None:
 
 
 def fastest(seconds: Callable[[str], float], names: tuple[str, ...], what: str) -> tuple[str, str]:
-    """Returns the device on which something takes least, and a sentence that says why.
+    """Returns the device on which something takes least, and a sentence with the reason.
 
     Args:
         seconds: that it takes on a device.

@@ -27,7 +27,7 @@ _ROWS = 64
 
 
 def tokens_in_block(words: int, workers: int) -> int:
-    """Returns how long rows shall be for so many words of text.
+    """Returns how long rows should be for so many words of text.
 
     Example:
         >>> tokens_in_block(10_000_000, 4), tokens_in_block(20_000, 4)
@@ -37,7 +37,7 @@ def tokens_in_block(words: int, workers: int) -> int:
 
 
 def words_in_round(words: int, workers: int) -> int:
-    """Returns how many words each worker shall read between two rounds, of so many in all.
+    """Returns how many words each worker should read between two rounds, of so many in all.
 
     There are ten rounds in a pass at least. Beyond 8 workers all together read 384,000: with
     longer rounds 16 of them learnt less (docs/word2vec.md).

@@ -230,7 +230,7 @@ class WordVectors:
         return Section(name, right, len(rows), len(lines))
 
     def similarity(self, pairs: Path | str, *, cutoff: int = 300_000) -> Similarity:
-        """Compares the cosines of pairs of words with what people said, by Spearman's correlation.
+        """Compares the cosines of pairs of words with people's ratings, by Spearman's correlation.
 
         Args:
             pairs: a file as WordSim-353 or SimLex-999: two words a line, and later in it a number,
@@ -365,7 +365,7 @@ def _sections(path: Path | str) -> dict[str, list[list[str]]]:
 
 
 def _pairs(path: Path | str) -> list[tuple[str, str, float]]:
-    """Returns pairs of words in lower case, each with what people said."""
+    """Returns pairs of words in lower case, each with people's rating."""
     lines = [line for line in _lines(path) if line.strip() and not line.startswith("#")]
     found = []
     for number, line in enumerate(lines):

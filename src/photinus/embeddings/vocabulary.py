@@ -161,7 +161,7 @@ def gains(
     if len(grams.rows):
         moved = np.bincount(grams.rows, np.repeat(kept, np.diff(grams.starts)), len(kept))
         moved[: len(kept)] = kept
-        moved = np.maximum(moved, kept.min())  # rows that nobody uses
+        moved = np.maximum(moved, kept.min())  # rows that are never used
     for steps in (moved, output):
         one = -np.expm1(-pull * _CONTEXTS * steps)
         made.append((-np.expm1(-pull * _CONTEXTS * workers * steps) / one).astype(np.float32))

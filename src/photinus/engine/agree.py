@@ -63,7 +63,7 @@ class Loop:
             read: reads its arguments.
 
         Raises:
-            LinkLostError: the coordinator is not to be found any more.
+            LinkLostError: the coordinator cannot be found any more.
         """
 
         def do(opened: Opened) -> None:
@@ -104,7 +104,7 @@ def _within(here: _ThisWorker) -> Iterator[_ThisWorker]:
 def agree(
     model: nn.Module, strategy: StrategySpec | Own | None = None, *, steps: int | None = None
 ) -> Agreed:
-    """Joins the other workers: all continue from one point, and agree as the strategy says.
+    """Joins the other workers: all continue from one point, and agree by the strategy.
 
     Call it in the function that `photinus.launch` runs, once the model is made. It returns when all
     workers have come; the model then has the parameters of worker 0's.
@@ -113,7 +113,7 @@ def agree(
         model: its parameters with `requires_grad` are agreed on, and its buffers.
         strategy: a recipe that acts after steps; left out, that of `launch`.
         steps: how many optimizer steps this worker will take, where that is known: rounds are then
-            shortened in a short training, and progress is told.
+            shortened in a short training, and progress is reported.
 
     Raises:
         UsageError: outside of `launch`, called twice, or the strategy acts inside of a step.
@@ -179,7 +179,7 @@ class Agreed:
         """The steps of earlier attempts in this worker's place that are agreed on; else 0."""
 
     def step(self, **metrics: float) -> None:
-        """Tells that the optimizer has stepped; agrees with the others where that is due.
+        """Reports that the optimizer has stepped; agrees with the others where that is due.
 
         Args:
             metrics: what was measured in the step, such as its loss: for the journal.

@@ -31,7 +31,7 @@ SOCKETS = "sockets"
 BACKENDS = {"torch": "gloo", "nccl": "nccl"}
 """Road -> what of torch.distributed makes the sums there."""
 MEMORY_RAN_OUT = "if nobody killed it, memory ran out"
-"""The system's SIGKILL looks like anybody's."""
+"""A SIGKILL of the system looks like one of any other sender."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,7 +165,7 @@ class RunSpec(Callbacks):
     data: Any
     """ArrayData, or what the engine reads besides."""
     run: bytes
-    """The run's 16 bytes; nobody else has them."""
+    """The run's 16 bytes, which no other run has."""
     cut: Cut | None = None
     """What to continue from."""
     has_view: bool = False
@@ -193,7 +193,7 @@ class RunSpec(Callbacks):
     }
 
     def sent(self) -> RunSpec:
-        """Returns what travels to a task in which the coordinator lives."""
+        """Returns what is sent to a task in which the coordinator runs."""
         quiet = Callbacks()
         return replace(
             self,

@@ -63,10 +63,10 @@ class CpuShare:
 
 
 def held_to(life: Life, share: CpuShare) -> Life:
-    """Yields what a life wants to say; each batch ends once it is within the share.
+    """Yields the requests of a worker's generator; each batch ends once it is within the share.
 
     Args:
-        life: of a worker.
+        life: the worker's generator.
         share: of its process.
     """
     try:
@@ -127,7 +127,7 @@ def check_processors(share: float, slot: int) -> None:
 
 
 def shares_told(share: float, workers: int, *, is_here: bool) -> list[str]:
-    """Returns what a run tells at its start about the shares of its workers.
+    """Returns what a run reports at its start about the shares of its workers.
 
     Args:
         share: of each worker.

@@ -133,12 +133,12 @@ class DriverSession(ListeningService):
 
     @property
     def wants_shuffle(self) -> bool:
-        """True while the rows are to be dealt out anew, before any of them is trained on."""
+        """True while the rows must be redistributed, before any of them is trained on."""
         return self._training.wants_shuffle
 
     @property
     def emit(self) -> Callable[[Event], None]:
-        """Tells an event of the run."""
+        """The function that is called with each event of the run."""
         return self._run_spec.emit
 
     @property

@@ -76,12 +76,12 @@ class FrozenFile:
 
 
 def fetched_once(life: Life, file: FrozenFile) -> Life:
-    """Yields what a life wants to say; what is frozen is sent to one worker of the executor.
+    """Yields a generator's requests; what is frozen is sent to one worker of the executor.
 
-    The others say with their hello that they have it, and map the file of the one that fetches.
+    The hello of the others reports that they have it; they map the file of the one that fetches.
 
     Args:
-        life: of a worker.
+        life: the worker's generator.
         file: of its executor.
     """
     is_over = False
@@ -102,7 +102,7 @@ def fetched_once(life: Life, file: FrozenFile) -> Life:
 
 
 def _answered(ask: Ask, file: FrozenFile) -> Generator[Ask, Any, Any]:
-    """Asks, and returns the answer; a grant's with the vector, whoever fetched it."""
+    """Asks, and returns the answer; a grant with the vector, whichever worker fetched it."""
     if not isinstance(ask, Hello) or ask.has:
         return (yield ask)
     fetches = file.claim()

@@ -88,7 +88,7 @@ class Machine(Protocol):
         """Stops the worker for so long; its link stays open."""
 
     def cut(self, seconds: float, *, is_silent: bool) -> None:
-        """Closes its links for so long; with `is_silent` nobody notices."""
+        """Closes its links for so long; with `is_silent` they stay open, but carry nothing."""
 
     def slow(self, factor: float) -> None:
         """Makes each of its steps take `factor` times as long."""
@@ -113,7 +113,7 @@ class Hooks:
         Args:
             workers: of the run.
             is_real: False in the simulator.
-            has_sockets: True where all that workers send goes over sockets of ours.
+            has_sockets: True where all that workers send passes through photinus's sockets.
 
         Raises:
             UsageError: it cannot.

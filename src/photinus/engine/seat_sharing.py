@@ -77,7 +77,7 @@ def allotments(standings: Iterable[Standing]) -> dict[str, int]:
         is_first = len(found) == len(fixed)
         waiting = 0
         for s in sorted(level, key=lambda s: s.is_starting):
-            if s.weight is None and is_first:  # it yields to nobody, and no equal yields to it
+            if s.weight is None and is_first:  # it yields to no run, and no equal yields to it
                 found[s.run], left = s.workers, left - s.held
                 waiting += s.workers - s.held
             elif s.weight is None or s.is_starting:
@@ -89,7 +89,7 @@ def allotments(standings: Iterable[Standing]) -> dict[str, int]:
 
 
 def _by_weight(runs: Sequence[Standing], seats: int) -> dict[str, int]:
-    """Gives seats one after the other to whom they are due most; nobody gets more than it wants."""
+    """Gives each seat to the run that it is most due to; no run gets more than it wants."""
     found = {s.run: 0 for s in runs}
     for _ in range(min(seats, sum(s.workers for s in runs))):
         wanting = [s for s in runs if found[s.run] < s.workers]
@@ -200,13 +200,13 @@ class SeatSharing:
         return max(0, lacking - self._in_transit(far))
 
     def lent(self, slots: int) -> None:
-        """Notes slots that are this place's no more, and come to others in a while; 0 for none."""
+        """Notes slots that left this place, and reach other places after a while; 0 for none."""
         self._lent = self._lent + slots if slots else 0
         if self._lent == slots:
             self._far_before = _slots_of(self._far())
 
     def _in_transit(self, far: Sequence[Standing]) -> int:
-        """Returns how many of the slots that were lent nobody has got yet."""
+        """Returns how many of the slots that were lent no other place has got yet."""
         return max(0, self._lent - (_slots_of(far) - self._far_before))
 
     def _far(self) -> list[Standing]:
@@ -256,7 +256,7 @@ class SeatSharing:
         )
         others, idle = self.others(), seats.idle()
         wanted = workers - self._target(others)
-        # whoever has done its share makes room for those that have not
+        # workers that have done their share make room for those that have not
         turns = min(len(idle - yielding.keys()), len(yielding.keys() - idle))
         if max(wanted, turns and wanted + turns) > len(yielding):
             is_own = wanted <= len(yielding)

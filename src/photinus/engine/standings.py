@@ -187,7 +187,7 @@ class FolderStandings:
 
 
 def _read(data: bytes) -> Standing | None:
-    """Returns what a file says; None where it says something else."""
+    """Returns the state in a file; None where the file holds something else."""
     with suppress(ValueError, TypeError, RecursionError):
         plain = json.loads(data)
         if isinstance(plain, Mapping):

@@ -48,8 +48,8 @@ Opened = Callable[[Life, Mapping[str, Any]], Worker]
 
 BEAT_SECONDS = 1.0
 _SILENT, _FEWEST_BEATS = 0.9, 5
-"""The part of its patience after which a worker leaves a coordinator that says nothing: to leave
-takes time, too."""
+"""The part of its patience after which a worker leaves a silent coordinator: to leave takes time,
+too."""
 SPARE_DESCRIPTORS = 16
 """What a worker opens besides its connections to other workers."""
 _OURS = os.path.join(os.path.dirname(photinus.__file__), "")
@@ -105,9 +105,9 @@ class Call:
             about: sent with every hello, as it is once `begin` has returned.
 
         Raises:
-            LinkLostError: the coordinator is not to be found any more.
+            LinkLostError: the coordinator cannot be found any more.
             NotReadyError: this process may not open enough files.
-            Exception: the worker's own, where another attempt shall follow.
+            Exception: the worker's own, where another attempt should follow.
         """
         self.serve(slot, attempt, lambda opened: opened(begin(), about or {}).run())
 
@@ -121,9 +121,9 @@ class Call:
             fields of its hellos.
 
         Raises:
-            LinkLostError: the coordinator is not to be found any more.
+            LinkLostError: the coordinator cannot be found any more.
             NotReadyError: this process may not open enough files.
-            Exception: the worker's own, where another attempt shall follow.
+            Exception: the worker's own, where another attempt should follow.
         """
         keep_freed_memory()
         allow_descriptors(SPARE_DESCRIPTORS, f"worker {slot}")
@@ -137,7 +137,7 @@ class Call:
                 with self._memory_held(beater, seat), ExitStack() as closing:
                     do(lambda life, about: self._worker(sits, life, about, closing))
             except RunFailedError:
-                return  # the coordinator said so
+                return  # the coordinator sent it
             except LinkLostError:
                 raise
             except Exception as error:
@@ -177,7 +177,7 @@ class Call:
             return nullcontext()
 
         def exceeded(error: RunFailedError) -> None:
-            with suppress(LinkError):  # then nobody is left to inform
+            with suppress(LinkError):  # then no coordinator is left to inform
                 self._tell(beater.frame.lease, seat, error)
 
         return MemoryCap(self.memory, seat.slot, exceeded)
@@ -187,7 +187,7 @@ class Call:
 
         Raises:
             RunFailedError: the run was stopped.
-            LinkLostError: the coordinator is not to be found any more.
+            LinkLostError: the coordinator cannot be found any more.
         """
         while True:
             link = self._link()
@@ -284,11 +284,11 @@ class WorkerBootstrap:
             slot: the seat to take.
             attempt: distinguishes this attempt from others of the same slot.
             open_part: reads the slot's rows, once.
-            given: the accelerators that it may use, where somebody shares them out.
+            given: the accelerators that it may use, where Spark assigns them.
             shared: a folder of its executor: what is frozen is fetched once for all workers there.
 
         Raises:
-            LinkLostError: the coordinator is not to be found any more.
+            LinkLostError: the coordinator cannot be found any more.
         """
         hooks = self.hooks.worker(slot, self.call.address, self.plan.bandwidth)
         about: dict[str, str] = {}

@@ -60,7 +60,7 @@ class Plan:
 
 
 class NetworkEstimator(TrainingEstimator):
-    """Trains on the tasks of the DataFrame's own session; a subclass says what."""
+    """Trains on the tasks of the DataFrame's own session; a subclass defines what."""
 
     _usual: ClassVar[Any]
     """The model's settings if nothing is set."""
@@ -116,9 +116,9 @@ class NetworkEstimator(TrainingEstimator):
         return made
 
     def _known(self, dataset: DataFrame) -> int | None:  # noqa: ARG002 - some look at it
-        """Returns how many outputs the columns say that there are; None: all labels must be read.
+        """Returns how many outputs there are by the columns; None: all labels must be read.
 
-        0 stands for whatever the module returns.
+        0 stands for any number that the module returns.
         """
         return 0
 
@@ -178,7 +178,7 @@ class NetworkEstimator(TrainingEstimator):
 
 
 class NetworkClassifier(NetworkEstimator, Classifier[Any], HasProbabilityCol):
-    """Trains a classifier; a subclass says of what kind."""
+    """Trains a classifier; a subclass defines the kind."""
 
     _more_classes: ClassVar[str]
     """What to do where a label is too large."""

@@ -200,7 +200,7 @@ class DeepDist:
         )
 
     def _owner(self, partitions: int, rule: _Server) -> TaskServer:
-        """Returns who speaks for one epoch: a term of its own."""
+        """Returns the coordinator of one epoch, under its own term."""
         self._term += 1
         callbacks = Callbacks(run=self._run, term=self._term, emit=self._emit)
         if self._book is not None:

@@ -51,7 +51,7 @@ class Iterated(NamedTuple):
     state: Any
     rounds: int
     is_done: bool
-    """False when the rounds were used up before `update` said so."""
+    """False when the rounds were used up before `update` ended the algorithm."""
 
 
 def iterate(

@@ -57,7 +57,7 @@ def launch(
         function: called with the worker's rows, or without arguments where there is no `data`.
         workers: how many.
         data: rows of any columns; a worker gets a part of them as a map-style data set of dicts.
-        strategy: when and how the workers agree, if `agree` does not say; it acts after steps.
+        strategy: when and how the workers agree, if `agree` names none; it acts after steps.
         engine: "spark", or "local": processes on this machine, which import the function by its
             name, and get every K-th row of a sequence.
         threads: with which each worker computes.

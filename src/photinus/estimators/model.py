@@ -130,7 +130,7 @@ class NetworkModel(Keywords, Model, MLWritable, MLReadable[Any]):
         return Evaluation.of(settings, [row["sums"] for row in rows], metrics)
 
     def _metrics(self) -> list[str]:
-        """Returns which metrics to tell; says which are left out.
+        """Returns which metrics to report; warns which are left out.
 
         The network itself measures by those of the user's own that it was trained with. Others
         were not consented to with its code.
@@ -256,7 +256,7 @@ class NetworkModel(Keywords, Model, MLWritable, MLReadable[Any]):
             trust_code: run the code that it names, though this user did not save it here.
 
         Raises:
-            UsageError: somebody else saved it, and it names code.
+            UsageError: another user saved it, and it names code.
         """
         return NetworkReader(cls, trust_code=trust_code).load(path)
 

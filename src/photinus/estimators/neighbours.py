@@ -61,7 +61,7 @@ def neighbours_udf(load: Callable[[], Held], count: int, *, is_vector: bool) -> 
                 aim = held[1][own[rows]]
             yield _told(words, rows, _nearest(held, aim, own[rows], count))
 
-    over: Any = pandas_udf  # its types tell no iterators
+    over: Any = pandas_udf  # its types do not cover iterators
     return over(near, "word array<string>, similarity array<double>")
 
 

@@ -110,7 +110,7 @@ def _of_inputs(
     if hasattr(F, "arrow_udf"):
         made: Callable[..., Any] = F.arrow_udf(score, fields)
         return made
-    over: Any = pandas_udf  # its types tell no iterators of frames
+    over: Any = pandas_udf  # its types do not cover iterators of frames
     frames: Callable[..., Any] = over(score_frames, fields)
     return frames
 

@@ -31,7 +31,7 @@ class Evaluation:
     interval: tuple[float, float] | None = None
     """The error's 95 % Wilson interval."""
     confusion: list[list[int]] = field(default_factory=list)
-    """Of a classifier: rows are true classes, columns what was said."""
+    """Of a classifier: rows are true classes, columns predicted ones."""
     labels: list[list[int]] = field(default_factory=list)
     """Of a model of several labels a row, for each label: true positives, false positives, false
     negatives, true negatives."""
@@ -67,7 +67,7 @@ class Evaluation:
         """The share of rows that were put into a wrong class.
 
         Raises:
-            UsageError: the model tells no classes apart.
+            UsageError: the metrics hold no error of classes.
         """
         if "error" not in self.metrics:
             wrong, got = "there is no error of classes here", ", ".join(self.metrics)
@@ -146,7 +146,7 @@ class TrainingSummary:
         return self.state.bytes_total
 
     def show(self) -> None:
-        """Prints one line a phase, and what went wrong."""
+        """Prints one line a phase, the workers that were lost, and the warnings."""
         print(self)  # noqa: T201 - what show is for, as in DataFrame.show
 
     def __str__(self) -> str:

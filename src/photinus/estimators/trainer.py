@@ -37,7 +37,7 @@ _MakesJob = Callable[[Mapping[str, Any]], Job]
 
 
 class TrainingEstimator(Keywords, Estimator[Any], HasSeed, MLWritable, MLReadable[Any]):
-    """Trains on the tasks of the DataFrame's own session; a subclass says what."""
+    """Trains on the tasks of the DataFrame's own session; a subclass defines what."""
 
     callbacks: Sequence[Callable[[Event], None]] = ()
     """Called with every event, as of `photinus.train`; no Param, and not saved."""
@@ -62,7 +62,7 @@ class TrainingEstimator(Keywords, Estimator[Any], HasSeed, MLWritable, MLReadabl
             trust_code: let `fit` run the code that it names, though this user did not save it here.
 
         Raises:
-            UsageError: somebody else saved it, and it names code.
+            UsageError: another user saved it, and it names code.
         """
         return ParamsReader(cls, trust_code=trust_code).load(path)
 
@@ -70,7 +70,7 @@ class TrainingEstimator(Keywords, Estimator[Any], HasSeed, MLWritable, MLReadabl
         """Returns the job that `made` makes of Params.
 
         Raises:
-            UsageError: names the Param that is wrong: the one without which the error goes away.
+            UsageError: the message names the Param that is wrong: without it there is no error.
         """
         try:
             return made(values)

@@ -231,7 +231,7 @@ class VectorsModel(Keywords, Model, HasInputCol, HasOutputCol, MLWritable, MLRea
             for sentences in batches:
                 yield pd.Series([_mean(index, vectors, subwords, some) for some in sentences])
 
-        over: Any = pandas_udf  # its types tell no iterators
+        over: Any = pandas_udf  # its types do not cover iterators
         return dataset.withColumn(new, array_to_vector(over(mean, "array<float>")(words)))
 
     def write(self) -> _VectorsWriter:

@@ -85,7 +85,7 @@ _ROWS = (*WORD_ROWS, *COUNTED_ROWS, *TRAINING_ROWS, *_SUBWORD_ROWS, *RUN_ROWS)
 
 
 class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
-    """What learns vectors from sequences; those that inherit it say which sequences."""
+    """Learns vectors from sequences; subclasses define which sequences."""
 
     _usual: ClassVar[Mapping[str, Any]] = {}
     """Settings of the stage that are others than its own defaults."""

@@ -1,6 +1,7 @@
 """The interface of a model: flat parameters, and a gradient in the same layout.
 
-A `Model` learns from one batch; a `Stage` says what one phase trains and is small enough to send.
+A `Model` learns from one batch; a `Stage` defines what one phase trains, and is small enough to
+send.
 `photinus.testing.check_model` checks whether a model of your own keeps the contract.
 """
 
@@ -94,14 +95,14 @@ class Model(ABC):
     def rows(self, batch: Batch, seed: int) -> Vector:  # noqa: ARG002
         """Returns which rows [r] of its parameters a step on a batch reads; it changes no others.
 
-        Of a table that lies among the workers the other rows are not there.
+        Of a sharded table the other rows are not there.
 
         Args:
             batch: of which nothing is trained on yet.
             seed: as the step will get it.
 
         Raises:
-            UsageError: it cannot tell.
+            UsageError: it does not know them.
         """
         name = type(self).__name__
         raise UsageError(f"{name} does not say which rows a batch reads", do="use rows=0")
@@ -177,10 +178,10 @@ class Stage(ABC):
 
     @property
     def row_size(self) -> int:
-        """How many numbers a row holds, where its model says which rows a batch reads; else 0.
+        """How many numbers a row holds, where its model knows which rows a batch reads; else 0.
 
-        A table of such rows may lie among the workers. The `inner` is then an `InPlace`, and the
-        model has no float buffers.
+        A table of such rows may be sharded over the workers. The `inner` is then an `InPlace`, and
+        the model has no float buffers.
         """
         return 0
 

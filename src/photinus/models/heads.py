@@ -1,4 +1,4 @@
-"""What a module's outputs stand for, and how much of what they say is wrong, whatever the loss."""
+"""What a module's outputs stand for, and how many of them are wrong, whatever the loss."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _CASES = ("right", "extra", "missed")
 
 
 def head_under(loss: str, outputs: Tensor, labels: Tensor, metrics: Collection[str] = ()) -> str:
-    """Returns what outputs [B, ...] stand for, where the loss or a metric tells: they are classes.
+    """Returns what outputs [B, ...] stand for, if the loss or a metric shows that they are classes.
 
     Args:
-        loss: its name. Of the user's own, it tells nothing.
+        loss: its name. A user's own loss does not show it.
         outputs: before a softmax or sigmoid.
         labels: [B], the class's number; any other shape is that of no classes.
-        metrics: the names that the user asks for. One of classes says what a loss of their own
-            does not.
+        metrics: the names that the user asks for. A metric of classes shows it where the loss does
+            not.
 
     Example:
         >>> head_under("cross_entropy", torch.zeros(4, 3), torch.zeros(4))
@@ -52,7 +52,7 @@ def errors_of(head: str, outputs: Tensor, labels: Tensor) -> dict[str, float]:
 
 
 def judged(head: str, outputs: Tensor, labels: Tensor) -> dict[str, float]:
-    """Returns how often each class was said of each, or each label rightly and wrongly; or {}.
+    """Returns how often each class was predicted for each, or each label rightly or wrongly; or {}.
 
     Args:
         head: what outputs stand for.

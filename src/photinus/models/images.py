@@ -1,7 +1,7 @@
 """Prepares images for a network: crops, mirrors, brightness, contrast, whitening.
 
 A function of this kind is named as `ModuleStage.reads`: it takes a batch as it is stored, and one
-random number for each example, or none where nothing shall be left to chance.
+random number for each example, or none where the result must not depend on chance.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ _Sums = Mapping[str, float]
 
 
 def said_and_true(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns which of K classes or labels were said, and which are true: both bool [B, K].
+    """Returns which of K classes or labels were predicted, and which are true: both bool [B, K].
 
     Args:
         outputs: [B, K] of K classes, [B] or [B, 1] of one that is or is not, or [B, K] of K labels,
@@ -37,7 +37,7 @@ def said_and_true(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _cases(outputs: Tensor, labels: Tensor) -> dict[str, float]:
-    """How often each class was said rightly, said wrongly, and missed; rows without a fault."""
+    """Returns true and false positives and misses of each class, and the rows without a fault."""
     said, true = said_and_true(outputs, labels)
     found = {"right": said & true, "extra": said & ~true, "missed": true & ~said}
     counts = {name: cases.sum(0).tolist() for name, cases in found.items()}
@@ -73,7 +73,7 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def _rates(sums: _Sums, *others: str) -> dict[str, float]:
-    """Returns right / (right + others) of every class that was said or true; 0 of nothing."""
+    """Returns right / (right + others) of every class that was predicted or true; 0 of 0."""
     right, missed = _part(sums, "right"), [_part(sums, name) for name in ("extra", "missed")]
     counted = [_part(sums, name) for name in others]
     rates = {}
@@ -130,7 +130,7 @@ REGRESSION = ("rmse", "mae", "r2")
 
 
 def confused(outputs: Tensor, labels: Tensor) -> dict[str, float]:
-    """Returns how often each class was said of each: sums for `confusion`."""
+    """Returns how often each class was predicted for each: sums for `confusion`."""
     said, true = said_and_true(outputs, labels)  # [B, C]
     table = true.double().T @ said.double()  # [C, C]
     cells = table.nonzero().tolist()
@@ -139,7 +139,7 @@ def confused(outputs: Tensor, labels: Tensor) -> dict[str, float]:
 
 
 def confusion(sums: _Sums) -> list[list[int]]:
-    """Returns the table of true classes (rows) and said ones; empty where there are no classes.
+    """Returns the table of true classes (rows) and predicted ones; empty without classes.
 
     Example:
         >>> confusion({"said:2:0:0": 3.0, "said:2:1:0": 1.0})

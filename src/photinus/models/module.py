@@ -57,7 +57,7 @@ USUAL_BATCH = 32
 _TRIED_ROWS = 32
 _WRITTEN = "refers to a single memory location"
 _STD = "draw no ShardedEmbedding: set its std"
-"""What torch says of a write to a table whose rows are not there, and what to do."""
+"""Torch's error at a write to a table whose rows are not there, and what to do about it."""
 
 
 def _signature(factory: Callable[..., Any]) -> str:
@@ -255,12 +255,12 @@ class ModuleStage(Stage):
 
     @property
     def row_size(self) -> int:
-        """Of its tables among the workers: a row, with what its optimizer keeps."""
+        """Numbers in a row of its sharded tables, with those of its optimizer."""
         return self.sharded
 
     @property
     def takes_gradients(self) -> bool:
-        """Rows of tables among the workers are stepped in place."""
+        """False with sharded tables, whose rows are stepped in place."""
         return not self.sharded
 
     def _check_own(self) -> None:
@@ -275,7 +275,7 @@ class ModuleStage(Stage):
                 raise UsageError(wrong, got=f"{name}={getattr(self, name)!r}", do="leave it out")
 
     def made(self, seed: int) -> nn.Module | Model:
-        """Calls the factory under the seed; `build` says what it raises."""
+        """Calls the factory under the seed; raises as `build` does."""
         factory = code_named(self.module, "module", nn.Module, Model)
         with torch.random.fork_rng(devices=[]), tables_left_empty():
             torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Any torch module with a loss; its parameters live in the flat buffer."""
+"""Any torch module with a loss; its parameters are in the flat buffer."""
 
 from __future__ import annotations
 
@@ -300,7 +300,7 @@ class ModuleModel(PlacedModel):
         return loss, outputs, labels
 
     def _name_label(self, outputs: Tensor, labels: Tensor) -> None:
-        """Refuses a label that is none of the classes: torch says of it neither row nor remedy."""
+        """Refuses a label that is none of the classes: torch's error lacks row and remedy."""
         if (wrong := wrong_label(self._name, outputs, labels)) is None:
             return
         row, label = wrong
@@ -321,7 +321,7 @@ class ModuleModel(PlacedModel):
 
     @contextmanager
     def _told(self, batch: str) -> Iterator[None]:
-        """Tells of an error of torch's which batch it was."""
+        """Adds to an error of torch's which batch it was."""
         try:
             yield
         except (RuntimeError, IndexError, ValueError, TypeError) as error:

@@ -1,7 +1,7 @@
 """Inner optimizers: one worker's step from a gradient, in place on the flat buffer.
 
 Learning rate and momentum are functions of the phase's agreed progress 0..1, so that all workers
-follow one schedule, whoever joins when.
+follow one schedule, whenever they join.
 """
 
 from __future__ import annotations
@@ -315,7 +315,7 @@ class TorchInner(Inner):
             self._write(name, torch.from_numpy(np.ascontiguousarray(state[name])))
 
     def _allocate(self) -> None:
-        """Lets the optimizer make its tensors, by a step on zeros that nobody sees."""
+        """Lets the optimizer make its tensors, by a step on zeros that changes nothing."""
         self._clear()
         kind, device = self._tensors[0].dtype, self._tensors[0].device
         zeros = torch.zeros(self._size, dtype=kind, device=device)

@@ -1,4 +1,4 @@
-"""Flat vectors that live on a device, each with a copy on the host."""
+"""Flat vectors on a device, each with a copy on the host."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class DeviceParameters:
 
     On the processor both are one memory, and nothing is ever copied. On a device the host's copy
     is old until `to_host`, which waits for every copy that is under way: after it alone the host
-    may write. What it wrote it tells by `to_device`, and `sync` copies that before the next work.
+    may write. It names what it wrote by `to_device`, and `sync` copies that before the next work.
 
     Example:
         >>> placed = DeviceParameters(Layout.of([("w", (2,), "trained")]), "stand-in")

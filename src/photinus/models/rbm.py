@@ -44,9 +44,9 @@ class ContrastiveDivergence:
     }
 
     steps: int = 1
-    """k of CD-k: how often the chain goes down and up."""
+    """k of CD-k: how often the chain is sampled down and up."""
     persistent: bool = False
-    """Continue with the last batch's chain. It lives in this process: a retry starts it anew."""
+    """Continue with the last batch's chain. This process holds it: a retry starts it anew."""
     visible: str = "bernoulli"
     """What the inputs are: "bernoulli" (0..1), or "gaussian" (mean 0, variance 1)."""
     samples_inputs: bool = False

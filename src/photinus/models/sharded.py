@@ -1,4 +1,4 @@
-"""A module whose `ShardedEmbedding` tables lie among the workers, beside its other layers."""
+"""A module whose `ShardedEmbedding` tables are sharded over the workers, with its other layers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DRAWN = 1 << 20
 
 
 def tables_of(module: nn.Module) -> dict[str, ShardedEmbedding]:
-    """Returns the tables of a module that lie among the workers, by the names of their weights.
+    """Returns a module's tables that are sharded over the workers, by the names of their weights.
 
     Raises:
         UsageError: they are of several widths or optimizers.
@@ -76,7 +76,7 @@ class Lookups:
         """Table, ids [r] and their rows [r, D], of the forward pass that is not differentiated."""
         self._differentiated: list[tuple[str, Vector, Tensor]] = []
         self._asked: list[tuple[str, Vector]] | None = None
-        """Table and ids [r], where a forward pass only tells which rows it reads."""
+        """Table and ids [r], where a forward pass only records which rows it reads."""
         self.allowed: Mapping[str, Vector] | None = None
         """Table -> the ids [r] that are here; None: all."""
         self._found: dict[str, list[tuple[Vector, Vector]]] = {name: [] for name in tables}
@@ -161,7 +161,7 @@ class ShardedModel(Model):
         self._layout = _layout(self._net.parameters.layout, self.embeddings, self.row_size)
         self._dense_rows = np.arange(-(-self.dense.size // self.row_size))
         self._promised: dict[int, dict[str, Vector]] = {}
-        """Seed of a step to come -> table -> the ids [r] that it said it would read."""
+        """Seed of a step to come -> table -> the ids [r] that it was recorded to read."""
         self._pages: Pages | None = Pages(self._layout.size(), "float32")
         self._lie(self._pages.vector)
         self.commit()
@@ -266,7 +266,7 @@ class ShardedModel(Model):
             Of the other layers [m]; table -> ids [r] in order, and their gradients [r, D]; metrics.
 
         Raises:
-            UsageError: the step reads other rows than it said, or changes a buffer.
+            UsageError: the step reads other rows than were recorded, or changes a buffer.
         """
         self._refresh()
         own = self._net.parameters

@@ -96,7 +96,7 @@ def text_classifier(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Every worker would show a bar of its own, and tell that the head is new."""
+    """Silences each worker's progress bar, and its warning that the head is new."""
     from transformers.utils import logging
 
     level, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -122,7 +122,7 @@ ARRAYS: Mapping[str, tuple[str, ...]] = {
 
 
 def checked(frame: Frame) -> Frame:
-    """Returns a frame that was read, if its header holds what its kind must say.
+    """Returns a frame that was read, if its header has the fields of its kind.
 
     Raises:
         FrameError: a field is missing, or is not what it must be.

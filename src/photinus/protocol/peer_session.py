@@ -51,7 +51,7 @@ class Peers:
         self.counts: Counter[str] = Counter()
         """Since the last agreement: taken, doubled, refused, overrun; bytes sent."""
         self._sent: Counter[str] = Counter()
-        """How many publications went to each slot since then."""
+        """How many publications were sent to each slot since then."""
         self._taken: Counter[str] = Counter()
         """How many of each slot and lease were taken in."""
         self._seat = Seat(bytes(16))
@@ -359,7 +359,7 @@ class Peers:
         return [AddressedFrame(COORDINATOR, self._seat.frame("ready", told))]
 
     def _says_again(self) -> list[AddressedFrame]:
-        """Says what did not come, to the coordinator and to those who owe it; or `ready`."""
+        """Reports what is missing to the coordinator and to those that owe it; or `ready`."""
         meeting = self._meeting
         if meeting is None or meeting.is_whole:
             return self._ready()

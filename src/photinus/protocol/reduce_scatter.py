@@ -139,7 +139,7 @@ class Meeting:
         return float(np.linalg.norm(vector - point)) / length if length > 0 else 0.0
 
     def result(self) -> Message:
-        """Returns the mean [n] as an `agreed` message; the version is the coordinator's to say."""
+        """Returns the mean [n] as an `agreed` message; the coordinator decides the version."""
         vector, floats, integers = (
             self._mean[name] if name in self._names else None for name in _NAMES
         )

@@ -21,7 +21,7 @@ from photinus.transport.ring import Ring
 
 _Note = Mapping[str, str]
 _AGAIN_SECONDS = 2.0
-"""So long a worker waits before it says the same thing again."""
+"""How long a worker waits before it sends the same frame again."""
 _MEET_SECONDS = 0.05
 """How long a worker with peers listens to one side before it looks at the other."""
 _LISTEN_SECONDS = 0.5
@@ -279,7 +279,7 @@ class Worker:
                 return
 
     def _find_again(self) -> None:
-        """Makes the link again, as patiently as `connect` is; what was under way is said again."""
+        """Makes the link again, for as long as `connect` tries; sends again what was under way."""
         while True:
             self._link.close()
             if self._is_left:

@@ -202,7 +202,7 @@ def lanes(
     """Returns the workers' swim-lanes.
 
     Args:
-        given: a lane each; how full it is filled says how much of that time was work.
+        given: a lane each; the height of its filling is the share of work in that time.
         marks: (seconds, name) of the phases.
         end: of the time axis, seconds.
         begin: of the time axis; what came before is not drawn.

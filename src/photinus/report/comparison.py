@@ -38,7 +38,7 @@ class Compared:
     wall_seconds: float = math.nan
     """The clock's, where the others are virtual."""
     rounds: int = 0
-    """Or pushes applied, where nobody waits."""
+    """Or pushes applied, where workers do not wait."""
     bytes: float = math.nan
     """Of all workers, both ways; NaN where nothing was counted."""
     error: float = math.nan
@@ -57,7 +57,7 @@ class Compared:
     """Seconds and training loss, in the last phase."""
     failure: str = ""
     settings: str = ""
-    """All settings of the strategy, as JSON: what `strategy` says of two may be the same."""
+    """All settings of the strategy, as JSON: the texts `strategy` of two may be the same."""
 
 
 def comparison_table(rows: Sequence[Compared]) -> list[tuple[str, ...]]:

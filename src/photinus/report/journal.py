@@ -60,7 +60,7 @@ class Journal:
         if began is None:
             began = opened
             self._lines.write({"kind": _HEAD, "version": 1, "started": began})
-        # a wall clock set back between two lives must not turn the journal's time back
+        # a wall clock set back between two processes must not turn the journal's time back
         self._zero = now() - max(opened - began, last)
 
     def write(self, event: Event) -> None:

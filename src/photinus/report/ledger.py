@@ -167,8 +167,8 @@ class _Auditor:
         self._term: dict[_Key, int] = {}
         """(run,) -> the newest term that is known to have begun."""
         self._begins: dict[_Key, dict[int, tuple[int, int]]] = {}
-        """(run, term, phase) -> slot -> where its rows begin, and the line that says so: of terms
-        that do not name the version they resumed from."""
+        """(run, term, phase) -> slot -> where its rows begin, and its line: of terms that do not
+        name the version they resumed from."""
 
     def read(self, entry: _Line | None) -> None:
         self._number += 1
@@ -241,7 +241,7 @@ class _Auditor:
                 self.result.undone += progress.roll_back(version if number == phase else 0)
 
     def _infer(self, entry: _Line) -> None:
-        """The first push of a term that names no version tells it: it is the next one.
+        """Infers the version of a term that names none: its first push is the next one.
 
         Units of work have neither examples nor a version to resume from.
         """
@@ -307,10 +307,11 @@ class _Auditor:
         self._phase(entry).add(version, entry.get("slot", 0), position, is_applied=True)
 
     def _count(self, line: _Key, entry: _Line) -> None:
-        """A push says how many rows it holds, and how far they reach: they follow each other.
+        """Checks the rows of a push, by its count and its end: they follow those of the one before.
 
-        A fragment's are those of the others, too. What a push held that came too late is sent once
-        more; what was dropped, being too stale or not finite, is not.
+        Pushes of fragments are not checked: several of them hold the same rows. What a push held
+        that came too late is sent once more; what was dropped, being too stale or not finite, is
+        not.
         """
         examples, position = entry.get("examples", 0), entry.get("position", 0)
         if not examples or "fragment" in entry:
@@ -373,8 +374,8 @@ def audit(path: Path | str) -> AuditResult:
 
     - every acknowledged push was applied, none twice, none without having arrived
     - leases of a slot only rise, and what arrived under an older one is not applied
-    - sequences have no gap; versions and positions never fall, but where the ledger says so:
-      when all workers that knew the agreed point were lost
+    - sequences have no gap; versions and positions never fall, except at an entry `back`: when all
+      workers that knew the agreed point were lost
     - rows follow each other from push to push of a slot, also from a start by gradients to its
       rest: none counts twice, none is left out
     - a new term starts again from a checkpoint: what older terms applied after it is undone, and

@@ -87,7 +87,7 @@ class WorkerState:
 
 @dataclass(slots=True)
 class Summary:
-    """A run as its events tell it so far."""
+    """The state of a run, from its events so far."""
 
     run: str = ""
     term: int = 0
@@ -97,7 +97,7 @@ class Summary:
     versions: Mapping[str, str] = field(default_factory=dict)
     resumed_from: str = ""
     state: str = "starting"
-    """starting, running, then what RunEnded says."""
+    """starting, running, then the state in RunEnded."""
     reason: str = ""
     at: float = 0.0
     """Seconds since the run's start, of the newest event."""

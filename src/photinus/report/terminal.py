@@ -36,9 +36,9 @@ _CONTROL = {code: "\ufffd" for code in (*range(32), *range(127, 160))} | {10: " 
 
 
 def is_watched() -> bool:
-    """Returns whether somebody looks at what is shown: on a screen, or in a notebook.
+    """Returns whether the output is watched: on a screen, or in a notebook.
 
-    Not in other threads than the main one: several runs at once would write over each other.
+    False in all threads but the main one: several runs at once would write over each other.
     """
     is_main = threading.current_thread() is threading.main_thread()
     return is_main and (in_notebook() or Console().is_terminal)

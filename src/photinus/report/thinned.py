@@ -13,8 +13,9 @@ from photinus.core.events import Event, RoundClosed
 class ThinnedEvents:
     """Passes events on; rounds that follow each other quickly become one event.
 
-    That one says how many `rounds` it stands for: bytes and seconds are their sums, metrics their
-    means. Any other event first lets go what was held back, so that no phase loses its last round.
+    Its `rounds` counts those that it stands for: bytes and seconds are their sums, metrics their
+    means. Before any other event what was held back is written, so that no phase loses its last
+    round.
 
     Args:
         write: takes the events.

@@ -25,7 +25,7 @@ def metrics_text(metrics: Mapping[str, float]) -> str:
 
 
 def confusion_table(confusion: Sequence[Sequence[int]]) -> str:
-    """Returns a confusion matrix as text: rows are true classes, columns what was said.
+    """Returns a confusion matrix as text: rows are true classes, columns predicted ones.
 
     Example:
         >>> print(confusion_table([[3, 0], [1, 2]]))
@@ -42,7 +42,7 @@ def confusion_table(confusion: Sequence[Sequence[int]]) -> str:
 
 
 def labels_table(labels: Sequence[Sequence[int]]) -> str:
-    """Returns as text how often each label was rightly or wrongly said, and left out.
+    """Returns as text how often each label was predicted rightly or wrongly, or left out.
 
     Example:
         >>> print(labels_table([[3, 0, 1, 6]]))

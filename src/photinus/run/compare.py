@@ -27,7 +27,7 @@ from photinus.strategies.spec import StrategySpec
 
 @dataclass(eq=False)
 class _Tally:
-    """Adds up what one run tells of itself."""
+    """Adds up the events of one run."""
 
     now: Callable[[], float]
     began: float = math.nan
@@ -85,7 +85,7 @@ def compare(
     Raises:
         UsageError: a world is given and the engine is not the simulator, or the folder holds a
             comparison of another job.
-        PhotinusError: the rows cannot be read; a strategy that fails has a line that says so.
+        PhotinusError: the rows cannot be read; a strategy that fails has a line with its error.
     """
     if world is not None and job.engine != "simulate":
         wrong, got = "speeds are given to the simulator only", f"engine {job.engine!r}"

@@ -56,7 +56,7 @@ def read_train(job: Job) -> Any:  # noqa: ANN401 - ArrayData, or a DataFrame's r
 
     Raises:
         NotReadyError: they cannot be had.
-        DataError: they are not what the job says.
+        DataError: they are not as the job describes them.
     """
     source = job.data
     if source.name == "given":
@@ -133,21 +133,21 @@ def _films_frame(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameData
 
 
 def source_of_given(source: Source) -> Source:
-    """Returns what a job says of rows that are handed over: their columns, and no other rows.
+    """Returns a job's source for rows that are handed over: their columns, and no other rows.
 
-    Rows to measure on that lie in Parquet files stay named, for they have the same columns.
+    Rows to measure on that are in Parquet files stay named, for they have the same columns.
     """
     test = "" if source.name == "images" else source.test
     return replace(source, name="given", path="", test=test)
 
 
 def handed(data: Any, job: Job) -> Any:  # noqa: ANN401 - whatever a user gives
-    """Returns rows that were handed over as engines take them; what is no rows comes back as it is.
+    """Returns rows that were handed over as engines take them; anything else is returned as it is.
 
     Args:
         data: a Spark DataFrame, `features` or `(features, labels)` as NumPy arrays (of several
             inputs a dict of arrays), the path of Parquet files, an ArrayData or a FrameData.
-        job: whose source says which columns are read, how they are scaled, and how many classes.
+        job: its source defines which columns are read, how they are scaled, and how many classes.
     """
     source, checks = job.data, RowChecks(classes=job.data.classes)
     if isinstance(data, (str, Path)):
@@ -230,7 +230,7 @@ def check_fit(model: Any, rows: Any, like: Any = None) -> None:  # noqa: ANN401 
     Args:
         model: one of MODELS.
         rows: to train on, or to measure on.
-        like: rows to train on, where a model does not say how many numbers it reads.
+        like: rows to train on, where a model does not fix how many numbers it reads.
 
     Raises:
         DataError: rows have another width, no labels, or several labels each.

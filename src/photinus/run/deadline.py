@@ -84,8 +84,8 @@ class Choice(NamedTuple):
 def chosen(job: Job, plan: TrainingPlan, data: Any, engine: Engine, folder: str) -> Choice:  # noqa: ANN401
     """Tries a job with all its workers, and returns the fewest with which it ends in time.
 
-    With k of K workers a run takes at most K/k of the time, for each does so much more. Where all
-    are too slow, one is tried: to agree may take longer than to train.
+    With k of K workers a run takes at most K/k times as long, as each has K/k times as much to do.
+    Where all are too slow, one is tried: to agree may take longer than to train.
 
     Args:
         job: with a deadline.
@@ -95,7 +95,7 @@ def chosen(job: Job, plan: TrainingPlan, data: Any, engine: Engine, folder: str)
         folder: for files of the trials, which are removed.
 
     Raises:
-        UsageError: it takes longer, with all workers and with one; says how long.
+        UsageError: it takes longer, with all workers and with one; the message says how long.
     """
     assert job.deadline_seconds is not None
     began, spent, needed = engine.clock(), 0.0, dict[int, float]()

@@ -55,18 +55,18 @@ class Draft:
         self.job, self._made = job, made
 
     def model(self) -> Model:
-        """Returns the model; of a table among the workers it is blank: each makes its own rows."""
+        """Returns the model; a sharded table in it is blank: each worker makes its own rows."""
         if self._made is None:
             stage = _stage(self.job.model)
             is_unknown = isinstance(stage, ModuleStage) and not stage.sharded
-            is_blank = self.is_sharded or is_unknown  # its making tells whether it has such tables
+            is_blank = self.is_sharded or is_unknown  # only when made it shows such tables
             make = stage.blank if is_blank else stage.build
             self._made = make((), self.job.seed)
         return self._made
 
     @property
     def is_sharded(self) -> bool:
-        """True where the job's table lies among the workers."""
+        """True where the job's table is sharded over the workers."""
         plan = self.job.plan()
         return plan.is_sharded(len(plan.phases) - 1)
 
@@ -180,7 +180,7 @@ def save_trained(draft: Draft, result: Result, folder: Path) -> Path:
 
 
 def save_adapter(draft: Draft, result: Result, folder: Path) -> bool:
-    """Has a module with `save_pretrained` write itself, as whoever made it reads it.
+    """Has a module with `save_pretrained` write itself, in the format of its library.
 
     Args:
         draft: the job.
@@ -264,7 +264,7 @@ def first_parameters(draft: Draft) -> dict[str, tuple[Vector, ...]]:
 
 
 def _first_table(job: Job, made: Model, tensors: Mapping[str, Vector]) -> tuple[Vector, ...]:
-    """Returns what a table among the workers starts from: a saved one in its file, or nothing."""
+    """Returns what a sharded table starts from: a saved one in its file, or nothing."""
     p = made.parameters
     if not tensors:
         return p.trained[:0], p.floats, p.integers
@@ -368,14 +368,14 @@ def sums_over(
     metrics: Collection[str] = (),
     head: str = "",
 ) -> dict[str, float]:
-    """Returns what `told` makes metrics of, over a batch; the sums of several can be added up.
+    """Returns the sums of which metrics are made, over a batch; those of several can be added up.
 
     Args:
         settings: of the model.
         model: measures.
         batch: some rows.
         metrics: names of `METRICS`, beside those that belong to the loss.
-        head: what the outputs stand for, as of `heads`; left out, the loss alone tells.
+        head: what the outputs stand for, as of `heads`; left out, it follows from the loss.
     """
     sums = {name: float(value) for name, value in model.measure(batch).items()}
     read = getattr(model, "outputs", None)

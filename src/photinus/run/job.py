@@ -149,7 +149,7 @@ class Source:
 
 
 def classes_of(model: Any) -> int | None:  # noqa: ANN401 - one of MODELS
-    """Returns how many labels a model tells apart, 0..classes-1; None where it does not say."""
+    """Returns how many labels a model tells apart, 0..classes-1; None where that is not known."""
     is_classifier = isinstance(model, LogisticStage) or (
         isinstance(model, DBN) and model.output == "classes" and model.fine_tuning.is_of_classes
     )
@@ -162,7 +162,7 @@ def _is_road(road: object) -> bool:
 
 
 def _check_named(model: object) -> None:
-    """Refuses a torch module, or its class, and tells how to name it."""
+    """Refuses a torch module, or its class; the error says how to name it."""
     kind = model if isinstance(model, type) else type(model)
     if not issubclass(kind, nn.Module):
         return
@@ -235,8 +235,8 @@ class Job:
     weight: float | None = None
     """Its part of the seats among runs of its priority that have one, too; None: it keeps all."""
     jobs_folder: str = ""
-    """A folder through which runs of several applications tell each other what they want; runs of
-    one application need none."""
+    """A folder through which runs of several applications exchange what they want; runs of one
+    application need none."""
     deadline_seconds: float | None = None
     """Training must end so soon after its start: all phases are tried for some seconds, and the
     fewest workers train that are fast enough, `workers` at the most; None: all of them train."""
@@ -258,8 +258,8 @@ class Job:
     """auto: where a DataFrame's partitions hold other labels each, or are far from equally large,
     Spark redistributes the rows once before training; False: they stay where they are."""
     share: str = ROWS
-    """rows: every worker trains on its own rows, and all rows are used equally often; fastest:
-    whoever is faster does more, until the examples of the phase are used up."""
+    """rows: every worker trains on its own rows, and all rows are used equally often; fastest: a
+    faster worker does more, until the examples of the phase are used up."""
     start: str = ""
     """The folder of a run or of a saved model, or a safetensors file: only the last phase is
     trained, from there."""
@@ -386,7 +386,7 @@ class Job:
             self._check_folder()
 
     def _check_table(self, strategy: StrategySpec) -> None:
-        """Its rows must be those that the models name, and nobody holds all of them to measure."""
+        """Refuses rows that the models do not name, and measurements: no worker holds all rows."""
         if not strategy.is_sharded:
             return
         sizes = {stage.row_size for stage in self._plain_stages()}
@@ -487,7 +487,7 @@ class Job:
         """Returns the job with what is measured on this machine decided: once, by the driver.
 
         Raises:
-            UsageError: something is to be measured that cannot be.
+            UsageError: something cannot be measured.
         """
         if not isinstance(self.model, (DBN, ModuleStage)):
             return self
@@ -550,7 +550,7 @@ class Job:
         return Urgency(priority=self.priority, weight=self.weight, folder=self.jobs_folder)
 
     def warnings(self) -> list[str]:
-        """Returns what to tell the user before training."""
+        """Returns warnings for the user before training."""
         told = self._folder_warnings()
         if self.engine == "simulate" and not self.urgency.is_plain:
             wrong = "a simulated run stands among the runs of its World alone"

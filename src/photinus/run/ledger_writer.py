@@ -24,7 +24,7 @@ _ENTRIES = {
     "back": "back",
     "rest": "rest",
 }
-"""What the coordinator says -> what the ledger calls it; anything else is not entered."""
+"""The coordinator's operation -> its name in the ledger; any other is not entered."""
 _COUNTED = {"apply": "applied", "miss": "missed", "refuse": "refused"}
 
 

@@ -17,7 +17,7 @@ LEAST_ROWS = 16
 
 
 def with_rows_to_normalize(draft: Draft) -> tuple[Draft, str]:
-    """Returns the job with a batch that is large enough for BatchNorm, and what to tell the user.
+    """Returns the job with a batch that is large enough for BatchNorm, and a warning for the user.
 
     Each worker normalizes its own part of a step. Of 32 rows on 16 workers that would be two rows.
     The rate grows as the batch does (Goyal et al., 2017), where the user has set none.

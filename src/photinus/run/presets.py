@@ -162,7 +162,7 @@ PRESETS: Mapping[str, tuple[Callable[[int], Job], int]] = {
     "mnist-dbn-published": (_mnist_dbn_published, 10),
     "text-sentiment": (_text_sentiment, 4),
 }
-"""Name -> how it is made, and with how many workers if not said otherwise."""
+"""Name -> the function that makes it, and its default number of workers."""
 
 
 def preset(name: str, workers: int | None = None) -> Job:

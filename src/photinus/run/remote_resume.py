@@ -83,7 +83,7 @@ def fetched(folder: Path | str, *names: str) -> Iterator[Path]:
 
 
 def send_all(mirror: Mirror, *, is_failed: bool) -> None:
-    """Sends what is left at the end; a result that reaches nobody is no result.
+    """Sends what is left at the end: the run fails if its result does not reach the address.
 
     Raises:
         RunFailedError: it could not be sent.
@@ -112,7 +112,7 @@ def job_in(folder: Path | str, trust_code: Trust = False) -> Job:
         trust_code: as of `saved_job`.
 
     Raises:
-        UsageError: the folder holds none, or names code that nobody trusts.
+        UsageError: the folder holds none, or names code that the user does not trust.
     """
     with fetched(folder, "job.json") as found:
         return saved_job(found, str(folder), trust_code)[0]
@@ -136,7 +136,7 @@ def saved_job(path: Path, name: str, trust_code: Trust = False) -> tuple[Job, by
         trust_code: run the code that the job names, though no run of this user made the folder.
 
     Raises:
-        UsageError: the folder holds none, or names code that nobody trusts.
+        UsageError: the folder holds none, or names code that the user does not trust.
     """
     try:
         saved = json.loads((path / "job.json").read_text())

@@ -1,4 +1,4 @@
-"""Says how to continue with a run that has stopped."""
+"""Builds the message on how to continue with a run that has stopped."""
 
 from __future__ import annotations
 

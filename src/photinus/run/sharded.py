@@ -1,4 +1,4 @@
-"""Jobs whose module has tables among the workers: what follows from them for the strategy."""
+"""Jobs whose module has tables sharded over the workers: what that requires of the strategy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TAKES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "quorum": (lambda v: v == 1, "quorum=1.0"),
     "fragments": (lambda v: v == 0, "fragments=0"),
 }
-"""Part of a strategy -> whether it goes with such tables, and what does."""
+"""Part of a strategy -> whether it works with such tables, and which value does."""
 
 
 def with_sharded_tables(draft: Draft) -> Draft:

@@ -142,8 +142,8 @@ def train(
     Args:
         job: what to train, and how.
         data: the rows: a Spark DataFrame; NumPy arrays, as `(features, labels)` or `features`
-            alone; the path of Parquet files; a FrameData or an ArrayData. `job.data` says which
-            columns are read, and how features are scaled; rows that it names beside are not read.
+            alone; the path of Parquet files; a FrameData or an ArrayData. `job.data` defines which
+            columns are read, and how features are scaled; other rows that it names are not read.
             Left out: what `job.data` names.
         test: rows to measure on, `(features, labels)` or a TestRows; left out, what `job.data`
             names where the rows are its own.
@@ -153,11 +153,11 @@ def train(
             happens. One with `open(folder)` and `close()` also learns where the run is kept, and
             when it is over. What one raises ends the run.
         verbose: shows the training while it runs; left out, on a screen and in a notebook.
-        engine: where to train, if not as the job says.
+        engine: where to train, if not as in the job.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C or SIGTERM stopped it; says how to continue.
-        PhotinusError: of the kind that says what was wrong; the checkpoints stay.
+        KeyboardInterrupt: Ctrl-C or SIGTERM stopped it; the message says how to continue.
+        PhotinusError: its subclass shows what was wrong; the checkpoints stay.
 
     Example:
         >>> import numpy as np
@@ -258,7 +258,7 @@ def resume(
         test: rows to measure on, likewise.
         callbacks: as of `train`.
         verbose: as of `train`.
-        engine: where to train, if not as the job says.
+        engine: where to train, if not as in the job.
         trust_code: run the code that the folder names, though no run of this user made it.
 
     Raises:
@@ -278,7 +278,7 @@ def continued(
     trust_code: Trust = False,
     note: str = "",
 ) -> Outcome:
-    """Does what `resume` does, and says in the journal why.
+    """Does what `resume` does, and enters the reason in the journal.
 
     Args:
         folder: where the run is kept.
@@ -320,7 +320,7 @@ def _nothing_kept() -> str:
 def _shown(
     callbacks: _Callbacks, verbose: bool | None, goes_on: Callable[[], str]
 ) -> Iterator[_Callbacks]:
-    """Adds the view to the callbacks, and says how to continue where somebody stops the run."""
+    """Adds the view to the callbacks, and to a stop by the user how to continue."""
     if not isinstance(callbacks, (tuple, list)) or not all(map(callable, callbacks)):
         do = "e.g. callbacks=[print]"
         raise UsageError("callbacks must be a list of functions", got=repr(callbacks), do=do)
@@ -335,7 +335,7 @@ def _shown(
 
 
 def new_folder(name: str) -> Path:
-    """Returns where a new run of a job is kept when nobody says."""
+    """Returns the default folder of a new run of a job."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return Path("runs") / f"{checked_name(name, 'job')}-{stamp}-{secrets.token_hex(2)}"
 

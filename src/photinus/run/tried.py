@@ -1,4 +1,4 @@
-"""Tries a job's module on two rows: a loss that cannot be, and how many classes it tells apart."""
+"""Tries a job's module on two rows: finds impossible losses, and how many classes it predicts."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MORE_OUTPUTS = "give the module {} outputs or more"
 
 
 def classes_tried(draft: Draft, data: Any) -> int | None:  # noqa: ANN401 - whatever holds rows
-    """Returns how many classes a module tells apart, where its loss is one of classes.
+    """Returns how many classes a module predicts, where its loss is one of classes.
 
-    No row of a DataFrame is asked for: where their shape is not known without, nothing is tried,
+    It reads no row of a DataFrame: where their shape is not known without that, nothing is tried,
     and a wrong label is named when it is trained on. Other errors are raised then, too, with the
-    rows on which they came.
+    rows that caused them.
 
     Args:
         draft: the job, and its model.
@@ -46,7 +46,7 @@ def classes_tried(draft: Draft, data: Any) -> int | None:  # noqa: ANN401 - what
         model.measure(batch)
     except UsageError:
         raise
-    except Exception:  # whatever the user's code raises: on its own rows it says more
+    except Exception:  # whatever the user's code raises: on its own rows the error says more
         return None
     is_one_label = batch.labels is not None and batch.labels.ndim == 1
     return int(shape[1]) if is_of_classes and is_one_label and len(shape) == 2 else None

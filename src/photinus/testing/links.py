@@ -20,7 +20,7 @@ _PATIENCE_SECONDS = 10.0
 
 
 class _Recorder:
-    """Remembers what a listener heard, and lets a check wait for it."""
+    """Records what a listener received, and lets a check wait for it."""
 
     def __init__(self, answer: Callable[[Peer, Frame], None] | None = None) -> None:
         self.heard: list[tuple[Peer, Frame]] = []
@@ -237,7 +237,7 @@ CHECKS: tuple[Callable[[MakePair], None], ...] = (
 
 
 def check_link(make_pair: MakePair) -> None:
-    """Checks a road of your own against the whole contract.
+    """Checks a transport of your own against the whole contract.
 
     Args:
         make_pair: `make_pair(hear, gone)` opens a listener and returns it, with a function that

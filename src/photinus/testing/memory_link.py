@@ -141,7 +141,7 @@ class MemoryLink(Link):
                 self.hub.hear(self.peer, copy)
 
     def close(self) -> None:
-        """Ends the link; the hub is told."""
+        """Ends the link, and reports that to the hub."""
         self._is_over = True
         self.inbox.put(None)
         self.part()
@@ -151,7 +151,7 @@ class MemoryLink(Link):
         self.close()
 
     def part(self) -> None:
-        """Tells the hub, once, that this link ended."""
+        """Reports to the hub, once, that this link ended."""
         with self._lock:
             is_first, self.is_parted = not self.is_parted, True
         if is_first:

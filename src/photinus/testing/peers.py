@@ -70,7 +70,7 @@ class _Node:
 
 
 class _Ring:
-    """Some workers and who calls their meetings; no time passes."""
+    """Some workers and the owner that calls their meetings; no time passes."""
 
     def __init__(self, halves: Halves, dtype: str, workers: int = 3) -> None:
         self.start = np.linspace(-1, 1, _NUMBERS).astype(dtype)
@@ -104,7 +104,7 @@ class _Ring:
         raise AssertionError(f"nothing was published within {_STEPS} steps")
 
     def come(self, slots: tuple[int, ...]) -> tuple[dict[int, Message], list[Reply]]:
-        """Lets workers come to a meeting; returns what they brought and what they are told."""
+        """Lets workers push for a meeting; returns their pushes and the answers."""
         brought, replies = dict[int, Message](), list[Reply]()
         for slot in slots:
             node = self.nodes[slot]
@@ -121,7 +121,7 @@ class _Ring:
         return self.policy.agreed(self.met).version
 
     def agree(self, called: Message, brought: dict[int, Message]) -> None:
-        """Lets the members make their mean, say that they are ready, and take it."""
+        """Lets the members make their mean, report that they are ready, and take it."""
         assert called.vector is not None
         vectors = [decode(m.codec, whole(m)) for s, m in sorted(brought.items())]
         mean, replies = combine(vectors, [float(w) for w in called.vector]), list[Reply]()
@@ -165,7 +165,7 @@ def _check_mean(ring: _Ring) -> None:
 
 
 def _check_members(ring: _Ring) -> None:
-    """Who comes too late must rejoin; nobody is agreed with twice."""
+    """Checks that a member that is too late must rejoin, and that none is agreed with twice."""
     ring.work(4)
     brought, replies = ring.come((0, 1))
     assert not replies, "a meeting opened too soon"

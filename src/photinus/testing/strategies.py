@@ -126,7 +126,7 @@ class _Table:
         return frozenset(seat.slot for seat in self.seats)
 
     def agreed(self) -> Message:
-        """What the owner says was agreed."""
+        """Returns what was agreed, by the owner."""
         return self.policy.agreed(self.state)
 
     def hears(self, slot: int, message: Message, members: frozenset[int]) -> list[Reply]:
@@ -137,7 +137,7 @@ class _Table:
         return replies
 
     def closes(self, members: frozenset[int]) -> list[Reply]:
-        """Tells the owner who is left."""
+        """Reports to the owner which members are left."""
         before, kept = copy.deepcopy(self.state), self.state
         replies, self.state = self.policy.close(members, self.state)
         assert values(before) == values(kept), "close changed the state it was given"
@@ -290,7 +290,7 @@ def _check_lost_round(table: _Table) -> None:
     """Who gets no answer loses nothing: the next push carries both rounds' work."""
     seat = table.seats[0]
     lost = seat.offers(table.work_until_due(seat))
-    if getattr(seat.strategy, "takes", False):  # nothing else goes until it is answered
+    if getattr(seat.strategy, "takes", False):  # nothing else is sent until it is answered
         return
     message = seat.offers(table.work_until_due(seat))
     assert message.since.steps > lost.since.steps, "a lost round loses the work that was in it"

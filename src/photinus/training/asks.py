@@ -89,7 +89,7 @@ class Snapshot(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Out of the loop when the agreed point was measured; it rides on what is said next."""
+    """From the loop when the agreed point was measured; the next frame carries it."""
 
     sums: Mapping[str, float]
 
@@ -139,7 +139,7 @@ class Grant:
     rows: int = 0
     """Of all workers."""
     span: tuple[float, float] = (0.0, 1.0)
-    """From which share of its stage to which the phase goes."""
+    """The phase's part of its stage, as shares: from, to."""
     tells: bool = False
     """It makes the most steps, and sends its inner state when a start ends."""
     inner: Mapping[str, Vector] = field(default_factory=dict)

@@ -16,7 +16,7 @@ from photinus.strategies.sparse import to_sparse
 BUFFERS_EVERY = 50
 """With agreement on gradients, float buffers are averaged every so many steps."""
 FINGERPRINT_EVERY = 20
-"""Every so many rounds a push says which bits its worker holds as agreed."""
+"""Every so many rounds a push carries a fingerprint of what its worker holds as agreed."""
 
 
 def offer(

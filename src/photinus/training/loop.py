@@ -122,7 +122,7 @@ def _with_reads(
 ) -> Message:
     """Adds which rows the next steps read, and to a push how often its own were read.
 
-    What the inner optimizer remembers goes to the worker that keeps the backup of the shard.
+    The inner optimizer's state is sent to the worker that keeps the backup of the shard.
     """
     if message.owned is not None:
         message = message._replace(owned=message.owned._replace(inner=context.inner.state()))

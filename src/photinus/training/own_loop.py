@@ -41,7 +41,7 @@ class OwnLoop(Model):
         module: what is trained: its parameters with `requires_grad`.
 
     Raises:
-        UsageError: nothing is to be trained, types are mixed, or tables are to be sharded.
+        UsageError: no parameter requires a gradient, types are mixed, or tables are sharded.
     """
 
     def __init__(self, module: nn.Module) -> None:

@@ -14,7 +14,7 @@ from photinus.strategies.guard import Setting, gradient_share
 from photinus.strategies.spec import StrategySpec
 
 LEASE_SECONDS = 5.0
-"""A lease ends so long after the last sign of life, where nothing else is said."""
+"""The default time from the last sign of life to the end of a lease."""
 WHOLE, START, REST = "whole", "start", "rest"
 ROWS, FASTEST = "rows", "fastest"
 _ADAPTIVE = ("adam", "adamw", "nadam", "radam", "adamax", "adagrad", "rmsprop", "adadelta")
@@ -51,7 +51,7 @@ class Phase:
         return max(1, math.ceil(self.stage.epochs * rows / max(1, self.stage.batch_size)))
 
     def span(self, rows: int, *, is_stream: bool = False) -> tuple[float, float]:
-        """Returns from which share of the stage to which this phase goes.
+        """Returns the phase's part of the stage, as shares: from, to.
 
         Args:
             rows: of all workers.
@@ -124,7 +124,7 @@ class TrainingPlan:
     validation: float = 0.0
     """The share of the rows that is set aside to measure on."""
     has_held: bool = False
-    """The rows themselves say which are set aside."""
+    """A column of the rows marks those that are set aside."""
     patience: int = 0
     """So many measurements without a better one end a phase, at its best point; 0 for never."""
     shuffle: bool = False
@@ -190,7 +190,7 @@ class TrainingPlan:
         return trained, floats, integers
 
     def is_sharded(self, phase: int) -> bool:
-        """True when each worker owns a part of a phase's parameters that nobody else has."""
+        """True when each worker owns a part of a phase's parameters that no other worker has."""
         return getattr(self.phases[phase].strategy.owner(), "shards", 0) > 0
 
     def _beside_table(

@@ -45,7 +45,7 @@ class Cut:
 
     @property
     def is_phase_start(self) -> bool:
-        """True between phases: nobody holds anything alone."""
+        """True between phases: no worker holds anything alone."""
         return self.version == 0 and not any(self.positions.values())
 
     @property

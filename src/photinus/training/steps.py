@@ -19,7 +19,7 @@ _NO_MEMORY = ("allocate memory", "out of memory")
 def learn(
     context: PhaseContext, batch: Batch, progress: float
 ) -> tuple[Vector, Mapping[str, float]]:
-    """Returns gradient and metrics of a batch; an error says which batch it was."""
+    """Returns gradient and metrics of a batch; an error names the batch."""
     at = context.feed.position
     try:
         if isinstance(context.inner, InPlace):

@@ -40,8 +40,8 @@ class Part:
     rows: int
     open: Callable[[FeedOrder], Feed]
     passes: int | None = None
-    """How many passes over the rows a life has: None for as many as it likes; 1 where rows of
-    any worker stream; 0 where they had to be counted first, and that used the pass up."""
+    """How many passes over the rows an attempt has: None for no limit; 1 where rows of any worker
+    stream; 0 where they had to be counted first, and that used the pass up."""
     labels: Mapping[str, int] = field(default_factory=dict)
     """How often each label occurs, where they are classes and every row is here."""
     held: Rows | None = None

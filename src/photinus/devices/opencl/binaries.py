@@ -1,4 +1,4 @@
-"""Kernels that were compiled before: a file, and a manifest that says for what it is."""
+"""Kernels that were compiled before: a file, and a manifest of what it is for."""
 
 from __future__ import annotations
 

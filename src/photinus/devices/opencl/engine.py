@@ -85,7 +85,7 @@ class DeviceCopy(NamedTuple):
 
 
 class NoKernelError(Exception):
-    """An operator has arguments that no kernel covers; says which."""
+    """An operator has arguments that no kernel covers; the message names them."""
 
 
 class ProductShape(NamedTuple):
@@ -140,7 +140,7 @@ class Engine:
         return self._cl.Program(self._context, source()).build(self.options())
 
     def options(self) -> str:
-        """Returns what the compiler is told."""
+        """Returns the compiler's options."""
         return f"-DLANES={self._lanes} -cl-mad-enable"
 
     def binary(self) -> bytes:
@@ -154,7 +154,7 @@ class Engine:
         how = flags.USE_HOST_PTR if self._is_shared else flags.COPY_HOST_PTR
         self._check(tensor.numel())
         memory = self._cl.Buffer(self._context, flags.READ_WRITE | how, hostbuf=tensor.numpy())
-        self._used.append(memory)  # its numbers may be a copy of which nobody else knows
+        self._used.append(memory)  # its numbers may be a copy that nothing else holds
         return memory
 
     def room(self, numbers: int) -> Any:  # noqa: ANN401 - pyopencl's

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _INSTALL = "pip install 'photinus[opencl]', and a driver: for processors pocl-opencl-icd"
 
 _began_in: int | None = None
-"""The process in which drivers started: their threads do not live on in a fork of it."""
+"""The process in which drivers started: their threads do not exist in a fork of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ def pool(engine: Engine, x: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:  # noq
     if any(one != 1 for one in dilation):
         raise NoKernelError(f"its dilation is {list(dilation)}")
     by = by or window
-    meta = torch.empty(x.shape, device="meta")  # PyTorch alone tells what ceil_mode means
+    meta = torch.empty(x.shape, device="meta")  # only PyTorch knows the size under ceil_mode
     found = torch.ops.aten.max_pool2d_with_indices(meta, window, by, pad, dilation, ceil_mode)[0]
     values, places = engine.new(found.shape), engine.new(found.shape, torch.int64)
     if found.numel():

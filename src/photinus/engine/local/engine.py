@@ -211,10 +211,10 @@ class _Processes:
             stdin=subprocess.PIPE,
             env={**os.environ, **environment(self._run_spec.plan.threads), **_import_path()},
             pass_fds=(handed.rows, handed.parent),
-            process_group=0,  # Ctrl-C reaches the driver alone, and that tells the children
+            process_group=0,  # Ctrl-C reaches the driver alone, which ends the children
         )
         assert child.stdin is not None
-        with suppress(BrokenPipeError), child.stdin as pipe:  # dead at once: its code tells
+        with suppress(BrokenPipeError), child.stdin as pipe:  # dead at once: its code shows why
             pipe.write(sent)
         return child
 

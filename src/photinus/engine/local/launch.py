@@ -34,7 +34,7 @@ def launch_here(
     Args:
         function: it stands in a module.
         data: rows of which each worker gets every K-th; None where the function takes none.
-        coordinator: who speaks for the run.
+        coordinator: of the run.
         security: tls, or none.
         make: returns what every worker is sent.
 

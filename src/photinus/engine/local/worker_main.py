@@ -38,7 +38,7 @@ class ChildSpec:
     rows: int
     """The descriptor of the file that holds the rows of all slots."""
     parent: int
-    """The descriptor of a pipe that nobody writes to: it ends with the parent."""
+    """The descriptor of a pipe that is never written to: it ends with the parent."""
 
     def part(self) -> Part:
         """Opens the slot's rows."""
@@ -59,7 +59,7 @@ def main() -> int:
     except (AttributeError, ImportError) as error:
         sys.stderr.write(f"{error}\n")
         return UNREADABLE
-    except (EOFError, pickle.UnpicklingError):  # the parent went before it had said all
+    except (EOFError, pickle.UnpicklingError):  # the parent ended before it had sent everything
         return LOST
     try:
         os.fstat(order.rows)
@@ -76,16 +76,16 @@ def main() -> int:
 
 
 def _end_with(parent: int) -> None:
-    """Ends this process when its parent has ended, however that happened: nobody comes back."""
+    """Ends this process when its parent has ended, however that happened."""
     os.read(parent, 1)
     os._exit(LOST)
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - as Python calls
-    """A service manager may send SIGTERM to all processes at once.
+    """Ignores the first SIGTERM: a service manager may send it to all processes at once.
 
-    The driver still wants a last checkpoint from this one, and tells it when to end. A second
-    signal waits for nothing.
+    The driver still wants a last checkpoint from this process, and ends it afterwards. A second
+    signal ends the process at once.
     """
     signal.signal(signal.SIGTERM, lambda *_: os._exit(_TERMINATED))
     late = threading.Timer(_GRACE_SECONDS, os._exit, (_TERMINATED,))

@@ -25,7 +25,7 @@ class World:
     bytes_per_second: float = 1e9
     """Of each worker's own link, and of each direction."""
     resend_seconds: float = 0.5
-    """Before what is not answered is said again; after that longer and longer."""
+    """How long until an unanswered frame is sent again; each time longer."""
     urgent: tuple[tuple[float, float, int], ...] = ()
     """More urgent runs on these machines: (after so many seconds, for so many, so many seats)."""
     faults: Hooks = field(default_factory=Hooks)

@@ -77,18 +77,18 @@ class _Node:
     ask: Ask | None = None
     said: Frame | None = None
     lost: FencedError | None = None
-    """Its seat is lost, which it hears of between two asks."""
+    """Its seat is lost, which its generator gets between two requests."""
     is_dead: bool = False
     is_frozen: bool = False
     is_cut: bool = False
     held: list[Frame] = field(default_factory=list)
-    """What it said while it was cut off."""
+    """What it sent while it was cut off."""
     slowed: float = 1.0
     up_rate: float = 0.0
     up: _LinkDirection = field(default_factory=_LinkDirection)
     down: _LinkDirection = field(default_factory=_LinkDirection)
     coming: list[Frame] = field(default_factory=list)
-    """What others and the coordinator said that is on its way to it."""
+    """Frames of others and of the coordinator that are on their way to it."""
 
 
 class _Machine:
@@ -180,7 +180,7 @@ class Simulation:
         heapq.heappush(self._queue, (self.now + seconds, self._count, call, arguments))
 
     def seat(self, slot: int) -> None:
-        """A new attempt of a worker says hello; one that still lives continues beside it."""
+        """A new attempt of a worker says hello; one that is still alive continues beside it."""
         self._attempts += 1
         if slot in self.nodes and not self.nodes[slot].is_dead:
             self.standbys.append(self.nodes[slot])
@@ -224,21 +224,21 @@ class Simulation:
             self.at(mended_after, self._cut.discard, pair)
 
     def _hang_up(self, node: _Node) -> None:
-        """Its connection closes, behind all that was said on it."""
+        """Its connection closes, behind all that was sent on it."""
         passed = node.up.lines.get(COORDINATOR, 0.0)
         last = max(0.0, passed - self.now) + self.world.latency_seconds
         lease = node.session.seat.lease
         self.at(last, lambda: self.coordinator.leases.gone(node.slot, lease, self.now))
 
     def cut_off(self, node: _Node, seconds: float, *, is_silent: bool) -> None:
-        """Its links close, or are only silent; what it says waits until they are whole again."""
+        """Its links close, or are only silent; what it sends waits until they are whole again."""
         node.is_cut = True
         if not is_silent:
             self._hang_up(node)
         self.at(seconds, self._mend, node)
 
     def _mend(self, node: _Node) -> None:
-        """The links are made again, and what was under way is said again."""
+        """The links are made again, and what was under way is sent again."""
         held, node.held, node.is_cut = node.held, list[Frame](), False
         again = [*node.session.under_way.values(), *([node.said] if node.said else [])]
         again += [frame for frame in held if all(frame is not other for other in again)]
@@ -297,7 +297,7 @@ class Simulation:
             leases.moved(node.slot, self.now)
 
     def _pump(self, node: _Node, answer: Any, lost: FencedError | None = None) -> None:  # noqa: ANN401
-        """Lets a life continue until it has to wait."""
+        """Drives a worker's generator until it has to wait."""
         while not node.is_dead:
             if node.is_frozen:
                 return self.at(TICK_SECONDS, self._pump, node, answer, lost)
@@ -327,7 +327,7 @@ class Simulation:
         return None
 
     def _said(self, node: _Node, ask: Ask) -> Frame | None:
-        """Returns what to say to the coordinator; what is for other workers is sent to them."""
+        """Returns the frame for the coordinator; sends to other workers what is for them."""
         if isinstance(ask, Exchange) and ask.turn.kind == "publish":
             assert ask.message is not None
             self._post(node, node.session.peers.publishes(ask.message))
@@ -339,7 +339,7 @@ class Simulation:
         self._pump(node, node.session.news(self.now), lost)
 
     def _post(self, node: _Node, out: list[AddressedFrame]) -> None:
-        """Sends what a worker says to others, each over its own line."""
+        """Sends a worker's frames to others, each over its own line."""
         for to, frame in out:
             if to == COORDINATOR:
                 self._send(node, frame)
@@ -380,12 +380,12 @@ class Simulation:
             self._post(node, node.session.peers.hear(frame))
 
     def _say(self, node: _Node, frame: Frame, tries: int = 0) -> None:
-        """Says a frame again and again until it is answered."""
+        """Sends a frame again and again until it is answered."""
         under_way = node.session.under_way.get(frame.sequence)
         is_open = node.said is frame or under_way is frame
         if node.is_dead or not (is_open or frame.kind == "state"):
             return
-        # what is on its way, or whose answer is, is not said once more
+        # a frame that is on its way, or whose answer is, is not sent once more
         is_moving = tries and max(node.up.free_at, node.down.free_at) > self.now
         if not (node.is_frozen or is_moving):
             self._send(node, frame)
@@ -398,7 +398,7 @@ class Simulation:
         if node.is_cut:
             node.held += [frame] if all(frame is not other for other in node.held) else []
             return
-        # one line each way: what is said first arrives first
+        # one line each way: what is sent first arrives first
         passed = self._passed(node, COORDINATOR, frame)
         if self._is_lost():
             return
@@ -423,7 +423,7 @@ class Simulation:
         self.carry(self.coordinator.hear(frame, self.now))
 
     def carry(self, out: list[Frame]) -> None:
-        """Sends what the coordinator says."""
+        """Sends the coordinator's frames."""
         for frame in out:
             for node in (self.nodes[frame.slot], *self.standbys):
                 if node.slot == frame.slot:

@@ -67,7 +67,7 @@ class Diagnosis:
 
 
 def port_finding(host: str = "127.0.0.1") -> Diagnosis:
-    """Opens the port that the workers would find, and says where."""
+    """Opens the port that the workers would connect to, and reports its address."""
     try:
         listener = _listener(host, secrets.token_bytes(16))[0]
     except PhotinusError as error:
@@ -121,7 +121,7 @@ def _tasks(spark: SparkSession, host: str, workers: int) -> Iterator[Diagnosis]:
     try:
         listener, key = _listener(host, secrets.token_bytes(16))
     except PhotinusError:
-        return  # the port's finding has said so
+        return  # the port's finding has reported it
     task = _task(listener.address, asdict(key))
     tasks = spark.range(0, workers, 1, workers).mapInArrow(task, _SCHEMA)
     job = SparkJob(spark.sparkContext, tasks.collect, key.run.hex())
@@ -154,7 +154,7 @@ def _tasks_afar(spark: SparkSession, host: str, workers: int) -> Iterator[Diagno
 
 
 def _settings(spark: SparkSession) -> dict[str, str]:
-    """Returns Spark's settings; before Spark 4 only a context tells them all."""
+    """Returns Spark's settings; before Spark 4 only a context has them all."""
     if hasattr(spark.conf, "getAll"):
         return {name: str(value) for name, value in spark.conf.getAll.items()}
     return dict(spark.sparkContext.getConf().getAll())
@@ -264,7 +264,7 @@ def _told(rows: set[tuple[str, ...]], reach: str = _REACH, fix: str = _OPEN) -> 
 
 
 def settings_findings(settings: dict[str, str]) -> Iterator[Diagnosis]:
-    """Yields what Spark's settings say about memory, security, and executors without a driver.
+    """Yields findings from Spark's settings on memory, security, and executors without a driver.
 
     Args:
         settings: of the application, `spark.*` -> value.

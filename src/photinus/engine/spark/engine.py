@@ -204,7 +204,7 @@ class SparkEngine(Engine):
         data: FrameData,
         spec: ColumnSpec,
     ) -> Result:
-        """Trains over rows that are selected, `data.frame`, and are what `spec` says."""
+        """Trains over rows that are selected, `data.frame`, with columns as in `spec`."""
         workers, frame, spark = run_spec.plan.workers, data.frame, tasks.spark
         host = str(spark.conf.get("spark.driver.host", "127.0.0.1"))
 
@@ -227,7 +227,7 @@ class SparkEngine(Engine):
             return tasks.job(rows, _task(reads))
 
         if is_connect(spark):
-            if not isinstance(run_spec.data, ArrayData):  # arrays were dealt out already
+            if not isinstance(run_spec.data, ArrayData):  # arrays were distributed already
                 frame = partitioned(frame, workers)  # by a shuffle: no skew is left
             with ConnectSession(run_spec) as afar, driver:
                 first = job(frame, afar.hosted(self._hooks, host))

@@ -48,8 +48,8 @@ _KILLED = re.compile(
     "|Broken pipe|Connection reset"
 )
 _MOST_LOST = 12
-"""So often one task may lose its process before any worker has come; Spark's own limits are lower
-in a session that nobody made for training, and a job that it gives up is submitted again."""
+"""How often one task may lose its process before any worker has come; Spark's own limits are lower
+in a session that was not made for training, and a job that Spark gives up is submitted again."""
 
 
 class Failures(NamedTuple):
@@ -104,7 +104,7 @@ class SparkJob(threading.Thread):
         asked_by = getattr(of, "getLocalProperty", lambda _: None)
         self._pool = asked_by(_POOL)  # of the thread that asks for the job
         self._said: dict[int, tuple[tuple[int, int], str]] = {}
-        """Attempt that failed -> its stage and task, and what Spark says of it."""
+        """Attempt that failed -> its stage and task, and Spark's message about it."""
 
     def again(self) -> SparkJob:
         """Returns the same job, not yet started."""
@@ -144,7 +144,7 @@ class SparkJob(threading.Thread):
         return sum(info.numFailedTasks for info in self._stages().values())
 
     def failed(self) -> Failures:
-        """Returns by what its tasks have failed: a process that is lost says nothing of a task."""
+        """Returns by what its tasks have failed: of a lost process the task may be innocent."""
         stages = {stage: info.numFailedTasks for stage, info in self._stages().items()}
         if sum(stages.values()) > len(self._said):
             for stage in (stage for stage, count in stages.items() if count):
@@ -153,7 +153,7 @@ class SparkJob(threading.Thread):
         lost = [task for task, text in self._said.values() if is_lost(text)]
         said = [text for _, text in own] or [text for _, text in self._said.values()]
         return Failures(
-            # where Spark does not say what failed, all counts
+            # where Spark does not report what failed, all counts
             len(own) if self._said else sum(stages.values()),
             max(Counter(task for task, _ in own).values(), default=0),
             max(Counter(lost).values(), default=0),
@@ -161,8 +161,8 @@ class SparkJob(threading.Thread):
         )
 
     def _look(self, stage: int) -> None:
-        """Notes what Spark says of a stage's attempts."""
-        # the store is Spark's own and may change: without it nothing is said of them
+        """Notes what Spark reports of a stage's attempts."""
+        # the store is Spark's own and may change: without it nothing is reported of them
         with contextlib.suppress(Exception):
             tasks = self._context._jsc.sc().statusStore().taskList(stage, 0, _LOOKED_AT)
             for task in (tasks.apply(i) for i in range(tasks.size())):
@@ -175,13 +175,13 @@ class SparkJob(threading.Thread):
         return sum(info.numActiveTasks for info in self._stages().values())
 
     def reason(self) -> str:
-        """Returns why a task failed, in one line; nothing where Spark does not say."""
+        """Returns why a task failed, in one line; empty where Spark does not report it."""
         return self.failed().reason
 
     def ended(self) -> list[tuple[int, str]]:
         """Returns the partition and the attempt of each task that failed in its Python process.
 
-        Without those of executors that Spark has lost sight of: their processes may live.
+        Without those of executors that Spark has lost contact with: their processes may still run.
         """
         found = []
         for stage in self._stages():
@@ -284,11 +284,11 @@ def queried(spark: SparkSession, ask: Callable[[], _T]) -> _T:
     """Returns what a query of the user's rows gives; ends one whose tasks fail again and again.
 
     In a session that is made for training Spark would try each a thousand times. A query that Spark
-    gave up since processes were lost is asked again: that says nothing of the rows.
+    gave up since processes were lost is run again: the rows may not be the reason.
 
     Args:
-        spark: the session; of Spark Connect it is just asked.
-        ask: asks it.
+        spark: the session; with Spark Connect the query just runs.
+        ask: runs the query.
 
     Raises:
         DataError: the rows are refused where they are read, or cannot be read.

@@ -41,7 +41,7 @@ def launch_on_spark(
         function: it travels in the tasks' closure.
         data: its rows; None where it takes none.
         spark: the session.
-        coordinator: who speaks for the run.
+        coordinator: of the run.
         security: tls, or none.
         make: returns what every worker is sent.
 

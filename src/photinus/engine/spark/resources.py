@@ -117,7 +117,7 @@ def _built(spark: SparkSession, wanted: Mapping[str, float]) -> ResourceProfile:
 
 
 def _executors(spark: SparkSession, wanted: Mapping[str, float]) -> ExecutorResourceRequests:
-    """Returns what Spark shall start executors with, for the training's stage."""
+    """Returns the resources that Spark must start executors with, for the training's stage."""
     from pyspark.resource import ExecutorResourceRequests
 
     asks = ExecutorResourceRequests().cores(int(str(spark.conf.get("spark.executor.cores", "1"))))
@@ -129,7 +129,7 @@ def _executors(spark: SparkSession, wanted: Mapping[str, float]) -> ExecutorReso
 
 
 def _told(spark: SparkSession, whose: str) -> dict[str, float]:
-    """Returns what the application's settings say that executors have, or that tasks ask for."""
+    """Returns what executors have, or tasks ask for, by the application's settings."""
     if is_connect(spark):
         return {}
     found = {}

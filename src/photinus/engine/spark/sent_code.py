@@ -49,7 +49,7 @@ def check_sent(spark: SparkSession, functions: Mapping[str, Callable[..., Any]])
 
 
 def _tried(code: bytes) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Returns what a task does: it loads the code, and yields what went wrong."""
+    """Returns what a task does: it loads the code, and yields the error."""
 
     def load(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _RETRIES: Final = 20  # far more, and one bad row in a query of the user's is tried for minutes
 _OF_OTHERS: Final = ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_REMOTE")
-"""In the environment: somebody else has said which Spark it is."""
+"""In the environment: another program has chosen the Spark to use."""
 _THEIRS: Final = (
     "look at what Spark says above; a cluster that authenticates asks for its own "
     "spark.authenticate.secret, in spark-defaults.conf of the folder SPARK_CONF_DIR"
@@ -145,7 +145,7 @@ def _failures(master: str, setting: str) -> int:
 
 
 def _is_screen() -> bool:
-    """Returns whether what Java writes to standard error is seen by somebody."""
+    """Returns whether what Java writes to standard error is seen on a screen."""
     return os.isatty(2)
 
 

@@ -91,7 +91,7 @@ def run_units(parts: Parts, owner: TaskServer, work: Work, *, security: str, aga
 
     Args:
         parts: the data, a part a unit.
-        owner: who speaks for the work.
+        owner: the coordinator of the work.
         work: what a task does with its rows; it travels in the task's closure.
         security: tls, or none.
         again: whether a task can repeat its work without reading its rows again.

@@ -66,9 +66,9 @@ def flat(values: Mapping[str, Any], within: str = "") -> dict[str, Any]:
 
 
 class Tracker:
-    """A callback that keeps one run in a tracker, however many workers and lives a run has.
+    """A callback that keeps one run in a tracker, whatever the number of workers and resumes.
 
-    Only the driver speaks to the tracker. The run folder holds the key of the tracker's run, and a
+    Only the driver sends to the tracker. The run folder holds the key of the tracker's run, and a
     resume continues with it. Events wait in a queue: training never waits for the tracker, and one
     that fails ends no training, and is reported once.
     """

@@ -101,7 +101,7 @@ class DriverFaults(DriverHooks):
         return self._now() - self._began >= (fault.at_seconds or 0.0)
 
     def _happen(self, fault: Fault) -> None:
-        note(self._diary, fault)  # before: then there is no room, or nobody
+        note(self._diary, fault)  # before: after it there is no room, or no process
         if fault.kind == KILL_DRIVER:
             os.kill(os.getpid(), signal.SIGKILL)
         elif fault.kind == FLIP_BIT:
@@ -116,7 +116,7 @@ class DriverFaults(DriverHooks):
         file, taken = self._ballast.enter_context(ballast), 0
         for _ in range(_TRIES):
             if room := _room(self._folder):
-                with contextlib.suppress(OSError):  # somebody else took of it meanwhile
+                with contextlib.suppress(OSError):  # another process took of it meanwhile
                     os.posix_fallocate(file.fileno(), taken, room)
                     taken += room
 

@@ -64,7 +64,7 @@ class Fault:
             raise UsageError("a fault happens at a step, or at a time", got=got, do="name one")
 
     def told(self) -> dict[str, object]:
-        """Returns what a diary says of it."""
+        """Returns its entry in a diary."""
         names = ("kind", "slot", "lease", "step", "at_seconds", "executor", "host")
         pairs = ((name, getattr(self, name)) for name in names)
         return {name: value for name, value in pairs if value is not None and value is not False}

@@ -1,7 +1,7 @@
 """`Faults`: one plain object for the simulator and for real processes.
 
-Nothing goes wrong unless a caller says so in code: the object travels with a worker's settings, and
-no setting of a job, file or environment can name one.
+No fault happens unless a caller asks for it in code: the object travels with a worker's settings,
+and no setting of a job, file or environment can name one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _LEAST_BYTES_PER_SECOND = 1e4
-"""Below that not even signs of life come through in time."""
+"""Below that not even signs of life arrive in time."""
 
 
 class _When(NamedTuple):
@@ -109,7 +109,7 @@ class Faults(Hooks):
     ) -> Faults:
         """A worker stands still (SIGSTOP) with its links open, and continues after `seconds`.
 
-        With `executor` its executor's Java process does, while the workers there live.
+        With `executor` its executor's Java process does, while the workers there run.
         """
         when = _When(step, at_seconds, lease)
         return self._and(when.fault(FREEZE, slot, seconds=seconds, executor=executor))
@@ -135,9 +135,10 @@ class Faults(Hooks):
     def slow(
         self, slot: int, factor: float, *, step: int = 1, lease: int = 1, until: str = ""
     ) -> Faults:
-        """From a step on, every step takes `factor` times as long, in later lives too.
+        """From a step on, every step takes `factor` times as long, in later attempts too.
 
-        With `until` only as long as there is no file of that name: a test then says when it ends.
+        With `until` only as long as there is no file of that name: a test then decides when it
+        ends.
         """
         fault = Fault(kind=SLOW, slot=slot, factor=factor, step=step, lease=lease, until=until)
         return self._and(fault)
@@ -151,7 +152,7 @@ class Faults(Hooks):
         lease: int = 1,
         host: bool = False,
     ) -> Faults:
-        """From a step on, what a worker sends takes its time, in later lives too.
+        """From a step on, what a worker sends is delayed, in later attempts too.
 
         With `host` the kernel (`tc`) holds all back that its host sends, likewise.
         """
@@ -226,7 +227,7 @@ class Faults(Hooks):
         return replace(self, lost=Selection(share, each, first))
 
     def double(self, share: float = 0.0, *, each: int = 0, first: int = 0) -> Faults:
-        """What workers say arrives twice, likewise; the simulator's alone."""
+        """What workers send arrives twice, likewise; in the simulator only."""
         return replace(self, doubled=Selection(share, each, first))
 
     def noted_in(self, path: str) -> Faults:
@@ -314,10 +315,11 @@ class Faults(Hooks):
         Args:
             workers: of the run.
             is_real: False in the simulator.
-            has_sockets: True where all that workers send goes over sockets of ours.
+            has_sockets: True where all that workers send passes through photinus's sockets.
 
         Raises:
-            UsageError: a fault is of a slot that the run has not, or only the simulator can do it.
+            UsageError: a fault is of a slot that the run does not have, or only the simulator can
+                do it.
         """
         for fault in self.planned:
             if fault.slot is not None and fault.slot >= workers:

@@ -58,7 +58,7 @@ class Cable:
 
 
 class WorkerFaults(WorkerHooks):
-    """Does faults to this process, in which a worker lives.
+    """Does faults to this process, in which a worker runs.
 
     Args:
         planned: of its slot.

@@ -38,7 +38,7 @@ _SPARE_BYTES, _ASKED_BYTES = 16 << 20, 1 << 30
 
 @dataclass(eq=False)
 class FaultyLife:
-    """One worker's life, with the faults that are planned for it.
+    """One worker's generator, with the faults that are planned for it.
 
     Args:
         planned: of its slot.
@@ -54,7 +54,7 @@ class FaultyLife:
     """Under the present lease."""
 
     def life(self, plan: TrainingPlan, slot: int, part: Part) -> Life:
-        """Returns the life of `training.worker_loop.live`, in which the faults happen."""
+        """Returns the generator of `training.worker_loop.live`, in which the faults happen."""
         if any(fault.kind in _IN_A_STEP for fault in self.planned):
             phases = (replace(p, stage=_SpoiledStage(p.stage, self)) for p in plan.phases)
             plan = replace(plan, phases=tuple(phases))

@@ -70,7 +70,7 @@ class CoordinatorSpec:
 
         Raises:
             NotReadyError: this task does not see the run folder.
-            LinkLostError: neither a coordinator nor the client is to be found any more.
+            LinkLostError: neither a coordinator nor the client can be found any more.
         """
         run_directory = RunDirectory(self.run_spec.folder, self.run_spec.term)
         run_directory.check()
@@ -104,7 +104,7 @@ class _Task:
             here = self.run_directory.host()
             if here is not None and here[0] > left:
                 was_told = self._has_lived(*here)
-                # who was sent away waits for the outcome, or for a newer coordinator
+                # a task that was sent away waits for the outcome, or for a newer coordinator
                 left, here = (here[0], here) if was_told else (left, None)
             if here is None and self.slot == 0 and not self.run_directory.has_outcome:
                 self._host()
@@ -112,7 +112,7 @@ class _Task:
             threading.Event().wait(_PAUSE_SECONDS)
 
     def _look_for_the_client(self) -> None:
-        """While the client lives, a coordinator will come: slot 0's task is started again."""
+        """Raises where the client is lost; else a coordinator will return, with slot 0's task."""
         if not self.run_directory.is_ours:
             raise LinkLostError("another client has resumed this run", do="look at that one's")
         silent = self.run_directory.silent_seconds()
@@ -121,7 +121,7 @@ class _Task:
             raise LinkLostError("the run is lost", got=got, do="look at the client; then resume")
 
     def _has_lived(self, term: int, address: str) -> bool:
-        """Lives under a coordinator until that says it is over; False where it was lost."""
+        """Runs under a coordinator until that ends the run; False where its link was lost."""
         try:
             self.live(self.hosted.bootstrap(term, address))
         except LinkLostError:
@@ -129,13 +129,13 @@ class _Task:
         return True
 
     def live(self, bootstrap: WorkerBootstrap) -> None:
-        """Lives one life."""
+        """Runs one attempt."""
         self.lives += 1
         attempt = f"{self.attempt}.{self.lives}"
         bootstrap.run(self.slot, attempt, self.open_part, self.given, self.shared)
 
     def _host(self) -> None:
-        """Takes the next term, and hosts the coordinator until all is over."""
+        """Takes the next term, and hosts the coordinator until the run is over."""
         sent, run_directory = self.hosted.run_spec, self.run_directory
         place, term = run_directory.place, sent.term
         if run_directory.host() is not None:

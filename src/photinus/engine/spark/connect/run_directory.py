@@ -82,7 +82,7 @@ class RunDirectory:
             raise NotReadyError(str(error), do="name another run folder") from error
 
     def beat(self) -> None:
-        """Says that the client lives, about once a second."""
+        """Writes the client's sign of life, about once a second."""
         if time.monotonic() - self._beaten >= _PULSE_SECONDS:
             self._beaten, self._beats = time.monotonic(), self._beats + 1
             with suppress(LinkError):  # a full disk may have room again in a second
