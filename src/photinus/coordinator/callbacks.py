@@ -35,7 +35,7 @@ class Callbacks:
     """Writes a line of the ledger: operation, frame, further fields."""
     save: Callable[[Cut], None] = _nothing
     scratch: ScratchFolder = field(default_factory=ScratchFolder)
-    """Where the files of a table lie that is among the workers."""
+    """The folder for the files of a sharded table."""
     best: Callable[[Cut], None] = _nothing
     """Keeps the best cut so far."""
     can_shuffle: bool = False
@@ -45,7 +45,7 @@ class Callbacks:
     checkpoint_seconds: float | None = None
     """How often a cut is made within a phase; None: only between phases."""
     rejoin_seconds: float = 600.0
-    """How long the end of a phase waits for a lost worker to come back."""
+    """How long the end of a phase waits for a lost worker to rejoin."""
     LIMITS = {  # noqa: RUF012
         "term": whole(1),
         "checkpoint_seconds": Limit.optional(at_least(0)),

@@ -83,7 +83,7 @@ class Checkpoints:
 def files_of(cut: Cut) -> _Files:
     """Returns a cut's arrays by file: the agreed point, the history, and each slot's own.
 
-    Of a table among the workers each shard is a file.
+    Each shard of a sharded table is a file.
     """
     point = cut.point
     named = {"vector": point.vector, "floats": point.floats, "integers": point.integers}

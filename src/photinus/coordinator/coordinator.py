@@ -34,8 +34,8 @@ class Coordinator(LeaseServer):
 
     Args:
         plan: what is trained.
-        callbacks: where events, ledger lines and cuts go.
-        now: the time, in seconds that never go back.
+        callbacks: receive events, ledger lines and cuts.
+        now: the time, in seconds of a monotonic clock.
         cut: what to continue from, of an earlier term.
 
     Raises:
@@ -87,21 +87,21 @@ class Coordinator(LeaseServer):
 
     @property
     def is_over(self) -> bool:
-        """True when every worker may go."""
+        """True when every worker may leave."""
         return self.result is not None or bool(self.failure)
 
     @property
     def is_between_passes(self) -> bool:
-        """True when all have left, and the next pass over rows that stream is waited for."""
+        """True when all workers have left, and wait for the next pass over rows that stream."""
         return self._phases.is_between_passes
 
     @property
     def wants_shuffle(self) -> bool:
-        """True while the rows are to be dealt out anew, before any of them is trained on."""
+        """True while the rows must be redistributed, before any of them is trained on."""
         return self._phases.wants_shuffle
 
     def next_pass(self, now: float) -> None:
-        """Every worker comes again, with another pass over its rows."""
+        """Every worker says hello again, with another pass over its rows."""
         self._phases.next_pass(now)
 
     @property
@@ -110,13 +110,13 @@ class Coordinator(LeaseServer):
         return self._cuts.is_asked
 
     def ask_for_a_cut(self) -> bool:
-        """Saves the present round, whenever the last one was saved; False where none is open."""
+        """Has the present round saved, even shortly after a save; False where none is open."""
         if self.is_over:
             return False
         self._cuts.is_asked = self.has_begun and not self.is_between_passes
         return self._cuts.is_asked
 
-    # -- what comes in ---------------------------------------------------------------------------
+    # -- frames and time -------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[Frame]:
         """Called some times a second: leases end, late slots are left out, standbys sit down."""
@@ -141,7 +141,7 @@ class Coordinator(LeaseServer):
         return out + self._finish_if_closed(now) + self._news(now)
 
     def _news(self, now: float) -> list[Frame]:
-        """What workers without an owner must know now."""
+        """Returns what workers without an owner must be sent now."""
         if self.is_over or not self.owner.policy.meets:
             return []
         wanted = self._membership.is_healing or self._cuts.is_due(now)
@@ -204,14 +204,14 @@ class Coordinator(LeaseServer):
         return True
 
     def unprepare(self) -> None:
-        """No seat need be given up: the cut that was made for it is too old for the next time."""
+        """Drops the preparation: the cut that was made for it is too old to give seats up later."""
         self._is_preparing = False
 
     def yield_seats(self, slots: Iterable[int], how: Yields, now: float) -> list[Frame]:
-        """Gives seats up to another job, each after its next push; who has closed leaves now.
+        """Gives seats up to another job, each after its next push; closed workers leave now.
 
         Args:
-            slots: whose rows are made up for once they are taken back.
+            slots: the seats; their rows are trained on once they are taken back.
             how: "parks", or "ends" where the place of its task is wanted.
             now: the time.
         """
@@ -231,12 +231,12 @@ class Coordinator(LeaseServer):
         return ended
 
     def _left(self, seat: SeatState, now: float) -> list[Frame]:
-        """A seat is empty: whom it let wait need wait no longer."""
+        """Called when a seat was emptied: rounds that waited for it may close."""
         self._membership.lost(seat)
         return self._go_back(now) or self._answered(self.owner.close(now), now)
 
     def _go_back(self, now: float) -> list[Frame]:
-        """Shards of the table were lost that no worker restores: all continue from the last cut."""
+        """Sends all back to the last cut where shards of the table were lost that none restores."""
         lost = self._lost_shards.lost(self._cuts.holders)
         is_stuck = self._lost_shards.is_stuck(now)
         if not lost and not is_stuck:
@@ -319,7 +319,7 @@ class Coordinator(LeaseServer):
         return self._answered(answers, now)
 
     def _refused(self, seat: SeatState, frame: Frame, now: float) -> list[Frame]:
-        """Not finite: it never reaches the model; the worker heals and continues behind it."""
+        """Refuses a push that is not finite: the worker heals, and continues behind its rows."""
         seat.strikes += 1
         seat.loses(frame.header.get("position", seat.position), self.owner.numbers)
         seat.is_quarantined = seat.strikes >= STRIKES

@@ -35,7 +35,7 @@ class Cuts:
         leases: the seats.
         owner: holds the agreed parameters.
         early_stopping: the rounds that it measures are cuts, too.
-        callbacks: where cuts go.
+        callbacks: receive cuts.
         last: what to continue from, of an earlier term.
 
     Raises:
@@ -195,7 +195,7 @@ class Cuts:
 
     @property
     def _told(self) -> Mapping[int, MappedFile]:
-        """Slot -> its shard, of those that have come for the cut in the making."""
+        """Slot -> its shard, of those that have arrived for the cut in the making."""
         return {} if self._making is None else self._shards.at(self._making.version)
 
     def shard(self, slot: int) -> Shard:
@@ -223,7 +223,7 @@ class Cuts:
         self.drop()
 
     def table(self) -> Table | None:
-        """Returns the table that lay among the workers; its shards were sent before they closed."""
+        """Returns the table that was sharded; the workers sent their shards before they closed."""
         if not self._owner.has_shards:
             return None
         closed = self._leases.closed.values()

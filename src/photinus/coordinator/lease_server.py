@@ -24,7 +24,7 @@ class LeaseServer(ABC):
 
     Args:
         leases: the seats.
-        callbacks: where events and ledger lines go.
+        callbacks: receive events and ledger lines.
     """
 
     failure: str = ""
@@ -42,7 +42,7 @@ class LeaseServer(ABC):
     @property
     @abstractmethod
     def is_over(self) -> bool:
-        """True when every worker may go."""
+        """True when every worker may leave."""
 
     @abstractmethod
     def tick(self, now: float) -> list[Frame]:

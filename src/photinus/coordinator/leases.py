@@ -17,9 +17,9 @@ from photinus.training.snapshots import Cut
 from photinus.transport.frames import Frame
 
 MOVED_SECONDS = 5.0
-"""A transfer of which no byte moved for so long stands still."""
+"""A transfer of which no byte moved for so long is stalled."""
 RETURN_SECONDS = 1.0
-"""A lease ends so long after its connection closed and did not come back."""
+"""A lease ends so long after its connection closed, unless the worker reconnects."""
 _MOST_DOUBLINGS = 6
 
 _Fragment = tuple[int, int]
@@ -59,7 +59,7 @@ class SeatState:
     has: int = 0
     """How many earlier phases' parameters the worker holds."""
     ends_at: float = 0.0
-    """When the lease ends, unless a sign of life comes."""
+    """When the lease ends, unless a sign of life arrives."""
     is_gone: bool = False
     """Its connection closed, and nothing was received since."""
     is_dead: bool = False
@@ -233,7 +233,7 @@ class Leases:
         self._members = None
 
     def vacate(self, seat: SeatState) -> None:
-        """Ends a lease: what comes under it from now on is fenced."""
+        """Ends a lease: frames under it are fenced from now on."""
         seat.is_live, self._members = False, None
 
     def exclude(self, seat: SeatState, now: float) -> None:
@@ -242,13 +242,13 @@ class Leases:
         seat.exclusions += 1
 
     def close(self, seat: SeatState, frame: Frame) -> None:
-        """A share is done, or a pass: no round waits for it any more."""
+        """Notes that a share, or a pass, is done: no round waits for its worker any more."""
         seat.closed, self._members = frame, None
         if frame.header.get("rests"):
             seat.rests, seat.is_live = True, False
 
     def empty(self, now: float) -> None:
-        """A pass is over: all have left, and say hello again with the next one."""
+        """Empties all seats after a pass: the workers say hello again with the next one."""
         for seat in self.seats.values():
             if seat.closed is not None:  # its number is free again: only pushes are counted
                 seat.sequence = seat.closed.sequence
@@ -257,7 +257,7 @@ class Leases:
         self.reopen()
 
     def reopen(self) -> None:
-        """Every share is open again: another phase, or an earlier point of this one."""
+        """Opens every share again, for another phase, or at an earlier point of this one."""
         for seat in self.seats.values():
             seat.closed = None
         self._members = None
@@ -291,16 +291,16 @@ class Leases:
         return is_older and seat is not None and seat.is_again(frame)
 
     def sent_bytes(self, slot: int, lease: int, now: float) -> None:
-        """Bytes came from the worker that holds a lease: a sign of life, before a frame is whole.
+        """Takes bytes from the holder of a lease as a sign of life, before a frame is whole.
 
-        Of a connection that closed none come: what did is older than its end.
+        Bytes of a connection that has closed do not count: they are older than its end.
         """
         seat = self.seats[slot]
         if seat.is_live and seat.lease == lease and not seat.is_gone:
             self._lives(seat, now)
 
     def moved(self, slot: int, now: float) -> None:
-        """Bytes of a frame to or from a worker moved, before it is whole."""
+        """Notes that bytes of a frame to or from a worker moved, before it is whole."""
         self.seats[slot].moved_at = now
 
     def is_moving(self, slot: int, now: float) -> bool:
@@ -312,13 +312,13 @@ class Leases:
             seat.ends_at, seat.is_gone = now + self.lease_seconds, False
 
     def gone(self, slot: int, lease: int, now: float) -> None:
-        """Its connection closed: the lease ends soon, unless the worker comes back."""
+        """Its connection closed: the lease ends soon, unless the worker reconnects."""
         seat = self.seats.get(slot)
         if seat is not None and seat.is_live and seat.lease == lease:
             seat.ends_at, seat.is_gone = min(seat.ends_at, now + RETURN_SECONDS), True
 
     def died(self, slot: int, attempt: str, now: float) -> None:
-        """An attempt's process has ended: if it holds the seat, its lease ends now."""
+        """Ends the lease now if the attempt, whose process has ended, holds the seat."""
         seat = self.seats.get(slot)
         if seat is not None and seat.is_live and seat.attempt == attempt:
             seat.ends_at, seat.is_dead = now, True

@@ -57,7 +57,7 @@ class LoopCoordinator(Coordinator):
     Args:
         workers: how many.
         strategy: how they agree, where `agree` names no other.
-        callbacks: where events and ledger lines go.
+        callbacks: receive events and ledger lines.
     """
 
     def __init__(self, workers: int, strategy: StrategySpec | Own, callbacks: Callbacks) -> None:

@@ -10,7 +10,7 @@ from photinus.coordinator.reachability import FIRST_SECONDS
 from photinus.transport.frames import Frame
 
 _ASK_SECONDS = 1.0
-"""How often who restores its shard is asked what it lacks."""
+"""How often a worker that restores its shard is asked what it lacks."""
 
 
 class LostShards:
@@ -30,7 +30,7 @@ class LostShards:
         self._lacks: Any = None
 
     def ready(self, frame: Frame) -> None:
-        """A member has all of a round."""
+        """Takes in that a member has all of a round."""
         version = frame.header["version"]
         self._guards = {at: lease for at, lease in self._guards.items() if at[1] >= version - 1}
         if frame.header.get("guards"):
@@ -44,8 +44,8 @@ class LostShards:
     def can_restore(self, lost: list[SeatState], version: int) -> bool:
         """Returns whether the run continues where these are lost, at the point of a version.
 
-        One alone, with no other that is being restored, and none that is done. Whom others could
-        not reach is not restored from another.
+        Only one can be restored at a time, and only while no worker is done. The shard of a worker
+        that others could not reach is not restored.
         """
         seats = self._leases.seats
         if len(lost) != 1 or lost[0].exclusions or any(s.closed for s in seats.values()):
@@ -57,12 +57,12 @@ class LostShards:
 
     @property
     def restoring(self) -> list[SeatState]:
-        """Who restores its shard just now."""
+        """The seats whose workers restore their shards now."""
         pushes = ((seat, seat.waiting) for seat in self._leases.seats.values())
         return [seat for seat, push in pushes if push is not None and push.kind == "fetch"]
 
     def missing(self, frame: Frame, now: float) -> None:
-        """Takes in what who restores its shard still lacks."""
+        """Takes in what a worker that restores its shard still lacks."""
         lacks = frame.lease, frame.header["wholes"], frame.header.get("start")
         if lacks != self._lacks:
             self._lacks, self._since = lacks, now

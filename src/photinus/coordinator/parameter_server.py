@@ -1,7 +1,7 @@
 """Holds the agreed parameters of a phase, applies pushes, and tracks progress.
 
-What the policy decides, and when a round waits no longer; apply, count, cursor and version move
-together here.
+The policy decides what an answer is; this decides when a round waits no longer. Apply, count,
+cursor and version change together here.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ParameterServer:
 
     Args:
         leases: the seats of the run.
-        callbacks: where events and the ledger go.
+        callbacks: receive events and ledger lines.
     """
 
     phase: int
@@ -55,7 +55,7 @@ class ParameterServer:
         self._leases, self._callbacks = leases, callbacks
 
     def enter(self, phase: int, policy: Policy, point: Message, applied: int = 0) -> None:
-        """A phase starts, or continues.
+        """Starts or continues a phase.
 
         Args:
             phase: its index.
@@ -74,16 +74,16 @@ class ParameterServer:
         self._among: dict[int, int] = {}
         """Slot -> the bytes that it sent to other workers since the last agreement."""
         self._distances: dict[int, float] = {}
-        """Slot -> how far it was from where the open meeting agrees."""
+        """Slot -> its distance from the point on which the open meeting agrees."""
         self.restore(point, applied)
 
     def restore(self, point: Message, applied: int) -> None:
         """Goes back to a point; what was waiting is dropped."""
         self._state = self.policy.init(point)
         self._opened: float | None = None
-        """When the first push of this round came."""
+        """When the first push of this round arrived."""
         self._met: float | None = None
-        """When its quorum had come."""
+        """When its quorum had pushed."""
         self.reach.opens((), 0.0)
         self.version = self._began_at = point.version
         self.applied = applied
@@ -120,7 +120,7 @@ class ParameterServer:
 
     @property
     def has_moved(self) -> bool:
-        """True when something was agreed on since all began, or went back."""
+        """True when something was agreed on since the start, or since the last return to a cut."""
         return self.version > self._began_at
 
     def give_up(self) -> None:
@@ -149,7 +149,7 @@ class ParameterServer:
         return answers or (self.leave_out_the_late(now) if self.policy.quorum != 1 else [])
 
     def ready(self, frame: Frame, now: float) -> list[Answer]:
-        """A member of the open meeting holds the whole mean."""
+        """Takes in that a member of the open meeting holds the whole mean."""
         message, members = message_of(frame), self._leases.members
         if message.version == self.version and message.slots == self.reach.slots:
             self.reach.take(frame.slot, MissingPieces(), now)
@@ -185,7 +185,7 @@ class ParameterServer:
                 return self.close(now, late)
         seconds = late_after(self._durations)
         is_late = seconds is not None and now - self._opened >= seconds
-        # whose push, state or answer is under way is not late: it would be sent once more
+        # a worker whose push, state or answer is under way is not late: it would send once more
         late = frozenset(s for s in late if is_late and not self._leases.is_moving(s, now))
         return self.close(now, late) if late else []
 
@@ -258,13 +258,13 @@ class ParameterServer:
         self._callbacks.enter("apply", push, {"applied_in": answer.version})
 
     def _tell_of_publications(self, agreed: Sequence[Answer]) -> None:
-        """What the lost had published is taken back with their rows, and does not count here."""
+        """Emits what became of publications; those of lost workers are undone, and do not count."""
         told = {a.seat.slot: a.push.header for a in agreed}
         lives = {a.seat.slot: f"{a.seat.slot} {a.push.lease}" for a in agreed}
         published = taken = missing = 0
         for origin, counts in told.items():
             for reader, sent in counts.get("sent", {}).items():
-                # who has left took nothing in
+                # a worker that has left took nothing in
                 read = told.get(int(reader), {}).get("taken", {}).get(lives[origin], 0)
                 published, taken = published + sent, taken + read
                 missing += max(0, sent - read)
@@ -310,10 +310,10 @@ class ParameterServer:
         self._fetched, self._among, self._distances = 0, {}, {}
 
     def _apart(self, agreed: Sequence[Answer]) -> dict[str, float]:
-        """How far apart the workers were: their spread, as a share of the parameters' length.
+        """Returns how far apart the workers were: the spread, as a share of the parameters' length.
 
-        Of the first round and of each eighth; between them the last one stands. Where workers meet
-        each has sent its own distance from where they meet.
+        Measured in the first round and in each eighth; between them the last value stands. Where
+        workers meet, each has sent its own distance from the agreed point.
 
         Where workers do not wait: how many versions old the point was that a push started from.
         """
@@ -335,7 +335,7 @@ class ParameterServer:
 
 
 def _is_finite(message: Message, point: Message, width: int) -> bool:
-    """Returns whether all numbers are finite, and checks how many there are; rows are so wide."""
+    """Returns whether all numbers are finite, and checks their count; rows have `width` numbers."""
     if message.vector is not None and point.vector is not None:
         count, (start, stop) = numbers_in(message.codec, message.vector), message.fragment
         wanted = stop - start or point.vector.size
@@ -360,7 +360,7 @@ def _bytes_down(answers: Sequence[Answer]) -> int:
 
 
 def _mean_metrics(told: Sequence[tuple[Mapping[str, Any], int]]) -> dict[str, float]:
-    """Means over the examples of those who sent each metric."""
+    """Returns each metric's mean over the examples of the workers that sent it."""
     sums: dict[str, float] = {}
     weights: dict[str, int] = {}
     for metrics, examples in told:

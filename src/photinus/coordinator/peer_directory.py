@@ -27,7 +27,7 @@ class PeerDirectory:
         """Slot -> what it last reported of its publications."""
 
     def here(self) -> Mapping[str, Any]:
-        """Returns who is there, under which lease and where each listens."""
+        """Returns the members, with the lease and the address of each."""
         leases = self._leases
         if self._members is not leases.members:
             self._members, self._edition = leases.members, self._edition + 1
@@ -41,7 +41,7 @@ class PeerDirectory:
         if frame.phase != at[0]:
             return []
         if frame.header["version"] != at[1]:
-            # it was left out of a meeting: called to that one, it learns that it must rejoin
+            # it was left out of a meeting: the call to that one shows it that it must rejoin
             return [self._to(seat, frame.header["version"])]
         self._told[frame.slot] = frame
         is_behind = frame.header.get("edition", -1) < self.here()["edition"]
@@ -71,10 +71,10 @@ class PeerDirectory:
         return [self._to(self._leases.seats[slot]) for slot in sorted(self._leases.members)]
 
     def _is_due(self, *, is_wanted: bool) -> bool:
-        """After m publications of each on average, when the budget is spent, or as wanted.
+        """Returns whether a meeting is due: after m publications of each on average, or as wanted.
 
-        Also when a worker that is done with its rows waits for a meeting: slower ones, which are
-        not called, would be late for it.
+        Also when the budget is spent, or when a worker that is done with its rows waits for a
+        meeting: slower ones, which are not called, would be late for it.
         """
         phases, owner, leases = self._phases, self._owner, self._leases
         most = owner.policy.rounds_between

@@ -31,11 +31,11 @@ class Result:
     """What a run ends with: the agreed parameters of every phase."""
 
     history: tuple[Vector, ...]
-    """Of each phase [n], but for a table among the workers."""
+    """The agreed parameters of each phase [n], except a sharded table."""
     floats: Vector
     integers: Vector
     table: Table | None = None
-    """What the last phase agreed on, where it lay among the workers."""
+    """What the last phase agreed on, where that is a sharded table."""
 
     @property
     def vectors(self) -> tuple[Vector, ...]:
@@ -49,7 +49,7 @@ class Phases:
     Args:
         plan: what is trained.
         leases: the seats.
-        callbacks: where events, ledger lines and cuts go.
+        callbacks: receive events, ledger lines and cuts.
         cut: what to continue from, of an earlier term.
 
     Raises:
@@ -130,14 +130,14 @@ class Phases:
             self._enter_owner(phase, first._replace(version=0))
 
     def _enter_owner(self, phase: int, point: Message, applied: int = 0) -> None:
-        """The owner enters a phase at a point, for the rows that are counted by now."""
+        """Has the owner enter a phase at a point, for the rows that are counted by now."""
         self.strategy, self._settled_warnings = self._plan.phases[phase].settled(
             self._leases.rows, self._plan.workers, self.span
         )
         self.owner.enter(phase, self.strategy.owner(), point, applied)
 
     def begin(self, now: float) -> None:
-        """The phase begins: all rows are counted; or another pass over them."""
+        """Begins the phase, as all rows are counted; or another pass over them."""
         self.has_begun = True
         if self._begun == self.owner.phase:
             return
@@ -239,7 +239,7 @@ class Phases:
         return True
 
     def _final(self) -> Message:
-        """The exact average at a phase's end: the owner's point, or the mean of the workers'."""
+        """Returns the exact average at a phase's end: the owner's point, or the workers' mean."""
         point, best = self.owner.point, self.early_stopping.best
         if self._is_stage_over and self._plan.patience and best is not None:
             return best.point
@@ -279,7 +279,7 @@ class Phases:
         """Looks at rows and labels once all workers came; returns whether to redistribute the rows.
 
         Workers that train alone between agreements drift apart when their rows are not alike, and
-        who holds most rows works while the others wait.
+        the worker with the most rows works while the others wait.
         """
         seats = self._leases.seats
         wrong = uneven([max(0, seat.rows) for seat in seats.values()])
@@ -304,7 +304,7 @@ class Phases:
     # -- passes, where rows stream ---------------------------------------------------------------
 
     def rest(self) -> list[Frame]:
-        """A pass over the rows is over: keeps what the workers held alone, and lets all go."""
+        """Ends a pass over the rows: keeps what the workers held alone, and lets them leave."""
         self.is_between_passes = True
         leases, cut = self._leases, self.cuts.saved
         if self.owner.version > 0 and (cut is None or not cut.inner):
@@ -313,7 +313,7 @@ class Phases:
         return [self.owner.frame("done", s.slot, s.lease) for s in leases.here]
 
     def next_pass(self, now: float) -> None:
-        """All come again, each with a pass over its rows."""
+        """Lets all workers say hello again, each with a pass over its rows."""
         self.is_between_passes, self.has_begun = False, False
         self._is_shuffled, self.wants_shuffle = self._is_shuffled or self.wants_shuffle, False
         self.cuts.drop()
@@ -333,7 +333,7 @@ class Phases:
             self.decide_on_the_best()
 
     def decide_on_the_best(self) -> None:
-        """Where all have sent what they measured, decides what is best and whether to stop."""
+        """Decides which point is best and whether to stop, once all measurements are here."""
         self.early_stopping.decide(self.owner.phase, self.phase.name, self._callbacks)
 
 

@@ -11,7 +11,7 @@ from photinus.core.seeds import reordered
 LATE_SECONDS = 5.0
 """A worker that keeps the others waiting is late after this, or three median rounds."""
 FIRST_SECONDS = 30.0
-"""So long a meeting may stand still before three rounds have shown how long one takes."""
+"""How long a meeting may stand still before three rounds have shown how long one takes."""
 
 
 def late_after(durations: list[float]) -> float | None:
@@ -23,15 +23,15 @@ class MissingPieces(NamedTuple):
     """What one member of a meeting still waits for."""
 
     parts: frozenset[int] = frozenset()
-    """Whose part of the vector has not come."""
+    """The members whose part of the vector has not arrived."""
     wholes: frozenset[int] = frozenset()
-    """Whose merged shard has not come."""
+    """The members whose merged shard has not arrived."""
     near: frozenset[int] = frozenset()
-    """From whom anything came since the last report."""
+    """The members from which anything arrived since the last report."""
 
 
 class UnreachableMember(NamedTuple):
-    """Who is left out of a meeting, and why."""
+    """The members that are left out of a meeting, and why."""
 
     slots: frozenset[int]
     text: str = ""
@@ -63,7 +63,7 @@ class Reachability:
             self._moved = self._asked = now
 
     def take(self, slot: int, lacks: MissingPieces, now: float) -> None:
-        """A member reported what it lacks: nothing, when it is ready."""
+        """Takes in what a member lacks: nothing, when it is ready."""
         if slot not in self.slots:
             return
         last = self._lacks.get(slot)
@@ -114,7 +114,7 @@ class Reachability:
         return UnreachableMember(frozenset({worst}), _told(other, worst, still))
 
     def _pairs(self, before: float) -> set[tuple[int, int]]:
-        """(x, y): x has waited since then, in vain, for what y could have sent."""
+        """Returns (x, y) where x has waited since before a time for what y could have sent."""
         merged = {slot for slot, lacks in self._lacks.items() if not lacks.parts}
         long = {pair for pair, since in self._since.items() if since <= before}
         return {(x, y) for x, y in long if y in merged or y in self._lacks[x].parts}

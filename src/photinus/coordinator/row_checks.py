@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from photinus.data.skew import skewed
 
 _LARGE = 1.5
-"""A worker with more than so many times its share of the rows lets the others wait."""
+"""A worker with more than so many times its share of the rows keeps the others waiting."""
 
 Found = tuple[str, str, str]
 """What is wrong, what was got, what to do."""
@@ -43,7 +43,7 @@ def other_labels(labels: Mapping[int, Mapping[str, int]]) -> list[Found]:
 def no_probabilities(phase: str, spans: Iterable[tuple[float, ...]]) -> list[Found]:
     """Returns whether the workers' (lowest, highest) numbers leave 0..1.
 
-    Means of units lie in 0..1: other inputs are trained on without an error, to no end.
+    Means of units are in 0..1: on other inputs training raises no error, but is useless.
     """
     numbers = [number for span in spans for number in span]
     low, high = min(numbers, default=0.0), max(numbers, default=0.0)

@@ -26,7 +26,7 @@ class Service:
     Args:
         coordinator: the state machine; only the service may call it while the service is open.
         listen: opens the listener with the functions that take its peers' frames and their ends.
-        now: seconds of a clock that never goes back.
+        now: returns the seconds of a monotonic clock.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Service:
         self._ticker.start()
 
     def wait(self, seconds: float) -> bool:
-        """Waits for the end of the run; returns whether it has come."""
+        """Waits for the end of the run; returns whether it has ended."""
         return self._over.wait(seconds)
 
     def lease(self, slot: int) -> int:
@@ -65,7 +65,7 @@ class Service:
             return self._coordinator.leases.seats[slot].lease
 
     def starved(self) -> frozenset[int]:
-        """Returns the slots that wait for a task whose place a copy of another one takes."""
+        """Returns the slots that wait for a task whose place a copy of another task takes."""
         with self._lock:
             return self._coordinator.leases.starved
 

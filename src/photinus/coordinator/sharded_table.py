@@ -66,7 +66,7 @@ class ShardFiles:
         return come
 
     def at(self, version: int) -> dict[int, MappedFile]:
-        """Returns slot -> its shard, of those that have come whole at a version."""
+        """Returns slot -> its shard, of those that have arrived whole at a version."""
         return {slot: file for slot, (at, file) in sorted(self._whole.items()) if at == version}
 
     def drop(self) -> None:
@@ -96,7 +96,7 @@ class Table:
 
     @property
     def vector(self) -> Vector:
-        """All rows in their order [n], in a file without a name; the shards are let go."""
+        """All rows in their order [n], in a file without a name; the shards are released."""
         if self._vector is None:
             shards = [self._shards[slot]["vector"] for slot in sorted(self._shards)]
             into = self._scratch.array((sum(s.size for s in shards),), str(shards[0].dtype))

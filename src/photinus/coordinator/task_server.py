@@ -25,7 +25,7 @@ from photinus.training.asks import Exchange, Grant, Hello, Life
 from photinus.transport.frames import Frame
 
 FAILURES = 4
-"""So often one unit may fail, each time in another way; Spark's own default."""
+"""How often one unit may fail, each time in another way; Spark's own default."""
 _HEARD_SECONDS = 1.0
 """With more between two ticks the owner was busy and could take no frame in."""
 
@@ -37,7 +37,7 @@ class Rule(Protocol):
         """Returns what a unit starts from, as a parcel that is not written to any more."""
 
     def take(self, results: Sequence[Any]) -> bool:
-        """Takes in what the units of a round made, in their order; returns whether all is done."""
+        """Takes in the results of a round's units, in their order; returns whether all is done."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +69,7 @@ class TaskServer(LeaseServer):
     Args:
         units: how much there is to do.
         rule: the user's arithmetic.
-        callbacks: where events and ledger lines go; frames of another run are ignored.
+        callbacks: receive events and ledger lines; frames of another run are ignored.
     """
 
     def __init__(self, units: WorkUnits, rule: Rule, callbacks: Callbacks) -> None:
@@ -88,7 +88,7 @@ class TaskServer(LeaseServer):
 
     @property
     def is_over(self) -> bool:
-        """True when every worker may go."""
+        """True when every worker may leave."""
         return bool(self.failure) or all(s.closed is not None for s in self.leases.seats.values())
 
     def _stranger(self, frame: Frame) -> list[Frame]:
@@ -141,7 +141,7 @@ class TaskServer(LeaseServer):
         return seat.answered
 
     def _bye(self, frame: Frame, now: float) -> list[Frame]:  # noqa: ARG002 - as all of `hear`
-        """A worker failed: an error of ours ends the work, any other one after some tries.
+        """Takes in a worker's error: one of photinus's ends the work, others after some tries.
 
         A unit that fails twice in the same way, at the same line, will do so again.
         """
@@ -177,7 +177,7 @@ class TaskServer(LeaseServer):
         return self._closed() if is_whole else []
 
     def _refuse(self, seat: SeatState, frame: Frame) -> list[Frame]:
-        """Not finite: it never reaches the state; where a round needs it, the work ends."""
+        """Refuses a push that is not finite; where a round needs it, the work ends."""
         seat.waiting = None
         del self._results[seat.slot]
         self.refused.append(seat.slot)
@@ -190,7 +190,7 @@ class TaskServer(LeaseServer):
         return [self._answer(seat, frame, is_done=True)]
 
     def _closed(self) -> list[Frame]:
-        """A round is whole: it is taken in, counted and answered."""
+        """Takes in, counts and answers a round that is whole."""
         results, self._results = dict(sorted(self._results.items())), {}
         try:
             is_done = self._rule.take(list(results.values())) or not self._units.together

@@ -29,7 +29,7 @@ class CpuShare:
     Args:
         processors: the share: 0.5 is half of one processor.
         used: seconds of all processors that this process has used, with all its threads.
-        now: seconds of a clock that never goes back.
+        now: returns the seconds of a monotonic clock.
         wait: stands still for so many seconds.
 
     Example:

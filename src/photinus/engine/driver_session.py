@@ -91,7 +91,7 @@ class ListeningService(Service):
 
     @property
     def is_over(self) -> bool:
-        """True when every worker may go."""
+        """True when every worker may leave."""
         return self._server.is_over
 
 

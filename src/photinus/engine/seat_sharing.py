@@ -140,7 +140,7 @@ class SeatSharing:
         standing: how the run stands before it holds any seat.
         slots: returns how many seats there are in its place; None where that has no bound.
         emit: is called when seats are given up, and when they are back.
-        now: seconds of a clock that never goes back.
+        now: returns the seconds of a monotonic clock.
         has_room: a seat can be had whichever other run holds one, as with a processor.
     """
 

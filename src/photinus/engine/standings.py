@@ -93,7 +93,7 @@ class FolderStandings:
 
     Args:
         address: of the folder, which exists.
-        now: seconds of a clock that never goes back; those of others are not compared with it.
+        now: returns the seconds of a monotonic clock; those of others are not compared with it.
     """
 
     address: str

@@ -84,7 +84,7 @@ class NetworkReader(_Reader[M]):
 
         Raises:
             CheckpointError: another kind of model is there, or its weights are damaged.
-            UsageError: somebody else saved it, and it names code.
+            UsageError: another user saved it, and it names code.
         """
         metadata = self._head(path)
         parts = self.sparkSession.read.parquet(f"{path}/data").orderBy("part").collect()
@@ -126,7 +126,7 @@ class ParamsReader(_Reader[M]):
 
         Raises:
             CheckpointError: something else is there.
-            UsageError: somebody else saved it, and it names code.
+            UsageError: another user saved it, and it names code.
         """
         metadata = self._head(path)
         if not is_signed(_PARAMS, metadata["paramMap"], metadata.get(_SIGNATURE)):

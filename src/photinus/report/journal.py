@@ -31,7 +31,7 @@ class Journal:
 
     Args:
         path: the file; the folder must exist.
-        now: seconds of a clock that never goes back.
+        now: returns the seconds of a monotonic clock.
         wall: seconds since 1970.
 
     Raises:

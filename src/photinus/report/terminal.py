@@ -54,7 +54,7 @@ class Terminal:
     Args:
         console: where to; standard output when left out.
         every_seconds: between two lines of progress.
-        now: seconds of a clock that never goes back.
+        now: returns the seconds of a monotonic clock.
     """
 
     def __init__(

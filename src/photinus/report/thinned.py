@@ -20,7 +20,7 @@ class ThinnedEvents:
     Args:
         write: takes the events.
         every_seconds: between two events of rounds, at least.
-        now: seconds of a clock that never goes back.
+        now: returns the seconds of a monotonic clock.
 
     Example:
         >>> written = []

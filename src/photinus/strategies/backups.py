@@ -17,9 +17,9 @@ from photinus.strategies.base import ShardMove
 from photinus.strategies.outer import Outer
 
 PAGE_NUMBERS = 1 << 20
-"""So many numbers a lost worker's successor asks for at once."""
+"""How many numbers a lost worker's successor asks for at once."""
 BACKLOG_NUMBERS = 1 << 22
-"""So many go with each round to a backup that begins anew."""
+"""How many numbers are sent with each round to a backup that begins anew."""
 _PREFIX, _OUTER, _INNER = "backup.", "outer.", "inner."
 
 
@@ -27,13 +27,13 @@ class Backup(NamedTuple):
     """Rows that moved of another worker's shard; `take` writes into it, as its own shard is."""
 
     rows: Vector
-    """[m, width]; only those that moved mean anything."""
+    """[m, width]; only those that moved are valid."""
     outer: tuple[Vector, ...]
     """Of the outer optimizer, each [m, numbers]; likewise."""
     moved: Vector
     """Which rows have moved [m]."""
     inner: dict[str, Vector]
-    """What the lost worker's own optimizer remembers."""
+    """The state of the lost worker's inner optimizer."""
 
     @classmethod
     def laid(
@@ -62,7 +62,7 @@ class Backup(NamedTuple):
     def page(self, start: int) -> tuple[ShardMove, int]:
         """Returns the next rows that moved, from row `start` on, and where the page after begins.
 
-        What the optimizer remembers is in the last page, behind which nothing begins: row m.
+        The optimizer's state is in the last page, after which the next one begins at row m.
         """
         at, after = next_moved(self.moved, start, PAGE_NUMBERS // max(1, self.rows.shape[1]))
         is_last = after == len(self.moved)

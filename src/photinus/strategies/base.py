@@ -224,7 +224,7 @@ class Policy(ABC):
     quorum: float = 1.0
     """The share of the members (above 1: how many of them) that may close a round alone."""
     grace_seconds: float = 0.0
-    """How long a round waits for the others once the quorum has come."""
+    """How long a round waits for the others once the quorum has pushed."""
     meets: bool = False
     """True when the workers make every mean among themselves; this only decides who is in it."""
     rounds_between: int = 0

@@ -18,7 +18,7 @@ _FEW_ROUNDS = 10
 _LONG_STEPS = 100
 """For rounds of so many steps, or more, the user is advised to shorten them."""
 _USUAL_STEPS = 50
-"""So long a round is taken to be where its trigger counts something else than steps."""
+"""How long a round is assumed to be where its trigger does not count steps."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +88,7 @@ def shortened(every: Trigger, setting: Setting, least: int = 1) -> tuple[Trigger
 def limit(every: Trigger, setting: Setting, *, is_immediate: bool) -> float:
     """Returns the largest gain lr/(1−momentum) that is taken as asked.
 
-    Where each push is applied as it comes: 1, on top of the division by the workers. In rounds: 2
+    Where each push is applied on arrival: 1, on top of the division by the workers. In rounds: 2
     with SGD inside, 1.5 below 5 steps a round; 7 with an adaptive optimizer inside, at least 4
     workers, 30 rounds and 5 steps a round. Measured: with SGD inside, nesterov(.7, .9) (gain 7)
     raised the error of 8 workers from 4.3 to 6.6 % at 10 steps a round and to 32.7 % at 2; of 8

@@ -31,7 +31,7 @@ STALENESS = Limit(
 
 
 class FetchState(NamedTuple):
-    """What a worker remembers of what it took from the owner."""
+    """A worker's state since it last fetched from the owner."""
 
     mark: Vector
     """Its parameters less what was not pushed yet [n]; of gradients, what the codec left out."""
@@ -130,7 +130,7 @@ class Downpour(Strategy):
 
 
 class ServerState(NamedTuple):
-    """What an owner holds that applies each push as it comes."""
+    """The state of an owner that applies each push on arrival."""
 
     vector: Vector
     outer: tuple[Vector, ...]
@@ -278,7 +278,7 @@ class Elastic(Strategy):
         return message, state._replace(sent=clock)
 
     def accept(self, vector: Vector, incoming: Message, state: FetchState) -> FetchState:
-        """Is pulled towards the centre, or starts from it."""
+        """Moves the vector towards the centre, or starts from it."""
         assert incoming.vector is not None
         taken = decode(incoming.codec, incoming.vector)
         if incoming.kind == "heal":

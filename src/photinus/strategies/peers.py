@@ -27,14 +27,14 @@ GRAPHS = ("exponential", "ring", "random")
 
 
 class PeerState(NamedTuple):
-    """What a worker remembers between exact agreements: its parameters are base − P."""
+    """A worker's state between exact agreements: its parameters are base − P."""
 
     anchor: Vector
     """The parameters [n] that were last agreed on."""
     base: Vector
     """The anchor [n] and all that was mixed in since."""
     sent: Vector
-    """How much of its own progress P [n] was published, or was there when it published last."""
+    """How much of its own progress P [n] was published, or existed when it published last."""
     version: int = 0
     counted: Clock = Clock()
     """How far its work has gone into exact agreements."""
@@ -112,7 +112,7 @@ class _Peer(Strategy):
 
     @abstractmethod
     def _published(self, vector: Vector, state: PeerState) -> tuple[Message, PeerState]:
-        """Returns what to publish and to whom, and what that does to oneself."""
+        """Returns what to publish and to which workers, and the new state."""
 
     @abstractmethod
     def _shift(self, vector: Vector, heard: Vector, state: PeerState) -> Vector:
@@ -147,7 +147,7 @@ class Publish(_Peer):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gossip(_Peer):
-    """Every worker passes its parameters to one other, and mixes in what comes: θ ← θ + ½(θⱼ − θ′).
+    """Every worker sends its parameters to one other, and mixes arrivals in: θ ← θ + ½(θⱼ − θ′).
 
     θ′ are its own without its steps since it published last (the delta rule): θⱼ is as old as
     these, and would pull them back, though the next exact agreement counts them whole. Graphs:
@@ -201,7 +201,7 @@ def partner(graph: str, slot: int, slots: tuple[int, ...], round_: int) -> int |
 
 
 class _MeetingsState(NamedTuple):
-    """What the one who calls meetings knows."""
+    """The state of the owner, which calls the meetings."""
 
     point: Message
     """Where the phase starts: the owner holds no newer point."""
@@ -209,10 +209,10 @@ class _MeetingsState(NamedTuple):
     waiting: Mapping[int, Message]
     """Slot -> its push, without the vector."""
     meeting: tuple[int, ...] = ()
-    """Who is in the open meeting."""
+    """The members of the open meeting."""
     ready: frozenset[int] = frozenset()
     restoring: frozenset[int] = frozenset()
-    """Who asks the others for its shard of a table."""
+    """The slots that ask the others for their shards of a table."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -279,9 +279,10 @@ class Meetings(Policy):
     def close(
         self, members: frozenset[int], state: _MeetingsState
     ) -> tuple[list[Reply], _MeetingsState]:
-        """Opens the meeting when all have come, and again when one of it was lost.
+        """Opens the meeting when all have come, and again when one of its members was lost.
 
-        Where each owns a shard it opens for all of them only, and anew once a lost one is back.
+        Where each worker owns a shard it opens only with all of them, and anew once a lost one is
+        back.
         """
         here = {s: m for s, m in sorted(state.waiting.items()) if s in members}
         lost = [s for s in (*state.waiting, *state.restoring) if s not in members]

@@ -97,12 +97,12 @@ def averaging(
         gradients_until: the share of a phase, 0 to 1, that takes every step by the mean gradient of
             all workers; "auto" follows the number of steps.
         quorum: the share of the workers (above 1: how many) whose pushes close a round.
-        grace_seconds: seconds that a round waits for the others once the quorum has come.
+        grace_seconds: seconds that a round waits for the others once the quorum has pushed.
         gain: "safe" lowers an outer gain at which training diverges; "unsafe" takes it as given.
         owners: 1, or as many as there are workers: each merges a shard of the vector.
         fragments: parts that the vector is pushed in, one after the other; 0: whole.
         delay: steps that a fragment may be under way while training continues.
-        release: "rounds", or "immediate": each push is applied as it comes.
+        release: "rounds", or "immediate": each push is applied on arrival.
         fetch: with "immediate", when a worker takes the owner's parameters; None: after a push.
         staleness: with "immediate", the weight of a push that is s versions late: "none": 1;
             "inverse": 1/(1+s); a number n: dropped where s > n.
@@ -111,7 +111,7 @@ def averaging(
         exact: with rows, so many numbers at the end of each travel as float32 in int8 and int4.
 
     Raises:
-        UsageError: a part is unknown, is out of its limits, or does not go with the others.
+        UsageError: a part is unknown, is out of its limits, or conflicts with the others.
 
     Example:
         >>> str(averaging(every=Steps(10), outer=Sgd()))
@@ -154,18 +154,18 @@ def iterative_reduce(
         gradients_until: the share of a phase, 0 to 1, that takes every step by the mean gradient of
             all workers; "auto" follows the number of steps.
         quorum: the share of the workers (above 1: how many) whose pushes close a round.
-        grace_seconds: seconds that a round waits for the others once the quorum has come.
+        grace_seconds: seconds that a round waits for the others once the quorum has pushed.
         gain: "safe" lowers an outer gain at which training diverges; "unsafe" takes it as given.
         owners: 1, or as many as there are workers: each merges a shard of the vector.
         fragments: parts that the vector is pushed in, one after the other; 0: whole.
         delay: steps that a fragment may be under way while training continues.
-        release: "rounds", or "immediate": each push is applied as it comes.
+        release: "rounds", or "immediate": each push is applied on arrival.
         fetch: with "immediate", when a worker takes the owner's parameters; None: after a push.
         staleness: with "immediate", the weight of a push that is s versions late: "none": 1;
             "inverse": 1/(1+s); a number n: dropped where s > n.
 
     Raises:
-        UsageError: a part is unknown, is out of its limits, or does not go with the others.
+        UsageError: a part is unknown, is out of its limits, or conflicts with the others.
 
     Example:
         >>> str(iterative_reduce())
@@ -208,18 +208,18 @@ def diloco(
         gradients_until: the share of a phase, 0 to 1, that takes every step by the mean gradient of
             all workers; "auto" follows the number of steps.
         quorum: the share of the workers (above 1: how many) whose pushes close a round.
-        grace_seconds: seconds that a round waits for the others once the quorum has come.
+        grace_seconds: seconds that a round waits for the others once the quorum has pushed.
         gain: "safe" lowers an outer gain at which training diverges; "unsafe" takes it as given.
         owners: 1, or as many as there are workers: each merges a shard of the vector.
         fragments: parts that the vector is pushed in, one after the other; 0: whole.
         delay: steps that a fragment may be under way while training continues.
-        release: "rounds", or "immediate": each push is applied as it comes.
+        release: "rounds", or "immediate": each push is applied on arrival.
         fetch: with "immediate", when a worker takes the owner's parameters; None: after a push.
         staleness: with "immediate", the weight of a push that is s versions late: "none": 1;
             "inverse": 1/(1+s); a number n: dropped where s > n.
 
     Raises:
-        UsageError: a part is unknown, is out of its limits, or does not go with the others.
+        UsageError: a part is unknown, is out of its limits, or conflicts with the others.
 
     Example:
         >>> str(diloco(every=Steps(100)))
@@ -262,18 +262,18 @@ def post_local(
         gradients_until: the share of a phase, 0 to 1, that takes every step by the mean gradient of
             all workers; "auto" follows the number of steps.
         quorum: the share of the workers (above 1: how many) whose pushes close a round.
-        grace_seconds: seconds that a round waits for the others once the quorum has come.
+        grace_seconds: seconds that a round waits for the others once the quorum has pushed.
         gain: "safe" lowers an outer gain at which training diverges; "unsafe" takes it as given.
         owners: 1, or as many as there are workers: each merges a shard of the vector.
         fragments: parts that the vector is pushed in, one after the other; 0: whole.
         delay: steps that a fragment may be under way while training continues.
-        release: "rounds", or "immediate": each push is applied as it comes.
+        release: "rounds", or "immediate": each push is applied on arrival.
         fetch: with "immediate", when a worker takes the owner's parameters; None: after a push.
         staleness: with "immediate", the weight of a push that is s versions late: "none": 1;
             "inverse": 1/(1+s); a number n: dropped where s > n.
 
     Raises:
-        UsageError: a part is unknown, is out of its limits, or does not go with the others.
+        UsageError: a part is unknown, is out of its limits, or conflicts with the others.
 
     Example:
         >>> post_local(gradients_until=0.25).gradients_until
@@ -319,19 +319,19 @@ def streaming(
         gradients_until: the share of a phase, 0 to 1, that takes every step by the mean gradient of
             all workers; "auto" follows the number of steps.
         quorum: the share of the workers (above 1: how many) whose pushes close a round.
-        grace_seconds: seconds that a round waits for the others once the quorum has come.
+        grace_seconds: seconds that a round waits for the others once the quorum has pushed.
         gain: "safe" lowers an outer gain at which training diverges; "unsafe" takes it as given.
         owners: 1, or as many as there are workers: each merges a shard of the vector.
         fragments: parts that the vector is pushed in, one after the other; 0: whole.
         delay: steps that a fragment may be under way while training continues.
         alpha: the share of its own parameters that a worker keeps when a fragment arrives.
-        release: "rounds", or "immediate": each push is applied as it comes.
+        release: "rounds", or "immediate": each push is applied on arrival.
         fetch: with "immediate", when a worker takes the owner's parameters; None: after a push.
         staleness: with "immediate", the weight of a push that is s versions late: "none": 1;
             "inverse": 1/(1+s); a number n: dropped where s > n.
 
     Raises:
-        UsageError: a part is unknown, is out of its limits, or does not go with the others.
+        UsageError: a part is unknown, is out of its limits, or conflicts with the others.
 
     Example:
         >>> str(streaming(fragments=2, codec="int8"))
@@ -359,7 +359,7 @@ def downpour(
     fragments: int = 0,
     delay: int = 0,
 ) -> StrategySpec:
-    """Pushes to a server that applies each push as it comes; no worker waits for another.
+    """Pushes to a server that applies each push on arrival; no worker waits for another.
 
     θ ← θ − (1/K) f(s) Δᵢ;  Δᵢ = mark − θᵢ, with K workers, s versions late, f of `staleness`.
 
@@ -381,7 +381,7 @@ def downpour(
         delay: steps that a fragment may be under way while training continues.
 
     Raises:
-        UsageError: a part is unknown, is out of its limits, or does not go with the others.
+        UsageError: a part is unknown, is out of its limits, or conflicts with the others.
 
     Example:
         >>> str(downpour(codec="fp32"))
@@ -412,7 +412,7 @@ def elastic(
             all workers; "auto" follows the number of steps.
 
     Raises:
-        UsageError: a part is unknown, is out of its limits, or does not go with the others.
+        UsageError: a part is unknown, is out of its limits, or conflicts with the others.
 
     Example:
         >>> str(elastic(alpha=0.5))
@@ -442,11 +442,11 @@ def all_reduce(
         codec: the numbers that vectors travel in: "fp32", "bf16", "int8" or "int4".
         codec_down: the same for the way from owner to worker; None: as `codec`.
         quorum: the share of the workers (above 1: how many) whose pushes close a round.
-        grace_seconds: seconds that a round waits for the others once the quorum has come.
+        grace_seconds: seconds that a round waits for the others once the quorum has pushed.
         owners: 1, or as many as there are workers: each merges a shard of the vector.
 
     Raises:
-        UsageError: a part is unknown, is out of its limits, or does not go with the others.
+        UsageError: a part is unknown, is out of its limits, or conflicts with the others.
 
     Example:
         >>> str(all_reduce(codec="bf16"))
@@ -476,11 +476,11 @@ def full_gradient(
         codec: the numbers that vectors travel in: "fp32", "bf16", "int8" or "int4".
         codec_down: the same for the way from owner to worker; None: as `codec`.
         quorum: the share of the workers (above 1: how many) whose pushes close a round.
-        grace_seconds: seconds that a round waits for the others once the quorum has come.
+        grace_seconds: seconds that a round waits for the others once the quorum has pushed.
         owners: 1, or as many as there are workers: each merges a shard of the vector.
 
     Raises:
-        UsageError: a part is unknown, is out of its limits, or does not go with the others.
+        UsageError: a part is unknown, is out of its limits, or conflicts with the others.
 
     Example:
         >>> str(full_gradient())
@@ -501,7 +501,7 @@ def publish(
     quorum: float = 1.0,
     grace_seconds: float = 0.0,
 ) -> StrategySpec:
-    """Sends every worker's deltas to all others, which apply them as they come; no server.
+    """Sends every worker's deltas to all others, which apply them on arrival; no server.
 
     θ ← θ − Δⱼ/K for the delta Δⱼ of every worker j, one's own too, with K workers.
 
@@ -515,7 +515,7 @@ def publish(
         grace_seconds: seconds that an exact agreement waits for the others after the quorum.
 
     Raises:
-        UsageError: a part is unknown, is out of its limits, or does not go with the others.
+        UsageError: a part is unknown, is out of its limits, or conflicts with the others.
 
     Example:
         >>> str(publish())
@@ -552,7 +552,7 @@ def gossip(
         grace_seconds: seconds that an exact agreement waits for the others after the quorum.
 
     Raises:
-        UsageError: a part is unknown, is out of its limits, or does not go with the others.
+        UsageError: a part is unknown, is out of its limits, or conflicts with the others.
 
     Example:
         >>> str(gossip(graph="ring"))

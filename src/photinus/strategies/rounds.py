@@ -30,7 +30,7 @@ from photinus.strategies.merge import MERGES, coefficients, combine, combine_sen
 from photinus.strategies.outer import Outer, Sgd
 
 APART_EVERY = 8
-"""Rounds, after which the owner looks how far apart the workers are."""
+"""After so many rounds the owner measures how far apart the workers are."""
 QUORUM = Limit(
     "a share from 0.01 to 1, or a whole number of workers",
     lambda v: between(0.01, 1).holds(v) or whole(1).holds(v),
@@ -38,7 +38,7 @@ QUORUM = Limit(
 
 
 class RoundState(NamedTuple):
-    """What a worker remembers between rounds."""
+    """A worker's state between rounds."""
 
     anchor: Vector
     """The parameters [n] that were last agreed on."""
@@ -165,7 +165,7 @@ class AllReduce(Strategy):
 
 
 class Agreed(NamedTuple):
-    """What an owner of rounds holds."""
+    """The state of an owner of rounds."""
 
     vector: Vector
     outer: tuple[Vector, ...]
@@ -177,7 +177,7 @@ class Agreed(NamedTuple):
     left: Vector
     """What the codec left out of the means so far [n]; empty where nothing is kept."""
     apart: float = math.nan
-    """How far apart the pushes were of the last round in which that was looked at."""
+    """How far apart the pushes were in the last round in which that was measured."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,7 +201,7 @@ class Rounds(Policy):
     quorum: float = 1.0
     """The share of the workers (above 1: how many) whose pushes close a round."""
     grace_seconds: float = 0.0
-    """How long a round waits for the others once the quorum has come."""
+    """How long a round waits for the others once the quorum has pushed."""
     fragments: int = 1
     """How many parts the workers push the vector in."""
     LIMITS = {  # noqa: RUF012
@@ -292,7 +292,7 @@ class Rounds(Policy):
     def _same(
         self, pushed: Mapping[int, Message], state: Agreed
     ) -> tuple[Mapping[int, Message], list[Reply]]:
-        """Parts the pushes from the point that was agreed from those from other bits."""
+        """Splits the pushes into those from the agreed point and those from other bits."""
         told = Counter(m.fingerprint for m in pushed.values() if m.fingerprint)
         if not told or any(m.fragment != ALL for m in pushed.values()):
             return pushed, []
@@ -348,12 +348,12 @@ def decoded(message: Message, real: np.dtype[Any]) -> Vector:
 
 
 def _is_time(state: Agreed) -> bool:
-    """In the first round, and each eighth: the sums for it take as long as those of the merge."""
+    """Returns True in the first round, and each eighth: the sums take as long as the merge."""
     return math.isnan(state.apart) or (state.version + 1) % APART_EVERY == 0
 
 
 def _buffers(pushed: Mapping[int, Message]) -> tuple[Vector | None, Vector | None]:
-    """Float buffers by the mean over examples, integers by the maximum; None if none came."""
+    """Merges float buffers by the mean over examples, integers by the maximum; None if none."""
     carried = [m for m in pushed.values() if m.floats is not None and m.since.steps > 0]
     if not carried:
         return None, None

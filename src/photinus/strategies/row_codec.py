@@ -17,13 +17,13 @@ from photinus.strategies import codecs
 from photinus.strategies.codecs import codec
 
 MOST_LEFT = 1 << 24
-"""So many numbers a worker keeps of what a codec left out: 64 MB."""
+"""How many numbers a worker keeps of what a codec left out: 64 MB."""
 
 
 def answer_codec(name: str) -> str:
-    """Returns the codec in which rows come from their owners, where deltas go in codec `name`.
+    """Returns the codec in which owners send rows, where deltas are sent to them in codec `name`.
 
-    int8 and int4 need error feedback, and a row that comes is no delta: an owner would have to
+    int8 and int4 need error feedback, and the rows of an owner are no deltas: it would have to
     keep what it left out of each row for each worker.
     """
     return "bf16" if codec(name).has_feedback else name

@@ -31,7 +31,7 @@ def numbers_of(rows: Vector, width: int, size: int) -> Vector:
     """Returns where in a vector [size] the numbers of some rows [r] lie: [m], in order.
 
     Raises:
-        FrameError: these are no rows of it, or one comes twice.
+        FrameError: these are no rows of it, or one is named twice.
 
     Example:
         >>> numbers_of(np.array([1, 2]), 2, 5).tolist()

@@ -1,7 +1,7 @@
 """A table of rows, sharded over the workers: each owns a shard, and asks for the rows it needs.
 
-Row r of K workers' table lies with worker r mod K. A worker holds its shard, and of the others'
-rows those that its next steps read.
+Worker r mod K of K owns row r of the table. A worker holds its shard, and of the others' rows
+those that its next steps read.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def joined(shards: Sequence[Vector], width: int, into: Vector | None = None) -> 
 
 
 class ShardState(NamedTuple):
-    """What a worker remembers between rounds."""
+    """A worker's state between rounds."""
 
     own: Vector
     """Its shard [m, width]; `accept` writes into it: a copy would take the memory twice."""
@@ -55,24 +55,24 @@ class ShardState(NamedTuple):
     rows: Vector
     """Which rows it asked for [r], in order."""
     came: Vector
-    """What they were as they came [r, width]."""
+    """Their numbers on arrival [r, width]."""
     version: int = 0
     sent: Clock = Clock()
     """When it last pushed."""
     is_fed: bool = False
-    """The rows of its first steps have come."""
+    """The rows of its first steps have arrived."""
     is_closing: bool = False
     """It has no rows of data left, and stays for the sake of its shard."""
     is_over: bool = False
     """No worker has any steps left."""
     is_behind: bool = False
-    """Its shard is as it was loaded: it asks for what has moved, and comes to no round before."""
+    """Its shard is as it was loaded: before it joins a round it asks for what has moved."""
     moved: Vector = np.zeros(0, np.bool_)
     """Which rows of its shard have moved since it was loaded [m]."""
     backup: Backup | None = None
-    """What it keeps of the shard of the worker before it."""
+    """Its backup of the previous worker's shard."""
     left_rows: Vector = np.zeros(0, np.int64)
-    """Of which rows the codec left something out of the deltas that were agreed on [l]."""
+    """The rows [l] of whose agreed deltas the codec left something out."""
     left: Vector = np.zeros(0)
     """What that is [l · width]."""
     leaving: LeftOut | None = None
@@ -81,11 +81,11 @@ class ShardState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sharded(Strategy):
-    """Rounds over a table that no worker holds: deltas go to the rows' owners, rows come back.
+    """Rounds over a table that no worker holds: deltas are sent to the rows' owners, rows back.
 
-    Δᵢ = rows as they came − as they are;  row ← outer(row, Σ cᵢΔᵢ), by the row's owner, once for
-    each round. The rows of the next round come while the steps of this one are taken, and with
-    its end those of them that it moved. Before the first step there is a round without deltas.
+    Δᵢ = rows on arrival − rows now;  row ← outer(row, Σ cᵢΔᵢ), by the row's owner, once for each
+    round. The rows of the next round arrive while the steps of this one are taken, and at its
+    end those of them that it moved. Before the first step there is a round without deltas.
     A worker that is done with its data stays until all are: others need its shard.
 
     What int8 and int4 leave out of a row's delta is added to its next one: eᵣ ← eᵣ + Δᵣ; send
@@ -97,7 +97,7 @@ class Sharded(Strategy):
     outer: Outer = field(default_factory=Sgd)
     """The optimizer that an owner applies the merged delta by."""
     codec: str = "fp32"
-    """The numbers that deltas travel in, and rows but for int8 and int4: those come in bf16."""
+    """The numbers that deltas travel in; rows, too, except that int8 and int4 become bf16."""
     rows: int = 1
     """How many numbers a row holds."""
     merge: str = "uniform"
@@ -119,15 +119,15 @@ class Sharded(Strategy):
         validate(self)
 
     def init(self, vector: Vector) -> ShardState:
-        """Nothing is here before the shard has come."""
+        """Returns the state before the shard has arrived."""
         nothing = np.empty((0, self.rows), vector.dtype)
         return ShardState(nothing, (), np.empty(0, np.int64), nothing, left=nothing.ravel())
 
     def due(self, clock: Clock, state: ShardState) -> tuple[Turn, ...]:
-        """A round before the first step, when the trigger fires, and until all are done.
+        """Returns a round before the first step, when the trigger fires, and until all are done.
 
-        After each the owners are asked for the rows of the round after the next one. Who comes
-        back to a shard that has moved has no first round: it asks for what moved.
+        After each the owners are asked for the rows of the round after the next one. A worker that
+        rejoins with a shard that has moved has no first round: it asks for what moved.
         """
         is_last = clock.closing and not state.is_over
         is_time = is_last or not state.is_fed or self.every.fires(clock, state.sent)

@@ -45,7 +45,7 @@ def scatter(some: Vector, kept: Vector) -> Vector:
     """The inverse of `gather`: returns the whole vector [n].
 
     Raises:
-        FrameError: these bits do not go with these numbers, or the vector would be too long.
+        FrameError: these bits do not fit these numbers, or the vector would be too long.
     """
     grain, words = _grain(some)
     if kept.dtype != np.uint8:

@@ -31,7 +31,7 @@ from photinus.strategies.shards import READS, Sharded
 from photinus.strategies.streaming import Streaming
 
 _STILL = (Sgd, Adagrad)
-"""They leave a number alone whose delta is 0."""
+"""Optimizers that do not change a number whose delta is 0."""
 _ALL_ROWS = "all rows of sparse tables travel, not only those that changed"
 
 
@@ -51,7 +51,7 @@ class StrategySpec:
     """gradient: before the inner step (released at once: their sum) · delta: after it · elastic ·
     published: deltas to all workers · parameters: to one worker at a time."""
     release: str = "rounds"
-    """rounds: a push waits for those of the others · immediate: it is applied as it comes."""
+    """rounds: a push waits for those of the others · immediate: it is applied on arrival."""
     every: Trigger = field(default_factory=lambda: Steps(1))
     outer: Outer = field(default_factory=Sgd)
     merge: str = "uniform"
@@ -62,7 +62,7 @@ class StrategySpec:
     quorum: float = 1.0
     """The share of the workers (above 1: how many) whose pushes close a round."""
     grace_seconds: float = 0.0
-    """How long a round waits for the others once the quorum has come."""
+    """How long a round waits for the others once the quorum has pushed."""
     gain: str = "safe"
     """unsafe: the outer gain is taken as asked."""
     whole_part: bool = False
@@ -119,7 +119,7 @@ class StrategySpec:
 
     def __post_init__(self) -> None:
         validate(self, of=self.recipe)
-        if self.fragments or self.is_immediate:  # refuses now what does not go together
+        if self.fragments or self.is_immediate:  # refuses conflicting parts now
             self.worker()
             self.owner()
         if not self.is_immediate and (self.fetch is not None or self.staleness != "none"):
@@ -150,7 +150,7 @@ class StrategySpec:
             raise UsageError("grace_seconds needs a quorum", got=got, do=do)
 
     def _check_rows(self) -> None:
-        """A row that is not pushed must not move, and what travels must be cut anywhere."""
+        """Checks that rows that are not pushed do not move, and that vectors can be cut."""
         if not self.is_immediate:
             self._check_table()
             return
@@ -212,7 +212,7 @@ class StrategySpec:
 
     @property
     def is_immediate(self) -> bool:
-        """True when each push is applied as it comes."""
+        """True when each push is applied on arrival."""
         return self.release == "immediate"
 
     @property
@@ -224,7 +224,7 @@ class StrategySpec:
 
     @property
     def is_sharded(self) -> bool:
-        """True when the rows lie among the workers, and no worker holds all of them."""
+        """True when the rows are sharded over the workers, and no worker holds all of them."""
         return self.rows > 0 and not self.is_immediate
 
     @property
@@ -233,7 +233,7 @@ class StrategySpec:
         return self.payload in ("published", "parameters")
 
     def table_warning(self, layout: Layout) -> str:
-        """Returns why all rows of a model's sparse tables travel; nothing where they do not."""
+        """Returns why all rows of a model's sparse tables travel; empty where they do not."""
         if not layout.sparse:
             return ""
         why, do = "", ""
@@ -320,10 +320,10 @@ class StrategySpec:
         )
 
     def check_workers(self, workers: int) -> None:
-        """Looks whether so many workers can agree in this way.
+        """Checks that so many workers can agree in this way.
 
         Raises:
-            UsageError: the quorum, or the number of owners, does not go with them.
+            UsageError: the quorum, or the number of owners, does not fit their number.
         """
         if self.quorum > workers:
             wrong = f"a quorum of {self.quorum:g} is more than there are workers"

@@ -25,7 +25,7 @@ from photinus.strategies.rounds import decoded, stepped
 
 
 class StreamingState(NamedTuple):
-    """What a worker remembers between rounds, each of one fragment."""
+    """A worker's state between rounds, each of one fragment."""
 
     anchor: Vector
     """The parameters [n] that were last agreed on, fragment by fragment."""

@@ -16,7 +16,7 @@ class LookaheadFeed(Feed):
     """A feed that knows which rows of a table its next batches read.
 
     Args:
-        feed: where the batches come from, at the position to continue from.
+        feed: yields the batches, from the position to continue from.
         steps: how many batches there are between two rounds; it is read twice as far ahead.
         rows: returns the rows [r] that a batch reads, given the feed's position behind it.
     """
@@ -53,14 +53,14 @@ class LookaheadFeed(Feed):
         return np.unique(np.concatenate([np.empty(0, np.int64), *rows]))
 
     def __iter__(self) -> Iterator[Batch]:
-        """Hands out what was read ahead: the rows of nothing else are here."""
+        """Hands out what was read ahead: only the rows of these batches are here."""
         while self._held:
             batch, self._position, rows = self._held.popleft()
             self._read.append(rows)
             yield batch
 
     def reads(self, rows: Vector) -> Vector:
-        """Returns how many batches read each of some rows [r] since this was asked for last."""
+        """Returns how many batches read each of some rows [r] since the last call."""
         found, counts = np.unique(
             np.concatenate([np.empty(0, np.int64), *self._read]), return_counts=True
         )

@@ -72,7 +72,7 @@ class Exchange(NamedTuple):
     message: Message | None
     position: int
     stands: tuple[Vector, Vector] | None = None
-    """Of a meeting: the parameters [n], and the point [n] that was last agreed on."""
+    """For a meeting: the parameters [n], and the point [n] that was last agreed on."""
 
 
 class Snapshot(NamedTuple):
@@ -80,12 +80,12 @@ class Snapshot(NamedTuple):
 
     position: int
     inner: Mapping[str, Vector]
-    """The inner optimizer's state, and what the strategy alone knows."""
+    """The inner optimizer's state, and the strategy's own state of the worker."""
     trained: Vector | None
     """Where no owner holds the parameters; a shard of a table follows in pages."""
     floats: Vector
     integers: Vector
-    """Of a table among the workers both are empty: they stay as they were at the start."""
+    """With a sharded table both are empty: they stay as they were at the start."""
 
 
 class Measured(NamedTuple):
@@ -95,7 +95,7 @@ class Measured(NamedTuple):
 
 
 class News(NamedTuple):
-    """Into the loop: the time, what came in, and how far all are."""
+    """Into the loop: the time, what arrived, and how far all are."""
 
     seconds: float = 0.0
     messages: tuple[Message, ...] = ()

@@ -49,7 +49,7 @@ def accept(
     messages: Iterable[Message],
     state: Any,  # noqa: ANN401
 ) -> Any:  # noqa: ANN401
-    """Accepts what came in, one message after the other; returns the strategy's new state."""
+    """Accepts what arrived, one message after the other; returns the strategy's new state."""
     parameters = model.parameters
     for incoming in messages:
         if incoming.moved is not None:

@@ -110,7 +110,7 @@ def exchange(context: PhaseContext, vector: Vector, clock: Clock, state: Any) ->
 
 
 def _moving(context: PhaseContext, moved: ShardMove) -> None:
-    """Its shard is about to move, or is restored."""
+    """Called when the worker's shard is about to move, or is restored."""
     for copy in context.copies:
         copy.moving(moved.at)
     if moved.inner:
@@ -131,7 +131,7 @@ def _with_reads(
 
 
 def _stands(context: PhaseContext, turn: Turn, state: Any) -> tuple[Vector, Vector] | None:  # noqa: ANN401
-    """Where a worker stands that comes to a meeting: views, as it waits until that is over."""
+    """Returns a worker's point for a meeting: as views, for it waits until that is over."""
     if turn.kind != "meet" or context.strategy.site == GRADIENT:
         return None
     anchor = getattr(state, "anchor", None)

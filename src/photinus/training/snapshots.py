@@ -39,7 +39,7 @@ class Cut:
     history: tuple[Vector, ...] = ()
     """What the earlier phases agreed on."""
     row_size: int = 0
-    """Of a table among the workers, how many numbers a row holds: each shard has a file."""
+    """Numbers in a row of a sharded table: each shard has a file."""
     shards: Shards = field(default_factory=dict)
     """Slot -> the arrays of its shard, memory-mapped; the point has then no vector."""
 

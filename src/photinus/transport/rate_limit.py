@@ -19,7 +19,7 @@ class RateLimit:
 
     Args:
         bytes_per_second: the rate.
-        now: seconds of a clock that never goes back.
+        now: returns the seconds of a monotonic clock.
         wait: stands still for so many seconds.
 
     Example:

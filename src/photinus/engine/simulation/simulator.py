@@ -134,7 +134,7 @@ class Simulation:
         plan: what to train, with how many workers.
         parts: one part of the data for each worker.
         world: speeds and faults.
-        callbacks: where events and cuts go.
+        callbacks: receive events and cuts.
 
     Example:
         `Simulation(plan, parts, World(step_seconds=(0.01, 0.04))).run()`

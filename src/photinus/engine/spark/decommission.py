@@ -98,7 +98,7 @@ class TaskMover:
         tracker: knows the executors that are decommissioned.
         seats: which worker holds which seat.
         emit: is called with each event.
-        now: seconds of a clock that never goes back.
+        now: returns the seconds of a monotonic clock.
     """
 
     tracker: DecommissionTracker
