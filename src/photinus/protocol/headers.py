@@ -113,12 +113,12 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("part", "whole", "ready"), _OF_MEETING),
     "missing": (*_OF_MEETING, "parts", "wholes", "near"),
 }
-"""The fields that a kind cannot do without; of other fields `FIELDS` holds where they are there."""
+"""The fields that each kind must have; other fields must keep `FIELDS` where they are present."""
 ARRAYS: Mapping[str, tuple[str, ...]] = {
     "state": ("floats", "integers"),
     **dict.fromkeys(("part", "whole"), ("vector",)),
 }
-"""The arrays that a kind cannot do without."""
+"""The arrays that each kind must have."""
 
 
 def checked(frame: Frame) -> Frame:

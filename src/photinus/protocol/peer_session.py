@@ -31,8 +31,8 @@ PEERS = ("publish", "part", "whole", "missing", "fetch", "heal")
 OTHERS = ("here", "meet")
 """Kinds of frames in which the coordinator reports about the others."""
 _MOST_WAITING, _MOST_WAITING_BYTES = 64, 1 << 30
-"""So many publications, and bytes of several, wait to be taken in; a later one pushes the oldest
-out."""
+"""How many publications, and bytes of several, may wait to be taken in; a later one removes the
+oldest."""
 
 
 class AddressedFrame(NamedTuple):
@@ -61,7 +61,7 @@ class Peers:
         self._heard: dict[tuple[int, int], int] = {}
         self._inbox: list[Frame] = []
         self._pieces: list[Frame] = []
-        """Of a meeting that this worker is not called to yet."""
+        """Pieces of a meeting that this worker is not called to yet."""
         self._messages: list[Message] = []
         self._brought: Message | None = None
         self._is_sparse = False
@@ -119,12 +119,12 @@ class Peers:
         self._messages.append(told)
 
     def _meets(self, called: Message) -> list[AddressedFrame]:
-        """Opens a meeting; if it is open already, asks for what did not come."""
+        """Opens a meeting; if it is open already, asks for what has not arrived."""
         assert self._brought is not None
         if self._meeting is not None and set(called.slots) > set(self._meeting.slots):
-            return []  # an old word: members are only ever lost
+            return []  # an old call: members are only ever lost
         slot, brought, met = self._seat.slot, self._brought, tuple[int, ...]()
-        if brought.owned is not None:  # a lost member comes again, with other parts
+        if brought.owned is not None:  # a lost member rejoins, with other parts
             met = tuple(self._leases.get(s, 0) for s in called.slots)
         if self._meeting is not None and (self._meeting.slots, self._met) == (called.slots, met):
             return self._says_again()
@@ -153,9 +153,9 @@ class Peers:
     # -- to and from other workers ---------------------------------------------------------------
 
     def publishes(self, message: Message) -> list[AddressedFrame]:
-        """Returns a publication for each of its readers, and the word of it for the coordinator.
+        """Returns a publication for each of its readers, and the report of it for the coordinator.
 
-        Of a table it is a question to each owner, for the rows of the round after the next one.
+        For a table it is a question to each owner, for the rows of the round after the next one.
         """
         if message.kind == "fetch":
             return self._fetches(message)
@@ -177,7 +177,7 @@ class Peers:
         return [AddressedFrame(to, out[to]) for to in reordered(out, self._published)]
 
     def _fetches(self, message: Message) -> list[AddressedFrame]:
-        """Asks the owners of rows, and answers those who asked too early: the shard moved since."""
+        """Asks the owners of rows; answers earlier questions that waited for the shard to move."""
         assert message.asks is not None
         asks = self._table.wants(message.asks, self._version, self._seat.slot)
         told = {"restores": False}
@@ -203,7 +203,7 @@ class Peers:
     def _hears(self, frame: Frame) -> list[AddressedFrame]:
         """Takes rows in that were asked for: ahead, or for a shard that is restored.
 
-        What another asked for that had the seat before is not meant here.
+        Answers to an earlier holder of the seat are ignored.
         """
         restoring, piece, told = self._meeting, frame.arrays, frame.header
         if told.get("to") != self._seat.lease:
@@ -281,9 +281,9 @@ class Peers:
             self.counts["overrun"] += 1
 
     def news(self) -> tuple[Message, ...]:
-        """Returns what came in since: who is here, calls, publications from the same point.
+        """Returns what has arrived: lists of members, calls, publications from the same point.
 
-        Nothing while a push waits for its meeting: that has counted what was taken in.
+        Nothing while a push waits for its meeting: the push has counted what was taken in.
         """
         if self._brought is not None:
             return ()
@@ -315,7 +315,7 @@ class Peers:
 
     @property
     def _group(self) -> dict[str, Any]:
-        """Which meeting is meant: its members, and of a table their leases."""
+        """The fields that identify the meeting: its members, and for a table their leases."""
         assert self._meeting is not None
         leases = {"leases": list(self._met)} if self._met else {}
         return {"slots": list(self._meeting.slots), **leases}
@@ -392,7 +392,7 @@ class Peers:
 
     @property
     def summing(self) -> Meeting | None:
-        """The open meeting, where its mean is still to be made."""
+        """The open meeting, while its mean is not made yet."""
         is_open = self.is_waiting_for_peers and isinstance(self._meeting, Meeting)
         return self._meeting if is_open else None  # type: ignore[return-value]
 
@@ -416,7 +416,7 @@ class Peers:
 
     @property
     def is_waiting_for_peers(self) -> bool:
-        """True when pieces of the open meeting are still to come."""
+        """True while pieces of the open meeting are missing."""
         return self._meeting is not None and not self._meeting.is_whole
 
     def agreed(self, message: Message) -> Message:

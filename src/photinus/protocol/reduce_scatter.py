@@ -28,7 +28,7 @@ class Meeting:
 
     Args:
         slot: the worker's own.
-        called: the `meet` message: who is in it, with what weights.
+        called: the `meet` message: the members and their weights.
         brought: the worker's push: vector [n] as the codec has it, and buffers.
     """
 
@@ -42,7 +42,7 @@ class Meeting:
         self._mean = {name: np.empty_like(held) for name, held in self._sections().items()}
         self._parts: dict[int, Piece] = {slot: self.part(slot)}
         self._wholes: set[int] = set()
-        """Whose shards of the mean stand in it."""
+        """The members whose shards of the mean are in it."""
         self._names: tuple[str, ...] = ()
         """What is in the mean: buffers only where all brought them."""
         self._merge_when_all_came()
@@ -58,13 +58,13 @@ class Meeting:
         return len(self._wholes) == len(self.slots)
 
     def whole_for(self, slot: int) -> Piece | None:  # noqa: ARG002 - the same for all
-        """Returns the merged shard of this worker, once every part of it has come."""
+        """Returns the merged shard of this worker, once every part of it has arrived."""
         mean = {name: self._mean[name] for name in self._names}
         return self._shard(mean, self.slot) if self.slot in self._wholes else None
 
     @property
     def lacks(self) -> dict[str, list[int]]:
-        """Whose parts have not come, and whose merged shards."""
+        """The members whose parts, and whose merged shards, have not arrived."""
         parts = [s for s in self.slots if s not in self._parts]
         return {"parts": parts, "wholes": [s for s in self.others if s not in self._wholes]}
 
@@ -128,7 +128,7 @@ class Meeting:
         return True
 
     def apart(self, vector: Vector, anchor: Vector) -> float:
-        """Returns how far parameters [n] are from where all meet, as a share of its length.
+        """Returns the distance of parameters [n] from the agreed point, as a share of its length.
 
         Args:
             vector: what its worker trained.

@@ -37,7 +37,7 @@ class Shares:
         self._codec = "fp32"
         self._slots: tuple[int, ...] = ()
         self._version = -1
-        """At which the own shard stands; a shard that is about to move has none."""
+        """The version of the own shard; a shard that is about to move has none."""
         self._asks: dict[int, Vector] = {}
         self._came: dict[int, Vector] = {}
         self.early: list[Frame] = []
@@ -66,7 +66,7 @@ class Shares:
     def backlog(self, lease: int, owned: OwnedShard) -> tuple[Vector, int]:
         """Returns rows that a backup lacks, of earlier rounds, and below which row it then has all.
 
-        It lacks all where another worker keeps it than at the last round.
+        It lacks all rows where another worker keeps it than at the last round.
         """
         start = self._told if lease == self._guard else 0
         return next_moved(owned.moved, start, BACKLOG_NUMBERS // owned.rows.shape[1])
@@ -85,7 +85,7 @@ class Shares:
         return [frame for frame in early if frame.header["version"] == version]
 
     def rows(self, version: int, asked: Piece) -> Piece | None:
-        """Returns rows of the own shard as they travel; None before it stands at the version.
+        """Returns rows of the own shard as they travel; None before it has the version.
 
         The worker that restores the previous worker's shard also asks for what has moved in it.
         """
@@ -106,7 +106,7 @@ class Shares:
             self._came[slot] = vector
 
     def ahead(self, asks: Vector | None, version: int) -> dict[int, Vector]:
-        """Returns owner -> the rows that a round asks for, where just these came at its version."""
+        """Returns owner -> the rows that a round asks for, where these arrived at its version."""
         if asks is None or version != self._version:
             return {}
         count, found = len(self._slots), dict[int, Vector]()
@@ -121,12 +121,12 @@ class RowMeeting:
     """What one worker knows of a round: it owns row r where r mod K is its place.
 
     A part holds deltas of some rows, and which rows are wanted; a whole holds those rows, as they
-    are after the round, or of those that came ahead only what the round moved. Nothing of the
-    shard changes here: that is for when the round is agreed.
+    are after the round, or, of rows that were sent ahead, only those that the round moved. The
+    shard does not change here, but when the round is agreed.
 
     Args:
         slot: the worker's own.
-        called: the `meet` message: who is in it, with what weights.
+        called: the `meet` message: the members and their weights.
         brought: the worker's push: rows, their deltas, what it asks for, and its shard.
         ahead: owner -> the rows that are asked for, as they were before the round.
         backlog: rows of the own shard that its backup lacks, and below which it then has all.
@@ -154,7 +154,7 @@ class RowMeeting:
         self._backlog = (np.empty(0, np.int64), 0) if backlog is None else backlog
         self._moved: ShardMove | None = None
         self._answers: dict[int, Piece] = {}
-        """Slot -> the rows that it asked for, once all deltas have come."""
+        """Slot -> the rows that it asked for, once all deltas have arrived."""
         self._wholes: dict[int, Piece] = {}
         """Owner -> the rows that this worker asked for."""
         self._parts: dict[int, Piece] = {slot: self.part(slot)}
@@ -172,7 +172,7 @@ class RowMeeting:
 
     @property
     def lacks(self) -> dict[str, list[int]]:
-        """Whose parts have not come, and whose rows."""
+        """The members whose parts, and whose rows, have not arrived."""
         parts = [s for s in self.slots if s not in self._parts]
         return {"parts": parts, "wholes": [s for s in self.others if s not in self._wholes]}
 
@@ -215,7 +215,7 @@ class RowMeeting:
         return found
 
     def whole_for(self, slot: int) -> Piece | None:
-        """Returns the rows that a member asked for, once every part has come."""
+        """Returns the rows that a member asked for, once every part has arrived."""
         return self._answers.get(slot)
 
     def take(self, kind: str, slot: int, piece: Piece) -> bool:
@@ -278,7 +278,7 @@ class RowMeeting:
         return places
 
     def _answer(self, part: Piece, rows: Vector) -> Piece:
-        """Returns what was asked for as it is after the round: all, or which of it was moved."""
+        """Returns the rows that were asked for, after the round: all, or those that it moved."""
         assert self._moved is not None
         asks = part["asks"]
         now = self._owned.rows[self._places(asks)]  # [a, width]
@@ -290,7 +290,7 @@ class RowMeeting:
         return {"which": which, "vector": encode(self._codec, now[which].ravel())}
 
     def result(self) -> Message:
-        """Returns the rows that were asked for as an `agreed` message, and what moves here.
+        """Returns an `agreed` message: the rows that were asked for, and the moves of this shard.
 
         The steps in its `since` are 0 if no worker had trained.
         """

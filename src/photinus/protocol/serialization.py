@@ -1,7 +1,7 @@
 """Packs arrays and plain values of any structure into bytes, and back; no code travels.
 
 A parcel is the length of its table, the table (JSON), and the arrays' own bytes, each at a
-multiple of 64, so that what arrives is used where it lies.
+multiple of 64, so that arrays are used in place on arrival.
 """
 
 from __future__ import annotations

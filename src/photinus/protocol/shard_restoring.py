@@ -1,4 +1,4 @@
-"""Brings a shard of a table up to date whose owner was lost, while the others stand still.
+"""Brings a shard of a table up to date whose owner was lost, while the others wait.
 
 Without input or output: it returns what to ask which worker for, and takes in what arrived.
 """
@@ -28,7 +28,7 @@ class Restoring:
 
     Args:
         slot: the worker's own.
-        called: the `meet` message: whose shards there are, and at which version they stand.
+        called: the `meet` message: the owners of shards, and the shards' version.
         brought: what the worker asks for, and its shard as it was loaded.
     """
 
@@ -39,7 +39,7 @@ class Restoring:
         self._brought, self._owned, self._asks = brought, brought.owned, brought.asks
         self.guard = next_to(slot, self.slots)
         self._start = 0
-        """The row of the own shard from which on is asked what moved."""
+        """The row of the own shard from which on the moved rows are asked for."""
         self._came: dict[int, Vector] = {}
         self._move = ShardMove(np.empty(0, np.int64), self._owned.rows[:0], ())
 
@@ -55,12 +55,12 @@ class Restoring:
 
     @property
     def lacks(self) -> dict[str, Any]:
-        """Whose answers have not come, and from which row on the own shard is not up to date."""
+        """The workers that have not answered, and the first row of the own shard that is old."""
         return {"parts": [], "wholes": self._owing, "start": self._start}
 
     @property
     def told(self) -> int:
-        """Below which row the next worker has all that moved: what is here came from there."""
+        """Below which row the next worker has all that moved: its rows were sent from there."""
         return len(self._owned.rows)
 
     @property
@@ -69,7 +69,7 @@ class Restoring:
         return [s for s in self.others if s not in self._came or (s == self.guard and is_behind)]
 
     def part(self, slot: int) -> Piece:
-        """Returns what is asked of a worker."""
+        """Returns the question to a worker."""
         asked: dict[str, Vector] = {}
         if slot not in self._came:
             asked["asks"] = self._asks[self._is_of(slot)]

@@ -123,7 +123,7 @@ class Worker:
         self._link.close()  # which wakes a thread that sends or waits
 
     def silent_for(self, seconds: float) -> float:
-        """Returns for how long nothing has come from the coordinator, however long its frames.
+        """Returns for how long no byte has arrived from the coordinator.
 
         Args:
             seconds: for how long no sign of life arrived on the heartbeat's link; from any thread.
@@ -210,7 +210,7 @@ class Worker:
         return True
 
     def _sum_up(self, ring: Ring) -> None:
-        """The members of the open meeting sum up; if that fails the coordinator calls again."""
+        """Sums with the members of the open meeting; if that fails the coordinator calls again."""
         peers = self._session.peers
         meeting = peers.summing
         if meeting is None:
@@ -250,7 +250,7 @@ class Worker:
                 if not self._is_of_peers(heard) and self._session.answers(ask, said, heard):
                     self._inbox = came[place + 1 :] + self._inbox
                     return heard
-            # what is on its way is not asked for once more
+            # what is on its way is not asked for again
             silent = time.monotonic() - max(spoke, self._last_moved())
             if isinstance(ask, Hello) and silent > _AGAIN_SECONDS * backoff(tries, slot):
                 spoke, tries = time.monotonic(), tries + 1

@@ -37,10 +37,10 @@ from photinus.training.asks import (
 from photinus.transport.frames import Frame
 
 WINDOW = 8
-"""So many pushes may be under way at once; a worker that is further ahead waits."""
+"""How many pushes may be under way at once; a worker that is further ahead waits."""
 
 _SECTIONS = {"vector": TRAINED, FLOATS: FLOATS, INTEGERS: INTEGERS}
-"""How a close names the parameters that only workers hold."""
+"""The names in a close of the parameters that only workers hold."""
 
 
 @dataclass(slots=True)

@@ -128,8 +128,8 @@ class TrainingPlan:
     patience: int = 0
     """So many measurements without a better one end a phase, at its best point; 0 for never."""
     shuffle: bool = False
-    """Where workers' rows differ in their labels or are far from equally many, the engine deals
-    them out anew before training, if it can."""
+    """Where workers' rows differ in their labels or are far from equally many, the engine
+    redistributes them before training, if it can."""
     share: str = ROWS
     """rows: every worker trains on its own rows, all equally often; fastest: a faster worker does
     more, until the examples of the phase are used up (where the bits need not repeat)."""
@@ -177,8 +177,8 @@ class TrainingPlan:
     def first(self, phase: int, history: tuple[Vector, ...]) -> tuple[Vector, Vector, Vector]:
         """Returns a phase's first trained [n], floats [m] and integers [c], in arrays of their own.
 
-        A model is built only where they are not given in `start`. Of a table among the workers
-        nothing is trained here: `trained` is empty.
+        A model is built only where they are not given in `start`. With a sharded table `trained` is
+        empty.
         """
         if self.is_sharded(phase):
             return self._beside_table(phase, history)

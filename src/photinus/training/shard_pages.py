@@ -14,9 +14,9 @@ from photinus.strategies.shards import ShardState
 from photinus.training.asks import Page
 
 PAGE_NUMBERS = 1 << 20
-"""Of a page, at most, but for a row that holds more."""
+"""The most numbers in a page, except for a row that holds more."""
 _KEPT_NUMBERS = 1 << 22
-"""For so many numbers that are kept aside, a page more is sent at once."""
+"""For each so many numbers that are kept aside, one more page is sent at once."""
 _VECTOR = "vector"
 
 
@@ -46,7 +46,7 @@ class ShardCopy:
         self.is_over = False
 
     def moving(self, at: Vector) -> None:
-        """Some rows [r] of the shard are about to move."""
+        """Keeps rows [r] of the shard aside that are about to move."""
         rows = at[~self._is_aside[at]]
         self._is_aside[rows] = True
         for name, array in self._arrays.items():

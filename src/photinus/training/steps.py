@@ -12,7 +12,7 @@ from photinus.models.optimizers import InPlace
 from photinus.training.phase_context import PhaseContext
 
 _TAKEN: Vector = np.zeros(0, np.float32)
-"""In the place of a gradient, where the steps were taken in place."""
+"""Stands for a gradient where the steps were taken in place."""
 _NO_MEMORY = ("allocate memory", "out of memory")
 
 

@@ -54,13 +54,13 @@ def keep(
 
 
 def split(held: Mapping[str, Vector]) -> tuple[dict[str, Vector], dict[str, Vector]]:
-    """Parts what a cut holds of a worker: the inner optimizer's, and the strategy's."""
+    """Splits what a cut holds of a worker into the inner optimizer's and the strategy's state."""
     inner = {name: value for name, value in held.items() if not name.startswith(_PREFIX)}
     return inner, {n.removeprefix(_PREFIX): v for n, v in held.items() if n not in inner}
 
 
 def is_kept(held: Mapping[str, Vector]) -> bool:
-    """Returns whether a strategy's own is in what a cut holds of a worker."""
+    """Returns whether what a cut holds of a worker includes a strategy's own state."""
     return any(name.startswith(_PREFIX) for name in held)
 
 
@@ -83,7 +83,7 @@ def take_up(vector: Vector, state: Any, kept: Mapping[str, Vector]) -> Any:  # n
 
 
 def _with(state: Any, fields: Mapping[str, Any]) -> Any:  # noqa: ANN401
-    """Returns a state with other fields; what it has not got is a field of the state in it."""
+    """Returns a state with other fields; those it lacks are fields of the state inside it."""
     own = {name: value for name, value in fields.items() if name in state._fields}
     rest = {name: value for name, value in fields.items() if name not in own}
     return state._replace(**own, **({"state": _with(state.state, rest)} if rest else {}))

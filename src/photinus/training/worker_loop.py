@@ -131,7 +131,7 @@ def _share(
 def _closing(
     plan: TrainingPlan, grant: Grant, part: Part, context: PhaseContext, last: Snapshot | None
 ) -> Close:
-    """The share is done, or, where rows stream, at least the pass."""
+    """Returns the close of a share, or, where rows stream, at least of the pass."""
     at = context.feed.position
     held = context.model.parameters if is_held_by_workers(context.strategy) else None
     if _is_table(context.strategy):

@@ -27,7 +27,7 @@ class Filesystem(ABC):
 
     address: str
     pause_seconds: tuple[float, float]
-    """Between two looks into a directory: at first, and when nothing came for long."""
+    """Between two looks into a directory: at first, and when nothing has arrived for long."""
 
     @abstractmethod
     def make(self) -> None:
@@ -121,7 +121,7 @@ class RemoteFilesystem(Filesystem):
         self.address = address
 
     def make(self) -> None:
-        """See `Place.make`; directories come with their files."""
+        """See `Place.make`; a directory appears with its first file."""
         self.remove("")
 
     def put(self, name: str, data: bytes) -> None:
@@ -136,7 +136,7 @@ class RemoteFilesystem(Filesystem):
 
     def names(self, directory: str) -> list[str] | None:
         try:
-            self._fs.invalidate_cache()  # a listing of a minute ago hides what has just come
+            self._fs.invalidate_cache()  # a listing of a minute ago hides what has just arrived
             found = self._fs.ls(f"{self._path}/{directory}", detail=False)
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -156,7 +156,7 @@ class RemoteFilesystem(Filesystem):
         return data
 
     def remove(self, name: str) -> None:
-        with suppress(Exception):  # it may be gone, and what stays is removed with the place
+        with suppress(Exception):  # it may be gone, and what is left is removed with the place
             self._fs.rm(f"{self._path}/{name}".rstrip("/"), recursive=True)
 
 
@@ -169,7 +169,7 @@ def _unwritable(address: str, error: Exception) -> LinkLostError:
 def check_reached(address: str) -> None:
     """Asks for a connection first: a client of HDFS tries a dead host again for minutes.
 
-    Only an address that names host and port is asked: what else there is, its maker knows.
+    Only an address that names host and port is tried; other addresses are left to their client.
 
     Raises:
         NotReadyError: nothing answers there within 10 s.

@@ -35,7 +35,7 @@ _FLUSH_SECONDS = 2.0
 _MOST_UNREAD = 64
 """Files that one line may have in the folder at a time."""
 _DEAD_SIGNS: dict[str, str] = {}
-"""Place -> the sign after which none came: a driver that died leaves it there for ever."""
+"""Place -> the last sign of a listener that died: it stays in the folder for ever."""
 
 
 def _nothing() -> None:
@@ -222,7 +222,7 @@ class FolderPeer(Peer):
             self._queue.put((self, frame))
 
     def _count(self) -> None:
-        """Also within a frame, which may be many files."""
+        """Counts bytes also within a frame, which may be many files."""
         self.bytes_sent, self.bytes_received = self.outgoing.bytes, self.incoming.bytes
 
     def close(self) -> None:
@@ -299,7 +299,7 @@ class FolderListener(Listener):
         pause, longest = self._place.pause_seconds
         wait, is_last = pause, False
         while not is_last:
-            is_last = self._closing.wait(wait)  # and one more look, at who has gone before
+            is_last = self._closing.wait(wait)  # and one more look, for links that ended before
             try:
                 has_heard = self._look(math.inf if is_last else _FILE_BYTES)
             except LinkError:
@@ -307,7 +307,7 @@ class FolderListener(Listener):
             wait = pause if has_heard else min(2 * wait, longest)
 
     def _look(self, most_bytes: float) -> bool:
-        """Reads what has come; returns whether anything has.
+        """Reads what has arrived; returns whether anything has.
 
         Args:
             most_bytes: to read of one link, before the others, whose signs of life wait.

@@ -56,7 +56,7 @@ _MOST = 1 << 63
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
-    """The one thing that passes over a link.
+    """The unit that passes over a link.
 
     Example:
         >>> frame = Frame("push", b"r" * 16, slot=1, arrays={"vector": np.arange(3, dtype="f4")})
@@ -75,7 +75,7 @@ class Frame:
     lease: int = 0
     sequence: int = 0
     header: Mapping[str, Any] = field(default_factory=dict)
-    """Small plain values; NaN and infinity may stand in it (a loss that diverged)."""
+    """Small plain values; NaN and infinity are allowed (a loss that diverged)."""
     arrays: Mapping[str, Vector] = field(default_factory=dict)
     """Up to 16 vectors [n] of `DTYPES`; not to be written to until they are sent."""
 
@@ -235,12 +235,12 @@ class Decoder:
 
     @property
     def is_broken(self) -> bool:
-        """Returns whether bad bytes came: then `feed` raises."""
+        """Returns whether bad bytes arrived: then `feed` raises."""
         return bool(self._broken)
 
     @property
     def arriving(self) -> Frame | None:
-        """The head of the frame whose arrays come in now; they are not to be read yet."""
+        """The head of the frame whose arrays are arriving; they must not be read yet."""
         return self._frame
 
     def wanted(self) -> memoryview | None:

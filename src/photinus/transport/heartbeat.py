@@ -15,7 +15,7 @@ _MOST = 10
 
 
 class Beater:
-    """Sends a frame every few seconds, from a thread of its own, until it is closed.
+    """Sends a frame every few seconds, from its own thread, until it is closed.
 
     A link that is lost is made again at the next beat. The listener sends each beat back.
 
@@ -23,8 +23,8 @@ class Beater:
         make_link: makes the link; it should give up within a beat or two.
         frame: the sign of life; it and `heard` may be set anew at any time.
         every_seconds: between two beats.
-        heard: called, in the beater's thread, after each beat with the seconds since anything
-            came back. Where this process itself stood still, ten beats at most are counted.
+        heard: called, in the beater's thread, after each beat with the seconds since the last
+            answer. Where this process itself stood still, ten beats at most are counted.
 
     Example:
         >>> from photinus.testing.memory_link import MemoryListener
@@ -47,7 +47,7 @@ class Beater:
         self.beats = 0
         """How many were sent."""
         self.last_error: LinkError | None = None
-        """Why the last beat failed; None once one got through again."""
+        """Why the last beat failed; None once a beat succeeds again."""
         self._make_link = make_link
         self.heard = heard or _ignore
         self._stop = threading.Event()

@@ -24,7 +24,7 @@ class Link(ABC):
 
         Raises:
             LinkLostError: the other side is gone, or this side was closed.
-            FrameError: `frame` is out of its limits, or what came is no frame.
+            FrameError: `frame` is out of its limits, or what arrived is no frame.
         """
 
     @abstractmethod
@@ -36,13 +36,13 @@ class Peer(ABC):
     """The listener's side of one link."""
 
     name: str = ""
-    """Where it comes from, for people to read."""
+    """Its origin, for people to read."""
     bytes_sent: int = 0
     bytes_received: int = 0
     bytes_per_second: float = 0.0
-    """Within the vectors that came in so far; 0 while that is not known."""
+    """The speed within the vectors that arrived so far; 0 while that is not known."""
     arriving: Frame | None = None
-    """The head of a frame whose arrays are still coming in; they must not be read yet."""
+    """The head of a frame whose arrays are still arriving; they must not be read yet."""
     is_signed: bool = False
     """The transport shows whether the listener is alive: heartbeats need no answer."""
 
@@ -77,7 +77,7 @@ class Listener(ABC):
 
     @abstractmethod
     def peers(self) -> list[Peer]:
-        """Returns those whose links are open, whether a whole frame of theirs came or not."""
+        """Returns the peers whose links are open, also those that have sent no whole frame yet."""
 
     @abstractmethod
     def close(self) -> None:

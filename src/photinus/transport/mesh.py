@@ -1,7 +1,7 @@
 """Links between workers: one listener, and one connection to each other worker.
 
 A line has a thread and a queue: a sender never waits for a slow peer. The frames of a line that
-breaks are lost, and reported with `broken`; publications that pile up push the oldest out.
+breaks are lost, and reported with `broken`; of publications that pile up the oldest are dropped.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from photinus.transport.frames import Frame
 from photinus.transport.link import Gone, Hear, Link, Listener, Peer
 
 _MOST_WAITING, _MOST_WAITING_BYTES = 16, 256 << 20
-"""So many publications wait for one slow line, and so many bytes of them beside the newest."""
+"""How many publications wait for one slow line, and how many bytes beside the newest one."""
 _MOVED_SECONDS = 5.0
-"""A frame of which no byte came for so long stands still."""
+"""A frame of which no byte arrived for so long is stalled."""
 _AGAIN_SECONDS = 0.1
 """How long a line that broke rests first."""
 _LOOK_SECONDS = 0.5
@@ -55,7 +55,7 @@ class Mesh:
         self._connect = connect
         self._lines: dict[str, _Line] = {}
         self._moved: dict[Peer, tuple[int, float]] = {}
-        """How many bytes had come from a peer, and when that was noticed."""
+        """How many bytes had arrived from a peer, and when that was noticed."""
         self._listener = listen(self._hear, _forget)
 
     @property
@@ -75,7 +75,7 @@ class Mesh:
         self._lines[address].say(frame)
 
     def take(self, seconds: float) -> list[Frame]:
-        """Returns what has come, after at most `seconds` for the first frame; 0 only looks."""
+        """Returns what has arrived, after at most `seconds` for the first frame; 0 only looks."""
         frames: list[Frame] = []
         with suppress(queue.Empty):
             if seconds > 0:
@@ -90,11 +90,11 @@ class Mesh:
             self._lines.pop(address).close()
 
     def broken(self) -> list[str]:
-        """Returns to whom lines broke since this was asked last: what they carried may be lost."""
+        """Returns the addresses whose lines broke since the last call: their frames may be lost."""
         return [address for address, line in self._lines.items() if line.was_broken()]
 
     def arriving(self) -> set[int]:
-        """Returns the slots of which a frame comes in now: it is not whole, and gets on."""
+        """Returns the slots from which a frame is arriving: it is not whole, and makes progress."""
         now = time.monotonic()
         moved = {p: (p.bytes_received, now) for p in self._listener.peers()}
         for peer, (received, _) in moved.items():
@@ -115,7 +115,7 @@ class Mesh:
 
 
 def _forget(peer: Peer) -> None:
-    """A worker that is gone is the coordinator's to notice."""
+    """Does nothing: the coordinator notices a worker that is gone."""
 
 
 class _Line:
@@ -143,7 +143,7 @@ class _Line:
             self._changed.notify()
 
     def _make_room(self) -> None:
-        """Pushes the oldest publications out, by number and by bytes."""
+        """Drops the oldest publications, by number and by bytes."""
         waiting = [f for f in self._queue if f.kind == "publish"]
         held = sum(f.size_bytes for f in waiting)
         while waiting and (len(waiting) >= _MOST_WAITING or held > _MOST_WAITING_BYTES):
@@ -178,7 +178,7 @@ class _Line:
                 self._rest_after_a_failure()
 
     def _rest_after_a_failure(self) -> None:
-        """Who cannot be reached is not tried without a pause, which grows to seconds."""
+        """Waits before an unreachable peer is tried again; the pause grows to seconds."""
         with self._changed:
             self._saying = None
             if self._tries:
@@ -200,7 +200,7 @@ class _Line:
 
 
 def is_same(one: Frame, other: Frame | None) -> bool:
-    """Returns whether a piece of a meeting, or what asks for it, is on its way already.
+    """Returns whether the same piece of a meeting, or question for it, is on its way already.
 
     Example:
         >>> is_same(Frame("part", header={"version": 3}), Frame("part", header={"version": 3}))
@@ -212,7 +212,7 @@ def is_same(one: Frame, other: Frame | None) -> bool:
 
 
 def _meaning(frame: Frame) -> tuple[object, ...]:
-    """Of which meeting a piece is, and of pages that are asked for, which page."""
+    """Returns which meeting a piece belongs to, and of a question for a page, which page."""
     told, start = frame.header, frame.arrays.get("start")
     page = None if start is None else start.tolist()
     names = ("version", "slots", "leases", "restores", "to")

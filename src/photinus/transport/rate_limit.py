@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import monotonic
 
 BURST_BYTES = 64 << 10
-"""At once, after a pause; who spends hands no larger piece to the system."""
+"""How many bytes pass at once after a pause; no larger piece may be handed to the system."""
 
 
 def _wait(seconds: float) -> None:
@@ -42,7 +42,7 @@ class RateLimit:
         self._free_at = -float("inf")
 
     def slow_to(self, bytes_per_second: float) -> None:
-        """From now on lets at most so much pass."""
+        """Lowers the rate to at most this one from now on."""
         with self._lock:
             self._rate = min(self._rate, bytes_per_second)
 

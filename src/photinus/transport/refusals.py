@@ -18,7 +18,7 @@ _WORDS = {
     "frame": "damaged",
     "full": "too many at once",
 }
-"""Why -> in words."""
+"""Reason -> its text for people."""
 
 
 def refused(counts: Mapping[str, int]) -> str:

@@ -19,7 +19,7 @@ from photinus.core.errors import LinkLostError, UsageError
 from photinus.core.parameters import INTEGERS, Vector
 
 _SECONDS = 10.0
-"""So long a member waits for the others' next part of a sum; all have come before it begins."""
+"""How long a member waits for the others' next part of a sum, which all are ready to begin."""
 
 
 class RingMembers(NamedTuple):
@@ -28,7 +28,7 @@ class RingMembers(NamedTuple):
     name: str
     """The name of their group, different from all others."""
     place: int
-    """One's own, from 0."""
+    """The member's own place, from 0."""
     size: int
     address: str
     """Where the first of them listens."""
@@ -60,14 +60,14 @@ class Ring:
 
     @property
     def address(self) -> str:
-        """Where the others meet, should this be the first of them."""
+        """Where the others connect, should this be the first of them."""
         return f"{self._host}:{self._store.port}"
 
     def sum(self, members: RingMembers, held: Mapping[str, Vector]) -> dict[str, Vector]:
         """Returns the sums [n] of what all members hold by the same names; of integers the maximum.
 
         Raises:
-            LinkLostError: not all came, or one was lost meanwhile.
+            LinkLostError: not all members joined, or one was lost meanwhile.
         """
         import torch
         from torch._C._distributed_c10d import AllreduceOptions, ReduceOp

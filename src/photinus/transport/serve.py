@@ -31,7 +31,7 @@ class _Stranger:
     sock: socket.socket
     host: str
     number: int
-    """How many came before it."""
+    """How many connections were accepted before it."""
     wire: Wire | None = None
     is_dropped: bool = False
     """Another one got its place; its thread is about to end."""
@@ -64,7 +64,7 @@ class TcpPeer(Peer):
         self.writer.start()
 
     def send(self, frame: Frame) -> None:
-        """See `Peer.send`; a peer that lets too much pile up is cut off."""
+        """See `Peer.send`; a peer for which too much piles up is cut off."""
         pieces = encode(frame, checksums=not self._wire.is_secure)
         with self._lock:
             if self.is_closing or self.ended.is_set():
@@ -142,7 +142,7 @@ class TcpListener(Listener):
         self._wires: dict[threading.Thread, Wire] = {}
         self._strangers: dict[threading.Thread, _Stranger] = {}
         self._known: Counter[str] = Counter()
-        """How often each host was let in."""
+        """How often each host was admitted."""
         self._came = 0
         self._is_closed = False
         self._socket = _bind(host)

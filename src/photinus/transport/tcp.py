@@ -109,7 +109,7 @@ def local_host(towards: str) -> str:
     """Returns this machine's address on the way to another one; nothing is sent.
 
     Raises:
-        LinkLostError: there is no way.
+        LinkLostError: there is no route.
     """
     try:
         family, kind, _, _, address = socket.getaddrinfo(towards, 9, type=socket.SOCK_DGRAM)[0]

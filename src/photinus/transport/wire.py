@@ -41,7 +41,7 @@ class Limits:
     max_vector_bytes: int = 4 << 30
     """Of all arrays of one frame together."""
     handshake_seconds: float = 5.0
-    """For a stranger to become known."""
+    """For a stranger to finish its handshake."""
     stall_seconds: float = 30.0
     """Without progress while sending, before the other side counts as gone."""
     max_queued_bytes: int = 8 << 30
@@ -145,10 +145,10 @@ class Wire:
             seconds: the longest wait; None waits for ever.
 
         Returns:
-            How many bytes; 0 when the other side ended; None when nothing came in time.
+            How many bytes; 0 when the other side ended; None when nothing arrived in time.
 
         Raises:
-            AuthenticationError: the other side refused our key.
+            AuthenticationError: the other side refused this side's key.
             LinkLostError: the connection broke.
         """
         deadline = math.inf if seconds is None else monotonic() + seconds
@@ -273,7 +273,7 @@ class Wire:
             self._sock.shutdown(socket.SHUT_WR)
 
     def linger(self, seconds: float) -> None:
-        """Ends after a last word: what still comes in is thrown away, so that it is not reset."""
+        """Ends after the last frame: discards what still arrives, so that there is no reset."""
         self.finish()
         deadline = monotonic() + seconds
         scratch = memoryview(bytearray(1 << 10))
@@ -322,7 +322,7 @@ def _exactly(wire: Wire, count: int, deadline: float) -> bytes:
 
 
 def greet(wire: Wire, run: bytes, deadline: float) -> None:
-    """Makes a worker known to the listening side.
+    """Identifies a worker to the listening side.
 
     Raises:
         AuthenticationError: the other side holds keys of another run, or is another run.
@@ -340,7 +340,7 @@ def greet(wire: Wire, run: bytes, deadline: float) -> None:
 
 
 def admit(wire: Wire, run: bytes, deadline: float) -> bool:
-    """Lets a stranger in who holds a key of this run; returns whether it named this run too.
+    """Admits a stranger that holds a key of this run; returns whether it named this run too.
 
     Raises:
         AuthenticationError: the stranger holds no key of this run.
@@ -368,14 +368,14 @@ class FrameReader:
         )
 
     def take(self, seconds: float | None) -> list[Frame] | None:
-        """Reads once; returns the frames that are now whole, or None when nothing came in time.
+        """Reads once; returns the frames that are now whole, or None when nothing arrived in time.
 
         Raises:
             LinkLostError: the other side ended.
-            FrameError: what came is no frame.
+            FrameError: what arrived is no frame.
         """
         if self._decoder.is_broken:
-            # frames that came whole before were given first: now the reason is raised
+            # frames that were whole before were returned first: now the reason is raised
             self._decoder.feed(b"")
         target = self._decoder.wanted()
         began = monotonic()
@@ -392,10 +392,10 @@ class FrameReader:
 
     @property
     def arriving(self) -> Frame | None:
-        """The head of the frame whose arrays come in now."""
+        """The head of the frame whose arrays are arriving."""
         return self._decoder.arriving
 
     @property
     def bytes_per_second(self) -> float:
-        """How fast vectors came in, from their first bytes to their last; 0 before any."""
+        """How fast vectors arrived, from their first bytes to their last; 0 before any."""
         return self._payload_bytes / self._payload_seconds if self._payload_seconds else 0.0
