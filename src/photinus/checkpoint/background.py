@@ -145,7 +145,7 @@ class Saver:
             if job.is_best:
                 self._store.pin(job.name)
             size = sum(file.stat().st_size for file in folder.iterdir())
-        except Exception as error:  # a thread that dies in silence would save nothing ever after
+        except Exception as error:  # a thread that dies silently would never save again
             return CheckpointFailed(name=job.name, reason=str(error))
         return CheckpointSaved(
             name=job.name,

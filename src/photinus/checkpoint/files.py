@@ -247,7 +247,7 @@ class FolderFormat:
 
 
 def _replace(aside: Path, target: Path) -> None:
-    """Renames `aside` to `target`; an older folder there gives way, or comes back on failure."""
+    """Renames `aside` to `target`; replaces an older folder there, or restores it on failure."""
     if not target.exists() and not target.is_symlink():
         aside.rename(target)
         return

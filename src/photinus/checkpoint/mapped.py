@@ -86,7 +86,7 @@ class MappedFile(Mapping[str, Vector]):
 
 
 class PagedFile:
-    """A safetensors file in the making: its arrays come one after the other, in pages.
+    """A safetensors file that is being written: its arrays one after the other, in pages.
 
     Args:
         path: of the file, which must be new.
@@ -107,7 +107,7 @@ class PagedFile:
         self.path, self._kinds = path, dict(kinds)
         self._digest, self._is_finite = hashlib.sha256(), True
         self._at, self._left = 0, [*self._kinds]
-        """How many numbers of the present array have come, and which arrays are not whole."""
+        """How many numbers of the present array are written, and which arrays are not whole."""
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         self._file = os.fdopen(descriptor, "wb", buffering=0)
         self._given_up = weakref.finalize(self, _give_up, self._file, path)
@@ -116,13 +116,13 @@ class PagedFile:
 
     @property
     def is_whole(self) -> bool:
-        """True when all pages have come."""
+        """True when all pages are written."""
         return not self._left
 
     def write(self, name: str, start: int, page: Vector) -> int:
-        """Writes the next page [n]; returns how many numbers of its array have come.
+        """Writes the next page [n]; returns how many numbers of its array are written.
 
-        A page that has come before is passed over.
+        A page that is written already is ignored.
 
         Raises:
             CheckpointError: it is not the next one, or of another type.

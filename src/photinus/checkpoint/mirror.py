@@ -26,7 +26,7 @@ _Stamp = tuple[int, int]
 class Mirror:
     """Keeps at an address what a run folder of this machine holds, in the same form.
 
-    The journal and the ledger go before a checkpoint, so that they are never older than it. A
+    The journal and the ledger are sent before a checkpoint, so that they are never older than it. A
     checkpoint is written aside and renamed; what changes is written aside and takes the older
     one's place. On HDFS both are one step. An object store renames nothing: there a checkpoint's
     manifest is written last, and one without it, or without what it names, is refused by name.
@@ -60,7 +60,7 @@ class Mirror:
         return max((int(match[1]) for match in found if match), default=0)
 
     def fetch(self, *names: str) -> None:
-        """Brings files and folders down; without names, all there are.
+        """Downloads files and folders; without names, all there are.
 
         Raises:
             CheckpointError: they cannot be read.

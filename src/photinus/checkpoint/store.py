@@ -89,7 +89,7 @@ class Store:
     def save(self, name: str, meta: Mapping[str, Any], files: Mapping[str, Tensors]) -> Path:
         """Saves arrays by file and name; returns the checkpoint's folder.
 
-        One of the same name is replaced (a damaged one that a resumed run comes to again).
+        One of the same name is replaced (a damaged one that a resumed run reaches again).
 
         Args:
             name: of the checkpoint; sorts after those before it.
@@ -189,7 +189,7 @@ class Store:
                 continue
             hidden = self.folder / f".{name}.old-{secrets.token_hex(6)}"
             with contextlib.suppress(OSError):
-                (self.folder / name).rename(hidden)  # first out of sight: never seen half removed
+                (self.folder / name).rename(hidden)  # hidden first: never seen half removed
         with contextlib.suppress(OSError):
             for entry in list(self.folder.iterdir()):
                 if _ASIDE.fullmatch(entry.name):

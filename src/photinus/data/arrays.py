@@ -18,12 +18,12 @@ from photinus.data.base import Batch, Feed, MappedFeed, Transform
 from photinus.data.rows import Rows
 
 _WINDOW_BATCHES = 100
-"""So many batches share out their rows by length: among more, batches would be less random."""
+"""How many batches share out their rows by length: among more, batches would be less random."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FeedOrder:
-    """Which rows come when: all that a feed's order depends on, beside the rows."""
+    """All that a feed's order depends on, beside the rows."""
 
     batch_size: int = 32
     """Examples of one step of all workers together."""

@@ -105,7 +105,7 @@ class MappedFeed(Feed):
     """Transforms every batch as it is handed out: for what cannot be kept transformed.
 
     Args:
-        feed: where the batches come from; its position is this feed's position.
+        feed: yields the batches; its position is this feed's position.
         function: features [B, ...] to features [B, ...].
     """
 

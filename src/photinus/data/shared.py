@@ -61,7 +61,7 @@ class SharedFeed(RowsFeed):
 
 
 def _slice(start: int, size: int, order: FeedOrder) -> slice:
-    """Returns which rows of a batch are this slot's; unequal slices go from slot to slot."""
+    """Returns which rows of a batch are this slot's; larger slices rotate over the slots."""
     turn = 0 if size % order.workers == 0 else start // size
     place = (order.slot + turn) % order.workers
     first, last = (size * n // order.workers for n in (place, place + 1))

@@ -23,7 +23,7 @@ _ROUND_WORDS, _ROUND_WORDS_OF_ALL = 200_000, 384_000
 _LEAST_ROUNDS = 10
 """In a pass over the text."""
 _ROWS = 64
-"""So many rows a worker should have at least."""
+"""How many rows a worker should have at least."""
 
 
 def tokens_in_block(words: int, workers: int) -> int:

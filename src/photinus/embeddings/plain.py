@@ -24,7 +24,7 @@ from photinus.embeddings.draws import (
 )
 
 OUTPUTS = 6
-"""So many outputs of a centre take a step together."""
+"""How many outputs of a centre take a step together."""
 LOSS_EVERY = 64
 """The loss is taken of every so many centres."""
 

@@ -13,7 +13,7 @@ from photinus.embeddings.draws import Subwords
 
 _BASIS, _PRIME = np.uint32(2166136261), np.uint32(16777619)
 _MOST = 1 << 22
-"""So many numbers are gathered at once."""
+"""How many numbers are gathered at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from photinus.embeddings.subwords import Ngrams, SubwordVectors
 _CHUNK = 512
 """Questions that are answered by one matrix product."""
 _BLOCK = 1 << 22
-"""So many numbers of a file of vectors are read at once."""
+"""How many numbers of a file of vectors are read at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ KERNELS = ("numba", "numpy")
 """Names of the two forms of the same steps: the fast one, and the plain one."""
 _SEEDS = 1 << 48
 _DRAWN = 1 << 20
-"""So many numbers of a table are drawn at once."""
+"""How many numbers of a table are drawn at once."""
 
 
 @dataclass(frozen=True, kw_only=True)

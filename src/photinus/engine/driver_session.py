@@ -26,7 +26,7 @@ from photinus.transport.serve import TcpListener
 _EACH, _SPARE = 2, 24
 """Descriptors: a worker's connections, and what keys, checkpoints, logs and strangers open."""
 LAST_SECONDS = 6.0
-"""So long Ctrl-C waits for the end of a round: 10 s later no worker may be left."""
+"""How long Ctrl-C waits for the end of a round: 10 s later no worker may be left."""
 
 
 class ListeningService(Service):
@@ -118,7 +118,7 @@ class DriverSession(ListeningService):
         super().__init__(self._training, host, run_spec.security, run_spec.road, key)
 
     def bootstrap(self, hooks: Hooks | None = None) -> WorkerBootstrap:
-        """Returns what every worker is sent, with what tests do to it."""
+        """Returns what every worker is sent, with the hooks of tests."""
         run_spec = self._run_spec
         plan, has_sockets = run_spec.plan, run_spec.road == SOCKETS
         asked = (hooks or Hooks()).checked(plan.workers, is_real=True, has_sockets=has_sockets)
@@ -167,7 +167,7 @@ class DriverSession(ListeningService):
             self._training.unprepare()
 
     def prepared(self) -> bool:
-        """Makes ready for giving seats up; returns whether that is done."""
+        """Prepares for giving seats up; returns whether that is done."""
         with self._lock:
             return self._training.prepared_to_yield()
 
@@ -187,13 +187,13 @@ class DriverSession(ListeningService):
             return self._training.take_back(slots)
 
     def stopped(self, wrong: str) -> None:
-        """Ctrl-C or SIGTERM: the round under way is saved, if it ends soon; then the run ends.
+        """Ends the run after Ctrl-C or SIGTERM; saves the round under way, if that ends soon.
 
-        Workers are still there, and continue until they get the message. A second signal waits for
-        nothing.
+        Workers are still there, and continue until they get the message. A second signal ends the
+        run at once.
 
         Args:
-            wrong: why, in words.
+            wrong: the reason, for people.
         """
         most = f"{LAST_SECONDS:.0f} s"
         does = f"a last checkpoint is made at the end of this round, within {most}"

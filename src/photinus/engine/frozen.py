@@ -52,9 +52,9 @@ class FrozenFile:
         return self._mapped()
 
     def awaited(self) -> Vector | None:
-        """Returns what another worker fetches, mapped; None where it was lost before that.
+        """Returns what another worker fetches, mapped; None where that worker was lost before.
 
-        It is then this worker that fetches.
+        This worker then fetches it.
         """
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._has_claim = not self._path.exists()
@@ -64,7 +64,7 @@ class FrozenFile:
         return self._mapped()
 
     def close(self, *, is_over: bool) -> None:
-        """Lets go of the file, and removes it once the run is over."""
+        """Releases the file, and removes it once the run is over."""
         if is_over:
             self._path.unlink(missing_ok=True)
         self._lock.close()
@@ -112,7 +112,7 @@ def _answered(ask: Ask, file: FrozenFile) -> Generator[Ask, Any, Any]:
     held, others = (None, grant.history) if fetches else (file.awaited(), grant.history)
     if held is None:
         if not fetches:
-            grant = yield ask  # it has now the claim
+            grant = yield ask  # it has the claim now
             if not isinstance(grant, Grant):
                 return grant
         nothing = np.zeros(0, np.float32)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from photinus.engine.base import ArrayData, RunSpec
 
 LOOK_SECONDS = 0.05
-"""So often the hooks of a driver look at the clock."""
+"""How often the hooks of a driver look at the clock."""
 
 
 class WorkerHooks:
@@ -65,7 +65,7 @@ class DriverHooks:
     def __exit__(self, *_: object) -> None: ...
 
     def look(self) -> None:
-        """Does what it is time for."""
+        """Does what is due."""
 
 
 class Machine(Protocol):

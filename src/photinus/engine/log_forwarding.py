@@ -6,7 +6,7 @@ import logging
 from collections import deque
 
 _MOST_LINES = 100
-"""Between two looks; what is more pushes the oldest out."""
+"""How many lines are kept between two calls of `take`; a later one removes the oldest."""
 _MOST_CHARACTERS = 4000
 """Of one line."""
 

@@ -12,9 +12,9 @@ from photinus.core.errors import NotReadyError, RunFailedError
 from photinus.engine.malloc import release_freed_memory
 
 LOOK_SECONDS = 0.1
-"""So often the memory of a worker's process is read."""
+"""How often the memory of a worker's process is read."""
 GRACE_SECONDS = 2.0
-"""So long a worker over its cap may take to leave by itself."""
+"""How long a worker over its cap may take to leave by itself."""
 _STATM = Path("/proc/self/statm")
 
 

@@ -1,4 +1,4 @@
-"""Shares seats between runs: who is more urgent gets them first, equals share them by weight.
+"""Shares seats between runs: more urgent runs get them first, equals share them by weight.
 
 A run gives a seat up at the end of a round, and takes it back later. In between the seat is empty,
 like that of a lost worker: its rows stay its own, and are trained on later.
@@ -34,7 +34,7 @@ WEIGHT = Limit.optional(above(0))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Urgency:
-    """How a run stands among others.
+    """The priority of a run among others.
 
     Args:
         priority: higher is more urgent.
@@ -117,10 +117,10 @@ class Seats(Protocol):
         """Returns the slots that need no worker in this phase any more."""
 
     def prepared(self) -> bool:
-        """Makes ready for giving seats up; returns whether that is done."""
+        """Prepares for giving seats up; returns whether that is done."""
 
     def unprepare(self) -> None:
-        """Forgets what was made ready: no seat need be given up."""
+        """Drops the preparation: no seat need be given up."""
 
     def yielding(self) -> dict[int, bool]:
         """Returns the slots that are given up, and which of them are empty by now."""
@@ -137,7 +137,7 @@ class SeatSharing:
 
     Args:
         urgency: as the job asks for it.
-        standing: how the run stands before it holds any seat.
+        standing: the state of the run before it holds any seat.
         slots: returns how many seats there are in its place; None where that has no bound.
         emit: is called when seats are given up, and when they are back.
         now: returns the seconds of a monotonic clock.
@@ -165,7 +165,7 @@ class SeatSharing:
 
     @contextmanager
     def joined(self) -> Iterator[None]:
-        """Lets the others know of this run, from now on."""
+        """Announces this run to the others, from now on."""
         with self._folder or nullcontext():
             try:
                 self._tell()
@@ -175,7 +175,7 @@ class SeatSharing:
                 forget_here(self._standing.run)
 
     def others(self) -> list[Standing]:
-        """Returns how the other runs stand."""
+        """Returns the states of the other runs."""
         found = (self._folder.told() if self._folder else {}) | told_here()
         own = self._standing
         is_near = self._folder is not None
@@ -278,9 +278,9 @@ class SeatSharing:
         self._emit(Warned(text=message(text, then=why)))
 
     def _back(self, seats: Seats, count: int, others: Sequence[Standing]) -> frozenset[int]:
-        """Takes those back first that have not left yet; the others' places must be free.
+        """Takes seats back, first those whose workers have not left; other places must be free.
 
-        Who has done its share is left where it is until the next phase.
+        A worker that has done its share is not brought back before the next phase.
         """
         idle = seats.idle()
         yielding = {

@@ -20,7 +20,7 @@ from photinus.transport.filesystems import place_of
 _DIRECTORY = "jobs"
 _SIGN_SECONDS = 2.0
 _DEAD_SECONDS = 20.0
-"""A run that has signed nothing for so long has ended."""
+"""A run that has written no sign for so long has ended."""
 _MOST_BYTES = 4096
 _MOST_SEATS = 1 << 16
 NEWS = threading.Condition(threading.RLock())
@@ -168,7 +168,7 @@ class FolderStandings:
                     self._write()
 
     def told(self) -> dict[str, Standing]:
-        """Returns how those stand that have signed of late."""
+        """Returns the states of the runs that have written a sign lately."""
         now, found = self.now(), dict[str, Standing]()
         with suppress(LinkLostError):  # those that were known are, for a while
             names = self._place.names(_DIRECTORY) or []

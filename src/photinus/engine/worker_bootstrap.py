@@ -55,7 +55,7 @@ SPARE_DESCRIPTORS = 16
 _OURS = os.path.join(os.path.dirname(photinus.__file__), "")
 _SAY_SECONDS = 60.0
 _STOP_SECONDS = 5.0
-"""So long a worker that failed waits for the coordinator to take that in."""
+"""How long a worker that failed waits for the coordinator to take that in."""
 
 
 class _Seated(NamedTuple):
@@ -77,11 +77,11 @@ class Call:
     has_peers: bool = False
     """True when workers exchange frames with each other, too."""
     hooks: WorkerHooks = field(default_factory=WorkerHooks)
-    """What tests do to its links."""
+    """Hooks of tests around its links."""
     backend: str = ""
     """The backend of torch.distributed that computes the means; empty: none of them."""
     limits: Limits = field(default_factory=Limits)
-    """Of its links, but for the one that its heartbeats have."""
+    """Of its links, except the one for its heartbeats."""
     threads: int = 1
     """How many threads its libraries compute with while it runs."""
     cpu_share: float | None = None
@@ -226,7 +226,7 @@ class Call:
         return self.hooks.linked(make, connect_seconds)
 
     def _mesh(self, link: Link) -> Mesh:
-        """Listens to other workers where this one is seen by the coordinator."""
+        """Listens to other workers at the address at which the coordinator sees this one."""
 
         def listen(hear: Hear, gone: Gone) -> Listener:
             if isinstance(link, TcpLink):
@@ -268,7 +268,7 @@ class WorkerBootstrap:
     plan: TrainingPlan
     call: Call
     hooks: Hooks = field(default_factory=Hooks)
-    """What tests do to it."""
+    """Hooks of tests around it."""
 
     def run(
         self,
@@ -327,7 +327,7 @@ def told_error(text: str, kind: str) -> PhotinusError:
 
 
 def _beat(seat: Seat, attempt: str) -> Frame:
-    """Names the attempt: a worker does not know its lease before it has read its grant."""
+    """Returns a heartbeat; it names the attempt: the lease is unknown until the grant is read."""
     return seat.frame("beat", {"attempt": attempt})
 
 
@@ -346,7 +346,7 @@ def _place(error: Exception) -> str:
 
 
 def _log(counts: Mapping[str, int]) -> None:
-    """Strangers at a worker: its log lines reach the driver."""
+    """Logs the strangers at a worker: its log lines reach the driver."""
     logging.getLogger("photinus").warning(refused(counts))
 
 

@@ -58,7 +58,7 @@ def rows_of_model(column: str, meaning: str, output: str) -> tuple[Row, ...]:
 
 
 _SAVED = 1 << 25
-"""So many numbers of vectors are saved as one part."""
+"""How many numbers of vectors are saved as one part."""
 WORD_ROWS = rows_of_model(
     "text",
     "the column of sentences: text, or arrays of texts or of whole numbers",

@@ -27,7 +27,7 @@ from photinus.nn import ShardedEmbedding
 _PADDING = "padding of rows"
 """Fills the last row of the other layers; the tables follow it."""
 _DRAWN = 1 << 20
-"""So many numbers of a table are drawn at once."""
+"""How many numbers of a table are drawn at once."""
 
 
 def tables_of(module: nn.Module) -> dict[str, ShardedEmbedding]:

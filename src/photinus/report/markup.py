@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterable, Sequence
 
 _NARROW = 4
-"""So many columns a narrow screen has room for."""
+"""How many columns a narrow screen has room for."""
 _EMPTY = {"meta", "img", "br", "circle", "line", "path", "polyline", "rect"}
 
 

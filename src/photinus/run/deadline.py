@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from photinus.training.plan import TrainingPlan
 
 TRIAL_SECONDS = 2.0
-"""So long each phase is tried; it then ends with its round."""
+"""How long each phase is tried; it then ends with its round."""
 RESERVE = 1.15
 """What the measured time is multiplied by: rounds of the same run differ so much."""
 _FEWEST_ROUNDS = 3
@@ -31,7 +31,7 @@ _FEWEST_ROUNDS = 3
 
 @dataclass(slots=True)
 class Trial:
-    """Listens to a trial and returns how long the whole run will take.
+    """Takes in a trial's events and returns how long the whole run will take.
 
     A phase's seconds are its budget · (seconds between its rounds) / (their examples).
     """
@@ -49,7 +49,7 @@ class Trial:
         self.began = self.clock()
 
     def heard(self, event: Event) -> None:
-        """Takes in what happens."""
+        """Takes in an event."""
         if isinstance(event, PhaseStarted):
             self.ready_seconds = self.ready_seconds or self.clock() - self.began
             self._budget, self._rounds = event.budget, []

@@ -20,7 +20,7 @@ def _mnist_dbn(workers: int) -> Job:
     """784-500-500-2000-10 on MNIST: the full recipe, for one worker or several.
 
     Several workers: short rounds in the pre-training, and Nesterov outside Adam in the
-    fine-tuning, close the gap that averaging once an epoch leaves. One agrees with itself: plainly.
+    fine-tuning, close the gap that averaging once an epoch leaves. One worker trains plainly.
     """
     if workers == 1:
         tuned = FineTuning(dropout_hidden=(0.3,), label_smoothing=0.0)

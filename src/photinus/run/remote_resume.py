@@ -20,7 +20,7 @@ from photinus.transport.filesystems import check_reached
 
 _KIND = "job"
 _AGAIN_SECONDS = (1.0, 5.0, 20.0)
-"""Between two tries to send a result away."""
+"""Between two tries to send a result to the address."""
 
 
 def mirrored(address: str, above: Path) -> Mirror:
@@ -68,7 +68,7 @@ def fetched(folder: Path | str, *names: str) -> Iterator[Path]:
 
     Args:
         folder: a path or an address.
-        names: what is brought here, where it is there.
+        names: what is downloaded, where it exists.
     """
     if not is_address(folder):
         yield Path(folder)

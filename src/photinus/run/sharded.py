@@ -42,7 +42,7 @@ def with_sharded_tables(draft: Draft) -> Draft:
         draft: the job, and its model.
 
     Raises:
-        UsageError: it names a strategy or a device that does not go with them.
+        UsageError: it names a strategy or a device that does not work with them.
     """
     job, model = draft.job, draft.job.model
     if not isinstance(model, ModuleStage) or model.sharded:

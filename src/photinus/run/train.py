@@ -479,7 +479,7 @@ class _Run:
             self.mirror.check()
 
     def _saved(self, outcome: CheckpointSaved | CheckpointFailed) -> None:
-        """Called beside the training with each checkpoint, which is then sent away, too."""
+        """Called beside the training with each checkpoint; sends it to the mirror, too."""
         self.emit(outcome)
         if self.mirror is not None:
             try:
@@ -488,7 +488,7 @@ class _Run:
                 self.emit(Warned(text=f"{error}; training continues"))
 
     def emit(self, event: Event) -> None:
-        """Writes an event to the journal and to all who listen."""
+        """Writes an event to the journal and calls all callbacks."""
         self._thinned.write(event)
         if isinstance(event, Log):
             try:

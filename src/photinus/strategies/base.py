@@ -90,7 +90,7 @@ class OwnedShard(NamedTuple):
     inner: Mapping[str, Vector] = MappingProxyType({})
     """The state of the worker's inner optimizer."""
     exact: int = 0
-    """So many numbers at the end of a row travel as float32, whatever the codec."""
+    """How many numbers at the end of a row travel as float32, whatever the codec."""
 
 
 class ShardMove(NamedTuple):

@@ -24,7 +24,7 @@ from photinus.core.settings import unknown_name
 BLOCK = 1024
 """How many numbers share a scale."""
 _ROWS = 128
-"""So many blocks are worked on at a time: they stay in the processor's cache."""
+"""How many blocks are worked on at a time: they stay in the processor's cache."""
 _TINY = np.float32(2.0**-110)
 _MOST = np.float32(3.402e38)
 """A scale for more would be decoded to infinity."""

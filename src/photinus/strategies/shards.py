@@ -103,7 +103,7 @@ class Sharded(Strategy):
     merge: str = "uniform"
     """uniform: cᵢ = 1/K · reads: as `shares_of_reads` has it for each row."""
     exact: int = 0
-    """So many numbers at the end of a row travel as float32 in int8 and int4."""
+    """How many numbers at the end of a row travel as float32 in int8 and int4."""
     site = PARAMETERS
     meets = True
     is_sharded = True

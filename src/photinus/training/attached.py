@@ -75,7 +75,7 @@ def _with_buffers(strategy: Strategy, model: Model, push: Message) -> Message:
 
 
 def _with_fingerprint(strategy: Strategy, model: Model, push: Message, state: Any) -> Message:  # noqa: ANN401
-    """Where all hold the same point bit for bit: an anchor, or, with gradients, the parameters."""
+    """Adds a fingerprint of what all hold alike: the anchor, or with gradients the parameters."""
     if push.version % FINGERPRINT_EVERY or getattr(strategy, "takes", False):
         return push
     is_gradient = strategy.site == GRADIENT

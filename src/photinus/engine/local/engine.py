@@ -33,7 +33,7 @@ from photinus.engine.worker_bootstrap import WorkerBootstrap
 
 _LOOK_SECONDS = 0.1
 _LEAVE_SECONDS = 10.0
-"""So long a child may take to end once the run is over."""
+"""How long a child may take to end once the run is over."""
 _HURRY_SECONDS = 2.0
 """Likewise, after Ctrl-C."""
 _OUT_OF_MEMORY = f"{MEMORY_RAN_OUT}: use a smaller batch, or fewer workers"
@@ -165,7 +165,7 @@ class _Processes:
             self._bear(time.monotonic() - began)
             beside()
             for slot, child in self._children.items():
-                # one that ended well may have reported why, and that is still to be read
+                # one that ended well may have reported why, and that is not read yet
                 if child.poll() is not None and (child.returncode or not self._session.wait(1.0)):
                     self._session.died(slot, self._attempts[slot])
                     self._again(slot, child.returncode)
@@ -206,7 +206,7 @@ class _Processes:
         order = ChildSpec(self._bootstrap, slot, attempt, mine, scale, handed.rows, handed.parent)
         sent = _pickled(order)
         self._births, self._leases[slot] = self._births + 1, self._session.lease(slot)
-        child = subprocess.Popen(  # noqa: S603 - what stands before is the caller's own word
+        child = subprocess.Popen(  # noqa: S603 - the prefix is the caller's own
             [*self._before(slot), sys.executable, "-m", "photinus.engine.local.worker_main"],
             stdin=subprocess.PIPE,
             env={**os.environ, **environment(self._run_spec.plan.threads), **_import_path()},
@@ -227,7 +227,7 @@ class _Processes:
                     child.wait(
                         max(0.0, deadline - time.monotonic()) if self._session.is_over else 0.0
                     )
-        finally:  # also after a signal that waits for nothing
+        finally:  # also after a second signal
             for child in self._children.values():
                 child.kill()
             for child in self._children.values():
@@ -235,7 +235,7 @@ class _Processes:
 
 
 def _import_path() -> dict[str, str]:
-    """A worker imports what this process can, also beside a script that was started by its path."""
+    """Returns an environment in which a worker imports what this process can import."""
     own = [path or os.getcwd() for path in sys.path]
     return {"PYTHONPATH": os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), *own])}
 

@@ -47,7 +47,7 @@ class StoredRows:
     """Where the arrays of a slot's rows lie in the file."""
 
     like: Block
-    """None of the rows, but what they are like."""
+    """No rows, but of the same types and shapes."""
     features: list[Stored]
     others: list[Stored]
     """Labels and weights, as far as there are any."""

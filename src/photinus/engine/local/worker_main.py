@@ -19,11 +19,11 @@ from photinus.engine.worker_bootstrap import SPARE_DESCRIPTORS, WorkerBootstrap
 from photinus.training.worker_loop import Part
 
 UNREADABLE, LOST, NOT_INHERITED, NO_FILES = 64, 65, 66, 67
-"""How a child ends that cannot read its order, that finds no coordinator any more, that does not
-have the files that its parent handed to it, or that may not open enough of its own."""
+"""Exit codes of a child that cannot read its order, that finds no coordinator any more, that does
+not have the files that its parent handed to it, or that may not open enough files."""
 _TERMINATED = 128 + signal.SIGTERM
 _GRACE_SECONDS = 10.0
-"""So long a child that got SIGTERM waits for its driver, which may have got it, too."""
+"""How long a child that got SIGTERM waits for its driver, which may have got it, too."""
 
 
 @dataclass(frozen=True, slots=True)

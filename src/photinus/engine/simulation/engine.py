@@ -121,12 +121,12 @@ class SimulatedEngine(Engine):
 
     @property
     def bytes(self) -> int:
-        """Sent by all, in all directions."""
+        """Bytes sent by all, in all directions."""
         return self._simulation.bytes if self._simulation is not None else 0
 
     @property
     def happened(self) -> tuple[Any, ...]:
-        """The faults of `world` that came true so far, but for `slow` and `slow_link`."""
+        """The faults of `world` that have happened so far, except `slow` and `slow_link`."""
         return tuple(self._simulation.happened) if self._simulation is not None else ()
 
     def run(self, run_spec: RunSpec) -> Result:

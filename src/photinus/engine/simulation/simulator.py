@@ -40,7 +40,7 @@ from photinus.transport.mesh import is_same
 
 TICK_SECONDS = 0.25
 HEAD_BYTES = 256
-"""What a frame weighs beside its arrays."""
+"""The bytes of a frame beside its arrays."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class _LinkDirection:
     free_at: float = 0.0
     """When all parameters have passed."""
     lines: dict[int, float] = field(default_factory=dict)
-    """With whom -> when the last frame of that line had passed: a line keeps its order."""
+    """Peer -> when the last frame of its line had passed: a line keeps its order."""
 
     def passed(self, line: int, frame: Frame, seconds: float, now: float) -> float:
         """Returns when a frame will have passed that takes so long alone."""
@@ -180,7 +180,7 @@ class Simulation:
         heapq.heappush(self._queue, (self.now + seconds, self._count, call, arguments))
 
     def seat(self, slot: int) -> None:
-        """A new attempt of a worker says hello; one that is still alive continues beside it."""
+        """Starts a new attempt of a worker; one that is still alive continues beside it."""
         self._attempts += 1
         if slot in self.nodes and not self.nodes[slot].is_dead:
             self.standbys.append(self.nodes[slot])
@@ -195,15 +195,15 @@ class Simulation:
         self.at(0, self._pump, node, None)
 
     def kill(self, slot: int, back_after: float | None = None) -> None:
-        """The worker dies; its connection closes; Spark starts it again after a while."""
+        """Kills the worker: its connection closes, and Spark starts it again after a while."""
         self.kill_node(self.nodes[slot], back_after)
 
     def freeze(self, slot: int, seconds: float) -> None:
-        """The worker stands still, its connection open, and continues later."""
+        """Stops the worker, its connection open; it continues later."""
         self.freeze_node(self.nodes[slot], seconds)
 
     def kill_node(self, node: _Node, back_after: float | None) -> None:
-        """One attempt dies, likewise."""
+        """Kills one attempt, likewise."""
         if node.is_dead:
             return
         node.is_dead = True
@@ -212,33 +212,33 @@ class Simulation:
             self.at(back_after, self.seat, node.slot)
 
     def freeze_node(self, node: _Node, seconds: float) -> None:
-        """One attempt stands still, likewise."""
+        """Stops one attempt, likewise."""
         node.is_frozen = True
         self.at(seconds, self._thaw, node)
 
     def cut(self, one: int, other: int, mended_after: float | None = None) -> None:
-        """The network between two workers is cut; each still reaches the coordinator."""
+        """Cuts the network between two workers; each still reaches the coordinator."""
         pair = frozenset((one, other))
         self._cut.add(pair)
         if mended_after is not None:
             self.at(mended_after, self._cut.discard, pair)
 
     def _hang_up(self, node: _Node) -> None:
-        """Its connection closes, behind all that was sent on it."""
+        """Closes its connection, behind all that was sent on it."""
         passed = node.up.lines.get(COORDINATOR, 0.0)
         last = max(0.0, passed - self.now) + self.world.latency_seconds
         lease = node.session.seat.lease
         self.at(last, lambda: self.coordinator.leases.gone(node.slot, lease, self.now))
 
     def cut_off(self, node: _Node, seconds: float, *, is_silent: bool) -> None:
-        """Its links close, or are only silent; what it sends waits until they are whole again."""
+        """Closes its links, or silences them; what it sends waits until they are whole again."""
         node.is_cut = True
         if not is_silent:
             self._hang_up(node)
         self.at(seconds, self._mend, node)
 
     def _mend(self, node: _Node) -> None:
-        """The links are made again, and what was under way is sent again."""
+        """Makes the links again, and sends what was under way again."""
         held, node.held, node.is_cut = node.held, list[Frame](), False
         again = [*node.session.under_way.values(), *([node.said] if node.said else [])]
         again += [frame for frame in held if all(frame is not other for other in again)]
@@ -268,7 +268,7 @@ class Simulation:
         return self.coordinator.result
 
     def _next_pass(self) -> None:
-        """As the driver does where rows stream: all are gone, and come again with another pass."""
+        """Begins another pass, as the driver does where rows stream: all workers rejoin."""
         for node in [*self.nodes.values(), *self.standbys]:
             node.is_dead = True
         self.parts = [replace(part, passes=1) for part in self.parts]
@@ -286,7 +286,7 @@ class Simulation:
         self.at(TICK_SECONDS, self._tick)
 
     def _look_at_bytes(self, node: _Node) -> None:
-        """As the service of real links does: bytes of frames that are on their way."""
+        """Notes bytes of frames that are on their way, as the service of real links does."""
         leases, seat = self.coordinator.leases, node.session.seat
         is_up, is_down = node.up.free_at > self.now, node.down.free_at > self.now
         if self.nodes[node.slot] is not node:
@@ -360,7 +360,7 @@ class Simulation:
                     other.coming.append(frame)
 
     def _drop_in(self, address: str, frame: Frame) -> None:
-        """A frame of another worker arrives where it was sent to."""
+        """Delivers a frame of another worker."""
         node = self._by_address.get(address)
         if node is None or node.is_dead:
             return

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS = 2.0
 _PATIENCE_SECONDS = 30.0
-"""So long a worker may take to its next push, before it must leave as it is."""
+"""How long a worker may take to its next push, before its task is ended."""
 _LOOKED_AT = 10_000
 
 
@@ -108,7 +108,7 @@ class TaskMover:
     _looks_at: float = 0.0
     _known: set[int] = field(default_factory=set)
     _moving: dict[DepartingTask, float] = field(default_factory=dict)
-    """Task -> when it must leave as it is."""
+    """Task -> when it is ended even without another push."""
 
     def look(self, stages: Callable[[], list[int]]) -> None:
         """Called some times a second.

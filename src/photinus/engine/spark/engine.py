@@ -1,4 +1,4 @@
-"""Runs workers as long-lived Spark tasks, one per slot, around our own coordinator.
+"""Runs workers as long-lived Spark tasks, one per slot, around photinus's own coordinator.
 
 No barrier stage: in one of these a lost executor ends the job. Spark starts only the task that
 died again; it takes its slot with a higher lease, and continues; the others never stop.
@@ -94,7 +94,7 @@ _SCHEMA = "slot int, rows long, streams boolean"
 _SLOT = ("executor.cores", "task.cpus")
 _log = logging.getLogger("photinus")
 _REGISTER_SECONDS = 30.0
-"""So long executors may take to register."""
+"""How long executors may take to register."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -128,7 +128,7 @@ class FrameData:
     spec: ColumnSpec | None = None
 
     def selected(self) -> tuple[DataFrame, ColumnSpec]:
-        """Returns what the workers need of the frame, and what it is."""
+        """Returns the columns that the workers need, and their description."""
         if self.spec is not None:
             return self.frame, self.spec
         return selected(

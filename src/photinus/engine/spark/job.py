@@ -29,13 +29,13 @@ _T = TypeVar("_T")
 MAX_CLOSURE_BYTES = 512 << 10
 """Above 1 MiB Spark makes a task's closure a broadcast: a file in clear on every machine."""
 LEAVE_SECONDS = 15.0
-"""So long the tasks may take to end once the run is over."""
+"""How long the tasks may take to end once the run is over."""
 _AGAIN = 3
-"""So often a job that Spark gave up is submitted again."""
+"""How often a job that Spark gave up is submitted again."""
 _FAILURES = 3
-"""So often every task may fail before the first worker has come."""
+"""How often every task may fail before the first worker has come."""
 _FIRST_SLOTS = 32
-"""Where there are more, so many are looked at: Spark begins with the first."""
+"""How many slots are looked at where there are more: Spark begins with the first."""
 _LOOKED_AT, _MOST_TASKS = 100, 10_000
 _UNSEEN = re.compile("ExecutorLostFailure|TaskKilled")
 _POOL = "spark.scheduler.pool"
@@ -66,7 +66,7 @@ class Failures(NamedTuple):
 
 
 class Awaited(Protocol):
-    """Where a run ends: a `ListeningService` here, or one that is `ConnectSession`."""
+    """What a run's end is waited for on: a `ListeningService`, or a `ConnectSession`."""
 
     @property
     def slots(self) -> int:
@@ -140,7 +140,7 @@ class SparkJob(threading.Thread):
             return True
 
     def failures(self) -> int:
-        """Returns how many attempts have failed so far; Spark makes another without a word."""
+        """Returns how many attempts have failed so far; Spark retries them silently."""
         return sum(info.numFailedTasks for info in self._stages().values())
 
     def failed(self) -> Failures:
@@ -254,7 +254,7 @@ def cure_of(reason: object, master: str) -> str:
     """Returns what to do where a process may have been killed, or lacks a package.
 
     Args:
-        reason: of a failure, in Spark's words or in ours.
+        reason: of a failure, in Spark's words or in photinus's.
         master: Spark's: where all is one process, it has no overhead to raise.
 
     Example:
@@ -273,7 +273,7 @@ def told_by_a_task(job: SparkJob) -> None:
     """Passes on the error of a task, where Spark is the only way to report it.
 
     Raises:
-        PhotinusError: as the task raised it; a lost link is no reason, but a fault.
+        PhotinusError: as the task raised it; a lost link is no such error.
     """
     found = _REFUSED.search(str(job.error or ""))
     if found and not found[1].startswith("Link"):
@@ -377,7 +377,7 @@ def wait_for_end(
     """Waits for the end of the run; a job that Spark gave up is submitted again.
 
     Args:
-        service: where the workers meet.
+        service: of the run.
         job: not yet started.
         emit: is called with a warning of what is submitted again.
         follow: returns the job that comes after one that ended, if that is no failure; the same
@@ -437,8 +437,8 @@ def again(job: SparkJob, tries: int, emit: Callable[[Event], None]) -> SparkJob:
 def _have_come(service: Awaited, job: SparkJob) -> bool:
     """Returns whether all workers have come; refuses to wait for those that cannot.
 
-    Rows that a task of the user's frame refuses, before ours can read them, are refused again at
-    every retry.
+    Rows that a task of the user's frame refuses, before photinus's task can read them, are
+    refused again at every retry.
     """
     slots = min(service.slots, _FIRST_SLOTS)
     leases = [service.lease(slot) for slot in range(slots)]

@@ -67,7 +67,7 @@ class LentExecutors:
         return lent
 
     def take_home(self) -> None:
-        """Asks for as many executors as there were."""
+        """Asks Spark for as many executors as there were."""
         if self._lent:
             self._ask_for(len(self._executors()) + self._lent)
             self._lent = 0

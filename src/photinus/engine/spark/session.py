@@ -33,13 +33,13 @@ def spark_session(
     """Returns the user's Spark session as it is, or starts a local one that fits the job.
 
     An active session is never changed; neither is one that spark-submit or SPARK_REMOTE asks for.
-    Ours runs the tasks under this very Python, on the loopback interface, with retries enough for
-    every fault: the coordinator limits them, not Spark.
+    One that is started here runs the tasks under this very Python, on the loopback interface, with
+    enough retries for every fault: the coordinator limits them, not Spark.
 
     Args:
         workers: How many tasks run at the same time.
         name: The application's name.
-        extra: Settings of Spark's that win over ours.
+        extra: Settings of Spark's that override photinus's.
 
     Raises:
         UsageError: `workers` is less than 1.
@@ -82,12 +82,12 @@ def _begun(builder: SparkSession.Builder, do: str) -> SparkSession:
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Returns whether a session is of Spark Connect: it has no context, and tasks do not see us."""
+    """Returns whether a session is of Spark Connect: without context, and unreachable for tasks."""
     return not hasattr(spark, "_jsparkSession")
 
 
 def application_of(spark: SparkSession) -> str:
-    """Returns the application's id, on Connect the session's: who keeps files that were sent."""
+    """Returns the application's id, on Connect the session's: the owner of files that were sent."""
     of: Any = spark  # pyspark's types do not know Connect's session_id
     return str(of.session_id if is_connect(spark) else of.sparkContext.applicationId)
 
@@ -137,7 +137,7 @@ def _hush() -> None:
 
 
 def _failures(master: str, setting: str) -> int:
-    """Local mode ignores spark.task.maxFailures: its number stands in the master's brackets."""
+    """Returns the failures per task: local mode takes them from the master's brackets alone."""
     if master == "local" or master.startswith("local["):
         found = re.fullmatch(r"local\[[^,]+,\s*(\d+)\s*\]", master)
         return int(found[1]) if found else 1

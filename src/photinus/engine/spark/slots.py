@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS = 0.5
 _STARVED_SECONDS = 120.0
-"""So long a worker without a task waits for one; a lost executor may take a minute to replace."""
+"""How long a worker without a task waits for one; a lost executor may take a minute to replace."""
 
 
 def held_now(application: str) -> int:
@@ -108,7 +108,7 @@ class AbsenceReasons:
         try:
             ours, all_tasks = (0 if self._job is None else self._job.running()), self._running()
             slots = self._slots()
-        except Exception:  # Java, or the application, is gone: the run ends with better words
+        except Exception:  # Java, or the application, is gone: the run ends with a better message
             return wait_for_them()
         if ours >= self._workers:
             return "wait: every worker has its task, and is starting or reads its rows"

@@ -22,11 +22,11 @@ from photinus.report.thinned import ThinnedEvents
 
 _log = logging.getLogger("photinus")
 _LEAVE_SECONDS: Final = {"done": 120.0, "failed": 5.0, "stopped": 5.0}
-"""So long the end of a run waits for a tracker; a user who presses Ctrl-C does not wait long."""
+"""How long the end of a run waits for a tracker; a user who presses Ctrl-C does not wait long."""
 _EVERY_SECONDS: Final = 0.25
 """Between two points of a curve; rounds between them are averaged."""
 _SEND_SECONDS: Final = 2.0
-"""So long points wait to be sent together: to wake the thread for each round costs more."""
+"""How long points wait to be sent together: to wake the thread for each round costs more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ class ConnectSession:
         return self._leases[slot]
 
     def wait(self, seconds: float) -> bool:
-        """Waits for the end, and passes on what is reported meanwhile; returns whether it came."""
+        """Waits for the end, and passes on what is reported; returns whether the run has ended."""
         self._pause.wait(seconds)
         self._run_directory.beat()
         is_over = self._run_directory.has_outcome

@@ -33,9 +33,9 @@ from photinus.transport.tcp import local_host
 
 ENTERED_IDS = ("term", "phase", "slot", "lease", "sequence")
 ENTERED_FIELDS = ("version", "steps", "examples", "position", "fragment")
-"""What the ledger wants to know of a frame: of its identity, and of its header."""
+"""What the ledger needs of a frame: of its identity, and of its header."""
 _LOOK_SECONDS = 3.0
-"""So long a worker tries an address before it looks for another one."""
+"""How long a worker tries an address before it looks for another one."""
 _PAUSE_SECONDS = 0.1
 _WATCH_SECONDS = 0.5
 
@@ -51,7 +51,7 @@ class CoordinatorSpec:
     towards: str
     """A host that all executors reach: the coordinator listens on the interface towards it."""
     hooks: Hooks
-    """What tests do to the workers; under the client's own term only."""
+    """Hooks of tests around the workers; under the client's own term only."""
 
     @property
     def plan(self) -> TrainingPlan:
@@ -279,7 +279,7 @@ class _Watch:
         self.has_told = True
 
     def _asked(self) -> dict[str, Any] | None:
-        """Returns why the end has come, if it has."""
+        """Returns why the run must end, if it must."""
         asked = self._run_directory.asked()
         if asked is not None:
             return asked

@@ -101,7 +101,7 @@ class RunDirectory:
                 self._place.put("stop", text.encode())
 
     def words(self) -> list[tuple[int, Path]]:
-        """Returns the files in which coordinators leave their words, by their terms."""
+        """Returns the files in which coordinators write their events, by their terms."""
         return sorted((int(match[1]), self.path / match[0]) for match in self._named(_WORDS))
 
     def outcome(self) -> tuple[Result | None, str, str]:
@@ -168,7 +168,7 @@ class RunDirectory:
         return None if said is None else (terms[-1], str(json.loads(said)["address"]))
 
     def asked(self) -> dict[str, Any] | None:
-        """Returns what the client wants, if it wants the end; it does without a directory."""
+        """Returns the client's request to end; a missing directory counts as one."""
         said = self._place.read("stop", _MOST_BYTES)
         if said is not None:
             asked: dict[str, Any] = json.loads(said)
@@ -184,7 +184,7 @@ class RunDirectory:
         return now - self._felt[1]
 
     def say(self, result: Result | None, failure: str = "", kind: str = "") -> None:
-        """Leaves the outcome."""
+        """Writes the outcome."""
         meta = {"failure": failure, "kind": kind, "phases": 0}
         files: dict[str, Tensors] = {}
         if result is not None:
@@ -199,7 +199,7 @@ class RunDirectory:
 
     @property
     def has_outcome(self) -> bool:
-        """True when all is over."""
+        """True when the run is over."""
         return (self.path / "outcome" / _STATE).is_dir()
 
     @functools.cached_property
