@@ -42,7 +42,7 @@ def doctor(workers: int, no_spark: bool) -> None:
 
 
 def _shown(findings: Iterator[Diagnosis]) -> list[str]:
-    """Prints each finding as it comes; returns the names of what is missing."""
+    """Prints each finding at once; returns the names of what is missing."""
     missing = []
     for finding in findings:
         text, colour = _MARKS[finding.state]

@@ -39,7 +39,7 @@ def attempt_of(container: str) -> tuple[str, int]:
 
 
 def end_with(parent: int) -> None:
-    """Ends this process, without a last word, as soon as its parent is gone.
+    """Ends this process, without any output, as soon as its parent is gone.
 
     Where Spark's Java process is killed its Python continues: it would find its workers lost, and
     write that the run has failed, while YARN starts the next attempt.

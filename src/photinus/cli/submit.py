@@ -279,7 +279,7 @@ class _Run:
 
 @contextlib.contextmanager
 def _going_on(folder: str, process: subprocess.Popen[str]) -> Iterator[None]:
-    """A run on a node does not end with the one who looks at it."""
+    """At a signal ends spark-submit, but not the run on the node, and prints how to look at it."""
     try:
         yield
     except KeyboardInterrupt:
@@ -314,7 +314,7 @@ def _kept_lines(lines: Iterable[str], kept: list[str]) -> Iterator[str]:
 
 
 def _cause(lines: list[str]) -> str:
-    """Returns the line of spark-submit's last words that says what was wrong."""
+    """Returns the line of spark-submit's last output that says what was wrong."""
     named = [line.strip() for line in lines if re.search(r"Exception|Error|diagnostics: \S", line)]
     return (named or [""])[-1][:300]
 

@@ -68,7 +68,7 @@ def filesystem(address: str) -> tuple[Any, str]:
 
 
 def _find_settings() -> None:
-    """Spark unpacks a driver's and an executor's settings of Hadoop into the container's folder."""
+    """Names the folder into which Spark unpacks Hadoop's settings in a container of YARN."""
     for root in (os.environ.get("PWD", ""), os.getcwd(), *sys.path[:1]):
         shipped = os.path.join(root, "__spark_conf__", "__hadoop_conf__")
         if root and os.path.isdir(shipped):

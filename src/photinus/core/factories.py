@@ -72,7 +72,7 @@ def functions_by_value(plain: object) -> dict[str, Callable[..., Any]]:
 
 
 def take_by_value(functions: Mapping[str, Callable[..., Any]]) -> None:
-    """Has a worker know what was sent to it by value."""
+    """Registers on a worker what was sent to it by value."""
     _by_value.update(functions)
 
 

@@ -23,8 +23,8 @@ def derive(seed: int, *purpose: int | str) -> int:
 def backoff(tries: int, who: int | str = 0, most: int = 2) -> float:
     """Returns by how much longer to wait before another try: 1, 2, … `most`, each ± 50 %.
 
-    By who tries and how often, without chance: no two keep in step with each other, nor anyone
-    with what makes its tries fail.
+    It follows from `who` and `tries`, not from chance: no two processes retry in step with each
+    other, nor any with what makes its tries fail.
 
     Example:
         >>> [round(backoff(tries, 3), 1) for tries in range(4)]
@@ -35,7 +35,7 @@ def backoff(tries: int, who: int | str = 0, most: int = 2) -> float:
 
 
 def reordered(who: Iterable[int], tries: int) -> list[int]:
-    """Returns them in an order of their own for every try: the same one is not always the last."""
+    """Returns them in a different order for every try: the same one is not always the last."""
     return sorted(who, key=lambda one: derive(tries, "order", one))
 
 

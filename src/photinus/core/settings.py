@@ -156,7 +156,7 @@ def unknown_column(name: str, known: typing.Iterable[str]) -> UsageError:
 
 
 _NEAR = 0.65
-"""How alike a name must be to be suggested: below it 'auroc' would be 'accuracy'."""
+"""How similar a name must be to be suggested: below it 'auroc' would be 'accuracy'."""
 
 
 def unknown_name(kind: str, name: str, known: typing.Iterable[str]) -> UsageError:
@@ -199,7 +199,7 @@ def named_settings(cls: type[S]) -> type[S]:
 
 
 def paths_to(name: str, cls: Any, within: str = "") -> list[str]:  # noqa: ANN401 - any dataclass
-    """Returns where a setting of that name lies in a settings class, by dots.
+    """Returns the dotted paths to settings of that name in a settings class.
 
     Args:
         name: of the setting.

@@ -10,7 +10,7 @@ from types import FrameType
 
 _BOTH = (signal.SIGINT, signal.SIGTERM)
 _deferred: list[list[tuple[str, ...]]] = []
-"""What came in each block of `deferred` that the main thread is in."""
+"""The signals that arrived in each block of `deferred` that the main thread is in."""
 
 
 @contextlib.contextmanager
@@ -28,7 +28,7 @@ def interruptible(*signals: signal.Signals) -> Iterator[None]:
         signals: left out, SIGINT and SIGTERM.
 
     Raises:
-        KeyboardInterrupt: a signal came; its text is "SIGTERM", or empty after Ctrl-C.
+        KeyboardInterrupt: a signal arrived; its text is "SIGTERM", or empty after Ctrl-C.
 
     Example:
         >>> with contextlib.suppress(KeyboardInterrupt), interruptible(signal.SIGTERM):
@@ -70,7 +70,7 @@ def deferred() -> Iterator[None]:
     of another kind cuts through them; as those of Spark's Python client do.
 
     Raises:
-        KeyboardInterrupt: at that end, if a signal came before it.
+        KeyboardInterrupt: at that end, if a signal arrived before it.
 
     Example:
         >>> done = []

@@ -75,10 +75,10 @@ def choose_kernels() -> None:
 
 @contextmanager
 def threads_held(threads: int) -> Iterator[None]:
-    """Sets the threads of this process for a while; what was set before comes back.
+    """Sets the threads of this process for a while, and restores them afterwards.
 
     The settings are the process's, so of several that hold it at once the latest decides, and
-    the first ones come back when all have ended.
+    the first settings are restored when all have ended.
 
     Example:
         >>> import torch

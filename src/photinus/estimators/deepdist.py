@@ -51,7 +51,7 @@ _OLD_ARGUMENTS = {
 
 
 def _without_old_arguments(init: Callable[..., None]) -> Callable[..., None]:
-    """Refuses an argument of the original DeepDist by a sentence of its own."""
+    """Refuses an argument of the original DeepDist with a message of its own."""
 
     @functools.wraps(init)
     def checked(self: DeepDist, *given: Any, **named: Any) -> None:  # noqa: ANN401 - as given
@@ -76,7 +76,7 @@ class TrainingCounts(NamedTuple):
     refused: tuple[int, ...]
     """Partitions whose numbers were not finite: `descent` never saw them."""
     duplicates: int
-    """Updates that came again after they were applied."""
+    """Updates that arrived again after they were applied."""
     fenced: int
     """Updates of a task that had lost its partition to another."""
     seconds: float
@@ -153,7 +153,7 @@ class DeepDist:
         *,
         epochs: int = 1,
     ) -> TrainingCounts:
-        """Goes over the partitions, and applies what each gives.
+        """Computes on all partitions, and applies the result of each.
 
         Args:
             data: an RDD, or a DataFrame of a classic session.

@@ -156,7 +156,7 @@ class _Rounds:
         return self._parcel
 
     def take(self, results: Sequence[Any]) -> bool:
-        """One round."""
+        """Takes in one round."""
         updated = self._update(self.value, self._combine(list(results)))
         if not isinstance(updated, tuple) or len(updated) != 2:
             got = type(updated).__name__

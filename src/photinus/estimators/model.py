@@ -110,7 +110,7 @@ class NetworkModel(Keywords, Model, MLWritable, MLReadable[Any]):
     def evaluate(self, dataset: DataFrame) -> Evaluation:
         """Returns the metrics on rows with labels: the loss's own, and those that `metrics` names.
 
-        The executors measure; only sums come to the driver.
+        The executors measure; only sums are sent to the driver.
 
         Raises:
             UsageError: a column is unknown.
@@ -132,8 +132,8 @@ class NetworkModel(Keywords, Model, MLWritable, MLReadable[Any]):
     def _metrics(self) -> list[str]:
         """Returns which metrics to report; warns which are left out.
 
-        The network itself measures by those of the user's own that it was trained with. Others
-        were not consented to with its code.
+        Of the user's own metrics the network itself computes those that it was trained with; the
+        user trusted no others with its code.
         """
         asked, known = self.getOrDefault("metrics"), self.network.settings.get("metrics", ())
         if others := [name for name in asked if ":" in name and name not in known]:

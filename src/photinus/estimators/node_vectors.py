@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _WALKERS = 4096
-"""Walks that go step by step together, at most."""
+"""How many walks take their steps together, at most."""
 _SHARES = 4
 """Groups of walks for each worker, at least."""
 _EDGE = np.dtype([("source", "<i4"), ("target", "<i4"), ("weight", "<f8")])

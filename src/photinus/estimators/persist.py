@@ -1,6 +1,6 @@
 """Saves and loads models: Spark ML metadata, weights as safetensors, no pickle.
 
-Everything goes through Spark, so that a model lies wherever Spark can write.
+All files are read and written through Spark, so that a model can be wherever Spark can write.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class NetworkWriter(MLWriter):
 
 
 class _Reader(MLReader[M]):
-    """Reads what this user has signed, and of others what names no code.
+    """Reads what this user has signed, and from other users only what names no code.
 
     Args:
         cls: the class of what is read.

@@ -101,7 +101,7 @@ class VectorsModel(Keywords, Model, HasInputCol, HasOutputCol, MLWritable, MLRea
         return str(self.getOrDefault("idType")) if self.hasParam("idType") else "string"
 
     def _once(self, spark: SparkSession, name: str, send: Callable[[], _Sent]) -> _Sent:
-        """Returns what was sent to a session under this name; the first time, it is sent."""
+        """Returns what was sent to a session under this name; sends it the first time."""
         key = (application_of(spark), name)
         if key not in self._sent:
             self._sent[key] = send()
@@ -302,7 +302,7 @@ def id_type(kind: T.DataType) -> str:
 
 
 def sent(spark: SparkSession, held: Any) -> Callable[[], Any]:  # noqa: ANN401 - what is sent
-    """Returns what gives it in a task: a broadcast, or on Spark Connect a part of the closure."""
+    """Returns a function that gets it in a task: by a broadcast, on Connect by the closure."""
     if is_connect(spark):
         return lambda: held
     made = spark.sparkContext.broadcast(held)

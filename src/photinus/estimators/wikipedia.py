@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _PART_BYTES = 32 << 20
 _ROWS = 1000
-"""Sentences that go to Spark together."""
+"""How many sentences are passed to Spark together."""
 
 
 def wikipedia_sentences(

@@ -29,7 +29,7 @@ _NAMES = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compared:
-    """What one way of agreeing cost, and what it reached."""
+    """What one strategy cost, and what it reached."""
 
     strategy: str
     """In words."""
@@ -52,7 +52,7 @@ class Compared:
     examples: int = 0
     """Trained on, in all phases and by all workers."""
     passes: tuple[float, float] = (math.nan, math.nan)
-    """Over a worker's rows in the last stage: of whom had the fewest, and the most."""
+    """Over a worker's rows in the last stage: the fewest of any worker, and the most."""
     curve: tuple[Point, ...] = ()
     """Seconds and training loss, in the last phase."""
     failure: str = ""

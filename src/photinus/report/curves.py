@@ -41,7 +41,7 @@ def _along(phase: PhaseState, examples: int) -> float:
 
 
 def _validation(phase: PhaseState, name: str, stamped: Sequence[StampedEvent]) -> list[Series]:
-    """A measurement belongs where the last round before it ended."""
+    """Returns measurements at the progress at which the last round before each ended."""
     reached, found = 0, dict[str, list[Point]]()
     for one in stamped:
         event = one.event
@@ -96,7 +96,7 @@ def training_began(stamped: Sequence[StampedEvent]) -> float:
 
 
 def _applied(stamped: Sequence[StampedEvent], length: float) -> list[Point]:
-    """The speed between rounds, over spans of at least a hundredth of the run."""
+    """Returns the speed between rounds, over spans of at least a hundredth of the run."""
     least = (stamped[-1].at - stamped[0].at) / 100 if stamped else 0.0
     points: list[Point] = []
     last: tuple[int, float, int] | None = None

@@ -73,7 +73,7 @@ class Journal:
         return self._lines.lost
 
     def close(self) -> None:
-        """Closes the file; events that come later are counted as lost."""
+        """Closes the file; later events are counted as lost."""
         self._lines.close()
 
 

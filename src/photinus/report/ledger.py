@@ -65,7 +65,7 @@ class AuditResult:
     applied: int = 0
     acknowledged: int = 0
     missed: int = 0
-    """Pushes that came too late for their round, or were not finite: never applied."""
+    """Pushes that arrived too late for their round, or were not finite: never applied."""
     duplicates: int = 0
     """Pushes that arrived again after they were applied."""
     fenced: int = 0
@@ -112,7 +112,7 @@ class _Progress:
         self._furthest: dict[int, int] = {}
 
     def add(self, version: int, slot: int, position: int, *, is_applied: bool) -> None:
-        """A push was applied in this version, or dropped while it was the newest."""
+        """Adds a push that was applied in this version, or dropped while it was the newest."""
         self._done.append((version, slot, position, is_applied))
         self.version = version
         self._reach(slot, position, is_applied=is_applied)
@@ -123,7 +123,7 @@ class _Progress:
             self._applied[slot] = max(position, self._applied.get(slot, 0))
 
     def applied(self, slot: int) -> int:
-        """Returns how far a slot's rows are in the model."""
+        """Returns up to which position a slot's rows are in the model."""
         begun = self.before.applied(slot) if self.before else 0
         return self._applied.get(slot, begun)
 
@@ -216,7 +216,7 @@ class _Auditor:
             self._goes_on(entry, is_first=is_first)
 
     def _goes_on(self, entry: _Line, *, is_first: bool) -> None:
-        """Rows of a seat continue where an earlier lease or term left them; none is skipped."""
+        """Checks that rows of a seat continue where an earlier lease or term left them."""
         begins, slot = entry["position"], entry.get("slot", 0)
         progress, line = self._phase(entry), _key(entry, "run", "term", "phase", "slot")
         if begins > (done := progress.furthest(slot)):
