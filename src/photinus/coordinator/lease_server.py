@@ -20,7 +20,7 @@ class LeaseServer(ABC):
     """A state machine without input or output: a frame (or the time) in, frames out.
 
     A push counts once, under its seat's present lease and with the next number. A copy gets the
-    first answer again, and a worker that has lost its seat is answered that it has.
+    first answer again, and a worker that has lost its seat gets "fenced".
 
     Args:
         leases: the seats.

@@ -1,6 +1,6 @@
 """Holds the agreed parameters of a phase, applies pushes, and tracks progress.
 
-The policy decides what an answer is; this decides when a round waits no longer. Apply, count,
+The policy decides on the answers; the server decides when a round waits no longer. Apply, count,
 cursor and version change together here.
 """
 
@@ -134,7 +134,7 @@ class ParameterServer:
         """Takes a push or a fetch in; None when its numbers are not finite.
 
         Raises:
-            FrameError: it holds another count of numbers than its header names.
+            FrameError: it does not hold as many numbers as its fragment, or its rows, have.
         """
         message = message_of(frame, frame.kind)
         is_sound = frame.header.get("is_finite", True)

@@ -59,7 +59,7 @@ class Draft:
         if self._made is None:
             stage = _stage(self.job.model)
             is_unknown = isinstance(stage, ModuleStage) and not stage.sharded
-            is_blank = self.is_sharded or is_unknown  # only when made it shows such tables
+            is_blank = self.is_sharded or is_unknown  # only a made module shows such tables
             make = stage.blank if is_blank else stage.build
             self._made = make((), self.job.seed)
         return self._made
