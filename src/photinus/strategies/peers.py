@@ -212,7 +212,7 @@ class _MeetingsState(NamedTuple):
     """The members of the open meeting."""
     ready: frozenset[int] = frozenset()
     restoring: frozenset[int] = frozenset()
-    """The slots that ask the others for their shards of a table."""
+    """The slots that restore their own shards of a table from the others."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
