@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 import photinus
+import photinus.data
 import photinus.nn
 import photinus.testing
+import photinus.zoo
 
 PUBLISHED = {
     name: item
-    for module in (photinus, photinus.nn, photinus.testing)
+    for module in (photinus, photinus.data, photinus.nn, photinus.testing, photinus.zoo)
     for name in module.__all__
     if callable(item := getattr(module, name))
 }

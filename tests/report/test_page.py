@@ -12,7 +12,8 @@ from photinus.core import events as e
 from photinus.core.errors import DataError, UsageError
 from photinus.report.journal import Journal
 from photinus.report.markup import Markup, tag
-from photinus.report.page import render, save
+from photinus.report.page import WORDS, render, save
+from photinus.strategies.recipes import RECIPES, from_plain
 
 TAGS = set(
     re.findall(
@@ -183,3 +184,16 @@ def test_text_is_escaped_in_content_and_attributes():
     made = tag("p", "<&>", Markup("<b>x</b>"), None, title='"<', data_x=0.5)
     assert made == '<p title="&quot;&lt;" data-x="0.5">&lt;&amp;&gt;<b>x</b></p>'
     assert tag("td", json.dumps({"a": "'"})) == "<td>{&quot;a&quot;: &quot;&#x27;&quot;}</td>"
+
+
+PLAIN = {"every", "step", "steps", "seconds", "epochs", "in", "to", "all", "one", "by", "rounds"}
+"""Words of a strategy's line that need no explanation."""
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_word_of_a_strategy_is_explained_on_the_page(name):
+    line = str(from_plain(name)).removeprefix(name)
+    explained = " ".join(f"{word} {meaning}" for word, meaning in WORDS)
+    used = set(re.findall(r"[a-z]+[0-9]*", line)) - PLAIN
+    known = set(re.findall(r"[a-z]+[0-9]*", explained))
+    assert used <= known

@@ -376,7 +376,7 @@ class Coordinator(LeaseServer):
             progress=self.owner.progress,
             stop=self._phases.is_spent,
             save=kind == "agreed" and (is_cut or self._membership.is_healer(seat)),
-            measure=kind == "agreed" and self._phases.early_stopping.asks(seat.slot),
+            measure=kind == "agreed" and self._phases.asks_to_measure(seat.slot),
         )
         if push.kind == "push" and kind in ("agreed", "ack"):  # as its worker will read it
             self.callbacks.enter("ack", seat.answered, {})

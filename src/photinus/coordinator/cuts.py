@@ -208,6 +208,10 @@ class Cuts:
             return {}
         return {"vector": given[0].reshape(-1, owner.policy.rows)[slot :: owner.policy.shards]}
 
+    def loaded(self, slot: int) -> None:
+        """Notes that a worker loads its shard of the present point."""
+        self.holders.add(slot)
+
     def page(self, slot: int, page: Page, now: float) -> Page:
         """Answers a page of a worker's shard that the worker sends, or asks for."""
         if page.numbers is None:

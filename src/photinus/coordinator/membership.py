@@ -164,7 +164,7 @@ class Membership:
         shard: dict[str, Kind] = {}
         if owner.has_shards:
             shard = kinds_of(self._cuts.shard(seat.slot))
-            self._cuts.holders.add(seat.slot)
+            self._cuts.loaded(seat.slot)
         grant = Grant(
             phase=owner.phase,
             lease=seat.lease,

@@ -325,6 +325,10 @@ class Phases:
 
     # -- validation ------------------------------------------------------------------------------
 
+    def asks_to_measure(self, slot: int) -> bool:
+        """Returns, once, whether a slot's worker shall measure the point that it is sent now."""
+        return self.early_stopping.asks(slot)
+
     def measured(self, frame: Frame) -> None:
         """Takes what a worker measured."""
         told = frame.header.get("measured")

@@ -28,12 +28,28 @@ from photinus.report.units import bytes_text, count_text, number_text, seconds_t
 from photinus.report.wording import interval_text, line_of, metrics_text
 
 _MOST_LINES = 200
-_WORDS = (
+WORDS = (
     ("step", "one mini-batch on one worker"),
     ("round", "one synchronisation of the workers: they agree on the parameters"),
     ("epoch, pass", "every row was used once"),
     ("phase", "a part of the job with a model of its own, such as a layer or the fine-tuning"),
     ("examples", "rows that were trained on; a row counts once in each epoch"),
+    ("term", "a start of the run: each resume begins another one"),
+    ("strategy", "how the workers agree: when, on what, and how it is merged"),
+    ("merge", "the weights of a mean: uniform, by examples, or nova, by each worker's steps"),
+    (
+        "sgd, nesterov (lr, momentum)",
+        "outer optimizers with their learning rate: how the mean moves the agreed parameters",
+    ),
+    ("one by one, exponential", "a worker sends to one other each time, in distances of 1, 2, 4"),
+    ("fp32, bf16, int8, int4", "the numbers that vectors are sent in, of 32, 16, 8 or 4 bits"),
+    ("quorum", "the share of the workers that a round waits for"),
+    ("fragments", "parts of the parameters that are sent in turn"),
+    ("fetch", "how often a worker takes the agreed parameters from the driver"),
+    ("staleness", "what is done with a push if others moved the parameters meanwhile, or none"),
+    ("alpha", "the share of the way to the agreed parameters that one meeting goes"),
+    ("exact", "a meeting of all workers after which they hold the same parameters"),
+    ("by gradients", "the workers agree on the mean gradient of each step, as one process would"),
     ("push", "what a worker sends to the others: a gradient, or how far its parameters moved"),
     ("waits", "the share of its time that a worker waited for the others"),
     ("up, sent", "bytes from the workers; down, received: bytes to the workers"),
@@ -90,7 +106,7 @@ def render(journal: Path, evaluate: str = "") -> str:
         _section("Workers", _lanes(summary, stamped), _workers(summary)),
         _section("What happened", _log(stamped)),
         _section("Settings", _settings(summary)),
-        _section("Words", table(("word", "meaning"), _WORDS)),
+        _section("Words", table(("word", "meaning"), WORDS)),
         _section("Evaluate the saved model", tag("pre", command)),
         tag("footer", "Made by photinus from the run's journal. This page loads nothing."),
     ]

@@ -114,6 +114,8 @@ def chosen(job: Job, plan: TrainingPlan, data: Any, engine: Engine, folder: str)
             workers = next(fits)
             why = message(f"{why} of {job.workers} workers", then=f"{workers} of them train")
             return Choice(workers, why, began + job.deadline_seconds)
+        if left <= 0:
+            break
     fastest = min(needed, key=lambda tried: needed[tried])
     raise UsageError(
         f"training takes {needed[fastest]:.1f} s with {fastest} of {job.workers} workers, after"

@@ -17,7 +17,7 @@ from photinus.strategies.spec import StrategySpec
 
 
 def _mnist_dbn(workers: int) -> Job:
-    """784-500-500-2000-10 on MNIST: the full recipe, for one worker or several.
+    """784-500-500-2000-10 on MNIST: the full training, for one worker or several.
 
     Several workers: short rounds in the pre-training, and Nesterov outside Adam in the
     fine-tuning, close the gap that averaging once an epoch leaves. One worker trains plainly.

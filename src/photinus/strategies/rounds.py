@@ -164,7 +164,7 @@ class AllReduce(Strategy):
         return incoming.version, state[1]
 
 
-class Agreed(NamedTuple):
+class RoundsState(NamedTuple):
     """The state of an owner of rounds."""
 
     vector: Vector
@@ -214,7 +214,7 @@ class Rounds(Policy):
     def __post_init__(self) -> None:
         validate(self)
 
-    def init(self, point: Message) -> Agreed:
+    def init(self, point: Message) -> RoundsState:
         """All start from the same point."""
         assert point.vector is not None
         assert point.floats is not None
@@ -226,11 +226,13 @@ class Rounds(Policy):
         if left is None:
             has_feedback = self.keeps and codec(self.codec).has_feedback
             left = np.zeros_like(point.vector if has_feedback else point.vector[:0])
-        return Agreed(point.vector, outer, point.floats, point.integers, point.version, {}, left)
+        return RoundsState(
+            point.vector, outer, point.floats, point.integers, point.version, {}, left
+        )
 
     def receive(
-        self, slot: int, message: Message, members: frozenset[int], state: Agreed
-    ) -> tuple[list[Reply], Agreed]:
+        self, slot: int, message: Message, members: frozenset[int], state: RoundsState
+    ) -> tuple[list[Reply], RoundsState]:
         """Keeps the push until its round is whole."""
         if message.kind == "fetch":
             return [Reply(slot, self.agreed(state))], state
@@ -241,7 +243,7 @@ class Rounds(Policy):
         waiting = {**state.waiting, message.fragment: pushed}
         return self.close(members, state._replace(waiting=waiting))
 
-    def close(self, members: frozenset[int], state: Agreed) -> tuple[list[Reply], Agreed]:
+    def close(self, members: frozenset[int], state: RoundsState) -> tuple[list[Reply], RoundsState]:
         """Closes every round that no member is missing from."""
         replies: list[Reply] = []
         for fragment in list(state.waiting):
@@ -251,7 +253,9 @@ class Rounds(Policy):
                 replies += some
         return replies, state
 
-    def _merged(self, fragment: tuple[int, int], state: Agreed) -> tuple[list[Reply], Agreed]:
+    def _merged(
+        self, fragment: tuple[int, int], state: RoundsState
+    ) -> tuple[list[Reply], RoundsState]:
         pushed, replies = self._same(dict(sorted(state.waiting[fragment].items())), state)
         waiting = {f: p for f, p in state.waiting.items() if f != fragment}
         state = state._replace(waiting=waiting)
@@ -290,7 +294,7 @@ class Rounds(Policy):
         return [*replies, *(Reply(slot, answer) for slot in pushed)], state
 
     def _same(
-        self, pushed: Mapping[int, Message], state: Agreed
+        self, pushed: Mapping[int, Message], state: RoundsState
     ) -> tuple[Mapping[int, Message], list[Reply]]:
         """Splits the pushes into those from the agreed point and those from other bits."""
         told = Counter(m.fingerprint for m in pushed.values() if m.fingerprint)
@@ -302,13 +306,13 @@ class Rounds(Policy):
         same = {slot: m for slot, m in pushed.items() if slot not in differ}
         return same, [Reply(slot, wrong) for slot in differ]
 
-    def _moved(self, fragment: tuple[int, int], mean: Vector, state: Agreed) -> Agreed:
+    def _moved(self, fragment: tuple[int, int], mean: Vector, state: RoundsState) -> RoundsState:
         if not self.keeps:
             return state
         vector, outer = stepped(self.outer, fragment, mean, state.vector, state.outer)
         return state._replace(vector=vector, outer=outer)
 
-    def agreed(self, state: Agreed) -> Message:
+    def agreed(self, state: RoundsState) -> Message:
         """Returns the agreed point in full precision, with all that a joiner needs."""
         return Message(
             "heal",
@@ -347,7 +351,7 @@ def decoded(message: Message, real: np.dtype[Any]) -> Vector:
     return decode(message.codec, message.vector).astype(real, copy=False)
 
 
-def _is_time(state: Agreed) -> bool:
+def _is_time(state: RoundsState) -> bool:
     """Returns True in the first round, and each eighth: the sums take as long as the merge."""
     return math.isnan(state.apart) or (state.version + 1) % APART_EVERY == 0
 

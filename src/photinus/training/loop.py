@@ -11,7 +11,7 @@ from typing import Any
 
 from photinus.core.clock import Clock
 from photinus.core.parameters import Vector
-from photinus.strategies.base import GRADIENT, Message, ShardMove, Turn
+from photinus.strategies.base import GRADIENT, Turn
 from photinus.strategies.shards import ShardState
 from photinus.training.ahead import LookaheadFeed
 from photinus.training.asks import Exchange, Measured, News, Page, Snapshot, StepDone
@@ -91,8 +91,7 @@ def exchange(context: PhaseContext, vector: Vector, clock: Clock, state: Any) ->
     for turn in context.strategy.due(clock, state):
         offered = vector if context.sums is None or turn.kind != "push" else context.sums
         message, state = offer(context.strategy, context.model, turn, offered, clock, state)
-        if message is not None and isinstance(context.feed, LookaheadFeed):
-            message = _with_reads(context, context.feed, turn, message)
+        message = context.with_reads(turn, message)
         if offered is context.sums:
             offered[:] = 0
         if turn.kind == "take" and context.arrived:
@@ -104,30 +103,9 @@ def exchange(context: PhaseContext, vector: Vector, clock: Clock, state: Any) ->
         if turn.kind == "push":
             news = _until_taken(context, news)
         for moved in (m.moved for m in news.messages if m.moved is not None):
-            _moving(context, moved)
+            context.shard_moves(moved)
         state = accept(context.strategy, context.model, vector, news.messages, state)
     return state, news
-
-
-def _moving(context: PhaseContext, moved: ShardMove) -> None:
-    """Called when the worker's shard is about to move, or is restored."""
-    for copy in context.copies:
-        copy.moving(moved.at)
-    if moved.inner:
-        context.inner.load(moved.inner)
-
-
-def _with_reads(
-    context: PhaseContext, feed: LookaheadFeed, turn: Turn, message: Message
-) -> Message:
-    """Adds which rows the next steps read, and to a push how often its own were read.
-
-    The inner optimizer's state is sent to the worker that keeps the backup of the shard.
-    """
-    if message.owned is not None:
-        message = message._replace(owned=message.owned._replace(inner=context.inner.state()))
-    reads = None if message.rows is None else feed.reads(message.rows)
-    return message._replace(asks=feed.asks(int(turn.kind == "publish")), reads=reads)
 
 
 def _stands(context: PhaseContext, turn: Turn, state: Any) -> tuple[Vector, Vector] | None:  # noqa: ANN401

@@ -11,7 +11,8 @@ from photinus.core.parameters import Vector
 from photinus.data.base import Feed
 from photinus.models.base import Model
 from photinus.models.optimizers import Inner
-from photinus.strategies.base import Message, Strategy
+from photinus.strategies.base import Message, ShardMove, Strategy, Turn
+from photinus.training.ahead import LookaheadFeed
 from photinus.training.asks import News
 from photinus.training.shard_pages import ShardCopy
 
@@ -64,3 +65,24 @@ class PhaseContext:
     """Phase and partition, for an error of the model."""
     copies: list[ShardCopy] = field(default_factory=list)
     """Copies of its shard of a table for a checkpoint: at most one is being sent."""
+
+    def with_reads(self, turn: Turn, message: Message | None) -> Message | None:
+        """Returns a message with the rows that the next steps read, where the feed knows them.
+
+        A push also has how often its own rows were read, and the inner optimizer's state, which
+        is sent to the worker that keeps the backup of the shard.
+        """
+        feed = self.feed
+        if message is None or not isinstance(feed, LookaheadFeed):
+            return message
+        if message.owned is not None:
+            message = message._replace(owned=message.owned._replace(inner=self.inner.state()))
+        reads = None if message.rows is None else feed.reads(message.rows)
+        return message._replace(asks=feed.asks(int(turn.kind == "publish")), reads=reads)
+
+    def shard_moves(self, moved: ShardMove) -> None:
+        """Prepares for a move of the shard: its copies take what is about to change."""
+        for copy in self.copies:
+            copy.moving(moved.at)
+        if moved.inner:
+            self.inner.load(moved.inner)
