@@ -326,7 +326,7 @@ class Phases:
     # -- validation ------------------------------------------------------------------------------
 
     def asks_to_measure(self, slot: int) -> bool:
-        """Returns, once, whether a slot's worker shall measure the point that it is sent now."""
+        """Returns whether a slot's worker must measure the point that it is sent now: True once."""
         return self.early_stopping.asks(slot)
 
     def measured(self, frame: Frame) -> None:

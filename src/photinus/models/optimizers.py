@@ -122,7 +122,7 @@ class Inner(ABC):
         raise UsageError(f"{name} steps on the processor only", got=device, do='device="cpu"')
 
     def state(self) -> dict[str, Vector]:
-        """Returns all it remembers as flat vectors by name; empty before the first step."""
+        """Returns its state as flat vectors by name; empty before the first step."""
         return {}
 
     def load(self, state: Mapping[str, Vector]) -> None:  # noqa: B027 - to remember nothing is usual

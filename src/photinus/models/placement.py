@@ -187,7 +187,7 @@ class DeviceInner(Inner):
         at.touched(trained)
 
     def state(self) -> dict[str, Vector]:
-        """Returns all it remembers, brought to the host."""
+        """Returns its state, copied to the host."""
         return self._inner.state()
 
     def load(self, state: Mapping[str, Vector]) -> None:

@@ -123,7 +123,7 @@ class RowSteps(InPlace):
         raise UsageError("tables among the workers are stepped in place", do="call descend")
 
     def state(self) -> dict[str, Vector]:
-        """Returns what the other layers' optimizer remembers; a row's lies with the row."""
+        """Returns the state of the other layers' optimizer; a row's state is with the row."""
         return {} if self._dense is None else self._dense.state()
 
     def load(self, state: Mapping[str, Vector]) -> None:

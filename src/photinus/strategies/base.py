@@ -256,7 +256,7 @@ class Policy(ABC):
 
     def close(
         self,
-        members: frozenset[int],  # noqa: ARG002 - a policy without rounds waits for nobody
+        members: frozenset[int],  # noqa: ARG002 - a policy without rounds waits for no worker
         state: Any,  # noqa: ANN401
     ) -> tuple[list[Reply], Any]:
         """Called when `members` shrank: with those that are left a round may be whole."""

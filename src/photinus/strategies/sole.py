@@ -13,7 +13,7 @@ from photinus.strategies.base import PARAMETERS, Message, Policy, Reply, Strateg
 
 
 class SoleState(NamedTuple):
-    """What the worker remembers."""
+    """The worker's state."""
 
     version: int = 0
     sent: Clock = Clock()

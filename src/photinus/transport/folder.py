@@ -136,7 +136,7 @@ class FolderLink(Link):
             self._seal.open(name, sealed)
 
     def _is_signed(self) -> bool:
-        """Looks for the listener's newest sign, and remembers when it changed."""
+        """Looks for the listener's newest sign, and notes when it changed."""
         signs = self._place.names("signs")
         if signs and signs[-1] != self._sign:
             self._sign, self._signed = signs[-1], monotonic()
