@@ -160,6 +160,8 @@ class SeatSharing:
         self._folder = FolderStandings(urgency.folder) if urgency.folder else None
         self._looks_at = 0.0
         self._lent = self._far_before = 0
+        self._kept: int | None = None
+        """The slots that this place keeps while some are lent."""
         self.order: Callable[[], Sequence[int]] = lambda: range(standing.workers - 1, -1, -1)
         """Returns the slots in the order in which they are given up."""
 
@@ -183,8 +185,9 @@ class SeatSharing:
 
     def _tell(self, **changes: object) -> None:
         slots = self._slots()
-        if slots is not None and self._lent:
-            slots += self._in_transit(self._far())
+        if slots is not None and self._kept is not None:
+            # an executor that was just ended is counted for a while
+            slots = min(slots, self._kept) + self._in_transit(self._far())
         self._standing = replace(self._standing, slots=slots, **changes)  # type: ignore[arg-type]
         tell_here(self._standing)
         if self._folder is not None:
@@ -201,9 +204,12 @@ class SeatSharing:
 
     def lent(self, slots: int) -> None:
         """Notes slots that left this place, and reach other places after a while; 0 for none."""
-        self._lent = self._lent + slots if slots else 0
-        if self._lent == slots:
-            self._far_before = _slots_of(self._far())
+        if not slots:
+            self._lent, self._kept = 0, None
+            return
+        if self._kept is None:
+            self._kept, self._far_before = self._standing.slots or 0, _slots_of(self._far())
+        self._lent, self._kept = self._lent + slots, self._kept - slots
 
     def _in_transit(self, far: Sequence[Standing]) -> int:
         """Returns how many of the slots that were lent no other place has got yet."""
