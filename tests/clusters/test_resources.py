@@ -1,7 +1,10 @@
 """Spark's resources on executors: invented addresses, and the stand-in device at each of them."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from pyspark import __file__ as pyspark_file
 
 from photinus.core.clock import Steps
 from photinus.engine.simulation.engine import SimulatedEngine
@@ -42,18 +45,39 @@ def driver(clusters, applications, tmp_path_factory):
     return applications(clusters(settings, installed=True))
 
 
+@pytest.fixture(scope="module")
+def on_yarn(hadoop, clusters, applications, tmp_path_factory):
+    """Two executors of two cores, for each of which a real YARN has two GPUs."""
+    hadoop.hand_out("yarn.io/gpu", 2)
+    script = tmp_path_factory.mktemp("found") / "gpu"
+    script.write_text(SCRIPT % ("gpu", "4", "5"))
+    script.chmod(0o755)
+    settings = {
+        "spark.yarn.jars": f"local:{Path(pyspark_file).parent}/jars/*",
+        "spark.yarn.am.memory": "256m",
+        "spark.executor.instances": "2",
+        "spark.executor.memoryOverhead": "1g",
+        "spark.executor.resource.gpu.amount": "2",
+        "spark.executor.resource.gpu.discoveryScript": str(script),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HADOOP_CONF_DIR", hadoop.environment["HADOOP_CONF_DIR"])
+        yield applications(clusters(settings, master="yarn", installed=True))
+
+
+def devices_of(driver, tiny, plan, name):
+    """Trains to the simulator's bits; returns the device of each worker, by its slot."""
+    vectors = driver.train(name, plan, tiny.data)
+    alone = SimulatedEngine().run(tiny.assignment(plan)).vectors
+    assert all(np.array_equal(mine, other) for mine, other in zip(vectors, alone, strict=True))
+    joined = {line["slot"]: line["device"] for line in driver.of("WorkerJoined", name)}
+    return [joined[slot] for slot in range(plan.workers)]
+
+
 @pytest.fixture
 def trained(driver, tiny, request):
     """Trains; returns the device of each worker, by its slot."""
-
-    def run(plan, name=request.node.name):
-        vectors = driver.train(name, plan, tiny.data)
-        alone = SimulatedEngine().run(tiny.assignment(plan)).vectors
-        assert all(np.array_equal(mine, other) for mine, other in zip(vectors, alone, strict=True))
-        joined = {line["slot"]: line["device"] for line in driver.of("WorkerJoined", name)}
-        return [joined[slot] for slot in range(plan.workers)]
-
-    return run
+    return lambda plan: devices_of(driver, tiny, plan, request.node.name)
 
 
 @pytest.fixture
@@ -142,3 +166,19 @@ def test_with_dynamic_allocation_executors_with_gpus_are_started_for_the_trainin
     driver.start("many", plan_of(3, devices=("stand-in",), resources={"gpu": 1}), tiny.data)
     text = driver.wait("Failed", "many")["text"]
     assert "3 workers need 3 slots at the same time; got 2 slots" in text
+
+
+@pytest.mark.parametrize(
+    ("amount", "devices"),
+    [(1, ["stand-in:4"] * 2 + ["stand-in:5"] * 2), (0.5, ["stand-in:4"] * 4)],
+)
+def test_on_yarn_workers_compute_on_the_gpus_of_their_containers(on_yarn, tiny, amount, devices):
+    plan = plan_of(4, devices=("stand-in",), resources={"gpu": amount})
+    assert sorted(devices_of(on_yarn, tiny, plan, f"gpu-{amount}")) == devices
+
+
+def test_on_yarn_more_gpus_for_a_worker_than_a_container_has_are_refused(on_yarn, tiny):
+    plan = plan_of(1, devices=("stand-in",), resources={"gpu": 3})
+    on_yarn.start("many", plan, tiny.data)
+    text = on_yarn.wait("Failed", "many")["text"]
+    assert "the executors have too little gpu for a worker" in text

@@ -1,9 +1,7 @@
 """What `fit` reads of the user's DataFrame: how often each partition of its plan runs."""
 
-from collections import Counter
-
 import pytest
-from pyspark.ml.feature import StringIndexer, VectorAssembler
+from pyspark.ml.feature import StringIndexer
 
 from photinus.data.spark import classes_in
 from photinus.estimators.dbn import DBNClassifier
@@ -25,26 +23,6 @@ DBN = {
     "precision": "float32",
     "numWorkers": 2,
 }
-
-
-@pytest.fixture
-def counted(spark, tmp_path):
-    """Rows whose plan notes in a file each time that it computes a partition."""
-    notes = tmp_path / "notes"
-    notes.touch()
-    path = str(notes)
-
-    def note(frames):
-        for frame in frames:
-            with open(path, "a") as file:
-                file.writelines(f"{part}\n" for part in sorted(set(frame["id"] // ROWS)))
-            yield frame
-
-    columns = ("id", "id % 7 / 7 a", "id % 5 / 5 b", "id % 2 label")
-    plain = spark.range(0, ROWS * PARTITIONS, 1, PARTITIONS).selectExpr(*columns)
-    frame = plain.mapInPandas(note, plain.schema)
-    assembled = VectorAssembler(inputCols=["a", "b"], outputCol="features").transform(frame)
-    return assembled, lambda: Counter(int(line) for line in notes.read_text().split())
 
 
 def kept_by(spark):

@@ -122,7 +122,7 @@ class Coordinator(LeaseServer):
         """Called some times a second: leases end, late slots are left out, standbys sit down."""
         if self.is_over or self.is_between_passes:
             return []
-        self._phases.look_at(now)
+        self._phases.check_trial(now)
         out: list[Frame] = []
         for seat in self.leases.ended(now):
             why = self.leases.reason(seat)

@@ -98,7 +98,7 @@ class Phases:
         """Returns whether so many more examples use the budget up."""
         return self._is_tried or self.owner.applied + examples >= self.owner.budget
 
-    def look_at(self, now: float) -> None:
+    def check_trial(self, now: float) -> None:
         """Ends the present phase of a trial once it was tried for long enough."""
         seconds = self._plan.trial_seconds
         self._is_tried = self.has_begun and seconds is not None and now - self._entered >= seconds

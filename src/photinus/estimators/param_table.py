@@ -310,8 +310,8 @@ _JOB_ROWS = (
     ),
     Row(
         name="deadlineSeconds",
-        meaning="fit tries the training, then uses the fewest workers that end in time, numWorkers "
-        "at the most; default: all of them train",
+        meaning="seconds after which training must end: the fewest workers that are fast enough "
+        "train, numWorkers at most; default: no limit",
         convert=_Number,
         place="deadline_seconds",
     ),

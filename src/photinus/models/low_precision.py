@@ -20,9 +20,9 @@ def autocast(device: str, precision: str) -> torch.autocast:
 def gradients(loss: Tensor, inputs: Sequence[Tensor], precision: str) -> Sequence[Tensor | None]:
     """Returns ∂loss/∂input for each input, None for those that it does not depend on.
 
-    In float16 it is ∂(s·loss)/∂input / s with the largest scale s at which all are finite. The
-    scale follows from the batch alone, so the same step has the same bits whatever was before.
-    No step is left out, as torch's own scaler does with the first ones: every row counts.
+    In float16 it is ∂(s·loss)/∂input / s, with the largest of five scales s at which all are
+    finite. The scale follows from the batch alone, so a step has the same bits after a resume.
+    torch's own scaler leaves out a step that overflows; here every row counts.
 
     Source: Micikevicius et al., Mixed Precision Training, 2018.
     """
@@ -39,7 +39,7 @@ def gradients(loss: Tensor, inputs: Sequence[Tensor], precision: str) -> Sequenc
 
 def _are_finite(slopes: Sequence[Tensor | None]) -> bool:
     norms = [torch.linalg.vector_norm(_values(slope)) for slope in slopes if slope is not None]
-    return not norms or bool(torch.stack(norms).isfinite().all())  # a card is waited for once
+    return not norms or bool(torch.stack(norms).isfinite().all())  # waits for the device once
 
 
 def _values(slope: Tensor) -> Tensor:

@@ -85,7 +85,7 @@ def chosen(job: Job, plan: TrainingPlan, data: Any, engine: Engine, folder: str)
     """Tries a job with all its workers, and returns the fewest with which it ends in time.
 
     With k of K workers a run takes at most K/k times as long, as each has K/k times as much to do.
-    Where all are too slow, one is tried: to agree may take longer than to train.
+    Where all are too slow, one is tried: agreeing may take longer than training.
 
     Args:
         job: with a deadline.
@@ -117,6 +117,7 @@ def chosen(job: Job, plan: TrainingPlan, data: Any, engine: Engine, folder: str)
         if left <= 0:
             break
     fastest = min(needed, key=lambda tried: needed[tried])
+    # with the reserve once more: the trial of the next call will differ, and must accept this
     raise UsageError(
         f"training takes {needed[fastest]:.1f} s with {fastest} of {job.workers} workers, after"
         f" {spent:.1f} s of trial: it cannot end in time",
@@ -148,7 +149,7 @@ def _needed(job: Job, plan: TrainingPlan, data: Any, engine: Engine, folder: str
 
 
 def _possible(job: Job, most: int) -> Iterator[int]:
-    """Yields the numbers of workers up to the one tried for which the job can be, fewest first."""
+    """Yields the numbers of workers, `most` at most, with which the job can train; fewest first."""
     for workers in range(1, most):
         try:
             dataclasses.replace(job, workers=workers)

@@ -238,8 +238,8 @@ class Job:
     """A folder through which runs of several applications exchange what they want; runs of one
     application need none."""
     deadline_seconds: float | None = None
-    """Training must end so soon after its start: all phases are tried for some seconds, and the
-    fewest workers train that are fast enough, `workers` at the most; None: all of them train."""
+    """How long after its start training must end. All phases are tried for some seconds; then the
+    fewest workers that are fast enough train, `workers` at most. None: all of them train."""
     validation: float = 0.0
     """The share of the rows set aside; on them the agreed point is measured once an epoch."""
     patience: int = 0

@@ -308,6 +308,8 @@ def continued(
 
 
 def _resume_hint(path: Path, mirror: Mirror | None, job: Job) -> str:
+    if not path.exists():  # stopped in a trial: nothing was made
+        return ""
     address = mirror.address if mirror else ""
     return resume_hint(path, address, is_given=job.data.name == "given")
 
