@@ -11,8 +11,11 @@ from photinus.core.clock import Steps
 from photinus.core.parameters import fingerprint
 from photinus.engine.simulation.simulator import Simulation
 from photinus.protocol.peer_session import COORDINATOR, Peers
+from photinus.protocol.reduce_scatter import Meeting
 from photinus.strategies.recipes import all_reduce, averaging, gossip, publish
 from photinus.testing import Faults
+from photinus.training import segments
+from photinus.training.asks import Grant
 
 WAYS = {
     "publish": publish(every=Steps(3), exact_every=3),
@@ -243,6 +246,61 @@ def test_shards_on_a_network_that_loses_and_doubles_change_no_bit(field):
     np.testing.assert_array_equal(bad.vector, clean.vector)
     assert bad.counts["applied"] == clean.counts["applied"]
     bad.tape.assert_exact()
+
+
+@pytest.fixture
+def early(monkeypatch):
+    """Has every segment of 4 numbers leave alone, before its step is over; counts them."""
+    counts, pump = Counter(), Simulation._pump
+
+    def pumping(self, node, answer, lost=None):
+        def send(run, size, merge):
+            counts["runs"] += 1
+            self._post(node, node.session.peers.announces(run, size, merge))
+
+        if isinstance(answer, Grant):
+            answer = dataclasses.replace(answer, send_early=send)
+        pump(self, node, answer, lost)
+
+    def opened(self, called, brought):
+        counts["taken"] += (is_taken := opening(self, called, brought))
+        return is_taken
+
+    opening = Meeting.open
+    monkeypatch.setattr(Simulation, "_pump", pumping)
+    monkeypatch.setattr(Meeting, "open", opened)
+    monkeypatch.setattr(segments, "SEGMENT", 4)
+    joined = segments.runs
+    monkeypatch.setattr(segments, "runs", lambda at, end: [r for a in at for r in joined([a], end)])
+    return counts
+
+
+@pytest.mark.parametrize("world", [{}, LOSSY])
+@pytest.mark.parametrize("settings", [{}, {"codec": "bf16"}, {"merge": "nova"}])
+def test_segments_that_leave_before_their_step_is_over_change_no_bit(
+    field, request, settings, world
+):
+    way = all_reduce(owners=4, **settings)
+    plain = field.play(way).run(until=200)
+    early = request.getfixturevalue("early")
+    played = field.play(way, world=world).run(until=400)
+    np.testing.assert_array_equal(played.vector, plain.vector)
+    assert played.counts["applied"] == plain.counts["applied"]
+    assert early["runs"] > early["taken"] >= 0.9 * plain.counts["applied"]
+    played.tape.assert_exact()
+
+
+def test_a_worker_that_was_killed_leaves_nothing_of_an_early_segment(field, early):
+    played = field.play(all_reduce(owners=4), epochs=6)
+    simulation = played.simulation
+    for number in range(8):
+        simulation.at(0.1 + 0.07 * number, simulation.kill, number % 4, 0.05)
+    played.run(until=200)
+    assert {e.slot for e in played.tape.of("WorkerJoined") if e.lease > 1} == {0, 1, 2, 3}
+    applied = played.tape.assert_exact()
+    assert sum(f.header.get("examples", 0) for f in applied.values()) == 6 * len(field.labels)
+    assert early["taken"] > 100
+    assert field.loss(played.vector) < 0.4
 
 
 def test_shards_go_on_without_a_worker_that_was_killed_and_count_its_rows_once(field):

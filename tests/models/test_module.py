@@ -405,6 +405,62 @@ def test_a_step_in_parts_passes_through_the_module_as_often():
 SMALL_STAGE = {"module": "torch.nn:Linear", "arguments": {"in_features": 4, "out_features": 3}}
 
 
+class Early:
+    """Takes a model's gradient part by part, as it was when it was final."""
+
+    def __init__(self, model):
+        self.model, self.parts, self.seen = (
+            model,
+            [],
+            np.full_like(model.parameters.trained, np.nan),
+        )
+        model.on_gradient = self
+
+    def __call__(self, gradient, start, stop):
+        assert np.isnan(self.seen[start:stop]).all(), "a number was final twice"
+        self.seen[start:stop] = gradient[start:stop]
+        self.parts.append(self.model.parameters.layout.names()[self._place(start)])
+
+    def _place(self, start):
+        entries = [e for e in self.model.parameters.layout.entries if e.section == "trained"]
+        return [e.offset for e in entries].index(start)
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.unused, self.last = nn.Linear(4, 4), nn.Linear(2, 2), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.first(torch.relu(self.first(x)))))
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"accumulate": 3},
+        {"l2": {"*.weight": 0.3, "last.*": 0.1}},
+        {"activation_memory": "offload"},
+        {"precision": "bfloat16"},
+        {"precision": "float16"},
+    ],
+)
+def test_parts_of_the_gradient_are_final_early_and_have_the_same_bits(how):
+    plain = ModuleModel(Tied(), "cross_entropy", Learning(**how))
+    expected, metrics = plain.learn(batch(), 3)
+    model = ModuleModel(Tied(), "cross_entropy", Learning(**how))
+    early = Early(model)
+    gradient, told = model.learn(batch(), 3)
+    np.testing.assert_array_equal(gradient, expected)
+    np.testing.assert_array_equal(early.seen, expected)
+    assert told == metrics
+    if how != {"precision": "float16"}:
+        assert {*early.parts[:2]} == {"last.weight", "last.bias"}, "the last layer is final first"
+        assert {*early.parts[4:]} == {"unused.weight", "unused.bias"}
+
+
 def test_frozen_parameters_are_not_trained():
     stage = ModuleStage(**SMALL_STAGE, frozen=("w*",))
     model = stage.build((), 0)

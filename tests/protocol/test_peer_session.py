@@ -216,6 +216,93 @@ def test_who_lacks_a_piece_gets_that_piece_and_no_other():
     assert workers[0].hear(old) == [], "of another meeting"
 
 
+def announce(worker, value, *runs, version=3):
+    """Sends runs of 7 numbers ahead of the push that brings them."""
+    out = []
+    for start, stop in runs:
+        numbers = np.full(stop - start, value)
+        run = Message("push", numbers, (start, stop), since=Clock(1, 8), version=version)
+        out += worker.announces(run, 7, "examples")
+    return out
+
+
+def announced(slots):
+    workers = {s: peers(s) for s in (0, 1, 2)}
+    out = [a for s in slots for a in announce(workers[s], float(s), (0, 7))]
+    assert carry(workers, out) == []
+    for slot, worker in workers.items():
+        worker.brings(Message("push", np.full(7, float(slot)), since=Clock(1, 8), version=3))
+    return workers
+
+
+def agreed(worker):
+    return worker.agreed(Message("agreed", version=4)).vector
+
+
+def test_what_was_sent_before_the_call_is_not_sent_again():
+    workers = announced((0, 1, 2))
+    for worker in workers.values():
+        assert not worker.is_meeting
+        assert lost(worker.told(meet(worker, (0, 1, 2)))) == [("ready", COORDINATOR)]
+        np.testing.assert_allclose(agreed(worker), np.ones(7))
+
+
+def test_who_sent_nothing_early_meets_those_who_did():
+    workers = announced((0, 2))
+    out = [a for s, w in workers.items() for a in w.told(meet(w, (0, 1, 2)))]
+    assert {(a.frame.slot, a.to) for a in out if a.frame.kind == "part"} == {(1, 0), (1, 2)}
+    assert sorted(carry(workers, out)) == [(0, "ready"), (1, "ready"), (2, "ready")]
+    for worker in workers.values():
+        np.testing.assert_allclose(agreed(worker), np.ones(7))
+
+
+def test_without_a_lost_member_all_is_sent_anew():
+    workers = announced((0, 1, 2))
+    workers.pop(2)
+    out = [a for s in (0, 1) for a in workers[s].told(meet(workers[s], (0, 1)))]
+    assert sorted(lost(out)) == [("part", 0), ("part", 1)]
+    assert sorted(set(carry(workers, out))) == [(0, "ready"), (1, "ready")]
+    for worker in workers.values():
+        np.testing.assert_array_equal(agreed(worker), np.full(7, 0.5))
+
+
+def test_what_an_earlier_holder_of_a_seat_sent_early_is_not_merged():
+    """Its successor computes another gradient, perhaps of other rows."""
+    workers = {s: peers(s) for s in (0, 1, 2)}
+    carry(workers, [a for s in (0, 1, 2) for a in announce(workers[s], 9.0, (0, 7))])
+    anew = here(2, (0, 1), (1, 1), (2, 5))
+    workers[2].seated(Seat(RUN, 1, 0, 2, 5), 3, anew)
+    for slot, worker in workers.items():
+        worker.brings(Message("push", np.full(7, float(slot)), since=Clock(1, 8), version=3))
+    calls = {s: meet(w, (0, 1, 2)) for s, w in workers.items()}
+    calls = {
+        s: dataclasses.replace(call, header={**call.header, **anew}) for s, call in calls.items()
+    }
+    out = [a for s, w in workers.items() for a in w.told(calls[s])]
+    assert sorted(set(carry(workers, out))) == [(0, "ready"), (1, "ready"), (2, "ready")]
+    for worker in workers.values():
+        np.testing.assert_allclose(agreed(worker), np.ones(7))
+
+
+def test_early_runs_of_the_next_step_wait_until_this_one_is_agreed():
+    workers = announced((0, 1, 2))
+    ahead = {s: w for s, w in workers.items() if s != 0}
+    for worker in ahead.values():
+        worker.told(meet(worker, (0, 1, 2)))
+        agreed(worker)
+    carry(workers, [a for w in ahead.values() for a in announce(w, 2.0, (0, 7), version=4)])
+    workers[0].told(meet(workers[0], (0, 1, 2)))
+    np.testing.assert_allclose(agreed(workers[0]), np.ones(7))
+    carry(workers, announce(workers[0], 2.0, (0, 7), version=4))
+    for worker in workers.values():
+        worker.brings(Message("push", np.full(7, 2.0), since=Clock(1, 8), version=4))
+        assert lost(worker.told(meet(worker, (0, 1, 2), version=4))) == [("ready", COORDINATOR)]
+
+
+def test_nothing_is_sent_early_from_another_point():
+    assert announce(peers(0), 1.0, (0, 7), version=2) == []
+
+
 def test_a_grant_starts_the_numbers_anew():
     reader, writer = peers(0), peers(1)
     reader.hear(publication(writer, 0)[0].frame)

@@ -8,7 +8,7 @@ send.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from photinus.core.errors import UsageError
@@ -46,6 +46,9 @@ class Model(ABC):
 
     parameters: Parameters
     """The three buffers; the model's tensors are views of them."""
+    on_gradient: Callable[[Vector, int, int], None] | None = None
+    """Where it is set, `learn` may call it with the gradient [n], start and stop as soon as the
+    numbers start..stop will not change any more, at most once for each number."""
 
     def load(
         self, trained: Vector, floats: Vector | None = None, integers: Vector | None = None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +58,13 @@ class Learning:
     activation_bytes: int | None = None
     accumulate: int = 1
     metrics: tuple[str, ...] = ()
+
+
+class _Place(NamedTuple):
+    """Of a part of a batch, among the parts whose slopes are added up."""
+
+    is_first: bool = True
+    is_last: bool = False
 
 
 class ExternalInputs(Protocol):
@@ -134,8 +142,8 @@ class ModuleModel(PlacedModel):
             old = buffers[last]
             assert old is not None
             buffers[last] = at.view(name).copy_(old)
-        trained, slope = at.tensor(self.parameters.trained), at.tensor(self._gradient)
-        self._decayed = _decayed(self.parameters.layout, trained, slope, self._how.l2)
+        trained = at.tensor(self.parameters.trained)
+        self._decayed = _decayed(self.parameters.layout, at.view, self._how.l2)
         decay, p = self._how.average, self.parameters
         rest = at.tensor(p.floats), at.tensor(p.integers)
         self._average = Average(trained, *rest, decay) if decay else None
@@ -152,15 +160,16 @@ class ModuleModel(PlacedModel):
         if self._average is not None:
             self._average.step()
         total: Tensor | float = 0.0
-        for number, (part, share) in enumerate(parts(batch, self._how.accumulate)):
+        some = list(parts(batch, self._how.accumulate))
+        for number, (part, share) in enumerate(some):
             for norm in self._norms if examples(part) == 1 else ():
                 norm.eval()  # one row has no variance, and torch refuses it
             loss = self._lost(part, seed ^ number, self._kept_for(part))
-            self._differentiate(loss if share == 1.0 else loss * share, is_first=not number)
+            at = _Place(is_first=not number, is_last=number == len(some) - 1)
+            self._differentiate(loss if share == 1.0 else loss * share, at)
             total = total + share * loss.detach().double()
-        for weights, slope, factor in self._decayed:
-            slope.add_(weights, alpha=factor)
-            total = total + factor / 2 * torch.dot(weights, weights).double()
+        for _, weights, factor in self._decayed:
+            total = total + factor / 2 * torch.dot(weights.ravel(), weights.ravel()).double()
         self._at.touched(self._gradient, self.parameters.floats, self.parameters.integers)
         if self._at.is_apart and seed % MEASURED_EVERY:
             return self._gradient, {}
@@ -200,7 +209,7 @@ class ModuleModel(PlacedModel):
 
             def peak(how: str, rows: int) -> int:
                 with PeakBytes() as bytes_:
-                    self._differentiate(self._lost(some_of(batch, slice(rows)), 0, how))
+                    self._differentiate(self._lost(some_of(batch, slice(rows)), 0, how), _Place())
                 most: int = bytes_.most
                 return most
 
@@ -210,20 +219,61 @@ class ModuleModel(PlacedModel):
                 buffer.copy_(kept)
         return self._fits[0]
 
-    def _differentiate(self, loss: Tensor, *, is_first: bool = True) -> None:
+    def _differentiate(self, loss: Tensor, at: _Place) -> None:
         # `backward` into views would zero them, read and add: three more passes over the memory
         inputs = [] if self._external is None else self._external.inputs()
-        slopes = gradients(loss, [*self._trained, *inputs], self._how.precision)
+        with self._written_early(at) as written:
+            slopes = gradients(loss, [*self._trained, *inputs], self._how.precision)
         if self._external is not None:
             self._external.take(slopes[len(self._trained) :])
-        write = Tensor.copy_ if is_first else Tensor.add_
-        for name, mine, slope in zip(self._names, self._slopes, slopes, strict=False):
-            if slope is not None and name in self._tables:
-                write_rows(mine, slope, name, is_first=is_first)
-            elif slope is not None:
-                write(mine, slope.to_dense() if slope.is_sparse else slope)
-            elif is_first:
-                mine.zero_()
+        for number in range(len(self._trained)):
+            if number not in written:
+                self._write(number, slopes[number], at)
+
+    @contextmanager
+    def _written_early(self, at: _Place) -> Iterator[set[int]]:
+        """Has each slope written while the backward pass continues, where anyone waits for it.
+
+        On a device the host would have to wait for each; of float16 any may change in the end.
+        """
+        written: set[int] = set()
+        is_waited_for = self.on_gradient is not None and at.is_last
+        if not is_waited_for or self._at.is_apart or self._how.precision == "float16":
+            yield written
+            return
+
+        def write(number: int, slope: Tensor) -> None:
+            written.add(number)
+            self._write(number, slope, at)
+
+        hooks = [
+            p.register_hook(partial(write, n))  # type: ignore[no-untyped-call]
+            for n, p in enumerate(self._trained)
+        ]
+        try:
+            yield written
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _write(self, number: int, slope: Tensor | None, at: _Place) -> None:
+        """Writes, or adds, a parameter's slope, and with the last one its penalty's."""
+        name, mine = self._names[number], self._slopes[number]
+        if slope is not None and name in self._tables:
+            write_rows(mine, slope, name, is_first=at.is_first)
+        elif slope is not None:
+            write = Tensor.copy_ if at.is_first else Tensor.add_
+            write(mine, slope.to_dense() if slope.is_sparse else slope)
+        elif at.is_first:
+            mine.zero_()
+        if not at.is_last:
+            return
+        for decayed, weights, factor in self._decayed:
+            if decayed == name:
+                mine.add_(weights, alpha=factor)
+        if self.on_gradient is not None:
+            entry = self.parameters.layout.entry(name)
+            self.on_gradient(self._gradient, entry.offset, entry.offset + entry.size)
 
     def measure(self, batch: Batch) -> Mapping[str, float]:
         """Returns examples, the summed loss without a penalty and, with classes, the errors.
@@ -354,18 +404,16 @@ _SECTIONS = {torch.float32: FLOATS, torch.int64: INTEGERS}
 
 
 def _decayed(
-    layout: Layout, trained: Tensor, gradient: Tensor, l2: Mapping[str, float]
-) -> list[tuple[Tensor, Tensor, float]]:
-    """Returns (weights [m], their part of the gradient [m], factor) for all that `l2` names."""
+    layout: Layout, view: Callable[[str], Tensor], l2: Mapping[str, float]
+) -> list[tuple[str, Tensor, float]]:
+    """Returns (name, weights [...], factor) for all that `l2` names."""
     found = []
     for pattern, factor in l2.items():
-        names = [e for e in layout.entries if e.section == TRAINED]
-        named = [e for e in names if fnmatchcase(e.name, pattern)]
+        names = [e.name for e in layout.entries if e.section == TRAINED]
+        named = [name for name in names if fnmatchcase(name, pattern)]
         if not named:
-            raise unknown_name("parameter in l2", pattern, [e.name for e in names])
-        for entry in named:
-            part = slice(entry.offset, entry.offset + entry.size)
-            found.append((trained[part], gradient[part], float(factor)))
+            raise unknown_name("parameter in l2", pattern, names)
+        found += [(name, view(name), float(factor)) for name in named]
     return found
 
 

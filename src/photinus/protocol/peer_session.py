@@ -9,12 +9,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from photinus.core.clock import Clock
 from photinus.core.parameters import Vector, is_finite
 from photinus.core.seeds import reordered
 from photinus.protocol.messages import Seat, message_of, message_to
-from photinus.protocol.reduce_scatter import Meeting, Piece
+from photinus.protocol.reduce_scatter import WHOLE, Meeting, Piece
 from photinus.protocol.row_meeting import RowMeeting, Shares, next_to
 from photinus.protocol.shard_restoring import Restoring
 from photinus.strategies.base import Message
@@ -70,6 +74,10 @@ class Peers:
         self._meeting: Meeting | RowMeeting | Restoring | None = None
         self._met: tuple[int, ...] = ()
         """The leases of the open meeting's members, where it is about a table."""
+        self._early: Meeting | None = None
+        """The next meeting, while it is not called: its members are those of the directory."""
+        self._early_leases: tuple[int, ...] = ()
+        """Of its members."""
         self._asks = 0
         self._table = Shares()
         self._near: set[int] = set()
@@ -83,7 +91,7 @@ class Peers:
             self._edition, self._published = -1, 0
             self._inbox, self._heard = [], {}
         self._table = Shares()
-        self._seat, self._meeting, self._brought = seat, None, None
+        self._seat, self._meeting, self._brought, self._early = seat, None, None, None
         self._stands_on(version)
         if "peers" in told:
             self._directory(told)
@@ -114,6 +122,8 @@ class Peers:
             return
         self._edition = here["edition"]
         self._leases = {slot: lease for slot, lease, _ in here["peers"]}
+        if self._early is not None and self._leases_of(self._early.slots) != self._early_leases:
+            self._early = None
         self.addresses = {slot: address for slot, _, address in here["peers"]}
         told = Message("here", slot=self._seat.slot, slots=tuple(sorted(self._leases)))
         self._messages.append(told)
@@ -132,19 +142,23 @@ class Peers:
         if brought.kind == "fetch":
             self._meeting = restoring = Restoring(slot, called, brought)
             return self._asks_of(restoring.others)
-        meeting = self._opened(called, brought)
-        self._meeting = meeting
-        out += [self._piece(s, "part", meeting.part(s)) for s in meeting.others]
-        out += self._wholes()
+        early, self._early = self._early, None
+        if early is not None and early.slots == called.slots and early.open(called, brought):
+            self._meeting = early
+        else:
+            meeting = self._meeting = self._opened(called, brought)
+            out += [self._piece(s, "part", meeting.part(s)) for s in meeting.others]
+        return out + self._wholes() + self._hear_held() + self._ready()
+
+    def _hear_held(self) -> list[AddressedFrame]:
+        """Takes in the pieces that came before this worker knew of their meeting."""
         held, self._pieces = self._pieces, []
-        for frame in held:
-            out += self.hear(frame)
-        return out + self._ready()
+        return [out for frame in held for out in self.hear(frame)]
 
     def _opened(self, called: Message, brought: Message) -> Meeting | RowMeeting:
         slot, owned = self._seat.slot, brought.owned
         if owned is None:
-            return Meeting(slot, called, brought)
+            return Meeting.called(slot, called, brought)
         ahead = self._table.ahead(brought.asks, self._version)
         guard = next_to(slot, called.slots)
         backlog = self._table.backlog(self._leases.get(guard, 0), owned)
@@ -243,6 +257,28 @@ class Peers:
         doubled = self.counts["doubled"]
         return {"sent": dict(self._sent), "taken": dict(self._taken), "doubled": doubled}
 
+    def announces(self, run: Message, size: int, merge: str) -> list[AddressedFrame]:
+        """Returns a run of segments for the members that merge them, before a meeting is called.
+
+        Args:
+            run: some segments of what this worker will bring, and the work in all of it.
+            size: of all of it.
+            merge: how the weights follow from the members' work.
+        """
+        slots, is_new = tuple(sorted(self._leases)), self._early is None
+        if run.version != self._version or self._seat.slot not in slots or run.vector is None:
+            return []
+        if self._early is None:
+            room = np.empty(size, run.vector.dtype)  # its pages are never touched
+            self._early = Meeting(self._seat.slot, slots, run._replace(vector=room))
+            self._early_leases = self._leases_of(slots)
+        shares, since = self._early.announce(run, merge), run.since
+        work = {"steps": int(since.steps), "examples": int(since.examples), "merge": merge}
+        out = [
+            self._piece(s, "part", share.piece, share.start, work) for s, share in shares.items()
+        ]
+        return out + self._wholes() + (self._hear_held() if is_new else [])
+
     def nears(self, slots: Iterable[int]) -> None:
         """Takes in the slots from which a frame is arriving and is not whole yet."""
         self._arriving = frozenset(slots)
@@ -304,28 +340,53 @@ class Peers:
 
     # -- the meeting -----------------------------------------------------------------------------
 
-    def _piece(self, to: int, kind: str, piece: Piece) -> AddressedFrame:
-        assert self._meeting is not None
+    def _piece(
+        self,
+        to: int,
+        kind: str,
+        piece: Piece,
+        start: int = WHOLE,
+        work: Mapping[str, Any] = MappingProxyType({}),
+    ) -> AddressedFrame:
         if self._is_sparse and (found := gather(piece["vector"])) is not None:
             piece = {**piece, "vector": found[0], "kept": found[1]}
-        told = {"version": self._version, **self._group}
+        told = {"version": self._version, **self._group, **work}
+        told |= {} if start == WHOLE else {"start": start}
         frame = self._seat.frame(kind, told, piece)
         self.counts["bytes"] += frame.size_bytes
         return AddressedFrame(to, frame)
 
     @property
     def _group(self) -> dict[str, Any]:
-        """The fields that identify the meeting: its members, and for a table their leases."""
-        assert self._meeting is not None
-        leases = {"leases": list(self._met)} if self._met else {}
-        return {"slots": list(self._meeting.slots), **leases}
+        """The fields that identify the meeting: its members, and their leases.
+
+        Once it is called the members are enough, except for a table.
+        """
+        meeting, met = self._meeting, self._met
+        if meeting is None:
+            meeting, met = self._early, self._early_leases
+        assert meeting is not None
+        return {"slots": list(meeting.slots), **({"leases": list(met)} if met else {})}
+
+    def _leases_of(self, slots: Iterable[int]) -> tuple[int, ...]:
+        return tuple(self._leases.get(slot, 0) for slot in slots)
+
+    def _meeting_of(self, header: Mapping[str, Any]) -> Meeting | RowMeeting | None:
+        """Returns the meeting that a piece belongs to; None where this worker is in another."""
+        slots, leases = tuple(header["slots"]), tuple(header.get("leases", ()))
+        meeting, met = self._meeting, self._met
+        if isinstance(meeting, Meeting) and leases:  # of a piece that left before the call
+            met = self._leases_of(slots)
+        if meeting is None:
+            meeting, met = self._early, self._early_leases
+        if meeting is None or isinstance(meeting, Restoring) or leases != met:
+            return None
+        is_it = (header["version"], slots) == (meeting.version, meeting.slots)
+        return meeting if is_it else None
 
     def _takes(self, frame: Frame) -> list[AddressedFrame]:
-        meeting, header = self._meeting, frame.header
-        slots, version = tuple(header["slots"]), header["version"]
-        is_it = meeting is not None and (version, slots) == (meeting.version, meeting.slots)
-        is_it = is_it and tuple(header.get("leases", ())) == self._met
-        if not is_it or meeting is None or isinstance(meeting, Restoring):
+        header, meeting = frame.header, self._meeting_of(frame.header)
+        if meeting is None:
             self._pieces += [frame] if frame.arrays else []
             return []
         if frame.kind == "missing":
@@ -334,13 +395,23 @@ class Peers:
         piece = dict(frame.arrays)
         if "kept" in piece:
             piece["vector"] = scatter(piece["vector"], piece.pop("kept"))
-        is_merged = meeting.take(frame.kind, frame.slot, piece)
+        if isinstance(meeting, RowMeeting):
+            is_merged = meeting.take(frame.kind, frame.slot, piece)
+        else:
+            if "merge" in header:
+                work = Clock(header.get("steps", 0), header.get("examples", 0))
+                meeting.count(frame.slot, work, header["merge"])
+            is_merged = meeting.take(frame.kind, frame.slot, piece, header.get("start", WHOLE))
         out = self._wholes() if is_merged else []
         return out if was_whole else out + self._ready()
 
     def _wholes(self) -> list[AddressedFrame]:
-        meeting = self._meeting
-        if meeting is None or isinstance(meeting, Restoring):
+        """Returns what was merged here, for the others."""
+        meeting = self._early if self._meeting is None else self._meeting
+        if isinstance(meeting, Meeting):
+            runs, others = meeting.merged(), meeting.others
+            return [self._piece(s, "whole", run.piece, run.start) for run in runs for s in others]
+        if not isinstance(meeting, RowMeeting):
             return []
         wholes = {slot: meeting.whole_for(slot) for slot in meeting.others}
         return [self._piece(s, "whole", w) for s, w in wholes.items() if w is not None]
@@ -427,6 +498,6 @@ class Peers:
         if self._brought is not None and not isinstance(meeting, Meeting):
             guard = self._leases.get(meeting.guard, 0)
             self._table.agreed(self._brought, meeting.slots, (guard, meeting.told))
-        self._meeting = self._brought = self._stands = None
+        self._meeting = self._brought = self._stands = self._early = None
         self._stands_on(message.version)
         return result

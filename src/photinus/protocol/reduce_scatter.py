@@ -6,18 +6,31 @@ Without input or output: it returns what to send to which worker, and takes in w
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
+from photinus.core.clock import Clock
 from photinus.core.parameters import Vector
 from photinus.strategies.base import Message
 from photinus.strategies.codecs import decode, encode
-from photinus.strategies.merge import combine
+from photinus.strategies.merge import coefficients, combine
+from photinus.training.segments import runs, starts
 
 Piece = Mapping[str, Vector]
 """Shards [n/K] of the vector, and of the float and integer buffers where there are any."""
+WHOLE = -1
+"""Where a piece starts that is a whole shard, with its buffers."""
 
 _NAMES = ("vector", "floats", "integers")
+
+
+class Run(NamedTuple):
+    """Some adjacent segments of a shard."""
+
+    start: int
+    """Where in the vector; `WHOLE` for all of them, with the buffers."""
+    piece: Piece
 
 
 class Meeting:
@@ -26,26 +39,94 @@ class Meeting:
     mean = Σ cᵢ vᵢ over each shard, in slot order, through the codec once more: the bits of one
     owner. Float buffers take the mean over examples, integers the maximum.
 
+    A member's numbers may come in runs of segments, and before the meeting is called. Each segment
+    is merged as soon as it is here from all, by the same sums.
+
     Args:
         slot: the worker's own.
-        called: the `meet` message: the members and their weights.
-        brought: the worker's push: vector [n] as the codec has it, and buffers.
+        slots: of the members.
+        brought: the worker's push: vector [n] as the codec has it, and buffers. Before the call
+            its numbers are unknown: `announce` brings them.
     """
 
-    def __init__(self, slot: int, called: Message, brought: Message) -> None:
-        assert called.vector is not None
-        assert called.floats is not None
-        self.slot, self.slots, self.version = slot, called.slots, called.version
-        self._weights = [float(w) for w in called.vector]
-        self._shares = [float(w) for w in called.floats]
+    def __init__(self, slot: int, slots: tuple[int, ...], brought: Message) -> None:
+        self.slot, self.slots, self.version = slot, slots, brought.version
         self._brought, self._codec = brought, brought.codec
+        self._weights: list[float] | None = None
+        self._shares: list[float] = []
         self._mean = {name: np.empty_like(held) for name, held in self._sections().items()}
-        self._parts: dict[int, Piece] = {slot: self.part(slot)}
+        self._parts: dict[int, dict[int, Vector]] = {s: {} for s in slots}
+        """Slot -> where a segment of the own shard starts -> its numbers."""
+        self._buffers: dict[int, Piece] = {}
+        """Slot -> its buffers, if any; of those that sent whole shards."""
+        self._unmerged = set(starts(*self._border(slot)))
+        self._unsent: list[int] = []
+        """Where the merged segments start that the others were not sent."""
+        self._lacking = {s: set(starts(*self._border(s))) for s in slots}
+        """Slot -> where the segments of its merged shard start that have not arrived."""
         self._wholes: set[int] = set()
         """The members whose shards of the mean are in it."""
-        self._names: tuple[str, ...] = ()
+        self._names: tuple[str, ...] = ("vector",)
         """What is in the mean: buffers only where all brought them."""
-        self._merge_when_all_came()
+        self._works: dict[int, Clock] = {}
+        self._announced = 0
+
+    @classmethod
+    def called(cls, slot: int, called: Message, brought: Message) -> Meeting:
+        """Returns a meeting that nothing was announced for.
+
+        Args:
+            slot: the worker's own.
+            called: the `meet` message: the members and their weights.
+            brought: the worker's push.
+        """
+        meeting = cls(slot, called.slots, brought._replace(version=called.version))
+        meeting.open(called, brought)
+        meeting.take("part", slot, meeting.part(slot))
+        return meeting
+
+    def open(self, called: Message, brought: Message) -> bool:
+        """Takes the call and the push; returns whether they are what was announced."""
+        assert called.vector is not None
+        assert called.floats is not None
+        weights = [float(w) for w in called.vector]
+        size = self._mean["vector"].size
+        is_same = self._weights in (None, weights) and brought.floats is None
+        self._weights, self._shares = weights, [float(w) for w in called.floats]
+        self._brought = brought
+        self._merge()
+        return is_same and self._announced == size
+
+    # -- before the call -------------------------------------------------------------------------
+
+    def announce(self, run: Message, merge: str) -> dict[int, Run]:
+        """Takes a run of the worker's own segments; returns what of it is for which member.
+
+        Args:
+            run: its numbers, its fragment (start, stop), and the work in the whole push.
+            merge: how the weights follow from the members' work.
+        """
+        assert run.vector is not None
+        (start, stop), shares = run.fragment, dict[int, Run]()
+        for slot in self.slots:
+            low, high = self._border(slot)
+            first, last = max(low, start), min(high, stop)
+            if first < last:
+                shares[slot] = Run(first, {"vector": run.vector[first - start : last - start]})
+        self._announced += stop - start
+        self.count(self.slot, run.since, merge)
+        if own := shares.pop(self.slot, None):
+            self.take("part", self.slot, own.piece, own.start)
+        return shares
+
+    def count(self, slot: int, work: Clock, merge: str) -> None:
+        """Takes in a member's work: once that of all is known, the weights are."""
+        self._works[slot] = work
+        if self._weights is None and self._works.keys() >= set(self.slots):
+            works = [self._works[s] for s in self.slots]
+            self._weights = [float(w) for w in coefficients(merge, works)]
+
+    # -- pieces ----------------------------------------------------------------------------------
 
     @property
     def others(self) -> tuple[int, ...]:
@@ -57,51 +138,127 @@ class Meeting:
         """True when every shard of the mean is here."""
         return len(self._wholes) == len(self.slots)
 
-    def whole_for(self, slot: int) -> Piece | None:  # noqa: ARG002 - the same for all
-        """Returns the merged shard of this worker, once every part of it has arrived."""
-        mean = {name: self._mean[name] for name in self._names}
-        return self._shard(mean, self.slot) if self.slot in self._wholes else None
-
     @property
     def lacks(self) -> dict[str, list[int]]:
         """The members whose parts, and whose merged shards, have not arrived."""
-        parts = [s for s in self.slots if s not in self._parts]
+        parts = [s for s in self.slots if not self._has_part(s)]
         return {"parts": parts, "wholes": [s for s in self.others if s not in self._wholes]}
 
     def part(self, slot: int) -> Piece:
         """Returns what a member needs of this worker's vector: views, no copies."""
         return self._shard(self._sections(), slot)
 
+    def whole_for(self, slot: int) -> Piece | None:  # noqa: ARG002 - the same for all
+        """Returns the merged shard of this worker, once every part of it has arrived."""
+        mean = {name: self._mean[name] for name in self._names}
+        return self._shard(mean, self.slot) if self.slot in self._wholes else None
+
+    def merged(self) -> list[Run]:
+        """Returns what was merged since the last call: the whole shard, or runs of it."""
+        (low, high), whole = self._border(self.slot), self.whole_for(self.slot)
+        unsent, self._unsent = self._unsent, []
+        if whole is not None and len(unsent) == len(starts(low, high)):
+            return [Run(WHOLE, whole)]
+        mean = self._mean["vector"]
+        return [Run(start, {"vector": mean[start:stop]}) for start, stop in runs(unsent, high)]
+
+    def take(self, kind: str, slot: int, piece: Piece, start: int = WHOLE) -> bool:
+        """Takes a member's `part` or `whole` in; returns whether more of the shard is merged now.
+
+        Args:
+            kind: part or whole.
+            slot: the member.
+            piece: its numbers.
+            start: where in the vector; `WHOLE` for a whole shard with its buffers.
+        """
+        if slot not in self.slots:
+            return False
+        low, high = self._border(self.slot if kind == "part" else slot)
+        numbers, start_ = piece["vector"], low if start == WHOLE else start
+        stop = start_ + len(numbers)
+        if start_ < low or stop > high:
+            return False
+        buffers = {n: held for n, held in piece.items() if n != "vector"}
+        if kind == "whole":
+            self._take_whole(slot, numbers, start_, buffers if start == WHOLE else None)
+            return False
+        for first, last in (r for at in starts(start_, stop) for r in runs([at], stop)):
+            self._parts[slot].setdefault(first, numbers[first - start_ : last - start_])
+        if start == WHOLE:
+            self._buffers.setdefault(slot, buffers)
+        return self._merge()
+
+    def _take_whole(self, slot: int, numbers: Vector, start: int, buffers: Piece | None) -> None:
+        if slot in self._wholes:
+            return
+        stop = start + len(numbers)
+        self._mean["vector"][start:stop] = numbers
+        self._lacking[slot].difference_update(starts(start, stop))
+        for name, room in self._shard(self._mean, slot).items():
+            if buffers and name in buffers:
+                room[:] = buffers[name]
+        if not self._lacking[slot] and (buffers is not None or not self._has_buffers):
+            self._wholes.add(slot)
+
+    def _merge(self) -> bool:
+        """Merges the segments that are here from all members; returns whether there are any."""
+        here = [at for at in self._unmerged if all(at in part for part in self._parts.values())]
+        is_late = self._has_buffers and len(self._buffers) < len(self.slots)
+        if self._weights is None or is_late or self.slot in self._wholes:
+            return False
+        for at in here:
+            vectors = [decode(self._codec, self._parts[s][at]) for s in self.slots]
+            room = self._mean["vector"][at : at + len(vectors[0])]
+            if self._codec == "fp32":
+                combine(vectors, self._weights, room)
+            else:
+                room[:] = encode(self._codec, combine(vectors, self._weights))
+        self._unmerged.difference_update(here)
+        self._unsent += here
+        if not self._unmerged:
+            self._merge_buffers()
+            self._wholes.add(self.slot)
+        return bool(here) or not self._unmerged
+
+    def _merge_buffers(self) -> None:
+        brought = [self._buffers.get(s, {}) for s in self.slots]
+        if self._has_buffers and all("floats" in held for held in brought):
+            room = self._shard(self._mean, self.slot)
+            combine([held["floats"] for held in brought], self._shares, room["floats"])
+            np.maximum.reduce([held["integers"] for held in brought], out=room["integers"])
+            self._names = _NAMES
+
+    @property
+    def _has_buffers(self) -> bool:
+        return self._brought.floats is not None
+
+    def _has_part(self, slot: int) -> bool:
+        is_here = self._parts[slot].keys() >= self._unmerged
+        return is_here and (not self._has_buffers or slot in self._buffers)
+
     def _sections(self) -> Piece:
         sections = {name: getattr(self._brought, name) for name in _NAMES}
         return {name: held for name, held in sections.items() if held is not None}
 
-    def _shard(self, piece: Piece, slot: int) -> Piece:
+    def _border(self, slot: int, size: int | None = None) -> tuple[int, int]:
+        """Returns where the shard of a member starts and stops in a section [size]."""
         place, count = self.slots.index(slot), len(self.slots)
-        return {
-            name: held[held.size * place // count : held.size * (place + 1) // count]
-            for name, held in piece.items()
-        }
+        if size is None:
+            assert self._brought.vector is not None
+            size = self._brought.vector.size
+        return size * place // count, size * (place + 1) // count
 
-    def take(self, kind: str, slot: int, piece: Piece) -> bool:
-        """Takes a member's `part` or `whole` in; returns whether the own shard was just merged."""
-        if slot not in self.slots:
-            return False
-        if kind == "whole":
-            if slot not in self._wholes:
-                room = self._shard(self._mean, slot)
-                for name, shard in piece.items():
-                    room[name][:] = shard
-                self._wholes.add(slot)
-            return False
-        self._parts.setdefault(slot, piece)
-        return self.slot not in self._wholes and self._merge_when_all_came()
+    def _shard(self, piece: Piece, slot: int) -> Piece:
+        borders = {name: self._border(slot, held.size) for name, held in piece.items()}
+        return {name: held[slice(*borders[name])] for name, held in piece.items()}
+
+    # -- one sum of all --------------------------------------------------------------------------
 
     def weighed(self) -> Piece:
         """Returns what this worker brings to a sum of all: cᵢvᵢ [n], and its buffers."""
         held, place = dict(self._sections()), self.slots.index(self.slot)
         for name, weights in (("vector", self._weights), ("floats", self._shares)):
-            if name in held:
+            if weights and name in held:
                 held[name] = held[name] * held[name].dtype.type(weights[place])
         return held
 
@@ -109,23 +266,7 @@ class Meeting:
         """Takes the whole mean, as a sum of all members made it."""
         self._mean, self._names, self._wholes = dict(mean), tuple(mean), set(self.slots)
 
-    def _merge_when_all_came(self) -> bool:
-        if len(self._parts) < len(self.slots):
-            return False
-        parts = [self._parts[s] for s in self.slots]
-        room = self._shard(self._mean, self.slot)
-        vectors = [decode(self._codec, p["vector"]) for p in parts]
-        if self._codec == "fp32":
-            combine(vectors, self._weights, room["vector"])
-        else:
-            room["vector"][:] = encode(self._codec, combine(vectors, self._weights))
-        self._names = ("vector",)
-        if all("floats" in p for p in parts):
-            combine([p["floats"] for p in parts], self._shares, room["floats"])
-            np.maximum.reduce([p["integers"] for p in parts], out=room["integers"])
-            self._names = _NAMES
-        self._wholes.add(self.slot)
-        return True
+    # -- the mean --------------------------------------------------------------------------------
 
     def apart(self, vector: Vector, anchor: Vector) -> float:
         """Returns the distance of parameters [n] from the agreed point, as a share of its length.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from photinus.core.errors import FencedError, LinkLostError
@@ -13,7 +14,18 @@ from photinus.protocol.headers import checked
 from photinus.protocol.messages import Seat
 from photinus.protocol.peer_session import COORDINATOR, OTHERS, AddressedFrame
 from photinus.protocol.worker_session import WorkerSession
-from photinus.training.asks import Ask, Exchange, Hello, Life, Measured, News, Snapshot, StepDone
+from photinus.strategies.base import Message
+from photinus.training.asks import (
+    Ask,
+    Exchange,
+    Grant,
+    Hello,
+    Life,
+    Measured,
+    News,
+    Snapshot,
+    StepDone,
+)
 from photinus.transport.frames import Frame
 from photinus.transport.link import Link
 from photinus.transport.mesh import Mesh
@@ -158,6 +170,8 @@ class Worker:
             return self._so_far(ask)
         answer = self._session.understood(self._answer(ask, said), time.monotonic())
         self._seated(self._session.seat)
+        if isinstance(answer, Grant) and self._mesh is not None:
+            return replace(answer, send_early=self._send_early)
         return answer
 
     def _said(self, ask: Ask) -> Frame | None:
@@ -184,6 +198,11 @@ class Worker:
                 self._session.answers(ask, None, heard)
         self._look_at_mesh(0.0)
         return self._session.news(time.monotonic())
+
+    def _send_early(self, run: Message, size: int, merge: str) -> None:
+        """Sends a run of segments in the middle of a step, and takes in what the others sent."""
+        self._post(self._session.peers.announces(run, size, merge))
+        self._look_at_mesh(0.0)
 
     # -- other workers ---------------------------------------------------------------------------
 

@@ -176,6 +176,9 @@ class Strategy(ABC):
     """True when the workers make every mean among themselves: no owner holds parameters."""
     is_sharded: bool = False
     """True when the parameters are a table of which each worker owns rows that no other has."""
+    is_early: bool = False
+    """True when it also offers a fragment of its next `meet` once that alone is final; its `merge`
+    is the policy's."""
 
     @abstractmethod
     def init(self, vector: Vector) -> Any:  # noqa: ANN401 - each strategy has a state of its own

@@ -123,8 +123,12 @@ class AllReduce(Strategy):
     """One step is the worker's whole part, its gradient summed inside `learn`."""
     meets: bool = False
     """Every worker owns a shard: the mean is made among them, with the bits of one owner."""
+    is_early: bool = False
+    """Its segments are sent while the rest of the gradient is computed."""
+    merge: str = "examples"
+    """The owner's, for the segments sent early."""
     site = GRADIENT
-    LIMITS = {"codec": one_of(*CODECS)}  # noqa: RUF012
+    LIMITS = {"codec": one_of(*CODECS), "merge": one_of(*MERGES)}  # noqa: RUF012
 
     def __post_init__(self) -> None:
         validate(self)
@@ -140,13 +144,14 @@ class AllReduce(Strategy):
     def offer(
         self, turn: Turn, vector: Vector, clock: Clock, state: tuple[int, int]
     ) -> tuple[Message | None, tuple[int, int]]:
-        """Offers the gradient of this step."""
+        """Offers the gradient of this step, or a fragment of it."""
         version, counted = state
         since = Clock(1, clock.examples - counted)
-        sent = encode(self.codec, vector)
+        some = part(vector, turn.fragment)
+        sent = encode(self.codec, some)
         message = Message(
             "push",
-            sent.copy() if sent is vector else sent,
+            sent.copy() if sent is some else sent,
             turn.fragment,
             since=since,
             version=version,

@@ -265,7 +265,13 @@ class StrategySpec:
         if self.payload == "parameters":
             return Gossip(every=self.every, codec=self.codec, graph=self.graph)
         if self.payload == "gradient":
-            return AllReduce(codec=self.codec, whole_part=self.whole_part, meets=self.owners > 1)
+            return AllReduce(
+                codec=self.codec,
+                whole_part=self.whole_part,
+                meets=self.owners > 1,
+                is_early=self.owners > 1 and self.quorum == 1,
+                merge=self.merge,
+            )
         if self.fragments:
             streaming = Streaming(
                 every=self.every,

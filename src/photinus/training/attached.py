@@ -9,9 +9,12 @@ import numpy as np
 
 from photinus.core.clock import Clock
 from photinus.core.parameters import Vector, fingerprint
+from photinus.data.base import Batch
 from photinus.models.base import Model
 from photinus.strategies.base import GRADIENT, Message, Strategy, Turn
 from photinus.strategies.sparse import to_sparse
+from photinus.training.phase_context import PhaseContext
+from photinus.training.segments import EarlyGradient
 
 BUFFERS_EVERY = 50
 """With agreement on gradients, float buffers are averaged every so many steps."""
@@ -65,13 +68,36 @@ def accept(
     return state
 
 
+def early(context: PhaseContext, clock: Clock, batch: Batch, state: Any) -> EarlyGradient | None:  # noqa: ANN401
+    """Returns what sends this step's gradient while it is computed; None where nothing may.
+
+    Buffers, and what a sparse table left out, are known at the end of a step only.
+    """
+    send, model = context.send_early, context.model
+    if send is None or model.parameters.layout.sparse:
+        return None
+
+    def send_alone(run: Message, size: int, merge: str) -> None:
+        if not _has_buffers(context.strategy, model, run):
+            send(run, size, merge)
+
+    after = clock.after(batch.examples, clock.seconds, clock.epochs)
+    size = model.parameters.trained.size
+    return EarlyGradient(context.strategy, after, state, size, send_alone)
+
+
 def _with_buffers(strategy: Strategy, model: Model, push: Message) -> Message:
-    floats, integers = model.parameters.floats, model.parameters.integers
-    is_time = strategy.site != GRADIENT or push.version % BUFFERS_EVERY == 0
-    if not is_time or floats.size + integers.size == 0 or push.owned is not None:
+    if not _has_buffers(strategy, model, push):
         return push
+    floats, integers = model.parameters.floats, model.parameters.integers
     model.to_host(floats, integers)
     return push._replace(floats=floats.copy(), integers=integers.copy())
+
+
+def _has_buffers(strategy: Strategy, model: Model, push: Message) -> bool:
+    is_time = strategy.site != GRADIENT or push.version % BUFFERS_EVERY == 0
+    count = model.parameters.floats.size + model.parameters.integers.size
+    return is_time and count > 0 and push.owned is None
 
 
 def _with_fingerprint(strategy: Strategy, model: Model, push: Message, state: Any) -> Message:  # noqa: ANN401

@@ -15,7 +15,7 @@ from photinus.strategies.base import GRADIENT, Turn
 from photinus.strategies.shards import ShardState
 from photinus.training.ahead import LookaheadFeed
 from photinus.training.asks import Exchange, Measured, News, Page, Snapshot, StepDone
-from photinus.training.attached import accept, offer
+from photinus.training.attached import accept, early, offer
 from photinus.training.phase_context import PhaseContext
 from photinus.training.shard_pages import ShardCopy
 from photinus.training.steps import learn, step
@@ -48,7 +48,7 @@ def work(
         yield from tell(context, news, clock, state)
     for batch in feed:
         at = pace.progress(clock)
-        gradient, metrics = learn(context, batch, at)
+        gradient, metrics = learn(context, batch, at, early(context, clock, batch, state))
         if strategy.site != GRADIENT:
             step(context, gradient, at)
         heard = yield StepDone(batch.examples, metrics)

@@ -10,6 +10,7 @@ from photinus.core.parameters import Vector
 from photinus.data.base import Batch
 from photinus.models.optimizers import InPlace
 from photinus.training.phase_context import PhaseContext
+from photinus.training.segments import EarlyGradient
 
 _TAKEN: Vector = np.zeros(0, np.float32)
 """Stands for a gradient where the steps were taken in place."""
@@ -17,14 +18,26 @@ _NO_MEMORY = ("allocate memory", "out of memory")
 
 
 def learn(
-    context: PhaseContext, batch: Batch, progress: float
+    context: PhaseContext, batch: Batch, progress: float, early: EarlyGradient | None = None
 ) -> tuple[Vector, Mapping[str, float]]:
-    """Returns gradient and metrics of a batch; an error names the batch."""
-    at = context.feed.position
+    """Returns gradient and metrics of a batch; an error names the batch.
+
+    Args:
+        context: of the phase.
+        batch: to learn from.
+        progress: of the stage.
+        early: takes each part of the gradient as soon as it is final, and in the end the rest.
+    """
+    at, model = context.feed.position, context.model
     try:
         if isinstance(context.inner, InPlace):
-            return _TAKEN, context.inner.descend(context.model, batch, context.seed(at), progress)
-        return context.model.learn(batch, context.seed(at))
+            return _TAKEN, context.inner.descend(model, batch, context.seed(at), progress)
+        model.on_gradient = None if early is None else early.final
+        learned = model.learn(batch, context.seed(at))
+        if early is not None:
+            model.to_host(learned[0])
+            early.rest(learned[0])
+        return learned
     except Exception as error:
         first = at - batch.examples
         error.add_note(f"in {context.where}, in the batch of its examples {first} to {at - 1}")

@@ -215,5 +215,5 @@ def _meaning(frame: Frame) -> tuple[object, ...]:
     """Returns which meeting a piece belongs to, and of a question for a page, which page."""
     told, start = frame.header, frame.arrays.get("start")
     page = None if start is None else start.tolist()
-    names = ("version", "slots", "leases", "restores", "to")
+    names = ("version", "slots", "leases", "start", "restores", "to")
     return frame.kind, frame.phase, frame.lease, page, *map(told.get, names)

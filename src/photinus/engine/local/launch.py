@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
 from multiprocessing.reduction import ForkingPickler
@@ -16,7 +17,8 @@ from photinus.core.signals import interruptible
 from photinus.engine.agree import Loop
 from photinus.engine.driver_session import ListeningService
 
-_RESTARTS = 100
+_RESTARTS, _RESTARTS_EARLY = 100, 3
+"""How often processes are started again: of all, and of one that ends before it has its seat."""
 _LOOK_SECONDS, _LEAVE_SECONDS = 0.2, 5.0
 
 
@@ -65,7 +67,7 @@ def launch_here(
         try:
             for slot in range(workers):
                 born(slot, 0)
-            _watch(service, processes, born, coordinator.callbacks.emit)
+            _watch(service, processes, born, coordinator)
         finally:
             _end(processes)
 
@@ -74,10 +76,10 @@ def _watch(
     service: ListeningService,
     processes: dict[int, Any],
     born: Callable[[int, int], None],
-    emit: Callable[[Warned], None],
+    coordinator: LoopCoordinator,
 ) -> None:
     """Waits until all processes have ended well; one that did not is started again."""
-    births = 0
+    births, early, leases = 0, Counter[int](), Counter[int]()
     while any(child.exitcode != 0 for child in processes.values()):
         if service.is_over:  # all functions have returned, or the run was stopped
             return
@@ -85,11 +87,14 @@ def _watch(
         for slot, child in list(processes.items()):
             if child.exitcode in (None, 0):
                 continue
-            births += 1
-            if births > _RESTARTS:
-                raise RunFailedError(f"worker {slot} ended too often", got=child.exitcode)
-            got = f"exit code {child.exitcode}"
-            emit(Warned(text=message(f"worker {slot} ended", got=got, then="it is started again")))
+            lease, got = coordinator.leases.seats[slot].lease, f"exit code {child.exitcode}"
+            early[slot] = 1 if lease > leases[slot] else early[slot] + 1
+            births, leases[slot] = births + 1, lease
+            if births > _RESTARTS or early[slot] > _RESTARTS_EARLY:
+                do = "look at what it printed; it must be able to import the function's module"
+                raise RunFailedError(f"worker {slot} ended too often", got=got, do=do)
+            told = message(f"worker {slot} ended", got=got, then="it is started again")
+            coordinator.callbacks.emit(Warned(text=told))
             born(slot, births)
 
 
