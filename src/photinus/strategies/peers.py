@@ -22,6 +22,7 @@ from photinus.core.settings import at_least, between, one_of, validate, whole
 from photinus.strategies.base import PARAMETERS, Message, Policy, Reply, Strategy, Turn
 from photinus.strategies.codecs import CODECS, decode, encode
 from photinus.strategies.merge import MERGES, coefficients
+from photinus.strategies.rounds import QUORUM
 
 GRAPHS = ("exponential", "ring", "random")
 
@@ -234,7 +235,7 @@ class Meetings(Policy):
     meets = True
     LIMITS = {  # noqa: RUF012
         "merge": one_of(*MERGES),
-        "quorum": between(0.01, 1),
+        "quorum": QUORUM,
         "grace_seconds": at_least(0),
         "rounds_between": whole(0),
         "rows": whole(0),
