@@ -17,6 +17,7 @@ from photinus.core.events import Event, Warned
 from photinus.engine.base import BACKENDS, SOCKETS, RunSpec
 from photinus.engine.hooks import Hooks
 from photinus.engine.worker_bootstrap import Call, WorkerBootstrap, told_error
+from photinus.training.plan import WorkerLimits
 from photinus.transport.credentials import Credentials, WorkerKey
 from photinus.transport.folder import FolderListener
 from photinus.transport.link import Gone, Hear, Listener
@@ -75,10 +76,11 @@ class ListeningService(Service):
     def _refused(self, counts: Mapping[str, int]) -> None:
         self._server.callbacks.emit(Warned(text=refused(counts)))
 
-    def call(self, threads: int = 1, *, has_peers: bool = False) -> Call:
+    def call(self, limits: WorkerLimits | None = None, *, has_peers: bool = False) -> Call:
         """Returns what every worker must know, with a key of its own."""
         term, key = self._server.callbacks.term, self._key(is_peer=has_peers)
-        return Call(self.address, key, term, has_peers=has_peers, threads=threads)
+        limits = limits or WorkerLimits()
+        return Call(self.address, key, term, limits=limits, has_peers=has_peers)
 
     def _key(self, *, is_peer: bool = False) -> WorkerKey:
         keys = self._keys

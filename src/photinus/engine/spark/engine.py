@@ -240,7 +240,7 @@ class SparkEngine(Engine):
         tasks.sharing.wait_for_seats()
         others = taken_slots(spark.sparkContext, *self._hooks.taken())
         run_spec = replace(run_spec, can_shuffle=isinstance(run_spec.data, FrameData))
-        threads = threads_held(run_spec.plan.threads)
+        threads = threads_held(run_spec.plan.limits.threads)
         with (
             threads,
             ReplicatedRows() as rows,
@@ -416,7 +416,7 @@ class _Reads:
         counted = self.counted or {}
         plan = self.bootstrap.plan
         nothing = replace(self.budget, memory_bytes=0, disk_bytes=0)
-        budget = nothing if slot in counted else self.budget.within(plan.memory)
+        budget = nothing if slot in counted else self.budget.within(plan.limits.memory)
         batches = self.bootstrap.hooks.batches(batches, slot)
         row_filter = RowFilter(self.checks, slot, lambda: trained_in(plan))
         aside: list[Block] = []

@@ -172,7 +172,7 @@ class _Task:
         if term > sent.term:
             then = f"it is back as term {term}, from {checkpoints.found or 'the beginning'}"
             words.emit(Warned(text=message("the coordinator was lost", then=then)))
-        threads = threads_held(run_spec.plan.threads)
+        threads = threads_held(run_spec.plan.limits.threads)
         with threads, DriverSession(run_spec, local_host(self.hosted.towards), key) as session:
             if not run_directory.announce(term, session.address):
                 return
