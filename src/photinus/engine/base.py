@@ -191,6 +191,11 @@ class RunSpec(Callbacks):
         "reconnect_seconds": above(0),
     }
 
+    @property
+    def backend(self) -> str:
+        """The backend of torch.distributed that makes the sums; empty: none of them."""
+        return BACKENDS.get(self.road, "")
+
     def sent(self) -> RunSpec:
         """Returns what is sent to a task in which the coordinator runs."""
         quiet = Callbacks()

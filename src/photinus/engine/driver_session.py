@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Self
 
 from photinus.coordinator.coordinator import Coordinator
@@ -78,13 +79,10 @@ class ListeningService(Service):
 
     def call(self, limits: WorkerLimits | None = None, *, has_peers: bool = False) -> Call:
         """Returns what every worker must know, with a key of its own."""
-        term, key = self._server.callbacks.term, self._key(is_peer=has_peers)
+        keys, term = self._keys, self._server.callbacks.term
+        key = keys if isinstance(keys, WorkerKey) else keys.worker(is_peer=has_peers)
         limits = limits or WorkerLimits()
         return Call(self.address, key, term, limits=limits, has_peers=has_peers)
-
-    def _key(self, *, is_peer: bool = False) -> WorkerKey:
-        keys = self._keys
-        return keys if isinstance(keys, WorkerKey) else keys.worker(is_peer=is_peer)
 
     @property
     def slots(self) -> int:
@@ -124,12 +122,10 @@ class DriverSession(ListeningService):
         run_spec = self._run_spec
         plan, has_sockets = run_spec.plan, run_spec.road == SOCKETS
         asked = (hooks or Hooks()).checked(plan.workers, is_real=True, has_sockets=has_sockets)
-        call = Call(
-            self.address,
-            self._key(is_peer=plan.has_peers),
-            run_spec.term,
-            run_spec.reconnect_seconds,
-            backend=BACKENDS.get(run_spec.road, ""),
+        call = replace(
+            self.call(plan.limits, has_peers=plan.has_peers),
+            reconnect_seconds=run_spec.reconnect_seconds,
+            backend=run_spec.backend,
         )
         return WorkerBootstrap(plan.sent(), call, asked)
 

@@ -291,8 +291,7 @@ class WorkerBootstrap:
         Raises:
             LinkLostError: the coordinator cannot be found any more.
         """
-        call = replace(self.call, limits=self.plan.limits, has_peers=self.plan.has_peers)
-        call = call.hooked(self.hooks, slot)
+        call = self.call.hooked(self.hooks, slot)
         about: dict[str, str] = {}
 
         def begin() -> Life:
