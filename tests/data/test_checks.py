@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from photinus.core.errors import DataError, UsageError
+from photinus.data.base import Block
 from photinus.data.checks import RowChecker, RowChecks
 
 
@@ -10,7 +11,7 @@ def checked(features, labels=None, *, partition=3, opened=0, **checks):
     if opened:
         checker.open(opened)
     checker.open(len(features))
-    return (*checker.checked(features, labels), checker)
+    return (*checker.checked(Block(features, labels))[:2], checker)
 
 
 def test_good_rows_pass_untouched():
@@ -85,7 +86,7 @@ def test_a_number_that_is_infinite_in_what_is_trained_on_is_named(value):
     checker = RowChecker(RowChecks(), 5, in_float32)
     checker.open(4)
     with pytest.raises(DataError) as found:
-        checker.checked(features, None)
+        checker.checked(Block(features))
     assert str(found.value) == (
         f"partition 5 row 2 column features: {value:g} at 1 is infinite in float32, "
         "in which it is trained on; mend the row, or leave it out"
@@ -98,14 +99,14 @@ def test_a_number_that_its_scale_makes_infinite_is_named():
     checker = RowChecker(RowChecks())
     checker.open(4)
     with pytest.raises(DataError, match=r"row 1 column features: 1e\+30 at 0 times 1e\+10 is inf"):
-        checker.checked(features, None, scale=1e10)
+        checker.checked(Block(features), scale=1e10)
 
 
 def test_a_target_that_is_infinite_in_what_is_trained_on_is_named():
     checker = RowChecker(RowChecks(), 0, in_float32)
     checker.open(2)
     with pytest.raises(DataError, match=r"row 1 column label: 1e\+40 is infinite in float32"):
-        checker.checked(np.ones((2, 3)), np.array([0.5, 1e40]))
+        checker.checked(Block(np.ones((2, 3)), np.array([0.5, 1e40])))
 
 
 def test_what_is_trained_on_is_asked_for_only_where_it_matters():
@@ -114,10 +115,10 @@ def test_what_is_trained_on_is_asked_for_only_where_it_matters():
 
     checker = RowChecker(RowChecks(), 0, asked)
     checker.open(3)
-    checker.checked(np.full((3, 2), 1e38), np.array([1.0, -1e30, 0.0]))
+    checker.checked(Block(np.full((3, 2), 1e38), np.array([1.0, -1e30, 0.0])))
     wide = RowChecker(RowChecks(), 0, lambda: "float64")
     wide.open(1)
-    wide.checked(np.full((1, 2), 1e300), None)
+    wide.checked(Block(np.full((1, 2), 1e300)))
 
 
 def test_limits_are_checked():

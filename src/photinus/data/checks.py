@@ -47,7 +47,7 @@ class RowChecks:
     Example:
         >>> checker = RowChecker(RowChecks(classes=10), partition=3)
         >>> checker.open(2)
-        >>> checker.checked(np.ones((2, 4)), np.array([1, 10]))
+        >>> checker.checked(Block(np.ones((2, 4)), np.array([1, 10])))
         Traceback (most recent call last):
         photinus.core.errors.DataError: partition 3 row 1 column label: label 10 outside 0..9; \
 mend the row, or leave it out
@@ -188,34 +188,19 @@ class RowChecker:
 
     def checked(
         self,
-        features: Array,
-        labels: Array | None,
-        columns: Columns = ("features", "label"),
-        scale: float | None = None,
-    ) -> tuple[Array, Array | None]:
-        """Returns the block's rows; class labels come out as int64.
-
-        Args:
-            features: [n, ...].
-            labels: [n, ...] or None.
-            columns: the names of both, for messages.
-            scale: features are trained on as float32(features) · scale.
-
-        Raises:
-            DataError: as `refuse`; or the shape or the type of a column is wrong.
-        """
-        return self.passed(Block(features, labels), columns, scale)[:2]
-
-    def passed(
-        self,
         block: Block,
         columns: Columns = ("features", "label"),
         scale: float | None = None,
     ) -> Block:
-        """Does what `checked` does, to the weights of rows as well; inputs are checked already.
+        """Returns the block; class labels come out as int64. Its inputs are checked already.
+
+        Args:
+            block: features [n, ...], labels [n, ...] or None, and weights.
+            columns: the names of features and labels, for messages.
+            scale: features are trained on as float32(features) · scale.
 
         Raises:
-            DataError: as `checked`; or a weight is negative.
+            DataError: as `refuse`; or the shape or the type of a column is wrong.
         """
         inputs = block.features if isinstance(block.features, Inputs) else None
         features = np.empty((len(block.features), 0)) if inputs is not None else block.features

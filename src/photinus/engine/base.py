@@ -82,7 +82,7 @@ class ArrayData:
         """
         checker = RowChecker(self.checks, trained_in=lambda: trained_in(plan))
         checker.open(len(self.features))
-        rows = checker.passed(Block(self.features, self.labels, self.weights), scale=self.scale)
+        rows = checker.checked(Block(self.features, self.labels, self.weights), scale=self.scale)
         return ArrayData(rows.features, rows.labels, self.scale, self.checks, rows.weights)
 
 

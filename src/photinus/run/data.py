@@ -219,7 +219,7 @@ def check_test(rows: TestRows, classes: int | None) -> None:
     try:
         check_arrays(rows.features, rows.labels)
         checker.open(len(rows.features))
-        checker.checked(rows.features, rows.labels)
+        checker.checked(Block(rows.features, rows.labels))
     except (DataError, UsageError) as error:
         raise type(error)(f"rows to measure on: {error}") from error
 
