@@ -12,7 +12,7 @@ from machine import begin
 
 from photinus.data.arrays import FeedOrder, PartitionFeed
 from photinus.data.arrow import ColumnSpec
-from photinus.data.checks import RowChecks, RowFilter
+from photinus.data.checks import RowChecker, RowChecks
 from photinus.data.spool import Budget, gather
 
 WIDTH, BATCH_ROWS, BATCH_SIZE = 784, 10_000, 100
@@ -48,7 +48,7 @@ def measured(column, spec, budget):
     passes = []
     for _ in range(3):
         begun = time.perf_counter()
-        rows = gather(batches(column), spec, RowFilter(RowChecks(classes=10)), budget)
+        rows = gather(batches(column), spec, RowChecker(RowChecks(classes=10)), budget)
         passes.append(time.perf_counter() - begun)
     feed = PartitionFeed(rows, FeedOrder(batch_size=BATCH_SIZE, epochs=4.0))
     seconds, given, begun = [], 0, time.perf_counter()

@@ -22,7 +22,7 @@ from machine import begin, cannot
 
 from photinus.core.errors import NotReadyError
 from photinus.core.parameters import Vector
-from photinus.devices.opencl.engine import Engine
+from photinus.devices.opencl.engine import OpenCLEngine
 from photinus.devices.opencl.known import check
 from photinus.devices.opencl.offload import Offload
 from photinus.devices.opencl.platforms import devices
@@ -83,7 +83,7 @@ def main() -> None:
     if not found:
         cannot("no OpenCL driver is installed")
     for one in found:
-        made = Engine(one, *sys.argv[3:4])
+        made = OpenCLEngine(one, *sys.argv[3:4])
         check(made)
         print(
             f"{one.name}: {one.title}, {one.platform}, {one.handle.driver_version}, {made.flavour}"

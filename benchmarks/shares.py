@@ -32,7 +32,7 @@ from photinus.engine.local.engine import LocalEngine
 from photinus.models.logistic import LogisticStage
 from photinus.models.module import ModuleStage
 from photinus.strategies.recipes import averaging
-from photinus.training.plan import Phase, TrainingPlan
+from photinus.training.plan import Phase, TrainingPlan, WorkerLimits
 
 PARTS, WARM_SECONDS = {2: (1, 2), 3: (1, 2, 1)}, 3.0
 BYTES_PER_SECOND = 4e6
@@ -53,7 +53,9 @@ def job(kind: str, share: float) -> None:
         )
     rows = ArrayData(chance.random((256, width), dtype=np.float32), chance.integers(0, 10, 256))
     phase = Phase(stage=stage, strategy=averaging(every=Steps(every), codec="fp32"))
-    plan = TrainingPlan(phases=(phase,), workers=1, threads=threads, **{kind: share})
+    plan = TrainingPlan(
+        phases=(phase,), workers=1, limits=WorkerLimits(threads=threads, **{kind: share})
+    )
 
     def note(event: Event) -> None:
         if isinstance(event, WorkerJoined):

@@ -12,7 +12,7 @@ from machine import begin
 
 from photinus.data.arrays import FeedOrder, PartitionFeed
 from photinus.data.arrow import ColumnSpec
-from photinus.data.checks import RowChecks, RowFilter
+from photinus.data.checks import RowChecker, RowChecks
 from photinus.data.columns import InputSpec
 from photinus.data.spool import Budget, gather
 
@@ -61,7 +61,7 @@ def main():
         lengths = np.clip(draw(chance, given.rows), 1, 512).astype(np.int64)
         batches = column(lengths, chance)
         begun = time.perf_counter()
-        rows = gather(batches, SPEC, RowFilter(RowChecks()), Budget())
+        rows = gather(batches, SPEC, RowChecker(RowChecks()), Budget())
         first = lengths.sum() / (time.perf_counter() - begun) / 1e6
         order = FeedOrder(batch_size=32, epochs=1.0)
         share, speed = padding(rows, order)

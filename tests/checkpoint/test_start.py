@@ -4,7 +4,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from photinus.checkpoint.export import save_model
-from photinus.checkpoint.files import encode
+from photinus.checkpoint.files import to_safetensors
 from photinus.checkpoint.start import load_start
 from photinus.core.errors import CheckpointError, UsageError
 
@@ -28,7 +28,7 @@ def test_a_run_a_saved_model_and_one_of_the_estimators_are_starts(tmp_path):
     run.mkdir()
     (run / "job.json").touch()
     own = save_model(run / "model", TENSORS, {})
-    theirs = spark_ml(tmp_path / "theirs", encode(TENSORS))
+    theirs = spark_ml(tmp_path / "theirs", to_safetensors(TENSORS))
     for start in (run, own, own / "model.safetensors", theirs, f"file://{theirs}"):
         for is_mapped in (False, True):
             found = load_start(start, is_mapped=is_mapped)
@@ -48,6 +48,6 @@ def test_a_folder_of_spark_that_holds_no_network_is_refused(tmp_path):
     pq.write_table(pa.table({"word": ["a"]}), tmp_path / "words" / "data" / "a.parquet")
     with pytest.raises(UsageError, match="holds no network's weights"):
         load_start(tmp_path / "words")
-    cut = spark_ml(tmp_path / "cut", encode(TENSORS)[:-9])
+    cut = spark_ml(tmp_path / "cut", to_safetensors(TENSORS)[:-9])
     with pytest.raises(CheckpointError, match="no safetensors file"):
         load_start(cut)

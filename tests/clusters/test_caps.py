@@ -16,7 +16,7 @@ from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.logistic import LogisticStage
 from photinus.models.module import ModuleStage
 from photinus.strategies.recipes import averaging
-from photinus.training.plan import Phase, TrainingPlan
+from photinus.training.plan import Phase, TrainingPlan, WorkerLimits
 from photinus.transport.rate_limit import BURST_BYTES
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -28,7 +28,7 @@ CHANCE = np.random.default_rng(0)
 
 def plan_of(stage, workers, every=4, **caps):
     phase = Phase(stage=stage, strategy=averaging(every=Steps(every), codec="fp32"))
-    return TrainingPlan(phases=(phase,), workers=workers, **caps)
+    return TrainingPlan(phases=(phase,), workers=workers, limits=WorkerLimits(**caps))
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from photinus.models.module import ModuleStage
 from photinus.report.ledger import audit
 from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies.recipes import averaging
-from photinus.training.plan import Phase, TrainingPlan
+from photinus.training.plan import Phase, TrainingPlan, WorkerLimits
 
 pytestmark = pytest.mark.spark
 
@@ -75,7 +75,7 @@ def test_slot_0_takes_more_memory_than_it_may_and_the_client_is_told(connected, 
     arguments = {"in_features": 8_000, "out_features": 8_000}
     stage = ModuleStage(module="torch.nn:Linear", arguments=arguments, batch_size=8, epochs=1e4)
     phase = Phase(stage=stage, strategy=averaging(every=Steps(4)))
-    plan = TrainingPlan(phases=(phase,), workers=1, memory=800 << 20)
+    plan = TrainingPlan(phases=(phase,), workers=1, limits=WorkerLimits(memory=800 << 20))
     rows = ArrayData(np.ones((16, 8_000), np.float32), np.arange(16))
     said = r"^worker 0 takes more memory than it may; got \d+ MiB of 800 MiB"
     with pytest.raises(RunFailedError, match=said):

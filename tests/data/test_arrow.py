@@ -5,7 +5,7 @@ import pytest
 from photinus.core.errors import DataError
 from photinus.core.settings import from_dict, to_dict
 from photinus.data.arrow import ColumnSpec, arrays
-from photinus.data.checks import RowChecks, RowFilter
+from photinus.data.checks import RowChecker, RowChecks
 
 VALUES = np.random.default_rng(0).random((7, 4), np.float32)
 BYTES = np.arange(28, dtype=np.uint8).reshape(7, 4)
@@ -33,10 +33,9 @@ def batch(features, label=None):
     return pa.RecordBatch.from_pydict(columns)
 
 
-def taken(given, *, on_bad="fail", most_skipped=1.0, row_filter=None, **spec):
-    checks = RowChecks(on_bad=on_bad, most_skipped=most_skipped)
-    row_filter = row_filter or RowFilter(checks, 3)
-    return arrays(given, ColumnSpec(features=("x",), **spec), row_filter)[:2]
+def taken(given, *, checker=None, **spec):
+    checker = checker or RowChecker(RowChecks(), 3)
+    return arrays(given, ColumnSpec(features=("x",), **spec), checker)[:2]
 
 
 def image(pixels, height=None):
@@ -81,7 +80,7 @@ def test_bytes_can_be_floats():
 def test_columns_of_numbers_are_stacked():
     given = pa.RecordBatch.from_pydict({"a": [1, 2], "b": [0.5, 1.5], "c": [True, False]})
     spec = ColumnSpec(features=("a", "c", "b"), kind="numeric", shape=(3,))
-    features = arrays(given, spec, RowFilter(RowChecks())).features
+    features = arrays(given, spec, RowChecker(RowChecks())).features
     assert features.tolist() == [[1, 1, 0.5], [2, 0, 1.5]]
 
 
@@ -134,7 +133,7 @@ def test_a_number_that_float32_cannot_hold_is_a_wrong_row_and_no_warning():
         [pa.array([[1.0, 2.0], [3.0, 1e300]], pa.list_(pa.float64()))], names=["features"]
     )
     with pytest.raises(DataError, match="row 1 column features: inf at 1"):
-        arrays(batch, ColumnSpec(features=("features",), shape=(2,)), RowFilter(RowChecks()))
+        arrays(batch, ColumnSpec(features=("features",), shape=(2,)), RowChecker(RowChecks()))
 
 
 def test_a_null_label_is_named():
@@ -143,22 +142,11 @@ def test_a_null_label_is_named():
         taken(given, kind="list", shape=(1,), label="y")
 
 
-def test_the_row_number_counts_all_batches_and_skipped_rows():
-    row_filter = RowFilter(RowChecks(on_bad="skip", most_skipped=1.0), 3)
-    first = batch(pa.array([None, [1.0, 2.0], [1.0], [3.0, 4.0]]))
-    features, _ = taken(first, row_filter=row_filter, kind="list", shape=(2,))
-    assert features.tolist() == [[1.0, 2.0], [3.0, 4.0]]
-    assert row_filter.skipped == {"x: null": 1, "x: length": 1}
-    strict = RowFilter(RowChecks(), 3)
-    taken(batch(pa.array([[1.0, 2.0]] * 4)), row_filter=strict, kind="list", shape=(2,))
+def test_the_row_number_counts_all_batches():
+    checker = RowChecker(RowChecks(), 3)
+    taken(batch(pa.array([[1.0, 2.0]] * 4)), checker=checker, kind="list", shape=(2,))
     with pytest.raises(DataError, match="row 5 column x: null"):
-        taken(batch(pa.array([[1.0, 2.0], None])), row_filter=strict, kind="list", shape=(2,))
-
-
-def test_a_value_after_skipped_rows_is_skipped_too():
-    given = batch(pa.array([None, [np.nan, 2.0], [3.0, 4.0]]), label=[0, 1, 2])
-    features, labels = taken(given, on_bad="skip", kind="list", shape=(2,), label="y")
-    assert (features.tolist(), labels.tolist()) == ([[3.0, 4.0]], [2])
+        taken(batch(pa.array([[1.0, 2.0], None])), checker=checker, kind="list", shape=(2,))
 
 
 @pytest.mark.parametrize(

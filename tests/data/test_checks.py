@@ -2,23 +2,24 @@ import numpy as np
 import pytest
 
 from photinus.core.errors import DataError, UsageError
-from photinus.data.checks import RowChecks, RowFilter
+from photinus.data.base import Block
+from photinus.data.checks import RowChecker, RowChecks
 
 
 def checked(features, labels=None, *, partition=3, opened=0, **checks):
-    row_filter = RowFilter(RowChecks(**checks), partition)
+    checker = RowChecker(RowChecks(**checks), partition)
     if opened:
-        row_filter.open(opened)
-    row_filter.open(len(features))
-    return (*row_filter.checked(features, labels), row_filter)
+        checker.open(opened)
+    checker.open(len(features))
+    return (*checker.checked(Block(features, labels))[:2], checker)
 
 
 def test_good_rows_pass_untouched():
     features, labels = np.ones((4, 2), np.float32), np.arange(4)
-    got, got_labels, row_filter = checked(features, labels, classes=4, shape=(2,))
+    got, got_labels, checker = checked(features, labels, classes=4, shape=(2,))
     assert got is features
     assert got_labels is labels
-    assert (row_filter.seen, row_filter.skipped.total()) == (4, 0)
+    assert checker.seen == 4
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -31,7 +32,6 @@ def test_a_number_that_is_not_finite_is_named(value):
         f"partition 3 row 1207 column features: {value} at 1, expected finite numbers; "
         "mend the row, or leave it out"
     )
-    assert checked(features, finite=False)[0] is features
 
 
 @pytest.mark.parametrize(("label", "said"), [(10, "10"), (-1, "-1"), (2.5, "2.5")])
@@ -56,11 +56,6 @@ def test_what_to_do_about_a_label_depends_on_it(label, cure):
     assert str(caught.value).partition("; ")[2] == cure
 
 
-def test_a_label_that_is_no_number_is_outside_too():
-    with pytest.raises(DataError, match="label nan outside"):
-        checked(np.ones((2, 1)), np.array([0, np.nan]), classes=10, finite=False)
-
-
 def test_class_labels_come_out_as_whole_numbers():
     _, labels, _ = checked(np.ones((3, 1)), np.array([0.0, 2.0, 1.0]), classes=3)
     assert labels.dtype == np.int64
@@ -80,43 +75,6 @@ def test_another_shape_and_another_type_are_named():
         checked(np.ones((2, 2)), np.array(["a", "b"]))
 
 
-def test_bad_rows_are_skipped_and_counted():
-    features, labels = np.arange(1000.0)[:, None], np.zeros(1000)
-    features[5], labels[5], labels[7] = np.nan, 9, 9
-    got, got_labels, row_filter = checked(features, labels, classes=2, on_bad="skip")
-    assert len(got) == len(got_labels) == 998
-    assert not {5.0, 7.0} & set(got[:, 0])
-    assert row_filter.skipped == {"features: not finite": 1, "label: label": 1}
-    row_filter.end()
-
-
-def test_too_many_skipped_rows_fail_at_the_end():
-    features = np.ones((100, 1))
-    features[:2] = np.nan
-    *_, row_filter = checked(features, on_bad="skip")
-    with pytest.raises(DataError) as caught:
-        row_filter.end()
-    assert str(caught.value) == (
-        "partition 3: more than 0.01 of the rows are bad; got 2 of 100 (2 features: not finite); "
-        "mend the data, or raise most_skipped"
-    )
-
-
-def test_a_partition_full_of_bad_rows_fails_early():
-    with pytest.raises(DataError, match="raise most_skipped"):
-        checked(np.full((20_000, 1), np.nan), on_bad="skip")
-
-
-def test_a_row_number_survives_rows_that_were_left_out():
-    row_filter = RowFilter(RowChecks(on_bad="skip"))
-    row_filter.open(300)
-    features = np.ones((300, 1))
-    features[0] = np.nan
-    row_filter.checked(features, None)
-    row_filter.open(1)
-    assert row_filter.seen == 301
-
-
 def in_float32():
     return "float32"
 
@@ -125,10 +83,10 @@ def in_float32():
 def test_a_number_that_is_infinite_in_what_is_trained_on_is_named(value):
     features = np.ones((4, 3))
     features[2, 1] = value
-    row_filter = RowFilter(RowChecks(), 5, in_float32)
-    row_filter.open(4)
+    checker = RowChecker(RowChecks(), 5, in_float32)
+    checker.open(4)
     with pytest.raises(DataError) as found:
-        row_filter.checked(features, None)
+        checker.checked(Block(features))
     assert str(found.value) == (
         f"partition 5 row 2 column features: {value:g} at 1 is infinite in float32, "
         "in which it is trained on; mend the row, or leave it out"
@@ -138,32 +96,31 @@ def test_a_number_that_is_infinite_in_what_is_trained_on_is_named(value):
 def test_a_number_that_its_scale_makes_infinite_is_named():
     features = np.ones((4, 3), np.float32)
     features[1, 0] = 1e30
-    row_filter = RowFilter(RowChecks(on_bad="skip", most_skipped=0.5))
-    row_filter.open(4)
-    kept, _ = row_filter.checked(features, None, scale=1e10)
-    assert len(kept) == 3
-    assert row_filter.skipped == {"features: too large": 1}
+    checker = RowChecker(RowChecks())
+    checker.open(4)
+    with pytest.raises(DataError, match=r"row 1 column features: 1e\+30 at 0 times 1e\+10 is inf"):
+        checker.checked(Block(features), scale=1e10)
 
 
 def test_a_target_that_is_infinite_in_what_is_trained_on_is_named():
-    row_filter = RowFilter(RowChecks(), 0, in_float32)
-    row_filter.open(2)
+    checker = RowChecker(RowChecks(), 0, in_float32)
+    checker.open(2)
     with pytest.raises(DataError, match=r"row 1 column label: 1e\+40 is infinite in float32"):
-        row_filter.checked(np.ones((2, 3)), np.array([0.5, 1e40]))
+        checker.checked(Block(np.ones((2, 3)), np.array([0.5, 1e40])))
 
 
 def test_what_is_trained_on_is_asked_for_only_where_it_matters():
     def asked():
         raise AssertionError
 
-    row_filter = RowFilter(RowChecks(), 0, asked)
-    row_filter.open(3)
-    row_filter.checked(np.full((3, 2), 1e38), np.array([1.0, -1e30, 0.0]))
-    wide = RowFilter(RowChecks(), 0, lambda: "float64")
+    checker = RowChecker(RowChecks(), 0, asked)
+    checker.open(3)
+    checker.checked(Block(np.full((3, 2), 1e38), np.array([1.0, -1e30, 0.0])))
+    wide = RowChecker(RowChecks(), 0, lambda: "float64")
     wide.open(1)
-    wide.checked(np.full((1, 2), 1e300), None)
+    wide.checked(Block(np.full((1, 2), 1e300)))
 
 
 def test_limits_are_checked():
-    with pytest.raises(UsageError, match="on_bad of RowChecks must be one of 'fail', 'skip'"):
-        RowChecks(on_bad="ignore")
+    with pytest.raises(UsageError, match="classes of RowChecks must be a whole number"):
+        RowChecks(classes=0)

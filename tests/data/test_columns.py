@@ -10,7 +10,7 @@ from PIL import Image
 from photinus.core.errors import DataError, UsageError
 from photinus.data import columns as columns_module
 from photinus.data.arrow import ColumnSpec, arrays
-from photinus.data.checks import RowChecks, RowFilter
+from photinus.data.checks import RowChecker, RowChecks
 from photinus.data.columns import InputSpec, inputs_from, renamed
 from photinus.data.inputs import Ragged
 
@@ -26,11 +26,11 @@ DENSE = {"type": 1, "size": None, "indices": None, "values": [1.0, 0.0, 3.0]}
 SPARSE = {"type": 0, "size": 3, "indices": [2], "values": [7.0]}
 
 
-def read(column, *, encoder=None, row_filter=None, on_bad="fail"):
+def read(column, *, encoder=None, checker=None):
     spec = InputSpec(columns={"x": "col"}, encoders={} if encoder is None else {"x": encoder})
-    row_filter = row_filter or RowFilter(RowChecks(on_bad=on_bad, most_skipped=1.0), 3)
+    checker = checker or RowChecker(RowChecks(), 3)
     batch = pa.RecordBatch.from_arrays([column], names=["x"])
-    return arrays(batch, ColumnSpec(features=("x",), inputs=spec), row_filter).features
+    return arrays(batch, ColumnSpec(features=("x",), inputs=spec), checker).features
 
 
 def handed(column, **how):
@@ -90,16 +90,14 @@ def test_bytes_stay_bytes_and_truth_values_truth():
 
 
 def test_a_vector_is_stored_as_the_first_ones_were():
-    row_filter = RowFilter(RowChecks())
-    first = read(pa.array([SPARSE], VECTOR), row_filter=row_filter)
-    second = read(pa.array([DENSE], VECTOR), row_filter=row_filter)
+    checker = RowChecker(RowChecks())
+    first = read(pa.array([SPARSE], VECTOR), checker=checker)
+    second = read(pa.array([DENSE], VECTOR), checker=checker)
     assert all(isinstance(i.columns["x"], Ragged) for i in (first, second))
     assert second.batch(np.array([0]))["x"].tolist() == [[1, 0, 3]]
-    row_filter = RowFilter(RowChecks())
-    read(pa.array([DENSE], VECTOR), row_filter=row_filter)
-    assert read(pa.array([SPARSE], VECTOR), row_filter=row_filter).columns["x"].tolist() == [
-        [0, 0, 7]
-    ]
+    checker = RowChecker(RowChecks())
+    read(pa.array([DENSE], VECTOR), checker=checker)
+    assert read(pa.array([SPARSE], VECTOR), checker=checker).columns["x"].tolist() == [[0, 0, 7]]
 
 
 def png(size=(2, 3)):
@@ -153,14 +151,6 @@ def test_what_is_wrong_is_said_with_its_row_and_its_mend(column, encoder, said):
     with pytest.raises(DataError, match=said) as caught:
         read(column, encoder=encoder)
     assert "\n" not in str(caught.value)
-
-
-def test_bad_rows_may_be_left_out():
-    column = pa.array([[1.0], None, [np.nan], [4.0, 5.0]])
-    inputs = read(column, on_bad="skip")
-    assert inputs.batch(np.arange(2))["x"].tolist() == [[1, 0], [4, 5]]
-    kept = read(pa.array([png(), b"no", png()]), encoder="image", on_bad="skip")
-    assert len(kept) == 2
 
 
 def test_an_encoder_returns_an_array_a_list_or_a_dict(encoders):

@@ -10,7 +10,7 @@ from pyspark.sql.functions import array, col, lit
 from photinus.core.errors import DataError, UsageError
 from photinus.data import cifar
 from photinus.data.arrays import FeedOrder, PartitionFeed
-from photinus.data.checks import RowChecks, RowFilter
+from photinus.data.checks import RowChecker, RowChecks
 from photinus.data.spark import cifar_frame, columns, partitioned
 from photinus.data.spool import Budget, gather
 
@@ -21,7 +21,7 @@ def features_in_tasks(df, spec):
     """What the workers' feeds hand out in one epoch, as [(feature values, label)], sorted."""
 
     def train(batches):
-        rows = gather(batches, spec, RowFilter(RowChecks()), Budget())
+        rows = gather(batches, spec, RowChecker(RowChecks()), Budget())
         for batch in PartitionFeed(rows, FeedOrder(batch_size=2, epochs=1.0)):
             flat = batch.features.reshape(batch.examples, -1).astype(np.float64)
             labels = np.zeros(batch.examples) if batch.labels is None else batch.labels
@@ -101,7 +101,7 @@ def test_a_bad_row_is_named_by_the_task(spark):
     schema = pa.schema([("x", pa.list_(pa.float32()))])
     block = pa.RecordBatch.from_pydict({"x": [row["x"] for row in df.collect()]}, schema)
     with pytest.raises(DataError, match="partition 0 row 1 column x: length 1, expected 2"):
-        gather([block], spec, RowFilter(RowChecks()), Budget())
+        gather([block], spec, RowChecker(RowChecks()), Budget())
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from photinus.core.errors import DataError
 from photinus.data.arrays import FeedOrder, PartitionFeed
 from photinus.data.arrow import ColumnSpec
 from photinus.data.base import Block
-from photinus.data.checks import RowChecks, RowFilter
+from photinus.data.checks import RowChecker, RowChecks
 from photinus.data.columns import InputSpec
 from photinus.data.inputs import SPARSE, Inputs, Ragged, joined
 from photinus.data.rows import Rows
@@ -167,21 +167,21 @@ def given_out(feed):
 
 def test_rows_in_memory_on_disk_and_from_a_stream_are_the_same(tmp_path):
     order = FeedOrder(batch_size=16, epochs=1.0)
-    memory = gather(batches(500), SPEC, RowFilter(RowChecks()), Budget())
+    memory = gather(batches(500), SPEC, RowChecker(RowChecks()), Budget())
     disk = gather(
-        batches(500), SPEC, RowFilter(RowChecks()), Budget(memory_bytes=0, folder=str(tmp_path))
+        batches(500), SPEC, RowChecker(RowChecks()), Budget(memory_bytes=0, folder=str(tmp_path))
     )
     assert memory.weights.tolist() == [1.0] * 500
     assert given_out(PartitionFeed(memory, order)) == given_out(PartitionFeed(disk, order))
     half = gather(
         batches(500),
         SPEC,
-        RowFilter(RowChecks()),
+        RowChecker(RowChecks()),
         Budget(memory_bytes=1 << 13, folder=str(tmp_path)),
     )
     assert given_out(PartitionFeed(memory, order)) == given_out(PartitionFeed(half, order))
     nothing = Budget(memory_bytes=0, disk_bytes=0)
-    stream = gather(batches(500), SPEC, RowFilter(RowChecks()), nothing)
+    stream = gather(batches(500), SPEC, RowChecker(RowChecks()), nothing)
     assert isinstance(stream, Stream)
     streamed = [b for b in StreamFeed(stream, order)]
     assert np.concatenate([b.features["number"] for b in streamed]).tolist() == list(range(500))
@@ -189,7 +189,7 @@ def test_rows_in_memory_on_disk_and_from_a_stream_are_the_same(tmp_path):
 
 
 def test_a_partition_without_rows_has_none():
-    rows = gather([], SPEC, RowFilter(RowChecks()), Budget())
+    rows = gather([], SPEC, RowChecker(RowChecks()), Budget())
     assert len(rows) == 0
     assert list(PartitionFeed(rows, FeedOrder())) == []
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from photinus.core.errors import DataError, UsageError
+from photinus.core.errors import UsageError
 from photinus.data import rows as rows_module
 from photinus.data.rows import Rows, content_hash
 
@@ -104,15 +104,6 @@ def test_a_transform_sees_the_rows_as_they_are_handed_out():
 def test_no_rows_map_to_no_rows():
     empty = Rows.of(np.ones((0, 2)))
     assert empty.mapped(np.negative) is empty
-
-
-def test_labels_are_counted_by_class():
-    rows = Rows.of(np.ones((4, 1)), np.array([2.0, 0.0, 2.0, 1.0]))
-    assert rows.label_counts(4).tolist() == [1, 1, 2, 0]
-    with pytest.raises(DataError, match=r"labels must lie in 0\.\.1; got 2"):
-        rows.label_counts(2)
-    with pytest.raises(DataError, match="no labels to count"):
-        Rows.of(np.ones((4, 1))).label_counts(2)
 
 
 def test_transformed_rows_do_not_know_the_order_of_arrival():

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from photinus.core.errors import DataError, NotReadyError
+from photinus.core.errors import NotReadyError
 from photinus.data import spool
 from photinus.data.arrays import FeedOrder, PartitionFeed
 from photinus.data.arrow import ColumnSpec
 from photinus.data.base import Block, MappedFeed
-from photinus.data.checks import RowChecks, RowFilter
+from photinus.data.checks import RowChecker, RowChecks
 from photinus.data.rows import Rows
 from photinus.data.spool import Budget, Storage, gather
 from photinus.data.stream import Stream, StreamFeed
@@ -40,7 +40,7 @@ def batches(size=13):
 
 def gathered(memory, disk=0, folder=""):
     budget = Budget(memory_bytes=memory, disk_bytes=disk, folder=str(folder))
-    return gather(batches(), SPEC, RowFilter(RowChecks(classes=100)), budget)
+    return gather(batches(), SPEC, RowChecker(RowChecks(classes=100)), budget)
 
 
 def epochs_of(rows):
@@ -119,7 +119,7 @@ def test_a_disk_that_cannot_reserve_gives_no_room(tmp_path, monkeypatch):
 def test_rows_without_labels_are_spooled_too(tmp_path):
     spec = ColumnSpec(features=("x",), shape=(4,))
     budget = Budget(memory_bytes=0, folder=str(tmp_path))
-    rows = gather(batches(), spec, RowFilter(RowChecks()), budget)
+    rows = gather(batches(), spec, RowChecker(RowChecks()), budget)
     assert rows.labels is None
     assert np.array_equal(rows.features, VALUES)
 
@@ -209,7 +209,7 @@ def test_gathering_rows_takes_little_more_than_the_rows():
         "import numpy as np, pyarrow as pa\n"
         "from photinus.engine.malloc import keep_freed_memory\n"
         "from photinus.data.arrow import ColumnSpec\n"
-        "from photinus.data.checks import RowChecks, RowFilter\n"
+        "from photinus.data.checks import RowChecks, RowChecker\n"
         "from photinus.data.spool import Budget, gather\n"
         "keep_freed_memory()\n"
         "def peak():\n"
@@ -223,9 +223,9 @@ def test_gathering_rows_takes_little_more_than_the_rows():
         "        labels = pa.array(np.arange(10_000) % 2)\n"
         "        yield pa.RecordBatch.from_arrays([lists, labels], ['x', 'y'])\n"
         "spec = ColumnSpec(features=('x',), label='y', shape=(100,))\n"
-        "gather(batches(1), spec, RowFilter(RowChecks()), Budget())\n"
+        "gather(batches(1), spec, RowChecker(RowChecks()), Budget())\n"
         "before = peak()\n"
-        "rows = gather(batches(50), spec, RowFilter(RowChecks(classes=2)), Budget())\n"
+        "rows = gather(batches(50), spec, RowChecker(RowChecks(classes=2)), Budget())\n"
         "print((peak() - before) / (rows.features.nbytes + rows.labels.nbytes))\n"
     )
     if not os.path.exists("/proc/self/status"):
@@ -235,7 +235,7 @@ def test_gathering_rows_takes_little_more_than_the_rows():
 
 
 def test_an_empty_partition_has_no_rows():
-    rows = gather(iter(()), SPEC, RowFilter(RowChecks()), Budget())
+    rows = gather(iter(()), SPEC, RowChecker(RowChecks()), Budget())
     assert isinstance(rows, Rows)
     assert (rows.features.shape, rows.labels.shape) == ((0, 4), (0,))
     assert list(PartitionFeed(rows, FeedOrder())) == []
@@ -244,14 +244,6 @@ def test_an_empty_partition_has_no_rows():
 def test_a_folder_that_is_missing_is_named(tmp_path):
     with pytest.raises(NotReadyError, match=r"rows cannot be spooled to .*; name a folder"):
         gathered(0, ROWS_BYTES, tmp_path / "missing")
-
-
-def test_too_many_skipped_rows_fail_the_partition():
-    def half_bad():
-        yield pa.RecordBatch.from_pydict({"x": pa.array([[1.0] * 4, None]), "y": pa.array([0, 1])})
-
-    with pytest.raises(DataError, match=r"more than 0.01 of the rows are bad"):
-        gather(half_bad(), SPEC, RowFilter(RowChecks(on_bad="skip")), Budget())
 
 
 @pytest.mark.processes

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from photinus.core.errors import DataError, NotReadyError, UsageError
-from photinus.data.wikipedia import Part, pages, parts_of, sentences, wikitext_reader
+from photinus.data.wikipedia import DumpPart, pages, parts_of, sentences, wikitext_reader
 
 HEAD = '<mediawiki xml:lang="en">\n  <siteinfo><sitename>Wiki</sitename></siteinfo>\n'
 END = "</mediawiki>\n"
@@ -72,7 +72,7 @@ def test_words_of_articles_are_read_without_their_markup(tmp_path):
         page(3, "#REDIRECT [[P1]]", more='    <redirect title="P1" />\n'),
         page(4, "Straße und Weg"),
     ]
-    found = list(sentences(Part(written(tmp_path, "multistream", made), 0, 1 << 20), 0))
+    found = list(sentences(DumpPart(written(tmp_path, "multistream", made), 0, 1 << 20), 0))
     assert found == [
         ["anarchism", "is", "a", "philosophy", "more"],
         ["it", "is", "old"],
@@ -90,7 +90,7 @@ def test_a_cut_dump_is_one_sentence(tmp_path, kind, share):
     with open(path, "wb") as file:
         file.write(data[: int(share * len(data))])
     with pytest.raises(DataError, match=r"is cut; got .*; download it again") as caught:
-        list(pages(Part(path, 0, len(data))))
+        list(pages(DumpPart(path, 0, len(data))))
     assert "\n" not in str(caught.value)
 
 
@@ -101,17 +101,17 @@ def test_a_dump_cut_between_two_streams_is_cut(tmp_path):
     with open(path, "wb") as file:
         file.write(data[: data.rindex(b"BZh")])
     with pytest.raises(DataError, match="got no </mediawiki> at its end"):
-        list(pages(Part(path, 0, len(data))))
+        list(pages(DumpPart(path, 0, len(data))))
 
 
 def test_corrupt_pages_are_counted_and_capped(tmp_path):
     made = list(PAGES)
     for n in (3, 30, 31):
         made[n] = made[n].replace("</revision>", "</revise>")
-    whole = Part(written(tmp_path, "multistream", made), 0, 1 << 20)
+    whole = DumpPart(written(tmp_path, "multistream", made), 0, 1 << 20)
     found = list(sentences(whole, 3))
     assert found.count(None) == 3
-    every = list(sentences(Part(written(tmp_path, "plain"), 0, 1 << 20), 0))
+    every = list(sentences(DumpPart(written(tmp_path, "plain"), 0, 1 << 20), 0))
     assert len(found) - 3 == len(every) - 3 * 2  # each page has two sentences
     with pytest.raises(DataError, match="too many corrupt pages; got more than 2 between bytes 0"):
         list(sentences(whole, 2))
@@ -124,7 +124,7 @@ def test_a_damaged_stream_is_counted_and_the_next_is_read(tmp_path):
         second = data.index(b"BZh", data.index(b"BZh", 10) + 10)
         file.seek(second + 60)
         file.write(bytes(40))
-    read = list(pages(Part(path, 0, len(data))))
+    read = list(pages(DumpPart(path, 0, len(data))))
     assert read.count(None) == 1
     assert [one.decode() for one in read if one] == [
         one.strip() for n, one in enumerate(PAGES) if not 10 <= n < 20
@@ -134,10 +134,10 @@ def test_a_damaged_stream_is_counted_and_the_next_is_read(tmp_path):
 def test_what_is_no_dump_is_one_sentence(tmp_path, monkeypatch):
     (tmp_path / "d.xml.bz2").write_bytes(b"no bzip2 at all")
     with pytest.raises(DataError, match=r"d.xml.bz2 does not begin as bzip2"):
-        list(pages(Part(str(tmp_path / "d.xml.bz2"), 0, 15)))
+        list(pages(DumpPart(str(tmp_path / "d.xml.bz2"), 0, 15)))
     (tmp_path / "d.xml").write_text("a text")
     with pytest.raises(DataError, match=r"d.xml is cut; got no </mediawiki> at its end"):
-        list(pages(Part(str(tmp_path / "d.xml"), 0, 6)))
+        list(pages(DumpPart(str(tmp_path / "d.xml"), 0, 6)))
     with pytest.raises(UsageError, match=r"none.xml cannot be read; got No such file"):
         parts_of(str(tmp_path / "none.xml"), 10)
     with pytest.raises(UsageError, match=r"a dump is a file .xml or .xml.bz2; got d.txt"):

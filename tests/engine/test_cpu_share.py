@@ -30,7 +30,7 @@ from photinus.models.module import ModuleStage
 from photinus.strategies.recipes import averaging
 from photinus.testing import Faults
 from photinus.training.asks import Exchange, Hello, News, StepDone
-from photinus.training.plan import Phase, TrainingPlan
+from photinus.training.plan import Phase, TrainingPlan, WorkerLimits
 
 
 class Machine:
@@ -171,7 +171,7 @@ def test_in_the_simulator_a_share_makes_steps_longer_and_changes_no_bit(
 ):
     world = {"step_seconds": 0.01, "latency_seconds": 0.0, "bytes_per_second": 1e12}
     free = field.play(field.small["averaging"], world=world)
-    plan = replace(free.simulation.plan, cpu_share=share, threads=threads)
+    plan = replace(free.simulation.plan, limits=WorkerLimits(cpu_share=share, threads=threads))
     held = Simulation(plan, field.parts(4), World(**world))
     result = held.run()
     assert (free.run().vector == result.vectors[-1]).all()
@@ -181,7 +181,7 @@ def test_in_the_simulator_a_share_makes_steps_longer_and_changes_no_bit(
 def test_a_fault_that_slows_a_simulated_worker_comes_on_top_of_its_share(field):
     world = {"step_seconds": 0.01, "latency_seconds": 0.0, "bytes_per_second": 1e12}
     plain = field.play(field.small["averaging"], world=world)
-    plan = replace(plain.simulation.plan, cpu_share=0.5)
+    plan = replace(plain.simulation.plan, limits=WorkerLimits(cpu_share=0.5))
     slowed = World(**world, faults=Faults().slow(0, factor=3.0))
     held = Simulation(plan, field.parts(4), slowed)
     held.run()
@@ -220,9 +220,9 @@ def test_a_real_worker_uses_no_more_than_its_share_to_the_same_bits(tiny):
         if type(event).__name__ == "RoundClosed":
             looks.append((time.monotonic(), used_seconds(pids[0])))
 
-    plan = TrainingPlan(phases=(phase,), workers=1, cpu_share=0.25)
+    plan = TrainingPlan(phases=(phase,), workers=1, limits=WorkerLimits(cpu_share=0.25))
     held = LocalEngine().run(tiny.assignment(plan, data=data, emit=note))
-    free = LocalEngine().run(tiny.assignment(replace(plan, cpu_share=None), data=data))
+    free = LocalEngine().run(tiny.assignment(replace(plan, limits=WorkerLimits()), data=data))
     assert all(np.array_equal(a, b) for a, b in zip(held.vectors, free.vectors, strict=True))
     (began, before), (ended, after) = looks[0], looks[-1]
     assert ended - began > 2.0, "long enough to be measured"
@@ -233,7 +233,9 @@ def test_a_real_worker_uses_no_more_than_its_share_to_the_same_bits(tiny):
 def test_a_share_that_a_workers_machine_lacks_ends_the_run_before_training(tiny):
     data, stage = rows_and_stage(1.0)
     phase = Phase(stage=stage, strategy=averaging(every=Steps(50), codec="fp32"))
-    plan = TrainingPlan(phases=(phase,), workers=1, threads=1000, cpu_share=999.0)
+    plan = TrainingPlan(
+        phases=(phase,), workers=1, limits=WorkerLimits(threads=1000, cpu_share=999.0)
+    )
     events = []
     with pytest.raises(NotReadyError, match="more than the processors that worker 0 may run on"):
         LocalEngine().run(tiny.assignment(plan, data=data, emit=events.append))
@@ -250,7 +252,7 @@ def test_every_worker_of_a_plan_is_held_to_its_share(tiny, monkeypatch):
 
     monkeypatch.setattr(worker_bootstrap, "CpuShare", Counted)
     plan = tiny.plan(workers=1, recipes=tiny.recipes[:1])
-    plan = replace(plan, cpu_share=0.75)
+    plan = replace(plan, limits=WorkerLimits(cpu_share=0.75))
     with DriverSession(tiny.assignment(plan)) as session:
         part = part_of(Rows.of(*tiny.data.part(plan, 0)), plan)
         session.bootstrap().run(0, "0-0", lambda: part)

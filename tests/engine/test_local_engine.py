@@ -22,7 +22,7 @@ from photinus.models.logistic import LogisticStage
 from photinus.models.module import ModuleStage
 from photinus.strategies.outer import Sgd
 from photinus.strategies.recipes import averaging
-from photinus.training.plan import Phase, TrainingPlan
+from photinus.training.plan import Phase, TrainingPlan, WorkerLimits
 
 pytestmark = pytest.mark.processes
 
@@ -207,7 +207,7 @@ def test_a_cap_on_bandwidth_holds_for_every_worker_and_changes_no_bit(tiny):
             rounds.append((time.monotonic(), event.bytes_up))
 
     for bandwidth, emit in ((rate, note), (None, lambda event: None)):
-        plan = TrainingPlan(phases=(phase,), workers=2, bandwidth=bandwidth)
+        plan = TrainingPlan(phases=(phase,), workers=2, limits=WorkerLimits(bandwidth=bandwidth))
         results.append(LocalEngine().run(tiny.assignment(plan, data=data, emit=emit)))
     assert same_bits(*results)
     seconds = rounds[-1][0] - rounds[0][0]
@@ -245,7 +245,7 @@ def test_a_worker_computes_in_as_many_threads_as_it_is_told(tiny):
             if type(event).__name__ == "RoundClosed" and pids:
                 looks.append((time.monotonic(), *used_seconds(pids[0])))
 
-        plan = TrainingPlan(phases=(phase,), workers=1, threads=threads)
+        plan = TrainingPlan(phases=(phase,), workers=1, limits=WorkerLimits(threads=threads))
         LocalEngine().run(tiny.assignment(plan, data=data, emit=note))
         (began, before, _), (ended, after, many) = looks[1], looks[-1]
         seen[threads] = many, after - before, ended - began

@@ -25,7 +25,7 @@ from photinus.engine.memory_cap import MemoryCap, anonymous_bytes
 from photinus.engine.spark.engine import _Reads
 from photinus.models.module import ModuleStage
 from photinus.strategies.recipes import averaging
-from photinus.training.plan import Phase, TrainingPlan
+from photinus.training.plan import Phase, TrainingPlan, WorkerLimits
 
 MIB = 1 << 20
 linux = pytest.mark.skipif(
@@ -97,7 +97,9 @@ def test_every_worker_of_a_plan_is_held_to_its_memory(tiny, monkeypatch):
             made.append((most, slot))
 
     monkeypatch.setattr(worker_bootstrap, "MemoryCap", Noted)
-    plan = replace(tiny.plan(workers=1, recipes=tiny.recipes[:1]), memory=1 << 40)
+    plan = replace(
+        tiny.plan(workers=1, recipes=tiny.recipes[:1]), limits=WorkerLimits(memory=1 << 40)
+    )
     with DriverSession(tiny.assignment(plan)) as session:
         part = part_of(Rows.of(*tiny.data.part(plan, 0)), plan)
         session.bootstrap().run(0, "0-0", lambda: part)
@@ -110,7 +112,7 @@ def test_rows_of_spark_get_half_of_a_workers_memory(tiny, memory, streams):
     """100 rows take 5,600 bytes with their index; there is no disk for others."""
     x = pa.array([[1.0, 2.0, 3.0, 4.0]] * 100, pa.list_(pa.float32()))
     batches = [pa.RecordBatch.from_pydict({"x": x, "y": pa.array(range(100))})]
-    plan = replace(tiny.plan(), memory=memory)
+    plan = replace(tiny.plan(), limits=WorkerLimits(memory=memory))
     reads = _Reads(
         bootstrap=SimpleNamespace(plan=plan, hooks=Hooks()),
         spec=ColumnSpec(features=("x",), label="y", shape=(4,)),
@@ -171,7 +173,7 @@ def trained(memory, tmp_path, monkeypatch, text=GROWS):
         epochs=100.0,
     )
     phase = Phase(stage=stage, strategy=averaging(every=Steps(2), gradients_until=0))
-    plan = TrainingPlan(phases=(phase,), workers=2, memory=memory)
+    plan = TrainingPlan(phases=(phase,), workers=2, limits=WorkerLimits(memory=memory))
     rows = ArrayData(np.eye(2, dtype=np.float32).repeat(16, 0), np.arange(2).repeat(16))
     events = []
     run = RunSpec(plan=plan, data=rows, run=bytes(16), emit=events.append)

@@ -32,7 +32,7 @@ FLAT = Schedule.constant(0.02)
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread():
-    """As a worker has: the bits are those of `TrainingPlan.threads`."""
+    """As a worker has: the bits are those of `WorkerLimits.threads`."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -19,6 +19,7 @@ from photinus.strategies.recipes import (
     iterative_reduce,
 )
 from photinus.testing import Faults
+from photinus.training.plan import WorkerLimits
 from photinus.training.worker_loop import Part
 
 BARRIERS = [
@@ -93,7 +94,7 @@ def test_a_cap_on_what_a_worker_sends_costs_time_and_no_bits(field):
     def played(bandwidth, **world):
         world = {"step_seconds": 0.0, "latency_seconds": 0.0, **world}
         one = field.play(field.small["averaging"], world=world)
-        plan = replace(one.simulation.plan, bandwidth=bandwidth)
+        plan = replace(one.simulation.plan, limits=WorkerLimits(bandwidth=bandwidth))
         return Simulation(plan, field.parts(4), World(**world))
 
     free, capped, both = played(None), played(424.0), played(None, bytes_per_second=424.0)

@@ -18,7 +18,7 @@ from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.engine.spark.engine import FrameData, SparkEngine, frame_of
 from photinus.models.module import ModuleStage
 from photinus.strategies.recipes import averaging
-from photinus.training.plan import Phase, TrainingPlan
+from photinus.training.plan import Phase, TrainingPlan, WorkerLimits
 
 pytestmark = pytest.mark.spark
 
@@ -179,7 +179,7 @@ def test_a_task_that_takes_more_memory_than_it_may_ends_the_run_in_one_sentence(
     )
     with pytest.raises(RunFailedError, match=said):
         engine.run(tiny.assignment(large_plan(8_000, memory=most << 20), data=rows))
-    free = replace(large_plan(1_000, epochs=1.0), cpu_share=0.5)
+    free = replace(large_plan(1_000, epochs=1.0), limits=WorkerLimits(cpu_share=0.5))
     few = ArrayData(np.ones((16, 1_000), np.float32), np.arange(16))
     assert engine.run(tiny.assignment(free, data=few)).vectors[0].size > 1e6
 
@@ -188,4 +188,4 @@ def large_plan(size, memory=None, epochs=1e4):
     arguments = {"in_features": size, "out_features": size}
     stage = ModuleStage(module="torch.nn:Linear", arguments=arguments, batch_size=8, epochs=epochs)
     phase = Phase(stage=stage, strategy=averaging(every=Steps(4)))
-    return TrainingPlan(phases=(phase,), workers=1, memory=memory)
+    return TrainingPlan(phases=(phase,), workers=1, limits=WorkerLimits(memory=memory))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from photinus.core.errors import FrameError
 from photinus.protocol.headers import ARRAYS, FIELDS, NEEDED, checked
-from photinus.transport.frames import KINDS, Decoder, Frame, encode
+from photinus.transport.frames import KINDS, Decoder, Frame, encode_frame
 
 SOUND = {
     **{"version": 3, "position": 8, "attempt": "a", "hello": 1, "rows": 5, "has": 0, "budget": 9},
@@ -33,7 +33,7 @@ def said(kind, **changes):
 
 def test_a_whole_header_passes_as_every_kind():
     for kind in KINDS:
-        [read] = Decoder().feed(b"".join(encode(said(kind))))
+        [read] = Decoder().feed(b"".join(encode_frame(said(kind))))
         assert checked(read) is read
 
 

@@ -69,4 +69,4 @@ def test_events_without_their_beginning_are_no_error():
     assert not summary.workers[3].is_here
     assert summary.workers[3].wait_share == 0.0
     assert summary.phases[7].mean_round_seconds == 0.0
-    assert (summary.at, summary.checkpoints_failed) == (5.0, 1)
+    assert summary.at == 5.0

@@ -12,6 +12,7 @@ from photinus.run.job import Job, Source, read_job
 from photinus.run.presets import PRESETS, preset
 from photinus.strategies.outer import Nesterov, Sgd
 from photinus.strategies.recipes import averaging, downpour, iterative_reduce
+from photinus.training.plan import WorkerLimits
 
 LOGISTIC = LogisticStage(features=2, classes=2, epochs=40)
 
@@ -65,7 +66,7 @@ def test_a_strategy_of_the_pre_training_is_for_deep_belief_networks():
 def test_a_cap_on_bandwidth_reaches_the_workers_and_needs_sockets():
     job = Job(model=LOGISTIC, bandwidth=2e6, threads=3)
     plan = job.plan()
-    assert (plan.bandwidth, plan.threads) == (2e6, 3)
+    assert (plan.limits.bandwidth, plan.limits.threads) == (2e6, 3)
     with pytest.raises(UsageError, match="bandwidth caps what goes over sockets"):
         Job(model=LOGISTIC, bandwidth=2e6, road="/shared/folder")
     with pytest.raises(UsageError, match="bandwidth of Job must be a number of at least 10000"):
@@ -74,9 +75,9 @@ def test_a_cap_on_bandwidth_reaches_the_workers_and_needs_sockets():
 
 def test_shares_of_processors_and_memory_reach_the_workers():
     job = Job(model=LOGISTIC, cpu_share=1.5, memory=1 << 30, threads=2)
-    assert (job.plan().cpu_share, job.plan().memory) == (1.5, 1 << 30)
+    assert job.plan().limits == WorkerLimits(threads=2, cpu_share=1.5, memory=1 << 30)
     plain = Job(model=LOGISTIC)
-    assert (plain.plan().cpu_share, plain.plan().memory) == (None, None)
+    assert plain.plan().limits == WorkerLimits()
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from photinus.protocol.messages import Seat, message_of, message_to
 from photinus.strategies.base import Message
 from photinus.strategies.codecs import CODECS, encode
 from photinus.strategies.sparse import gather, scatter, to_dense, to_sparse
-from photinus.transport.frames import Decoder
-from photinus.transport.frames import encode as bytes_of
+from photinus.transport.frames import Decoder, encode_frame
 
 SEAT = Seat(b"r" * 16)
 
@@ -43,7 +42,7 @@ def test_what_is_gathered_is_scattered_to_the_same_bits(dtype, size, places):
 def test_a_message_in_any_codec_comes_back_to_the_bit_over_the_wire(codec, size):
     said = Message("push", encode(codec, mostly_zero(size)), codec=codec)
     frame = message_to(SEAT.frame("push"), to_sparse(said))
-    [heard] = Decoder().feed(b"".join(bytes_of(frame)))
+    [heard] = Decoder().feed(b"".join(encode_frame(frame)))
     assert "kept" in heard.arrays
     assert heard.size_bytes < said.vector.nbytes / 2
     np.testing.assert_array_equal(message_of(heard).vector, said.vector)

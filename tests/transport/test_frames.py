@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from photinus.core.errors import FrameError
 from photinus.transport import frames
-from photinus.transport.frames import DTYPES, KINDS, Decoder, Frame, encode
+from photinus.transport.frames import DTYPES, KINDS, Decoder, Frame, encode_frame
 
 RUN = bytes(range(16))
 HEAD = "<B16s5qIB"
 
 
 def wire(frame, **options):
-    return b"".join(encode(frame, **options))
+    return b"".join(encode_frame(frame, **options))
 
 
 def assert_same(got, sent):
@@ -138,7 +138,7 @@ def piece(body, part=0, parts=1, checked=1, length=None, magic=b"PHOT", version=
 def head(frame=None, **changes):
     """Returns the body of a frame's head, with some of its raw fields changed."""
     frame = frame or Frame("push", RUN)
-    body = encode(frame)[0][22:]
+    body = encode_frame(frame)[0][22:]
     names = ["kind", "run", "term", "phase", "slot", "lease", "sequence", "header_bytes", "arrays"]
     values = dict(zip(names, struct.unpack_from(HEAD, body), strict=True)) | changes
     return struct.pack(HEAD, *values.values()) + body[struct.calcsize(HEAD) :]
@@ -216,7 +216,7 @@ def test_bytes_that_lie_are_refused_by_name(data, words):
 
 
 def test_a_payload_piece_longer_than_its_array_is_refused():
-    [first, header, view] = encode(Frame("push", RUN, arrays={"a": np.ones(3, "u1")}))
+    [first, header, view] = encode_frame(Frame("push", RUN, arrays={"a": np.ones(3, "u1")}))
     decoder = Decoder()
     assert decoder.feed(first) == []
     with pytest.raises(FrameError, match="must hold 1 to 3 bytes"):
@@ -253,7 +253,7 @@ def test_a_deeply_nested_header_is_refused():
 def test_what_may_not_travel_is_refused_before_it_does(changes, words):
     frame = Frame(**({"kind": "push"} | changes))
     with pytest.raises(FrameError, match=words):
-        encode(frame)
+        encode_frame(frame)
 
 
 def test_a_loss_that_diverged_may_be_told():
@@ -263,13 +263,13 @@ def test_a_loss_that_diverged_may_be_told():
 
 def test_encoding_copies_no_vector():
     vector = np.zeros(1000, "f4")
-    pieces = encode(Frame("push", arrays={"a": vector}))
+    pieces = encode_frame(Frame("push", arrays={"a": vector}))
     assert np.shares_memory(vector, np.frombuffer(pieces[2], "u1"))
 
 
 def test_a_big_vector_travels_in_pieces_and_is_delivered_whole_or_not_at_all():
     big = np.arange(5_000_000, dtype="f4")
-    pieces = encode(Frame("push", arrays={"a": big, "b": big[:1]}))
+    pieces = encode_frame(Frame("push", arrays={"a": big, "b": big[:1]}))
     assert [len(p) for p in pieces[2::2]] == [4 << 20] * 4 + [20_000_000 - (16 << 20), 4]
     decoder = Decoder()
     assert all(decoder.feed(p) == [] for p in pieces[:-1])
@@ -278,7 +278,7 @@ def test_a_big_vector_travels_in_pieces_and_is_delivered_whole_or_not_at_all():
 
 
 def test_the_cap_of_a_vector_is_checked_before_memory_is_taken():
-    pieces = encode(Frame("push", arrays={"a": np.zeros(3_000_000, "f8")}))
+    pieces = encode_frame(Frame("push", arrays={"a": np.zeros(3_000_000, "f8")}))
     tracemalloc.start()
     with pytest.raises(FrameError, match="at most 1000 bytes"):
         Decoder(max_vector_bytes=1000).feed(pieces[0])
@@ -287,7 +287,7 @@ def test_the_cap_of_a_vector_is_checked_before_memory_is_taken():
 
 
 def test_a_piece_above_the_cap_is_refused_before_it_is_read():
-    pieces = encode(Frame("push", arrays={"a": np.zeros(300_000, "u1")}))
+    pieces = encode_frame(Frame("push", arrays={"a": np.zeros(300_000, "u1")}))
     decoder = Decoder(max_frame_bytes=200_000)
     decoder.feed(pieces[0])
     with pytest.raises(FrameError, match="200000"):

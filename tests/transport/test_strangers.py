@@ -14,7 +14,7 @@ import pytest
 
 from photinus.core.errors import FrameError
 from photinus.transport.credentials import Credentials
-from photinus.transport.frames import Decoder, Frame, encode
+from photinus.transport.frames import Decoder, Frame, encode_frame
 from photinus.transport.serve import TcpListener
 from photinus.transport.tcp import TcpLink, parse_address
 from photinus.transport.wire import Limits
@@ -155,7 +155,7 @@ def test_ten_thousand_spoiled_frames_are_refused_or_whole_and_hold_no_memory():
         header={"a": 1.5},
         arrays={"a": np.arange(64.0), "b": np.zeros(3, "i8")},
     )
-    whole = b"".join(encode(frame))
+    whole = b"".join(encode_frame(frame))
     tracemalloc.start()
     try:
         for _ in range(FRAMES):

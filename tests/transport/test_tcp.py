@@ -15,7 +15,7 @@ from photinus.core.errors import (
     UsageError,
 )
 from photinus.transport.credentials import Credentials, WorkerKey
-from photinus.transport.frames import Frame, encode
+from photinus.transport.frames import Frame, encode_frame
 from photinus.transport.rate_limit import RateLimit
 from photinus.transport.serve import TcpListener
 from photinus.transport.tcp import TcpLink, local_host, parse_address
@@ -430,7 +430,7 @@ def test_how_far_a_frame_has_come_is_seen_before_it_is_whole(listen, ear):
     sock = dial(listener)
     sock.sendall(b"PHOT\x01" + RUN)
     assert sock.recv(6) == b"PHOT\x01\x00"
-    data = b"".join(encode(Frame("push", RUN, slot=7, arrays={"a": np.zeros(50_000)})))
+    data = b"".join(encode_frame(Frame("push", RUN, slot=7, arrays={"a": np.zeros(50_000)})))
     sock.sendall(data[:200_000])
     until(lambda: [p for p in listener.peers() if p.bytes_received >= 200_000])
     [peer] = listener.peers()

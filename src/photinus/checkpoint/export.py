@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from photinus.checkpoint.files import FolderFormat, Tensors, decode
+from photinus.checkpoint.files import FolderFormat, Tensors, from_safetensors
 from photinus.checkpoint.mapped import MappedFile, digest_of
 from photinus.checkpoint.origin import Trust, check_code, is_signed, signature_of
 from photinus.core.errors import CheckpointError, UsageError
@@ -132,7 +132,7 @@ def _signed(meta: Mapping[str, Any], digest: str) -> dict[str, Any]:
 
 def _decode(data: bytes, name: str) -> dict[str, NDArray[Any]]:
     try:
-        return decode(data, name)
+        return from_safetensors(data, name)
     except CheckpointError:  # numpy has no bfloat16, in which many published models are kept
         import safetensors.torch
 

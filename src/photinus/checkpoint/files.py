@@ -59,7 +59,7 @@ def checked_name(name: str, what: str) -> str:
     return name
 
 
-def encode(tensors: Tensors) -> bytes:
+def to_safetensors(tensors: Tensors) -> bytes:
     """Returns the bytes of a safetensors file."""
     # safetensors reads the memory as it lies: views with strides would be saved scrambled
     plain = {name: np.asarray(array, order="C") for name, array in tensors.items()}
@@ -70,7 +70,7 @@ def encode(tensors: Tensors) -> bytes:
         raise UsageError("these arrays cannot be saved", got=", ".join(kinds)) from error
 
 
-def decode(data: bytes, what: str) -> dict[str, NDArray[Any]]:
+def from_safetensors(data: bytes, what: str) -> dict[str, NDArray[Any]]:
     """Returns the arrays of a safetensors file, each in writable memory of its own.
 
     Raises:
@@ -203,7 +203,7 @@ class FolderFormat:
                 continue
             data = _read_whole(folder / name)
             _check(name, memoryview(data), wanted)
-            files[name] = decode(data, name)
+            files[name] = from_safetensors(data, name)
         return body, files
 
     def read_body(self, folder: Path) -> dict[str, Any]:

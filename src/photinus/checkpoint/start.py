@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from photinus.checkpoint.export import load_model
-from photinus.checkpoint.files import Tensors, decode
+from photinus.checkpoint.files import Tensors, from_safetensors
 from photinus.core.addresses import on_disk
 from photinus.core.errors import NotReadyError, UsageError, reason_of
 
@@ -33,7 +33,7 @@ def load_start(path: Path | str, *, is_mapped: bool = False) -> Tensors:
             do = f"photinus train --resume {path}, or name another run"
             raise UsageError(f"the run {path} holds no model yet", do=do)
     if all((source / name).is_dir() for name in _SPARK_ML):
-        return decode(_weights(source), f"the model in {source}")
+        return from_safetensors(_weights(source), f"the model in {source}")
     return load_model(source, is_mapped=is_mapped).tensors
 
 

@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from photinus.checkpoint.files import FolderFormat, Step, Tensors, checked_name, encode, remove
+from photinus.checkpoint.files import (
+    FolderFormat,
+    Step,
+    Tensors,
+    checked_name,
+    remove,
+    to_safetensors,
+)
 from photinus.checkpoint.mapped import MappedFile
 from photinus.core.errors import CheckpointError, PhotinusError, UsageError
 from photinus.core.parameters import is_finite
@@ -106,7 +113,7 @@ class Store:
         encoded = {
             checked_name(file, "file") + _SUFFIX: arrays
             if file.startswith(MAPPED)
-            else encode(arrays)
+            else to_safetensors(arrays)
             for file, arrays in files.items()
         }
         try:

@@ -116,13 +116,8 @@ class Membership:
         seats = self._leases.seats.values()
         if any(s.rows < 0 for s in seats):
             return []
-        if self._phases.look_for_skew():
-            return self._phases.rest()
-        self._phases.begin(now)
         here = [s for s in seats if s.asking is not None]
-        if any(s.asking.header.get("passes") == 0 for s in here if s.asking is not None):
-            return self._phases.rest()
-        return [frame for seat in here for frame in self._seated(seat, now)]
+        return self._phases.begun(now) or [f for seat in here for f in self._seated(seat, now)]
 
     def _seated(self, seat: SeatState, now: float) -> list[Frame]:
         """Grants the seat, or asks a survivor for the parameters that only workers hold."""

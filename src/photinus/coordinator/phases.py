@@ -178,6 +178,18 @@ class Phases:
             )
         )
 
+    def begun(self, now: float) -> list[Frame]:
+        """Begins as all workers have come; returns what sends them away before they train.
+
+        They leave where their rows must be redistributed, or were only counted.
+        """
+        if self._look_for_skew():
+            return self.rest()
+        self.begin(now)
+        asking = (seat.asking for seat in self._leases.here)
+        is_count = any(hello is not None and hello.header.get("passes") == 0 for hello in asking)
+        return self.rest() if is_count else []
+
     def _size(self) -> int:
         """Returns how many numbers are trained in this phase."""
         if self.owner.has_shards:
@@ -275,7 +287,7 @@ class Phases:
                     got=f"{passes:.2f} passes over its {seat.rows} rows, not {wanted:.2f}",
                 )
 
-    def look_for_skew(self) -> bool:
+    def _look_for_skew(self) -> bool:
         """Looks at rows and labels once all workers came; returns whether to redistribute the rows.
 
         Workers that train alone between agreements drift apart when their rows are not alike, and

@@ -30,7 +30,7 @@ _HEARD_SECONDS = 1.0
 """With more between two ticks the owner was busy and could take no frame in."""
 
 
-class Rule(Protocol):
+class UpdateRule(Protocol):
     """The user's arithmetic, in one place; called by one thread at a time."""
 
     def state(self) -> Vector:
@@ -72,7 +72,7 @@ class TaskServer(LeaseServer):
         callbacks: receive events and ledger lines; frames of another run are ignored.
     """
 
-    def __init__(self, units: WorkUnits, rule: Rule, callbacks: Callbacks) -> None:
+    def __init__(self, units: WorkUnits, rule: UpdateRule, callbacks: Callbacks) -> None:
         super().__init__(Leases(units.count), callbacks)
         self.cause: Exception | None = None
         """What the rule raised."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from photinus.core.errors import DataError
 from photinus.core.settings import Limit, above, one_of, validate
 from photinus.data.base import Array, Block, Features
-from photinus.data.checks import Finding, RowFilter
+from photinus.data.checks import Finding, RowChecker
 from photinus.data.columns import InputSpec, inputs_of
 
 if TYPE_CHECKING:
@@ -77,13 +77,13 @@ def unequal_rows(column: str) -> str:
     return f"name it in {named}, {pads}; or cut its rows to one length, or leave the row out"
 
 
-def arrays(batch: pa.RecordBatch, spec: ColumnSpec, row_filter: RowFilter) -> Block:
-    """Returns a batch's good rows.
+def arrays(batch: pa.RecordBatch, spec: ColumnSpec, checker: RowChecker) -> Block:
+    """Returns a batch's rows.
 
     The features may share the batch's memory and be read-only.
 
     Raises:
-        DataError: a column is missing or of the wrong type, or a row is bad (see `RowFilter`).
+        DataError: a column is missing or of the wrong type, or a row is bad (see `RowChecker`).
     """
     others = tuple(name for name in (spec.label, spec.weight) if name is not None)
     wanted = (*spec.features, *others)
@@ -91,18 +91,18 @@ def arrays(batch: pa.RecordBatch, spec: ColumnSpec, row_filter: RowFilter) -> Bl
         if name not in batch.schema.names:
             raise DataError(f"no column {name}", got=", ".join(batch.schema.names))
     batch = batch.select(list(dict.fromkeys(wanted)))
-    row_filter.open(batch.num_rows)
+    checker.open(batch.num_rows)
     features: Features
     if spec.inputs is not None:
-        batch, features = inputs_of(batch, spec.inputs, others, row_filter)
+        features = inputs_of(batch, spec.inputs, others, checker)
     else:
-        batch = row_filter.filtered(batch, _findings(batch, spec))
+        checker.refuse(_findings(batch, spec))
         with np.errstate(over="ignore"):  # a number that becomes infinite is found below
             features = _features(batch, spec)
     labels = None if spec.label is None else _labels(batch.column(spec.label), spec.label)
     names = (", ".join(spec.features), spec.label or "label")
     block = Block(features, labels, _weights(batch, spec.weight))
-    return row_filter.passed(block, names, spec.scale)
+    return checker.checked(block, names, spec.scale)
 
 
 def _findings(batch: pa.RecordBatch, spec: ColumnSpec) -> Iterator[Finding]:
@@ -110,7 +110,7 @@ def _findings(batch: pa.RecordBatch, spec: ColumnSpec) -> Iterator[Finding]:
     for name in batch.schema.names:
         column = batch.column(name)
         if column.null_count:
-            yield Finding(name, "null", np.asarray(column.is_null()), lambda _: "null")
+            yield Finding(name, np.asarray(column.is_null()), lambda _: "null")
     if spec.kind == NUMERIC:
         return
     name, column = spec.features[0], batch.column(spec.features[0])
@@ -130,7 +130,6 @@ def _unequal(column: pa.Array, name: str, spec: ColumnSpec) -> Iterator[Finding]
     bad = widths != expected
     yield Finding(
         name,
-        "length",
         bad,
         lambda row: f"length {widths[row]}{unit}, expected {expected}{unit}",
         lambda _: unequal_rows(name),
@@ -147,7 +146,7 @@ def _null_inside(column: pa.Array, name: str) -> Iterator[Finding]:
     bad = np.zeros(len(column), np.bool_)
     bad[rows] = True
     places = {int(row): int(at - offsets[row]) for row, at in zip(rows, nulls, strict=True)}
-    yield Finding(name, "null", bad, lambda row: f"null at {places[row]}")
+    yield Finding(name, bad, lambda row: f"null at {places[row]}")
 
 
 def _image(column: pa.Array, name: str, spec: ColumnSpec) -> tuple[pa.Array, Finding]:
@@ -163,7 +162,7 @@ def _image(column: pa.Array, name: str, spec: ColumnSpec) -> tuple[pa.Array, Fin
         got, expected = ("x".join(map(str, size)) for size in (sizes[row], spec.shape))
         return f"size {got}, expected {expected}"
 
-    return column.field("data"), Finding(name, "size", bad, describe, lambda _: _SAME_SIZE)
+    return column.field("data"), Finding(name, bad, describe, lambda _: _SAME_SIZE)
 
 
 def _type_is(column: pa.Array, *kinds: str) -> bool:

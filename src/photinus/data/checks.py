@@ -1,34 +1,25 @@
-"""Checks blocks of rows; a bad row is named, or skipped."""
+"""Checks blocks of rows; the first bad row is named."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from photinus.core.errors import DataError
 from photinus.core.parameters import is_finite
-from photinus.core.settings import Limit, between, one_of, validate, whole
+from photinus.core.settings import Limit, validate, whole
 from photinus.data.base import Array, Block
 from photinus.data.inputs import Column, Inputs
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 _FLOAT32 = float(np.finfo(np.float32).max)
 
 Columns = tuple[str, str]
 """The names of the feature and the label column."""
-
-_EARLY_ROWS = 10_000
-"""Skipped rows are held against at least so many, until the partition has ended."""
-
 
 _MEND = "mend the row, or leave it out"
 
@@ -41,8 +32,6 @@ class Finding(NamedTuple):
     """One kind of fault in one column of a block of rows."""
 
     column: str
-    kind: str
-    """In words, for the count of skipped rows: `null`, `length`."""
     bad: NDArray[np.bool_]
     """[n]: which rows have it."""
     describe: Callable[[int], str]
@@ -53,12 +42,12 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowChecks:
-    """What every row must be, and what happens to one that is not.
+    """What every row must be.
 
     Example:
-        >>> row_filter = RowFilter(RowChecks(classes=10), partition=3)
-        >>> row_filter.open(2)
-        >>> row_filter.checked(np.ones((2, 4)), np.array([1, 10]))
+        >>> checker = RowChecker(RowChecks(classes=10), partition=3)
+        >>> checker.open(2)
+        >>> checker.checked(Block(np.ones((2, 4)), np.array([1, 10])))
         Traceback (most recent call last):
         photinus.core.errors.DataError: partition 3 row 1 column label: label 10 outside 0..9; \
 mend the row, or leave it out
@@ -66,22 +55,11 @@ mend the row, or leave it out
 
     shape: tuple[int, ...] | None = None
     """Of one row's features; None takes any."""
-    finite: bool = True
-    """Refuses NaN and infinity."""
     classes: int | None = None
     """Labels must be whole numbers of 0..classes-1; None takes any number."""
     more_classes: str = ""
     """What to do where a label is too large for `classes`; {} stands for how many it needs."""
-    on_bad: str = "fail"
-    """fail names the first bad row; skip leaves bad rows out and counts them."""
-    most_skipped: float = 0.01
-    """The part of a partition's rows that may be skipped before it fails after all."""
-
-    LIMITS = {  # noqa: RUF012 - dataclass slots: a plain class attribute, never written
-        "classes": Limit.optional(whole(1)),
-        "on_bad": one_of("fail", "skip"),
-        "most_skipped": between(0, 1),
-    }
+    LIMITS = {"classes": Limit.optional(whole(1))}  # noqa: RUF012
 
     def __post_init__(self) -> None:
         validate(self)
@@ -91,7 +69,7 @@ mend the row, or leave it out
     ) -> Iterator[Finding]:
         """Looks at the values of a block: features [n, ...] and labels [n, ...]."""
         for column, values in zip(columns, (features, labels), strict=True):
-            if self.finite and values is not None:
+            if values is not None:
                 yield from not_finite(column, values)
         if self.classes is not None and labels is not None and labels.ndim == 1:
             top, given = self.classes - 1, labels
@@ -110,7 +88,7 @@ mend the row, or leave it out
                     return f"{more}, or mend the row" if more else _MEND
                 return "number the classes 0, 1, 2, ... (StringIndexer does), or mend the row"
 
-            yield Finding(columns[1], "label", bad, describe, cure)
+            yield Finding(columns[1], bad, describe, cure)
 
 
 def not_finite(column: str, values: Array) -> Iterator[Finding]:
@@ -124,7 +102,7 @@ def not_finite(column: str, values: Array) -> Iterator[Finding]:
         place = f" at {at}" if good.shape[1] > 1 else ""
         return f"{values[row].reshape(-1)[at]}{place}, expected finite numbers"
 
-    yield Finding(column, "not finite", np.asarray(~good.all(axis=1)), describe)
+    yield Finding(column, np.asarray(~good.all(axis=1)), describe)
 
 
 def _too_large(
@@ -149,7 +127,7 @@ def _too_large(
         scaled = f" times {factor:g}" if factor != 1 else ""
         return f"{rows[row, at]:g}{place}{scaled} is infinite in {kind}, in which it is trained on"
 
-    yield Finding(column, "too large", np.asarray(lost.any(axis=1)), describe)
+    yield Finding(column, np.asarray(lost.any(axis=1)), describe)
 
 
 def _of_weights(weights: Array | None) -> Iterator[Finding]:
@@ -157,15 +135,15 @@ def _of_weights(weights: Array | None) -> Iterator[Finding]:
         return
     yield from not_finite("weight", weights)
     describe = "weight {:g}, expected at least 0".format
-    yield Finding("weight", "negative", weights < 0, lambda row: describe(weights[row]))
+    yield Finding("weight", weights < 0, lambda row: describe(weights[row]))
 
 
 def _in_float64() -> str:
     return "float64"
 
 
-class RowFilter:
-    """Takes a partition's rows block by block, lets the good ones through and counts the rest.
+class RowChecker:
+    """Checks a partition's rows block by block, and counts them.
 
     Args:
         checks: what a row must be.
@@ -185,82 +163,50 @@ class RowFilter:
         self.seen = 0
         self.likes: dict[str, Column] = {}
         """What the first rows of each input were like; none of them."""
-        self.skipped: Counter[str] = Counter()
-        """How many rows were left out, by column and kind of fault."""
-        self._rows = np.empty(0, np.int64)
+        self._first = 0
 
     def open(self, rows: int) -> None:
         """Begins a block of so many rows."""
-        self._rows = np.arange(self.seen, self.seen + rows)
+        self._first = self.seen
         self.seen += rows
 
-    def sift(self, findings: Iterator[Finding]) -> NDArray[np.bool_] | None:
-        """Returns which rows of the block to keep, [n]; None keeps all.
+    def refuse(self, findings: Iterable[Finding]) -> None:
+        """Refuses the block if any of its rows is bad.
 
         Raises:
-            DataError: a row is bad and bad rows fail, or too many were skipped.
+            DataError: names the first bad row of the first finding.
         """
-        keep: NDArray[np.bool_] | None = None
         for finding in findings:
-            bad = finding.bad if keep is None else finding.bad & keep
-            if not bad.any():
-                continue
-            if self.checks.on_bad == "fail":
-                raise self._error(finding, int(np.argmax(bad)))
-            self.skipped[f"{finding.column}: {finding.kind}"] += int(bad.sum())
-            keep = ~bad if keep is None else keep & ~bad
-        if keep is not None:
-            self._rows = self._rows[keep]
-            self._cap(max(self.seen, _EARLY_ROWS))
-        return keep
+            if finding.bad.any():
+                raise self.error(finding)
 
-    def filtered(self, batch: pa.RecordBatch, findings: Iterator[Finding]) -> pa.RecordBatch:
-        """Returns the rows of an Arrow batch that `sift` keeps."""
-        keep = self.sift(findings)
-        if keep is None:
-            return batch
-        import pyarrow as pa
-
-        return batch.filter(pa.array(keep))
+    def error(self, finding: Finding) -> DataError:
+        """Returns the error that names the first bad row of a finding."""
+        row = int(np.argmax(finding.bad))
+        where = f"partition {self.partition} row {self._first + row} column {finding.column}"
+        return DataError(f"{where}: {finding.describe(row)}", do=finding.cure(row))
 
     def checked(
-        self,
-        features: Array,
-        labels: Array | None,
-        columns: Columns = ("features", "label"),
-        scale: float | None = None,
-    ) -> tuple[Array, Array | None]:
-        """Lets the good rows of the block through; class labels come out as int64.
-
-        Args:
-            features: [n, ...].
-            labels: [n, ...] or None.
-            columns: the names of both, for messages.
-            scale: features are trained on as float32(features) · scale.
-
-        Raises:
-            DataError: as `sift`; or the shape or the type of a column is wrong.
-        """
-        return self.passed(Block(features, labels), columns, scale)[:2]
-
-    def passed(
         self,
         block: Block,
         columns: Columns = ("features", "label"),
         scale: float | None = None,
     ) -> Block:
-        """Does what `checked` does, to the weights of rows as well; inputs are checked already.
+        """Returns the block; class labels come out as int64. Its inputs are checked already.
+
+        Args:
+            block: features [n, ...], labels [n, ...] or None, and weights.
+            columns: the names of features and labels, for messages.
+            scale: features are trained on as float32(features) · scale.
 
         Raises:
-            DataError: as `checked`; or a weight is negative.
+            DataError: as `refuse`; or the shape or the type of a column is wrong.
         """
         inputs = block.features if isinstance(block.features, Inputs) else None
         features = np.empty((len(block.features), 0)) if inputs is not None else block.features
         self._check_kinds(features, block.labels, columns)
         found = self._findings(features, block.labels, columns, scale)
-        keep = self.sift(chain(found, _of_weights(block.weights)))
-        if keep is not None:
-            block = Block(*(None if part is None else part[keep] for part in block))
+        self.refuse(chain(found, _of_weights(block.weights)))
         if block.labels is not None and self.checks.classes is not None:
             block = block._replace(labels=block.labels.astype(np.int64, copy=False))
         return block
@@ -269,20 +215,10 @@ class RowFilter:
         self, features: Array, labels: Array | None, columns: Columns, scale: float | None
     ) -> Iterator[Finding]:
         yield from self.checks.findings(features, labels, columns)
-        if not self.checks.finite:
-            return
         factor = 1.0 if scale is None else float(scale)
         for column, values, by in zip(columns, (features, labels), (factor, 1.0), strict=True):
             if values is not None:
                 yield from _too_large(column, values, by, self._trained_in)
-
-    def end(self) -> None:
-        """Ends the partition.
-
-        Raises:
-            DataError: too many of its rows were skipped.
-        """
-        self._cap(self.seen)
 
     def _check_kinds(self, features: Array, labels: Array | None, columns: Columns) -> None:
         for column, values in zip(columns, (features, labels), strict=True):
@@ -291,20 +227,5 @@ class RowFilter:
                 raise DataError(f"{where}: values of type {values.dtype}, expected numbers")
         shape = self.checks.shape
         if shape is not None and features.shape[1:] != shape and len(features):
-            where = f"partition {self.partition} row {self._rows[0]} column {columns[0]}"
+            where = f"partition {self.partition} row {self._first} column {columns[0]}"
             raise DataError(f"{where}: shape {features.shape[1:]}, expected {shape}")
-
-    def _error(self, finding: Finding, row: int) -> DataError:
-        where = f"partition {self.partition} row {self._rows[row]} column {finding.column}"
-        wrong = f"{where}: {finding.describe(row)}"
-        return DataError(wrong, do=finding.cure(row))
-
-    def _cap(self, rows: int) -> None:
-        skipped, most = self.skipped.total(), self.checks.most_skipped
-        if skipped > most * rows:
-            counts = ", ".join(f"{count} {kind}" for kind, count in self.skipped.most_common())
-            raise DataError(
-                f"partition {self.partition}: more than {most:.3g} of the rows are bad",
-                got=f"{skipped} of {self.seen} ({counts})",
-                do="mend the data, or raise most_skipped",
-            )

@@ -16,7 +16,7 @@ from photinus.core.factories import code_named
 from photinus.core.pretrained import pretrained_folder
 from photinus.core.settings import unknown_name
 from photinus.data.base import Array
-from photinus.data.checks import Finding, RowFilter, not_finite
+from photinus.data.checks import Finding, RowChecker, not_finite
 from photinus.data.images import decoded
 from photinus.data.inputs import SPARSE, Column, Inputs, Ragged
 from photinus.data.tokens import Tokenizer
@@ -161,39 +161,31 @@ def inputs_from(given: Mapping[str, Any], spec: InputSpec | None) -> Inputs:
 
 
 def inputs_of(
-    batch: pa.RecordBatch, spec: InputSpec, others: Sequence[str], row_filter: RowFilter
-) -> tuple[pa.RecordBatch, Inputs]:
-    """Returns the good rows of a batch, and their inputs.
+    batch: pa.RecordBatch, spec: InputSpec, others: Sequence[str], checker: RowChecker
+) -> Inputs:
+    """Returns the inputs of a batch.
 
     Args:
         batch: a column for each input, by its name, and others.
         spec: the inputs.
         others: the names of the other columns.
-        row_filter: checks the rows.
+        checker: checks the rows.
 
     Raises:
-        DataError: a column is of the wrong type, or a row is bad (see `RowFilter`).
+        DataError: a column is of the wrong type, or a row is bad (see `RowChecker`).
     """
     named = {name: spec.column(name) for name in spec.columns}
-    batch = row_filter.filtered(batch, _findings(batch, spec, [*spec.columns, *others], row_filter))
-    columns, fault = _columns(batch, spec, row_filter)
-    while fault is not None:
-        batch = row_filter.filtered(batch, iter([fault]))
-        columns, fault = _columns(batch, spec, row_filter)
+    checker.refuse(_findings(batch, spec, [*spec.columns, *others], checker))
+    columns = _columns(batch, spec, checker)
     wrong = (_not_finite(column, named.get(n, n)) for n, column in columns.items())
-    keep = row_filter.sift(chain.from_iterable(wrong))
-    inputs = Inputs(columns, batch.num_rows, spec.collate)
+    checker.refuse(chain.from_iterable(wrong))
     for name, column in columns.items():
-        row_filter.likes.setdefault(name, column[:0])
-    if keep is None:
-        return batch, inputs
-    import pyarrow as pa
-
-    return batch.filter(pa.array(keep)), inputs[keep]
+        checker.likes.setdefault(name, column[:0])
+    return Inputs(columns, batch.num_rows, spec.collate)
 
 
 def _findings(
-    batch: pa.RecordBatch, spec: InputSpec, names: Sequence[str], row_filter: RowFilter
+    batch: pa.RecordBatch, spec: InputSpec, names: Sequence[str], checker: RowChecker
 ) -> Iterator[Finding]:
     """What must be known of a batch before its columns can be read as arrays."""
     for name in names:
@@ -201,9 +193,9 @@ def _findings(
         if name in spec.columns:
             called = spec.column(name)
         if column.null_count:
-            yield Finding(called, "null", np.asarray(column.is_null()), lambda _: "null")
+            yield Finding(called, np.asarray(column.is_null()), lambda _: "null")
         if name in spec.columns and name not in spec.encoders:
-            yield from _of_shape(column, called, row_filter.likes.get(name))
+            yield from _of_shape(column, called, checker.likes.get(name))
 
 
 def _of_shape(column: pa.Array, name: str, like: Column | None) -> Iterator[Finding]:
@@ -260,7 +252,6 @@ def _of_lists(column: pa.Array, name: str, shape: tuple[int, ...] | None) -> Ite
             wanted = int(lengths[0]) if shape is None else shape[level - 1]
             yield Finding(
                 name,
-                "length",
                 _marked(owners[lengths != wanted], rows),
                 lambda _, wanted=wanted: f"inner arrays are not all of length {wanted}",  # type: ignore[misc]
                 lambda _: "only the outermost length of an array may vary from row to row",
@@ -268,7 +259,7 @@ def _of_lists(column: pa.Array, name: str, shape: tuple[int, ...] | None) -> Ite
         owners, column, level = np.repeat(owners, lengths), column.flatten(), level + 1
         if column.null_count:
             bad = _marked(owners[np.asarray(column.is_null())], rows)
-            yield Finding(name, "null", bad, lambda _: "null inside an array")
+            yield Finding(name, bad, lambda _: "null inside an array")
 
 
 def _unequal(sizes: NDArray[Any], name: str, shape: tuple[int, ...] | None) -> Iterator[Finding]:
@@ -282,7 +273,7 @@ def _unequal(sizes: NDArray[Any], name: str, shape: tuple[int, ...] | None) -> I
         return f"size {got}, expected {wanted}"
 
     do = _SAME_SIZE if sizes.shape[1] > 1 else "make all vectors of one size, or leave the row out"
-    yield Finding(name, "size", (sizes != expected).any(axis=1), describe, lambda _: do)
+    yield Finding(name, (sizes != expected).any(axis=1), describe, lambda _: do)
 
 
 def _not_finite(column: Column, name: str) -> Iterator[Finding]:
@@ -316,10 +307,12 @@ def _lengths(column: pa.Array) -> NDArray[np.int32]:
     return lengths.astype(np.int32, copy=False)
 
 
-def _columns(
-    batch: pa.RecordBatch, spec: InputSpec, row_filter: RowFilter
-) -> tuple[dict[str, Column], Finding | None]:
-    """Returns all inputs, or the first rows that cannot be made one."""
+def _columns(batch: pa.RecordBatch, spec: InputSpec, checker: RowChecker) -> dict[str, Column]:
+    """Returns all inputs.
+
+    Raises:
+        DataError: a row cannot be made one.
+    """
     columns: dict[str, Column] = {}
     for name in spec.columns:
         called, encoder = spec.column(name), spec.encoder(name)
@@ -331,17 +324,17 @@ def _columns(
         else:
             found = _encoded(batch.column(name).to_pylist(), encoder, spec.encoders[name])
             if isinstance(found, _Failed):
-                return {}, Finding(called, "encoder", found.bad, found.said.__getitem__)
+                raise checker.error(Finding(called, found.bad, found.said.__getitem__))
             made = found if isinstance(found, Mapping) else {name: found}
         for key, values in made.items():
             if key in columns:
                 raise UsageError("two inputs have one name", got=repr(key), do="rename one")
-            like = row_filter.likes.get(key)
+            like = checker.likes.get(key)
             column = _as_column(values, called, batch.num_rows)
             if isinstance(column, Finding):
-                return {}, column
+                raise checker.error(column)
             columns[str(key)] = _conform(column, like, called)
-    return columns, None
+    return columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +387,6 @@ def _as_column(made: Any, name: str, rows: int) -> Column | Finding:  # noqa: AN
         do = _SAME_SIZE if is_image else "only the first dimension may vary"
         return Finding(
             name,
-            "size",
             bad,
             lambda row: f"shape {arrays[row].shape}, expected {arrays[0].shape}",
             lambda _: do,

@@ -18,7 +18,7 @@ from photinus.core.settings import validate, whole
 from photinus.data.arrays import FeedOrder, PartitionFeed
 from photinus.data.arrow import ColumnSpec
 from photinus.data.base import Batch
-from photinus.data.checks import RowChecks, RowFilter
+from photinus.data.checks import RowChecker, RowChecks
 from photinus.data.columns import InputSpec, renamed
 from photinus.data.rows import Rows
 from photinus.data.spool import Budget, gather
@@ -189,9 +189,9 @@ class FrameBatches(IterableDataset[Batch]):
         if self._feed is not None:
             return self._feed
         rank, workers = self._how.place()
-        row_filter = RowFilter(RowChecks(), rank)
+        checker = RowChecker(RowChecks(), rank)
         total, arrived = self._source.share(rank, workers)
-        rows = gather(arrived, self._spec, row_filter, self._how.budget)
+        rows = gather(arrived, self._spec, checker, self._how.budget)
         if not isinstance(rows, Rows):
             do = "use more processes, or a larger budget"
             raise NotReadyError("a process's rows fit neither in memory nor on disk", do=do)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from photinus.core.errors import DataError, UsageError
+from photinus.core.errors import UsageError
 from photinus.core.seeds import generator
 from photinus.data.base import Array, Batch, Block, Features, Transform
 from photinus.data.inputs import Inputs, Ragged
@@ -143,20 +143,6 @@ class Rows:
     def lengths(self) -> NDArray[np.integer[Any]] | None:
         """Returns how long each row is, [n]; None where all are equally long."""
         return self.features.lengths() if isinstance(self.features, Inputs) else None
-
-    def label_counts(self, classes: int) -> NDArray[np.int64]:
-        """Returns how many rows each of `classes` labels has, [classes]: shows skew between slots.
-
-        Raises:
-            DataError: there are no labels, or they are no whole numbers of 0..classes-1.
-        """
-        if self.labels is None:
-            raise DataError("the rows have no labels to count", do="name the label column")
-        labels = self.labels.astype(np.int64)
-        outside = (labels != self.labels) | (labels < 0) | (labels >= classes)
-        if outside.any():
-            raise DataError(f"labels must lie in 0..{classes - 1}", got=self.labels[outside][0])
-        return np.bincount(labels, minlength=classes).astype(np.int64)
 
 
 def scaled(features: Array, scale: float | None) -> Array:

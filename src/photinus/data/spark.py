@@ -18,7 +18,7 @@ from photinus.core.settings import unknown_column, unknown_name
 from photinus.data import cifar
 from photinus.data.arrow import BINARY, IMAGE, LIST, NUMERIC, ColumnSpec, arrays
 from photinus.data.base import Block
-from photinus.data.checks import RowChecks, RowFilter
+from photinus.data.checks import RowChecker, RowChecks
 from photinus.data.columns import InputSpec, holds_text
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ def first_rows(frame: DataFrame, spec: ColumnSpec, rows: int = 2) -> Block:
     if not found:
         raise DataError("there are no rows", do="look at where the data is read")
     (batch,) = pa.Table.from_batches(found).combine_chunks().to_batches()
-    return arrays(batch, spec, RowFilter(RowChecks()))
+    return arrays(batch, spec, RowChecker(RowChecks()))
 
 
 def streamed(frame: DataFrame) -> Iterator[pa.RecordBatch]:

@@ -29,7 +29,7 @@ from photinus.core.errors import NotReadyError
 from photinus.core.settings import validate, whole
 from photinus.data.arrow import ColumnSpec, arrays
 from photinus.data.base import Array, Block
-from photinus.data.checks import RowFilter
+from photinus.data.checks import RowChecker
 from photinus.data.inputs import Inputs, from_parts, parts_of
 from photinus.data.rows import Rows
 from photinus.data.stream import Stream
@@ -271,14 +271,14 @@ class _Growing:
 
 
 def gather(
-    batches: Iterable[pa.RecordBatch], spec: ColumnSpec, row_filter: RowFilter, budget: Budget
+    batches: Iterable[pa.RecordBatch], spec: ColumnSpec, checker: RowChecker, budget: Budget
 ) -> Rows | Stream:
     """Takes in a partition: into memory, else to disk, else (what fits neither) as a stream.
 
     Args:
         batches: the partition's rows, one pass.
         spec: which columns, and what they are.
-        row_filter: checks the rows, and counts those that it leaves out.
+        checker: checks the rows.
         budget: of memory and disk.
 
     Raises:
@@ -286,7 +286,7 @@ def gather(
         NotReadyError: the spool's folder cannot be written to.
     """
     room = Storage(budget)
-    blocks = _blocks(batches, spec, row_filter)
+    blocks = _blocks(batches, spec, checker)
     first = next(blocks, None)
     if first is None:
         labels = None if spec.label is None else np.empty(0, np.int64)
@@ -322,15 +322,14 @@ def _indexed(rows: Block, spec: ColumnSpec, room: Storage) -> Rows:
 
 
 def _blocks(
-    batches: Iterable[pa.RecordBatch], spec: ColumnSpec, row_filter: RowFilter
+    batches: Iterable[pa.RecordBatch], spec: ColumnSpec, checker: RowChecker
 ) -> Iterator[Block]:
     for batch in batches:
-        block: Block | None = arrays(batch, spec, row_filter)
+        block: Block | None = arrays(batch, spec, checker)
         del batch
         if block is not None and len(block.features):
             yield block
         block = None  # the next one needs its memory
-    row_filter.end()
 
 
 def _parts_of(block: Block) -> list[Array]:

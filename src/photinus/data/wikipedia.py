@@ -27,7 +27,7 @@ _WORD = re.compile(r"[^\W\d_]+")
 _NOT_TEXT = ("file", "image", "category")
 
 
-class Part(NamedTuple):
+class DumpPart(NamedTuple):
     """A part of a dump."""
 
     path: str
@@ -47,7 +47,7 @@ def is_dump(path: object) -> bool:
     return bool(_DUMP.search(str(path)))
 
 
-def parts_of(path: str, most_bytes: int) -> list[Part]:
+def parts_of(path: str, most_bytes: int) -> list[DumpPart]:
     """Returns a dump in parts of so many bytes, at most.
 
     Args:
@@ -66,10 +66,10 @@ def parts_of(path: str, most_bytes: int) -> list[Part]:
     except OSError as error:
         raise UsageError(f"{path} cannot be read", got=error.strerror or str(error)) from error
     starts = range(0, max(1, size), most_bytes)
-    return [Part(path, start, min(start + most_bytes, size)) for start in starts]
+    return [DumpPart(path, start, min(start + most_bytes, size)) for start in starts]
 
 
-def sentences(part: Part, most_corrupt: int) -> Iterator[list[str] | None]:
+def sentences(part: DumpPart, most_corrupt: int) -> Iterator[list[str] | None]:
     """Yields the sentences of a part's articles, as words in lower case; None for a corrupt page.
 
     Redirects and pages that are no articles are left out. So are templates, references, captions
@@ -138,7 +138,7 @@ def _article(page: bytes) -> str | None:
     return tree.findtext("revision/text", "")
 
 
-def pages(part: Part) -> Iterator[bytes | None]:
+def pages(part: DumpPart) -> Iterator[bytes | None]:
     """Yields the pages that begin in a part, as XML; None for a stream that is damaged.
 
     Raises:
@@ -187,7 +187,7 @@ def _opened(path: str) -> IO[bytes]:
     return on_disk(path).open("rb")
 
 
-def _plain(file: IO[bytes], part: Part) -> Iterator[tuple[bool, bytes | None]]:
+def _plain(file: IO[bytes], part: DumpPart) -> Iterator[tuple[bool, bytes | None]]:
     """Yields the text of a part and what follows it, and whether it belongs to the part."""
     file.seek(part.start)
     left = part.end - part.start
@@ -196,7 +196,7 @@ def _plain(file: IO[bytes], part: Part) -> Iterator[tuple[bool, bytes | None]]:
         left = max(0, left - len(piece))
 
 
-def _streams(file: IO[bytes], part: Part) -> Iterator[tuple[bool, bytes | None]]:
+def _streams(file: IO[bytes], part: DumpPart) -> Iterator[tuple[bool, bytes | None]]:
     """Yields the text of the streams from a part on, and whether they begin in it; None: damage.
 
     Raises:

@@ -6,13 +6,14 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from photinus.coordinator.loop_coordinator import start_of
 from photinus.core.errors import NotReadyError, RunFailedError, UsageError
 from photinus.core.settings import Limit, whole
+from photinus.engine.hooks import Hooks
 from photinus.engine.worker_bootstrap import Call, Opened
 from photinus.protocol.messages import Seat
 from photinus.strategies.own import Own
@@ -20,8 +21,6 @@ from photinus.strategies.recipes import to_plain
 from photinus.strategies.spec import StrategySpec
 from photinus.training.own_loop import OwnLoop, agreed_on, part_of_loop, plan_of
 from photinus.training.worker_loop import live
-from photinus.transport.rate_limit import RateLimit
-from photinus.transport.wire import Limits
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
@@ -39,13 +38,11 @@ class Loop:
         call: where, and with which key.
         workers: how many there are.
         strategy: how they agree, where `agree` names no other.
-        bandwidth: bytes that each may send in a second; None for no cap.
     """
 
     call: Call
     workers: int
     strategy: StrategySpec | Own
-    bandwidth: float | None = None
 
     def run(
         self,
@@ -75,8 +72,7 @@ class Loop:
                     raise UsageError(wrong, do="call photinus.agree(model) in it")
                 here.agreed._close()
 
-        pace = None if self.bandwidth is None else RateLimit(self.bandwidth)
-        replace(self.call, limits=Limits(pace=pace)).serve(slot, attempt, do)
+        self.call.hooked(Hooks(), slot).serve(slot, attempt, do)
 
 
 @dataclass(eq=False, slots=True)

@@ -17,7 +17,7 @@ from photinus.core.seeds import generator
 from photinus.core.settings import Limit, above, at_least, one_of, validate, whole
 from photinus.data.arrays import PartitionFeed
 from photinus.data.base import Array, Block, Features
-from photinus.data.checks import RowChecks, RowFilter
+from photinus.data.checks import RowChecker, RowChecks
 from photinus.data.inputs import Inputs
 from photinus.data.rows import Rows, span_of
 from photinus.data.shared import SharedFeed
@@ -80,10 +80,9 @@ class ArrayData:
         Raises:
             DataError: a row is wrong, by its number in `features`.
         """
-        row_filter = RowFilter(self.checks, trained_in=lambda: trained_in(plan))
-        row_filter.open(len(self.features))
-        rows = row_filter.passed(Block(self.features, self.labels, self.weights), scale=self.scale)
-        row_filter.end()
+        checker = RowChecker(self.checks, trained_in=lambda: trained_in(plan))
+        checker.open(len(self.features))
+        rows = checker.checked(Block(self.features, self.labels, self.weights), scale=self.scale)
         return ArrayData(rows.features, rows.labels, self.scale, self.checks, rows.weights)
 
 
@@ -191,6 +190,11 @@ class RunSpec(Callbacks):
         "restarts": whole(0),
         "reconnect_seconds": above(0),
     }
+
+    @property
+    def backend(self) -> str:
+        """The backend of torch.distributed that makes the sums; empty: none of them."""
+        return BACKENDS.get(self.road, "")
 
     def sent(self) -> RunSpec:
         """Returns what is sent to a task in which the coordinator runs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Self
 
 from photinus.coordinator.coordinator import Coordinator
@@ -17,6 +18,7 @@ from photinus.core.events import Event, Warned
 from photinus.engine.base import BACKENDS, SOCKETS, RunSpec
 from photinus.engine.hooks import Hooks
 from photinus.engine.worker_bootstrap import Call, WorkerBootstrap, told_error
+from photinus.training.plan import WorkerLimits
 from photinus.transport.credentials import Credentials, WorkerKey
 from photinus.transport.folder import FolderListener
 from photinus.transport.link import Gone, Hear, Listener
@@ -75,14 +77,12 @@ class ListeningService(Service):
     def _refused(self, counts: Mapping[str, int]) -> None:
         self._server.callbacks.emit(Warned(text=refused(counts)))
 
-    def call(self, threads: int = 1, *, has_peers: bool = False) -> Call:
+    def call(self, limits: WorkerLimits | None = None, *, has_peers: bool = False) -> Call:
         """Returns what every worker must know, with a key of its own."""
-        term, key = self._server.callbacks.term, self._key(is_peer=has_peers)
-        return Call(self.address, key, term, has_peers=has_peers, threads=threads)
-
-    def _key(self, *, is_peer: bool = False) -> WorkerKey:
-        keys = self._keys
-        return keys if isinstance(keys, WorkerKey) else keys.worker(is_peer=is_peer)
+        keys, term = self._keys, self._server.callbacks.term
+        key = keys if isinstance(keys, WorkerKey) else keys.worker(is_peer=has_peers)
+        limits = limits or WorkerLimits()
+        return Call(self.address, key, term, limits=limits, has_peers=has_peers)
 
     @property
     def slots(self) -> int:
@@ -122,12 +122,10 @@ class DriverSession(ListeningService):
         run_spec = self._run_spec
         plan, has_sockets = run_spec.plan, run_spec.road == SOCKETS
         asked = (hooks or Hooks()).checked(plan.workers, is_real=True, has_sockets=has_sockets)
-        call = Call(
-            self.address,
-            self._key(is_peer=plan.has_peers),
-            run_spec.term,
-            run_spec.reconnect_seconds,
-            backend=BACKENDS.get(run_spec.road, ""),
+        call = replace(
+            self.call(plan.limits, has_peers=plan.has_peers),
+            reconnect_seconds=run_spec.reconnect_seconds,
+            backend=run_spec.backend,
         )
         return WorkerBootstrap(plan.sent(), call, asked)
 

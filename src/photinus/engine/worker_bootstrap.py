@@ -29,7 +29,7 @@ from photinus.engine.memory_cap import MemoryCap
 from photinus.protocol.messages import Seat
 from photinus.protocol.worker_client import Worker
 from photinus.training.asks import Life
-from photinus.training.plan import TrainingPlan
+from photinus.training.plan import TrainingPlan, WorkerLimits
 from photinus.training.worker_loop import Part
 from photinus.transport.credentials import WorkerKey
 from photinus.transport.folder import SCHEME, FolderLink, FolderListener
@@ -37,6 +37,7 @@ from photinus.transport.frames import Frame
 from photinus.transport.heartbeat import Beater
 from photinus.transport.link import Gone, Hear, Link, Listener
 from photinus.transport.mesh import Mesh
+from photinus.transport.rate_limit import RateLimit
 from photinus.transport.refusals import refused
 from photinus.transport.ring import Ring, gpu
 from photinus.transport.serve import TcpListener
@@ -74,20 +75,17 @@ class Call:
     term: int
     reconnect_seconds: float = 30.0
     """How long a worker looks for a coordinator that it lost; then it ends by itself."""
+    limits: WorkerLimits = field(default_factory=WorkerLimits)
     has_peers: bool = False
     """True when workers exchange frames with each other, too."""
     hooks: WorkerHooks = field(default_factory=WorkerHooks)
-    """Hooks of tests around its links."""
+    """Hooks around it in its process, with the rate limit of its links."""
     backend: str = ""
     """The backend of torch.distributed that computes the means; empty: none of them."""
-    limits: Limits = field(default_factory=Limits)
-    """Of its links, except the one for its heartbeats."""
-    threads: int = 1
-    """How many threads its libraries compute with while it runs."""
-    cpu_share: float | None = None
-    """Processors that its process may use on average; None for no cap."""
-    memory: int | None = None
-    """Bytes that its process may take; None for no cap."""
+
+    def hooked(self, hooks: Hooks, slot: int) -> Call:
+        """Returns what one worker uses in its process: its links share one rate limit there."""
+        return replace(self, hooks=hooks.worker(slot, self.address, self.limits.bandwidth))
 
     def live(
         self,
@@ -129,11 +127,11 @@ class Call:
         allow_descriptors(SPARE_DESCRIPTORS, f"worker {slot}")
         seat, attempt = Seat(self.key.run, self.term, 0, slot), attempt or uuid.uuid4().hex
         beater = Beater(self._quick_link, _beat(seat, attempt), BEAT_SECONDS)
-        with threads_held(self.threads), beater, LogLines() as lines:
+        with threads_held(self.limits.threads), beater, LogLines() as lines:
             sits = _Seated(seat, attempt, beater, lines)
             try:
-                if self.cpu_share is not None:
-                    check_processors(self.cpu_share, slot)
+                if self.limits.cpu_share is not None:
+                    check_processors(self.limits.cpu_share, slot)
                 with self._memory_held(beater, seat), ExitStack() as closing:
                     do(lambda life, about: self._worker(sits, life, about, closing))
             except RunFailedError:
@@ -148,8 +146,8 @@ class Call:
         self, sits: _Seated, life: Life, about: Mapping[str, Any], closing: ExitStack
     ) -> Worker:
         seat, attempt, beater, lines = sits
-        if self.cpu_share is not None:
-            life = held_to(life, CpuShare(self.cpu_share))
+        if self.limits.cpu_share is not None:
+            life = held_to(life, CpuShare(self.limits.cpu_share))
 
         def seated(now: Seat) -> None:
             beater.frame = _beat(now, attempt)
@@ -173,14 +171,14 @@ class Call:
 
     def _memory_held(self, beater: Beater, seat: Seat) -> AbstractContextManager[object]:
         """Ends the run when this process takes too much memory, whatever it computes then."""
-        if self.memory is None:
+        if self.limits.memory is None:
             return nullcontext()
 
         def exceeded(error: RunFailedError) -> None:
             with suppress(LinkError):  # then no coordinator is left to inform
                 self._tell(beater.frame.lease, seat, error)
 
-        return MemoryCap(self.memory, seat.slot, exceeded)
+        return MemoryCap(self.limits.memory, seat.slot, exceeded)
 
     def say(self, frame: Frame) -> None:
         """Sends a frame over a separate link, and retries until the coordinator has it.
@@ -212,16 +210,18 @@ class Call:
             worker.leave()
 
     def _link(self) -> Link:
-        return self._linked_to(self.address, _SILENT * self.reconnect_seconds, self.limits)
+        return self._linked_to(self.address, _SILENT * self.reconnect_seconds, self.hooks.pace)
 
     def _quick_link(self) -> Link:
-        return self._linked_to(self.address, 2 * BEAT_SECONDS, Limits())
+        return self._linked_to(self.address, 2 * BEAT_SECONDS, None)
 
-    def _linked_to(self, address: str, connect_seconds: float, limits: Limits) -> Link:
+    def _linked_to(self, address: str, connect_seconds: float, pace: RateLimit | None) -> Link:
         def make() -> Link:
             if address.startswith(SCHEME):
                 return FolderLink(address, self.key, connect_seconds=connect_seconds)
-            return TcpLink(address, self.key, connect_seconds=connect_seconds, limits=limits)
+            return TcpLink(
+                address, self.key, connect_seconds=connect_seconds, limits=Limits(pace=pace)
+            )
 
         return self.hooks.linked(make, connect_seconds)
 
@@ -230,12 +230,13 @@ class Call:
 
         def listen(hear: Hear, gone: Gone) -> Listener:
             if isinstance(link, TcpLink):
-                return TcpListener(link.local_host, self.key, hear, gone, self.limits, _log)
+                limits = Limits(pace=self.hooks.pace)
+                return TcpListener(link.local_host, self.key, hear, gone, limits, _log)
             own = f"{self.address.removeprefix(SCHEME)}/{uuid.uuid4().hex}"
             return FolderListener(own, self.key, hear, gone, _log)
 
         def connect(address: str) -> Link:
-            return self._linked_to(address, 2 * BEAT_SECONDS, self.limits)
+            return self._linked_to(address, 2 * BEAT_SECONDS, self.hooks.pace)
 
         return Mesh(listen, connect)
 
@@ -290,11 +291,11 @@ class WorkerBootstrap:
         Raises:
             LinkLostError: the coordinator cannot be found any more.
         """
-        hooks = self.hooks.worker(slot, self.call.address, self.plan.bandwidth)
+        call = self.call.hooked(self.hooks, slot)
         about: dict[str, str] = {}
 
         def begin() -> Life:
-            hooks.check()
+            call.hooks.check()
             if given is not None:
                 given.bind()
             for number, phase in enumerate(self.plan.phases):
@@ -302,22 +303,13 @@ class WorkerBootstrap:
                 about["device"] = ready(self.plan.device(number, slot))
             part = open_part()
             release_freed_memory()
-            life = hooks.life(self.plan, slot, part)
+            life = call.hooks.life(self.plan, slot, part)
             is_frozen = any(getattr(phase.stage, "frozen", ()) for phase in self.plan.phases)
             if not (shared and is_frozen):
                 return life
             name = f"photinus-{self.call.key.run.hex()}.npy"
             return fetched_once(life, FrozenFile(Path(shared, name)))
 
-        call = replace(
-            self.call,
-            has_peers=self.plan.has_peers,
-            hooks=hooks,
-            limits=Limits(pace=hooks.pace),
-            threads=self.plan.threads,
-            cpu_share=self.plan.cpu_share,
-            memory=self.plan.memory,
-        )
         call.live(slot, attempt, begin, about)
 
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from photinus.core.errors import DataError
 from photinus.data.arrow import LIST
 from photinus.data.base import Array
-from photinus.data.checks import RowChecks, RowFilter
+from photinus.data.checks import RowChecker, RowChecks
 from photinus.data.columns import InputSpec, inputs_of
 from photinus.data.spark import first_rows, input_column, selected, shape_of
 from photinus.engine.spark.job import queried
@@ -100,12 +100,12 @@ def scored_inputs(
         DataError: a row is bad; its number counts the partition's rows that are scored.
     """
     task = TaskContext.get()
-    row_filter = RowFilter(RowChecks(), task.partitionId() if task else 0)
+    checker = RowChecker(RowChecks(), task.partitionId() if task else 0)
     for column in filter(len, columns):
         predict = opened()  # before the inputs are read: it brings code that was sent by value
         rows = pa.RecordBatch.from_struct_array(_structured(column, spec))
-        row_filter.open(rows.num_rows)
-        inputs = inputs_of(rows, spec, (), row_filter)[1]
+        checker.open(rows.num_rows)
+        inputs = inputs_of(rows, spec, (), checker)
         parts = inputs.by_length(batch)
         found = [predict(inputs.batch(rows)) for rows in parts]
         back = np.argsort(np.concatenate(parts))

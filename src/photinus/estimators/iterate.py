@@ -16,7 +16,7 @@ from photinus.core.events import Event
 from photinus.core.parameters import Vector
 from photinus.core.settings import one_of, whole
 from photinus.data.base import Batch
-from photinus.data.checks import RowChecks, RowFilter
+from photinus.data.checks import RowChecker, RowChecks
 from photinus.data.rows import Rows, scaled
 from photinus.data.spark import columns, partitioned
 from photinus.data.spool import Budget, gather
@@ -172,7 +172,7 @@ def _work(sent: Any, spec: ColumnSpec, budget: Budget) -> Work:  # noqa: ANN401 
 
     def work(slot: int, batches: Iterator[Any]) -> Callable[[Vector], Vector]:
         compute = loaded(sent.value, "compute")
-        rows = gather(batches, spec, RowFilter(RowChecks(), slot), budget)
+        rows = gather(batches, spec, RowChecker(RowChecks(), slot), budget)
         if not isinstance(rows, Rows):
             raise NotReadyError(
                 f"the rows of partition {slot} fit neither in memory nor on disk",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,18 +14,18 @@ from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.loop_coordinator import LoopCoordinator
 from photinus.core.errors import UsageError
 from photinus.core.events import Event, Warned
-from photinus.core.settings import Limit, above, one_of, validate, whole
+from photinus.core.settings import one_of, validate, whole
 from photinus.engine.agree import Loop
 from photinus.engine.cpu_share import check_share, shares_told
 from photinus.engine.driver_session import ListeningService
 from photinus.engine.local.launch import launch_here
 from photinus.engine.spark.task_runner import logged
 from photinus.engine.worker_bootstrap import told_error
-from photinus.run.job import MEMORY
 from photinus.strategies.own import Own
 from photinus.strategies.recipes import averaging
 from photinus.strategies.spec import StrategySpec
 from photinus.training.own_loop import agreed_on, plan_of
+from photinus.training.plan import WorkerLimits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -86,8 +86,9 @@ def launch(
         ...         agreed.step()
         >>> model.load_state_dict(launch(train, workers=4, data=df))  # doctest: +SKIP
     """
-    asked = _Asked(workers, engine, threads, bandwidth, cpu_share, memory, security)
-    validate(asked, of="launch")
+    limits = WorkerLimits(threads=threads, bandwidth=bandwidth, cpu_share=cpu_share, memory=memory)
+    for asked in (limits, _Asked(workers, engine, security)):
+        validate(asked, of="launch")
     check_share(cpu_share, threads)
     _check_callable(function, () if data is None else (data,))
     agreed = agreed_on(strategy, workers)
@@ -99,9 +100,7 @@ def launch(
             callbacks.emit(Warned(text=text))
 
     def make(service: ListeningService) -> Loop:
-        call = service.call(threads=threads, has_peers=has_peers)
-        call = replace(call, cpu_share=cpu_share, memory=memory)
-        return Loop(call, workers, strategy, bandwidth)
+        return Loop(service.call(limits, has_peers=has_peers), workers, strategy)
 
     if engine == "local":
         launch_here(function, _sequence(data), coordinator, security, make)
@@ -120,18 +119,10 @@ def launch(
 class _Asked:
     workers: int
     engine: str
-    threads: int
-    bandwidth: float | None
-    cpu_share: float | None
-    memory: int | None
     security: str
     LIMITS = {  # noqa: RUF012
         "workers": whole(1),
         "engine": one_of("spark", "local"),
-        "threads": whole(1),
-        "bandwidth": Limit.optional(above(0)),
-        "cpu_share": Limit.optional(above(0)),
-        "memory": Limit.optional(MEMORY),
         "security": one_of("tls", "none"),
     }
 

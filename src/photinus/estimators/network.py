@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from photinus.checkpoint.export import WEIGHTS, load_model
-from photinus.checkpoint.files import Tensors, decode, encode
+from photinus.checkpoint.files import Tensors, from_safetensors, to_safetensors
 from photinus.checkpoint.mapped import digest_of, write_arrays
 from photinus.core.errors import UsageError
 from photinus.core.factories import functions_by_value, take_by_value
@@ -121,7 +121,7 @@ class Network:
         """
         shape = tuple(int(size) for size in meta["shape"])
         if isinstance(weights, bytes):
-            tensors: Tensors = decode(weights, "the saved model")
+            tensors: Tensors = from_safetensors(weights, "the saved model")
         else:
             tensors = _mapped(Path(weights))
         return cls(**{**meta, "shape": shape}, tensors=tensors)
@@ -151,7 +151,7 @@ class Network:
 
     def weights(self) -> bytes:
         """Returns the weights as the bytes of a safetensors file."""
-        return encode(self.tensors)
+        return to_safetensors(self.tensors)
 
     def on(self, spark: SparkSession) -> Callable[[], Network]:
         """Returns what opens the network on a worker, once its weights lie in a file there.

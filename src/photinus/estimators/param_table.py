@@ -15,7 +15,7 @@ import numpy as np
 from pyspark.ml.param import TypeConverters
 
 from photinus.checkpoint.export import tensors_from_state_dict
-from photinus.checkpoint.files import encode
+from photinus.checkpoint.files import to_safetensors
 from photinus.core.errors import UsageError
 from photinus.core.settings import from_dict, to_dict
 from photinus.models.schedules import Schedule
@@ -88,7 +88,7 @@ def _to_start(value: Any) -> str:  # noqa: ANN401 - what a user may give
     """Returns the path of a saved model, or that of a file to which a `state_dict` was written."""
     if not isinstance(value, Mapping):
         return str(value)
-    data = encode(tensors_from_state_dict(value))
+    data = to_safetensors(tensors_from_state_dict(value))
     folder = Path(tempfile.mkdtemp(prefix="photinus-start-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     (folder / "model.safetensors").write_bytes(data)

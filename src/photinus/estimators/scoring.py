@@ -23,7 +23,7 @@ from photinus.core.settings import from_dict
 from photinus.core.threads import use_threads
 from photinus.data.arrow import arrays
 from photinus.data.base import Array, Batch
-from photinus.data.checks import RowChecks, RowFilter
+from photinus.data.checks import RowChecker, RowChecks
 from photinus.data.columns import InputSpec
 from photinus.data.inputs import Inputs
 from photinus.engine.spark.archives import keep_archives
@@ -185,8 +185,8 @@ def measurer(
         settings: Any = from_dict(MODELS[network.kind], network.settings)
         model = network.model()
         sums: dict[str, float] = {}
-        row_filter = RowFilter(checks, partition=0 if context is None else context.partitionId())
-        for block in (arrays(batch, spec, row_filter) for batch in batches if batch.num_rows):
+        checker = RowChecker(checks, partition=0 if context is None else context.partitionId())
+        for block in (arrays(batch, spec, checker) for batch in batches if batch.num_rows):
             for start in range(0, len(block.features), _MEASURED_ROWS):
                 part = block.part(slice(start, start + _MEASURED_ROWS))
                 x = part.features

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from photinus.core.errors import UsageError
-from photinus.data.wikipedia import Part, parts_of, sentences, wikitext_reader
+from photinus.data.wikipedia import DumpPart, parts_of, sentences, wikitext_reader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,7 +56,7 @@ def wikipedia_sentences(
 
 
 def _read(
-    parts: list[Part], most_corrupt: int, batches: Iterable[pa.RecordBatch]
+    parts: list[DumpPart], most_corrupt: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for number in batch.column(0).to_pylist():

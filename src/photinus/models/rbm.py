@@ -10,7 +10,6 @@ Tieleman, Training RBMs using approximations to the likelihood gradient (2008), 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from photinus.core.errors import UsageError
 from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
 from photinus.core.seeds import generator
 from photinus.core.settings import Limit, one_of, validate, whole
@@ -30,7 +28,6 @@ from photinus.models.random import Bits
 from photinus.models.tensors import WorkBuffers, rows_of
 
 _MEASURED_EVERY = 8
-_MOST_ENUMERATED = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -241,28 +238,3 @@ class RBM(PlacedModel):
         alone = (v - a).square().sum(1) / 2 if self.settings.visible == "gaussian" else -(v @ a)
         free: Vector = (alone - torch.nn.functional.softplus(b + v @ w).sum(1)).cpu().numpy()
         return free
-
-    def log_partition(self) -> float:
-        """Returns log Z by enumerating the hidden units: for checks on small machines.
-
-        Raises:
-            UsageError: more than 20 hidden units.
-        """
-        w, a, b = (t.cpu().double() for t in (self._w, self._a, self._b))
-        if len(b) > _MOST_ENUMERATED:
-            raise UsageError(
-                f"the exact partition function needs at most {_MOST_ENUMERATED} hidden units",
-                got=len(b),
-            )
-        states = torch.cartesian_prod(*[torch.tensor([0.0, 1.0], dtype=torch.float64)] * len(b))
-        states = states.reshape(-1, len(b))  # [2^H, H]
-        field = states @ w.t()  # [2^H, V]
-        if self.settings.visible == "gaussian":
-            visible = (field.square() / 2 + field * a).sum(1) + len(a) * math.log(2 * math.pi) / 2
-        else:
-            visible = torch.nn.functional.softplus(field + a).sum(1)
-        return float(torch.logsumexp(states @ b + visible, 0))
-
-    def log_likelihood(self, features: Vector) -> float:
-        """Returns the mean of log p(v) = −F(v) − log Z; small machines only."""
-        return float(-self.free_energy(features).mean()) - self.log_partition()

@@ -108,7 +108,6 @@ class Summary:
     counts: Mapping[str, int] = field(default_factory=dict)
     warnings: int = 0
     checkpoints: int = 0
-    checkpoints_failed: int = 0
 
     @property
     def phase(self) -> PhaseState | None:
@@ -234,10 +233,6 @@ def _checkpoint_saved(s: Summary, _: float, __: e.CheckpointSaved) -> None:
     s.checkpoints += 1
 
 
-def _checkpoint_failed(s: Summary, _: float, __: e.CheckpointFailed) -> None:
-    s.checkpoints_failed += 1
-
-
 def _run_ended(s: Summary, _: float, event: e.RunEnded) -> None:
     s.state, s.reason, s.counts = event.state, event.reason, event.counts
 
@@ -253,6 +248,5 @@ _FOLDS: dict[type[e.Event], Callable[..., None]] = {
     e.Evaluated: _evaluated,
     e.Warned: _warned,
     e.CheckpointSaved: _checkpoint_saved,
-    e.CheckpointFailed: _checkpoint_failed,
     e.RunEnded: _run_ended,
 }

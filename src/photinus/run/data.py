@@ -15,7 +15,7 @@ from photinus.core.errors import DataError, NotReadyError, UsageError, reason_of
 from photinus.core.settings import unknown_column
 from photinus.data import cifar, mnist
 from photinus.data.base import Array, Block, Features
-from photinus.data.checks import RowChecks, RowFilter
+from photinus.data.checks import RowChecker, RowChecks
 from photinus.data.columns import inputs_from, renamed
 from photinus.data.films import film_sentences
 from photinus.data.image_files import image_frame, listed, load_images
@@ -215,11 +215,11 @@ def check_test(rows: TestRows, classes: int | None) -> None:
         raise UsageError(wrong, got=type(rows).__name__, do=do)
     if rows.labels is None and classes is not None:
         raise UsageError("rows to measure on need labels", do="TestRows(features, labels)")
-    row_filter = RowFilter(RowChecks(classes=classes))
+    checker = RowChecker(RowChecks(classes=classes))
     try:
         check_arrays(rows.features, rows.labels)
-        row_filter.open(len(rows.features))
-        row_filter.checked(rows.features, rows.labels)
+        checker.open(len(rows.features))
+        checker.checked(Block(rows.features, rows.labels))
     except (DataError, UsageError) as error:
         raise type(error)(f"rows to measure on: {error}") from error
 
@@ -359,10 +359,10 @@ def _table(source: Source, path: str) -> Block:
     missing = [name for name in names if name not in table.schema.names]
     if missing:
         raise UsageError(f"{path}: {unknown_column(missing[0], table.schema.names)}")
-    spec, row_filter = _spec(table, source), RowFilter(RowChecks(classes=source.classes))
+    spec, checker = _spec(table, source), RowChecker(RowChecks(classes=source.classes))
     batches = (b for b in table.to_batches(columns=names) if b.num_rows)
     renames = _names(source, spec)
-    blocks = [arrays(renamed(b, renames), spec, row_filter) for b in batches]
+    blocks = [arrays(renamed(b, renames), spec, checker) for b in batches]
     if not blocks:
         raise DataError(f"{path} holds no rows")
     return Block(*(None if p[0] is None else joined(p) for p in zip(*blocks, strict=True)))

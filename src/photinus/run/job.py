@@ -46,7 +46,7 @@ from photinus.strategies.outer import Sgd
 from photinus.strategies.own import Own
 from photinus.strategies.recipes import averaging, from_plain, to_plain
 from photinus.strategies.spec import StrategySpec
-from photinus.training.plan import FASTEST, LEASE_SECONDS, ROWS, TrainingPlan, split
+from photinus.training.plan import FASTEST, LEASE_SECONDS, ROWS, TrainingPlan, WorkerLimits, split
 
 ENGINES = ("spark", "local", "simulate")
 MODELS: dict[str, type] = {
@@ -62,11 +62,6 @@ _FOLDER_LEASE_SECONDS = 60.0
 
 MIN_BANDWIDTH = 1e4
 """Below that a worker's smallest pushes would take longer than a round may."""
-MEMORY = Limit(
-    "a whole number of bytes, at least 67108864, such as 2147483648 for 2 GiB",
-    whole(64 << 20).holds,
-)
-"""Below that no Python with torch starts."""
 
 
 @named_settings
@@ -281,15 +276,13 @@ class Job:
         "workers": whole(1),
         "engine": one_of(*ENGINES),
         "seed": whole(0),
-        "threads": whole(1),
+        **WorkerLimits.LIMITS,
         "device": DEVICES,
         "resources": Limit(
             'a share from above 0 to 1, or a whole number, for each name: {"gpu": 1}',
             lambda v: isinstance(v, Mapping) and all(map(_is_amount, v.values())),
         ),
         "bandwidth": Limit.optional(at_least(MIN_BANDWIDTH)),
-        "cpu_share": Limit.optional(above(0)),
-        "memory": Limit.optional(MEMORY),
         "priority": PRIORITY,
         "weight": WEIGHT,
         "jobs_folder": Limit("a folder by its whole path or address, or ''", _is_jobs_folder),
@@ -519,12 +512,14 @@ class Job:
             workers=self.workers,
             seed=self.seed,
             is_shared=self.is_shared,
-            threads=self.threads,
             devices=(self.device,) if isinstance(self.device, str) else self.device,
             resources=self.resources,
-            bandwidth=self.bandwidth,
-            cpu_share=self.cpu_share,
-            memory=self.memory,
+            limits=WorkerLimits(
+                threads=self.threads,
+                bandwidth=self.bandwidth,
+                cpu_share=self.cpu_share,
+                memory=self.memory,
+            ),
             lease_seconds=_FOLDER_LEASE_SECONDS if self._is_folder else LEASE_SECONDS,
             validation=self.validation,
             has_held=bool(self.data.validation),

@@ -266,22 +266,7 @@ class Rounds(Policy):
         state = state._replace(waiting=waiting)
         if not pushed:
             return replies, state
-        weights = coefficients(self.merge, [m.since for m in pushed.values()])
-        real = state.vector.dtype
-        combined = np.empty(part(state.vector, fragment).size, real)
-        sent_ = [(m.codec, m.vector) for m in pushed.values() if m.vector is not None]
-        is_apart = len(sent_) > 1 and self.keeps and _is_time(state)
-        apart = combine_sent(sent_, weights, combined, is_apart=is_apart)
-        state = state if apart is None else state._replace(apart=apart)
-        if state.left.size:
-            combined += part(state.left, fragment)
-        sent = encode(self.codec, combined)
-        mean = decode(self.codec, sent).astype(real, copy=False)  # as every worker reads it
-        if state.left.size:
-            left = state.left.copy()
-            part(left, fragment)[:] = combined - mean
-            state = state._replace(left=left)
-        del combined  # of a large model each vector counts
+        sent, mean, state = self._mean(fragment, pushed, state)
         state = self._moved(fragment, mean, state)
         floats, integers = _buffers(pushed)
         state = state._replace(version=state.version + 1)
@@ -297,6 +282,29 @@ class Rounds(Policy):
             integers=integers,
         )
         return [*replies, *(Reply(slot, answer) for slot in pushed)], state
+
+    def _mean(
+        self, fragment: tuple[int, int], pushed: Mapping[int, Message], state: RoundsState
+    ) -> tuple[Vector, Vector, RoundsState]:
+        """Returns the mean as it is sent, and as every worker reads it: decode(encode(m)).
+
+        m = Σ cᵢΔᵢ + left;  left ← m − decode(encode(m)).
+        """
+        weights = coefficients(self.merge, [m.since for m in pushed.values()])
+        deltas = [(m.codec, m.vector) for m in pushed.values() if m.vector is not None]
+        combined = np.empty(part(state.vector, fragment).size, state.vector.dtype)
+        is_apart = len(deltas) > 1 and self.keeps and _is_time(state)
+        apart = combine_sent(deltas, weights, combined, is_apart=is_apart)
+        state = state if apart is None else state._replace(apart=apart)
+        if state.left.size:
+            combined += part(state.left, fragment)
+        sent = encode(self.codec, combined)
+        mean = decode(self.codec, sent).astype(state.vector.dtype, copy=False)
+        if state.left.size:
+            left = state.left.copy()
+            part(left, fragment)[:] = combined - mean
+            state = state._replace(left=left)
+        return sent, mean, state
 
     def _same(
         self, pushed: Mapping[int, Message], state: RoundsState

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 
 from photinus.core.errors import LinkLostError
-from photinus.transport.frames import Decoder, Frame, encode
+from photinus.transport.frames import Decoder, Frame, encode_frame
 from photinus.transport.link import Gone, Hear, Link, Listener, Peer
 
 Copies = Callable[[Frame], int]
@@ -89,7 +89,7 @@ class MemoryPeer(Peer):
 
     def send(self, frame: Frame) -> None:
         """Puts a copy of `frame` into the link's queue."""
-        data = b"".join(encode(frame))
+        data = b"".join(encode_frame(frame))
         for _ in range(self._link.hub.down(frame)):
             self.bytes_sent += len(data)
             self._link.inbox.put(data)
@@ -131,7 +131,7 @@ class MemoryLink(Link):
         return frames
 
     def _send(self, frame: Frame) -> None:
-        data = b"".join(encode(frame))
+        data = b"".join(encode_frame(frame))
         for _ in range(self.hub.up(frame)):
             if self.is_parted:
                 return

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
+from photinus.core.settings import Limit, above, whole
 from photinus.models.base import Model, Stage
 from photinus.strategies.base import Halves
 from photinus.strategies.guard import Setting, gradient_share
@@ -15,6 +16,8 @@ from photinus.strategies.spec import StrategySpec
 
 LEASE_SECONDS = 5.0
 """The default time from the last sign of life to the end of a lease."""
+_LEAST_MEMORY_BYTES = 64 << 20
+"""With less no Python with torch starts."""
 WHOLE, START, REST = "whole", "start", "rest"
 ROWS, FASTEST = "rows", "fastest"
 _ADAPTIVE = ("adam", "adamw", "nadam", "radam", "adamax", "adagrad", "rmsprop", "adadelta")
@@ -98,6 +101,31 @@ def split(stage: Stage, strategy: Halves, workers: int) -> tuple[Phase, ...]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerLimits:
+    """How much of its machine each worker may use."""
+
+    threads: int = 1
+    """Of its tensor library; a fixed count is part of "same seed, same bits"."""
+    bandwidth: float | None = None
+    """Bytes that it may send in a second, over all its connections; None for no cap."""
+    cpu_share: float | None = None
+    """Processors that its process may use on average; None for no cap."""
+    memory: int | None = None
+    """Bytes that its process may take; None for no cap."""
+    LIMITS = {  # noqa: RUF012
+        "threads": whole(1),
+        "bandwidth": Limit.optional(above(0)),
+        "cpu_share": Limit.optional(above(0)),
+        "memory": Limit.optional(
+            Limit(
+                "a whole number of bytes, at least 67108864, such as 2147483648 for 2 GiB",
+                whole(_LEAST_MEMORY_BYTES).holds,
+            )
+        ),
+    }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingPlan:
     """All that a worker must know; rows and parameters reach it by other ways."""
 
@@ -106,19 +134,12 @@ class TrainingPlan:
     seed: int = 0
     is_shared: bool = False
     """True when every worker can read all rows and takes its share of one permutation."""
-    threads: int = 1
-    """Of each worker's tensor library; a fixed count is part of "same seed, same bits"."""
     devices: tuple[str, ...] = ("cpu",)
     """What each slot's worker computes on; one name stands for all of them."""
     resources: Mapping[str, float] = field(default_factory=dict)
     """What each worker's task asks of Spark's resources, by name; none: what the application has
     tasks ask for."""
-    bandwidth: float | None = None
-    """Bytes that each worker may send in a second; None for no cap."""
-    cpu_share: float | None = None
-    """Processors that each worker may use on average; None for no cap."""
-    memory: int | None = None
-    """Bytes that each worker's process may take; None for no cap."""
+    limits: WorkerLimits = field(default_factory=WorkerLimits)
     lease_seconds: float = LEASE_SECONDS
     """A seat is free again so long after the last sign of life."""
     validation: float = 0.0

@@ -20,7 +20,7 @@ from time import monotonic
 from photinus.core.errors import AuthenticationError, FrameError, LinkError, LinkLostError
 from photinus.transport.credentials import Credentials, WorkerKey
 from photinus.transport.filesystems import Filesystem, place_of
-from photinus.transport.frames import Decoder, Frame, encode
+from photinus.transport.frames import Decoder, Frame, encode_frame
 from photinus.transport.link import Gone, Hear, Link, Listener, Peer
 from photinus.transport.refusals import OnRefused, Refusals
 from photinus.transport.seal import Seal
@@ -54,7 +54,7 @@ class _Line:
 
     def put(self, frame: Frame | None) -> None:
         """Writes a frame as one file or several; None ends the line."""
-        pieces = encode(frame) if frame is not None else [b""]
+        pieces = encode_frame(frame) if frame is not None else [b""]
         held: list[bytes | memoryview] = []
         for piece in pieces:
             held.append(piece)
@@ -217,7 +217,7 @@ class FolderPeer(Peer):
 
     def send(self, frame: Frame) -> None:
         if not self.is_closed:
-            encode(frame, checksums=False)  # a frame out of its limits is an error where it is sent
+            encode_frame(frame, checksums=False)  # one out of its limits is an error here
             self.waiting.add(frame)
             self._queue.put((self, frame))
 

@@ -60,7 +60,7 @@ class Frame:
 
     Example:
         >>> frame = Frame("push", b"r" * 16, slot=1, arrays={"vector": np.arange(3, dtype="f4")})
-        >>> [twin] = Decoder().feed(b"".join(encode(frame)))
+        >>> [twin] = Decoder().feed(b"".join(encode_frame(frame)))
         >>> twin.kind, twin.slot, twin.arrays["vector"].tolist()
         ('push', 1, [0.0, 1.0, 2.0])
     """
@@ -85,7 +85,7 @@ class Frame:
         return sum(array.nbytes for array in self.arrays.values())
 
 
-def encode(
+def encode_frame(
     frame: Frame, *, piece_bytes: int = PIECE_BYTES, checksums: bool = True
 ) -> list[bytes | memoryview]:
     """Returns a frame's bytes: headers, and views of the arrays themselves (no copy).

@@ -14,7 +14,7 @@ from time import monotonic
 
 from photinus.core.errors import AuthenticationError, FrameError, LinkError, NotReadyError
 from photinus.transport.credentials import Credentials, WorkerKey
-from photinus.transport.frames import Frame, encode
+from photinus.transport.frames import Frame, encode_frame
 from photinus.transport.link import Gone, Hear, Listener, Peer
 from photinus.transport.refusals import OnRefused, Refusals
 from photinus.transport.wire import FrameReader, Limits, Wire, admit
@@ -65,7 +65,7 @@ class TcpPeer(Peer):
 
     def send(self, frame: Frame) -> None:
         """See `Peer.send`; a peer for which too much piles up is cut off."""
-        pieces = encode(frame, checksums=not self._wire.is_secure)
+        pieces = encode_frame(frame, checksums=not self._wire.is_secure)
         with self._lock:
             if self.is_closing or self.ended.is_set():
                 return

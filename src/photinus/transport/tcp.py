@@ -9,7 +9,7 @@ from time import monotonic
 
 from photinus.core.errors import LinkError, LinkLostError, UsageError
 from photinus.transport.credentials import WorkerKey
-from photinus.transport.frames import Frame, encode
+from photinus.transport.frames import Frame, encode_frame
 from photinus.transport.link import Link
 from photinus.transport.wire import FrameReader, Limits, Wire, greet
 
@@ -56,7 +56,7 @@ class TcpLink(Link):
             if self._is_lost:
                 raise LinkLostError("this link is over", do="make a new link")
             if frame is not None:
-                pieces = encode(frame, checksums=not self._wire.is_secure)
+                pieces = encode_frame(frame, checksums=not self._wire.is_secure)
                 self._wire.send(pieces, self._limits.stall_seconds, self._limits.pace)
             return self._listen(seconds)
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from photinus.devices.opencl.engine import FLAVOURS, Engine
+from photinus.devices.opencl.engine import FLAVOURS, OpenCLEngine
 
 
 @pytest.fixture(scope="session", params=FLAVOURS)
 def engine(opencl, request):
-    return Engine(opencl, request.param)
+    return OpenCLEngine(opencl, request.param)
 
 
 @pytest.fixture(scope="session")
 def usual(opencl):
-    return Engine(opencl)
+    return OpenCLEngine(opencl)

@@ -9,7 +9,7 @@ from photinus.cli.main import main
 from photinus.core.errors import NotReadyError, UsageError
 from photinus.devices.opencl import engine as engines
 from photinus.devices.opencl.binaries import MANIFEST, VARIABLE, build, engine_of
-from photinus.devices.opencl.engine import Engine
+from photinus.devices.opencl.engine import OpenCLEngine
 from photinus.devices.opencl.offload import Offload
 
 
@@ -28,7 +28,7 @@ def change(folder, **fields):
 
 def test_a_device_computes_with_compiled_kernels_and_no_source(folder, opencl, monkeypatch):
     made = engine_of(opencl)
-    monkeypatch.setattr(Engine, "options", lambda _: pytest.fail("it compiles"))
+    monkeypatch.setattr(OpenCLEngine, "options", lambda _: pytest.fail("it compiles"))
     again = engine_of(opencl)
     x = torch.arange(6.0).view(2, 3)
     for engine in (made, again):
@@ -71,7 +71,7 @@ def test_kernels_that_do_not_fit_are_refused_in_a_sentence(folder, opencl, field
 def test_a_cut_file_never_reaches_the_driver(folder, opencl, monkeypatch):
     file = folder / "kernels.bin"
     file.write_bytes(file.read_bytes()[:2000])
-    monkeypatch.setattr(Engine, "__init__", lambda *_: pytest.fail("it does"))
+    monkeypatch.setattr(OpenCLEngine, "__init__", lambda *_: pytest.fail("it does"))
     with pytest.raises(NotReadyError, match="is damaged"):
         engine_of(opencl)
 
@@ -86,14 +86,14 @@ def test_a_folder_without_kernels_is_refused(opencl, tmp_path, monkeypatch):
 
 def test_a_binary_that_the_driver_refuses_is_told_in_a_sentence(opencl):
     with pytest.raises(NotReadyError, match="the binary of the kernels is refused by opencl") as no:
-        Engine(opencl, binary=b"hello" * 100)
+        OpenCLEngine(opencl, binary=b"hello" * 100)
     assert "\n" not in str(no.value)
 
 
 def test_kernels_that_do_not_compile_are_told_in_a_sentence(opencl, monkeypatch):
     monkeypatch.setattr(engines, "source", lambda: "no kernel;")
     with pytest.raises(NotReadyError, match="the kernels are not compiled by opencl") as refused:
-        Engine(opencl)
+        OpenCLEngine(opencl)
     assert "\n" not in str(refused.value)
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from photinus.core.errors import NotReadyError, UsageError, reason_of
-from photinus.devices.opencl.engine import FLAVOURS, Engine, source
+from photinus.devices.opencl.engine import FLAVOURS, OpenCLEngine, source
 from photinus.devices.opencl.known import check
 from photinus.devices.opencl.platforms import OpenCLDevice
 
@@ -48,7 +48,7 @@ def build(found: OpenCLDevice, folder: Path, file: Path | None = None, flavour: 
         NotReadyError: the device cannot use the kernels, or fails the test.
         UsageError: the file cannot be read.
     """
-    engine = Engine(found, flavour, _bytes(file) if file else b"")
+    engine = OpenCLEngine(found, flavour, _bytes(file) if file else b"")
     check(engine)
     binary = _bytes(file) if file else engine.binary()
     name = file.name if file else "kernels.bin"
@@ -65,7 +65,7 @@ def build(found: OpenCLDevice, folder: Path, file: Path | None = None, flavour: 
     return folder / MANIFEST
 
 
-def engine_of(found: OpenCLDevice) -> Engine:
+def engine_of(found: OpenCLDevice) -> OpenCLEngine:
     """Returns a device with the kernels that the environment names, or compiled now; tested.
 
     Raises:
@@ -73,7 +73,7 @@ def engine_of(found: OpenCLDevice) -> Engine:
             compile, or fail the test.
     """
     folder = os.environ.get(VARIABLE, "")
-    engine = Engine(found, *_read(Path(folder), found)) if folder else Engine(found)
+    engine = OpenCLEngine(found, *_read(Path(folder), found)) if folder else OpenCLEngine(found)
     check(engine)
     return engine
 

@@ -15,7 +15,14 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from photinus.devices.opencl.engine import Axis, Engine, NoKernelError, Operand, ProductShape, ints
+from photinus.devices.opencl.engine import (
+    Axis,
+    NoKernelError,
+    OpenCLEngine,
+    Operand,
+    ProductShape,
+    ints,
+)
 
 Pair = tuple[int, int]
 
@@ -38,7 +45,7 @@ class _Shape(NamedTuple):
         return height, width
 
 
-def convolve(engine: Engine, x: Tensor, w: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:  # noqa: ANN401 - as the operator has them
+def convolve(engine: OpenCLEngine, x: Tensor, w: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:  # noqa: ANN401 - as the operator has them
     """Returns y [n, o, p, q], or [n, o, q] for [n, c, w]."""
     shape = _shape_of(x, w, *rest)
     made = engine.new((shape.n, shape.o, *shape.outputs))
@@ -60,7 +67,7 @@ def convolve(engine: Engine, x: Tensor, w: Tensor, bias: Tensor | None, *rest: A
 
 
 def convolve_back(
-    engine: Engine,
+    engine: OpenCLEngine,
     slope: Tensor,
     x: Tensor,
     w: Tensor,
@@ -78,7 +85,7 @@ def convolve_back(
     )
 
 
-def _slope_of_weights(engine: Engine, slope: Tensor, x: Tensor, shape: _Shape) -> Tensor:
+def _slope_of_weights(engine: OpenCLEngine, slope: Tensor, x: Tensor, shape: _Shape) -> Tensor:
     made = engine.new((shape.o, shape.c, *shape.window))
     if not (made.tensor.numel() and slope.numel()):
         return made.tensor.zero_()
@@ -92,7 +99,7 @@ def _slope_of_weights(engine: Engine, slope: Tensor, x: Tensor, shape: _Shape) -
     return engine.fetched(made)
 
 
-def _slope_of_inputs(engine: Engine, slope: Tensor, w: Tensor, shape: _Shape) -> Tensor:
+def _slope_of_inputs(engine: OpenCLEngine, slope: Tensor, w: Tensor, shape: _Shape) -> Tensor:
     made = engine.new((shape.n, shape.c, *shape.inputs))
     if not (made.tensor.numel() and slope.numel()):
         return made.tensor.zero_()
@@ -148,7 +155,7 @@ def _images(memory: Any, channels: int, size: Pair) -> Operand:  # noqa: ANN401 
     return Operand(memory, Axis.plain(pixels), Axis(1, pixels, channels * pixels, 0, 1))
 
 
-def _windows_of_inputs(engine: Engine, x: Tensor, shape: _Shape) -> tuple[Operand, Operand]:
+def _windows_of_inputs(engine: OpenCLEngine, x: Tensor, shape: _Shape) -> tuple[Operand, Operand]:
     size = shape.inputs[0] + 2 * shape.pad[0], shape.inputs[1] + 2 * shape.pad[1]
     padded = _spread(engine, _planar(x).contiguous(), shape.pad, (1, 1), size)
     return _windows(padded, (shape.c, *size), (shape.outputs, shape.window, shape.by))
@@ -174,7 +181,7 @@ def _windows(
     return Operand(memory, pixel, inside), Operand(memory, inside, pixel)
 
 
-def _spread(engine: Engine, x: Tensor, around: Pair, by: Pair, size: Pair) -> Any:  # noqa: ANN401
+def _spread(engine: OpenCLEngine, x: Tensor, around: Pair, by: Pair, size: Pair) -> Any:  # noqa: ANN401
     """Returns x [n, c, h, w] on the device as [n, c, *size], with zeros around and between."""
     n, c, *inner = x.shape
     memory = engine.memory(x)

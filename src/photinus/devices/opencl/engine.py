@@ -97,7 +97,7 @@ class ProductShape(NamedTuple):
     batch: int = 1
 
 
-class Engine:
+class OpenCLEngine:
     """A device with a context and a queue of its own, made in the process that uses it.
 
     Args:

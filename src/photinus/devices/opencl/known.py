@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from photinus.core.errors import NotReadyError
-from photinus.devices.opencl.engine import Engine
+from photinus.devices.opencl.engine import OpenCLEngine
 from photinus.devices.opencl.offload import Offload
 
 
-def check(engine: Engine) -> None:
+def check(engine: OpenCLEngine) -> None:
     """Has a device compute what is known.
 
     Raises:

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from photinus.core.errors import UsageError
 from photinus.devices.opencl import convolutions, pools, products
-from photinus.devices.opencl.engine import Engine, NoKernelError
+from photinus.devices.opencl.engine import NoKernelError, OpenCLEngine
 
 _HEAVY = re.compile(
     r"mm(_|$)|mv(_|$)|matmul|(^|_)linear(_|$)|conv(?!ert)|max_pool|attention"
@@ -36,7 +36,7 @@ class Offload(TorchDispatchMode):
         UsageError: one of them cannot be computed there.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: OpenCLEngine) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._engine = engine
         self.counts: Counter[str] = Counter()

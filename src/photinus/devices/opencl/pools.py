@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from photinus.devices.opencl.engine import Engine, NoKernelError, ints
+from photinus.devices.opencl.engine import NoKernelError, OpenCLEngine, ints
 
 
-def pool(engine: Engine, x: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401 - as the operator has them
+def pool(engine: OpenCLEngine, x: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401 - as the operator has them
     """Returns the maxima of windows of [..., h, w], and where in its plane each lies.
 
     Raises:
@@ -36,7 +36,7 @@ _USUAL: tuple[Any, ...] = ((), (0,), (1,), False)
 """The operator's defaults of stride, padding, dilation and ceil_mode."""
 
 
-def pool_back(engine: Engine, slope: Tensor, x: Tensor, *rest: Any) -> Tensor:  # noqa: ANN401 - as the operator has them
+def pool_back(engine: OpenCLEngine, slope: Tensor, x: Tensor, *rest: Any) -> Tensor:  # noqa: ANN401 - as the operator has them
     """Returns the slope of x [..., h, w]; the places are the last argument."""
     made = engine.new(x.shape)
     if made.tensor.numel():

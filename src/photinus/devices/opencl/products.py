@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from photinus.devices.opencl.engine import Axis, Engine, NoKernelError, Operand, ProductShape
+from photinus.devices.opencl.engine import Axis, NoKernelError, OpenCLEngine, Operand, ProductShape
 
 
-def multiply(engine: Engine, x: Tensor, y: Tensor) -> Tensor:
+def multiply(engine: OpenCLEngine, x: Tensor, y: Tensor) -> Tensor:
     """Returns x y for [m, k] and [k, n], or for batches [b, m, k] and [b, k, n]."""
     x, y = x.detach(), y.detach()
     m, k, n, batch = x.shape[-2], x.shape[-1], y.shape[-1], x.shape[0] if x.dim() == 3 else 1
@@ -24,7 +24,7 @@ def multiply(engine: Engine, x: Tensor, y: Tensor) -> Tensor:
     return engine.fetched(made)
 
 
-def _matrix(engine: Engine, x: Tensor) -> tuple[Operand, Operand]:
+def _matrix(engine: OpenCLEngine, x: Tensor) -> tuple[Operand, Operand]:
     """Returns x [..., i, j] by rows i, and by columns j; a transpose is not copied."""
     *_, i, j = x.shape
     if not x.is_contiguous() and x.mT.is_contiguous():
@@ -35,7 +35,7 @@ def _matrix(engine: Engine, x: Tensor) -> tuple[Operand, Operand]:
 
 
 def add_product(
-    engine: Engine, bias: Tensor, x: Tensor, y: Tensor, *, beta: float = 1, alpha: float = 1
+    engine: OpenCLEngine, bias: Tensor, x: Tensor, y: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
     """Returns beta bias + alpha x y."""
     made = multiply(engine, x, y)
@@ -44,20 +44,20 @@ def add_product(
     return made.add_(bias.detach(), alpha=beta) if beta else made
 
 
-def multiply_vector(engine: Engine, x: Tensor, v: Tensor) -> Tensor:
+def multiply_vector(engine: OpenCLEngine, x: Tensor, v: Tensor) -> Tensor:
     """Returns x v for [m, k] and [k]."""
     return multiply(engine, x, v[:, None])[:, 0]
 
 
 def add_vector_product(
-    engine: Engine, bias: Tensor, x: Tensor, v: Tensor, *, beta: float = 1, alpha: float = 1
+    engine: OpenCLEngine, bias: Tensor, x: Tensor, v: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
     """Returns beta bias + alpha x v."""
     return add_product(engine, bias[..., None], x, v[:, None], beta=beta, alpha=alpha)[:, 0]
 
 
 def onednn_linear(
-    engine: Engine, x: Tensor, w: Tensor, bias: Tensor | None, fused: str, *_: object
+    engine: OpenCLEngine, x: Tensor, w: Tensor, bias: Tensor | None, fused: str, *_: object
 ) -> Tensor:
     """Returns x wᵀ + b for [..., i] and [o, i].
 
@@ -74,7 +74,7 @@ def onednn_linear(
 def into(compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Returns the same with the argument `out`."""
 
-    def write(engine: Engine, *args: Any, out: Tensor, **kwargs: Any) -> Tensor:  # noqa: ANN401
+    def write(engine: OpenCLEngine, *args: Any, out: Tensor, **kwargs: Any) -> Tensor:  # noqa: ANN401
         return out.copy_(compute(engine, *args, **kwargs))
 
     return write

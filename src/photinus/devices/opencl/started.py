@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import cache
 
 from photinus.devices.opencl.binaries import engine_of
-from photinus.devices.opencl.engine import Engine
+from photinus.devices.opencl.engine import OpenCLEngine
 from photinus.devices.opencl.platforms import chosen
 
 
-def engine(name: str) -> Engine:
+def engine(name: str) -> OpenCLEngine:
     """Returns a device by its name, tested, and made once in a process.
 
     Raises:
@@ -19,5 +19,5 @@ def engine(name: str) -> Engine:
 
 
 @cache
-def _started(name: str) -> Engine:
+def _started(name: str) -> OpenCLEngine:
     return engine_of(chosen(name))

@@ -72,7 +72,7 @@ class LocalEngine(Engine):
         run_spec = driver.run_spec
         parts = self._hooks.dealt(data, run_spec.plan)
         with (
-            threads_held(run_spec.plan.threads),
+            threads_held(run_spec.plan.limits.threads),
             _handed(parts) as handed,
             DriverSession(run_spec, self._host) as session,
             driver,
@@ -101,7 +101,7 @@ def _sharing(run_spec: RunSpec) -> SeatSharing:
     """
     plan = run_spec.plan
     own = Standing(run=run_spec.run.hex(), place=platform.node(), workers=plan.workers)
-    seats = max(1, processors() // plan.threads)
+    seats = max(1, processors() // plan.limits.threads)
     return SeatSharing(run_spec.urgency, own, lambda: seats, run_spec.emit, has_room=True)
 
 
@@ -209,7 +209,7 @@ class _Processes:
         child = subprocess.Popen(  # noqa: S603 - the prefix is the caller's own
             [*self._before(slot), sys.executable, "-m", "photinus.engine.local.worker_main"],
             stdin=subprocess.PIPE,
-            env={**os.environ, **environment(self._run_spec.plan.threads), **_import_path()},
+            env={**os.environ, **environment(self._run_spec.plan.limits.threads), **_import_path()},
             pass_fds=(handed.rows, handed.parent),
             process_group=0,  # Ctrl-C reaches the driver alone, which ends the children
         )

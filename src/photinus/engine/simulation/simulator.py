@@ -155,8 +155,8 @@ class Simulation:
         self.plan, self.parts, self.world = plan, parts, world or World()
         self.faults = self.world.faults.checked(plan.workers, is_real=False)
         self.down_rate = self.world.bytes_per_second
-        self.up_rate = min(self.down_rate, plan.bandwidth or self.down_rate)
-        self.held_back = max(1.0, plan.threads / (plan.cpu_share or math.inf))
+        self.up_rate = min(self.down_rate, plan.limits.bandwidth or self.down_rate)
+        self.held_back = max(1.0, plan.limits.threads / (plan.limits.cpu_share or math.inf))
         """How many times as long a step takes under its share of the processors."""
         self.happened: list[object] = []
         self.coordinator = coordinator or Coordinator(plan, callbacks)
@@ -257,7 +257,7 @@ class Simulation:
         Raises:
             RunFailedError: the run ended without a result.
         """
-        with threads_held(self.plan.threads):
+        with threads_held(self.plan.limits.threads):
             while self._queue and self._queue[0][0] <= until and not self.coordinator.is_over:
                 self.now, _, call, arguments = heapq.heappop(self._queue)
                 call(*arguments)

@@ -28,7 +28,7 @@ from photinus.core.signals import interruptible
 from photinus.core.threads import threads_held
 from photinus.data.arrow import ColumnSpec, arrays
 from photinus.data.base import Array, Block
-from photinus.data.checks import RowChecks, RowFilter
+from photinus.data.checks import RowChecker, RowChecks
 from photinus.data.columns import InputSpec
 from photinus.data.inputs import Inputs, joined
 from photinus.data.rows import Rows, span_of
@@ -240,7 +240,7 @@ class SparkEngine(Engine):
         tasks.sharing.wait_for_seats()
         others = taken_slots(spark.sparkContext, *self._hooks.taken())
         run_spec = replace(run_spec, can_shuffle=isinstance(run_spec.data, FrameData))
-        threads = threads_held(run_spec.plan.threads)
+        threads = threads_held(run_spec.plan.limits.threads)
         with (
             threads,
             ReplicatedRows() as rows,
@@ -391,7 +391,7 @@ class _Reads:
     """The slots whose tasks train; the others' end at once."""
 
     def _parted(
-        self, batches: Iterable[pa.RecordBatch], row_filter: RowFilter, aside: list[Block]
+        self, batches: Iterable[pa.RecordBatch], checker: RowChecker, aside: list[Block]
     ) -> Iterator[pa.RecordBatch]:
         """Yields the rows to train on; those that a column sets aside become blocks."""
         if self.spec.held is None:
@@ -399,7 +399,7 @@ class _Reads:
             return
         import pyarrow.compute as pc
 
-        other = RowFilter(row_filter.checks, row_filter.partition)
+        other = RowChecker(checker.checks, checker.partition)
         for batch in batches:
             is_held = batch.column(self.spec.held)
             held = batch.filter(is_held)
@@ -416,11 +416,11 @@ class _Reads:
         counted = self.counted or {}
         plan = self.bootstrap.plan
         nothing = replace(self.budget, memory_bytes=0, disk_bytes=0)
-        budget = nothing if slot in counted else self.budget.within(plan.memory)
+        budget = nothing if slot in counted else self.budget.within(plan.limits.memory)
         batches = self.bootstrap.hooks.batches(batches, slot)
-        row_filter = RowFilter(self.checks, slot, lambda: trained_in(plan))
+        checker = RowChecker(self.checks, slot, lambda: trained_in(plan))
         aside: list[Block] = []
-        rows = gather(self._parted(batches, row_filter, aside), self.spec, row_filter, budget)
+        rows = gather(self._parted(batches, checker, aside), self.spec, checker, budget)
         if isinstance(rows, Rows):
             part = part_of(rows, self.bootstrap.plan)
             if aside:

@@ -18,6 +18,7 @@ from photinus.engine.spark.executor_python import check_python
 from photinus.engine.spark.job import SparkJob, check_size, wait_for_end
 from photinus.engine.spark.session import is_connect
 from photinus.engine.worker_bootstrap import told_error
+from photinus.training.plan import WorkerLimits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -106,7 +107,7 @@ def run_units(parts: Parts, owner: TaskServer, work: Work, *, security: str, aga
     threads = int(parts.context.getConf().get("spark.task.cpus", "1"))
     held = threads_held(threads)
     with interruptible(), held, ListeningService(owner, str(host), security) as service:
-        call = service.call(threads=threads)
+        call = service.call(WorkerLimits(threads=threads))
 
         def task(unit: int, rows: Iterator[Any]) -> Iterator[Any]:
             from pyspark import TaskContext

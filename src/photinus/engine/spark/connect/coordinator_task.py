@@ -18,7 +18,7 @@ from photinus.core.errors import LinkLostError, PhotinusError, message
 from photinus.core.events import Event, Warned, event_to_dict
 from photinus.core.threads import threads_held
 from photinus.devices.resources import TaskResources
-from photinus.engine.base import BACKENDS, RunSpec
+from photinus.engine.base import RunSpec
 from photinus.engine.driver_session import DriverSession
 from photinus.engine.hooks import Hooks
 from photinus.engine.spark.connect.run_directory import RunDirectory
@@ -80,8 +80,15 @@ class CoordinatorSpec:
     def bootstrap(self, term: int, address: str) -> WorkerBootstrap:
         """Returns what a worker does under a coordinator."""
         hooks = self.hooks if term == self.run_spec.term else Hooks()
-        backend = BACKENDS.get(self.run_spec.road, "")
-        call = Call(address, self.key, term, _LOOK_SECONDS, backend=backend)
+        call = Call(
+            address,
+            self.key,
+            term,
+            _LOOK_SECONDS,
+            limits=self.plan.limits,
+            has_peers=self.plan.has_peers,
+            backend=self.run_spec.backend,
+        )
         return WorkerBootstrap(self.plan, call, hooks)
 
 
@@ -172,7 +179,7 @@ class _Task:
         if term > sent.term:
             then = f"it is back as term {term}, from {checkpoints.found or 'the beginning'}"
             words.emit(Warned(text=message("the coordinator was lost", then=then)))
-        threads = threads_held(run_spec.plan.threads)
+        threads = threads_held(run_spec.plan.limits.threads)
         with threads, DriverSession(run_spec, local_host(self.hosted.towards), key) as session:
             if not run_directory.announce(term, session.address):
                 return
