@@ -24,7 +24,7 @@ from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.local.engine import LocalEngine
 from photinus.models.module import ModuleStage
 from photinus.strategies.recipes import all_reduce
-from photinus.training.plan import Phase, TrainingPlan
+from photinus.training.plan import Phase, TrainingPlan, WorkerLimits
 
 WORKERS, WARM = 2, 5
 
@@ -53,8 +53,7 @@ def seconds_of_a_step(early: bool, codec: str, mbits: float, a: argparse.Namespa
             plan=TrainingPlan(
                 phases=(Phase(stage=stage, strategy=strategy),),
                 workers=WORKERS,
-                threads=1,
-                bandwidth=mbits * 1e6 / 8 or None,
+                limits=WorkerLimits(bandwidth=mbits * 1e6 / 8 or None),
             ),
             data=ArrayData(images, chance.integers(0, 10, len(images))),
             run=secrets.token_bytes(16),

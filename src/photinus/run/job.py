@@ -60,9 +60,6 @@ MODELS: dict[str, type] = {
 _FOLDER_LEASE_SECONDS = 60.0
 """Files may come late all at once: a file system has pauses that a network has not."""
 
-MIN_BANDWIDTH = 1e4
-"""Below that a worker's smallest pushes would take longer than a round may."""
-
 
 @named_settings
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -282,7 +279,6 @@ class Job:
             'a share from above 0 to 1, or a whole number, for each name: {"gpu": 1}',
             lambda v: isinstance(v, Mapping) and all(map(_is_amount, v.values())),
         ),
-        "bandwidth": Limit.optional(at_least(MIN_BANDWIDTH)),
         "priority": PRIORITY,
         "weight": WEIGHT,
         "jobs_folder": Limit("a folder by its whole path or address, or ''", _is_jobs_folder),

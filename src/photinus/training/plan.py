@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
-from photinus.core.settings import Limit, above, whole
+from photinus.core.settings import Limit, above, at_least, whole
 from photinus.models.base import Model, Stage
 from photinus.strategies.base import Halves
 from photinus.strategies.guard import Setting, gradient_share
@@ -16,6 +16,8 @@ from photinus.strategies.spec import StrategySpec
 
 LEASE_SECONDS = 5.0
 """The default time from the last sign of life to the end of a lease."""
+_LEAST_BANDWIDTH = 1e4
+"""Below that a worker's smallest pushes would take longer than a round may."""
 _LEAST_MEMORY_BYTES = 64 << 20
 """With less no Python with torch starts."""
 WHOLE, START, REST = "whole", "start", "rest"
@@ -114,7 +116,7 @@ class WorkerLimits:
     """Bytes that its process may take; None for no cap."""
     LIMITS = {  # noqa: RUF012
         "threads": whole(1),
-        "bandwidth": Limit.optional(above(0)),
+        "bandwidth": Limit.optional(at_least(_LEAST_BANDWIDTH)),
         "cpu_share": Limit.optional(above(0)),
         "memory": Limit.optional(
             Limit(
