@@ -2,7 +2,7 @@
 
     python benchmarks/sharded_table.py [--megabytes 800] [--dims 100] [--words 2000000]
         [--workers 4] [--every 60] [--round-steps 10] [--ways whole sharded killed]
-        [--engine local|spark] [--kill-every 30]
+        [--engine local|spark] [--kill-every 30 [--kills 3]]
 
 Made-up text, by Zipf's law. Processes of this machine, fp32, the same rounds. The engine is
 `local`, or `spark`: tasks of a local session. Told of each way are the anonymous memory (RssAnon of
@@ -80,9 +80,9 @@ class Watch(threading.Thread):
 class Killer(threading.Thread):
     """Kills a worker each so many seconds, one after the other, while a phase is trained."""
 
-    def __init__(self, every_seconds):
+    def __init__(self, every_seconds, most):
         super().__init__(daemon=True)
-        self.every_seconds, self.pids, self.kills = every_seconds, {}, 0
+        self.every_seconds, self.most, self.pids, self.kills = every_seconds, most, {}, 0
         self.begun, self.over = threading.Event(), threading.Event()
 
     def __call__(self, event):
@@ -97,7 +97,7 @@ class Killer(threading.Thread):
 
     def run(self):
         self.begun.wait()
-        while not self.over.wait(self.every_seconds):
+        while not self.over.wait(self.every_seconds) and self.kills != self.most:
             slot = sorted(self.pids)[self.kills % len(self.pids)]
             with contextlib.suppress(ProcessLookupError):  # it has gone by itself
                 os.kill(self.pids[slot], signal.SIGKILL)
@@ -200,7 +200,7 @@ def run(asked):
     rows = text(words_of(asked), asked.words)
     draft = draft_of(asked, np.bincount(rows[rows >= 0], minlength=words_of(asked)))
     steps = asked.words // (LENGTH * STEP_ROWS * asked.workers)
-    faults, events, killer = Faults(), [], Killer(asked.kill_every)
+    faults, events, killer = Faults(), [], Killer(asked.kill_every, asked.kills)
     if asked.way == "killed" and asked.kill_every:
         killer.start()
     elif asked.way == "killed":
@@ -293,6 +293,7 @@ def main():
     parser.add_argument("--round-steps", type=int, default=10, help="of a worker in a round")
     parser.add_argument("--engine", choices=["local", "spark"], default="local")
     parser.add_argument("--kill-every", type=float, default=0.0, help="seconds; 0: one kill")
+    parser.add_argument("--kills", type=int, default=0, help="so many at most; 0: to the end")
     parser.add_argument("--folder", default="", help="where the runs are kept")
     ways = ["whole", "sharded", "killed"]
     parser.add_argument("--ways", nargs="+", choices=ways, default=ways)

@@ -24,6 +24,8 @@ from photinus.training.worker_state import snapshot, tell, tell_pages
 
 _PAGES_OF_ROUND = 8
 """How many pages of a checkpoint a worker sends in a round in which it takes no steps."""
+_PAGES_OF_SECOND = 8
+"""How many more for each second that a step took: where steps wait for a disk they are few."""
 
 Answers = Generator[StepDone | Exchange | Snapshot | Measured | Page, Any, Any]
 
@@ -54,7 +56,7 @@ def work(
         heard = yield StepDone(batch.examples, metrics)
         if heard is None:
             break
-        told = _until_taken(context, heard)
+        told, before = _until_taken(context, heard), clock.seconds
         clock = clock.after(batch.examples, told.seconds, feed.epochs - first)
         vector = gradient if strategy.site == GRADIENT else trained
         state = accept(strategy, model, vector, told.messages, state)
@@ -64,7 +66,7 @@ def work(
         pace = pace.after(clock, told, news)
         clock = clock._replace(progress=pace.agreed)
         yield from tell(context, news, clock, state)
-        yield from tell_pages(context, 1)
+        yield from tell_pages(context, 1 + int(_PAGES_OF_SECOND * (clock.seconds - before)))
         is_over = told.stop or news.stop
         del heard, told, news  # of a large model each answer counts
         if is_over:
