@@ -2,19 +2,25 @@
 
     python benchmarks/sharded_table.py [--megabytes 800] [--dims 100] [--words 2000000]
         [--workers 4] [--every 60] [--round-steps 10] [--ways whole sharded killed]
+        [--engine local|spark] [--kill-every 30 [--kills 3]]
 
-Made-up text, by Zipf's law. Processes of this machine, fp32, the same rounds. Told of each way are
-the anonymous memory (RssAnon of /proc, looked at 20 times a second) of the driver before the run,
-its peak in the run, and the peak of the largest worker; the most that the run folder held; what
-all workers sent, and the seconds. Some 300 MB of each process are Python's and torch's. In a third
-run a worker is killed after three quarters of its steps. Linux only. Where one table has 2³¹
-numbers or more, what MLlib's Word2Vec says to a table of that size is printed first.
+Made-up text, by Zipf's law. Processes of this machine, fp32, the same rounds. The engine is
+`local`, or `spark`: tasks of a local session. Told of each way are the anonymous memory (RssAnon of
+/proc, looked at 20 times a second) of the driver before the run, its peak in the run, and the peaks
+of the largest worker and of Java; the most that the run folder and files without a name held
+together (the latter are told to root only); what all workers sent, the seconds, and the fingerprint
+of the trained table. In a third run a worker is killed after three quarters of its steps; with
+--kill-every one is killed each so many seconds, in turn, from the first round until the workers
+have sent their shards. Linux only. Where one table has 2³¹ numbers or more, what MLlib's Word2Vec
+says to a table of that size is printed first.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,7 +29,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from machine import begin
+from machine import begin, descendants
 
 from photinus.core.clock import Steps
 from photinus.embeddings.word2vec import Word2VecStage
@@ -48,22 +54,54 @@ def text(vocabulary, words):
 
 
 class Watch(threading.Thread):
-    """Looks at the anonymous memory of this process and of its children, and at a folder's size."""
+    """Looks at the anonymous memory of this process and of all that it started, and at the disk."""
 
     def __init__(self, folder):
         super().__init__(daemon=True)
         self.folder, self.over = Path(folder), threading.Event()
         self.before = self.driver = anonymous(os.getpid())
-        self.worker = self.disk = 0
+        self.worker = self.java = self.disk = 0
 
     def run(self):
-        looks = 0
+        looks, processes = 0, []
         while not self.over.wait(0.05):
-            self.driver = max(self.driver, anonymous(os.getpid()))
-            self.worker = max([self.worker, *map(anonymous, children())])
             if looks % 20 == 0:
-                self.disk = max(self.disk, size_of(self.folder))
+                processes = descendants()
+                self.disk = max(self.disk, size_of(self.folder, [os.getpid(), *processes]))
+            self.driver = max(self.driver, anonymous(os.getpid()))
+            for process in processes:
+                if name_of(process) == "java":
+                    self.java = max(self.java, anonymous(process))
+                else:
+                    self.worker = max(self.worker, anonymous(process))
             looks += 1
+
+
+class Killer(threading.Thread):
+    """Kills a worker each so many seconds, one after the other, while a phase is trained."""
+
+    def __init__(self, every_seconds, most):
+        super().__init__(daemon=True)
+        self.every_seconds, self.most, self.pids, self.kills = every_seconds, most, {}, 0
+        self.begun, self.over = threading.Event(), threading.Event()
+
+    def __call__(self, event):
+        """Takes an event of the run in."""
+        kind = type(event).__name__
+        if kind == "WorkerJoined":
+            self.pids[event.slot] = event.pid
+        elif kind == "RoundClosed":
+            self.begun.set()
+        elif kind == "PhaseEnded":
+            self.over.set()
+
+    def run(self):
+        self.begun.wait()
+        while not self.over.wait(self.every_seconds) and self.kills != self.most:
+            slot = sorted(self.pids)[self.kills % len(self.pids)]
+            with contextlib.suppress(ProcessLookupError):  # it has gone by itself
+                os.kill(self.pids[slot], signal.SIGKILL)
+                self.kills += 1
 
 
 def anonymous(pid):
@@ -76,34 +114,44 @@ def anonymous(pid):
     return int(found[1]) << 10 if found else 0
 
 
-def children():
-    found = []
-    for thread in os.listdir("/proc/self/task"):
-        try:
-            found += Path(f"/proc/self/task/{thread}/children").read_text().split()
-        except OSError:  # the thread has ended
-            continue
-    return found
+def name_of(pid):
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
 
 
-def size_of(folder):
-    """Returns the bytes of all files on disk; one of several names counts once."""
+def size_of(folder, processes=()):
+    """Returns the bytes on disk of a folder's files, and of files without a name that are mapped.
+
+    One of several names, or that several processes map, counts once.
+    """
     held = {}
-    for path in folder.rglob("*"):
+    for path in [*folder.rglob("*"), *(path for pid in processes for path in nameless(pid))]:
         try:
             told = path.stat()
         except OSError:
             continue
-        held[told.st_ino] = told.st_blocks * 512
+        held[told.st_dev, told.st_ino] = told.st_blocks * 512
     return sum(held.values())
 
 
-def run(asked):
-    """Trains in one of the ways, and prints what it took."""
-    vocabulary = words_of(asked)
-    rows, workers = text(vocabulary, asked.words), asked.workers
+def nameless(pid):
+    """Returns where root can look at the files without a name that a process has mapped."""
+    found = []
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            if line.endswith(" (deleted)") and "/dev/" not in line:
+                begin, end = line.split(maxsplit=1)[0].split("-")
+                # the kernel names the links without leading zeros
+                found.append(Path(f"/proc/{pid}/map_files/{int(begin, 16):x}-{int(end, 16):x}"))
+    return found
+
+
+def draft_of(asked, counts):
+    """Returns the job, with the words' counts in its model."""
+    workers = asked.workers
     stage = Word2VecStage(
-        words=vocabulary,
+        words=len(counts),
         dims=asked.dims,
         epochs=1.0,
         batch_size=STEP_ROWS * workers,
@@ -122,48 +170,80 @@ def run(asked):
     job = Job(
         model=stage,
         workers=workers,
-        engine="local",
+        engine=asked.engine,
         strategy=strategy,
         checkpoint_seconds=asked.every,
     )
     draft = Draft(job)
-    counts = np.bincount(rows[rows >= 0], minlength=vocabulary)
     draft.model().parameters.view("counts")[:] = np.maximum(1, counts)
-    del counts
-    steps = asked.words // (LENGTH * STEP_ROWS * workers)
-    late = max(asked.round_steps + 2, 3 * steps // 4)
-    faults = Faults().kill(slot=1, step=late) if asked.way == "killed" else Faults()
-    events = []
-    with tempfile.TemporaryDirectory(dir=asked.folder or None) as folder:
+    return draft
+
+
+@contextlib.contextmanager
+def engine_of(asked, faults):
+    """Yields the engine; a session of Spark ends with it."""
+    if asked.engine == "local":
+        yield LocalEngine(faults)
+        return
+    from photinus.engine.spark.engine import SparkEngine
+    from photinus.engine.spark.session import spark_session
+
+    spark = spark_session(asked.workers, name="sharded_table")
+    try:
+        yield SparkEngine(spark, faults)
+    finally:
+        spark.stop()
+
+
+def run(asked):
+    """Trains in one of the ways, and prints what it took."""
+    rows = text(words_of(asked), asked.words)
+    draft = draft_of(asked, np.bincount(rows[rows >= 0], minlength=words_of(asked)))
+    steps = asked.words // (LENGTH * STEP_ROWS * asked.workers)
+    faults, events, killer = Faults(), [], Killer(asked.kill_every, asked.kills)
+    if asked.way == "killed" and asked.kill_every:
+        killer.start()
+    elif asked.way == "killed":
+        faults = faults.kill(slot=1, step=max(asked.round_steps + 2, 3 * steps // 4))
+    with (
+        tempfile.TemporaryDirectory(dir=asked.folder or None) as folder,
+        engine_of(asked, faults) as engine,
+    ):
         watch = Watch(folder)
         watch.start()
         began = time.monotonic()
         outcome = train_draft(
             draft,
-            ArrayData(rows),
+            ArrayData(rows.view(np.uint8)),  # bytes: as a DataFrame has them
             folder=f"{folder}/run",
-            engine=LocalEngine(faults),
-            callbacks=[events.append],
+            engine=engine,
+            callbacks=[events.append, killer],
             verbose=False,
         )
         seconds = time.monotonic() - began
         watch.over.set()
         watch.join()
         held = audit(f"{folder}/run/ledger.jsonl")
-        learnt = int((outcome.vector[stage.words * stage.dims :: stage.dims] != 0).sum())
-    closed = [event for event in events if type(event).__name__ == "RoundClosed"]
+        learnt = int((outcome.vector[outcome.vector.size // 2 :: asked.dims] != 0).sum())
+    named = {}
+    for event in events:
+        named.setdefault(type(event).__name__, []).append(event)
     told = {
         "numbers": int(outcome.vector.size),
         "learnt": learnt,
         "before_mb": watch.before / 1e6,
         "driver_mb": watch.driver / 1e6,
         "worker_mb": watch.worker / 1e6,
+        "java_mb": watch.java / 1e6,
         "disk_mb": watch.disk / 1e6,
-        "saved": sum(type(event).__name__ == "CheckpointSaved" for event in events),
-        "sent_mb": sum(event.bytes_up for event in closed) / 1e6,
+        "saved": len(named.get("CheckpointSaved", [])),
+        "sent_mb": sum(event.bytes_up for event in named["RoundClosed"]) / 1e6,
         "seconds": seconds,
-        "rounds": len(closed),
-        "undone": held.undone,
+        "rounds": len(named["RoundClosed"]),
+        "kills": killer.kills,
+        "lost": len(named.get("WorkerLost", [])),
+        "fingerprint": named["PhaseEnded"][-1].fingerprint,
+        "audit": str(held),
         "offences": held.offences,
     }
     print(json.dumps(told))
@@ -211,6 +291,9 @@ def main():
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--every", type=float, default=60.0, help="seconds between checkpoints")
     parser.add_argument("--round-steps", type=int, default=10, help="of a worker in a round")
+    parser.add_argument("--engine", choices=["local", "spark"], default="local")
+    parser.add_argument("--kill-every", type=float, default=0.0, help="seconds; 0: one kill")
+    parser.add_argument("--kills", type=int, default=0, help="so many at most; 0: to the end")
     parser.add_argument("--folder", default="", help="where the runs are kept")
     ways = ["whole", "sharded", "killed"]
     parser.add_argument("--ways", nargs="+", choices=ways, default=ways)
@@ -226,11 +309,13 @@ def main():
         print(f"MLlib: {refusal(numbers // 2)}", flush=True)
     for way, told in each_way(__file__, asked.ways):
         shown = f"driver {told['driver_mb']:,.0f} MB ({told['before_mb']:,.0f} before), "
-        shown += f"largest worker {told['worker_mb']:,.0f} MB, disk {told['disk_mb']:,.0f} MB with "
+        shown += f"largest worker {told['worker_mb']:,.0f} MB, Java {told['java_mb']:,.0f} MB, "
+        shown += f"disk {told['disk_mb']:,.0f} MB with "
         shown += f"{told['saved']} checkpoints, {told['learnt']:,} outputs learnt, "
         shown += f"sent {told['sent_mb']:,.0f} MB, "
         shown += f"{told['seconds']:.1f} s, {told['rounds']} rounds, "
-        shown += f"{told['undone']} pushes undone, audit {told['offences'] or 'exact'}"
+        shown += f"{told['kills']} kills, {told['lost']} workers lost, {told['audit']}, "
+        shown += f"table {told['fingerprint']}, audit {told['offences'] or 'exact'}"
         print(f"{way}: {shown}", flush=True)
 
 

@@ -2,13 +2,15 @@
 
     python benchmarks/word2vec.py TEXT [--words 2000000] [--dims 100 300] [--workers 1 2 4]
         [--epochs 5] [--repeats 5] [--only speed|accuracy]
-        [--subwords 3 6] [--round-words 200000] [--codecs fp32 bf16 int8 int4]
+        [--subwords 3 6] [--round-words 200000] [--codecs fp32 bf16 int8 int4] [--mllib 1 2 4]
 
 TEXT holds a sentence a line, in lower case. Words per second are of one thread and its CPU's
 seconds: best and median of interleaved repeats, also of the same words in sentences of 3 to 8. The
 accuracy is that of processes of this machine, by gensim's questions-words.txt at a cut-off of
 30,000 words, and WordSim-353 by Spearman. With --codecs the tables lie among the workers, and rows
-travel in each of these: told too is what all workers sent of deltas and rows.
+travel in each of these: told too is what all workers sent of deltas and rows. With --mllib Spark's
+own Word2Vec learns from the same sentences on so many partitions, with the same settings as far as
+it has them: it has hierarchical softmax, and takes every word.
 """
 
 import argparse
@@ -86,6 +88,28 @@ def gensims(sentences, index, counts, dims, epochs, ngrams=None):
     model.train(sentences, total_examples=len(sentences), epochs=epochs)
     seconds = time.process_time() - began
     return seconds, np.stack([model.wv[word] for word in index])
+
+
+def mllibs(sentences, index, dims, epochs, partitions):
+    """Returns the seconds that MLlib takes on so many partitions and tasks, and its vectors."""
+    import pandas as pd
+    from pyspark.ml.feature import Word2Vec as MLlibs
+
+    from photinus.engine.spark.session import spark_session
+
+    spark = spark_session(partitions, name="word2vec")
+    lines = pd.DataFrame({"text": [" ".join(sentence) for sentence in sentences if sentence]})
+    frame = spark.createDataFrame(lines).selectExpr("split(text, ' ') words")
+    settings = {"vectorSize": dims, "maxIter": epochs, "minCount": 1, "windowSize": 5, "seed": 1}
+    settings |= {"stepSize": 0.025, "numPartitions": partitions, "inputCol": "words"}
+    began = time.monotonic()
+    made = MLlibs(**settings).fit(frame)
+    seconds = time.monotonic() - began
+    vectors = np.zeros((len(index), dims), np.float32)
+    for row in made.getVectors().collect():
+        vectors[index[row.word]] = row.vector.toArray()
+    spark.stop()
+    return seconds, vectors
 
 
 def ours(rows, index, counts, dims, ngrams=None):
@@ -187,6 +211,26 @@ def told(name, index, vectors):
     print(f"{name}: {'; '.join(lines)}", flush=True)
 
 
+def accuracy(asked, text):
+    """Prints how well each learns."""
+    sentences, index, counts = text
+    told("gensim", index, gensims(sentences, index, counts, asked.dims[0], asked.epochs)[1])
+    for partitions in asked.mllib:
+        seconds, made = mllibs(sentences, index, asked.dims[0], asked.epochs, partitions)
+        told(f"MLlib, {partitions} partitions, {seconds:.0f} s", index, made)
+    for workers in asked.workers:
+        for codec in asked.codecs:
+            made, sent = trained(text, asked, workers, codec=codec)
+            told(f"{workers} workers, sharded, {codec}, {sent:,.0f} MB sent", index, made)
+        if asked.codecs:
+            continue
+        made, _ = trained(text, asked, workers)
+        told(f"{workers} workers", index, made)
+        if asked.plain and workers > 1:
+            made, _ = trained(text, asked, workers, is_plain=True)
+            told(f"{workers} workers, the plain mean", index, made)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("text", nargs="?")
@@ -199,6 +243,7 @@ def main():
     parser.add_argument("--subwords", type=int, nargs=2, help="lengths of n-grams: speed only")
     parser.add_argument("--round-words", type=int, default=200_000, help="of a worker, at most")
     parser.add_argument("--codecs", nargs="+", default=[], choices=list(CODECS))
+    parser.add_argument("--mllib", type=int, nargs="+", default=[], help="partitions")
     parser.add_argument("--plain", action="store_true", help="the mean without gains, too")
     asked = parser.parse_args()
     text = sentences, index, counts = read(asked.text, asked.words)
@@ -208,18 +253,7 @@ def main():
             speed(sentences, index, counts, dims, asked.repeats, ngrams)
     if asked.only == "speed":
         return
-    told("gensim", index, gensims(sentences, index, counts, asked.dims[0], asked.epochs)[1])
-    for workers in asked.workers:
-        for codec in asked.codecs:
-            made, sent = trained(text, asked, workers, codec=codec)
-            told(f"{workers} workers, sharded, {codec}, {sent:,.0f} MB sent", index, made)
-        if asked.codecs:
-            continue
-        made, _ = trained(text, asked, workers)
-        told(f"{workers} workers", index, made)
-        if asked.plain and workers > 1:
-            made, _ = trained(text, asked, workers, is_plain=True)
-            told(f"{workers} workers, the plain mean", index, made)
+    accuracy(asked, text)
 
 
 if __name__ == "__main__":

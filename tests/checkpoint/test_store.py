@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from photinus.checkpoint.mapped import ScratchFolder
 from photinus.checkpoint.store import Store
 from photinus.core.errors import CheckpointError, FencedError, UsageError
 
@@ -306,3 +307,16 @@ def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path):
         Store(tmp_path / "file" / "checkpoints")
     with pytest.raises(UsageError, match="keep of Store"):
         Store(tmp_path, keep=0)
+
+
+def test_of_large_tables_no_older_checkpoint_stays(tmp_path, monkeypatch):
+    store, scratch = Store(tmp_path / "c"), ScratchFolder(tmp_path / "pages")
+    for name in ("01", "02", "03"):
+        file = scratch.paged({"vector": ("float32", (4,))})
+        file.write("vector", 0, np.ones(4, np.float32))
+        table = file.closed()
+        if name == "03":
+            monkeypatch.setattr("photinus.checkpoint.store.LARGE_BYTES", table.size)
+        store.save(name, {}, {"shard-00000": table})
+        assert len(store.names()) == (1 if name == "03" else int(name))
+    assert store.latest().name == "03"

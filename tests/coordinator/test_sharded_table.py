@@ -87,6 +87,34 @@ def test_a_table_lies_in_a_file_in_the_order_of_its_rows(tmp_path):
     assert Table.of(table.vector).vector is table.vector
 
 
+def full_until(number, monkeypatch):
+    """Has a disk without room until it is asked for the number-th time."""
+    asked, array = [], ScratchFolder.array
+
+    def full(*how):
+        asked.append(how)
+        if len(asked) < number:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return array(*how)
+
+    monkeypatch.setattr(ScratchFolder, "array", full)
+    monkeypatch.setattr("photinus.coordinator.sharded_table._LOOK_SECONDS", 0.0)
+
+
+def test_a_table_waits_for_the_room_that_workers_release(tmp_path, monkeypatch):
+    full_until(3, monkeypatch)
+    held = {0: {"vector": np.array([0.0, 1.0])}}
+    assert Table(held, 2, ScratchFolder(tmp_path)).vector.tolist() == [0, 1]
+
+
+def test_a_table_without_room_ends_the_run_with_one_sentence(tmp_path, monkeypatch):
+    full_until(9, monkeypatch)
+    monkeypatch.setattr("photinus.coordinator.sharded_table.RELEASE_SECONDS", 0.0)
+    table = Table({0: {"vector": np.array([0.0, 1.0])}}, 2, ScratchFolder(tmp_path))
+    with pytest.raises(RunFailedError, match="could not be written: No space left on device; free"):
+        _ = table.vector
+
+
 def test_a_page_of_rows_that_are_asked_for_begins_with_a_row(monkeypatch):
     monkeypatch.setattr("photinus.coordinator.sharded_table.PAGE_NUMBERS", 5)
     rows = np.arange(24.0).reshape(-1, 2)[1::3]

@@ -5,7 +5,7 @@ import pytest
 from gensim.models import KeyedVectors
 
 from photinus.checkpoint.mapped import is_mapped
-from photinus.core.clock import Steps
+from photinus.core.clock import Epochs, Examples, Seconds, Steps
 from photinus.core.errors import DataError, UsageError
 from photinus.embeddings.vectors import WordVectors
 from photinus.estimators.sentences import counted, rows_of, sentences_of
@@ -117,6 +117,38 @@ def test_a_strategy_may_name_as_many_owners_as_there_will_be_workers(sentences):
     )
     with pytest.raises(UsageError, match="64 workers need 64 slots"):  # not other owners
         Word2Vec(**{**SMALL, "numWorkers": 64, "strategy": how}).fit(sentences)
+
+
+TOKENS, WORKERS = 8_000_000, 4  # rows of 1,000 words: a worker reads 8,000 in a step
+
+
+@pytest.mark.parametrize(
+    ("strategy", "read"),
+    [
+        (None, 200_000.0),
+        (averaging(every=Steps(3)), 24_000.0),
+        (averaging(every=Steps(3) | Seconds(2.0)), 24_000.0),
+        (averaging(every=Examples(16)), 16_000.0),
+        (averaging(every=Epochs(0.01)), 20_000.0),
+        (averaging(every=Steps(9) | Examples(16)), 16_000.0),
+        (averaging(every=Seconds(2.0)), 200_000.0),
+        ("averaging", 8_000.0 * 50),
+        ({"recipe": "averaging", "every": {"steps": 7}}, 56_000.0),
+        ('{"recipe": "publish", "every": {"steps": 5}}', 40_000.0),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("spark")
+def test_gains_are_for_the_rounds_that_the_strategy_has(strategy, read):
+    parts = {} if strategy is None else {"strategy": strategy}
+    job = Word2Vec(epochs=5.0, **parts)._job(1000, WORKERS, TOKENS)
+    assert job.model.round_words == read
+
+
+@pytest.mark.usefixtures("spark")
+def test_gains_are_for_shorter_rounds_where_a_recipe_shortens_them():
+    job = Word2Vec(epochs=1.0, strategy="averaging")._job(1000, WORKERS, TOKENS)
+    assert job.model.round_words == 250 // 10 * 8_000.0  # ten rounds in 250 steps
 
 
 def test_synonyms_are_rows_as_of_mllib(model):

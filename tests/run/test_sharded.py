@@ -284,6 +284,28 @@ def test_with_two_owners_lost_at_once_it_goes_back_and_learns_the_same(tmp_path)
     assert went_back(outcome) == 1
 
 
+def test_the_audit_is_exact_where_an_owner_is_lost_while_others_are_done(tmp_path):
+    stage, backs = replace(STAGE, epochs=1.0), []
+
+    def trained(name, faults):
+        engine = SimulatedEngine(World(faults=faults, latency_seconds=0.05))
+        job = Job(model=stage, workers=3, engine="simulate", checkpoint_seconds=1e6)
+        data = ArrayData(*events())
+        outcome = train(job, data, folder=tmp_path / name, engine=engine, verbose=False)
+        return outcome, engine.seconds
+
+    first, seconds = trained("whole", Faults())
+    for n in range(1, 13):
+        faults = Faults().kill(n % 3, at_seconds=seconds - 0.05 * n)
+        outcome, _ = trained(f"{n}", faults)
+        held = audit(outcome.folder / "ledger.jsonl")
+        assert held.is_exact, held.offences
+        backs.append(went_back(outcome))
+        one, other = (o.trained.model().parameters.trained for o in (first, outcome))
+        np.testing.assert_array_equal(one, other)
+    assert 0 < sum(backs) < len(backs)
+
+
 def test_a_shard_is_restored_in_pages_and_its_next_backup_is_filled_over_rounds(
     whole, tmp_path, monkeypatch
 ):

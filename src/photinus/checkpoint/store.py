@@ -28,6 +28,8 @@ _SUFFIX = ".safetensors"
 _PIN = ".pinned"
 MAPPED = "shard-"
 """Files whose names begin so are of tables that no memory holds: they are read through a map."""
+LARGE_BYTES = 4 << 30
+"""Of a checkpoint with such files of so many bytes no older ones stay beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,8 @@ class Store:
 
     Args:
         folder: made when missing, for its owner only.
-        keep: how many of the newest stay; the pinned and the last finite one stay besides.
+        keep: how many of the newest stay, one where they hold tables of 4 GB or more; the pinned
+            and the last finite one stay besides.
         step: called before each step of a save: "create", each file's name, "manifest.json",
             "commit", "sync". What it raises ends the save: a fence for a coordinator of an
             older term.
@@ -120,7 +123,8 @@ class Store:
             _SEAL.write(target, {"finite": is_whole, "meta": meta}, encoded, self._step)
         except OSError as error:
             raise _failed(f"checkpoint {name} could not be written", error) from error
-        self._retain(name)
+        size = sum(held.size for held in files.values() if isinstance(held, MappedFile))
+        self._retain(name, 1 if size >= LARGE_BYTES else self._keep)
         return target
 
     def latest(self) -> Checkpoint | None:
@@ -184,13 +188,13 @@ class Store:
         except (OSError, UnicodeDecodeError):
             return ""
 
-    def _retain(self, saved: str) -> None:
+    def _retain(self, saved: str, keep: int) -> None:
         """Removes what is no longer kept; what cannot be removed is tried again next time."""
         with contextlib.suppress(CheckpointError):
-            self._remove_others(saved, self.names())
+            self._remove_others(saved, self.names(), keep)
 
-    def _remove_others(self, saved: str, names: tuple[str, ...]) -> None:
-        kept = {*names[-self._keep :], saved, self.pinned(), self._last_finite(names)}
+    def _remove_others(self, saved: str, names: tuple[str, ...], keep: int) -> None:
+        kept = {*names[-keep:], saved, self.pinned(), self._last_finite(names)}
         for name in names:
             if name in kept:
                 continue

@@ -250,6 +250,7 @@ class Coordinator(LeaseServer):
         for seat in held:
             self.leases.vacate(seat)
         self.owner.give_up()
+        self.leases.free_numbers()
         self._cuts.fall_back()
         return [self._frame("fenced", s.slot, s.lease) for s in held]
 

@@ -232,6 +232,7 @@ class Cuts:
             return None
         closed = self._leases.closed.values()
         shards = self._shards.at(max(frame.header["version"] for frame in closed))
+        self._shards.drop()  # the table alone keeps the files, and releases them once it is whole
         return Table(shards, self._owner.policy.rows, self._callbacks.scratch)
 
     # -- what workers held alone -----------------------------------------------------------------

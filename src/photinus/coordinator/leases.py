@@ -249,12 +249,20 @@ class Leases:
 
     def empty(self, now: float) -> None:
         """Empties all seats after a pass: the workers say hello again with the next one."""
+        self.free_numbers()
         for seat in self.seats.values():
-            if seat.closed is not None:  # its number is free again: only pushes are counted
-                seat.sequence = seat.closed.sequence
             seat.rests = seat.is_live = False
             seat.rows, seat.asking, seat.ends_at = -1, None, now
         self.reopen()
+
+    def free_numbers(self) -> None:
+        """Frees the numbers by which shares were closed, where a new lease follows.
+
+        The ledger has pushes only: their numbers have no gap.
+        """
+        for seat in self.seats.values():
+            if seat.closed is not None:
+                seat.sequence = seat.closed.sequence
 
     def reopen(self) -> None:
         """Opens every share again, for another phase, or at an earlier point of this one."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
+import threading
+import time
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -18,6 +20,8 @@ from photinus.training.shard_pages import PAGE_NUMBERS
 Shard = Mapping[str, Vector]
 """Arrays by name: "vector" [m · width], and the outer optimizer's state of it."""
 
+RELEASE_SECONDS, _LOOK_SECONDS = 30.0, 0.5
+"""How long workers that have ended may take to release what their shards took of a disk."""
 ENOUGH = -1
 """Answers a page of which no more are wanted."""
 
@@ -96,13 +100,30 @@ class Table:
 
     @property
     def vector(self) -> Vector:
-        """All rows in their order [n], in a file without a name; the shards are released."""
+        """All rows in their order [n], in a file without a name; the shards are released.
+
+        Raises:
+            RunFailedError: there is no room for it.
+        """
         if self._vector is None:
             shards = [self._shards[slot]["vector"] for slot in sorted(self._shards)]
-            into = self._scratch.array((sum(s.size for s in shards),), str(shards[0].dtype))
+            into = self._room(sum(shard.size for shard in shards), str(shards[0].dtype))
             self._vector = joined(shards, self._width, into)
             self._shards.clear()
         return self._vector
+
+    def _room(self, size: int, dtype: str) -> Vector:
+        """Returns room for the table: the shards of workers may be on the same disk for a while."""
+        waiting, until = threading.Event(), time.monotonic() + RELEASE_SECONDS
+        while True:
+            try:
+                return self._scratch.array((size,), dtype)
+            except OSError as error:
+                if time.monotonic() >= until:
+                    reason = f"the table could not be written: {error.strerror or error}"
+                    do = "free some space, and resume the run"
+                    raise RunFailedError(reason, do=do) from error
+            waiting.wait(_LOOK_SECONDS)
 
     @property
     def fingerprint(self) -> str:

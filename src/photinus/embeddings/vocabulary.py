@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import numpy as np
 
 from photinus.core.errors import DataError
@@ -73,9 +75,10 @@ def alias_table(weights: Vector) -> tuple[Vector, Vector]:
     """
     share = weights * (len(weights) / weights.sum())
     own, other = np.ones(len(share), np.float32), np.arange(len(share), dtype=np.int32)
-    small = np.flatnonzero(share < 1).tolist()
-    large = np.flatnonzero(share >= 1).tolist()
-    rest = share.tolist()
+    # plain arrays: of millions of words, lists of Python's numbers take some hundred megabytes
+    small = array("q", np.flatnonzero(share < 1).astype(np.int64).tobytes())
+    large = array("q", np.flatnonzero(share >= 1).astype(np.int64).tobytes())
+    rest = array("d", share.astype(np.float64).tobytes())
     while small and large:
         low, high = small.pop(), large[-1]
         own[low], other[low] = rest[low], high

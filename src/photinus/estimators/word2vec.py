@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -32,6 +33,7 @@ from photinus.estimators.vector_models import WORD_ROWS, VectorsModel, Word2VecM
 from photinus.estimators.wikipedia import wikipedia_sentences
 from photinus.run.evaluate import Draft
 from photinus.run.job import Job, Source
+from photinus.strategies.guard import Setting
 from photinus.strategies.outer import Sgd
 from photinus.strategies.own import Own
 from photinus.strategies.recipes import averaging, to_plain
@@ -187,15 +189,16 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
             "words": words,
             "workers": workers,
             "batch_size": _STEP_ROWS * workers,
-            "round_words": float(steps * step),
             **stage,
         }
         job = Job.from_dict({"strategy": to_plain(usual), **plain, "model": model})
         if self._is_sharded and not getattr(job.strategy, "is_sharded", False):
             wrong, do = "the strategy leaves the whole table with every worker", "leave it out"
             raise UsageError(wrong, got=f'{job.strategy}, and table="sharded"', do=do)
+        read = _round_words(job, tokens) or float(steps * step)
         source = Source(name="given", features=("tokens",), label="")
-        return replace(job, data=source, name=self.uid)
+        model = replace(job.model, round_words=read)
+        return replace(job, model=model, data=source, name=self.uid)
 
     def _ngrams(self) -> Ngrams | None:
         """Returns which n-grams words have.
@@ -218,6 +221,32 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
         if table not in ("whole", "sharded"):
             raise UsageError('table must be "whole" or "sharded"', got=repr(table))
         return bool(table == "sharded")
+
+
+def _round_words(job: Job, tokens: int) -> float:
+    """Returns how many words a worker reads between two rounds; 0 where only a clock tells.
+
+    Args:
+        job: how the workers agree; its stage need not know it yet.
+        tokens: words of the whole text.
+    """
+    stage, workers = job.model, job.workers
+    assert isinstance(stage, Word2VecStage)
+    strategy = job.strategy_of(stage.name)
+    if isinstance(strategy, Own):  # it decides in code when to agree
+        return 0.0
+    length = tokens_in_block(tokens, workers)
+    steps = math.ceil(stage.epochs * tokens / (length * _STEP_ROWS * workers))
+    # a recipe's own trigger becomes shorter where the run would have few rounds
+    setting = Setting(workers=workers, steps=max(1, steps), epochs=stage.epochs)
+    every = strategy.settled(setting)[0].every
+    read = {
+        "steps": float(_STEP_ROWS * length),
+        "examples": float(length),
+        "epochs": tokens / workers,
+    }
+    limits = [(getattr(every, unit), words) for unit, words in read.items()]
+    return min((limit * words for limit, words in limits if limit is not None), default=0.0)
 
 
 def _draft(job: Job, words: list[str], counts: Vector, ngrams: Ngrams | None) -> Draft:

@@ -24,6 +24,9 @@ from photinus.training.worker_state import snapshot, tell, tell_pages
 
 _PAGES_OF_ROUND = 8
 """How many pages of a checkpoint a worker sends in a round in which it takes no steps."""
+_PAGES_OF_SECOND, _MOST_PAGES = 8, 64
+"""How many more for each second since the step before, and how many at most: where steps wait for a
+disk they are few."""
 
 Answers = Generator[StepDone | Exchange | Snapshot | Measured | Page, Any, Any]
 
@@ -54,7 +57,7 @@ def work(
         heard = yield StepDone(batch.examples, metrics)
         if heard is None:
             break
-        told = _until_taken(context, heard)
+        told, before = _until_taken(context, heard), clock.seconds
         clock = clock.after(batch.examples, told.seconds, feed.epochs - first)
         vector = gradient if strategy.site == GRADIENT else trained
         state = accept(strategy, model, vector, told.messages, state)
@@ -64,13 +67,23 @@ def work(
         pace = pace.after(clock, told, news)
         clock = clock._replace(progress=pace.agreed)
         yield from tell(context, news, clock, state)
-        yield from tell_pages(context, 1)
+        yield from tell_pages(context, _pages_after(clock.seconds - before))
         is_over = told.stop or news.stop
         del heard, told, news  # of a large model each answer counts
         if is_over:
             break
     state = yield from drain(context, clock._replace(closing=True), state)
     return snapshot(context, clock, state)
+
+
+def _pages_after(seconds: float) -> int:
+    """Returns how many pages of a checkpoint follow a step of so many seconds.
+
+    Example:
+        >>> _pages_after(0.01), _pages_after(2.0), _pages_after(60.0)
+        (1, 17, 64)
+    """
+    return min(_MOST_PAGES, 1 + int(_PAGES_OF_SECOND * seconds))
 
 
 def drain(context: PhaseContext, clock: Clock, state: Any) -> Answers:  # noqa: ANN401

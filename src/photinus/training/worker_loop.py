@@ -227,20 +227,23 @@ def _with_shard(
     """Returns the point to begin from with the worker's shard in it: made here, or asked for."""
     stage, trained = plan.phases[grant.phase].stage, context.model.parameters.trained
     width, dtype = stage.row_size, trained.dtype
-    backup = None
-    if plan.workers > 1:
-        count = len(range((slot - 1) % plan.workers, trained.size // width, plan.workers))
-        outer = context.strategy.outer  # type: ignore[attr-defined]
-        backup = Backup.laid(count, np.empty((0, width), dtype), outer, part.room)
-    heal = grant.heal._replace(backup=backup, is_behind=grant.is_behind, slot=slot)
-    if not grant.shard:
+    heal = grant.heal._replace(is_behind=grant.is_behind, slot=slot)
+    if grant.shard:
+        arrays = yield from fetched(grant.shard, heal.version, part.room)
+        outer = tuple(arrays[name] for name in arrays if name.startswith("outer."))
+        heal = heal._replace(vector=arrays["vector"], outer=outer)
+    else:
         rows = len(range(slot, trained.size // width, plan.workers))
         shard = laid(rows * width, str(dtype), part.room)
         context.model.first_rows(shard.reshape(rows, width), slot, plan.seed, plan.workers)
-        return heal._replace(vector=shard)
-    arrays = yield from fetched(grant.shard, heal.version, part.room)
-    outer = tuple(arrays[name] for name in arrays if name.startswith("outer."))
-    return heal._replace(vector=arrays["vector"], outer=outer)
+        heal = heal._replace(vector=shard)
+    if plan.workers == 1:
+        return heal
+    # behind the shard, which the worker cannot be without
+    count = len(range((slot - 1) % plan.workers, trained.size // width, plan.workers))
+    optimizer = context.strategy.outer  # type: ignore[attr-defined]
+    backup = Backup.laid(count, np.empty((0, width), dtype), optimizer, part.room)
+    return heal._replace(backup=backup)
 
 
 def _is_table(strategy: Strategy) -> bool:

@@ -1,0 +1,47 @@
+"""Where a worker's shard and its backup of another's lie."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from photinus.core.errors import NotReadyError
+from photinus.strategies.base import Message
+from photinus.strategies.outer import Sgd
+from photinus.training.worker_loop import _with_shard
+
+ROWS, WIDTH = 7, 3
+
+
+def begun(arrays):
+    """Returns the point that worker 1 of 2 begins from, with room for so many arrays."""
+    left = [arrays]
+
+    def room(shape, dtype):
+        left[0] -= 1
+        return None if left[0] < 0 else np.empty(shape, dtype)
+
+    def first_rows(shard, slot, seed, shards):
+        shard[...] = slot
+
+    stage = SimpleNamespace(row_size=WIDTH)
+    plan = SimpleNamespace(workers=2, seed=0, phases=[SimpleNamespace(stage=stage)])
+    table = SimpleNamespace(trained=np.zeros(ROWS * WIDTH, np.float32))
+    model = SimpleNamespace(parameters=table, first_rows=first_rows)
+    grant = SimpleNamespace(phase=0, shard={}, is_behind=False, heal=Message("heal"))
+    context = SimpleNamespace(model=model, strategy=SimpleNamespace(outer=Sgd()))
+    work = _with_shard(plan, 1, SimpleNamespace(room=room), grant, context)
+    with pytest.raises(StopIteration) as ended:
+        next(work)
+    return ended.value.value
+
+
+def test_a_worker_with_room_for_its_shard_alone_keeps_no_backup():
+    assert begun(1).vector.tolist() == [1.0] * 3 * WIDTH  # rows 1, 3 and 5
+    assert begun(1).backup is None
+    assert begun(2).backup.rows.shape == (4, WIDTH)  # of rows 0, 2, 4 and 6
+
+
+def test_a_worker_without_room_for_its_shard_is_refused():
+    with pytest.raises(NotReadyError, match="shard of the table fits neither"):
+        begun(0)
