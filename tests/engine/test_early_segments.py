@@ -14,6 +14,7 @@ from photinus.engine.base import part_of
 from photinus.engine.driver_session import DriverSession
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.module import ModuleStage
+from photinus.protocol.early_trial import EarlyTrial
 from photinus.protocol.peer_session import Peers
 from photinus.protocol.reduce_scatter import Meeting
 from photinus.report.ledger import audit
@@ -54,6 +55,7 @@ def sent(monkeypatch):
         return is_taken
 
     monkeypatch.setattr(segments, "SEGMENT", 100)
+    monkeypatch.setattr(EarlyTrial, "pays", lambda self: True)
     monkeypatch.setattr(Peers, "announces", announcing)
     monkeypatch.setattr(Meeting, "open", opening)
     return counts

@@ -259,7 +259,7 @@ def early(monkeypatch):
             self._post(node, node.session.peers.announces(run, size, merge))
 
         if isinstance(answer, Grant):
-            answer = dataclasses.replace(answer, send_early=send)
+            answer = dataclasses.replace(answer, early=segments.EarlySending(send, lambda: True))
         pump(self, node, answer, lost)
 
     def opened(self, called, brought):

@@ -10,7 +10,9 @@ from typing import Any
 
 from photinus.core.errors import FencedError, LinkLostError
 from photinus.core.seeds import backoff
+from photinus.protocol.early_trial import EarlyTrial
 from photinus.protocol.headers import checked
+from photinus.protocol.meanwhile import Meanwhile
 from photinus.protocol.messages import Seat
 from photinus.protocol.peer_session import COORDINATOR, OTHERS, AddressedFrame
 from photinus.protocol.worker_session import WorkerSession
@@ -26,6 +28,7 @@ from photinus.training.asks import (
     Snapshot,
     StepDone,
 )
+from photinus.training.segments import EarlySending
 from photinus.transport.frames import Frame
 from photinus.transport.link import Link
 from photinus.transport.mesh import Mesh
@@ -66,6 +69,9 @@ class Worker:
         self._session, self._link = WorkerSession(seat, about), connect()
         self._mesh: Mesh | None = None
         self._ring: Ring | None = None
+        self._trial: EarlyTrial | None = None
+        self._meanwhile: Meanwhile | None = None
+        """Takes in what other workers send while a step is computed whose segments leave early."""
         self._inbox: list[Frame] = []
         self._listened = self._moved_at = time.monotonic()
         self._received = 0
@@ -81,6 +87,7 @@ class Worker:
             mesh: opens the links to the others, given the one to the coordinator.
         """
         self._mesh = mesh(self._link)
+        self._meanwhile = Meanwhile(self._mesh.wait, lambda: self._look_at_mesh(0.0))
         self._session.listens_at(self._mesh.address)
 
     def sum_by(self, ring: Callable[[Link], Ring]) -> None:
@@ -152,11 +159,15 @@ class Worker:
     def close(self) -> None:
         """Ends all links."""
         self._link.close()
+        if self._meanwhile is not None:
+            self._meanwhile.end()
         for road in (self._mesh, self._ring):
             if road is not None:
                 road.close()
 
     def _done(self, ask: Ask) -> Any:  # noqa: ANN401 - what this ask is answered by
+        if self._meanwhile is not None:
+            self._meanwhile.pause()
         if isinstance(ask, StepDone):
             self._session.stepped(ask)
             return self._listen(ask)
@@ -171,7 +182,10 @@ class Worker:
         answer = self._session.understood(self._answer(ask, said), time.monotonic())
         self._seated(self._session.seat)
         if isinstance(answer, Grant) and self._mesh is not None:
-            return replace(answer, send_early=self._send_early)
+            self._trial = EarlyTrial(answer.heal.version, time.monotonic())
+            return replace(answer, early=EarlySending(self._send_early, self._trial.pays))
+        if isinstance(ask, Exchange) and ask.turn.kind == "meet" and self._trial is not None:
+            self._trial.reached(self._session.version, time.monotonic())
         return answer
 
     def _said(self, ask: Ask) -> Frame | None:
@@ -200,9 +214,11 @@ class Worker:
         return self._session.news(time.monotonic())
 
     def _send_early(self, run: Message, size: int, merge: str) -> None:
-        """Sends a run of segments in the middle of a step, and takes in what the others sent."""
+        """Sends a run of segments in the middle of a step."""
+        assert self._meanwhile is not None
+        self._meanwhile.pause()
         self._post(self._session.peers.announces(run, size, merge))
-        self._look_at_mesh(0.0)
+        self._meanwhile.begin()
 
     # -- other workers ---------------------------------------------------------------------------
 

@@ -87,6 +87,11 @@ class WorkerSession:
         self._measured: dict[str, float] | None = None
         self._granted_at = self._spoke_at = self._heard_at = self._waited = 0.0
 
+    @property
+    def version(self) -> int:
+        """The agreed point that was last heard of."""
+        return self._version
+
     def listens_at(self, address: str) -> None:
         """Puts into every hello the address at which other workers find this one."""
         self._about["address"] = address

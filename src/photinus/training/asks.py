@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from photinus.core.parameters import Parameters, Vector
 from photinus.strategies.base import Message, Turn
-from photinus.training.segments import Send
+from photinus.training.segments import EarlySending
 
 
 class Hello(NamedTuple):
@@ -154,9 +154,8 @@ class Grant:
     the rows of them that have moved."""
     is_idle: bool = False
     """Nothing is left to do in this phase: the budget is used up, or the rows are quarantined."""
-    send_early: Send | None = None
-    """Sends segments of a gradient to the other workers before the step is over; None where there
-    is no link to them. It never travels."""
+    early: EarlySending | None = None
+    """None where there is no link to the other workers. It never travels."""
 
     def used(self) -> Grant:
         """Returns it without its vectors: once they are loaded nothing may keep them in memory."""

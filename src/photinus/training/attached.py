@@ -73,13 +73,13 @@ def early(context: PhaseContext, clock: Clock, batch: Batch, state: Any) -> Earl
 
     Buffers, and what a sparse table left out, are known at the end of a step only.
     """
-    send, model = context.send_early, context.model
-    if send is None or model.parameters.layout.sparse:
+    sending, model = context.early, context.model
+    if sending is None or model.parameters.layout.sparse or not sending.pays():
         return None
 
     def send_alone(run: Message, size: int, merge: str) -> None:
         if not _has_buffers(context.strategy, model, run):
-            send(run, size, merge)
+            sending.send(run, size, merge)
 
     after = clock.after(batch.examples, clock.seconds, clock.epochs)
     size = model.parameters.trained.size

@@ -14,7 +14,7 @@ from photinus.models.optimizers import Inner
 from photinus.strategies.base import Message, ShardMove, Strategy, Turn
 from photinus.training.ahead import LookaheadFeed
 from photinus.training.asks import News
-from photinus.training.segments import Send
+from photinus.training.segments import EarlySending
 from photinus.training.shard_pages import ShardCopy
 
 
@@ -64,8 +64,8 @@ class PhaseContext:
     """The gradients [n] since the last push, where the strategy pushes their sum."""
     where: str = ""
     """Phase and partition, for an error of the model."""
-    send_early: Send | None = None
-    """Sends segments of the gradient while the rest of it is computed; None where it may not."""
+    early: EarlySending | None = None
+    """How segments of the gradient leave while the rest of it is computed; None where none may."""
     copies: list[ShardCopy] = field(default_factory=list)
     """Copies of its shard of a table for a checkpoint: at most one is being sent."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from photinus.core.clock import Clock
 from photinus.core.parameters import Vector
@@ -14,9 +14,15 @@ SEGMENT = 1 << 16
 
 Run = tuple[int, int]
 """(start, stop) in a vector: adjacent segments."""
-Send = Callable[[Message, int, str], None]
-"""Sends a run of the next push ahead of it: the run, the size of the whole vector, and the merge
-that makes the mean."""
+
+
+class EarlySending(NamedTuple):
+    """How segments of the next push reach the other workers ahead of it."""
+
+    send: Callable[[Message, int, str], None]
+    """Sends a run of them, given the size of the whole vector and the merge that makes the mean."""
+    pays: Callable[[], bool]
+    """Returns whether this step should."""
 
 
 def starts(start: int, stop: int) -> range | list[int]:
@@ -63,7 +69,7 @@ class EarlyGradient:
         clock: Clock,
         state: Any,  # noqa: ANN401 - each strategy has a state of its own
         size: int,
-        send: Send,
+        send: Callable[[Message, int, str], None],
     ) -> None:
         self._strategy, self._clock, self._state = strategy, clock, state
         self._size, self._send = size, send

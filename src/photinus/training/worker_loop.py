@@ -216,7 +216,7 @@ def _phase_context(
         kept=kept,
         sums=np.zeros_like(trained) if strategy.site == GRADIENT_SUM else None,
         measure=lambda: part.measured(model, shared, prepare),
-        send_early=grant.send_early if getattr(strategy, "is_early", False) else None,
+        early=grant.early if getattr(strategy, "is_early", False) else None,
         where=f"phase {phase.name}, partition {slot}",
     )
 

@@ -52,6 +52,7 @@ class Mesh:
         self, listen: Callable[[Hear, Gone], Listener], connect: Callable[[str], Link]
     ) -> None:
         self._inbox: queue.SimpleQueue[Frame] = queue.SimpleQueue()
+        self._has_arrived = threading.Event()
         self._connect = connect
         self._lines: dict[str, _Line] = {}
         self._moved: dict[Peer, tuple[int, float]] = {}
@@ -77,12 +78,17 @@ class Mesh:
     def take(self, seconds: float) -> list[Frame]:
         """Returns what has arrived, after at most `seconds` for the first frame; 0 only looks."""
         frames: list[Frame] = []
+        self._has_arrived.clear()
         with suppress(queue.Empty):
             if seconds > 0:
                 frames.append(self._inbox.get(timeout=seconds))
             while True:
                 frames.append(self._inbox.get_nowait())
         return frames
+
+    def wait(self, seconds: float) -> bool:
+        """Waits until `take` has something to return, at most so long; takes nothing."""
+        return self._has_arrived.wait(seconds)
 
     def keep(self, addresses: Iterable[str]) -> None:
         """Ends the lines to all others."""
@@ -112,6 +118,7 @@ class Mesh:
 
     def _hear(self, peer: Peer, frame: Frame) -> None:  # noqa: ARG002 - as a listener calls it
         self._inbox.put(frame)
+        self._has_arrived.set()
 
 
 def _forget(peer: Peer) -> None:

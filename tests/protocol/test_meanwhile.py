@@ -1,0 +1,64 @@
+"""A thread beside the worker's own works in its pauses only, and hands its errors over."""
+
+import threading
+
+import pytest
+
+from photinus.protocol.meanwhile import Meanwhile
+
+
+class Work:
+    """Something to do whenever `ready` is set; notes that it was done."""
+
+    def __init__(self, error=None):
+        self.ready, self.done, self.error = threading.Event(), threading.Event(), error
+        self.is_worker_busy = True
+
+    def __call__(self):
+        self.ready.clear()
+        assert not self.is_worker_busy, "it worked beside the worker"
+        self.done.set()
+        if self.error:
+            raise self.error
+
+
+@pytest.fixture
+def make():
+    made = []
+
+    def new(error=None):
+        work = Work(error)
+        made.append(Meanwhile(work.ready.wait, work))
+        return work, made[-1]
+
+    yield new
+    for meanwhile in made:
+        meanwhile.end()
+    assert "photinus meanwhile" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_it_works_between_begin_and_pause_only(make):
+    work, meanwhile = make()
+    for _ in range(20):
+        work.ready.set()  # while the worker is busy: it waits
+        work.is_worker_busy = False
+        meanwhile.begin()
+        assert work.done.wait(10.0)
+        meanwhile.pause()
+        work.is_worker_busy = True
+        work.done.clear()
+        meanwhile.pause()  # twice is once
+
+
+def test_its_error_is_raised_where_the_worker_pauses_it(make):
+    work, meanwhile = make(ValueError("a frame that is none"))
+    work.is_worker_busy = False
+    work.ready.set()
+    meanwhile.begin()
+    assert work.done.wait(10.0)
+    with pytest.raises(ValueError, match="none"):
+        meanwhile.pause()
+
+
+def test_one_that_never_began_ends(make):
+    make()
