@@ -20,13 +20,10 @@ from photinus.training.phase_context import PhaseContext
 from photinus.training.shard_pages import ShardCopy
 from photinus.training.steps import learn, step
 from photinus.training.strategy_state import take_up
-from photinus.training.worker_state import snapshot, tell, tell_pages
+from photinus.training.worker_state import pages_after, snapshot, tell, tell_pages
 
 _PAGES_OF_ROUND = 8
 """How many pages of a checkpoint a worker sends in a round in which it takes no steps."""
-_PAGES_OF_SECOND, _MOST_PAGES = 8, 64
-"""How many more for each second since the step before, and how many at most: where steps wait for a
-disk they are few."""
 
 Answers = Generator[StepDone | Exchange | Snapshot | Measured | Page, Any, Any]
 
@@ -67,23 +64,13 @@ def work(
         pace = pace.after(clock, told, news)
         clock = clock._replace(progress=pace.agreed)
         yield from tell(context, news, clock, state)
-        yield from tell_pages(context, _pages_after(clock.seconds - before))
+        yield from tell_pages(context, pages_after(clock.seconds - before))
         is_over = told.stop or news.stop
         del heard, told, news  # of a large model each answer counts
         if is_over:
             break
     state = yield from drain(context, clock._replace(closing=True), state)
     return snapshot(context, clock, state)
-
-
-def _pages_after(seconds: float) -> int:
-    """Returns how many pages of a checkpoint follow a step of so many seconds.
-
-    Example:
-        >>> _pages_after(0.01), _pages_after(2.0), _pages_after(60.0)
-        (1, 17, 64)
-    """
-    return min(_MOST_PAGES, 1 + int(_PAGES_OF_SECOND * seconds))
 
 
 def drain(context: PhaseContext, clock: Clock, state: Any) -> Answers:  # noqa: ANN401

@@ -13,6 +13,9 @@ from photinus.training.phase_context import PhaseContext
 from photinus.training.shard_pages import ShardCopy
 from photinus.training.strategy_state import keep
 
+_PAGES_OF_SECOND, _MOST_PAGES = 8, 64
+"""More than one page for each second of a step, and the most: where steps wait for a disk they are
+few."""
 Told = Generator[Snapshot | Measured | Page, Any, None]
 
 
@@ -31,6 +34,16 @@ def tell_pages(context: PhaseContext, most: int = 0) -> Told:
     for copy in context.copies:
         yield from copy.pages(most)
     context.copies[:] = [copy for copy in context.copies if not copy.is_over]
+
+
+def pages_after(seconds: float) -> int:
+    """Returns how many pages of a checkpoint follow a step of so many seconds.
+
+    Example:
+        >>> pages_after(0.01), pages_after(2.0), pages_after(60.0)
+        (1, 17, 64)
+    """
+    return min(_MOST_PAGES, 1 + int(_PAGES_OF_SECOND * seconds))
 
 
 def snapshot(context: PhaseContext, clock: Clock, state: Any) -> Snapshot:  # noqa: ANN401
