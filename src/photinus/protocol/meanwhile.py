@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-_LOOK_SECONDS = 0.5
+_LOOK_SECONDS = 0.05
+"""How long its end may have to wait for it."""
 
 
 class Meanwhile:
