@@ -1,3 +1,4 @@
+import os
 import re
 import threading
 import time
@@ -9,11 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
+from torch import nn
 
 from photinus.core.clock import Steps
 from photinus.core.errors import DataError, NotReadyError, RunFailedError, UsageError
 from photinus.data.checks import RowChecks
-from photinus.engine.base import ArrayData
+from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.engine.spark.engine import FrameData, SparkEngine, frame_of
 from photinus.models.module import ModuleStage
@@ -25,6 +27,10 @@ pytestmark = pytest.mark.spark
 
 def same_bits(ours, theirs):
     return all(np.array_equal(a, b) for a, b in zip(ours.vectors, theirs.vectors, strict=True))
+
+
+def convolutions():
+    return nn.Sequential(nn.Conv2d(2, 4, 2), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +72,20 @@ def test_rows_are_set_aside_and_measured_as_in_the_simulator(spark, tiny):
         found.append([(e.examples, e.metrics) for e in events if type(e).__name__ == "Evaluated"])
     assert same_bits(*results)
     assert found[0] == found[1] != []
+
+
+@pytest.mark.parametrize("dtype", ["f4", "u1"])
+def test_arrays_of_images_keep_their_shape(spark, dtype):
+    """A module with convolutions reads them on Spark as it does here, by the same bits."""
+    chance = np.random.default_rng(0)
+    images = (chance.random((40, 2, 3, 3)) * 9).astype(dtype)
+    stage = ModuleStage(module=f"{__name__}:convolutions", epochs=2.0, batch_size=8)
+    phase = Phase(stage=stage, strategy=averaging(every=Steps(2)))
+    scale = 1 / 9 if dtype == "u1" else 1.0
+    data = ArrayData(images, chance.integers(0, 3, 40), scale, RowChecks(classes=3))
+    plan = TrainingPlan(phases=(phase,), workers=2)
+    spec = RunSpec(plan=plan, data=data, run=os.urandom(16))
+    assert same_bits(SparkEngine(spark).run(spec), SimulatedEngine().run(spec))
 
 
 @pytest.mark.parametrize("arrow", ["true", "false"])

@@ -7,7 +7,6 @@ died again; it takes its slot with a higher lease, and continues; the others nev
 from __future__ import annotations
 
 import logging
-import math
 import re
 import secrets
 import threading
@@ -326,8 +325,8 @@ def _framed(spark: SparkSession, data: Any, plan: TrainingPlan) -> FrameData:  #
             features="features",
             label=None if data.labels is None else "label",
             scale=data.scale,
-            checks=replace(data.checks, shape=None),
-            shape=(math.prod(data.features.shape[1:]),) if data.features.ndim > 1 else (),
+            checks=data.checks,
+            shape=data.features.shape[1:],
         )
     raise UsageError("the Spark engine reads DataFrames and arrays", got=type(data).__name__)
 
@@ -335,7 +334,7 @@ def _framed(spark: SparkSession, data: Any, plan: TrainingPlan) -> FrameData:  #
 def frame_of(spark: SparkSession, parts: Sequence[Block | tuple[Array, Array | None]]) -> DataFrame:
     """Returns arrays as a DataFrame with one partition for each part, in their order.
 
-    Rows of uint8 become bytes, all others arrays of floats; a row's shape becomes one dimension.
+    Rows of uint8 become bytes, all others arrays of floats: what reads them must know their shape.
 
     Args:
         spark: the session.
