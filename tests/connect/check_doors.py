@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from photinus.core.clock import Steps
-from photinus.core.errors import NotReadyError
+from photinus.core.errors import NotReadyError, UsageError
 from photinus.data.checks import RowChecks
 from photinus.engine.spark.engine import FrameData, SparkEngine
 from photinus.estimators.dbn import DBNClassificationModel, DBNClassifier
@@ -140,3 +140,25 @@ def test_doctor_says_what_it_can(connected, tmp_path, monkeypatch):
     assert found["way"].state == "ok", found["way"]
     assert not [name for name, finding in found.items() if finding.is_needed], found
     assert "Spark Connect" in found["Spark"].found
+
+
+def test_a_deadline_takes_the_fewest_tasks_that_are_fast_enough(digits, tmp_path):
+    events = []
+    shape = {"in_features": 6, "out_features": 3}
+    estimator = TorchClassifier(
+        module="torch.nn:Linear",
+        moduleArgs=shape,
+        batchSize=20,
+        epochs=3.0,
+        numWorkers=2,
+        deadlineSeconds=600.0,
+        runDir=str(tmp_path / "run"),
+    )
+    estimator.callbacks = (events.append,)
+    estimator.fit(digits)
+    (started,) = (e for e in events if type(e).__name__ == "RunStarted")
+    (ended,) = (e for e in events if type(e).__name__ == "PhaseEnded")
+    assert (started.workers, ended.examples) == (1, 3 * 300)
+    estimator.setParams(epochs=100_000.0, deadlineSeconds=20.0)
+    with pytest.raises(UsageError, match=r"it cannot end in time; got deadline_seconds=20"):
+        estimator.fit(digits)

@@ -42,7 +42,7 @@ def test_the_fewest_workers_train_that_end_in_time(small, tmp_path, events, seco
 
 def test_what_cannot_end_in_time_is_refused_with_the_time_that_suffices(small, tmp_path):
     with pytest.raises(UsageError, match=r"cannot end in time; got deadline_seconds=4;") as error:
-        timed(small, 4.0, folder=tmp_path / "run")
+        timed(small, 4.0, folder=tmp_path / "runs" / "run")
     assert not list(tmp_path.iterdir()), "nothing is made"
     earliest = float(re.search(r"set it to (\d+)", str(error.value))[1])
     assert timed(small, earliest, folder=tmp_path / "run").folder.exists()

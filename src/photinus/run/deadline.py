@@ -7,10 +7,12 @@ import math
 import secrets
 import shutil
 from collections.abc import Callable
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from photinus.checkpoint.folder import RunFolder
 from photinus.core.errors import UsageError, message
 from photinus.core.events import Event, PhaseEnded, PhaseStarted, RoundClosed
 from photinus.engine.base import Engine, RunSpec
@@ -129,7 +131,9 @@ def chosen(job: Job, plan: TrainingPlan, data: Any, engine: Engine, folder: str)
 
 def _needed(job: Job, plan: TrainingPlan, data: Any, engine: Engine, folder: str) -> float:  # noqa: ANN401
     """Returns how long the run of a plan takes, by a trial."""
-    trial = Trial(engine.clock)
+    trial, parent = Trial(engine.clock), Path(folder).parent
+    is_new = not parent.exists()
+    RunFolder(folder).claim_term()  # on Spark Connect a task looks for the run in it
     try:
         engine.run(
             RunSpec(
@@ -145,6 +149,9 @@ def _needed(job: Job, plan: TrainingPlan, data: Any, engine: Engine, folder: str
         )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        if is_new:
+            with suppress(OSError):
+                parent.rmdir()
     return trial.run_seconds
 
 
