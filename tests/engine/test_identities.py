@@ -126,6 +126,14 @@ def test_several_owners_give_the_bits_of_one(field, codec):
     assert many.counts == one.counts
 
 
+@pytest.mark.parametrize("owners", [1, 4])
+def test_a_quorum_of_all_workers_gives_the_bits_of_none(field, owners):
+    vectors = [
+        field.play(all_reduce(owners=owners, quorum=quorum)).run().vector for quorum in (1.0, 4)
+    ]
+    np.testing.assert_array_equal(*vectors)
+
+
 @pytest.mark.parametrize(
     "make", [averaging, diloco, post_local, recipes.iterative_reduce], ids=lambda m: m.__name__
 )

@@ -231,20 +231,21 @@ def test_a_lost_owners_shard_is_restored_to_the_bit(faults, seconds, whole, tmp_
     assert held.is_exact, held.offences
 
 
-def test_at_whatever_point_of_a_meeting_an_owner_is_lost_the_bits_are_the_same(tmp_path):
+def run_over_slow_links(folder, faults):
+    """Returns the outcome of one pass without checkpoints, and its virtual seconds."""
+    engine = SimulatedEngine(World(faults=faults, latency_seconds=0.05))
     stage = replace(STAGE, epochs=1.0)
+    job = Job(model=stage, workers=3, engine="simulate", checkpoint_seconds=1e6)
+    outcome = train(job, ArrayData(*events()), folder=folder, engine=engine, verbose=False)
+    return outcome, engine.seconds
 
-    def trained(name, faults):
-        engine = SimulatedEngine(World(faults=faults, latency_seconds=0.05))
-        job = Job(model=stage, workers=3, engine="simulate", checkpoint_seconds=1e6)
-        data = ArrayData(*events())
-        outcome = train(job, data, folder=tmp_path / name, engine=engine, verbose=False)
-        return outcome, engine.seconds
 
-    first, seconds = trained("whole", Faults())
+def test_at_whatever_point_of_a_meeting_an_owner_is_lost_the_bits_are_the_same(tmp_path):
+    first, seconds = run_over_slow_links(tmp_path / "whole", Faults())
     for n in range(8):
         lost_at = seconds * (0.5 + 0.02 * n)
-        outcome, _ = trained(f"{n}", Faults().kill(n % 3, at_seconds=lost_at))
+        faults = Faults().kill(n % 3, at_seconds=lost_at)
+        outcome, _ = run_over_slow_links(tmp_path / f"{n}", faults)
         assert went_back(outcome) == 0
         one, other = (o.trained.model().parameters.trained for o in (first, outcome))
         np.testing.assert_array_equal(one, other)
@@ -285,19 +286,11 @@ def test_with_two_owners_lost_at_once_it_goes_back_and_learns_the_same(tmp_path)
 
 
 def test_the_audit_is_exact_where_an_owner_is_lost_while_others_are_done(tmp_path):
-    stage, backs = replace(STAGE, epochs=1.0), []
-
-    def trained(name, faults):
-        engine = SimulatedEngine(World(faults=faults, latency_seconds=0.05))
-        job = Job(model=stage, workers=3, engine="simulate", checkpoint_seconds=1e6)
-        data = ArrayData(*events())
-        outcome = train(job, data, folder=tmp_path / name, engine=engine, verbose=False)
-        return outcome, engine.seconds
-
-    first, seconds = trained("whole", Faults())
+    backs = []
+    first, seconds = run_over_slow_links(tmp_path / "whole", Faults())
     for n in range(1, 13):
         faults = Faults().kill(n % 3, at_seconds=seconds - 0.05 * n)
-        outcome, _ = trained(f"{n}", faults)
+        outcome, _ = run_over_slow_links(tmp_path / f"{n}", faults)
         held = audit(outcome.folder / "ledger.jsonl")
         assert held.is_exact, held.offences
         backs.append(went_back(outcome))

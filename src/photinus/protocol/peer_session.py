@@ -135,7 +135,7 @@ class Peers:
             return []  # an old call: members are only ever lost
         slot, brought, met = self._seat.slot, self._brought, tuple[int, ...]()
         if brought.owned is not None:  # a lost member rejoins, with other parts
-            met = tuple(self._leases.get(s, 0) for s in called.slots)
+            met = self._leases_of(called.slots)
         if self._meeting is not None and (self._meeting.slots, self._met) == (called.slots, met):
             return self._says_again()
         self._near, self._met, out = set(), met, list[AddressedFrame]()

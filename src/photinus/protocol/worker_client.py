@@ -10,9 +10,9 @@ from typing import Any
 
 from photinus.core.errors import FencedError, LinkLostError
 from photinus.core.seeds import backoff
+from photinus.protocol.background_thread import BackgroundThread
 from photinus.protocol.early_trial import EarlyTrial
 from photinus.protocol.headers import checked
-from photinus.protocol.meanwhile import Meanwhile
 from photinus.protocol.messages import Seat
 from photinus.protocol.peer_session import COORDINATOR, OTHERS, AddressedFrame
 from photinus.protocol.worker_session import WorkerSession
@@ -70,7 +70,7 @@ class Worker:
         self._mesh: Mesh | None = None
         self._ring: Ring | None = None
         self._trial: EarlyTrial | None = None
-        self._meanwhile: Meanwhile | None = None
+        self._background: BackgroundThread | None = None
         """Takes in what other workers send while a step is computed whose segments leave early."""
         self._inbox: list[Frame] = []
         self._listened = self._moved_at = time.monotonic()
@@ -87,7 +87,7 @@ class Worker:
             mesh: opens the links to the others, given the one to the coordinator.
         """
         self._mesh = mesh(self._link)
-        self._meanwhile = Meanwhile(self._mesh.wait, lambda: self._look_at_mesh(0.0))
+        self._background = BackgroundThread(self._mesh.wait, lambda: self._look_at_mesh(0.0))
         self._session.listens_at(self._mesh.address)
 
     def sum_by(self, ring: Callable[[Link], Ring]) -> None:
@@ -159,15 +159,15 @@ class Worker:
     def close(self) -> None:
         """Ends all links."""
         self._link.close()
-        if self._meanwhile is not None:
-            self._meanwhile.end()
+        if self._background is not None:
+            self._background.end()
         for road in (self._mesh, self._ring):
             if road is not None:
                 road.close()
 
     def _done(self, ask: Ask) -> Any:  # noqa: ANN401 - what this ask is answered by
-        if self._meanwhile is not None:
-            self._meanwhile.pause()
+        if self._background is not None:
+            self._background.pause()
         if isinstance(ask, StepDone):
             self._session.stepped(ask)
             return self._listen(ask)
@@ -215,10 +215,10 @@ class Worker:
 
     def _send_early(self, run: Message, size: int, merge: str) -> None:
         """Sends a run of segments in the middle of a step."""
-        assert self._meanwhile is not None
-        self._meanwhile.pause()
+        assert self._background is not None
+        self._background.pause()
         self._post(self._session.peers.announces(run, size, merge))
-        self._meanwhile.begin()
+        self._background.begin()
 
     # -- other workers ---------------------------------------------------------------------------
 

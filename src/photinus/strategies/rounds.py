@@ -149,11 +149,9 @@ class AllReduce(Strategy):
         since = Clock(1, clock.examples - counted)
         some = part(vector, turn.fragment)
         sent = encode(self.codec, some)
-        # `accept` writes into the vector; of one that was sent early only losses are sent again
-        is_copy = sent is not some or (self.is_early and turn.fragment == ALL)
         message = Message(
             "push",
-            sent if is_copy else sent.copy(),
+            sent.copy() if sent is some else sent,
             turn.fragment,
             since=since,
             version=version,

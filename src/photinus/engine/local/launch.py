@@ -17,8 +17,8 @@ from photinus.core.signals import interruptible
 from photinus.engine.agree import Loop
 from photinus.engine.driver_session import ListeningService
 
-_RESTARTS, _RESTARTS_EARLY = 100, 3
-"""How often processes are started again: of all, and of one that ends before it has its seat."""
+_RESTARTS, _EARLY_ENDS = 100, 3
+"""How often processes are started again, and how often one may end before it has its seat."""
 _LOOK_SECONDS, _LEAVE_SECONDS = 0.2, 5.0
 
 
@@ -88,9 +88,9 @@ def _watch(
             if child.exitcode in (None, 0):
                 continue
             lease, got = coordinator.leases.seats[slot].lease, f"exit code {child.exitcode}"
-            early[slot] = 1 if lease > leases[slot] else early[slot] + 1
+            early[slot] = 0 if lease > leases[slot] else early[slot] + 1
             births, leases[slot] = births + 1, lease
-            if births > _RESTARTS or early[slot] > _RESTARTS_EARLY:
+            if births > _RESTARTS or early[slot] >= _EARLY_ENDS:
                 do = "look at what it printed; it must be able to import the function's module"
                 raise RunFailedError(f"worker {slot} ended too often", got=got, do=do)
             told = message(f"worker {slot} ended", got=got, then="it is started again")

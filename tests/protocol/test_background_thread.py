@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from photinus.protocol.meanwhile import Meanwhile
+from photinus.protocol.background_thread import BackgroundThread
 
 
 class Work:
@@ -28,36 +28,36 @@ def make():
 
     def new(error=None):
         work = Work(error)
-        made.append(Meanwhile(work.ready.wait, work))
+        made.append(BackgroundThread(work.ready.wait, work))
         return work, made[-1]
 
     yield new
-    for meanwhile in made:
-        meanwhile.end()
-    assert "photinus meanwhile" not in {thread.name for thread in threading.enumerate()}
+    for background in made:
+        background.end()
+    assert "photinus background" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_it_works_between_begin_and_pause_only(make):
-    work, meanwhile = make()
+    work, background = make()
     for _ in range(20):
         work.ready.set()  # while the worker is busy: it waits
         work.is_worker_busy = False
-        meanwhile.begin()
+        background.begin()
         assert work.done.wait(10.0)
-        meanwhile.pause()
+        background.pause()
         work.is_worker_busy = True
         work.done.clear()
-        meanwhile.pause()  # twice is once
+        background.pause()  # twice is once
 
 
 def test_its_error_is_raised_where_the_worker_pauses_it(make):
-    work, meanwhile = make(ValueError("a frame that is none"))
+    work, background = make(ValueError("a frame that is none"))
     work.is_worker_busy = False
     work.ready.set()
-    meanwhile.begin()
+    background.begin()
     assert work.done.wait(10.0)
     with pytest.raises(ValueError, match="none"):
-        meanwhile.pause()
+        background.pause()
 
 
 def test_one_that_never_began_ends(make):

@@ -9,7 +9,7 @@ _LOOK_SECONDS = 0.05
 """How long its end may have to wait for it."""
 
 
-class Meanwhile:
+class BackgroundThread:
     """Calls a function whenever there is something to do, between `begin` and `pause` only.
 
     Args:
@@ -18,12 +18,12 @@ class Meanwhile:
 
     Example:
         >>> ready, done = threading.Event(), threading.Event()
-        >>> meanwhile = Meanwhile(ready.wait, done.set)
+        >>> background = BackgroundThread(ready.wait, done.set)
         >>> ready.set()
-        >>> meanwhile.begin()
+        >>> background.begin()
         >>> done.wait(5.0)
         True
-        >>> meanwhile.end()
+        >>> background.end()
     """
 
     def __init__(self, wait: Callable[[float], object], work: Callable[[], object]) -> None:
@@ -38,7 +38,7 @@ class Meanwhile:
         """Has it work from now on."""
         if self._thread is None:
             self._thread = threading.Thread(
-                target=self._run, name="photinus meanwhile", daemon=True
+                target=self._run, name="photinus background", daemon=True
             )
             self._thread.start()
         if self._is_paused:
