@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from photinus.run.train import Outcome, resume, train
     from photinus.strategies.base import Message, Policy, Reply, Strategy, Turn
     from photinus.strategies.compress import compress
+    from photinus.strategies.fragments import fragments
     from photinus.strategies.outer import (
         Adagrad,
         Adam,
@@ -195,6 +196,7 @@ __all__ = [
     "elastic",
     "events",
     "film_sentences",
+    "fragments",
     "full_gradient",
     "gossip",
     "image_frame",
@@ -283,6 +285,7 @@ _HOMES = {
     "run.train": ("Outcome", "resume", "train"),
     "strategies.base": ("Message", "Policy", "Reply", "Strategy", "Turn"),
     "strategies.compress": ("compress",),
+    "strategies.fragments": ("fragments",),
     "strategies.outer": (
         "Adagrad",
         "Adam",

@@ -50,6 +50,41 @@ def test_a_run_is_resumed_on_another_machine_to_the_same_bits(
     assert second.resumed_from
 
 
+@pytest.fixture
+def at_exit(monkeypatch):
+    """Returns the folders of this machine, and what removes them as the process ends."""
+    made = []
+    monkeypatch.setattr(remote_resume.atexit, "register", lambda *call: made.append(call))
+
+    def end():
+        for function, mirror in made:
+            function(mirror)
+        return [mirror.local.parent.exists() for _, mirror in made]
+
+    return end
+
+
+def test_the_copy_of_this_machine_is_removed_at_exit_once_all_is_at_the_address(
+    small, address, at_exit
+):
+    train(small.job(), small.data(), folder=address)
+    with pytest.raises(UsageError, match="is done"):
+        resume(address, small.data())
+    assert at_exit() == [False, False]
+
+
+def test_a_copy_of_what_did_not_reach_the_address_stays(small, address, at_exit, monkeypatch):
+    monkeypatch.setattr(remote_resume, "_AGAIN_SECONDS", ())
+    monkeypatch.setattr(remote_resume.Mirror, "push", _full)
+    with pytest.raises(CheckpointError, match="it is full"):
+        train(small.job(), small.data(), folder=address)
+    assert at_exit() == [True]
+
+
+def _full(mirror):
+    raise CheckpointError("it is full")
+
+
 def test_a_result_that_cannot_be_kept_is_a_failure(small, address, monkeypatch):
     monkeypatch.setattr(remote_resume, "_AGAIN_SECONDS", (0.0, 0.0))
 

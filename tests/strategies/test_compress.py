@@ -9,10 +9,10 @@ from photinus.core.clock import Clock, Steps
 from photinus.core.errors import UsageError
 from photinus.strategies.base import Turn
 from photinus.strategies.compress import compress
+from photinus.strategies.fragments import fragments
 from photinus.strategies.own import Own
 from photinus.strategies.recipes import averaging, diloco
 from photinus.strategies.rounds import AllReduce, Averaging, Rounds
-from photinus.strategies.streaming import Streaming
 from photinus.testing.strategies import check_strategy
 from photinus.training.strategy_state import keep, take_up
 
@@ -86,7 +86,7 @@ def test_gradients_are_sent_without_feedback():
 
 
 def test_a_checkpoint_holds_what_was_left_out_beside_what_the_strategy_knows():
-    strategy = compress(Streaming(every=Steps(4), fragments=2), "int4")
+    strategy = compress(fragments(Averaging(every=Steps(4)), 2, delay=1), "int4")
     vector = np.zeros(6, np.float32)
     state = strategy.init(vector)._replace(left=np.arange(6, dtype=np.float32))
     vector -= 1

@@ -49,6 +49,8 @@ class Mirror:
         self._lock = threading.Lock()
         self.term = 0
         """The term that was claimed; 0 before."""
+        self.is_whole = True
+        """True where the address holds all of it: before a term begins here, and after its end."""
 
     def holds_run(self) -> bool:
         """Returns whether some term of a run was claimed there."""
@@ -84,7 +86,7 @@ class Mirror:
             raise FencedError(
                 "another coordinator has taken this run", got=f"term {term} is there already"
             ) from None
-        self.term = term
+        self.term, self.is_whole = term, False
         for folder in (self._path, f"{self._path}/{_CHECKPOINTS}"):
             for left in self._names(folder, _ASIDE):  # by a coordinator that was killed
                 act = partial(self._fs.rm, f"{folder}/{left}", recursive=True)

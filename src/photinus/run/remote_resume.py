@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
+import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -23,18 +25,29 @@ _AGAIN_SECONDS = (1.0, 5.0, 20.0)
 """Between two tries to send a result to the address."""
 
 
-def mirrored(address: str, above: Path) -> Mirror:
+def mirrored(address: str, above: Path | None = None) -> Mirror:
     """Returns the mirror at an address of a folder of its name.
 
     Args:
         address: of a run folder.
-        above: what the folder of this machine lies in.
+        above: what the folder of this machine lies in; None: a temporary one, which is removed as
+            this process ends if the whole run is at the address by then.
 
     Raises:
         NotReadyError: the address cannot be opened, or nothing answers there.
     """
     check_reached(address)
-    return Mirror(address, above / address.rstrip("/").rpartition("/")[2])
+    name = address.rstrip("/").rpartition("/")[2]
+    if above is not None:
+        return Mirror(address, above / name)
+    mirror = Mirror(address, Path(tempfile.mkdtemp(prefix="photinus-")) / name)
+    atexit.register(_remove_copy, mirror)
+    return mirror
+
+
+def _remove_copy(mirror: Mirror) -> None:
+    if mirror.is_whole:
+        shutil.rmtree(mirror.local.parent, ignore_errors=True)
 
 
 def placed(folder: Path | str | Mirror) -> tuple[Path, Mirror | None]:
@@ -44,7 +57,7 @@ def placed(folder: Path | str | Mirror) -> tuple[Path, Mirror | None]:
     if not isinstance(folder, Mirror):
         if not is_address(folder):
             return Path(folder), None
-        folder = mirrored(str(folder), Path(tempfile.mkdtemp(prefix="photinus-")))
+        folder = mirrored(str(folder))
     return folder.local, folder
 
 
@@ -93,6 +106,7 @@ def send_all(mirror: Mirror, *, is_failed: bool) -> None:
     for seconds in (*_AGAIN_SECONDS, None):
         try:
             mirror.push()
+            mirror.is_whole = True
             return
         except CheckpointError as error:
             if seconds is None and not is_failed:

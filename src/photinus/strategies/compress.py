@@ -65,8 +65,8 @@ def compress(strategy: Strategy | StrategySpec, codec: str) -> Strategy | Strate
     return ErrorFeedback(strategy, codec) if has_feedback else Encoded(strategy, codec)
 
 
-class _Wrapper(Strategy):
-    """What of a strategy is as it was."""
+class Compressed(Strategy):
+    """A strategy whose pushes travel in a codec: all else of it is as it was."""
 
     def __init__(self, strategy: Strategy, codec: str) -> None:
         self.strategy, self.codec, self.site = strategy, codec, strategy.site
@@ -81,7 +81,7 @@ class _Wrapper(Strategy):
         return getattr(self.strategy, name)
 
 
-class Encoded(_Wrapper):
+class Encoded(Compressed):
     """A strategy's pushes in a codec."""
 
     def init(self, vector: Vector) -> Any:  # noqa: ANN401
@@ -127,7 +127,7 @@ class FeedbackState(NamedTuple):
         return getattr(self.state, name)
 
 
-class ErrorFeedback(_Wrapper):
+class ErrorFeedback(Compressed):
     """A strategy's deltas in a codec, with error feedback."""
 
     def __init__(self, strategy: Strategy, codec: str) -> None:

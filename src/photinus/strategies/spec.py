@@ -19,6 +19,7 @@ from photinus.core.settings import (
 from photinus.strategies.base import Policy, Strategy
 from photinus.strategies.codecs import CODECS
 from photinus.strategies.compress import compress
+from photinus.strategies.fragments import fragments
 from photinus.strategies.guard import AUTO, Setting, clamp, shortened
 from photinus.strategies.immediate import STALENESS, Downpour, Elastic, Immediate, Spring
 from photinus.strategies.merge import MERGES
@@ -28,7 +29,6 @@ from photinus.strategies.plain import shown
 from photinus.strategies.rounds import QUORUM, AllReduce, Averaging, Rounds
 from photinus.strategies.row_codec import answer_codec
 from photinus.strategies.shards import READS, Sharded
-from photinus.strategies.streaming import Streaming
 
 _STILL = (Sgd, Adagrad)
 """Optimizers that do not change a number whose delta is 0."""
@@ -119,6 +119,8 @@ class StrategySpec:
 
     def __post_init__(self) -> None:
         validate(self, of=self.recipe)
+        if self.owners > 1:
+            self._check_shards()
         if self.fragments or self.is_immediate:  # refuses conflicting parts now
             self.worker()
             self.owner()
@@ -129,8 +131,6 @@ class StrategySpec:
             got = f"delay {self.delay}, fragments {self.fragments}, payload {self.payload}"
             wrong = 'delay needs fragments, and fragments need payload="delta"'
             raise UsageError(wrong, got=got, do="set fragments, or leave delay out")
-        if self.owners > 1:
-            self._check_shards()
         if self.rows:
             self._check_rows()
         if self.is_immediate and (self.quorum != 1 or self.fragments):
@@ -272,15 +272,6 @@ class StrategySpec:
                 is_early=self.owners > 1 and self.quorum == 1,
                 merge=self.merge,
             )
-        if self.fragments:
-            streaming = Streaming(
-                every=self.every,
-                fragments=self.fragments,
-                delay=self.delay,
-                alpha=self.alpha,
-                outer=self.outer,
-            )
-            return compress(streaming, self.codec)
         if self.is_sharded:
             return Sharded(
                 every=self.every,
@@ -290,8 +281,10 @@ class StrategySpec:
                 merge=self.merge,
                 exact=self.exact,
             )
-        averaging = Averaging(every=self.every, outer=self.outer, meets=self.owners > 1)
-        return compress(averaging, self.codec)
+        rounds: Strategy = Averaging(every=self.every, outer=self.outer, meets=self.owners > 1)
+        if self.fragments:
+            rounds = fragments(rounds, self.fragments, delay=self.delay, alpha=self.alpha)
+        return compress(rounds, self.codec)
 
     def owner(self) -> Policy:
         """Returns the owner's half."""

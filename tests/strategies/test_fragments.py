@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 from photinus.core.clock import Clock, Epochs, Examples, Seconds, Steps
 from photinus.core.errors import UsageError
 from photinus.strategies.base import Message, Turn, fragments_of
+from photinus.strategies.compress import compress
+from photinus.strategies.fragments import fragments
 from photinus.strategies.outer import Adam, Nesterov
-from photinus.strategies.recipes import from_plain, streaming
-from photinus.strategies.streaming import Streaming
+from photinus.strategies.recipes import averaging, from_plain, streaming
+from photinus.strategies.rounds import AllReduce, Averaging
 
 EMPTY = {"floats": np.zeros(0, np.float32), "integers": np.zeros(0, np.int64)}
 
@@ -24,19 +26,19 @@ def agreed(state, fragment, mean):
 
 
 @given(st.integers(1, 200), st.integers(1, 200))
-def test_fragments_cover_the_vector_and_differ_by_one_number_at_most(size, fragments):
-    if fragments > size:
+def test_fragments_cover_the_vector_and_differ_by_one_number_at_most(size, count):
+    if count > size:
         with pytest.raises(UsageError, match="there can be at most"):
-            fragments_of(size, fragments)
+            fragments_of(size, count)
         return
-    cut = fragments_of(size, fragments)
+    cut = fragments_of(size, count)
     assert [n for start, stop in cut for n in range(start, stop)] == list(range(size))
-    assert {stop - start for start, stop in cut} <= {size // fragments, size // fragments + 1}
+    assert {stop - start for start, stop in cut} <= {size // count, size // count + 1}
 
 
 def test_each_fragment_goes_once_in_each_period_and_is_taken_after_the_delay():
     """H = 12, P = 3, d = 2: pushes at 4, 8, 12, …, takes two steps later."""
-    strategy = Streaming(every=Steps(12), fragments=3, delay=2)
+    strategy = fragments(Averaging(every=Steps(12)), 3, delay=2)
     vector, happened = np.zeros(6), []
     state = strategy.init(vector)
     for n in range(1, 31):
@@ -45,14 +47,14 @@ def test_each_fragment_goes_once_in_each_period_and_is_taken_after_the_delay():
             _, state = strategy.offer(turn, vector, at(n), state)
             if turn.kind == "take":
                 state = strategy.accept(vector, agreed(state, turn.fragment, np.zeros(2)), state)
-    fragments = ((0, 2), (2, 4), (4, 6))
-    pushed = [(4 * n, "push", fragments[(n - 1) % 3]) for n in range(1, 8)]
+    cut = ((0, 2), (2, 4), (4, 6))
+    pushed = [(4 * n, "push", cut[(n - 1) % 3]) for n in range(1, 8)]
     taken = [(n + 2, "take", f) for n, _, f in pushed]
     assert happened == sorted(pushed + taken)
 
 
 def test_what_arrives_is_mixed_with_what_went_on_meanwhile():
-    strategy = Streaming(every=Steps(6), fragments=2, delay=2, alpha=0.25)
+    strategy = fragments(Averaging(every=Steps(6)), 2, delay=2, alpha=0.25)
     vector = np.zeros(4)
     state = strategy.init(vector)
     vector -= 1.0
@@ -64,7 +66,7 @@ def test_what_arrives_is_mixed_with_what_went_on_meanwhile():
     state = strategy.accept(vector, agreed(state, (0, 2), [2.0, 2.0]), state)
     # anchor 0 - 2; of one's own -4 a fourth: 0.25·(-4) + 0.75·(-2); the other half is left alone
     assert vector.tolist() == [-2.5, -2.5, -4.0, -4.0]
-    assert state.anchor.tolist() == [-2.0, -2.0, 0.0, 0.0]
+    assert [s.anchor.tolist() for s in state.states] == [[-2.0, -2.0], [0.0, 0.0]]
     assert [c.steps for c in state.counted] == [2, 0], "what was trained meanwhile is still unsent"
     again, _ = strategy.offer(Turn("push", (2, 4)), vector, at(4), state)
     assert again.vector.tolist() == [4.0, 4.0]
@@ -73,7 +75,7 @@ def test_what_arrives_is_mixed_with_what_went_on_meanwhile():
 
 @pytest.mark.parametrize("kind", ["swap", "push"])
 def test_where_nothing_went_on_the_agreed_fragment_is_taken_as_it_is(kind):
-    strategy = Streaming(every=Steps(4), fragments=2, delay=0 if kind == "swap" else 1)
+    strategy = fragments(Averaging(every=Steps(4)), 2, delay=0 if kind == "swap" else 1)
     vector = np.zeros(4)
     state = strategy.init(vector)
     vector -= 1.0
@@ -85,7 +87,7 @@ def test_where_nothing_went_on_the_agreed_fragment_is_taken_as_it_is(kind):
 
 
 def test_who_missed_a_round_keeps_what_is_unsent_in_every_fragment():
-    strategy = Streaming(every=Steps(4), fragments=2, delay=1)
+    strategy = fragments(Averaging(every=Steps(4)), 2, delay=1)
     vector = np.zeros(4)
     state = strategy.init(vector)
     vector -= [1.0, 2.0, 3.0, 4.0]
@@ -99,16 +101,16 @@ def test_who_missed_a_round_keeps_what_is_unsent_in_every_fragment():
 
 
 def test_at_the_end_every_fragment_is_drained():
-    strategy = Streaming(every=Steps(9), fragments=3, delay=1)
+    strategy = fragments(Averaging(every=Steps(9)), 3, delay=1)
     vector = np.zeros(6)
-    state, fragments = strategy.init(vector), []
+    state, drained = strategy.init(vector), []
     vector -= 1.0
     while turns := strategy.due(at(1, closing=True), state):
         (turn,) = turns
-        fragments.append(turn.fragment)
+        drained.append(turn.fragment)
         _, state = strategy.offer(turn, vector, at(1, closing=True), state)
         state = strategy.accept(vector, agreed(state, turn.fragment, np.ones(2)), state)
-    assert fragments == [(0, 2), (2, 4), (4, 6)]
+    assert drained == [(0, 2), (2, 4), (4, 6)]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,7 @@ def test_at_the_end_every_fragment_is_drained():
     ids=str,
 )
 def test_the_next_fragment_goes_after_its_part_of_the_period(every, gap):
-    assert Streaming(every=every, fragments=3).gap == gap
+    assert fragments(Averaging(every=every), 3).gap == gap
 
 
 WRONG = [
@@ -156,3 +158,53 @@ def test_an_outer_state_by_number_goes_by_fragments():
     assert streaming(outer=Nesterov(0.4, 0.9)).outer == Nesterov(0.4, 0.9)
     with pytest.raises(UsageError, match="adam keeps state"):
         streaming(outer=Adam())
+
+
+def test_a_recipe_in_fragments_is_the_recipe_with_these_parts():
+    assert fragments(averaging(every=Steps(9)), 3) == averaging(every=Steps(9), fragments=3)
+    again = fragments(streaming(), 8, alpha=0.25)
+    assert again == streaming(fragments=8, alpha=0.25)
+    assert again.delay == 1, "the recipe's own"
+
+
+@pytest.mark.parametrize("codec", ["bf16", "int4"])
+def test_a_codec_goes_round_the_fragments_whichever_is_named_first(codec):
+    one = fragments(compress(Averaging(every=Steps(4)), codec), 2)
+    other = compress(fragments(Averaging(every=Steps(4)), 2), codec)
+    start, vector = np.zeros(6, np.float32), np.linspace(0, 1, 6, dtype=np.float32)
+    sent = [w.offer(Turn("swap", (0, 3)), vector, at(2), w.init(start))[0] for w in (one, other)]
+    assert sent[0].codec == sent[1].codec == codec
+    assert sent[0].vector.tobytes() == sent[1].vector.tobytes()
+    assert one.alone == other.alone
+
+
+class Halved(Averaging):
+    """A strategy of one's own: half of each delta is offered."""
+
+    def offer(self, turn, vector, clock, state):
+        message, state = super().offer(turn, vector, clock, state)
+        return message._replace(vector=message.vector / 2), state
+
+
+def test_a_strategy_of_ones_own_goes_in_fragments_too():
+    strategy = fragments(Halved(every=Steps(4)), 2, delay=1)
+    vector = np.zeros(4)
+    state = strategy.init(vector)
+    vector -= [2.0, 4.0, 6.0, 8.0]
+    message, state = strategy.offer(Turn("push", (0, 2)), vector, at(2), state)
+    assert message.vector.tolist() == [1.0, 2.0]
+    assert message.fragment == (0, 2)
+
+
+@pytest.mark.parametrize(
+    "wrong", [AllReduce(), Averaging(meets=True), fragments(Averaging(every=Steps(4)), 2)]
+)
+def test_what_is_not_of_rounds_of_whole_vectors_at_one_owner_is_not_cut(wrong):
+    with pytest.raises(UsageError, match="only rounds of whole vectors at one owner can be cut"):
+        fragments(wrong, 2)
+
+
+@pytest.mark.parametrize("wrong", ["averaging", None, averaging])
+def test_what_is_no_strategy_is_not_cut(wrong):
+    with pytest.raises(UsageError, match="fragments wraps a recipe, or the worker's half"):
+        fragments(wrong, 2)
