@@ -154,3 +154,53 @@ def ends(rows):
 def weighed_mse(outputs, targets, weights=None):
     losses = (outputs[:, 0] - targets).square()
     return losses.mean() if weights is None else (losses * weights).mean()
+
+
+class NextToken(nn.Module):
+    """Scores of every next token: outputs [B, T, 8]."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(8, 8)
+
+    def forward(self, tokens):
+        return self.table(tokens)
+
+
+def next_token(outputs, tokens):
+    return nn.functional.cross_entropy(outputs[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+
+
+class Apart(nn.Module):
+    """Two columns as vectors: outputs [B, 2, 3]."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(1, 3)
+
+    def forward(self, one, other):
+        return torch.stack([self.layer(one[:, None]), self.layer(other[:, None])], 1)
+
+
+def apart(outputs, inputs):
+    near = (inputs["one"] - inputs["other"]).abs()
+    return ((outputs[:, 0] - outputs[:, 1]).square().sum(1) - near).square().mean()
+
+
+class Spots(nn.Module):
+    """A class for each of four places of a row: outputs [B, 3, 4]."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv1d(1, 3, 1)
+
+    def forward(self, x):
+        return self.layer(x[:, None])
+
+
+def by_spot(outputs, labels):
+    return nn.functional.cross_entropy(outputs, labels)
+
+
+def unsized():
+    return nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d())

@@ -193,6 +193,53 @@ def test_two_towers_learn_from_an_items_number_and_its_share_in_two_columns(fram
     assert scores.argmax(1).tolist() == [user % 4 for user in range(40)]
 
 
+def test_a_language_model_learns_the_next_token_of_its_one_input(sent):
+    import nets_of_inputs as nets
+
+    rows = [([(start + n) % 8 for n in range(6)],) for start in range(64)]
+    frame = sent.createDataFrame(rows, "ids array<int>")
+    tuned = QUICK | {"epochs": 40, "learningRate": 0.1, "labelCol": ""}
+    made = TorchEstimator(
+        module=nets.NextToken,
+        inputs={"tokens": "ids"},
+        loss=nets.next_token,
+        optimizer=torch.optim.Adam,
+        **tuned,
+    )
+    model = made.fit(frame)
+    assert made.getOptimizer() == "adam"
+    assert model.evaluate(frame).metrics["loss"] < 0.05
+    scores = np.array([row.prediction for row in model.transform(frame).collect()])
+    ids = np.array([row[0] for row in rows])
+    said = scores.reshape(64, 6, 8)[:, :-1].argmax(2)  # outputs of several dimensions come flat
+    assert sorted(map(tuple, said)) == sorted(map(tuple, ids[:, 1:]))
+
+
+def test_without_labels_a_loss_of_ones_own_gets_all_inputs_by_name(frame):
+    inputs = {"one": "number", "other": "other"}
+    settings = QUICK | {"labelCol": "", "epochs": 30, "learningRate": 0.05, "inputs": inputs}
+    made = TorchEstimator(module=f"{NETS}:Apart", loss=f"{NETS}:apart", **settings)
+    untrained = TorchEstimator(
+        module=f"{NETS}:Apart", loss=f"{NETS}:apart", **settings | {"learningRate": 1e-9}
+    )
+    first, last = (m.fit(frame).evaluate(frame).metrics["loss"] for m in (untrained, made))
+    assert last < first / 2
+    with pytest.raises(
+        UsageError, match="a loss of your own alone, and of no metric; got loss mse"
+    ):
+        TorchEstimator(module=f"{NETS}:Apart", **settings).fit(frame)
+
+
+def test_labels_may_be_as_many_as_a_loss_of_ones_own_reads(sent):
+    chance = np.random.default_rng(0)
+    rows = [(row.tolist(), (row * 3).astype(int).tolist()) for row in chance.random((200, 4))]
+    frame = sent.createDataFrame(rows, "x array<float>, y array<int>")
+    settings = QUICK | {"epochs": 60, "learningRate": 0.2, "featuresCol": "x", "labelCol": "y"}
+    model = TorchEstimator(module=f"{NETS}:Spots", loss=f"{NETS}:by_spot", **settings).fit(frame)
+    assert model.evaluate(frame).metrics["loss"] < 0.6, "chance is 1.1"
+    assert len(model.transform(frame).first().prediction) == 12
+
+
 def test_a_corrupt_image_is_named_by_its_row(frame):
     broken = F.when(F.col("whole") == 37, F.lit(b"no image")).otherwise(F.col("png"))
     given = frame.withColumn("png", broken)
@@ -252,6 +299,14 @@ THREE = {"in_features": 3, "out_features": 2}
             'memory format is not measured; got "auto"; set it to "contiguous" or "channels_last"',
         ),
         ({"featuresCol": "text"}, "column text holds text; name an encoder"),
+        (
+            {"featuresCol": "raw", "module": f"{NETS}:NextToken"},
+            "numbers of featuresCol are float32: set inputs={'parameter of forward': 'raw'}, where",
+        ),
+        (
+            {"featuresCol": "number", "module": f"{NETS}:unsized"},
+            "unsized has layers that do not know their sizes yet; got 0.weight, 0.bias, 1.",
+        ),
         ({"featuresCol": "whole,number"}, r"one name is one column: write \['whole', 'number'\]"),
         ({"module": ""}, "TorchClassifier needs a module; module='mynets:Net' names a class"),
         ({"module": f"{NETS}:Bags", "inputs": {"tokens": "tokens"}}, f"did you mean '{NETS}:Bag'"),

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from torch import nn
+import torch
+from torch import nn, optim
 
 from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
@@ -23,6 +24,10 @@ def test_a_strategy_is_a_name_json_plain_values_or_an_agreement(recipe):
     forms = [strategy, to_plain(strategy), json.dumps(to_plain(strategy))]
     assert len({DBNClassifier(strategy=form).getStrategy() for form in forms}) == 1
     assert DBNClassifier(strategy=recipe).getStrategy() == json.dumps({"recipe": recipe})
+
+
+class Mine(optim.SGD):
+    pass
 
 
 def importable():
@@ -53,7 +58,7 @@ def importable():
         (
             lambda: TorchClassifier(loss=nn.CrossEntropyLoss()),
             UsageError,
-            "got CrossEntropyLoss(); give its name, as 'cross_entropy' or 'package.module:loss'",
+            "a loss is a function, or its name; got CrossEntropyLoss(); give one by name",
         ),
         (lambda: TorchClassifier(module=lambda: None), UsageError, "that every worker can import"),
         (lambda: TorchClassifier(moduleArgs=[1]), UsageError, "a dict of names and values"),
@@ -72,7 +77,26 @@ def test_a_wrong_param_is_named_when_it_is_set(make, error, said):
 
 
 def test_a_function_stands_for_its_name():
-    assert TorchClassifier(module=importable).getModule() == f"{__name__}:importable"
+    name = f"{__name__}:importable"
+    clf = TorchClassifier(
+        module=importable,
+        loss=importable,
+        reads=importable,
+        collate=importable,
+        encoders={"text": importable, "picture": "image"},
+        metrics=["accuracy", importable],
+    )
+    assert [clf.getModule(), clf.getLoss(), clf.getReads(), clf.getCollate()] == [name] * 4
+    assert clf.getEncoders() == {"text": name, "picture": "image"}
+    assert clf.getMetrics() == ["accuracy", name]
+
+
+def test_an_optimizer_of_torch_stands_for_its_name_and_another_class_for_where_it_is():
+    assert TorchClassifier(optimizer=optim.AdamW).getOptimizer() == "adamw"
+    assert DBNClassifier(optimizer=optim.SGD).getOptimizer() == "sgd"
+    assert TorchClassifier(optimizer=Mine).getOptimizer() == f"{__name__}:Mine"
+    with pytest.raises(UsageError, match="an optimizer is a class, or its name; got SGD"):
+        TorchClassifier(optimizer=optim.SGD([torch.zeros(1, requires_grad=True)], 0.1))
 
 
 @pytest.mark.parametrize("rows", [DBN_ROWS, CLASSIFIER_ROWS, ESTIMATOR_ROWS])

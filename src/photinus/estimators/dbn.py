@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from photinus.data.spark import classes_in
@@ -20,6 +20,7 @@ from photinus.strategies.spec import StrategySpec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from torch import Tensor
+    from torch.optim import Optimizer
 
 
 class DBNClassificationModel(NetworkClassificationModel):
@@ -59,7 +60,7 @@ class DBNClassifier(NetworkClassifier):
         probabilityCol: str = "probability",
         rawPredictionCol: str = "rawPrediction",
         predictBatchSize: int = 512,
-        metrics: Sequence[str] = (),
+        metrics: Sequence[str | Callable[..., Any]] = (),
         numClasses: int | None = None,
         scale: float | None = None,
         strategy: str | Mapping[str, Any] | StrategySpec | Own = "averaging",
@@ -90,7 +91,7 @@ class DBNClassifier(NetworkClassifier):
         visibleUnits: str = "bernoulli",
         fineTuneEpochs: float = 60.0,
         batchSize: int = 250,
-        optimizer: str = "adam",
+        optimizer: str | type[Optimizer] = "adam",
         learningRate: float | None = None,
         weightDecay: float = 0.0,
         inputDropout: float = 0.2,

@@ -61,6 +61,15 @@ def is_ragged(rows: DataFrame, spec: ColumnSpec) -> bool:
     return bool(least != most)
 
 
+def length_in(rows: DataFrame, column: str) -> int:
+    """Returns how long the first array of a column is; runs a Spark job."""
+    size = F.size(f"`{column}`")
+    first = queried(rows.sparkSession, rows.where(size >= 0).select(size).first)
+    if first is None:
+        raise DataError(f"column {column}: there are no rows, or nulls only")
+    return int(first[0])
+
+
 def input_columns(df: DataFrame, spec: InputSpec) -> Column:
     """Returns all inputs as one column: a structure.
 

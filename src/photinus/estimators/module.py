@@ -15,7 +15,7 @@ from photinus.data.arrow import unequal_rows
 from photinus.data.base import Array, Batch
 from photinus.data.spark import classes_in
 from photinus.estimators.base import NetworkClassifier, NetworkEstimator, Plan, SelectedRows
-from photinus.estimators.inputs import is_ragged
+from photinus.estimators.inputs import is_ragged, length_in
 from photinus.estimators.model import (
     NetworkClassificationModel,
     NetworkModel,
@@ -36,6 +36,7 @@ from photinus.strategies.spec import StrategySpec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from torch import Tensor, nn
+    from torch.optim import Optimizer
 
 
 class TorchModel(NetworkModel):
@@ -109,6 +110,9 @@ class _TrainsModule(NetworkEstimator):
         if is_ragged(rows.frame, spec):
             taken += f", and other rows of {spec.features[0]} have other lengths"
             do = unequal_rows(spec.features[0])
+        elif not is_named and isinstance(error, RuntimeError) and "scalar types" in str(error):
+            do = "numbers of featuresCol are float32: set inputs={'parameter of forward': "
+            do += f"{spec.features[0]!r}}}, where whole numbers stay whole"
         wrong = f"the module {module} does not take {taken}"
         return UsageError(wrong, got=str(error).partition("\n")[0], do=do)
 
@@ -149,7 +153,7 @@ class TorchEstimator(_TrainsModule):
         labelCol: str | Sequence[str] = "label",
         predictionCol: str = "prediction",
         predictBatchSize: int = 512,
-        metrics: Sequence[str] = (),
+        metrics: Sequence[str | Callable[..., Any]] = (),
         scale: float | None = None,
         strategy: str | Mapping[str, Any] | StrategySpec | Own = "averaging",
         numWorkers: int = 0,
@@ -173,13 +177,13 @@ class TorchEstimator(_TrainsModule):
         patience: int = 0,
         start: str | Mapping[str, Tensor] = "",
         inputs: Mapping[str, str | Sequence[str]] | None = None,
-        encoders: Mapping[str, str] | None = None,
-        collate: str = "",
+        encoders: Mapping[str, str | Callable[..., Any]] | None = None,
+        collate: str | Callable[..., Any] = "",
         weightCol: str = "",
         module: str | Callable[..., nn.Module] = "",
         moduleArgs: Mapping[str, Any] | None = None,
-        loss: str = "mse",
-        optimizer: str = "adamw",
+        loss: str | Callable[..., Tensor] = "mse",
+        optimizer: str | type[Optimizer] = "adamw",
         optimizerArgs: Mapping[str, Any] | None = None,
         perTensor: bool = False,
         learningRate: float | Schedule | None = None,
@@ -194,7 +198,7 @@ class TorchEstimator(_TrainsModule):
         l2: Mapping[str, float] | None = None,
         movingAverage: float = 0.0,
         frozen: Sequence[str] = (),
-        reads: str = "",
+        reads: str | Callable[..., Any] = "",
         precision: str = "float32",
         memoryFormat: str = "contiguous",
         phase: str = "train",
@@ -203,9 +207,7 @@ class TorchEstimator(_TrainsModule):
 
     def _plan(self, rows: SelectedRows, workers: int, known: int | None) -> Plan:
         draft, shape = self._drafted(rows, workers)
-        label = self.getOrDefault("labelCol")
-        width = _width(shape) if isinstance(label, str) else len(label)
-        self._tried(draft, rows, _some_labels(rows, width))
+        self._tried(draft, rows, _some_labels(rows))
         head = LOGS if draft.job.model.loss == "poisson" else NUMBERS
         return Plan(draft=draft, outputs=_width(shape), head=head)
 
@@ -257,7 +259,7 @@ class TorchClassifier(_TrainsModule, NetworkClassifier):
         probabilityCol: str = "probability",
         rawPredictionCol: str = "rawPrediction",
         predictBatchSize: int = 512,
-        metrics: Sequence[str] = (),
+        metrics: Sequence[str | Callable[..., Any]] = (),
         numClasses: int | None = None,
         scale: float | None = None,
         strategy: str | Mapping[str, Any] | StrategySpec | Own = "averaging",
@@ -282,13 +284,13 @@ class TorchClassifier(_TrainsModule, NetworkClassifier):
         patience: int = 0,
         start: str | Mapping[str, Tensor] = "",
         inputs: Mapping[str, str | Sequence[str]] | None = None,
-        encoders: Mapping[str, str] | None = None,
-        collate: str = "",
+        encoders: Mapping[str, str | Callable[..., Any]] | None = None,
+        collate: str | Callable[..., Any] = "",
         weightCol: str = "",
         module: str | Callable[..., nn.Module] = "",
         moduleArgs: Mapping[str, Any] | None = None,
-        loss: str = "cross_entropy",
-        optimizer: str = "adamw",
+        loss: str | Callable[..., Tensor] = "cross_entropy",
+        optimizer: str | type[Optimizer] = "adamw",
         optimizerArgs: Mapping[str, Any] | None = None,
         perTensor: bool = False,
         learningRate: float | Schedule | None = None,
@@ -303,7 +305,7 @@ class TorchClassifier(_TrainsModule, NetworkClassifier):
         l2: Mapping[str, float] | None = None,
         movingAverage: float = 0.0,
         frozen: Sequence[str] = (),
-        reads: str = "",
+        reads: str | Callable[..., Any] = "",
         precision: str = "float32",
         memoryFormat: str = "contiguous",
         phase: str = "train",
@@ -319,7 +321,7 @@ class TorchClassifier(_TrainsModule, NetworkClassifier):
     def _plan(self, rows: SelectedRows, workers: int, known: int | None) -> Plan:
         draft, got = self._drafted(rows, workers)
         outputs, loss = _width(got), draft.job.model.loss
-        labels = _some_labels(rows, outputs)
+        labels = _some_labels(rows)
         if labels is not None and labels.ndim > 1:
             if loss in CLASS_LOSSES:
                 wrong = f"{loss} takes one label for each row"
@@ -339,8 +341,8 @@ class TorchClassifier(_TrainsModule, NetworkClassifier):
         return Plan(draft=draft, outputs=outputs, head=head, checks=checks)
 
 
-def _some_labels(rows: SelectedRows, width: int) -> Array | None:
-    """Returns labels of two rows, all zeros: `width` for each where the column holds arrays."""
+def _some_labels(rows: SelectedRows) -> Array | None:
+    """Returns labels of two rows, all zeros: as many for each as the first row has."""
     label = rows.spec.label
     if label is None:
         return None
@@ -348,4 +350,4 @@ def _some_labels(rows: SelectedRows, width: int) -> Array | None:
     is_array = isinstance(kind, T.ArrayType)
     of = kind.elementType if is_array else kind
     dtype = np.int64 if isinstance(of, (T.IntegralType, T.BooleanType)) else np.float64
-    return np.zeros((2, width) if is_array else 2, dtype)
+    return np.zeros((2, length_in(rows.frame, label)) if is_array else 2, dtype)

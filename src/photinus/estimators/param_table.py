@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import atexit
 import json
-import shutil
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pyspark.ml.param import TypeConverters
 
-from photinus.checkpoint.export import tensors_from_state_dict
-from photinus.checkpoint.files import to_safetensors
-from photinus.core.errors import UsageError
-from photinus.core.settings import from_dict, to_dict
+from photinus.core.settings import to_dict
+from photinus.estimators.converters import (
+    to_encoders,
+    to_function,
+    to_json,
+    to_list,
+    to_loss,
+    to_metrics,
+    to_module,
+    to_names,
+    to_optimizer,
+    to_rate,
+    to_shuffle,
+    to_start,
+    to_strategy,
+)
 from photinus.models.schedules import Schedule
-from photinus.strategies.own import Own
-from photinus.strategies.recipes import from_plain, to_plain
-from photinus.strategies.spec import StrategySpec
 
 
 def same(value: Any) -> Any:  # noqa: ANN401 - any Param's value
@@ -45,95 +49,6 @@ class Row:
     """From what is kept to what the plain job holds."""
 
 
-def _to_strategy(value: Any) -> str:  # noqa: ANN401 - what a user may give
-    """Returns a strategy, its recipe's name, its JSON or its plain values as JSON."""
-    plain = to_plain(value) if isinstance(value, (StrategySpec, Own)) else value
-    if isinstance(plain, str) and plain.lstrip().startswith("{"):
-        try:
-            plain = json.loads(plain)
-        except ValueError as error:
-            raise UsageError("the strategy is no JSON", got=str(error)) from error
-    if not isinstance(plain, (str, Mapping)):
-        raise UsageError(
-            "a strategy is a recipe's name, its JSON or a StrategySpec",
-            got=type(value).__name__,
-        )
-    return json.dumps(to_plain(from_plain(plain)), sort_keys=True)
-
-
-def _to_module(value: Any) -> str:  # noqa: ANN401 - what a user may give
-    """Returns "package.module:factory" of a name or of the importable function itself."""
-    if isinstance(value, str):
-        return value
-    home, name = getattr(value, "__module__", "__main__"), getattr(value, "__qualname__", "")
-    if home == "__main__" or not name.isidentifier():
-        raise UsageError(
-            "a module is made by a function that every worker can import",
-            got=repr(value),
-            do="put it into a file on the workers' path, module='package.module:factory'; or send "
-            f"it by value: module=photinus.by_value({name if name.isidentifier() else '...'})",
-        )
-    return f"{home}:{name}"
-
-
-def _to_loss(value: Any) -> str:  # noqa: ANN401 - what a user may give
-    """Returns a loss's name."""
-    if not isinstance(value, str):
-        do = "give its name, as 'cross_entropy' or 'package.module:loss'"
-        raise UsageError("a loss is given by its name", got=repr(value), do=do)
-    return value
-
-
-def _to_start(value: Any) -> str:  # noqa: ANN401 - what a user may give
-    """Returns the path of a saved model, or that of a file to which a `state_dict` was written."""
-    if not isinstance(value, Mapping):
-        return str(value)
-    data = to_safetensors(tensors_from_state_dict(value))
-    folder = Path(tempfile.mkdtemp(prefix="photinus-start-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    (folder / "model.safetensors").write_bytes(data)
-    return str(folder / "model.safetensors")
-
-
-def _to_rate(value: Any) -> Any:  # noqa: ANN401 - what a user may give
-    """Returns a number, or a Schedule's plain values."""
-    if isinstance(value, Mapping):
-        value = from_dict(Schedule, value)
-    if isinstance(value, Schedule):
-        return to_dict(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
-        wrong, do = "learningRate is a number or a Schedule", "e.g. photinus.Schedule.cosine(0.1)"
-        raise UsageError(wrong, got=getattr(value, "__name__", repr(value)), do=do)
-    return float(value)
-
-
-def _to_list(value: Any) -> list[str]:  # noqa: ANN401 - what a user may give
-    """Returns one name, or several, as a list."""
-    return [value] if isinstance(value, str) else [str(name) for name in value]
-
-
-def _to_json(value: Any) -> dict[str, Any]:  # noqa: ANN401 - what a user may give
-    """Returns keyword arguments, which must be plain JSON values."""
-    if not isinstance(value, Mapping):
-        raise UsageError("the value must be a dict of names and values", got=type(value).__name__)
-    try:
-        plain: dict[str, Any] = json.loads(json.dumps(dict(value)))
-    except (TypeError, ValueError) as error:
-        raise UsageError("the dict must hold plain JSON values", got=str(error)) from error
-    return plain
-
-
-def _to_names(value: Any) -> str | list[str]:  # noqa: ANN401 - what a user may give
-    """Returns a column's name, or a list of names."""
-    is_list = isinstance(value, (list, tuple))
-    return TypeConverters.toListString(value) if is_list else TypeConverters.toString(value)
-
-
-def _to_shuffle(value: Any) -> str | bool:  # noqa: ANN401 - what a user may give
-    """Returns "auto" or False, also of their text."""
-    return False if str(value).lower() == "false" else str(value)
-
-
 def _falling(peak: float) -> dict[str, Any]:
     return to_dict(Schedule(((0.0, peak), (0.7, peak), (1.0, peak / 20))))
 
@@ -149,7 +64,7 @@ _FEATURES = Row(
     name="featuresCol",
     meaning="the column of features: ML vectors, arrays of numbers, bytes, images or numbers; or a "
     "list of columns of numbers",
-    convert=_to_names,
+    convert=to_names,
     default="features",
 )
 _BATCH = Row(
@@ -162,7 +77,7 @@ _METRICS = Row(
     name="metrics",
     meaning="what evaluate tells beside the loss: accuracy, precision, recall, f1, top5, rmse, "
     "mae, r2",
-    convert=_to_list,
+    convert=to_metrics,
     default=(),
 )
 
@@ -172,7 +87,7 @@ OUTPUT_ROWS = (
         name="labelCol",
         meaning="the column of the target, or a list of columns of numbers; '' where the features "
         "are the target",
-        convert=_to_names,
+        convert=to_names,
         default="label",
     ),
     Row(
@@ -192,7 +107,7 @@ MODEL_ROWS = (
         name="labelCol",
         meaning="the column of labels, 0..numClasses-1; of arrays, or a list of columns, for "
         "several labels",
-        convert=_to_names,
+        convert=to_names,
         default="label",
     ),
     Row(
@@ -234,7 +149,7 @@ _JOB_ROWS = (
     Row(
         name="strategy",
         meaning="how the workers agree: a recipe's name, its JSON or the object; stored as JSON",
-        convert=_to_strategy,
+        convert=to_strategy,
         place="strategy",
         shape=json.loads,
     ),
@@ -250,7 +165,7 @@ _JOB_ROWS = (
     Row(
         name="shuffle",
         meaning="auto: uneven or sorted partitions are redistributed once; False: left as they are",
-        convert=_to_shuffle,
+        convert=to_shuffle,
         place="shuffle",
     ),
     Row(
@@ -364,7 +279,7 @@ _JOB_ROWS = (
         name="start",
         meaning="the folder of a run or a saved model, a safetensors file or a state_dict to start "
         "from",
-        convert=_to_start,
+        convert=to_start,
         place="start",
     ),
 )
@@ -396,7 +311,7 @@ DBN_ROWS = (
         meaning="the pre-training's rate: constant, then falling to a twentieth; default: 0.1",
         convert=_Number,
         place="model.pretraining.lr",
-        shape=_falling,
+        shape=falling,
     ),
     Row(
         name="visibleUnits",
@@ -419,7 +334,7 @@ DBN_ROWS = (
     Row(
         name="optimizer",
         meaning="the fine-tuning's optimizer: one of torch's by name, or package.module:Class",
-        convert=_Text,
+        convert=to_optimizer,
         place="model.fine_tuning.optimizer",
     ),
     Row(
@@ -458,14 +373,14 @@ DBN_ROWS = (
     Row(
         name="preTrainStrategy",
         meaning="how the workers agree in the pre-training; default: strategy",
-        convert=_to_strategy,
+        convert=to_strategy,
         place="strategies.pretraining",
         shape=json.loads,
     ),
     Row(
         name="fineTuneStrategy",
         meaning="how the workers agree in the fine-tuning; default: strategy",
-        convert=_to_strategy,
+        convert=to_strategy,
         place="strategies.fine-tune",
         shape=json.loads,
     ),
@@ -483,7 +398,7 @@ _MODULE_ROWS = (
         name="inputs",
         meaning="a dict: parameter of the module's forward -> column, or columns of numbers that "
         "are stacked; featuresCol is then not read",
-        convert=_to_json,
+        convert=to_json,
         place="data.inputs",
     ),
     Row(
@@ -491,14 +406,14 @@ _MODULE_ROWS = (
         meaning="a dict: input -> package.module:function of a list of the column's values, which "
         "makes arrays of them; or image, which decodes JPEG and PNG; or a pre-trained tokenizer's "
         "folder or package",
-        convert=_to_json,
+        convert=to_encoders,
         place="data.encoders",
     ),
     Row(
         name="collate",
         meaning="package.module:function of a list of rows, dicts by input: makes a batch, in the "
         "place of padding",
-        convert=_Text,
+        convert=to_function,
         place="data.collate",
     ),
     Row(
@@ -512,32 +427,32 @@ _MODULE_ROWS = (
         meaning="package.module:factory (or the function or class itself), importable on every "
         "worker; returns a torch module from features [B, ...] to outputs [B, ...], or a "
         "photinus.Model",
-        convert=_to_module,
+        convert=to_module,
         place="model.module",
     ),
     Row(
         name="moduleArgs",
         meaning="the factory's keyword arguments, plain JSON values",
-        convert=_to_json,
+        convert=to_json,
         place="model.arguments",
     ),
     Row(
         name="loss",
         meaning="cross_entropy, multi_margin, binary_cross_entropy, mse, l1, huber, poisson, "
-        "in_batch, or package.module:function of outputs and labels",
-        convert=_to_loss,
+        "in_batch, or package.module:function of outputs and labels (or the function itself)",
+        convert=to_loss,
         place="model.loss",
     ),
     Row(
         name="optimizer",
-        meaning="one of torch's by name, or package.module:Class",
-        convert=_Text,
+        meaning="one of torch's by name, package.module:Class, or the class itself",
+        convert=to_optimizer,
         place="model.optimizer",
     ),
     Row(
         name="optimizerArgs",
         meaning="the optimizer's keyword arguments, plain JSON values; the rate is learningRate",
-        convert=_to_json,
+        convert=to_json,
         place="model.settings",
     ),
     Row(
@@ -551,7 +466,7 @@ _MODULE_ROWS = (
         name="learningRate",
         meaning="the highest rate, from which it falls by a cosine, or a Schedule; default: the "
         "optimizer's own",
-        convert=_to_rate,
+        convert=to_rate,
         place="model.lr",
         shape=_cosine,
     ),
@@ -609,7 +524,7 @@ _MODULE_ROWS = (
     Row(
         name="l2",
         meaning="parameters' names or patterns and λ: λ/2·‖w‖² is added to the loss",
-        convert=_to_json,
+        convert=to_json,
         place="model.l2",
     ),
     Row(
@@ -622,14 +537,14 @@ _MODULE_ROWS = (
     Row(
         name="frozen",
         meaning="parameters' names or patterns that are not trained, such as encoder.*",
-        convert=_to_list,
+        convert=to_list,
         place="model.frozen",
     ),
     Row(
         name="reads",
         meaning="package.module:function of features and random draws that makes what the module "
         "reads: augmentation",
-        convert=_Text,
+        convert=to_function,
         place="model.reads",
     ),
     Row(

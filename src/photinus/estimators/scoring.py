@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Union
@@ -151,11 +152,11 @@ def _structure(scores: dict[str, Array], names: list[str]) -> pa.Array:
 
 
 def _arrow(scores: Array) -> pa.Array:
-    """Returns rows [n] or [n, m] as an Arrow array, of which a row is a number or a list."""
+    """Returns rows [n] or [n, ...] as an Arrow array, of which a row is a number or a flat list."""
     values = pa.array(scores.reshape(-1))
     if scores.ndim == 1:
         return values
-    rows, width = scores.shape
+    rows, width = len(scores), math.prod(scores.shape[1:])
     offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(width)
     return pa.ListArray.from_arrays(pa.array(offsets), values)
 

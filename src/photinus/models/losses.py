@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -144,8 +145,13 @@ def _own(name: str, function: _Each) -> Loss:
     return loss
 
 
-def target_for(name: str, outputs: Tensor, labels: Tensor) -> Tensor:
+def target_for(name: str, outputs: Tensor, labels: Any) -> Any:  # noqa: ANN401 - of own losses
     """Returns labels in the type and shape that the loss compares with outputs [B, ...].
+
+    Args:
+        name: of the loss.
+        outputs: [B, ...].
+        labels: [B, ...]; a loss of the user's own may have several, by name.
 
     Raises:
         DataError: a class is no whole number.

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from photinus.core.errors import UsageError
 from photinus.core.factories import check_name, code_named
@@ -79,6 +80,15 @@ def _freeze(module: nn.Module, patterns: tuple[str, ...], tables: set[str]) -> d
             parameter.requires_grad = False
             frozen[name] = parameter.detach().numpy()
     return frozen
+
+
+def _check_sizes(name: str, module: nn.Module) -> None:
+    """Refuses lazy layers: all workers must hold equally many numbers before they see a row."""
+    unsized = [n for n, tensor in module.state_dict(keep_vars=True).items() if is_lazy(tensor)]
+    if unsized:
+        wrong = f"{name} has layers that do not know their sizes yet"
+        do = "give their inputs a number, or run two rows through the module in its factory"
+        raise UsageError(wrong, got=", ".join(unsized), do=do)
 
 
 @named_settings
@@ -290,6 +300,8 @@ class ModuleStage(Stage):
         if not isinstance(made, (nn.Module, Model)):
             wrong = f"{self.module} must return a torch.nn.Module or a photinus.Model"
             raise UsageError(wrong, got=type(made).__name__)
+        if isinstance(made, nn.Module):
+            _check_sizes(self.module, made)
         return made
 
     def resolved(self) -> ModuleStage:

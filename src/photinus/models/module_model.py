@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import photinus
 from photinus.core.errors import DataError, UsageError
+from photinus.core.masks import mask_of
 from photinus.core.parameters import FLOATS, INTEGERS, TRAINED, Layout, Vector
 from photinus.core.settings import (
     unknown_name,
@@ -285,6 +286,8 @@ class ModuleModel(PlacedModel):
             loss, outputs, labels = self._forward(batch)
         size = examples(batch)
         sums = {"examples": float(size), "loss": float(loss) * size}
+        if isinstance(labels, dict):
+            return sums
         head = head_under(self._name, outputs, labels, self._how.metrics)
         errors = errors_of(head, outputs, labels)
         return {
@@ -334,11 +337,26 @@ class ModuleModel(PlacedModel):
             outputs: Tensor = self.module(**x) if isinstance(x, dict) else self.module(x)
         return outputs.to(self._dtype)  # [B, ...]
 
-    def _forward(self, batch: Batch, draws: Vector | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def _target(self, features: Read) -> Read:
+        """Returns what outputs are compared with where there are no labels.
+
+        That is what the module read. Of named inputs it is the only one, without its mask, or for
+        a loss of the user's own all of them.
+        """
+        if not isinstance(features, dict):
+            return features
+        masks = {"mask", "attention_mask", *map(mask_of, features)} & features.keys()
+        if len(features) - len(masks) == 1:
+            return next(x for name, x in features.items() if name not in masks)
+        if ":" not in self._name or self._how.metrics:
+            wrong = "several inputs are the target of a loss of your own alone, and of no metric"
+            raise DataError(wrong, got=f"loss {self._name}", do="name a column of labels")
+        return features
+
+    def _forward(self, batch: Batch, draws: Vector | None = None) -> tuple[Tensor, Tensor, Read]:
         outputs, features = self._outputs(batch, draws)
-        labels = features if batch.labels is None else self._at.sent(tensor_of(batch.labels))
-        if isinstance(labels, dict):
-            raise DataError("several inputs cannot be the target", do="name a column of labels")
+        given = batch.labels
+        labels = self._target(features) if given is None else self._at.sent(tensor_of(given))
         with self._told(f"features {_shape(features)}, labels {_shape(labels)}"):
             weights = getattr(batch, "weights", None)
             weights = None if weights is None else self._at.tensor(weights)
@@ -349,9 +367,9 @@ class ModuleModel(PlacedModel):
                 raise
         return loss, outputs, labels
 
-    def _name_label(self, outputs: Tensor, labels: Tensor) -> None:
+    def _name_label(self, outputs: Tensor, labels: Read) -> None:
         """Refuses a label that is none of the classes: torch's error lacks row and remedy."""
-        if (wrong := wrong_label(self._name, outputs, labels)) is None:
+        if isinstance(labels, dict) or (wrong := wrong_label(self._name, outputs, labels)) is None:
             return
         row, label = wrong
         is_more = label >= outputs.shape[1]
