@@ -311,7 +311,7 @@ DBN_ROWS = (
         meaning="the pre-training's rate: constant, then falling to a twentieth; default: 0.1",
         convert=_Number,
         place="model.pretraining.lr",
-        shape=falling,
+        shape=_falling,
     ),
     Row(
         name="visibleUnits",
