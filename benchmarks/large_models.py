@@ -283,7 +283,7 @@ def distributed(case: Case, notes: Path) -> dict[str, object]:
 
     rows, model = spark.sparkContext.parallelize([1.0] * case.workers, case.workers), Server(1)
     began = time.time()
-    with DeepDist(Server(case.numbers), emit=watch.emit) as server:
+    with DeepDist(Server(case.numbers), callbacks=[watch.emit]) as server:
         done = server.train(rows, gradient, descent, epochs=ROUNDS)
         model = server.model
     seconds = time.time() - began

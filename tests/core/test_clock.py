@@ -66,3 +66,13 @@ def test_wrong_limits_are_refused(values, words):
     with pytest.raises(UsageError) as raised:
         Trigger(**values)
     assert str(raised.value).startswith(words)
+
+
+def test_a_trigger_joins_nothing_but_a_trigger():
+    with pytest.raises(UsageError, match=r"got 3; such as Steps\(50\) \| Seconds\(2.0\)"):
+        Steps(5) | 3
+
+
+def test_a_limit_out_of_range_is_named_as_it_was_written():
+    with pytest.raises(UsageError, match=r"^Seconds takes a number above 0; got -1$"):
+        Seconds(-1)

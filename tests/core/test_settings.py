@@ -117,10 +117,10 @@ def test_an_unknown_name_gets_the_nearest_or_all():
     ("values", "said"),
     [
         (5, "Outer must be a table of settings; got 5"),
-        ({"inner": 5}, "inner of Outer must be a table; got 5; it has size"),
-        ({"maybe": 5}, "maybe of Outer must be a table; got 5; it has size"),
+        ({"inner": 5}, "inner of Outer must be a table; got 5; a table has size"),
+        ({"maybe": 5}, "maybe of Outer must be a table; got 5; a table has size"),
         ({"inners": 5}, "inners of Outer must be a list; got 5"),
-        ({"inners": [5]}, "inners of Outer must be a table; got 5; it has size"),
+        ({"inners": [5]}, "inners of Outer must be a table; got 5; a table has size"),
         ({"sizes": "ab"}, "sizes of Outer must be a list; got 'ab'"),
     ],
 )

@@ -199,7 +199,9 @@ def test_a_trainer_that_takes_the_place_of_a_lost_one_goes_on_at_its_step(monkey
     pytest.importorskip("accelerate", reason="accelerate is not installed")
     monkeypatch.setenv("DIED", str(tmp_path / "died"))
     events = []
-    launch(dies_once, workers=1, data=ROWS, engine="local", strategy=OFTEN, emit=events.append)
+    launch(
+        dies_once, workers=1, data=ROWS, engine="local", strategy=OFTEN, callbacks=[events.append]
+    )
     joined = [e for e in events if type(e).__name__ == "WorkerJoined"]
     assert [e.lease for e in joined] == [1, 2]
     [ended] = [e for e in events if type(e).__name__ == "PhaseEnded"]

@@ -94,7 +94,9 @@ def by_another_strategy(rows):
 @pytest.mark.processes
 def test_all_start_from_the_parameters_of_worker_0_and_agree_names_a_strategy():
     events = []
-    found = launch(by_another_strategy, workers=2, data=ROWS, engine="local", emit=events.append)
+    found = launch(
+        by_another_strategy, workers=2, data=ROWS, engine="local", callbacks=[events.append]
+    )
     [started] = [e for e in events if type(e).__name__ == "PhaseStarted"]
     assert started.strategy == str(EVERY_FIVE)
     assert sorted(found) == ["bias", "weight"]
@@ -186,7 +188,7 @@ def test_bad_input_is_refused_before_any_work(arguments, says):
 @pytest.mark.processes
 def test_a_share_of_the_processors_is_told_and_changes_no_bit():
     events = []
-    capped = {"cpu_share": 0.5, "emit": events.append}
+    capped = {"cpu_share": 0.5, "callbacks": [events.append]}
     found = launch(loop, workers=1, data=ROWS, engine="local", strategy=EVERY_FIVE, **capped)
     assert same_bits(found, plain())
     told = [e.text for e in events if type(e).__name__ == "Warned"]
@@ -269,7 +271,7 @@ def test_a_worker_that_is_killed_goes_on_from_what_was_agreed(frame, tmp_path):
         workers=2,
         data=frame(2),
         strategy=EVERY_FIVE,
-        emit=events.append,
+        callbacks=[events.append],
     )
     joined = [e for e in events if type(e).__name__ == "WorkerJoined"]
     assert [e.lease for e in joined if e.slot == 1] == [1, 2]

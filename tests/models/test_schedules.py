@@ -46,9 +46,20 @@ def test_it_goes_through_plain_values_and_back():
     assert from_dict(Schedule, to_dict(schedule)) == schedule
 
 
-@pytest.mark.parametrize("points", [(), ((0.5, 1.0), (0.1, 1.0)), ((0.0, math.nan),)])
-def test_points_out_of_order_are_refused(points):
-    with pytest.raises(UsageError, match="points of Schedule"):
+@pytest.mark.parametrize(
+    "points",
+    [
+        (),
+        ((0.5, 1.0), (0.1, 1.0)),
+        ((0.0, math.nan),),
+        ((0, -1.0),),
+        0.1,
+        (0.1, 0.2),
+        (("a", "b"),),
+    ],
+)
+def test_points_out_of_order_or_no_points_at_all_are_refused(points):
+    with pytest.raises(UsageError, match=r"points of Schedule.*constant\(0.1\)"):
         Schedule(points)
 
 

@@ -11,7 +11,7 @@ from photinus.strategies.base import Message, Turn, fragments_of
 from photinus.strategies.compress import compress
 from photinus.strategies.fragments import fragments
 from photinus.strategies.outer import Adam, Nesterov
-from photinus.strategies.recipes import averaging, from_plain, streaming
+from photinus.strategies.recipes import all_reduce, averaging, elastic, from_plain, streaming
 from photinus.strategies.rounds import AllReduce, Averaging
 
 EMPTY = {"floats": np.zeros(0, np.float32), "integers": np.zeros(0, np.int64)}
@@ -132,7 +132,7 @@ WRONG = [
     ({"delay": -1}, "delay of streaming must be a whole number of at least 0"),
     ({"alpha": 1.5}, "alpha of streaming must be a number from 0 to 1"),
     ({"fragments": 1.5}, "fragments of streaming must be a whole number of at least 0"),
-    ({"fragments": 0}, 'delay needs fragments, and fragments need payload="delta"; got delay 1,'),
+    ({"fragments": 0}, "delay of streaming needs fragments; got 1; leave delay out"),
     ({"recipe": "all_reduce", "fragments": 4}, "unknown part of all_reduce; got 'fragments'"),
     ({"outer": "adam"}, "adam keeps state of a whole vector, which fragments would share"),
     ({"outer": "delayed_nesterov"}, "delayed_nesterov keeps state of a whole vector"),
@@ -202,6 +202,24 @@ def test_a_strategy_of_ones_own_goes_in_fragments_too():
 def test_what_is_not_of_rounds_of_whole_vectors_at_one_owner_is_not_cut(wrong):
     with pytest.raises(UsageError, match="only rounds of whole vectors at one owner can be cut"):
         fragments(wrong, 2)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "said"),
+    [
+        (
+            lambda: fragments(averaging(), 0),
+            "count of fragments must be a whole number of at least",
+        ),
+        (lambda: fragments(Averaging(), 2.5), "count of fragments must be a whole number of at le"),
+        (lambda: fragments(averaging(), 2, alpha=0.2), "unknown part of averaging; got 'alpha'"),
+        (lambda: fragments(all_reduce(), 2), "unknown part of all_reduce; got 'fragments'"),
+        (lambda: compress(elastic(), "int8"), "unknown part of elastic; got 'codec'"),
+    ],
+)
+def test_a_part_that_a_recipe_does_not_have_is_refused_where_it_is_given(wrap, said):
+    with pytest.raises(UsageError, match=said):
+        wrap()
 
 
 @pytest.mark.parametrize("wrong", ["averaging", None, averaging])

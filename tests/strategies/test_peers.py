@@ -139,8 +139,8 @@ def test_what_is_wrong_is_refused_in_clear_words(values, words):
     "parts",
     [
         {"recipe": "diloco", "owners": 3},
-        {"recipe": "streaming", "owners": 3, "codec": "bf16"},
-        {"recipe": "downpour", "owners": 3},
+        {"recipe": "averaging", "owners": 3, "codec": "bf16", "fragments": 2},
+        {"recipe": "averaging", "owners": 3, "codec": "bf16", "release": "immediate"},
         {"recipe": "all_reduce", "owners": 3, "codec": "int8"},
         {"recipe": "all_reduce", "owners": 3, "codec": "bf16", "codec_down": "fp32"},
     ],

@@ -106,7 +106,7 @@ def test_a_quorum_that_can_never_come_together_is_refused(gain):
 
 
 def test_a_grace_needs_a_quorum():
-    with pytest.raises(UsageError, match="grace_seconds needs a quorum"):
+    with pytest.raises(UsageError, match="grace_seconds of averaging needs a quorum"):
         averaging(grace_seconds=2.0)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from photinus.checkpoint.mapped import ScratchFolder
-from photinus.core.errors import message
+from photinus.core.errors import UsageError, message
 from photinus.core.events import Event, Warned
 from photinus.core.settings import Limit, above, at_least, validate, whole
 from photinus.training.snapshots import Cut
@@ -16,6 +17,26 @@ from photinus.transport.frames import Frame
 
 def _nothing(*_: object) -> None:
     pass
+
+
+def emit_to(callbacks: Sequence[Callable[[Event], None]]) -> Callable[[Event], None]:
+    """Returns what calls each callback with an event; without any, it logs warnings.
+
+    Raises:
+        UsageError: one of them asks where a run is kept, and it is kept nowhere.
+    """
+    for callback in callbacks:
+        if hasattr(callback, "open"):
+            wrong = f"{type(callback).__name__} needs a run folder, and none is made here"
+            raise UsageError(wrong, do="give it to train, or to an estimator")
+
+    def emit(event: Event) -> None:
+        for callback in callbacks:
+            callback(event)
+        if not callbacks and isinstance(event, Warned):
+            logging.getLogger("photinus").warning(event.text)
+
+    return emit
 
 
 def wait_for_them() -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from photinus.core.errors import UsageError
 from photinus.core.settings import Limit, above, validate, whole
+
+N = TypeVar("N", int, float)
 
 
 class Clock(NamedTuple):
@@ -80,6 +82,9 @@ class Trigger:
             raise UsageError("a trigger needs a limit", got="none", do="name one, as Steps(10)")
 
     def __or__(self, other: Trigger) -> Trigger:
+        if not isinstance(other, Trigger):
+            wrong, do = "a trigger joins another one", "such as Steps(50) | Seconds(2.0)"
+            raise UsageError(wrong, got=repr(other), do=do)
         pairs = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in fields(self)}
         return Trigger(
             **{
@@ -117,13 +122,19 @@ class Trigger:
         )
 
 
+def _checked(name: str, value: N, limit: Limit) -> N:
+    if not limit.holds(value):
+        raise UsageError(f"{name} takes {limit.text}", got=repr(value))
+    return value
+
+
 def Steps(n: int) -> Trigger:  # noqa: N802 - reads as the unit that it is
     """Fires every `n` mini-batches of a worker.
 
     Args:
         n: a whole number of at least 1.
     """
-    return Trigger(steps=n)
+    return Trigger(steps=_checked("Steps", n, whole(1)))
 
 
 def Seconds(t: float) -> Trigger:  # noqa: N802 - reads as the unit that it is
@@ -132,7 +143,7 @@ def Seconds(t: float) -> Trigger:  # noqa: N802 - reads as the unit that it is
     Args:
         t: seconds, above 0.
     """
-    return Trigger(seconds=t)
+    return Trigger(seconds=_checked("Seconds", t, above(0)))
 
 
 def Examples(n: int) -> Trigger:  # noqa: N802 - reads as the unit that it is
@@ -141,7 +152,7 @@ def Examples(n: int) -> Trigger:  # noqa: N802 - reads as the unit that it is
     Args:
         n: a whole number of at least 1.
     """
-    return Trigger(examples=n)
+    return Trigger(examples=_checked("Examples", n, whole(1)))
 
 
 def Epochs(n: float) -> Trigger:  # noqa: N802 - reads as the unit that it is
@@ -150,7 +161,7 @@ def Epochs(n: float) -> Trigger:  # noqa: N802 - reads as the unit that it is
     Args:
         n: a number above 0.
     """
-    return Trigger(epochs=n)
+    return Trigger(epochs=_checked("Epochs", n, above(0)))
 
 
 def Partitions(n: float) -> Trigger:  # noqa: N802 - reads as the unit that it is

@@ -282,5 +282,6 @@ def _settings(name: str, cls: Any, value: Any) -> Any:  # noqa: ANN401 - any dat
         return cls.constant(float(value))
     if not isinstance(value, Mapping):
         known = ", ".join(f.name for f in dataclasses.fields(cls) if f.init)
-        raise UsageError(f"{name} must be a table", got=repr(value), do=f"it has {known}")
+        kinds = "a number or a table" if hasattr(cls, "constant") else "a table"
+        raise UsageError(f"{name} must be {kinds}", got=repr(value), do=f"a table has {known}")
     return from_dict(cls, value)

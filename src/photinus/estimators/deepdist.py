@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from photinus.coordinator.callbacks import Callbacks
+from photinus.coordinator.callbacks import Callbacks, emit_to
 from photinus.coordinator.task_server import TaskServer, WorkUnits
 from photinus.core.errors import UsageError
 from photinus.core.events import Event
@@ -20,7 +20,6 @@ from photinus.engine.spark.task_runner import (
     Parts,
     coded,
     loaded,
-    logged,
     parts_of_frame,
     parts_of_rdd,
     run_units,
@@ -99,7 +98,7 @@ class DeepDist:
         model: any object that Python can copy by pickling; it is changed in place.
         folder: where `ledger.jsonl` is written, for `photinus audit`; None writes none.
         security: tls, or none: frames in clear, for a network that is trusted as a whole.
-        emit: is called with every event; left out, warnings go to the log `photinus`.
+        callbacks: called with every event; without any, warnings go to the log `photinus`.
 
     Raises:
         UsageError: an argument is out of its limits.
@@ -122,12 +121,12 @@ class DeepDist:
         *,
         folder: Path | str | None = None,
         security: str = "tls",
-        emit: Callable[[Event], None] | None = None,
+        callbacks: Sequence[Callable[[Event], None]] = (),
     ) -> None:
         if not one_of("tls", "none").holds(security):
             raise UsageError("security must be tls or none", got=security)
         self.model = model
-        self._security, self._emit = security, emit or logged
+        self._security, self._emit = security, emit_to(callbacks)
         self._folder = None if folder is None else Path(folder)
         self._run, self._term = secrets.token_bytes(16), 0
         self._book: LedgerWriter | None = None

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from photinus.coordinator.callbacks import Callbacks
+from photinus.coordinator.callbacks import Callbacks, emit_to
 from photinus.coordinator.task_server import TaskServer, WorkUnits
 from photinus.core.errors import NotReadyError, UsageError
 from photinus.core.events import Event
@@ -27,7 +27,6 @@ from photinus.engine.spark.task_runner import (
     check_classic,
     coded,
     loaded,
-    logged,
     parts_of_frame,
     run_units,
 )
@@ -68,7 +67,7 @@ def iterate(
     workers: int | None = None,
     folder: Path | str | None = None,
     security: str = "tls",
-    emit: Callable[[Event], None] | None = None,
+    callbacks: Sequence[Callable[[Event], None]] = (),
 ) -> Iterated:
     """Runs rounds on long-lived tasks that read their rows once, in the form of IterativeReduce.
 
@@ -93,7 +92,7 @@ def iterate(
         workers: tasks at the same time; left out, one a partition, as far as there are slots.
         folder: where `ledger.jsonl` is written, for `photinus audit`; None writes none.
         security: tls, or none: frames in clear, for a network that is trusted as a whole.
-        emit: is called with every event; left out, warnings go to the log `photinus`.
+        callbacks: called with every event; without any, warnings go to the log `photinus`.
 
     Raises:
         UsageError: a function returned something else, or an argument is out of its limits.
@@ -128,16 +127,16 @@ def iterate(
     with ExitStack() as stack:
         sent = spark.sparkContext.broadcast(coded(compute))
         stack.callback(sent.destroy)
-        callbacks = Callbacks(run=run, emit=emit or logged)
+        served = Callbacks(run=run, emit=emit_to(callbacks))
         if folder is not None:
             Path(folder).mkdir(parents=True, exist_ok=True)
             book = LedgerWriter(Path(folder) / "ledger.jsonl", run)
             stack.callback(book.close)
-            callbacks = replace(callbacks, enter=book.enter)
+            served = replace(served, enter=book.enter)
         units = WorkUnits(
             count=count, together=True, unit="worker", work="compute", taking="update"
         )
-        owner = TaskServer(units, rule, callbacks)
+        owner = TaskServer(units, rule, served)
         work = _work(sent, replace(spec, scale=scale), Budget())
         run_units(parts, owner, work, security=security, again=True)
     return Iterated(rule.value, rule.rounds, rule.is_done)

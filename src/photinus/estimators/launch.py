@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from photinus.coordinator.callbacks import Callbacks
+from photinus.coordinator.callbacks import Callbacks, emit_to
 from photinus.coordinator.loop_coordinator import LoopCoordinator
 from photinus.core.errors import UsageError
 from photinus.core.events import Event, Warned
@@ -19,7 +19,6 @@ from photinus.engine.agree import Loop
 from photinus.engine.cpu_share import check_share, shares_told
 from photinus.engine.driver_session import ListeningService
 from photinus.engine.local.launch import launch_here
-from photinus.engine.spark.task_runner import logged
 from photinus.engine.worker_bootstrap import told_error
 from photinus.strategies.own import Own
 from photinus.strategies.recipes import averaging
@@ -44,7 +43,7 @@ def launch(
     memory: int | None = None,
     security: str = "tls",
     spark: SparkSession | None = None,
-    emit: Callable[[Event], None] | None = None,
+    callbacks: Sequence[Callable[[Event], None]] = (),
 ) -> dict[str, torch.Tensor]:
     """Runs a training function on every worker, and returns the parameters that they agree on.
 
@@ -66,7 +65,7 @@ def launch(
         memory: bytes that each worker's process may take; None for no cap.
         security: tls, or none: frames in clear, for a network that is trusted as a whole.
         spark: the session; left out, that of `data`, the active one, or a local one.
-        emit: is called with every event; left out, warnings go to the log `photinus`.
+        callbacks: called with every event; without any, warnings go to the log `photinus`.
 
     Returns:
         The agreed parameters and buffers by name, as of a `state_dict`; frozen ones are not in it.
@@ -93,11 +92,11 @@ def launch(
     _check_callable(function, () if data is None else (data,))
     agreed = agreed_on(strategy, workers)
     has_peers = plan_of(agreed, workers, is_counted=False).has_peers
-    callbacks = Callbacks(run=secrets.token_bytes(16), emit=emit or logged)
-    coordinator = LoopCoordinator(workers, strategy, callbacks)
+    served = Callbacks(run=secrets.token_bytes(16), emit=emit_to(callbacks))
+    coordinator = LoopCoordinator(workers, strategy, served)
     if cpu_share is not None:
         for text in shares_told(cpu_share, workers, is_here=engine == "local"):
-            callbacks.emit(Warned(text=text))
+            served.emit(Warned(text=text))
 
     def make(service: ListeningService) -> Loop:
         return Loop(service.call(limits, has_peers=has_peers), workers, strategy)

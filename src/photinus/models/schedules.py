@@ -28,13 +28,18 @@ class Schedule:
     """"straight", or "cosine": a falling piece is half a cosine (Loshchilov and Hutter, 2017)."""
 
     def __post_init__(self) -> None:
-        places = [p for p, _ in self.points]
-        numbers = [n for point in self.points for n in point]
-        if not places or places != sorted(places) or not all(map(math.isfinite, numbers)):
-            raise UsageError(
-                "points of Schedule must be finite, in the order of their progress",
-                got=self.points,
+        try:
+            places = [p for p, _ in self.points]
+            is_right = places == sorted(places) != [] and all(
+                math.isfinite(n) and n >= 0 for point in self.points for n in point
             )
+        except (TypeError, ValueError):  # no pairs, or no numbers
+            is_right = False
+        if not is_right:
+            wrong = "points of Schedule must be pairs of finite numbers, each its progress and "
+            wrong += "a value of at least 0, in the order of their progress"
+            do = "Schedule.constant(0.1) stays as it is"
+            raise UsageError(wrong, got=repr(self.points), do=do)
         if self.falls not in ("straight", "cosine"):
             raise unknown_name("falls of Schedule", self.falls, ("straight", "cosine"))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 
 import numpy as np
@@ -54,8 +53,9 @@ def compress(strategy: Strategy | StrategySpec, codec: str) -> Strategy | Strate
     Source: Seide et al., 1-Bit Stochastic Gradient Descent, 2014.
     """
     if hasattr(strategy, "recipe") and hasattr(strategy, "codec"):
-        recipe = cast("StrategySpec", strategy)
-        return dataclasses.replace(recipe, codec=codec, usual=recipe.usual - {"codec"})
+        from photinus.strategies.recipes import with_parts
+
+        return with_parts(cast("StrategySpec", strategy), codec=codec)
     if not hasattr(strategy, "offer"):
         wrong = "compress wraps a recipe, or the worker's half of a strategy"
         raise UsageError(wrong, got=repr(strategy), do='such as compress(averaging(), "int8")')

@@ -78,11 +78,14 @@ def fragments(
 
     Source: Douillard et al., Streaming DiLoCo, 2025.
     """
+    if not whole(1).holds(count):
+        raise UsageError(f"count of fragments must be {whole(1).text}", got=repr(count))
     given = {"fragments": count, "delay": delay, "alpha": alpha}
     parts: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if hasattr(strategy, "recipe") and hasattr(strategy, "codec"):
-        recipe = cast("StrategySpec", strategy)
-        return dataclasses.replace(recipe, **parts, usual=recipe.usual - parts.keys())
+        from photinus.strategies.recipes import with_parts
+
+        return with_parts(cast("StrategySpec", strategy), **parts)
     if not hasattr(strategy, "offer"):
         wrong = "fragments wraps a recipe, or the worker's half of a strategy"
         raise UsageError(wrong, got=repr(strategy), do="such as fragments(averaging(), 4)")

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from photinus.core.clock import Trigger
+from photinus.core.clock import Epochs, Examples, Seconds, Steps, Trigger
 from photinus.core.errors import UsageError
-from photinus.core.settings import from_dict
+from photinus.core.settings import unknown_name
 from photinus.strategies.outer import Descent, Outer, outer_from_dict
 
-
-def _trigger(values: Mapping[str, Any]) -> Trigger:
-    plain = dict(values)
-    partitions = plain.pop("partitions", None)
-    if partitions is None:
-        return from_dict(Trigger, plain)
-    each = from_dict(Trigger, {"epochs": partitions})
-    return each | from_dict(Trigger, plain) if plain else each
+_LIMITS: Mapping[str, Callable[[Any], Trigger]] = {
+    **{"steps": Steps, "seconds": Seconds, "examples": Examples, "epochs": Epochs},
+    "partitions": Epochs,
+}
 
 
-_TABLES: dict[str, tuple[type, Callable[[Mapping[str, Any]], Any]]] = {
-    "every": (Trigger, _trigger),
-    "fetch": (Trigger, _trigger),
-    "outer": (Outer, outer_from_dict),
+def _trigger(name: str, values: Mapping[str, Any]) -> Trigger:
+    """Returns a trigger of its plain values; `name` is what the user calls it."""
+    for key in values:
+        if key not in _LIMITS:
+            raise unknown_name(f"limit of {name}", key, _LIMITS)
+    if not values:
+        raise UsageError(f"{name} needs a limit", do="such as {steps = 10}")
+    return functools.reduce(Trigger.__or__, (_LIMITS[key](n) for key, n in values.items()))
+
+
+_TABLES: dict[str, tuple[type, Callable[[str, Mapping[str, Any]], Any], str]] = {
+    "every": (Trigger, _trigger, "{steps = 10}"),
+    "fetch": (Trigger, _trigger, "{steps = 10}"),
+    "outer": (Outer, lambda _, values: outer_from_dict(values), '{name = "sgd"}'),
 }
 """Parts that are tables of their own in plain values."""
 
@@ -56,11 +63,13 @@ def parts_of(recipe: str, values: Mapping[str, Any]) -> dict[str, Any]:
     parts = dict(values)
     if isinstance(parts.get("outer"), str):
         parts["outer"] = {"name": parts["outer"]}
-    for part, (kind, made) in _TABLES.items():
+    for part, (kind, made, such_as) in _TABLES.items():
+        name = f"{part} of {recipe}"
         if isinstance(parts.get(part), Mapping):
-            parts[part] = made(parts[part])
+            parts[part] = made(name, parts[part])
         if part in parts and not isinstance(parts[part], kind):
-            raise UsageError(f"{part} of {recipe} must be a table", got=repr(parts[part]))
+            wrong, got = f"{name} must be a table", repr(parts[part])
+            raise UsageError(wrong, got=got, do=f"such as {part} = {such_as}")
     return parts
 
 

@@ -296,7 +296,6 @@ def streaming(
     quorum: float = 1.0,
     grace_seconds: float = 0.0,
     gain: str = "safe",
-    owners: int = 1,
     fragments: int = 4,
     delay: int = 1,
     alpha: float = 0.5,
@@ -321,7 +320,6 @@ def streaming(
         quorum: the share of the workers (above 1: how many) whose pushes close a round.
         grace_seconds: seconds that a round waits for the others once the quorum has pushed.
         gain: "safe" lowers an outer gain at which training diverges; "unsafe" takes it as given.
-        owners: 1, or as many as there are workers: each merges a shard of the vector.
         fragments: parts that the vector is pushed in, one after the other; 0: whole.
         delay: steps that a fragment may be under way while training continues.
         alpha: the share of its own parameters that a worker keeps when a fragment arrives.
@@ -355,9 +353,6 @@ def downpour(
     staleness: str | int = "none",
     rows: int = 0,
     gain: str = "safe",
-    owners: int = 1,
-    fragments: int = 0,
-    delay: int = 0,
 ) -> StrategySpec:
     """Pushes to a server that applies each push on arrival; no worker waits for another.
 
@@ -376,9 +371,6 @@ def downpour(
             a number n: dropped where s > n.
         rows: only rows of so many numbers that changed travel; 0: the whole vector.
         gain: "safe" lowers an outer gain at which training diverges; "unsafe" takes it as given.
-        owners: 1, or as many as there are workers: each merges a shard of the vector.
-        fragments: parts that the vector is pushed in, one after the other; 0: whole.
-        delay: steps that a fragment may be under way while training continues.
 
     Raises:
         UsageError: a part is unknown, is out of its limits, or conflicts with the others.
@@ -389,6 +381,9 @@ def downpour(
 
     Source: Dean et al., Large Scale Distributed Deep Networks, 2012.
     """
+    if payload not in ("delta", "gradient"):
+        wrong = "payload of downpour must be one of 'delta', 'gradient'"
+        raise UsageError(wrong, got=repr(payload))
     return StrategySpec(recipe="downpour", release="immediate", **locals())
 
 
@@ -621,6 +616,19 @@ def from_plain(values: str | Mapping[str, Any]) -> StrategySpec | Own:
     if name not in RECIPES:
         raise unknown_name("strategy", name, RECIPES)
     return RECIPES[name].build(**parts_of(name, parts))
+
+
+def with_parts(recipe: StrategySpec, **parts: Any) -> StrategySpec:  # noqa: ANN401 - any part
+    """Returns a recipe with other parts, as if they had been named in its call.
+
+    Raises:
+        UsageError: it has no such part, or a limit does not hold.
+    """
+    known = inspect.signature(RECIPES[recipe.recipe].build).parameters
+    for name in parts:
+        if name not in known:
+            raise unknown_name(f"part of {recipe.recipe}", name, known)
+    return dataclasses.replace(recipe, **parts, usual=recipe.usual - parts.keys())
 
 
 def to_plain(strategy: StrategySpec | Own) -> dict[str, Any]:

@@ -119,35 +119,37 @@ class StrategySpec:
 
     def __post_init__(self) -> None:
         validate(self, of=self.recipe)
+        self._check_needs()
         if self.owners > 1:
             self._check_shards()
         if self.fragments or self.is_immediate:  # refuses conflicting parts now
             self.worker()
             self.owner()
-        if not self.is_immediate and (self.fetch is not None or self.staleness != "none"):
-            wrong = 'fetch and staleness need release="immediate"'
-            raise UsageError(wrong, got=f"release={self.release!r}", do="leave both out")
-        if (self.delay and not self.fragments) or (self.fragments and self.payload != "delta"):
-            got = f"delay {self.delay}, fragments {self.fragments}, payload {self.payload}"
-            wrong = 'delay needs fragments, and fragments need payload="delta"'
-            raise UsageError(wrong, got=got, do="set fragments, or leave delay out")
         if self.rows:
             self._check_rows()
-        if self.is_immediate and (self.quorum != 1 or self.fragments):
-            wrong = 'quorum and fragments need release="rounds"'
-            raise UsageError(wrong, got=f"release={self.release!r}", do="leave both out")
-        self._check_merge()
+        if self.merge == READS and not self.is_sharded:
+            wrong = 'merge="reads" is for tables among the workers'
+            raise UsageError(wrong, got="rows 0", do='use "uniform", "examples" or "nova"')
         if self.gradients_until and self.payload == "gradient" and not self.is_immediate:
             wrong = "a recipe that agrees on every gradient has no gradients_until"
             raise UsageError(wrong, got=self.gradients_until, do="leave it out")
 
-    def _check_merge(self) -> None:
-        if self.merge == READS and not self.is_sharded:
-            wrong = 'merge="reads" is for tables among the workers'
-            raise UsageError(wrong, got="rows 0", do='use "uniform", "examples" or "nova"')
-        if self.grace_seconds and self.quorum == 1:
-            got, do = f"grace_seconds {self.grace_seconds:g} and no quorum", "name a quorum below 1"
-            raise UsageError("grace_seconds needs a quorum", got=got, do=do)
+    def _check_needs(self) -> None:
+        """Refuses a part without another one that it needs."""
+        needs: tuple[tuple[str, bool, bool, str], ...] = (
+            ("fetch", self.fetch is not None, self.is_immediate, 'release="immediate"'),
+            ("staleness", self.staleness != "none", self.is_immediate, 'release="immediate"'),
+            ("quorum", self.quorum != 1, not self.is_immediate, 'release="rounds"'),
+            ("fragments", self.fragments > 0, not self.is_immediate, 'release="rounds"'),
+            ("fragments", self.fragments > 0, self.payload == "delta", 'payload="delta"'),
+            ("delay", self.delay > 0, self.fragments > 0, "fragments"),
+            ("exact", self.exact > 0, self.rows > 0, "rows"),
+            ("grace_seconds", self.grace_seconds > 0, self.quorum != 1, "a quorum"),
+        )
+        for name, is_set, is_met, what in needs:
+            if is_set and not is_met:
+                wrong, got = f"{name} of {self.recipe} needs {what}", repr(getattr(self, name))
+                raise UsageError(wrong, got=got, do=f"leave {name} out")
 
     def _check_rows(self) -> None:
         """Checks that rows that are not pushed do not move, and that vectors can be cut."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from photinus.coordinator.task_server import TaskServer, unit_life
 from photinus.core.errors import NotReadyError, UsageError
-from photinus.core.events import Event, Warned
 from photinus.core.parameters import Vector
 from photinus.core.signals import interruptible
 from photinus.core.threads import threads_held
@@ -148,9 +146,3 @@ def loaded(code: bytes, what: str) -> Any:  # noqa: ANN401 - any function
             got=f"{type(error).__name__}: {error}",
             do="install the module on every worker, or send it with SparkContext.addPyFile",
         ) from error
-
-
-def logged(event: Event) -> None:
-    """Gives warnings to the log `photinus`."""
-    if isinstance(event, Warned):
-        logging.getLogger("photinus").warning(event.text)
