@@ -27,7 +27,7 @@ from photinus.core.clock import Steps
 from photinus.core.events import PhaseStarted, RoundClosed, WorkerReport
 from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.local.engine import LocalEngine
-from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.base import Stage
 from photinus.models.module import ModuleStage
@@ -100,7 +100,9 @@ def simulated(net: str, tau: int, steps: int, batch: int, step_seconds: float) -
     whole = plan(net, tau, batch=batch)
     numbers = whole.phases[0].stage.build((), 0).parameters.trained.size
     stage = LargeStage(numbers=numbers, batch_size=WORKERS * batch)
-    world = World(step_seconds=step_seconds, bytes_per_second=BYTES_PER_SECOND, latency_seconds=0)
+    world = SimulatedCluster(
+        step_seconds=step_seconds, bytes_per_second=BYTES_PER_SECOND, latency_seconds=0
+    )
     engine, watch = SimulatedEngine(world), Watch()
 
     def emit(event: object) -> None:

@@ -19,7 +19,7 @@ from machine import begin
 from torch.nn import functional
 
 from photinus.data.base import Batch
-from photinus.devices.found import found
+from photinus.devices.discovery import found
 from photinus.devices.names import OPENCL, kind_of
 from photinus.models.cnn import tutorial
 from photinus.models.module import ModuleStage

@@ -29,7 +29,7 @@ from photinus.core.clock import Seconds, Steps
 from photinus.core.events import Event, PeersMet
 from photinus.engine.base import ArrayData, Engine, RunSpec
 from photinus.engine.local.engine import LocalEngine
-from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.logistic import LogisticStage
 from photinus.protocol.worker_session import WorkerSession
@@ -248,7 +248,9 @@ def many(name: str, wanted: int, chance: np.random.Generator, *, is_real: bool) 
                 found.happened.update(json.loads(note)["kind"] for note in notes)
             continue
         again = float(chance.choice([0.05, 0.6]))
-        world = World(step_seconds=(0.01, 0.02, 0.01, 0.03), resend_seconds=again, faults=faults)
+        world = SimulatedCluster(
+            step_seconds=(0.01, 0.02, 0.01, 0.03), resend_seconds=again, faults=faults
+        )
         engine = SimulatedEngine(world)
         one(way, epochs, engine, found)
         found.happened.update(fault.kind for fault in engine.happened)

@@ -23,7 +23,7 @@ from photinus.coordinator.checkpoints import cut_from, files_of, meta_of
 from photinus.core.clock import Steps
 from photinus.core.parameters import Vector
 from photinus.engine.base import ArrayData, RunSpec
-from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.logistic import LogisticStage
 from photinus.strategies.outer import DelayedNesterov
@@ -91,7 +91,7 @@ def run(
         save=cuts.append,
         checkpoint_seconds=0.2,
     )
-    vector = SimulatedEngine(World(step_seconds=speeds)).run(assignment).vectors[-1]
+    vector = SimulatedEngine(SimulatedCluster(step_seconds=speeds)).run(assignment).vectors[-1]
     return vector, cuts
 
 

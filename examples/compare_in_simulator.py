@@ -10,7 +10,9 @@ import numpy as np
 import photinus as ph
 
 WORKERS, FEATURES, CLASSES = 8, 100, 10
-WORLD = ph.World(step_seconds=(*(0.01,) * 7, 0.04), latency_seconds=0.002, bytes_per_second=10e6)
+WORLD = ph.SimulatedCluster(
+    step_seconds=(*(0.01,) * 7, 0.04), latency_seconds=0.002, bytes_per_second=10e6
+)
 BY_GRADIENTS = (ph.all_reduce, ph.full_gradient, ph.post_local)
 APART = (
     *(ph.averaging, ph.diloco, ph.downpour, ph.elastic, ph.gossip),

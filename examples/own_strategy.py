@@ -43,7 +43,7 @@ def main(rows=4_000, epochs=5.0):
     features = chance.standard_normal((rows, 20)).astype(np.float32)
     labels = (features @ chance.standard_normal((20, 3))).argmax(axis=1)
     stage = ph.LogisticStage(features=20, classes=3, epochs=epochs, batch_size=128)
-    own = ph.Own("own_strategy:PostLocalSgd")  # by its name, as every worker imports it
+    own = ph.CustomStrategy("own_strategy:PostLocalSgd")  # by its name, as every worker imports it
     job = ph.Job(model=stage, workers=4, strategy=own, engine="simulate")
     with tempfile.TemporaryDirectory() as folder:
         test = ph.TestRows(features, labels)

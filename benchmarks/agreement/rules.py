@@ -12,7 +12,7 @@ from photinus.core.parameters import Layout, Vector
 from photinus.models.module import ModuleStage
 from photinus.models.optimizers import Inner
 from photinus.strategies.base import Message, Policy, Reply, Strategy
-from photinus.strategies.immediate import Immediate, ServerState, Spring
+from photinus.strategies.immediate import ElasticOwner, Immediate, ServerState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Own:
         return self.halves[1]
 
 
-class Overwrites(Spring):
+class Overwrites(ElasticOwner):
     """Weights are published, and overwrite those of whoever reads them (impetus, literally).
 
     With `Elastic` as the worker's half: the centre becomes what a worker sends, and the worker

@@ -22,7 +22,7 @@ from photinus.data import mnist
 from photinus.data.base import Batch
 from photinus.data.rows import Rows
 from photinus.engine.base import part_of
-from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.simulator import Simulation
 from photinus.models.base import Model
 from photinus.models.schedules import Schedule
@@ -68,11 +68,11 @@ class Trial:
     bytes_per_second: float = 125e6
     latency_seconds: float = 1e-3
 
-    def world(self) -> World:
+    def world(self) -> SimulatedCluster:
         """Returns the workers' speeds and links."""
         each = [STEP_SECONDS * (1 + JITTER * slot) for slot in range(self.workers)]
         each[-1] *= SLOW if self.is_uneven else 1.0
-        return World(
+        return SimulatedCluster(
             step_seconds=tuple(each),
             latency_seconds=self.latency_seconds,
             bytes_per_second=self.bytes_per_second,

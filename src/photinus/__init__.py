@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from photinus.engine.agree import agree
     from photinus.engine.base import ArrayData, Engine
     from photinus.engine.local.engine import LocalEngine
-    from photinus.engine.simulation.cluster import World
+    from photinus.engine.simulation.cluster import SimulatedCluster
     from photinus.engine.simulation.engine import SimulatedEngine
     from photinus.engine.spark.engine import FrameData, SparkEngine
     from photinus.engine.spark.session import spark_session
@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from photinus.run.train import Outcome, resume, train
     from photinus.strategies.base import Message, Policy, Reply, Strategy, Turn
     from photinus.strategies.compress import compress
+    from photinus.strategies.custom import CustomStrategy
     from photinus.strategies.fragments import fragments
     from photinus.strategies.outer import (
         Adagrad,
@@ -87,7 +88,6 @@ if TYPE_CHECKING:
         Sgd,
         SlowMo,
     )
-    from photinus.strategies.own import Own
     from photinus.strategies.recipes import (
         all_reduce,
         averaging,
@@ -114,6 +114,7 @@ __all__ = [
     "Batch",
     "CheckpointError",
     "Clock",
+    "CustomStrategy",
     "DBNClassificationModel",
     "DBNClassifier",
     "DataError",
@@ -146,7 +147,6 @@ __all__ = [
     "NotReadyError",
     "Outcome",
     "Outer",
-    "Own",
     "Partitions",
     "PhotinusError",
     "Policy",
@@ -158,6 +158,7 @@ __all__ = [
     "Schedule",
     "Seconds",
     "Sgd",
+    "SimulatedCluster",
     "SimulatedEngine",
     "SlowMo",
     "Source",
@@ -184,7 +185,6 @@ __all__ = [
     "Word2VecModel",
     "Word2VecStage",
     "WordVectors",
-    "World",
     "agree",
     "all_reduce",
     "averaging",
@@ -241,7 +241,7 @@ _HOMES = {
     "engine.base": ("ArrayData", "Engine"),
     "engine.local.engine": ("LocalEngine",),
     "engine.spark.session": ("spark_session",),
-    "engine.simulation.cluster": ("World",),
+    "engine.simulation.cluster": ("SimulatedCluster",),
     "engine.simulation.engine": ("SimulatedEngine",),
     "engine.spark.engine": ("FrameData", "SparkEngine"),
     "estimators.dbn": ("DBNClassificationModel", "DBNClassifier"),
@@ -297,7 +297,7 @@ _HOMES = {
         "Sgd",
         "SlowMo",
     ),
-    "strategies.own": ("Own",),
+    "strategies.custom": ("CustomStrategy",),
     "strategies.recipes": (
         "all_reduce",
         "averaging",

@@ -30,10 +30,13 @@ def test_strategies_are_compared_in_one_table(call, job, tmp_path):
     [
         (("--strategy", "{"), "the strategy is no JSON"),
         (("--step-seconds", "quick"), "step-seconds must be numbers; got 'quick'"),
-        (("--step-seconds", "0,-1"), "step_seconds of World must be a number of at least 0"),
+        (
+            ("--step-seconds", "0,-1"),
+            "step_seconds of SimulatedCluster must be a number of at least 0",
+        ),
         (("--folder", "/proc/x"), "the folder /proc/x cannot be made; got "),
         (("--set", "strategy.quorum=9"), "each strategy that is compared is named whole"),
-        (("--mbit", "0"), "bytes_per_second of World must be a number above 0"),
+        (("--mbit", "0"), "bytes_per_second of SimulatedCluster must be a number above 0"),
         (("--engine", "local", "--mbit", "1"), "speeds are given to the simulator only"),
     ],
 )

@@ -234,7 +234,7 @@ def test_a_road_is_refused_in_the_simulator(call, job, road):
     chosen = ("--strategy", "averaging", "--road", road)
     code, _, err = call("train", job, *chosen)
     assert code == EXIT_CODES["usage"]
-    assert f"the simulator's links are its World's; got road '{road}'; use road=" in err
+    assert f"the simulator's links are its SimulatedCluster's; got road '{road}'; use road=" in err
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from photinus import Own, averaging, diloco
+from photinus import CustomStrategy, averaging, diloco
 from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.loop_coordinator import LoopCoordinator, start_of
 from photinus.core.errors import UsageError
@@ -73,7 +73,7 @@ def test_a_recipe_that_a_worker_names_is_taken(coordinator):
 
 
 def test_a_strategy_that_launch_names_may_be_ones_own():
-    own = Own("photinus.strategies.recipes:averaging")
+    own = CustomStrategy("photinus.strategies.recipes:averaging")
     coordinator = LoopCoordinator(2, own, Callbacks(run=RUN))
     coordinator.hear(start(strategy=to_plain(own)), 0.0)
     assert coordinator._phases.strategy == own

@@ -20,7 +20,7 @@ from photinus.core.clock import Epochs, Steps
 from photinus.core.seeds import derive
 from photinus.engine.base import Engine, RunSpec
 from photinus.engine.local.engine import LocalEngine
-from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.report.ledger import AuditResult, audit
 from photinus.run.ledger_writer import LedgerWriter
@@ -147,7 +147,9 @@ def chances(seed: int, workers: int) -> Faults:
 
 def simulated(faults: Faults | None = None, **fields: Any) -> SimulatedEngine:
     """Returns a simulator in which these things happen."""
-    return SimulatedEngine(World(faults=faults or Faults(), resend_seconds=0.1, **fields))
+    return SimulatedEngine(
+        SimulatedCluster(faults=faults or Faults(), resend_seconds=0.1, **fields)
+    )
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 from cases import Trial
 
-from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.strategies import immediate, peers, rounds
 from photinus.strategies.immediate import Immediate
@@ -46,7 +46,7 @@ def scaled(factor):
 def trained(recipe, folder, **fields):
     trial = Trial(recipe, folder, **fields)
     try:
-        return trial.train(SimulatedEngine(World())), ""
+        return trial.train(SimulatedEngine(SimulatedCluster())), ""
     except AssertionError as error:
         return None, str(error)
 

@@ -14,7 +14,7 @@ from photinus.coordinator.coordinator import Coordinator
 from photinus.core.clock import Epochs, Examples, Seconds, Steps
 from photinus.data.arrays import PartitionFeed
 from photinus.data.rows import Rows
-from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.engine.simulation.simulator import Simulation
 from photinus.strategies.outer import Sgd
@@ -63,7 +63,7 @@ class Partitioned(SimulatedEngine):
 
 
 def trained(strategy, shares, folder, *, speeds=(0.01,), epochs=2, faults=None):
-    world = World(step_seconds=speeds, faults=faults or Faults())
+    world = SimulatedCluster(step_seconds=speeds, faults=faults or Faults())
     engine = Partitioned(shares, world)
     trial = Trial(strategy, folder, rows=sum(shares), epochs=epochs)
     return engine, trial.train(engine)

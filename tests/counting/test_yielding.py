@@ -11,7 +11,7 @@ from cases import BOTH_PARTS, RECIPES, Trial, simulated
 
 from photinus.core.clock import Steps
 from photinus.engine.seat_sharing import Urgency
-from photinus.engine.standings import NEWS, Standing, forget_here, tell_here, told_here
+from photinus.engine.seat_table import NEWS, Standing, forget_here, tell_here, told_here
 from photinus.strategies import recipes
 from photinus.strategies.outer import Sgd
 from photinus.testing import Faults

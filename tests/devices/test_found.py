@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from photinus.core.errors import NotReadyError
-from photinus.devices.found import (
+from photinus.devices.discovery import (
     Device,
     check_memory,
     fastest,
@@ -77,7 +77,9 @@ def test_a_products_speed_is_measured():
 
 
 def test_a_device_that_fails_is_listed_with_the_reason(monkeypatch):
-    monkeypatch.setattr("photinus.devices.found.engine", Mock(side_effect=NotReadyError("broken")))
+    monkeypatch.setattr(
+        "photinus.devices.discovery.engine", Mock(side_effect=NotReadyError("broken"))
+    )
     device = Device(name="opencl:0:0", title="Card", driver="1.0")
     assert measured(device) == (replace(device, driver="broken"), 0.0)
 

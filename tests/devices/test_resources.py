@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from photinus.core.errors import NotReadyError
-from photinus.devices.found import ready
+from photinus.devices.discovery import ready
 from photinus.devices.resources import Bound, TaskResources, bound
 
 MIG = "MIG-GPU-8f6e2a3c/1/0"

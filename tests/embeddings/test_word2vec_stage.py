@@ -16,7 +16,7 @@ from photinus.data.base import Batch
 from photinus.embeddings.subwords import Ngrams
 from photinus.embeddings.word2vec import RowDescent, Word2VecStage
 from photinus.engine.base import ArrayData
-from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.engine.simulation.simulator import Simulation
 from photinus.models.base import Model
@@ -203,7 +203,7 @@ def among(
     settings = {"start": start, "checkpoint_seconds": seconds}
     job = Job(model=stage, workers=workers, engine="simulate", strategy=how, **settings)
     texts = pairs_of_words()
-    engine = SimulatedEngine(World(faults=faults or Faults()))
+    engine = SimulatedEngine(SimulatedCluster(faults=faults or Faults()))
     made, data = draft(job, texts), ArrayData(texts)
     return train_draft(made, data, folder=folder, engine=engine, callbacks=list(heard))
 

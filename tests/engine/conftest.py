@@ -13,7 +13,7 @@ from photinus.core.clock import Steps
 from photinus.core.parameters import fingerprint
 from photinus.data.arrays import FeedOrder, PartitionFeed
 from photinus.data.rows import Rows
-from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.simulator import Simulation
 from photinus.models.logistic import LogisticStage
 from photinus.strategies import peers as strategies
@@ -210,7 +210,9 @@ class Field:
         coordinator = Coordinator(plan, tape.callbacks(**callbacks or {}), cut=cut)
         dtype = getattr(plan.phases[0].stage, "dtype", "float32")
         parts = parts or self.parts(workers, dtype=dtype)
-        simulation = Simulation(plan, parts, World(**world or {}), coordinator=coordinator)
+        simulation = Simulation(
+            plan, parts, SimulatedCluster(**world or {}), coordinator=coordinator
+        )
         return Played(simulation, tape)
 
     def plain(self, epochs=2, batch_size=BATCH, dtype="float64"):

@@ -24,7 +24,7 @@ from photinus.engine.cpu_share import (
 )
 from photinus.engine.driver_session import DriverSession
 from photinus.engine.local.engine import LocalEngine
-from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.simulator import Simulation
 from photinus.models.module import ModuleStage
 from photinus.strategies.recipes import averaging
@@ -172,7 +172,7 @@ def test_in_the_simulator_a_share_makes_steps_longer_and_changes_no_bit(
     world = {"step_seconds": 0.01, "latency_seconds": 0.0, "bytes_per_second": 1e12}
     free = field.play(field.small["averaging"], world=world)
     plan = replace(free.simulation.plan, limits=WorkerLimits(cpu_share=share, threads=threads))
-    held = Simulation(plan, field.parts(4), World(**world))
+    held = Simulation(plan, field.parts(4), SimulatedCluster(**world))
     result = held.run()
     assert (free.run().vector == result.vectors[-1]).all()
     assert held.now == pytest.approx(times * free.simulation.now, rel=1e-3)
@@ -182,7 +182,7 @@ def test_a_fault_that_slows_a_simulated_worker_comes_on_top_of_its_share(field):
     world = {"step_seconds": 0.01, "latency_seconds": 0.0, "bytes_per_second": 1e12}
     plain = field.play(field.small["averaging"], world=world)
     plan = replace(plain.simulation.plan, limits=WorkerLimits(cpu_share=0.5))
-    slowed = World(**world, faults=Faults().slow(0, factor=3.0))
+    slowed = SimulatedCluster(**world, faults=Faults().slow(0, factor=3.0))
     held = Simulation(plan, field.parts(4), slowed)
     held.run()
     plain.run()

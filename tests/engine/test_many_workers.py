@@ -9,7 +9,7 @@ from photinus.core.clock import Steps
 from photinus.data.arrays import FeedOrder, PartitionFeed
 from photinus.data.rows import Rows
 from photinus.engine.base import ArrayData, part_of
-from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.simulator import Simulation
 from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule
@@ -42,7 +42,7 @@ def trained(strategy, workers, speeds=0.01):
     plan = TrainingPlan(phases=(Phase(stage=stage, strategy=strategy),), workers=workers)
     data = ArrayData(features[:TRAIN], labels[:TRAIN])
     parts = [part_of(Rows.of(*data.part(plan, s)), plan) for s in range(workers)]
-    result = Simulation(plan, parts, World(step_seconds=speeds)).run()
+    result = Simulation(plan, parts, SimulatedCluster(step_seconds=speeds)).run()
     model = stage.build((), 0)
     model.load(result.vectors[-1], result.floats, result.integers)
     rows = Rows.of(features[TRAIN:], labels[TRAIN:])

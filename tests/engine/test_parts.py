@@ -12,7 +12,7 @@ from photinus.coordinator.coordinator import Coordinator
 from photinus.core.clock import Steps
 from photinus.data.rows import Rows
 from photinus.engine.base import part_of
-from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.simulator import Simulation
 from photinus.models import optimizers as inners
 from photinus.models.logistic import LogisticStage
@@ -111,7 +111,7 @@ def run_of(phases, shares=EVEN[3], *, cut=None, parts=None, world=None, callback
     callbacks = Callbacks(emit=events.append, save=cuts.append, **callbacks or {})
     coordinator = Coordinator(plan, callbacks, cut=cut)
     parts = parts or [part_of(rows, plan) for rows in rows_of(shares)]
-    simulation = Simulation(plan, parts, World(**world or {}), coordinator=coordinator)
+    simulation = Simulation(plan, parts, SimulatedCluster(**world or {}), coordinator=coordinator)
     return Run(simulation, events, cuts)
 
 

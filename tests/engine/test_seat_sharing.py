@@ -8,7 +8,7 @@ import pytest
 
 from photinus.core.errors import UsageError
 from photinus.engine.seat_sharing import SeatSharing, Urgency, allotments
-from photinus.engine.standings import (
+from photinus.engine.seat_table import (
     FolderStandings,
     Standing,
     announced,

@@ -9,7 +9,7 @@ import pytest
 from photinus.core.clock import Epochs, Seconds, Steps
 from photinus.core.errors import RunFailedError, UsageError
 from photinus.data.arrays import PartitionFeed
-from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.simulator import Simulation
 from photinus.strategies.outer import Sgd
 from photinus.strategies.recipes import (
@@ -84,8 +84,10 @@ def test_a_step_of_a_whole_part_takes_as_long_as_the_mini_batches_in_it(field):
 
 @pytest.mark.parametrize("wrong", [-1.0, (0.01, -1.0), (), float("nan")])
 def test_no_step_takes_less_than_no_time(wrong):
-    with pytest.raises(UsageError, match="step_seconds of World must be a number of at least 0"):
-        World(step_seconds=wrong)
+    with pytest.raises(
+        UsageError, match="step_seconds of SimulatedCluster must be a number of at least 0"
+    ):
+        SimulatedCluster(step_seconds=wrong)
 
 
 def test_a_cap_on_what_a_worker_sends_costs_time_and_no_bits(field):
@@ -95,7 +97,7 @@ def test_a_cap_on_what_a_worker_sends_costs_time_and_no_bits(field):
         world = {"step_seconds": 0.0, "latency_seconds": 0.0, **world}
         one = field.play(field.small["averaging"], world=world)
         plan = replace(one.simulation.plan, limits=WorkerLimits(bandwidth=bandwidth))
-        return Simulation(plan, field.parts(4), World(**world))
+        return Simulation(plan, field.parts(4), SimulatedCluster(**world))
 
     free, capped, both = played(None), played(424.0), played(None, bytes_per_second=424.0)
     results = [simulation.run().vectors[-1] for simulation in (free, capped, both)]
@@ -265,8 +267,10 @@ def test_parts_and_workers_must_be_as_many(field):
 
 
 def test_a_world_has_limits():
-    with pytest.raises(UsageError, match="bytes_per_second of World must be a number above 0"):
-        World(bytes_per_second=0)
+    with pytest.raises(
+        UsageError, match="bytes_per_second of SimulatedCluster must be a number above 0"
+    ):
+        SimulatedCluster(bytes_per_second=0)
 
 
 def test_a_run_that_is_stopped_says_why(field):

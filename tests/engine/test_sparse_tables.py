@@ -12,7 +12,7 @@ from photinus.core.events import RoundClosed
 from photinus.core.parameters import TRAINED, Layout
 from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.local.engine import LocalEngine
-from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.engine.spark.engine import FrameData, SparkEngine, frame_of
 from photinus.models.module import ModuleStage
@@ -41,7 +41,7 @@ AGREEMENTS = {
     "gossip": recipes.gossip(**EVERY),
 }
 TABLE = Layout.of([("words.weight", (4_000, 16), TRAINED)], sparse=["words.weight"])
-LINKS = World(bytes_per_second=1e30)
+LINKS = SimulatedCluster(bytes_per_second=1e30)
 """Time does not depend on what is sent, not by its last digit: updates come in the same order."""
 
 

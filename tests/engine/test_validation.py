@@ -10,7 +10,7 @@ from photinus.coordinator.coordinator import Coordinator
 from photinus.core.clock import Steps
 from photinus.data.base import Batch
 from photinus.engine.base import RunSpec, part_of
-from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.engine.simulation.simulator import Simulation
 from photinus.strategies.recipes import all_reduce, averaging
@@ -31,7 +31,9 @@ class Played:
         self.rows = [field.rows(pick) for pick in picks]
         parts = [part_of(rows, plan) for rows in self.rows]
         self.held = [part.held for part in parts]
-        self.simulation = Simulation(plan, parts, World(), coordinator=Coordinator(plan, callbacks))
+        self.simulation = Simulation(
+            plan, parts, SimulatedCluster(), coordinator=Coordinator(plan, callbacks)
+        )
         if kill is not None:
             self.simulation.at(kill, self.simulation.kill, 2, 0.3)
         self.result = self.simulation.run()

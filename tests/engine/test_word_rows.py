@@ -12,7 +12,7 @@ from photinus.core.parameters import TRAINED, Layout, Parameters
 from photinus.data.rows import Rows
 from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.local.engine import LocalEngine
-from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.base import Model, Stage
 from photinus.models.logistic import GradientDescent
@@ -97,7 +97,7 @@ def loss(vector):
     return sums["loss"] / sums["examples"]
 
 
-EVENLESS = World(step_seconds=(0.01, 0.013, 0.0171), bytes_per_second=1e18)
+EVENLESS = SimulatedCluster(step_seconds=(0.01, 0.013, 0.0171), bytes_per_second=1e18)
 """Nobody is at the same point as another, and time does not depend on what is sent."""
 
 

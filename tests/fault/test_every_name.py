@@ -23,7 +23,7 @@ from photinus.core.events import (
 )
 from photinus.engine.base import ArrayData
 from photinus.engine.local.engine import LocalEngine
-from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.logistic import LogisticStage
 from photinus.report.ledger import audit
@@ -55,7 +55,7 @@ from photinus.testing import Faults
 from photinus.engine.local.engine import LocalEngine
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.engine.spark.engine import SparkEngine
-from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.coordinator import leases
 from photinus.coordinator import reachability
 from photinus.run import job as jobs
@@ -67,7 +67,7 @@ jobs.LEASE_SECONDS = leases.RETURN_SECONDS = reachability.LATE_SECONDS = {patien
 held = np.load(rows)
 job = jobs.Job.from_dict(json.loads(plain))
 engine = dict(
-    simulate=lambda: SimulatedEngine(World(faults=faults)),
+    simulate=lambda: SimulatedEngine(SimulatedCluster(faults=faults)),
     local=lambda: LocalEngine(faults),
     spark=lambda: SparkEngine(faults=faults),
 )[job.engine]()
@@ -92,7 +92,7 @@ class Trained:
         self.diary, faults = folder / "diary.jsonl", faults.noted_in(str(folder / "diary.jsonl"))
         self.engine = {
             "simulate": lambda: SimulatedEngine(
-                World(faults=faults, bytes_per_second=bytes_per_second)
+                SimulatedCluster(faults=faults, bytes_per_second=bytes_per_second)
             ),
             "local": lambda: LocalEngine(faults),
             "spark": lambda: self._spark(request, faults),

@@ -11,7 +11,7 @@ from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
 from photinus.core.events import PhaseEnded, PhaseStarted, RoundClosed, RunStarted
 from photinus.engine.base import ArrayData, RunSpec
-from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.run.deadline import RESERVE, TRIAL_SECONDS, Trial
@@ -25,7 +25,7 @@ STEP_SECONDS = 0.05
 
 
 def timed(small, seconds, engine=None, folder=None, **fields):
-    engine = engine or SimulatedEngine(World(step_seconds=STEP_SECONDS))
+    engine = engine or SimulatedEngine(SimulatedCluster(step_seconds=STEP_SECONDS))
     job = small.job(deadline_seconds=seconds, workers=4, **fields)
     return train(job, small.data(), folder=folder, engine=engine)
 
@@ -49,7 +49,7 @@ def test_what_cannot_end_in_time_is_refused_with_the_time_that_suffices(small, t
 
 
 def test_one_worker_is_tried_where_to_agree_takes_longer_than_to_train(small, tmp_path, events):
-    engine = SimulatedEngine(World(step_seconds=0.01, latency_seconds=0.1))
+    engine = SimulatedEngine(SimulatedCluster(step_seconds=0.01, latency_seconds=0.1))
     slow = averaging(every=Steps(40))  # by gradients at first, at each of 120 steps
     outcome = timed(small, 12.0, engine=engine, folder=tmp_path / "run", strategy=slow)
     (started,) = events(outcome.folder, "RunStarted")
@@ -65,11 +65,11 @@ def test_the_trial_leaves_no_trace_in_the_run(small, tmp_path):
 
 
 def test_a_run_that_is_slower_than_its_trial_says_that_it_was_late(small, tmp_path, events):
-    engine = SimulatedEngine(World(step_seconds=STEP_SECONDS))
+    engine = SimulatedEngine(SimulatedCluster(step_seconds=STEP_SECONDS))
 
     def slower(event):
         if isinstance(event, RunStarted):
-            engine.world = World(step_seconds=10 * STEP_SECONDS)
+            engine.world = SimulatedCluster(step_seconds=10 * STEP_SECONDS)
 
     job = small.job(deadline_seconds=15.0, workers=4)
     outcome = train(job, small.data(), folder=tmp_path / "run", engine=engine, callbacks=[slower])
@@ -113,7 +113,7 @@ def test_a_trial_of_any_recipe_ends_early_and_tells_the_runs_time(small, name):
     recipe = from_plain(name)
     job = small.job(strategy=recipe, workers=3)
     job = replace(job, model=replace(job.model, epochs=20.0))
-    trial, seconds, trials, runs = tried(job, small.data(), World(step_seconds=0.05))
+    trial, seconds, trials, runs = tried(job, small.data(), SimulatedCluster(step_seconds=0.05))
     assert [p.name for p in of(PhaseEnded, trials)] == [p.name for p in of(PhaseEnded, runs)]
     assert of(PhaseStarted, trials) == of(PhaseStarted, runs)
     assert sum(p.examples for p in of(PhaseEnded, trials)) < 0.5 * sum(
@@ -134,7 +134,7 @@ def test_every_layer_of_a_belief_network_is_tried(small):
     features = (small.features - small.features.min()) / np.ptp(small.features)
     data = ArrayData(features, small.labels)
     job = Job(model=model, workers=2, engine="simulate", strategy=averaging(every=Steps(10)))
-    trial, seconds, trials, runs = tried(job, data, World(step_seconds=0.05))
+    trial, seconds, trials, runs = tried(job, data, SimulatedCluster(step_seconds=0.05))
     assert of(PhaseStarted, trials) == of(PhaseStarted, runs)
     assert len(of(PhaseStarted, trials)) >= 3
     assert trial.run_seconds / RESERVE == pytest.approx(seconds, rel=0.15)
@@ -143,12 +143,12 @@ def test_every_layer_of_a_belief_network_is_tried(small):
 def test_one_long_round_is_a_trial(small):
     job = small.job(strategy=full_gradient(), workers=2)
     job = replace(job, model=replace(job.model, epochs=40.0))
-    trial, seconds, trials, _ = tried(job, small.data(), World(step_seconds=0.5))
+    trial, seconds, trials, _ = tried(job, small.data(), SimulatedCluster(step_seconds=0.5))
     assert len(of(RoundClosed, trials)) < 3
     assert trial.run_seconds / RESERVE == pytest.approx(seconds, rel=0.15)
 
 
 def test_a_worker_lost_in_the_trial_is_no_error(small, tmp_path):
-    world = World(step_seconds=STEP_SECONDS, faults=Faults().kill(slot=0, step=4))
+    world = SimulatedCluster(step_seconds=STEP_SECONDS, faults=Faults().kill(slot=0, step=4))
     outcome = timed(small, 300.0, engine=SimulatedEngine(world), folder=tmp_path / "run")
     assert Path(outcome.folder).exists()

@@ -6,7 +6,7 @@ import pytest
 
 from photinus.coordinator.leases import Leases
 from photinus.core.clock import Steps
-from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.report.ledger import audit
 from photinus.run.ledger_writer import LedgerWriter
@@ -14,7 +14,7 @@ from photinus.strategies.recipes import averaging, downpour
 from photinus.testing import Faults
 
 WAYS = {"averaging": averaging(every=Steps(4)), "downpour": downpour(every=Steps(4))}
-KILLED = World(faults=Faults().kill(slot=1, step=30))
+KILLED = SimulatedCluster(faults=Faults().kill(slot=1, step=30))
 
 
 @pytest.fixture

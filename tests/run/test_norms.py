@@ -8,9 +8,9 @@ from torch import nn
 from photinus.models.dbn import DBN
 from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule
+from photinus.run.batch_norm import LEAST_ROWS, with_rows_to_normalize
 from photinus.run.evaluate import Draft
 from photinus.run.job import Job, Source
-from photinus.run.norms import LEAST_ROWS, with_rows_to_normalize
 from photinus.run.train import resume, train
 
 HERE = __name__

@@ -14,7 +14,7 @@ from photinus.core.errors import UsageError
 from photinus.core.events import RoundClosed
 from photinus.engine.base import ArrayData
 from photinus.engine.local.engine import LocalEngine
-from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule
@@ -60,7 +60,7 @@ MEAN = {"outer": Sgd(), "merge": "uniform", "gradients_until": 0.0, "codec": "fp
 
 def run(folder, workers=3, faults=None, real=None, **fields):
     job = Job(**{"model": STAGE, "workers": workers, "engine": "simulate", **fields})
-    engine = SimulatedEngine(World(faults=faults)) if faults else None
+    engine = SimulatedEngine(SimulatedCluster(faults=faults)) if faults else None
     engine = LocalEngine(real) if real else engine
     pairs, labels = events()
     return train(
@@ -233,7 +233,7 @@ def test_a_lost_owners_shard_is_restored_to_the_bit(faults, seconds, whole, tmp_
 
 def run_over_slow_links(folder, faults):
     """Returns the outcome of one pass without checkpoints, and its virtual seconds."""
-    engine = SimulatedEngine(World(faults=faults, latency_seconds=0.05))
+    engine = SimulatedEngine(SimulatedCluster(faults=faults, latency_seconds=0.05))
     stage = replace(STAGE, epochs=1.0)
     job = Job(model=stage, workers=3, engine="simulate", checkpoint_seconds=1e6)
     outcome = train(job, ArrayData(*events()), folder=folder, engine=engine, verbose=False)

@@ -19,7 +19,7 @@ from photinus.core.errors import (
 )
 from photinus.core.events import CheckpointSaved, Log, RoundClosed
 from photinus.engine.base import ArrayData
-from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.models.logistic import LogisticStage
@@ -157,7 +157,7 @@ def test_a_run_whose_every_push_was_refused_has_failed(small, tmp_path, events):
         faults = faults.nan(slot=slot, step=1)
     model = LogisticStage(features=6, classes=3, epochs=1, batch_size=40, dtype="float64")
     job = small.job(model=model, strategy=iterative_reduce())
-    engine = SimulatedEngine(World(faults=faults))
+    engine = SimulatedEngine(SimulatedCluster(faults=faults))
     with pytest.raises(RunFailedError, match=r"nothing was learnt in .*: no push was applied"):
         train(job, small.data(), folder=tmp_path / "run", engine=engine)
     [ended] = events(tmp_path / "run", "RunEnded")

@@ -9,8 +9,8 @@ from photinus.data.checks import RowChecks
 from photinus.engine.base import ArrayData
 from photinus.models.module import ModuleStage
 from photinus.run.evaluate import Draft
+from photinus.run.module_check import classes_tried
 from photinus.run.train import resume, train
-from photinus.run.tried import classes_tried
 
 OWN = """
 def each(outputs, labels):

@@ -9,8 +9,8 @@ from photinus.core.clock import Clock, Steps
 from photinus.core.errors import UsageError
 from photinus.strategies.base import Turn
 from photinus.strategies.compress import compress
+from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.fragments import fragments
-from photinus.strategies.own import Own
 from photinus.strategies.recipes import averaging, diloco
 from photinus.strategies.rounds import AllReduce, Averaging, Rounds
 from photinus.testing.strategies import check_strategy
@@ -115,7 +115,7 @@ def test_a_recipe_that_is_compressed_is_the_recipe_with_that_codec():
 
 
 @pytest.mark.parametrize(
-    "other", ["averaging", None, Own("photinus.strategies.recipes:averaging")], ids=repr
+    "other", ["averaging", None, CustomStrategy("photinus.strategies.recipes:averaging")], ids=repr
 )
 def test_what_is_no_strategy_cannot_be_compressed(other):
     with pytest.raises(UsageError, match="compress wraps a recipe"):

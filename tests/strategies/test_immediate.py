@@ -6,7 +6,7 @@ import pytest
 from photinus.core.clock import Clock, Steps
 from photinus.core.errors import UsageError
 from photinus.strategies.base import Message, Turn
-from photinus.strategies.immediate import Downpour, Immediate, Spring
+from photinus.strategies.immediate import Downpour, ElasticOwner, Immediate
 from photinus.strategies.outer import Adagrad, Sgd
 from photinus.strategies.recipes import downpour, elastic
 
@@ -100,7 +100,7 @@ def _halves(strategy):
 
 
 def test_the_spring_never_throws_both_past_each_other():
-    owner = Spring(alpha=0.9)
+    owner = ElasticOwner(alpha=0.9)
     (_,), held = owner.receive(0, push(1.0), frozenset({0}), held_by(owner, [0.0]))
     assert held.vector.tolist() == [0.5]
 

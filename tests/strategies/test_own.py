@@ -12,7 +12,7 @@ from photinus.engine.base import ArrayData
 from photinus.models.logistic import LogisticStage
 from photinus.run.job import Job
 from photinus.run.train import resume, train
-from photinus.strategies.own import Own
+from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.recipes import averaging
 from photinus.testing import check_strategy
 
@@ -36,7 +36,7 @@ def own(tmp_path, monkeypatch):
 @pytest.fixture
 def documented(own):
     *_, lines = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    return Own(own(lines, "PostLocal"))
+    return CustomStrategy(own(lines, "PostLocal"))
 
 
 @pytest.fixture
@@ -71,24 +71,24 @@ def test_a_job_with_one_goes_through_plain_values_and_back(documented):
 
 def test_what_cannot_be_imported_is_told_of_when_it_is_named():
     with pytest.raises(UsageError, match="the strategy 'nosuch:Thing' cannot be imported"):
-        Own("nosuch:Thing")
+        CustomStrategy("nosuch:Thing")
 
 
 def test_half_a_strategy_is_told_of_when_it_is_named(own):
     name = own("class Half:\n    def worker(self): ...\n", "Half")
     with pytest.raises(UsageError, match="got Half without owner"):
-        Own(name)
+        CustomStrategy(name)
 
 
 def test_one_that_cannot_be_called_is_told_with_its_reason(own):
     name = own("def made(every): ...\n", "made")
     said = "cannot be made; got made.. missing .* 'every'; it is called without arguments"
     with pytest.raises(UsageError, match=said):
-        Own(name)
+        CustomStrategy(name)
 
 
 def test_one_that_agrees_at_every_step_does_not_go_through_a_folder(own):
     lines = "from photinus.strategies.rounds import AllReduce, Rounds\n"
     name = own(lines + "class Steps:\n    worker, owner = AllReduce, Rounds\n", "Steps")
     with pytest.raises(UsageError, match="agrees at every step, too often for a folder"):
-        Job(strategy=Own(name), road="/shared")
+        Job(strategy=CustomStrategy(name), road="/shared")

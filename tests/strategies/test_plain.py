@@ -7,7 +7,7 @@ import pytest
 from photinus.core.clock import Epochs, Partitions, Seconds, Steps
 from photinus.core.errors import UsageError
 from photinus.strategies.outer import OUTERS, Descent, Sgd
-from photinus.strategies.plain import parts_of, plain_of, shown
+from photinus.strategies.recipe_settings import parts_of, plain_of, shown
 
 
 @pytest.mark.parametrize("outer", [make() for make in OUTERS.values()], ids=lambda o: o.name)

@@ -4,9 +4,9 @@ import numpy as np
 
 from photinus.core.clock import Clock, Steps
 from photinus.strategies.base import Message, Turn
-from photinus.strategies.sole import Sole
+from photinus.strategies.single_worker import SingleWorker
 
-SOLE = Sole(every=Steps(3))
+SOLE = SingleWorker(every=Steps(3))
 START = Message(
     "heal", np.zeros(4, "f4"), floats=np.zeros(1, "f4"), integers=np.zeros(0, "i8"), version=0
 )

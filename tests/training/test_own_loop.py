@@ -9,7 +9,7 @@ from photinus.core.clock import Clock
 from photinus.core.errors import UsageError
 from photinus.strategies.base import Turn
 from photinus.strategies.outer import Sgd
-from photinus.strategies.sole import Sole
+from photinus.strategies.single_worker import SingleWorker
 from photinus.strategies.sparse import to_dense
 from photinus.training.attached import offer
 from photinus.training.own_loop import OwnLoop, agreed_on
@@ -60,8 +60,8 @@ def test_a_start_by_gradients_that_nobody_asked_for_is_left_out():
 
 
 def test_a_single_worker_keeps_its_bits():
-    assert agreed_on(diloco(every=Steps(9)), 1) == Sole(every=Steps(9))
-    assert agreed_on(elastic(), 1) == Sole(every=elastic().every)
+    assert agreed_on(diloco(every=Steps(9)), 1) == SingleWorker(every=Steps(9))
+    assert agreed_on(elastic(), 1) == SingleWorker(every=elastic().every)
 
 
 def test_as_many_owners_as_there_are_workers():

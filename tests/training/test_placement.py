@@ -6,7 +6,7 @@ import pytest
 
 from photinus.core.errors import NotReadyError, UsageError
 from photinus.data.base import Batch
-from photinus.devices.found import Device, found
+from photinus.devices.discovery import Device, found
 from photinus.models.logistic import LogisticStage
 from photinus.models.module import ModuleStage
 from photinus.models.placement import DeviceInner
@@ -85,7 +85,9 @@ def test_auto_leaves_out_the_processor_by_way_of_opencl(monkeypatch):
 
 
 def test_auto_leaves_out_a_device_that_fails_its_test_and_says_why(monkeypatch, caplog):
-    monkeypatch.setattr("photinus.devices.found.engine", Mock(side_effect=NotReadyError("broken")))
+    monkeypatch.setattr(
+        "photinus.devices.discovery.engine", Mock(side_effect=NotReadyError("broken"))
+    )
     with caplog.at_level(logging.WARNING, "photinus"):
         assert device_for("auto", make, lambda: BATCH, ("cpu", "opencl:0:0")) == "cpu"
     assert "broken" in caplog.text

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from photinus.core.clock import Steps
 from photinus.models.logistic import LogisticStage
-from photinus.strategies.own import Own
+from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.recipes import (
     RECIPES,
     all_reduce,
@@ -58,7 +58,7 @@ def test_the_parts_are_of_one_stage_and_the_start_is_named_for_what_it_does():
         (averaging(), 1),
         (averaging(gradients_until=0.0), 4),
         (all_reduce(), 4),
-        (Own("photinus.strategies.recipes:averaging"), 4),
+        (CustomStrategy("photinus.strategies.recipes:averaging"), 4),
     ],
     ids=str,
 )

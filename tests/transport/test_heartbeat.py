@@ -5,7 +5,7 @@ import pytest
 from photinus.core.errors import LinkLostError
 from photinus.testing.memory_link import MemoryListener
 from photinus.transport.frames import Frame
-from photinus.transport.heartbeat import Beater
+from photinus.transport.heartbeat import HeartbeatSender
 
 
 class Pulse:
@@ -28,7 +28,7 @@ class Pulse:
 def test_a_beater_beats_until_it_is_closed():
     pulse, ended = Pulse(), Pulse()
     hub = MemoryListener(pulse, ended)
-    with Beater(hub.link, Frame("beat", slot=2), 0.001) as beater:
+    with HeartbeatSender(hub.link, Frame("beat", slot=2), 0.001) as beater:
         pulse.wait(3)
     beater.close()
     assert not beater._thread.is_alive()
@@ -39,7 +39,7 @@ def test_a_beater_beats_until_it_is_closed():
 
 def test_a_beater_stops_at_once_however_long_its_beat():
     pulse = Pulse()
-    beater = Beater(MemoryListener(pulse, lambda peer: None).link, Frame("beat"), 3600)
+    beater = HeartbeatSender(MemoryListener(pulse, lambda peer: None).link, Frame("beat"), 3600)
     pulse.wait(1)
     beater.close()
     assert not beater._thread.is_alive()
@@ -60,7 +60,7 @@ def test_a_beater_makes_its_link_anew_and_remembers_why():
             back()
         return links[-1]
 
-    beater = Beater(make_link, Frame("beat"), 0.001)
+    beater = HeartbeatSender(make_link, Frame("beat"), 0.001)
     pulse.wait(1)
     links[0].cut()
     failed.wait(1)
@@ -77,7 +77,7 @@ def test_a_beater_tells_why_its_last_beat_failed():
         failed()
         raise LinkLostError("nobody there")
 
-    beater = Beater(make_link, Frame("beat"), 0.001)
+    beater = HeartbeatSender(make_link, Frame("beat"), 0.001)
     failed.wait(2)
     beater.close()
     assert "nobody there" in str(beater.last_error)
@@ -92,7 +92,7 @@ def test_a_process_that_stood_still_itself_counts_ten_beats_at_most(monkeypatch)
         told.append(seconds)
         pulse()
 
-    with Beater(
+    with HeartbeatSender(
         MemoryListener(lambda *_: None, lambda peer: None).link, Frame("beat"), 0.001, heard
     ):
         pulse.wait(3)
@@ -111,7 +111,7 @@ def test_a_beater_tells_how_long_nothing_came_back(answers):
         if answers:
             peer.send(frame)
 
-    with Beater(MemoryListener(hear, lambda peer: None).link, Frame("beat"), 0.001, heard):
+    with HeartbeatSender(MemoryListener(hear, lambda peer: None).link, Frame("beat"), 0.001, heard):
         pulse.wait(5)
     assert told == sorted(told)
     assert (told[-1] == 0) == answers

@@ -15,7 +15,7 @@ from photinus.cli.watch import StoppedError
 from photinus.core.errors import RunFailedError, UsageError
 
 if TYPE_CHECKING:
-    from photinus.engine.simulation.cluster import World
+    from photinus.engine.simulation.cluster import SimulatedCluster
     from photinus.report.comparison import Compared
 
 
@@ -127,8 +127,8 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def _world(steps: str | None, latency: float | None, mbit: float | None) -> World | None:
-    from photinus.engine.simulation.cluster import World
+def _world(steps: str | None, latency: float | None, mbit: float | None) -> SimulatedCluster | None:
+    from photinus.engine.simulation.cluster import SimulatedCluster
 
     if steps is None and latency is None and mbit is None:
         return None
@@ -143,4 +143,4 @@ def _world(steps: str | None, latency: float | None, mbit: float | None) -> Worl
         said["latency_seconds"] = latency
     if mbit is not None:
         said["bytes_per_second"] = mbit * 1e6 / 8
-    return World(**said)
+    return SimulatedCluster(**said)

@@ -40,7 +40,7 @@ def devices(tasks: int | None) -> None:
 
 
 def _here() -> tuple[VisibleDevice, ...]:
-    from photinus.devices.found import found, measured
+    from photinus.devices.discovery import found, measured
     from photinus.engine.spark.executor_devices import VisibleDevice
 
     return tuple(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from photinus.checkpoint.origin import Trust
     from photinus.run.job import Job
     from photinus.run.train import Outcome
-    from photinus.strategies.own import Own
+    from photinus.strategies.custom import CustomStrategy
     from photinus.strategies.spec import StrategySpec
 
 
@@ -151,7 +151,7 @@ def job_of(
     return asked
 
 
-def strategy_of(text: str) -> StrategySpec | Own:
+def strategy_of(text: str) -> StrategySpec | CustomStrategy:
     """Returns the strategy that a recipe's name, its JSON or `module:name` stands for.
 
     Raises:

@@ -15,9 +15,9 @@ from photinus.core.errors import RunFailedError, UsageError, message
 from photinus.core.parameters import Entry, Layout, Parameters
 from photinus.protocol.messages import Seat
 from photinus.strategies.base import Halves
-from photinus.strategies.own import Own
+from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.recipes import RECIPES, from_plain, to_plain
-from photinus.strategies.sole import Sole
+from photinus.strategies.single_worker import SingleWorker
 from photinus.strategies.spec import StrategySpec
 from photinus.training.own_loop import agreed_on, plan_of
 from photinus.training.plan import TrainingPlan
@@ -60,14 +60,16 @@ class LoopCoordinator(Coordinator):
         callbacks: receive events and ledger lines.
     """
 
-    def __init__(self, workers: int, strategy: StrategySpec | Own, callbacks: Callbacks) -> None:
+    def __init__(
+        self, workers: int, strategy: StrategySpec | CustomStrategy, callbacks: Callbacks
+    ) -> None:
         self._workers, self._strategy = workers, strategy
         nothing = Parameters(Layout(()))
         self._held: dict[int, Frame] | None = {}
         """Slot -> its hello that arrived before the start; None after the start."""
         self._about: Mapping[str, Any] = {}
         self._layout = nothing.layout
-        super().__init__(self._plan(Sole(), nothing), callbacks)
+        super().__init__(self._plan(SingleWorker(), nothing), callbacks)
 
     def _plan(self, strategy: Halves, start: Parameters) -> TrainingPlan:
         vectors = (start.trained, start.floats, start.integers)
@@ -123,7 +125,7 @@ class LoopCoordinator(Coordinator):
         self._held = None
         return [answer, *(f for hello in held.values() for f in self.hear(hello, now))]
 
-    def _told_strategy(self) -> StrategySpec | Own:
+    def _told_strategy(self) -> StrategySpec | CustomStrategy:
         """Returns the strategy that the workers named; never imports a name from the network."""
         told = self._about["strategy"]
         if told == to_plain(self._strategy):

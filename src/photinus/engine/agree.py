@@ -16,7 +16,7 @@ from photinus.core.settings import Limit, whole
 from photinus.engine.hooks import Hooks
 from photinus.engine.worker_bootstrap import Call, Opened
 from photinus.protocol.messages import Seat
-from photinus.strategies.own import Own
+from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.recipes import to_plain
 from photinus.strategies.spec import StrategySpec
 from photinus.training.own_loop import OwnLoop, agreed_on, part_of_loop, plan_of
@@ -42,7 +42,7 @@ class Loop:
 
     call: Call
     workers: int
-    strategy: StrategySpec | Own
+    strategy: StrategySpec | CustomStrategy
 
     def run(
         self,
@@ -98,7 +98,10 @@ def _within(here: _ThisWorker) -> Iterator[_ThisWorker]:
 
 
 def agree(
-    model: nn.Module, strategy: StrategySpec | Own | None = None, *, steps: int | None = None
+    model: nn.Module,
+    strategy: StrategySpec | CustomStrategy | None = None,
+    *,
+    steps: int | None = None,
 ) -> Agreed:
     """Joins the other workers: all continue from one point, and agree by the strategy.
 
@@ -145,7 +148,11 @@ class Agreed:
     """
 
     def __init__(
-        self, here: _ThisWorker, model: nn.Module, strategy: StrategySpec | Own, steps: int | None
+        self,
+        here: _ThisWorker,
+        model: nn.Module,
+        strategy: StrategySpec | CustomStrategy,
+        steps: int | None,
     ) -> None:
         agreed = agreed_on(strategy, here.loop.workers)
         call, seat = here.loop.call, Seat(here.loop.call.key.run, here.loop.call.term, 0, here.slot)

@@ -15,7 +15,7 @@ from typing import Protocol
 from photinus.core.errors import message
 from photinus.core.events import Event, Warned
 from photinus.core.settings import Limit, above
-from photinus.engine.standings import (
+from photinus.engine.seat_table import (
     NEWS,
     FolderStandings,
     Standing,

@@ -18,7 +18,7 @@ from photinus.core import errors
 from photinus.core.descriptors import allow_descriptors
 from photinus.core.errors import LinkError, LinkLostError, PhotinusError, RunFailedError
 from photinus.core.threads import threads_held
-from photinus.devices.found import ready
+from photinus.devices.discovery import ready
 from photinus.devices.resources import TaskResources
 from photinus.engine.cpu_share import CpuShare, check_processors, held_to
 from photinus.engine.frozen import FrozenFile, fetched_once
@@ -34,7 +34,7 @@ from photinus.training.worker_loop import Part
 from photinus.transport.credentials import WorkerKey
 from photinus.transport.folder import SCHEME, FolderLink, FolderListener
 from photinus.transport.frames import Frame
-from photinus.transport.heartbeat import Beater
+from photinus.transport.heartbeat import HeartbeatSender
 from photinus.transport.link import Gone, Hear, Link, Listener
 from photinus.transport.mesh import Mesh
 from photinus.transport.rate_limit import RateLimit
@@ -62,7 +62,7 @@ _STOP_SECONDS = 5.0
 class _Seated(NamedTuple):
     seat: Seat
     attempt: str
-    beater: Beater
+    beater: HeartbeatSender
     lines: LogLines
 
 
@@ -126,7 +126,7 @@ class Call:
         keep_freed_memory()
         allow_descriptors(SPARE_DESCRIPTORS, f"worker {slot}")
         seat, attempt = Seat(self.key.run, self.term, 0, slot), attempt or uuid.uuid4().hex
-        beater = Beater(self._quick_link, _beat(seat, attempt), BEAT_SECONDS)
+        beater = HeartbeatSender(self._quick_link, _beat(seat, attempt), BEAT_SECONDS)
         with threads_held(self.limits.threads), beater, LogLines() as lines:
             sits = _Seated(seat, attempt, beater, lines)
             try:
@@ -169,7 +169,7 @@ class Call:
             worker.join(self._mesh)
         return worker
 
-    def _memory_held(self, beater: Beater, seat: Seat) -> AbstractContextManager[object]:
+    def _memory_held(self, beater: HeartbeatSender, seat: Seat) -> AbstractContextManager[object]:
         """Ends the run when this process takes too much memory, whatever it computes then."""
         if self.limits.memory is None:
             return nullcontext()

@@ -19,14 +19,14 @@ from photinus.checkpoint.files import to_safetensors
 from photinus.core.errors import UsageError
 from photinus.core.settings import from_dict, to_dict
 from photinus.models.schedules import Schedule
-from photinus.strategies.own import Own
+from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.recipes import from_plain, to_plain
 from photinus.strategies.spec import StrategySpec
 
 
 def to_strategy(value: Any) -> str:  # noqa: ANN401 - what a user may give
     """Returns a strategy, its recipe's name, its JSON or its plain values as JSON."""
-    plain = to_plain(value) if isinstance(value, (StrategySpec, Own)) else value
+    plain = to_plain(value) if isinstance(value, (StrategySpec, CustomStrategy)) else value
     if isinstance(plain, str) and plain.lstrip().startswith("{"):
         try:
             plain = json.loads(plain)

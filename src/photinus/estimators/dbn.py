@@ -14,7 +14,7 @@ from photinus.estimators.params import keyword_params, with_params
 from photinus.models.dbn import DBN
 from photinus.models.heads import CLASSES
 from photinus.run.evaluate import Draft
-from photinus.strategies.own import Own
+from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.spec import StrategySpec
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class DBNClassifier(NetworkClassifier):
         metrics: Sequence[str | Callable[..., Any]] = (),
         numClasses: int | None = None,
         scale: float | None = None,
-        strategy: str | Mapping[str, Any] | StrategySpec | Own = "averaging",
+        strategy: str | Mapping[str, Any] | StrategySpec | CustomStrategy = "averaging",
         numWorkers: int = 0,
         shuffle: str | bool = "auto",
         share: str = "rows",
@@ -97,8 +97,8 @@ class DBNClassifier(NetworkClassifier):
         inputDropout: float = 0.2,
         hiddenDropout: Sequence[float] = (0.2, 0.2, 0.3),
         labelSmoothing: float = 0.1,
-        preTrainStrategy: str | Mapping[str, Any] | StrategySpec | Own | None = None,
-        fineTuneStrategy: str | Mapping[str, Any] | StrategySpec | Own | None = None,
+        preTrainStrategy: str | Mapping[str, Any] | StrategySpec | CustomStrategy | None = None,
+        fineTuneStrategy: str | Mapping[str, Any] | StrategySpec | CustomStrategy | None = None,
         precision: str = "auto",
     ) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ from photinus.estimators.params import keyword_params, with_params
 from photinus.estimators.sentences import sentences_of
 from photinus.estimators.vector_models import ITEM_ROWS, Item2VecModel, id_type
 from photinus.estimators.word2vec import COUNTED_ROWS, TRAINING_ROWS, VectorEstimator
-from photinus.strategies.own import Own
+from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.spec import StrategySpec
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Item2Vec(VectorEstimator):
         epochs: float = 5.0,
         table: str = "whole",
         kernel: str = "numba",
-        strategy: str | Mapping[str, Any] | StrategySpec | Own | None = None,
+        strategy: str | Mapping[str, Any] | StrategySpec | CustomStrategy | None = None,
         numWorkers: int = 0,
         numThreads: int = 1,
         bandwidth: float | None = None,

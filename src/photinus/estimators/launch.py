@@ -20,7 +20,7 @@ from photinus.engine.cpu_share import check_share, shares_told
 from photinus.engine.driver_session import ListeningService
 from photinus.engine.local.launch import launch_here
 from photinus.engine.worker_bootstrap import told_error
-from photinus.strategies.own import Own
+from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.recipes import averaging
 from photinus.strategies.spec import StrategySpec
 from photinus.training.own_loop import agreed_on, plan_of
@@ -35,7 +35,7 @@ def launch(
     *,
     workers: int,
     data: DataFrame | Sequence[Any] | None = None,
-    strategy: StrategySpec | Own = averaging(),  # noqa: B008 - frozen
+    strategy: StrategySpec | CustomStrategy = averaging(),  # noqa: B008 - frozen
     engine: str = "spark",
     threads: int = 1,
     bandwidth: float | None = None,

@@ -30,7 +30,7 @@ from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule
 from photinus.run.evaluate import Draft
 from photinus.run.job import Job
-from photinus.strategies.own import Own
+from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.spec import StrategySpec
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class TorchEstimator(_TrainsModule):
         predictBatchSize: int = 512,
         metrics: Sequence[str | Callable[..., Any]] = (),
         scale: float | None = None,
-        strategy: str | Mapping[str, Any] | StrategySpec | Own = "averaging",
+        strategy: str | Mapping[str, Any] | StrategySpec | CustomStrategy = "averaging",
         numWorkers: int = 0,
         shuffle: str | bool = "auto",
         share: str = "rows",
@@ -262,7 +262,7 @@ class TorchClassifier(_TrainsModule, NetworkClassifier):
         metrics: Sequence[str | Callable[..., Any]] = (),
         numClasses: int | None = None,
         scale: float | None = None,
-        strategy: str | Mapping[str, Any] | StrategySpec | Own = "averaging",
+        strategy: str | Mapping[str, Any] | StrategySpec | CustomStrategy = "averaging",
         numWorkers: int = 0,
         shuffle: str | bool = "auto",
         share: str = "rows",

@@ -25,7 +25,7 @@ from photinus.estimators.params import keyword_params, with_params
 from photinus.estimators.sentences import id_of
 from photinus.estimators.vector_models import NODE_ROWS, NodeVectorsModel, id_type, sent
 from photinus.estimators.word2vec import TRAINING_ROWS, VectorEstimator
-from photinus.strategies.own import Own
+from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.spec import StrategySpec
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class NodeVectors(VectorEstimator):
         epochs: float = 1.0,
         table: str = "whole",
         kernel: str = "numba",
-        strategy: str | Mapping[str, Any] | StrategySpec | Own | None = None,
+        strategy: str | Mapping[str, Any] | StrategySpec | CustomStrategy | None = None,
         numWorkers: int = 0,
         numThreads: int = 1,
         bandwidth: float | None = None,

@@ -33,9 +33,9 @@ from photinus.estimators.vector_models import WORD_ROWS, VectorsModel, Word2VecM
 from photinus.estimators.wikipedia import wikipedia_sentences
 from photinus.run.evaluate import Draft
 from photinus.run.job import Job, Source
+from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.guard import Setting
 from photinus.strategies.outer import Sgd
-from photinus.strategies.own import Own
 from photinus.strategies.recipes import averaging, to_plain
 from photinus.strategies.spec import StrategySpec
 
@@ -233,7 +233,7 @@ def _round_words(job: Job, tokens: int) -> float:
     stage, workers = job.model, job.workers
     assert isinstance(stage, Word2VecStage)
     strategy = job.strategy_of(stage.name)
-    if isinstance(strategy, Own):  # it decides in code when to agree
+    if isinstance(strategy, CustomStrategy):  # it decides in code when to agree
         return 0.0
     length = tokens_in_block(tokens, workers)
     steps = math.ceil(stage.epochs * tokens / (length * _STEP_ROWS * workers))
@@ -300,7 +300,7 @@ class Word2Vec(VectorEstimator):
         kernel: str = "numba",
         subwords: Sequence[int] = (),
         buckets: int = 200_000,
-        strategy: str | Mapping[str, Any] | StrategySpec | Own | None = None,
+        strategy: str | Mapping[str, Any] | StrategySpec | CustomStrategy | None = None,
         numWorkers: int = 0,
         numThreads: int = 1,
         bandwidth: float | None = None,

@@ -13,14 +13,14 @@ from typing import Any
 from photinus.core.errors import PhotinusError, UsageError
 from photinus.core.events import Event, PhaseEnded, PhaseStarted, RoundClosed
 from photinus.engine.base import Engine
-from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.report.comparison import Compared, comparison_page
 from photinus.run.data import TestRows, read_test, read_train
 from photinus.run.evaluate import Draft
 from photinus.run.job import Job
 from photinus.run.train import engine_of, train_draft
-from photinus.strategies.own import Own
+from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.recipes import RECIPES, to_plain
 from photinus.strategies.spec import StrategySpec
 
@@ -65,10 +65,10 @@ class _Tally:
 
 def compare(
     job: Job,
-    strategies: Sequence[StrategySpec | Own] = (),
+    strategies: Sequence[StrategySpec | CustomStrategy] = (),
     *,
     folder: Path,
-    world: World | None = None,
+    world: SimulatedCluster | None = None,
     told: Callable[[Compared], None] = lambda _: None,
 ) -> list[Compared]:
     """Trains the job under each strategy, and writes `comparison.html` and `.json`.
@@ -128,7 +128,7 @@ def _compared(file: Path) -> dict[str, Compared]:
     return {row.settings: row for row in made if not row.failure}
 
 
-def _settings(strategy: StrategySpec | Own) -> str:
+def _settings(strategy: StrategySpec | CustomStrategy) -> str:
     return json.dumps(to_plain(strategy), sort_keys=True)
 
 

@@ -41,9 +41,9 @@ from photinus.models.logistic import LogisticStage
 from photinus.models.low_precision import LOW
 from photinus.models.module import ModuleStage
 from photinus.strategies.base import GRADIENT, GRADIENT_SUM
+from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.guard import AUTO
 from photinus.strategies.outer import Sgd
-from photinus.strategies.own import Own
 from photinus.strategies.recipes import averaging, from_plain, to_plain
 from photinus.strategies.spec import StrategySpec
 from photinus.training.plan import FASTEST, LEASE_SECONDS, ROWS, TrainingPlan, WorkerLimits, split
@@ -178,7 +178,7 @@ def _is_amount(value: object) -> bool:
 
 
 def _is_strategy(value: object) -> bool:
-    return isinstance(value, (StrategySpec, Own))
+    return isinstance(value, (StrategySpec, CustomStrategy))
 
 
 @named_settings
@@ -196,9 +196,9 @@ class Job:
     """A DBN, a ModuleStage, a LogisticStage or a Word2VecStage."""
     data: Source = field(default_factory=Source)
     """Where the rows come from, unless they are handed to `train`."""
-    strategy: StrategySpec | Own = field(default_factory=averaging)
+    strategy: StrategySpec | CustomStrategy = field(default_factory=averaging)
     """How the workers agree, in every phase that has none of its own."""
-    strategies: Mapping[str, StrategySpec | Own] = field(default_factory=dict)
+    strategies: Mapping[str, StrategySpec | CustomStrategy] = field(default_factory=dict)
     """Phase name -> how its workers agree; "pretraining" stands for all layers of a DBN."""
     name: str = "job"
     """Begins the name of the run's folder."""
@@ -261,7 +261,9 @@ class Job:
             lambda m: type(m) in MODELS.values(),
         ),
         "data": Limit("a Source", lambda v: isinstance(v, Source)),
-        "strategy": Limit("averaging() or another recipe, or Own('module:name')", _is_strategy),
+        "strategy": Limit(
+            "averaging() or another recipe, or CustomStrategy('module:name')", _is_strategy
+        ),
         "strategies": Limit(
             "a strategy for each phase",
             lambda v: isinstance(v, Mapping) and all(map(_is_strategy, v.values())),
@@ -355,7 +357,7 @@ class Job:
         return {kind_of(name) for name in ((own,) if own else names)}
 
     @property
-    def _all_strategies(self) -> tuple[StrategySpec | Own, ...]:
+    def _all_strategies(self) -> tuple[StrategySpec | CustomStrategy, ...]:
         return (self.strategy, *self.strategies.values())
 
     @property
@@ -488,7 +490,7 @@ class Job:
         with threads_held(self.threads):  # measured as a worker computes
             return dataclasses.replace(self, model=self.model.resolved())
 
-    def strategy_of(self, phase: str) -> StrategySpec | Own:
+    def strategy_of(self, phase: str) -> StrategySpec | CustomStrategy:
         """Returns how the workers agree in a phase."""
         if phase in self.strategies:
             return self.strategies[phase]
@@ -524,7 +526,7 @@ class Job:
             shuffle=bool(self.shuffle),
         )
 
-    def _settled(self, phase: str) -> StrategySpec | Own:
+    def _settled(self, phase: str) -> StrategySpec | CustomStrategy:
         """Returns how the workers agree in a phase, over the road that they have."""
         asked = self.strategy_of(phase)
         is_module = isinstance(self.model, ModuleStage)  # its table is drawn by owners alone
@@ -544,8 +546,8 @@ class Job:
         """Returns warnings for the user before training."""
         told = self._folder_warnings()
         if self.engine == "simulate" and not self.urgency.is_plain:
-            wrong = "a simulated run stands among the runs of its World alone"
-            do = "name them there: World(urgent=...)"
+            wrong = "a simulated run stands among the runs of its SimulatedCluster alone"
+            do = "name them there: SimulatedCluster(urgent=...)"
             told.append(message(wrong, then="priority, weight and jobs_folder are ignored", do=do))
         if self.memory is not None and self.engine == "simulate":
             wrong = "the simulator's workers are one process: their memory is not measured"

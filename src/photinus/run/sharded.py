@@ -13,8 +13,8 @@ from photinus.models.module import ModuleStage
 from photinus.models.sharded import ShardedModel
 from photinus.run.evaluate import Draft
 from photinus.strategies.codecs import codec
+from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.outer import Adagrad, RowAdagrad, Sgd
-from photinus.strategies.own import Own
 from photinus.strategies.shards import READS
 from photinus.strategies.spec import StrategySpec
 
@@ -66,7 +66,9 @@ def with_sharded_tables(draft: Draft) -> Draft:
     return Draft(replace(job, **changes), made)
 
 
-def _among(strategy: StrategySpec | Own, workers: int, model: ShardedModel) -> StrategySpec:
+def _among(
+    strategy: StrategySpec | CustomStrategy, workers: int, model: ShardedModel
+) -> StrategySpec:
     """Returns a strategy with a shard of the rows at each worker."""
     if not isinstance(strategy, StrategySpec) or strategy.recipe != "averaging":
         wrong = "workers agree on tables that lie among them by averaging"

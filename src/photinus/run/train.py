@@ -45,6 +45,7 @@ from photinus.report import page
 from photinus.report.journal import Journal
 from photinus.report.terminal import Terminal, is_watched
 from photinus.report.thinned import ThinnedEvents
+from photinus.run.batch_norm import with_rows_to_normalize
 from photinus.run.data import (
     TestRows,
     check_columns,
@@ -68,7 +69,7 @@ from photinus.run.evaluate import (
 )
 from photinus.run.job import Job, classes_of
 from photinus.run.ledger_writer import LedgerWriter
-from photinus.run.norms import with_rows_to_normalize
+from photinus.run.module_check import MORE_OUTPUTS, classes_tried
 from photinus.run.remote_resume import (
     folder_name,
     how_it_ended,
@@ -79,7 +80,6 @@ from photinus.run.remote_resume import (
 )
 from photinus.run.resume_hint import resume_hint
 from photinus.run.sharded import with_sharded_tables
-from photinus.run.tried import MORE_OUTPUTS, classes_tried
 from photinus.training.plan import TrainingPlan
 from photinus.training.snapshots import Cut
 

@@ -53,9 +53,7 @@ def compress(strategy: Strategy | StrategySpec, codec: str) -> Strategy | Strate
     Source: Seide et al., 1-Bit Stochastic Gradient Descent, 2014.
     """
     if hasattr(strategy, "recipe") and hasattr(strategy, "codec"):
-        from photinus.strategies.recipes import with_parts
-
-        return with_parts(cast("StrategySpec", strategy), codec=codec)
+        return cast("StrategySpec", strategy).with_parts(codec=codec)
     if not hasattr(strategy, "offer"):
         wrong = "compress wraps a recipe, or the worker's half of a strategy"
         raise UsageError(wrong, got=repr(strategy), do='such as compress(averaging(), "int8")')

@@ -83,9 +83,7 @@ def fragments(
     given = {"fragments": count, "delay": delay, "alpha": alpha}
     parts: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if hasattr(strategy, "recipe") and hasattr(strategy, "codec"):
-        from photinus.strategies.recipes import with_parts
-
-        return with_parts(cast("StrategySpec", strategy), **parts)
+        return cast("StrategySpec", strategy).with_parts(**parts)
     if not hasattr(strategy, "offer"):
         wrong = "fragments wraps a recipe, or the worker's half of a strategy"
         raise UsageError(wrong, got=repr(strategy), do="such as fragments(averaging(), 4)")

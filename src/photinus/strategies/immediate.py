@@ -289,7 +289,7 @@ class Elastic(Strategy):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Spring(Policy):
+class ElasticOwner(Policy):
     """The owner's half of `Elastic`: holds the centre, and computes the pull on both.
 
     e = min(α/K, ½)(θᵢ − centre), with K the workers that hold a seat.

@@ -19,10 +19,10 @@ from typing import Any, ParamSpec
 from photinus.core.clock import Epochs, Steps, Trigger
 from photinus.core.errors import UsageError
 from photinus.core.settings import unknown_name
+from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.guard import AUTO
 from photinus.strategies.outer import Nesterov, Outer, Sgd
-from photinus.strategies.own import Own
-from photinus.strategies.plain import parts_of, plain_of
+from photinus.strategies.recipe_settings import parts_of, plain_of
 from photinus.strategies.spec import StrategySpec
 
 ONE_WORKER = "one worker = plain training"
@@ -53,7 +53,8 @@ def _recipe(function: Callable[P, StrategySpec]) -> Callable[P, StrategySpec]:
         if "merge" in parts and strategy.is_immediate:
             wrong, got = f"merge of {function.__name__} is a part of rounds", "release='immediate'"
             raise UsageError(wrong, got=got, do="leave it out")
-        return dataclasses.replace(strategy, usual=frozenset(chosen - parts.keys()))
+        chosen_here = frozenset(chosen - parts.keys())
+        return dataclasses.replace(strategy, usual=chosen_here, known=frozenset(usual))
 
     return made
 
@@ -593,7 +594,7 @@ RECIPES: dict[str, Recipe] = {
 DEFAULT = "averaging"
 
 
-def from_plain(values: str | Mapping[str, Any]) -> StrategySpec | Own:
+def from_plain(values: str | Mapping[str, Any]) -> StrategySpec | CustomStrategy:
     """Builds a strategy from its recipe's name, or from plain values with one.
 
     A name as "package.module:name" is one of the user's own.
@@ -612,35 +613,22 @@ def from_plain(values: str | Mapping[str, Any]) -> StrategySpec | Own:
     parts = dict(values)
     name = str(parts.pop("recipe", DEFAULT))
     if ":" in name and not parts:
-        return Own(name)
+        return CustomStrategy(name)
     if name not in RECIPES:
         raise unknown_name("strategy", name, RECIPES)
     return RECIPES[name].build(**parts_of(name, parts))
 
 
-def with_parts(recipe: StrategySpec, **parts: Any) -> StrategySpec:  # noqa: ANN401 - any part
-    """Returns a recipe with other parts, as if they had been named in its call.
-
-    Raises:
-        UsageError: it has no such part, or a limit does not hold.
-    """
-    known = inspect.signature(RECIPES[recipe.recipe].build).parameters
-    for name in parts:
-        if name not in known:
-            raise unknown_name(f"part of {recipe.recipe}", name, known)
-    return dataclasses.replace(recipe, **parts, usual=recipe.usual - parts.keys())
-
-
-def to_plain(strategy: StrategySpec | Own) -> dict[str, Any]:
+def to_plain(strategy: StrategySpec | CustomStrategy) -> dict[str, Any]:
     """Returns plain values for TOML and JSON, without what is as usual: `from_plain`'s inverse."""
     plain = {"recipe": strategy.recipe}
-    if isinstance(strategy, Own):
+    if isinstance(strategy, CustomStrategy):
         return plain
     usual = RECIPES[strategy.recipe].build()
     for f in dataclasses.fields(strategy):
         value = getattr(strategy, f.name)
         is_said = f.name in usual.usual - strategy.usual
-        is_other = f.name not in ("recipe", "usual") and value != getattr(usual, f.name)
+        is_other = f.name not in ("recipe", "usual", "known") and value != getattr(usual, f.name)
         if is_said or is_other:
             plain[f.name] = plain_of(value)
     return plain

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from typing import Any
 
 from photinus.core.clock import Steps, Trigger
 from photinus.core.errors import UsageError, message
@@ -13,6 +14,7 @@ from photinus.core.settings import (
     at_least,
     between,
     one_of,
+    unknown_name,
     validate,
     whole,
 )
@@ -21,11 +23,11 @@ from photinus.strategies.codecs import CODECS
 from photinus.strategies.compress import compress
 from photinus.strategies.fragments import fragments
 from photinus.strategies.guard import AUTO, Setting, clamp, shortened
-from photinus.strategies.immediate import STALENESS, Downpour, Elastic, Immediate, Spring
+from photinus.strategies.immediate import STALENESS, Downpour, Elastic, ElasticOwner, Immediate
 from photinus.strategies.merge import MERGES
 from photinus.strategies.outer import Adagrad, DelayedNesterov, Outer, RowAdagrad, Sgd
 from photinus.strategies.peers import GRAPHS, Gossip, Meetings, Publish
-from photinus.strategies.plain import shown
+from photinus.strategies.recipe_settings import shown
 from photinus.strategies.rounds import QUORUM, AllReduce, Averaging, Rounds
 from photinus.strategies.row_codec import answer_codec
 from photinus.strategies.shards import READS, Sharded
@@ -86,6 +88,8 @@ class StrategySpec:
     """In rounds of rows, int8 and int4: so many numbers at the end of a row travel as float32."""
     usual: frozenset[str] = frozenset()
     """The parts that the recipe chose, and not the user: they may follow the run."""
+    known: frozenset[str] = field(default=frozenset(), compare=False)
+    """The parts that the recipe takes."""
     alpha: float = 0.5
     """`streaming`: how much of its own a worker keeps · `elastic`: the spring, times K."""
     graph: str = "exponential"
@@ -234,6 +238,17 @@ class StrategySpec:
         """True when updates pass from worker to worker."""
         return self.payload in ("published", "parameters")
 
+    def with_parts(self, **parts: Any) -> StrategySpec:  # noqa: ANN401 - any part
+        """Returns the same recipe with other parts, as if its call had named them.
+
+        Raises:
+            UsageError: it has no such part, or a limit does not hold.
+        """
+        for name in parts:
+            if name not in self.known:
+                raise unknown_name(f"part of {self.recipe}", name, self.known)
+        return dataclasses.replace(self, **parts, usual=self.usual - parts.keys())
+
     def table_warning(self, layout: Layout) -> str:
         """Returns why all rows of a model's sparse tables travel; empty where they do not."""
         if not layout.sparse:
@@ -301,7 +316,7 @@ class StrategySpec:
         if self.owners > 1:
             return Meetings(merge=self.merge, quorum=self.quorum, grace_seconds=self.grace_seconds)
         if self.payload == "elastic":
-            return Spring(alpha=self.alpha, codec=self.codec_down or "fp32")
+            return ElasticOwner(alpha=self.alpha, codec=self.codec_down or "fp32")
         if self.is_immediate:
             return Immediate(
                 outer=self.outer,

@@ -21,9 +21,9 @@ from photinus.models.module_model import ModuleModel
 from photinus.models.optimizers import Inner
 from photinus.nn import ShardedEmbedding
 from photinus.strategies.base import PARAMETERS, Halves
+from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.guard import AUTO
-from photinus.strategies.own import Own
-from photinus.strategies.sole import Sole
+from photinus.strategies.single_worker import SingleWorker
 from photinus.strategies.spec import StrategySpec
 from photinus.training.plan import Phase, TrainingPlan
 from photinus.training.worker_loop import Part
@@ -173,7 +173,7 @@ def agreed_on(strategy: Any, workers: int) -> Halves:  # noqa: ANN401 - what a u
     Raises:
         UsageError: the strategy acts on gradients, inside of a step, or counts rows.
     """
-    if not isinstance(strategy, (StrategySpec, Own)):
+    if not isinstance(strategy, (StrategySpec, CustomStrategy)):
         do = "e.g. photinus.averaging(every=photinus.Steps(20))"
         raise UsageError("strategy must be a recipe", got=repr(strategy), do=do)
     is_recipe = isinstance(strategy, StrategySpec)
@@ -192,4 +192,4 @@ def agreed_on(strategy: Any, workers: int) -> Halves:  # noqa: ANN401 - what a u
         raise UsageError(wrong, got=f"every {every}", do="e.g. every=photinus.Steps(50)")
     if isinstance(strategy, StrategySpec):
         strategy.check_workers(workers)
-    return Sole(every=every) if workers == 1 and every is not None else strategy
+    return SingleWorker(every=every) if workers == 1 and every is not None else strategy

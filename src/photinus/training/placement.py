@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from photinus.core.errors import NotReadyError, UsageError
 from photinus.core.parameters import Vector
 from photinus.data.base import Batch
-from photinus.devices.found import check_memory, fastest, found, product_gflops, ready
+from photinus.devices.discovery import check_memory, fastest, found, product_gflops, ready
 from photinus.devices.names import AUTO, OPENCL, kind_of
 from photinus.devices.opencl.offload import Offload
 from photinus.devices.opencl.started import engine

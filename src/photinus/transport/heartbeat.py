@@ -14,7 +14,7 @@ _MOST = 10
 """Beats."""
 
 
-class Beater:
+class HeartbeatSender:
     """Sends a frame every few seconds, from its own thread, until it is closed.
 
     A link that is lost is made again at the next beat. The listener sends each beat back.
@@ -30,7 +30,7 @@ class Beater:
         >>> from photinus.testing.memory_link import MemoryListener
         >>> heard = threading.Event()
         >>> hub = MemoryListener(lambda peer, frame: heard.set(), lambda peer: None)
-        >>> with Beater(hub.link, Frame("beat"), every_seconds=1.0):
+        >>> with HeartbeatSender(hub.link, Frame("beat"), every_seconds=1.0):
         ...     heard.wait(5.0)
         True
     """
@@ -54,7 +54,7 @@ class Beater:
         self._thread = threading.Thread(target=self._run, name="beat", daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> Beater:
+    def __enter__(self) -> HeartbeatSender:
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from photinus.core.errors import NotReadyError
-from photinus.devices.found import found, product_gflops, ready
+from photinus.devices.discovery import found, product_gflops, ready
 from photinus.devices.opencl import platforms
 from photinus.devices.opencl.platforms import OpenCLDevice, chosen
 

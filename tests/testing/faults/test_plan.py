@@ -14,7 +14,7 @@ import pytest
 from photinus.core.clock import Steps
 from photinus.core.errors import LinkLostError, UsageError
 from photinus.engine.driver_session import DriverSession
-from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.strategies.recipes import averaging
 from photinus.testing import Faults
@@ -181,7 +181,7 @@ def test_a_slow_step_is_one_until_there_is_a_file(tmp_path):
 def test_a_simulated_worker_looks_for_no_file(tiny):
     slow = Faults().slow(slot=0, factor=4.0, until="enough")
     with pytest.raises(UsageError, match="looks for no file; got slow with until; leave until out"):
-        SimulatedEngine(World(faults=slow)).run(tiny.assignment())
+        SimulatedEngine(SimulatedCluster(faults=slow)).run(tiny.assignment())
 
 
 def test_a_fault_at_a_time_comes_whatever_the_worker_does():

@@ -28,7 +28,7 @@ from photinus.engine.hooks import Hooks, hooks_of
 from photinus.engine.local.shared_rows import HandedRows, StoredRows
 from photinus.engine.local.worker_main import NO_FILES, NOT_INHERITED, UNREADABLE, ChildSpec
 from photinus.engine.seat_sharing import SeatSharing
-from photinus.engine.standings import Standing
+from photinus.engine.seat_table import Standing
 from photinus.engine.worker_bootstrap import WorkerBootstrap
 
 _LOOK_SECONDS = 0.1

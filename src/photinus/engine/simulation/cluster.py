@@ -15,7 +15,7 @@ def _is_urgent(run: Any) -> bool:  # noqa: ANN401 - what a user may give
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class World:
+class SimulatedCluster:
     """How fast everything is."""
 
     step_seconds: float | tuple[float, ...] = 0.01

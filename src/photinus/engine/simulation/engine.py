@@ -14,9 +14,9 @@ from photinus.engine.base import SOCKETS, ArrayData, Engine, RunSpec, part_of
 from photinus.engine.hooks import LOOK_SECONDS
 from photinus.engine.seat_sharing import LOOK_SECONDS as SHARE_SECONDS
 from photinus.engine.seat_sharing import SeatSharing, Urgency
-from photinus.engine.simulation.cluster import World
+from photinus.engine.seat_table import Standing, forget_here, tell_here
+from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.simulator import Simulation
-from photinus.engine.standings import Standing, forget_here, tell_here
 
 
 class _Seats:
@@ -102,11 +102,14 @@ class SimulatedEngine(Engine):
 
     name = "simulate"
 
-    def __init__(self, world: World | None = None) -> None:
-        if not isinstance(world, World | None):
-            got, do = type(world).__name__, "e.g. World(faults=Faults().kill(slot=1, step=40))"
-            raise UsageError("a simulated world must be photinus.World", got=got, do=do)
-        self.world = world or World()
+    def __init__(self, world: SimulatedCluster | None = None) -> None:
+        if not isinstance(world, SimulatedCluster | None):
+            got, do = (
+                type(world).__name__,
+                "e.g. SimulatedCluster(faults=Faults().kill(slot=1, step=40))",
+            )
+            raise UsageError("a simulated world must be photinus.SimulatedCluster", got=got, do=do)
+        self.world = world or SimulatedCluster()
         self._simulation: Simulation | None = None
         self._ended = 0.0
         """The virtual seconds of the runs before the present one."""
@@ -132,7 +135,10 @@ class SimulatedEngine(Engine):
     def run(self, run_spec: RunSpec) -> Result:
         data, plan = run_spec.data, run_spec.plan
         if run_spec.road != SOCKETS:
-            wrong, got = "the simulator's links are its World's", f"road {run_spec.road!r}"
+            wrong, got = (
+                "the simulator's links are its SimulatedCluster's",
+                f"road {run_spec.road!r}",
+            )
             raise UsageError(wrong, got=got, do='use road="sockets", or another engine')
         if not isinstance(data, ArrayData):
             got = type(data).__name__

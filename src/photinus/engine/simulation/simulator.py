@@ -18,7 +18,7 @@ from photinus.coordinator.phases import Result
 from photinus.core.errors import FencedError, RunFailedError, UsageError
 from photinus.core.seeds import backoff
 from photinus.core.threads import threads_held
-from photinus.engine.simulation.cluster import World
+from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.protocol.messages import Seat
 from photinus.protocol.peer_session import COORDINATOR, OTHERS, PEERS, AddressedFrame
 from photinus.protocol.worker_session import WorkerSession
@@ -137,14 +137,14 @@ class Simulation:
         callbacks: receive events and cuts.
 
     Example:
-        `Simulation(plan, parts, World(step_seconds=(0.01, 0.04))).run()`
+        `Simulation(plan, parts, SimulatedCluster(step_seconds=(0.01, 0.04))).run()`
     """
 
     def __init__(
         self,
         plan: TrainingPlan,
         parts: Sequence[Part],
-        world: World | None = None,
+        world: SimulatedCluster | None = None,
         callbacks: Callbacks | None = None,
         coordinator: Coordinator | None = None,
     ) -> None:
@@ -152,7 +152,7 @@ class Simulation:
             wrong = f"a simulation needs one part for each of {plan.workers} workers"
             raise UsageError(wrong, got=len(parts))
         self.now, self.bytes, self.messages, self.lost_among_workers = 0.0, 0, 0, 0
-        self.plan, self.parts, self.world = plan, parts, world or World()
+        self.plan, self.parts, self.world = plan, parts, world or SimulatedCluster()
         self.faults = self.world.faults.checked(plan.workers, is_real=False)
         self.down_rate = self.world.bytes_per_second
         self.up_rate = min(self.down_rate, plan.limits.bandwidth or self.down_rate)

@@ -47,6 +47,7 @@ from photinus.engine.base import ArrayData, Engine, RunSpec, part_of, trained_in
 from photinus.engine.driver_session import DriverSession
 from photinus.engine.hooks import DriverHooks, Hooks, hooks_of
 from photinus.engine.seat_sharing import SeatSharing, Urgency, waits
+from photinus.engine.seat_table import Standing, announced, told_here
 from photinus.engine.spark.connect.client import ConnectSession
 from photinus.engine.spark.connect.coordinator_task import CoordinatorSpec
 from photinus.engine.spark.decommission import DecommissionTracker, TaskMover
@@ -76,10 +77,9 @@ from photinus.engine.spark.slots import (
     held_now,
     taken_slots,
 )
-from photinus.engine.standings import Standing, announced, told_here
 from photinus.engine.worker_bootstrap import WorkerBootstrap
 from photinus.models.module import ModuleStage
-from photinus.strategies.own import Own
+from photinus.strategies.custom import CustomStrategy
 from photinus.training.plan import TrainingPlan
 from photinus.training.worker_loop import Part
 
@@ -446,7 +446,7 @@ class _Reads:
 def _by_value(plan: TrainingPlan, spec: ColumnSpec) -> dict[str, Callable[..., Any]]:
     """Returns the user's functions that travel in the tasks' closure."""
     stages = [p.stage for p in plan.phases if isinstance(p.stage, ModuleStage)]
-    strategies = [p.strategy for p in plan.phases if isinstance(p.strategy, Own)]
+    strategies = [p.strategy for p in plan.phases if isinstance(p.strategy, CustomStrategy)]
     inputs = [] if spec.inputs is None else [spec.inputs]
     return functions_by_value([to_dict(named) for named in (*stages, *strategies, *inputs)])
 

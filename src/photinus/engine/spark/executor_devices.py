@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from photinus.devices.found import Device, found, measured
+from photinus.devices.discovery import Device, found, measured
 from photinus.engine.spark.resources import given_to
 
 if TYPE_CHECKING:

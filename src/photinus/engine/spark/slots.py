@@ -15,8 +15,8 @@ from photinus.coordinator.callbacks import wait_for_them
 from photinus.core.errors import message
 from photinus.core.events import Event, Warned
 from photinus.engine.seat_sharing import SeatSharing, Urgency
+from photinus.engine.seat_table import Standing, told_here
 from photinus.engine.spark.job import SparkJob
-from photinus.engine.standings import Standing, told_here
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

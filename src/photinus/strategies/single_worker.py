@@ -12,7 +12,7 @@ from photinus.core.parameters import Vector
 from photinus.strategies.base import PARAMETERS, Message, Policy, Reply, Strategy, Turn
 
 
-class SoleState(NamedTuple):
+class SingleWorkerState(NamedTuple):
     """The worker's state."""
 
     version: int = 0
@@ -21,14 +21,14 @@ class SoleState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sole(Strategy):
+class SingleWorker(Strategy):
     """Pushes the parameters as they are: θ. Nothing comes down, except to a worker that rejoins.
 
     anchor − (anchor − θ) has other bits than θ: with a delta one worker would not be plain training
     bit for bit. A worker that was lost continues from its last push. Both halves are `Halves`.
 
     Example:
-        >>> Sole(every=Steps(2)).due(Clock(steps=2), SoleState())
+        >>> SingleWorker(every=Steps(2)).due(Clock(steps=2), SingleWorkerState())
         (Turn(kind='swap', fragment=(0, 0)),)
     """
 
@@ -40,7 +40,7 @@ class Sole(Strategy):
     def __str__(self) -> str:
         return f"one worker, saved every {self.every}"
 
-    def worker(self) -> Sole:
+    def worker(self) -> SingleWorker:
         """Returns the worker's half."""
         return self
 
@@ -48,24 +48,26 @@ class Sole(Strategy):
         """Returns the owner's half."""
         return Latest()
 
-    def init(self, vector: Vector) -> SoleState:  # noqa: ARG002 - the owner has it
+    def init(self, vector: Vector) -> SingleWorkerState:  # noqa: ARG002 - the owner has it
         """Nothing was pushed yet."""
-        return SoleState()
+        return SingleWorkerState()
 
-    def due(self, clock: Clock, state: SoleState) -> tuple[Turn, ...]:
+    def due(self, clock: Clock, state: SingleWorkerState) -> tuple[Turn, ...]:
         """A swap when the trigger fires; at the end of the phase, when anything is unsent."""
         unsent = clock.closing and clock.steps > state.sent.steps
         return (Turn("swap"),) if unsent or self.every.fires(clock, state.sent) else ()
 
     def offer(
-        self, turn: Turn, vector: Vector, clock: Clock, state: SoleState
-    ) -> tuple[Message, SoleState]:
+        self, turn: Turn, vector: Vector, clock: Clock, state: SingleWorkerState
+    ) -> tuple[Message, SingleWorkerState]:
         """Offers the parameters."""
         since = clock.since(state.sent)
         message = Message("push", vector.copy(), turn.fragment, since=since, version=state.version)
         return message, state._replace(sent=clock)
 
-    def accept(self, vector: Vector, incoming: Message, state: SoleState) -> SoleState:
+    def accept(
+        self, vector: Vector, incoming: Message, state: SingleWorkerState
+    ) -> SingleWorkerState:
         """Takes the version; the parameters only as a joiner."""
         if incoming.vector is not None:
             np.copyto(vector, incoming.vector)

@@ -12,7 +12,7 @@ from photinus.strategies.base import Policy, Strategy
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class CustomStrategy:
     """`package.module:name`, called without arguments, makes an object with both halves.
 
     Args:
@@ -24,7 +24,7 @@ class Own:
         UsageError: it cannot be imported or called, or has not both halves.
 
     Example:
-        >>> str(Own("photinus.strategies.recipes:averaging"))
+        >>> str(CustomStrategy("photinus.strategies.recipes:averaging"))
         'photinus.strategies.recipes:averaging'
     """
 
