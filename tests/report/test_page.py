@@ -12,7 +12,9 @@ from photinus.core import events as e
 from photinus.core.errors import DataError, UsageError
 from photinus.report.journal import Journal
 from photinus.report.markup import Markup, tag
-from photinus.report.page import WORDS, render, save
+from photinus.report.page import render, save
+from photinus.report.words import SETTINGS, WORDS
+from photinus.run.presets import PRESETS, preset
 from photinus.strategies.recipes import RECIPES, from_plain
 
 TAGS = set(
@@ -197,3 +199,52 @@ def test_every_word_of_a_strategy_is_explained_on_the_page(name):
     used = set(re.findall(r"[a-z]+[0-9]*", line)) - PLAIN
     known = set(re.findall(r"[a-z]+[0-9]*", explained))
     assert used <= known
+
+
+@pytest.mark.parametrize("name", ["applied", "missed", "refused", "duplicate", "gap", "fenced"])
+def test_every_count_of_pushes_is_explained_on_the_page(name):
+    assert any(name in word for word, _ in WORDS)
+
+
+PLAIN_SETTINGS = set(
+    """
+    buckets cbow centering classes columns data deadline_seconds device dims dropout_hidden
+    dropout_input
+    encoders engine epochs every falls features fine_tuning fragments hidden inputs label
+    label_smoothing labels loss metrics model module momentum name negatives optimizer output path
+    persistent phase points pretraining recipe resources sample scale security seconds steps strategies
+    strategy subwords test visible weight_decay window words workers
+    """.split()  # noqa: SIM905 - a list, one a line, is a page
+)
+"""Settings whose names say what they are."""
+
+
+NAMED_BY_USERS = {"arguments", "settings", "l2", "encoders", "inputs", "strategies"}
+"""Tables whose names are those of the user's own code and columns, or of phases."""
+
+
+def _names(plain):
+    for name, value in plain.items():
+        yield name
+        if isinstance(value, dict) and name not in NAMED_BY_USERS:
+            yield from _names(value)
+
+
+@pytest.mark.parametrize("preset_name", PRESETS)
+def test_every_setting_of_a_job_is_explained_on_the_page_or_says_what_it_is(preset_name):
+    plain = preset(preset_name, 2).to_dict()
+    assert set(_names(plain)) - PLAIN_SETTINGS - SETTINGS.keys() - {"merge"} == set()
+
+
+def test_one_worker_is_one_and_a_simulated_run_says_which_time_is_virtual(tmp_path):
+    pages = []
+    for engine in ("simulate", "local"):
+        journal = Journal(tmp_path / f"{engine}.jsonl")
+        journal.write(
+            e.RunStarted(run="r", term=1, workers=1, engine=engine, job={"road": "sockets"})
+        )
+        journal.close()
+        pages.append(render(tmp_path / f"{engine}.jsonl"))
+    assert all("1 worker, engine" in page for page in pages)
+    assert ["virtual time" in page for page in pages] == [True, False]
+    assert all(SETTINGS["road"] in page and SETTINGS["priority"] not in page for page in pages)

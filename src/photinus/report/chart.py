@@ -115,7 +115,7 @@ def _widened(low: float, high: float) -> tuple[float, float]:
         return low, high
     size = max(abs(low), abs(high))
     wide = size / 2 if size > _LEAST_SPAN else 0.5
-    return low - wide, high + wide
+    return (low - wide if low < 0 else max(0.0, low - wide)), high + wide
 
 
 def chart(given: Chart) -> Markup:

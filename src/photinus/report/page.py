@@ -25,46 +25,14 @@ from photinus.report.picture import data_uri, mosaic, unpack
 from photinus.report.style import STYLE
 from photinus.report.summary import Summary, WorkerState, summarise
 from photinus.report.units import bytes_text, count_text, number_text, seconds_text
-from photinus.report.wording import interval_text, line_of, metrics_text
+from photinus.report.wording import interval_text, line_of, metrics_text, workers_text
+from photinus.report.words import words_for
 
 _MOST_LINES = 200
-WORDS = (
-    ("step", "one mini-batch on one worker"),
-    ("round", "one synchronisation of the workers: they agree on the parameters"),
-    ("epoch, pass", "every row was used once"),
-    ("phase", "a part of the job with a model of its own, such as a layer or the fine-tuning"),
-    ("examples", "rows that were trained on; a row counts once in each epoch"),
-    ("term", "a start of the run: each resume begins another one"),
-    ("strategy", "how the workers agree: when, on what, and how it is merged"),
-    ("merge", "the weights of a mean: uniform, by examples, or nova, by each worker's steps"),
-    (
-        "sgd, nesterov (lr, momentum)",
-        "outer optimizers with their learning rate: how the mean moves the agreed parameters",
-    ),
-    ("one by one, exponential", "a worker sends to one other each time, in distances of 1, 2, 4"),
-    ("fp32, bf16, int8, int4", "the numbers that vectors are sent in, of 32, 16, 8 or 4 bits"),
-    ("quorum", "the share of the workers that a round waits for"),
-    ("fragments", "parts of the parameters that are sent in turn"),
-    ("fetch", "how often a worker takes the agreed parameters from the driver"),
-    ("staleness", "what is done with a push if others moved the parameters meanwhile, or none"),
-    ("alpha", "the share of the way to the agreed parameters that one meeting goes"),
-    ("exact", "a meeting of all workers after which they hold the same parameters"),
-    ("by gradients", "the workers agree on the mean gradient of each step, as one process would"),
-    ("push", "what a worker sends to the others: a gradient, or how far its parameters moved"),
-    ("waits", "the share of its time that a worker waited for the others"),
-    ("up, sent", "bytes from the workers; down, received: bytes to the workers"),
-    ("applied", "pushes that moved the agreed parameters, each exactly once"),
-    ("duplicate", "a push that arrived again, after an interrupted connection; it counted once"),
-    ("fenced", "a push of a worker whose place another one had taken; it did not count"),
-    ("dropped", "a push that was not applied, since its values were not finite or too old"),
-    ("lost", "how often a worker stopped or was cut off; it came back, or its place was taken"),
-    ("left out", "the others continued without a worker: it was too late, or could not be reached"),
-    ("lease", "the right of one worker to one place; a new lease ends the old one"),
-    ("heal", "to bring a new or late worker to the agreed parameters"),
-    ("checkpoint", "the whole state of the run in a folder, from which it can be resumed"),
-    ("95 %", "in brackets: where the true error lies, with a probability of 95 %"),
+_VIRTUAL = (
+    "A simulated run: the duration of a round, and of a phase in its last line, are virtual time. "
+    "All else is the time of this machine."
 )
-"""The words of the page, explained at its end."""
 _CELL = 34.0
 
 
@@ -106,7 +74,9 @@ def render(journal: Path, evaluate: str = "") -> str:
         _section("Workers", _lanes(summary, stamped), _workers(summary)),
         _section("What happened", _log(stamped)),
         _section("Settings", _settings(summary)),
-        _section("Words", table(("word", "meaning"), WORDS)),
+        _section(
+            "Words", table(("word", "meaning"), words_for([n for n, _ in _flat(summary.job)]))
+        ),
         _section("Evaluate the saved model", tag("pre", command)),
         tag("footer", "Made by photinus from the run's journal. This page loads nothing."),
     ]
@@ -140,11 +110,13 @@ def _head(summary: Summary, stamped: Sequence[StampedEvent]) -> Markup:
     began = _moment(stamped[0].wall) if stamped else "nothing has happened yet"
     term = f", term {summary.term}" if summary.term > 1 else ""
     resumed = f", resumed from {summary.resumed_from}" if summary.resumed_from else ""
-    words = f"{began} · {summary.expected_workers} workers, engine {summary.engine}{term}{resumed}"
+    workers = workers_text(summary.expected_workers)
+    words = f"{began} · {workers}, engine {summary.engine}{term}{resumed}"
     state_class = f"state {summary.state}" if summary.state in {"done", "failed"} else "state"
     title = tag("h1", summary.run or "run", tag("span", summary.state, class_=state_class))
     reason = tag("p", summary.reason) if summary.reason else None
-    return tag("header", title, tag("p", words, class_="soft"), reason, _facts(summary))
+    about = tag("p", _VIRTUAL, class_="soft") if summary.engine == "simulate" else None
+    return tag("header", title, tag("p", words, class_="soft"), about, reason, _facts(summary))
 
 
 def _moment(wall: float) -> str:

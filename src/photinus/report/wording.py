@@ -65,10 +65,15 @@ def interval_text(event: e.Evaluated) -> str:
     return ""
 
 
+def workers_text(count: int) -> str:
+    """Returns how many workers there are."""
+    return "1 worker" if count == 1 else f"{count} workers"
+
+
 def _run_started(event: e.RunStarted) -> str:
     resumed = f", resumed from {event.resumed_from}" if event.resumed_from else ""
     term = f", term {event.term}" if event.term > 1 else ""
-    return f"{event.run}: {event.workers} workers, engine {event.engine}{term}{resumed}"
+    return f"{event.run}: {workers_text(event.workers)}, engine {event.engine}{term}{resumed}"
 
 
 def _phase_started(event: e.PhaseStarted) -> str:
