@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from photinus.data.tokens import Tokenizer
     from photinus.embeddings.vectors import WordVectors
     from photinus.embeddings.word2vec import Word2VecStage
-    from photinus.engine.agree import agree
+    from photinus.engine.agree import Agreed, agree
     from photinus.engine.base import ArrayData, Engine
     from photinus.engine.local.engine import LocalEngine
     from photinus.engine.simulation.cluster import SimulatedCluster
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from photinus.estimators.dbn import DBNClassificationModel, DBNClassifier
     from photinus.estimators.deepdist import DeepDist, Stepper
     from photinus.estimators.item2vec import Item2Vec
-    from photinus.estimators.iterate import iterate
+    from photinus.estimators.iterate import Iterated, iterate
     from photinus.estimators.launch import launch
     from photinus.estimators.module import (
         TorchClassificationModel,
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         TorchRegressor,
     )
     from photinus.estimators.node_vectors import NodeVectors
+    from photinus.estimators.summary import Evaluation
     from photinus.estimators.vector_models import Item2VecModel, NodeVectorsModel, Word2VecModel
     from photinus.estimators.wikipedia import wikipedia_sentences
     from photinus.estimators.word2vec import Word2Vec
@@ -69,7 +70,7 @@ if TYPE_CHECKING:
     from photinus.report.trackers.tensorboard import TensorBoardCallback
     from photinus.report.trackers.trackio import TrackioCallback
     from photinus.run.data import TestRows
-    from photinus.run.evaluate import load_trained, measure
+    from photinus.run.evaluate import TrainedModel, load_trained, measure
     from photinus.run.job import Job, Source, read_job
     from photinus.run.presets import preset
     from photinus.run.train import Outcome, resume, train
@@ -102,12 +103,14 @@ if TYPE_CHECKING:
         streaming,
     )
     from photinus.strategies.rounds import Averaging, Rounds
+    from photinus.strategies.spec import StrategySpec
     from photinus.transport.link import Link
 
 __all__ = [
     "DBN",
     "Adagrad",
     "Adam",
+    "Agreed",
     "ArrayData",
     "AuthenticationError",
     "Averaging",
@@ -123,6 +126,7 @@ __all__ = [
     "Descent",
     "Engine",
     "Epochs",
+    "Evaluation",
     "Examples",
     "Feed",
     "FencedError",
@@ -131,6 +135,7 @@ __all__ = [
     "FrameError",
     "Item2Vec",
     "Item2VecModel",
+    "Iterated",
     "Job",
     "Link",
     "LinkError",
@@ -167,6 +172,7 @@ __all__ = [
     "Stepper",
     "Steps",
     "Strategy",
+    "StrategySpec",
     "TensorBoardCallback",
     "TestRows",
     "Tokenizer",
@@ -178,6 +184,7 @@ __all__ = [
     "TorchRegressionModel",
     "TorchRegressor",
     "TrackioCallback",
+    "TrainedModel",
     "Trigger",
     "Turn",
     "UsageError",
@@ -237,7 +244,7 @@ _HOMES = {
         "RunFailedError",
         "UsageError",
     ),
-    "engine.agree": ("agree",),
+    "engine.agree": ("Agreed", "agree"),
     "engine.base": ("ArrayData", "Engine"),
     "engine.local.engine": ("LocalEngine",),
     "engine.spark.session": ("spark_session",),
@@ -246,7 +253,8 @@ _HOMES = {
     "engine.spark.engine": ("FrameData", "SparkEngine"),
     "estimators.dbn": ("DBNClassificationModel", "DBNClassifier"),
     "estimators.deepdist": ("DeepDist", "Stepper"),
-    "estimators.iterate": ("iterate",),
+    "estimators.summary": ("Evaluation",),
+    "estimators.iterate": ("Iterated", "iterate"),
     "estimators.launch": ("launch",),
     "estimators.item2vec": ("Item2Vec",),
     "estimators.node_vectors": ("NodeVectors",),
@@ -279,13 +287,14 @@ _HOMES = {
     "report.trackers.tensorboard": ("TensorBoardCallback",),
     "report.trackers.trackio": ("TrackioCallback",),
     "run.data": ("TestRows",),
-    "run.evaluate": ("load_trained", "measure"),
+    "run.evaluate": ("TrainedModel", "load_trained", "measure"),
     "run.job": ("Job", "Source", "read_job"),
     "run.presets": ("preset",),
     "run.train": ("Outcome", "resume", "train"),
     "strategies.base": ("Message", "Policy", "Reply", "Strategy", "Turn"),
     "strategies.compress": ("compress",),
     "strategies.fragments": ("fragments",),
+    "strategies.spec": ("StrategySpec",),
     "strategies.outer": (
         "Adagrad",
         "Adam",

@@ -212,8 +212,8 @@ PLAIN_SETTINGS = set(
     dropout_input
     encoders engine epochs every falls features fine_tuning fragments hidden inputs label
     label_smoothing labels loss metrics model module momentum name negatives optimizer output path
-    persistent phase points pretraining recipe resources sample scale security seconds steps strategies
-    strategy subwords test visible weight_decay window words workers
+    persistent phase points pretraining recipe resources sample scale security seconds steps
+    strategies strategy subwords test visible weight_decay window words workers
     """.split()  # noqa: SIM905 - a list, one a line, is a page
 )
 """Settings whose names say what they are."""

@@ -48,7 +48,9 @@ class Iterated(NamedTuple):
     """What an iterative algorithm ended with."""
 
     state: Any
+    """What `update` returned last."""
     rounds: int
+    """How many there were."""
     is_done: bool
     """False when the rounds were used up before `update` ended the algorithm."""
 

@@ -28,6 +28,7 @@ class Evaluation:
     metrics: Mapping[str, float]
     """By name: loss; error of a classifier; rmse, mae and r2 of a regression; those asked for."""
     examples: int
+    """Rows that were measured on."""
     interval: tuple[float, float] | None = None
     """The error's 95 % Wilson interval."""
     confusion: list[list[int]] = field(default_factory=list)

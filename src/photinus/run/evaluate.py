@@ -100,7 +100,9 @@ class TrainedModel:
     vector: Vector
     """[n]"""
     floats: Vector
+    """Float buffers, such as those of BatchNorm."""
     integers: Vector
+    """Integer buffers."""
     made: Model | None = None
     """A model of these settings, if there is one: its numbers are then replaced."""
 

@@ -49,14 +49,18 @@ class StrategySpec:
     """
 
     recipe: str
+    """The recipe's name."""
     payload: str = "delta"
     """gradient: before the inner step (released at once: their sum) · delta: after it · elastic ·
     published: deltas to all workers · parameters: to one worker at a time."""
     release: str = "rounds"
     """rounds: a push waits for those of the others · immediate: it is applied on arrival."""
     every: Trigger = field(default_factory=lambda: Steps(1))
+    """When a worker pushes."""
     outer: Outer = field(default_factory=Sgd)
+    """The optimizer that applies what is merged."""
     merge: str = "uniform"
+    """How pushes become one: "uniform", "examples", "nova", or "reads" of a table's rows."""
     codec: str = "fp32"
     """Of what travels up, and down."""
     codec_down: str | None = None
@@ -68,6 +72,7 @@ class StrategySpec:
     gain: str = "safe"
     """unsafe: the outer gain is taken as asked."""
     whole_part: bool = False
+    """A step takes all rows of a worker."""
     owners: int = 1
     """In rounds: 1, or as many as there are workers, each the owner of a shard."""
     fragments: int = 0
