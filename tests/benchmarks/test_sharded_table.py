@@ -1,4 +1,4 @@
-"""The driver of a table among the workers holds none of it, measured from outside."""
+"""The driver of a sharded table holds none of it, measured from outside."""
 
 import re
 import subprocess

@@ -190,7 +190,7 @@ def test_missing_numba_is_one_sentence(monkeypatch):
         STAGE.inner(STAGE.build((), 0).parameters.layout)
 
 
-# -- a table among the workers --------------------------------------------------------------------
+# -- a sharded table --------------------------------------------------------------------
 
 MEAN = {"every": Steps(4), "outer": Sgd(), "merge": "uniform", "gradients_until": 0.0}
 

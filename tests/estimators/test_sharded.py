@@ -1,4 +1,4 @@
-"""Modules with tables among the workers, on a real Spark."""
+"""Modules with sharded tables, on a real Spark."""
 
 from pathlib import Path
 

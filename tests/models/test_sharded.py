@@ -1,4 +1,4 @@
-"""A module with tables among the workers: rows, gradients and steps, and what is refused."""
+"""A module with sharded tables: rows, gradients and steps, and what is refused."""
 
 from fnmatch import fnmatch
 
@@ -453,7 +453,7 @@ def test_only_the_other_layers_have_a_state_beside_the_rows():
         (Replaced, {}, "*owners of items.weight draw its rows*"),
         (Frozen, {}, "*owners of items.weight draw its rows, and train them*frozen one*"),
         (Net, {"sharded": 9}, "sharded is set by the job itself; got 9*"),
-        (Tied, {}, "*items.weight lies among the workers: nothing else may read it; got back*"),
+        (Tied, {}, "*items.weight is sharded: nothing else may read it; got back*"),
         (
             Initialized,
             {},

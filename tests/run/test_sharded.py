@@ -1,4 +1,4 @@
-"""Jobs whose module has tables among the workers: what is learnt, saved, lost and refused."""
+"""Jobs whose module has sharded tables: what is learnt, saved, lost and refused."""
 
 import json
 from dataclasses import replace
@@ -377,7 +377,7 @@ def test_what_does_not_go_with_tables_among_the_workers_is_one_sentence(fields, 
 
 
 def test_reads_is_a_merge_of_tables_among_the_workers_only():
-    with pytest.raises(UsageError, match='merge="reads" is for tables among the workers'):
+    with pytest.raises(UsageError, match='merge="reads" is for sharded tables'):
         recipes.averaging(merge="reads", gradients_until=0.0)
 
 

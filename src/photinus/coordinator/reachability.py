@@ -125,13 +125,15 @@ _DO = "open the workers' ports to each other, or take a recipe with one owner"
 
 def _told(one: int, other: int, seconds: float) -> str:
     wrong = f"workers {one} and {other} could not reach each other for {seconds:.0f} s"
-    then = f"worker {other} is left out of this agreement, and heals"
+    then = f"worker {other} is left out of this agreement, and is brought up to date"
     return message(wrong, then=then, do=_DO)
 
 
 def _alone(slots: tuple[int, ...]) -> str:
     wrong = f"no two of the workers {_listed(slots)} can reach each other any more"
-    return message(wrong, then=f"all but worker {slots[0]} are left out, and heal", do=_DO)
+    return message(
+        wrong, then=f"all but worker {slots[0]} are left out, and are brought up to date", do=_DO
+    )
 
 
 def _listed(slots: tuple[int, ...]) -> str:

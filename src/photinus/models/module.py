@@ -187,7 +187,7 @@ class ModuleStage(Stage):
     per_tensor: bool = False
     """Show the optimizer each tensor in its shape: for those that are not elementwise."""
     sharded: int = 0
-    """Numbers in a row of its `ShardedEmbedding` tables, which lie among the workers; a job finds
+    """Numbers in a row of its `ShardedEmbedding` tables; a job finds
     it out."""
 
     def __post_init__(self) -> None:
@@ -333,7 +333,7 @@ class ModuleStage(Stage):
             self._check_own()
         assert isinstance(made, nn.Module)
         if tables_of(made):
-            wrong, do = "a module with tables among the workers is not measured", "name both"
+            wrong, do = "a module with sharded tables is not measured", "name both"
             raise UsageError(wrong, got='precision or memory "auto"', do=do)
         return made
 

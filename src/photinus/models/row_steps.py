@@ -120,7 +120,7 @@ class RowSteps(InPlace):
 
     def step(self, trained: Vector, gradient: Vector, progress: float) -> None:  # noqa: ARG002
         """Refuses: rows are stepped where they lie."""
-        raise UsageError("tables among the workers are stepped in place", do="call descend")
+        raise UsageError("sharded tables are stepped in place", do="call descend")
 
     def state(self) -> dict[str, Vector]:
         """Returns the state of the other layers' optimizer; a row's state is with the row."""

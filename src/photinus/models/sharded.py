@@ -277,7 +277,7 @@ class ShardedModel(Model):
         finally:
             self._lookups.allowed = None
         if not all(map(np.array_equal, before, (own.floats, own.integers))):
-            wrong = "beside tables among the workers no buffer may change in training"
+            wrong = "beside sharded tables no buffer may change in training"
             raise UsageError(wrong, got=type(self.module).__name__, do="use nn.Embedding instead")
         return gradient, self._lookups.gradients(), metrics
 
@@ -303,7 +303,7 @@ class ShardedModel(Model):
 
 def _check(module: nn.Module, how: Learning) -> None:
     """Refuses what would need all rows, or a buffer that the workers do not agree on."""
-    beside = "beside tables among the workers"
+    beside = "beside sharded tables"
     for layer in module.modules():
         if getattr(layer, "running_mean", None) is not None:
             wrong, do = f"{beside} no layer keeps statistics", "use LayerNorm or GroupNorm"
@@ -332,7 +332,7 @@ def _check_tables(module: nn.Module, tables: Mapping[str, ShardedEmbedding]) -> 
             if layer is not table and any(
                 p is table.weight for p in layer.parameters(recurse=False)
             ):
-                wrong = f"the table {name} lies among the workers: nothing else may read it"
+                wrong = f"the table {name} is sharded: nothing else may read it"
                 raise UsageError(wrong, got=path, do="use nn.Embedding, which all workers hold")
         table.weight.requires_grad = False
 

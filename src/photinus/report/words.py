@@ -88,7 +88,7 @@ SETTINGS: Mapping[str, str] = {
     "road": "how messages travel: sockets, a folder that all see, torch or nccl",
     "seed": "decides first parameters, the order of the rows, and all draws",
     "settings": "of the optimizer",
-    "sharded": "numbers in a row of tables whose rows lie among the workers",
+    "sharded": "numbers in a row of sharded tables",
     "share": "rows: a worker trains on its own rows; fastest: a faster worker trains on more",
     "shuffle": "rows are redistributed before training, where workers' rows differ",
     "side": "pixels to which images are scaled",

@@ -382,7 +382,7 @@ class Job:
             return
         sizes = {stage.row_size for stage in self._plain_stages()}
         if sizes != {strategy.rows}:
-            wrong = "a table among the workers needs a model that says which rows a batch reads"
+            wrong = "a sharded table needs a model that says which rows a batch reads"
             got = (
                 f"rows={strategy.rows}, and rows of {sorted(sizes)} in {type(self.model).__name__}"
             )

@@ -52,7 +52,7 @@ def with_sharded_tables(draft: Draft) -> Draft:
         return draft
     devices = {job.device} if isinstance(job.device, str) else set(job.device)
     if {*devices, model.device} - {"cpu", AUTO, ""}:
-        wrong = "tables among the workers are trained on the processor"
+        wrong = "sharded tables are trained on the processor"
         got = f"device {model.device or job.device!r}"
         raise UsageError(wrong, got=got, do='device="cpu"')
     changes: dict[str, Any] = {
@@ -79,7 +79,7 @@ def _among(
     for name, (takes, do) in _TAKES.items():
         value = usual.get(name, getattr(strategy, name))
         if not takes(value):
-            wrong = f"{name} of averaging does not go with tables among the workers"
+            wrong = f"{name} of averaging does not go with sharded tables"
             raise UsageError(wrong, got=str(value), do=f"use {do}")
     usual |= {"owners": workers, "rows": model.row_size}
     if codec(usual.get("codec", strategy.codec)).has_feedback:

@@ -253,10 +253,10 @@ class Meetings(Policy):
                 buffers beside them.
         """
         if self.rows and point.vector is not None and point.vector.size % self.rows:
-            wrong = f"a table among the workers has whole rows of {self.rows} numbers"
+            wrong = f"a sharded table has whole rows of {self.rows} numbers"
             raise UsageError(wrong, got=f"{point.vector.size} numbers", do="set rows to the width")
         if self.rows and point.floats is not None and point.floats.size:
-            wrong = "a model whose table lies among the workers must have no float buffers"
+            wrong = "a model whose table is sharded must have no float buffers"
             raise UsageError(wrong, got=f"{point.floats.size} numbers", do="use rows=0")
         return _MeetingsState(point, point.version, {})
 

@@ -107,7 +107,7 @@ def averaging(
         fetch: with "immediate", when a worker takes the owner's parameters; None: after a push.
         staleness: with "immediate", the weight of a push that is s versions late: "none": 1;
             "inverse": 1/(1+s); a number n: dropped where s > n.
-        rows: numbers in a row of a table that lies among the workers, each the owner of a shard;
+        rows: numbers in a row of a sharded table: each worker owns a shard;
             needs owners, and a model that says which rows a batch reads; 0: every worker holds all.
         exact: with rows, so many numbers at the end of each travel as float32 in int8 and int4.
 

@@ -137,7 +137,7 @@ class StrategySpec:
         if self.rows:
             self._check_rows()
         if self.merge == READS and not self.is_sharded:
-            wrong = 'merge="reads" is for tables among the workers'
+            wrong = 'merge="reads" is for sharded tables'
             raise UsageError(wrong, got="rows 0", do='use "uniform", "examples" or "nova"')
         if self.gradients_until and self.payload == "gradient" and not self.is_immediate:
             wrong = "a recipe that agrees on every gradient has no gradients_until"
