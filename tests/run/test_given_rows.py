@@ -7,6 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
+from torch.utils.data import TensorDataset
 
 from photinus.cli.main import main
 from photinus.run.compare import compare
@@ -77,3 +79,22 @@ def test_rows_that_the_job_itself_names_stay_named_in_a_comparison(small, tmp_pa
     (tmp_path / "all").mkdir()
     compare(job, [averaging()], folder=tmp_path / "all")
     assert job_in(tmp_path / "all" / "00-averaging").data == job.data
+
+
+def test_tensors_and_a_data_set_of_them_are_rows_as_arrays_are(small, tmp_path):
+    features, labels = small.features, small.labels
+    tensors = torch.from_numpy(features), torch.from_numpy(labels)
+    half = torch.from_numpy(features).to(torch.bfloat16)
+    given = {
+        "arrays": (features, labels),
+        "tensors": tensors,
+        "a data set": TensorDataset(*tensors),
+        "bfloat16": (half, tensors[1]),
+        "the same in float32": (half.float().numpy(), labels),
+    }
+    made = {
+        name: train(small.job(), rows, folder=tmp_path / name, test=tensors).vector.tobytes()
+        for name, rows in given.items()
+    }
+    assert made["arrays"] == made["tensors"] == made["a data set"]
+    assert made["bfloat16"] == made["the same in float32"] != made["arrays"]

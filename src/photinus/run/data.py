@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
 
 from photinus.core.addresses import filesystem, is_address, on_disk
 from photinus.core.errors import DataError, NotReadyError, UsageError, reason_of
@@ -145,17 +148,20 @@ def handed(data: Any, job: Job) -> Any:  # noqa: ANN401 - whatever a user gives
     """Returns rows that were handed over as engines take them; anything else is returned as it is.
 
     Args:
-        data: a Spark DataFrame, `features` or `(features, labels)` as NumPy arrays (of several
-            inputs a dict of arrays), the path of Parquet files, an ArrayData or a FrameData.
+        data: a Spark DataFrame, `features` or `(features, labels)` as NumPy arrays or tensors (of
+            several inputs a dict of them), a TensorDataset of these, the path of Parquet files, an
+            ArrayData or a FrameData.
         job: its source defines which columns are read, how they are scaled, and how many classes.
     """
     source, checks = job.data, RowChecks(classes=job.data.classes)
     if isinstance(data, (str, Path)):
         return read_train(replace(job, data=replace(source, name="parquet", path=str(data))))
-    if isinstance(data, (np.ndarray, Mapping)):
+    if isinstance(data, TensorDataset) and len(data.tensors) <= 2:
+        data = data.tensors if len(data.tensors) == 2 else data.tensors[0]
+    if isinstance(data, (np.ndarray, Tensor, Mapping)):
         data = data, None
     if isinstance(data, tuple) and len(data) == 2:
-        return ArrayData(_inputs(data[0], source), data[1], source.scale, checks)
+        return ArrayData(_inputs(data[0], source), _array(data[1]), source.scale, checks)
     if hasattr(data, "mapPartitions") and hasattr(data, "ctx"):  # an RDD
         from photinus.data.spark import as_frame
 
@@ -167,14 +173,24 @@ def handed_test(test: Any, source: Source) -> Any:  # noqa: ANN401 - whatever a 
     """Returns `(features, labels)` as rows to measure on, and anything else as it is."""
     if not isinstance(test, tuple) or len(test) != 2:
         return test
-    features, labels = _inputs(test[0], source), test[1]
+    features, labels = _inputs(test[0], source), _array(test[1])
     is_array = isinstance(features, np.ndarray)
     return TestRows(scaled(features.copy(), source.scale) if is_array else features, labels)
 
 
 def _inputs(features: Any, source: Source) -> Any:  # noqa: ANN401 - whatever a user gives
-    is_named = isinstance(features, Mapping)
-    return inputs_from(features, source.named) if is_named else features
+    if not isinstance(features, Mapping):
+        return _array(features)
+    arrays = {name: _array(column) for name, column in features.items()}
+    return inputs_from(arrays, source.named)
+
+
+def _array(rows: Any) -> Any:  # noqa: ANN401 - whatever a user gives
+    """Returns a tensor as an array, and anything else as it is."""
+    if not isinstance(rows, Tensor):
+        return rows
+    rows = rows.detach().cpu()
+    return (rows.float() if rows.dtype == torch.bfloat16 else rows).numpy()
 
 
 def limited(data: Any, classes: int | None, more: str = "") -> Any:  # noqa: ANN401 - as of `read_train`
@@ -192,8 +208,9 @@ def limited(data: Any, classes: int | None, more: str = "") -> Any:  # noqa: ANN
     """
     if not hasattr(data, "checks"):
         wrong = "rows to train on must be a DataFrame of Spark, arrays or a path of Parquet files"
-        do = "hand over df, (features, labels) as NumPy arrays, or a path"
-        raise UsageError(wrong, got=type(data).__name__, do=do)
+        do = "hand over spark.createDataFrame(...), (features, labels) as arrays, or a path"
+        home = type(data).__module__.partition(".")[0]
+        raise UsageError(wrong, got=f"{home}'s {type(data).__name__}", do=do)
     known = data.checks.classes
     if classes is None or (known is not None and known <= classes):
         return data
