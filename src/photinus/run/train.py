@@ -141,7 +141,7 @@ def train(
 
     Args:
         job: what to train, and how.
-        data: the rows: a Spark DataFrame; NumPy arrays, as `(features, labels)` or `features`
+        data: the rows: a Spark DataFrame; NumPy arrays or tensors, as `(features, labels)` or `features`
             alone; the path of Parquet files; a FrameData or an ArrayData. `job.data` defines which
             columns are read, and how features are scaled; other rows that it names are not read.
             Left out: what `job.data` names.
