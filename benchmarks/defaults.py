@@ -63,6 +63,8 @@ class Task:
     settings: tuple[tuple[str, float], ...] = ()
     norm: bool = False
     """With BatchNorm before each ReLU."""
+    module: str = "defaults:network"
+    """What makes the module; another one takes no arguments."""
     epochs: float = 2.0
     dbn: DBN | None = None
     """Trained in place of a module; "plain" is its run with one worker."""
@@ -72,8 +74,8 @@ class Task:
         """The module with nothing set but its optimizer and passes."""
         arguments, settings = {"sizes": self.sizes, "norm": self.norm}, dict(self.settings)
         return ModuleStage(
-            module="defaults:network",
-            arguments=arguments,
+            module=self.module,
+            arguments=arguments if self.module == "defaults:network" else {},
             epochs=self.epochs,
             optimizer=self.optimizer,
             settings=settings,
@@ -87,6 +89,40 @@ def network(sizes: list[int], *, norm: bool = False) -> torch.nn.Module:
         norms = [torch.nn.BatchNorm1d(outputs)] if norm else []
         layers += [torch.nn.Linear(inputs, outputs), *norms, torch.nn.ReLU()]
     return torch.nn.Sequential(*layers, torch.nn.Linear(*sizes[-2:]))
+
+
+def convolutions() -> torch.nn.Module:
+    """Returns a network of five convolutions with BatchNorm, on images of 12x12."""
+    layers: list[torch.nn.Module] = [torch.nn.Unflatten(1, (1, 12, 12))]
+    for inputs, outputs, stride in ((1, 16, 1), (16, 32, 2), (32, 32, 1), (32, 64, 2), (64, 64, 1)):
+        convolution = torch.nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        layers += [convolution, torch.nn.BatchNorm2d(outputs), torch.nn.ReLU()]
+    return torch.nn.Sequential(
+        *layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(64, 6)
+    )
+
+
+def maps(rows: int, tested: int) -> Task:
+    """Images of waves in six directions, of any phase, contrast and brightness, under noise."""
+    chance = np.random.default_rng(1)
+    y, x = np.mgrid[:12, :12]
+
+    def made(count: int) -> tuple[np.ndarray, np.ndarray]:
+        kinds = chance.integers(0, 6, count)
+        turn, phase, contrast, brightness = (
+            value[:, None, None]
+            for value in (
+                kinds * np.pi / 6,
+                chance.uniform(0, 2 * np.pi, count),
+                chance.uniform(0.3, 3, count),
+                chance.uniform(-2, 2, count),
+            )
+        )
+        waves = np.sin(1.2 * (np.cos(turn) * x + np.sin(turn) * y) + phase) * contrast
+        noise = 1.2 * chance.standard_normal(waves.shape)
+        return (waves + noise + brightness).reshape(count, -1).astype(np.float32), kinds
+
+    return Task(made(rows), made(tested), [144, 6], module="defaults:convolutions")
 
 
 def images(rows: int, tested: int) -> Task:
@@ -145,6 +181,7 @@ def belief(rows: int, tested: int) -> Task:
 
 TASKS = {"images": (images, 30_000), "mnist": (digits, 20_000), "table": (table, 24_000)}
 TASKS["norms"] = (norms, 24_000)
+TASKS["maps"] = (maps, 3_200)
 TASKS["dbn"] = (belief, 6_000)
 TASKS["small"] = (table, 2_000)
 SORTED_ROWS, PARTITIONS = 12_000, 3

@@ -8,7 +8,7 @@ from torch import nn
 from photinus.models.dbn import DBN
 from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule
-from photinus.run.batch_norm import LEAST_ROWS, with_rows_to_normalize
+from photinus.run.batch_norm import LEAST_IMAGES, LEAST_ROWS, with_rows_to_normalize
 from photinus.run.evaluate import Draft
 from photinus.run.job import Job, Source
 from photinus.run.train import resume, train
@@ -18,6 +18,20 @@ HERE = __name__
 
 def normed():
     return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def of_images():
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 2, 3)),
+        nn.Conv2d(1, 2, 1),
+        nn.BatchNorm2d(2),
+        nn.Flatten(),
+        nn.Linear(12, 3),
+    )
+
+
+def of_both():
+    return nn.Sequential(*of_images()[:-1], nn.BatchNorm1d(12), nn.Linear(12, 3))
 
 
 def job(workers=8, module="normed", **fields):
@@ -43,6 +57,15 @@ def test_the_batch_and_the_usual_rate_grow_together():
     )
 
 
+def test_images_need_fewer_rows_since_each_has_many_positions():
+    model, told = settled(job(16, "of_images"))
+    assert model.batch_size == 16 * LEAST_IMAGES == 64
+    assert told.startswith("BatchNorm2d needs 4 rows of a step on each worker; got batch_size 32")
+    both, told = settled(job(16, "of_both"))
+    assert both.batch_size == 16 * LEAST_ROWS
+    assert told.startswith("BatchNorm1d needs 16 rows")
+
+
 @pytest.mark.parametrize(
     "fields", [{"lr": Schedule.constant(0.01)}, {"settings": {"lr": 0.01}}, {"lr_scale": "sqrt"}]
 )
@@ -60,10 +83,11 @@ def test_a_rate_of_ones_own_stays_what_it_says(fields):
         job(1),
         job(2),
         job(8, batch_size=128),
+        job(8, module="of_images"),
         job(8, module="plain"),
         Job(model=DBN(hidden=(4,)), workers=8),
     ],
-    ids=["one worker", "rows enough", "a large batch", "no normalization", "DBN"],
+    ids=["one worker", "rows enough", "a large batch", "images", "no normalization", "DBN"],
 )
 def test_all_else_stays_as_it_is(made):
     draft = Draft(made)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from photinus.core.errors import message
@@ -12,8 +13,9 @@ from photinus.models.module_model import ModuleModel
 from photinus.models.schedules import follow_batch
 from photinus.run.evaluate import Draft
 
-LEAST_ROWS = 16
-"""Of a step, for each worker; `benchmarks/defaults.py --data norms` shows what fewer cost."""
+LEAST_ROWS, LEAST_IMAGES = 16, 4
+"""Of a step, for each worker. `benchmarks/defaults.py --data norms` and `--data maps` show what
+fewer cost. An image has many positions, whose mean and variance are taken together."""
 
 
 def with_rows_to_normalize(draft: Draft) -> tuple[Draft, str]:
@@ -26,23 +28,31 @@ def with_rows_to_normalize(draft: Draft) -> tuple[Draft, str]:
         draft: the job, and its model.
     """
     job, model = draft.job, draft.job.model
-    least = LEAST_ROWS * job.workers
-    if not isinstance(model, ModuleStage) or job.workers == 1 or model.batch_size >= least:
+    most = LEAST_ROWS * job.workers
+    if not isinstance(model, ModuleStage) or job.workers == 1 or model.batch_size >= most:
         return draft, ""
     made = draft.model()
     modules = made.module.modules() if isinstance(made, ModuleModel) else ()
-    names = {type(m).__name__ for m in modules if isinstance(m, _BatchNorm)}
-    if not names:
+    needs = {type(m).__name__: _rows_for(m) for m in modules if isinstance(m, _BatchNorm)}
+    rows = max(needs.values(), default=0)
+    least = rows * job.workers
+    if model.batch_size >= least:
         return draft, ""
+    name = min(name for name, need in needs.items() if need == rows)
     usual, larger = model.batch_size, replace(model, batch_size=least)
     then = f"batch_size is {least} now"
     if model.lr is None and "lr" not in model.settings and model.lr_scale == "none":
         larger = replace(larger, lr=follow_batch(model.rate(), "linear", least, usual))
         then += f", and the learning rate {least / usual:g} times the usual one"
     text = message(
-        f"{min(names)} needs {LEAST_ROWS} rows of a step on each worker",
+        f"{name} needs {rows} rows of a step on each worker",
         got=f"batch_size {usual} for {job.workers} workers",
         then=then,
         do="use fewer workers, or GroupNorm, to keep your batch_size",
     )
     return Draft(replace(job, model=larger), made), text
+
+
+def _rows_for(layer: nn.Module) -> int:
+    """Returns how many rows of a step a layer needs."""
+    return LEAST_IMAGES if isinstance(layer, (nn.BatchNorm2d, nn.BatchNorm3d)) else LEAST_ROWS

@@ -141,10 +141,10 @@ def train(
 
     Args:
         job: what to train, and how.
-        data: the rows: a Spark DataFrame; NumPy arrays or tensors, as `(features, labels)` or `features`
-            alone; the path of Parquet files; a FrameData or an ArrayData. `job.data` defines which
-            columns are read, and how features are scaled; other rows that it names are not read.
-            Left out: what `job.data` names.
+        data: the rows: a Spark DataFrame; NumPy arrays or tensors, as `(features, labels)` or
+            `features` alone; the path of Parquet files; a FrameData or an ArrayData. `job.data`
+            defines which columns are read, and how features are scaled; other rows that it names
+            are not read. Left out: what `job.data` names.
         test: rows to measure on, `(features, labels)` or a TestRows; left out, what `job.data`
             names where the rows are its own.
         folder: where the run is kept: a path, or an address such as hdfs://host:port/runs/first;
