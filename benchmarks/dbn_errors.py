@@ -53,8 +53,8 @@ def one(preset_name: str, workers: int, seed: int, hidden: str, limit: int | Non
 
     job = replace(preset(preset_name, workers), engine="simulate", seed=seed)
     sizes = tuple(int(n) for n in hidden.split(","))
-    rates = (*job.model.fine_tuning.dropout_hidden[: len(sizes) - 1], 0.3)
-    tuned = replace(job.model.fine_tuning, dropout_hidden=rates)
+    *below, last = job.model.fine_tuning.dropout_hidden
+    tuned = replace(job.model.fine_tuning, dropout_hidden=(*below[: len(sizes) - 1], last))
     job = replace(job, model=replace(job.model, hidden=sizes, fine_tuning=tuned))
     data = None
     if limit is not None:
