@@ -75,6 +75,12 @@ def words_of(questions):
     return sorted({word for line in lines for word in line.split()})
 
 
+def sentences_of(lines, words):
+    """Returns the lines of a text as arrays `words` of these words alone, two at least."""
+    kept = F.filter(F.split("value", " "), lambda word: word.isin(words))
+    return lines.select(kept.alias("words")).where(F.size("words") > 1)
+
+
 def made_up(path, words):
     chance = np.random.default_rng(0)
     drawn = chance.integers(0, len(words), (MADE_UP_LINES, 10))
@@ -83,7 +89,7 @@ def made_up(path, words):
 
 
 def linked(text, folder, size):
-    """Returns how many bytes a folder holds of so many links to a text as make that size."""
+    """Makes so many links to a text as have a size; returns how many, and their bytes."""
     folder.mkdir()
     links = max(1, round(size / text.stat().st_size))
     for number in range(links):
@@ -108,8 +114,7 @@ def main():
         print(f"{links} times {text.name}: {size / 1e9:,.2f} GB; {len(words)} words", flush=True)
         with Peaks() as peaks:
             spark = spark_session(asked.workers, name="streamed_words")
-            lines = spark.read.text(str(folder / "links"))
-            kept = F.filter(F.split("value", " "), lambda word: word.isin(words)).alias("words")
+            sentences = sentences_of(spark.read.text(str(folder / "links")), words)
             word2vec = Word2Vec(
                 inputCol="words",
                 vectorSize=asked.dims,
@@ -118,7 +123,7 @@ def main():
                 runDir=str(folder / "run"),
             )
             began = time.monotonic()
-            model = word2vec.fit(lines.select(kept).where(F.size("words") > 1))
+            model = word2vec.fit(sentences)
             seconds = time.monotonic() - began
             spark.stop()
     told = f"{seconds:,.0f} s, {size / 1e6 / seconds:,.1f} MB of text a second, "
