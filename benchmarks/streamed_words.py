@@ -5,11 +5,10 @@
 
 A folder of hard links to TEXT holds so many gigabytes, and takes no room on the disk. Left out, the
 text is made up. A line is a sentence. The words are those of gensim's questions-words.txt: Spark
-leaves out all others, before the workers of a local session learn from the rest in one epoch. The
-library reads the text twice, to count the words and to learn. `peak` is the most memory that a
-process ever had resident (`VmHWM`: shared libraries and mapped files count, too): of the driver's
-Python, of Java, which is driver and executor in one, and of the largest Python process below it.
-Linux only.
+leaves out all others, and keeps what is left on disk, so that the text is read once. The workers of
+a local session learn from it in one epoch. `peak` is the most memory that a process ever had
+resident (`VmHWM`: shared libraries and mapped files count, too): of the driver's Python, of Java,
+which is driver and executor in one, and of the largest Python process below it. Linux only.
 """
 
 import argparse
@@ -23,6 +22,7 @@ from pathlib import Path
 import numpy as np
 from machine import begin, descendants
 from memory import peak_of
+from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from photinus import Word2Vec, spark_session
@@ -114,7 +114,8 @@ def main():
         print(f"{links} times {text.name}: {size / 1e9:,.2f} GB; {len(words)} words", flush=True)
         with Peaks() as peaks:
             spark = spark_session(asked.workers, name="streamed_words")
-            sentences = sentences_of(spark.read.text(str(folder / "links")), words)
+            lines = spark.read.text(str(folder / "links"))
+            sentences = sentences_of(lines, words).persist(StorageLevel.DISK_ONLY)
             word2vec = Word2Vec(
                 inputCol="words",
                 vectorSize=asked.dims,
@@ -123,10 +124,12 @@ def main():
                 runDir=str(folder / "run"),
             )
             began = time.monotonic()
+            sentences.count()
+            read = time.monotonic() - began
             model = word2vec.fit(sentences)
             seconds = time.monotonic() - began
             spark.stop()
-    told = f"{seconds:,.0f} s, {size / 1e6 / seconds:,.1f} MB of text a second, "
+    told = f"{seconds:,.0f} s, {read:,.0f} s of them to read the text; "
     told += f"{int(model.vectors.counts.sum()):,} words of the vocabulary in it; peak of "
     told += f"the driver {peaks.driver / 1e6:,.0f} MB, of Java {peaks.java / 1e6:,.0f} MB, "
     print(f"{told}of the largest worker {peaks.worker / 1e6:,.0f} MB")
