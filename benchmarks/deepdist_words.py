@@ -82,6 +82,8 @@ def main():
     asked = parser.parse_args()
     words = words_of(asked.questions)
     spark = spark_session(TASKS, name="deepdist_words")
+    for program in (plain, adagrad):
+        spark.sparkContext.addPyFile(program.__file__)
     with tempfile.TemporaryDirectory() as folder:
         text = asked.text or str(made_up(Path(folder) / "text.txt", words))
         sentences = sentences_of(spark.read.text(text), words).repartition(asked.partitions).cache()
