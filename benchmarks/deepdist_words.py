@@ -1,7 +1,7 @@
 """DeepDist's two programs of word vectors over time, beside the native `Word2Vec`.
 
     python benchmarks/deepdist_words.py [TEXT] [--dims 900] [--passes 5] [--partitions 16]
-        [--questions FILE] [--ways plain adagrad native]
+        [--questions FILE] [--ways plain adagrad native] [--sample 0.001 0]
 
 The functions are those of examples/deepdist_word2vec.py (`plain`) and of
 examples/deepdist_word2vec_adagrad.py: gensim computes a partition's update, and the driver applies
@@ -9,7 +9,8 @@ it as it comes, two tasks at a time on local Spark. The words are those of gensi
 questions-words.txt, and all others are taken out of the text before. Left out, the text is made up.
 Printed are the seconds of training so far, without those of the questions, and the share of the
 questions that is right, after each pass; of `native` at the end of runs of so many passes, as its
-rate falls over a whole run.
+rate falls over a whole run, with each --sample (0: no word is thinned out; gensim's models here
+have the counts of the questions, by which hardly a word is).
 """
 
 import argparse
@@ -60,13 +61,14 @@ def deepdist(corpus, asked, way):
             told(way, number, seconds, vectors, asked)
 
 
-def native(sentences, asked):
+def native(sentences, asked, sample):
     number = 1
     while number <= asked.passes:
-        settings = {"vectorSize": asked.dims, "epochs": float(number), "numWorkers": TASKS}
+        settings = {"vectorSize": asked.dims, "numWorkers": TASKS, "sample": sample}
         began = time.monotonic()
-        made = Word2Vec(inputCol="words", minCount=1, **settings).fit(sentences)
-        told("native", number, time.monotonic() - began, made.vectors, asked)
+        made = Word2Vec(inputCol="words", minCount=1, epochs=float(number), **settings)
+        vectors = made.fit(sentences).vectors
+        told(f"native, sample {sample:g}", number, time.monotonic() - began, vectors, asked)
         number *= 2
 
 
@@ -79,6 +81,7 @@ def main():
     parser.add_argument("--questions", default=questions_of_gensim())
     ways = ["plain", "adagrad", "native"]
     parser.add_argument("--ways", nargs="+", choices=ways, default=ways)
+    parser.add_argument("--sample", type=float, nargs="+", default=[1e-3, 0.0], help="native only")
     asked = parser.parse_args()
     words = words_of(asked.questions)
     spark = spark_session(TASKS, name="deepdist_words")
@@ -91,7 +94,8 @@ def main():
         print(f"{corpus.map(len).sum():,} words in {corpus.count():,} sentences", flush=True)
         for way in asked.ways:
             if way == "native":
-                native(sentences, asked)
+                for sample in asked.sample:
+                    native(sentences, asked, sample)
             else:
                 deepdist(corpus, asked, way)
     spark.stop()
