@@ -3,18 +3,22 @@
     python benchmarks/word2vec.py TEXT [--words 2000000] [--dims 100 300] [--workers 1 2 4]
         [--epochs 5] [--repeats 5] [--only speed|accuracy]
         [--subwords 3 6] [--round-words 200000] [--codecs fp32 bf16 int8 int4] [--mllib 1 2 4]
+        [--negatives 5 0] [--sample 0.001 0] [--seeds 0] [--no-gensim]
 
 TEXT holds a sentence a line, in lower case. Words per second are of one thread and its CPU's
 seconds: best and median of interleaved repeats, also of the same words in sentences of 3 to 8. The
 accuracy is that of processes of this machine, by gensim's questions-words.txt at a cut-off of
 30,000 words, and WordSim-353 by Spearman. With --codecs the tables lie among the workers, and rows
-travel in each of these: told too is what all workers sent of deltas and rows. With --mllib Spark's
-own Word2Vec learns from the same sentences on so many partitions, with the same settings as far as
-it has them: it has hierarchical softmax, and takes every word.
+travel in each of these. Told too are the seconds, and what all workers sent and got. Several
+--negatives (0: hierarchical softmax), --sample (0: no word is thinned out) or --seeds are each
+tried with each other. With --mllib Spark's own Word2Vec learns from the same sentences on so many
+partitions, with the same settings as far as it has them: it has hierarchical softmax, and takes
+every word.
 """
 
 import argparse
 import collections
+import itertools
 import tempfile
 import time
 from dataclasses import replace
@@ -166,8 +170,18 @@ def speed(sentences, index, counts, dims, repeats, ngrams=None):
         )
 
 
-def trained(text, asked, workers, *, is_plain=False, codec=""):
-    """Returns the inputs, and how many MB all workers sent; with a codec of a sharded table."""
+def trained(text, asked, workers, *, is_plain=False, codec="", seed=0, **settings):
+    """Returns the inputs, and what it took in words; with a codec of a sharded table.
+
+    Args:
+        text: sentences, words and counts.
+        asked: what the command asks for.
+        workers: so many processes.
+        is_plain: the mean without gains.
+        codec: of rows; empty: whole tables.
+        seed: of the job.
+        settings: of the stage.
+    """
     sentences, index, counts = text
     words = int(counts.sum())
     length = tokens_in_block(words, workers)
@@ -180,21 +194,25 @@ def trained(text, asked, workers, *, is_plain=False, codec=""):
         batch_size=STEP_ROWS * workers,
         workers=workers,
         round_words=0.0 if is_plain else float(steps * STEP_ROWS * length),
+        **settings,
     )
     strategy = averaging(every=Steps(steps), outer=Sgd(), merge="uniform", gradients_until=0.0)
     if codec:
         strategy = replace(strategy, codec=codec, owners=workers, rows=asked.dims[0])
-    job = Job(model=stage, workers=workers, engine="local", strategy=strategy)
+    job = Job(model=stage, workers=workers, engine="local", strategy=strategy, seed=seed)
     draft = Draft(job)
     draft.model().parameters.view("counts")[:] = counts
-    events = []
+    events, began = [], time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         rows = ArrayData(rows_of(sentences, index, length))
         outcome = train_draft(
             draft, rows, folder=f"{folder}/run", engine=LocalEngine(), callbacks=[events.append]
         )
         inputs = outcome.trained.model().parameters.view("inputs").copy()
-    return inputs, sum(e.bytes_up for e in events if isinstance(e, RoundClosed)) / 1e6
+    rounds = [e for e in events if isinstance(e, RoundClosed)]
+    up, down = (sum(getattr(e, f"bytes_{way}") for e in rounds) / 1e6 for way in ("up", "down"))
+    took = f"{time.monotonic() - began:.0f} s, {sum(e.rounds for e in rounds):,} rounds"
+    return inputs, f"{took}, {up:,.0f} MB sent, {down:,.0f} MB got"
 
 
 def told(name, index, vectors):
@@ -214,21 +232,25 @@ def told(name, index, vectors):
 def accuracy(asked, text):
     """Prints how well each learns."""
     sentences, index, counts = text
-    told("gensim", index, gensims(sentences, index, counts, asked.dims[0], asked.epochs)[1])
+    if asked.gensim:
+        told("gensim", index, gensims(sentences, index, counts, asked.dims[0], asked.epochs)[1])
     for partitions in asked.mllib:
         seconds, made = mllibs(sentences, index, asked.dims[0], asked.epochs, partitions)
         told(f"MLlib, {partitions} partitions, {seconds:.0f} s", index, made)
-    for workers in asked.workers:
+    tried = itertools.product(asked.workers, asked.negatives, asked.sample, asked.seeds)
+    for workers, negatives, sample, seed in tried:
+        settings = {"negatives": negatives, "sample": sample, "seed": seed}
+        name = f"{workers} workers, negatives {negatives}, sample {sample:g}, seed {seed}"
         for codec in asked.codecs:
-            made, sent = trained(text, asked, workers, codec=codec)
-            told(f"{workers} workers, sharded, {codec}, {sent:,.0f} MB sent", index, made)
+            made, took = trained(text, asked, workers, codec=codec, **settings)
+            told(f"{name}, sharded, {codec}, {took}", index, made)
         if asked.codecs:
             continue
-        made, _ = trained(text, asked, workers)
-        told(f"{workers} workers", index, made)
+        made, took = trained(text, asked, workers, **settings)
+        told(f"{name}, {took}", index, made)
         if asked.plain and workers > 1:
-            made, _ = trained(text, asked, workers, is_plain=True)
-            told(f"{workers} workers, the plain mean", index, made)
+            made, took = trained(text, asked, workers, is_plain=True, **settings)
+            told(f"{name}, the plain mean, {took}", index, made)
 
 
 def main():
@@ -244,6 +266,10 @@ def main():
     parser.add_argument("--round-words", type=int, default=200_000, help="of a worker, at most")
     parser.add_argument("--codecs", nargs="+", default=[], choices=list(CODECS))
     parser.add_argument("--mllib", type=int, nargs="+", default=[], help="partitions")
+    parser.add_argument("--negatives", type=int, nargs="+", default=[5], help="accuracy only")
+    parser.add_argument("--sample", type=float, nargs="+", default=[1e-3], help="accuracy only")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--gensim", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--plain", action="store_true", help="the mean without gains, too")
     asked = parser.parse_args()
     text = sentences, index, counts = read(asked.text, asked.words)

@@ -238,9 +238,14 @@ def test_the_pieces_of_word_vectors_run(page, spark, tmp_path):
         ("vectorSize=200", small),
         ("vectorSize=50", small),
         ("q=2.0", f"q=2.0, walkLength=4, {small}"),
+        ('inputCol="words"', f'inputCol="words", {small}'),
+        ("texts/", str(tmp_path / "text")),
     )
     text = [("man king woman queen and so on",)] * 20
     words = pieces.run(sentences=spark.createDataFrame(text, "text string"))["model"]
+    (tmp_path / "text").write_text("a man and a king\n" * 20)
+    some = pieces.run(spark=spark, words=["man", "king", "queen"])["model"]
+    assert sorted(some.vectors.words) == ["king", "man"]
     baskets = [([1017, 3, 5],), ([3, 1017],)] * 10
     pieces.run(baskets=spark.createDataFrame(baskets, "products array<int>"))
     edges = spark.createDataFrame([(1017, 3, 1.0), (3, 5, 2.0)], "src int, dst int, calls double")

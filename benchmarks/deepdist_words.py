@@ -1,0 +1,106 @@
+"""DeepDist's two programs of word vectors over time, beside the native `Word2Vec`.
+
+    python benchmarks/deepdist_words.py [TEXT] [--dims 900] [--passes 5] [--partitions 16]
+        [--questions FILE] [--ways plain adagrad native] [--sample 0.001 0]
+
+The functions are those of examples/deepdist_word2vec.py (`plain`) and of
+examples/deepdist_word2vec_adagrad.py: gensim computes a partition's update, and the driver applies
+it as it comes, two tasks at a time on local Spark. The words are those of gensim's
+questions-words.txt, and all others are taken out of the text before. Left out, the text is made up.
+Printed are the seconds of training so far, without those of the questions, and the share of the
+questions that is right, after each pass; of `native` at the end of runs of so many passes, as its
+rate falls over a whole run, with each --sample (0: no word is thinned out; gensim's models here
+have the counts of the questions, by which hardly a word is).
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from machine import begin
+from streamed_words import made_up, questions_of_gensim, sentences_of, words_of
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+import deepdist_word2vec as plain
+import deepdist_word2vec_adagrad as adagrad
+from gensim.models.word2vec import Word2Vec as Gensims
+
+from photinus import DeepDist, Word2Vec, spark_session
+from photinus.embeddings.vectors import WordVectors
+
+TASKS = 2
+
+
+def started(asked, is_adagrad):
+    """Returns gensim's model as the examples start it."""
+    with Path(asked.questions).open() as lines:
+        sentences = [line.lower().split() for line in lines]
+    model = Gensims(sentences, vector_size=asked.dims, min_count=1, seed=1, workers=1)
+    if is_adagrad:
+        model.word_count, model.total_words, model.version = 0, int(1e9), 1
+        model.ssyn0, model.ssyn1 = 0, 0
+    return model
+
+
+def told(way, number, seconds, vectors, asked):
+    right = vectors.analogies(asked.questions).total
+    print(f"{way}, {number} passes, {seconds:.0f} s: {right}", flush=True)
+
+
+def deepdist(corpus, asked, way):
+    program, seconds = (adagrad if way == "adagrad" else plain), 0.0
+    with DeepDist(started(asked, way == "adagrad")) as dd:
+        for number in range(1, asked.passes + 1):
+            began = time.monotonic()
+            dd.train(corpus, program.gradient, program.descent)
+            seconds += time.monotonic() - began
+            made = dd.model.wv
+            vectors = WordVectors(list(made.index_to_key), made.vectors.copy())
+            told(way, number, seconds, vectors, asked)
+
+
+def native(sentences, asked, sample):
+    number = 1
+    while number <= asked.passes:
+        settings = {"vectorSize": asked.dims, "numWorkers": TASKS, "sample": sample}
+        began = time.monotonic()
+        made = Word2Vec(inputCol="words", minCount=1, epochs=float(number), **settings)
+        vectors = made.fit(sentences).vectors
+        told(f"native, sample {sample:g}", number, time.monotonic() - began, vectors, asked)
+        number *= 2
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("text", nargs="?")
+    parser.add_argument("--dims", type=int, default=900)
+    parser.add_argument("--passes", type=int, default=5)
+    parser.add_argument("--partitions", type=int, default=16)
+    parser.add_argument("--questions", default=questions_of_gensim())
+    ways = ["plain", "adagrad", "native"]
+    parser.add_argument("--ways", nargs="+", choices=ways, default=ways)
+    parser.add_argument("--sample", type=float, nargs="+", default=[1e-3, 0.0], help="native only")
+    asked = parser.parse_args()
+    words = words_of(asked.questions)
+    spark = spark_session(TASKS, name="deepdist_words")
+    for program in (plain, adagrad):
+        spark.sparkContext.addPyFile(program.__file__)
+    with tempfile.TemporaryDirectory() as folder:
+        text = asked.text or str(made_up(Path(folder) / "text.txt", words))
+        sentences = sentences_of(spark.read.text(text), words).repartition(asked.partitions).cache()
+        corpus = sentences.rdd.map(lambda row: list(row.words)).cache()
+        print(f"{corpus.map(len).sum():,} words in {corpus.count():,} sentences", flush=True)
+        for way in asked.ways:
+            if way == "native":
+                for sample in asked.sample:
+                    native(sentences, asked, sample)
+            else:
+                deepdist(corpus, asked, way)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    begin("--dims", "20", "--passes", "1", "--partitions", "2")
+    main()
