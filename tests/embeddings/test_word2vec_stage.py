@@ -310,7 +310,7 @@ def test_a_worker_draws_the_rows_that_a_whole_table_would_have(workers, monkeypa
     monkeypatch.setattr("photinus.embeddings.word2vec._DRAWN", 5 * STAGE.dims)
     whole = STAGE.build((), 3).parameters.trained.reshape(-1, STAGE.dims)
     for slot in range(workers):
-        shard = np.full((len(range(slot, 2 * V, workers)), STAGE.dims), np.nan, np.float32)
+        shard = np.zeros((len(range(slot, 2 * V, workers)), STAGE.dims), np.float32)
         STAGE.blank((), 3).first_rows(shard, slot, 3, workers)
         assert np.array_equal(shard, whole[slot::workers])
         Model.first_rows(STAGE.build((), 3), shard, slot, 3, workers)

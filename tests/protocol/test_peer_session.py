@@ -9,6 +9,7 @@ from photinus.core.clock import Clock
 from photinus.protocol import peer_session as room
 from photinus.protocol.messages import Seat
 from photinus.protocol.peer_session import COORDINATOR, Peers
+from photinus.data.rows import memory
 from photinus.strategies.backups import Backup
 from photinus.strategies.base import Message, OwnedShard
 from photinus.strategies.outer import Sgd
@@ -342,7 +343,7 @@ def of_table(slot, value, lease=1):
     told = here(lease, (0, 1), (1, lease))
     worker.seated(Seat(RUN, 1, 0, slot, lease if slot else 1), 3, told)
     own, moved = np.zeros((1, 2)), np.zeros(1, np.bool_)
-    backup = Backup(np.zeros((1, 2)), (), np.zeros(1, np.bool_), {})
+    backup = Backup(1, np.zeros((0, 2)), Sgd(), memory)
     owned = OwnedShard(own, (), Sgd().update, moved=moved, backup=backup)
     push = Message("push", np.full(2, value), rows=np.array([0]), version=3, owned=owned)
     worker.brings(push._replace(asks=np.array([0])))

@@ -26,7 +26,7 @@ def agreed(chance, codec):
     for slot in (1, 2):
         mine, before = slice(slot, None, WORKERS), slice(slot - 1, None, WORKERS)
         size = len(loaded[before])
-        backup = Backup.laid(size, np.empty((0, WIDTH), np.float32), OUTER, memory)
+        backup = Backup(size, np.empty((0, WIDTH), np.float32), OUTER, memory)
         at = np.flatnonzero(moved[before])
         backup.take(ShardMove(at, now[before][at], (sums[before][at],), {"m": np.ones(1)}))
         owned = OwnedShard(now[mine].copy(), (sums[mine].copy(),), OUTER.update, backup=backup)

@@ -1,5 +1,7 @@
 """A shard is told as it was at one version, while it moves; and it comes as it was told."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -32,7 +34,7 @@ def told(pages, into, most=10**6):
         while True:
             count += 1
             dtype, shape = page.kinds[page.name]
-            array = into.setdefault(page.name, np.full(shape, np.nan, dtype))
+            array = into.setdefault(page.name, np.zeros(math.prod(shape), dtype))
             array[page.start : page.start + page.numbers.size] = page.numbers
             page = pages.send(Page(page.version, page.name, page.start + page.numbers.size))
             assert count < most

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
+
+import numpy as np
 
 from photinus.checkpoint.mapped import MappedFile
 from photinus.coordinator.callbacks import Callbacks
@@ -14,6 +17,7 @@ from photinus.coordinator.sharded_table import ENOUGH, Shard, ShardFiles, Table,
 from photinus.core.errors import UsageError, message
 from photinus.core.events import CheckpointFailed
 from photinus.core.parameters import Vector
+from photinus.models.base import Model, Stage
 from photinus.protocol.messages import inner_of
 from photinus.strategies.base import Message
 from photinus.training.asks import Page, Snapshot
@@ -233,7 +237,10 @@ class Cuts:
         closed = self._leases.closed.values()
         shards = self._shards.at(max(frame.header["version"] for frame in closed))
         self._shards.drop()  # the table alone keeps the files, and releases them once it is whole
-        return Table(shards, self._owner.policy.rows, self._callbacks.scratch)
+        plan, owner = self._plan, self._owner
+        stage, integers = plan.phases[owner.phase].stage, owner.point.integers
+        start = partial(_start, stage, self.history, plan.seed, integers)
+        return Table(shards, owner.policy.rows, self._callbacks.scratch, start, plan.seed)
 
     # -- what workers held alone -----------------------------------------------------------------
 
@@ -305,6 +312,14 @@ def _held(cut: Cut, trained: Vector | None, floats: Vector, integers: Vector) ->
     """Returns a cut at the point that a worker held."""
     point = cut.point._replace(vector=trained, floats=floats, integers=integers)
     return replace(cut, point=point)
+
+
+def _start(stage: Stage, history: tuple[Vector, ...], seed: int, integers: Vector | None) -> Model:
+    """Returns the model whose first rows those of all workers are."""
+    model = stage.blank(history, seed)
+    if integers is not None:
+        np.copyto(model.parameters.integers, integers)
+    return model
 
 
 def _sections(arrays: Mapping[str, Vector]) -> tuple[Vector, Vector, Vector]:

@@ -208,7 +208,6 @@ class WordTables(Model):
 
     def first_rows(self, shard: Vector, slot: int, seed: int, shards: int) -> None:
         """Draws all inputs, some rows at a time, and keeps the worker's own."""
-        shard[...] = 0
         stage = self._stage
         draw, rows = generator(seed, stage.name), max(1, _DRAWN // stage.dims)
         for start in range(0, stage.input_rows, rows):
