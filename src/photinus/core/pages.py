@@ -44,3 +44,20 @@ class Pages:
             self._map.madvise(mmap.MADV_DONTNEED)
         else:  # elsewhere the advice may leave them as they are
             self.vector[:] = 0
+
+
+def map_of(array: object) -> mmap.mmap | None:
+    """Returns the map that an array lies in; None of one in memory of the C library."""
+    while isinstance(array, (np.ndarray, memoryview)):
+        array = array.base if isinstance(array, np.ndarray) else array.obj
+    return array if isinstance(array, mmap.mmap) else None
+
+
+def read_at_random(array: Vector) -> None:
+    """Has the system read of a mapped file only the pages that are touched.
+
+    Else it reads up to some megabytes around each of them.
+    """
+    held = map_of(array)
+    if held is not None and hasattr(mmap, "MADV_RANDOM"):
+        held.madvise(mmap.MADV_RANDOM)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ _PULL, _PULL_OF_MANY = 0.0002, 0.0006
 """The share of the way to its aim that one step goes, with few workers and with more than
 `FEW_WORKERS`: fitted, see docs/word2vec.md."""
 
+_BLOCK = 1 << 16
 
 NO_GRAMS = Subwords(np.zeros(1, np.int64), np.zeros(0, np.int64))
 
@@ -58,8 +60,9 @@ def keep_shares(counts: Vector, sample: float) -> Vector:
     if sample <= 0:
         return np.ones(len(counts), np.float32)
     ratio = sample * counts.sum() / counts
-    shares: Vector = np.minimum(1.0, np.sqrt(ratio) + ratio).astype(np.float32)
-    return shares
+    shares = np.sqrt(ratio)
+    shares += ratio
+    return np.minimum(1.0, shares, out=shares).astype(np.float32)
 
 
 def alias_table(weights: Vector) -> tuple[Vector, Vector]:
@@ -74,11 +77,10 @@ def alias_table(weights: Vector) -> tuple[Vector, Vector]:
         Vose, A linear algorithm for generating random numbers with a given distribution (1991).
     """
     share = weights * (len(weights) / weights.sum())
-    own, other = np.ones(len(share), np.float32), np.arange(len(share), dtype=np.int32)
     # plain arrays: of millions of words, lists of Python's numbers take some hundred megabytes
-    small = array("q", np.flatnonzero(share < 1).astype(np.int64).tobytes())
-    large = array("q", np.flatnonzero(share >= 1).astype(np.int64).tobytes())
-    rest = array("d", share.astype(np.float64).tobytes())
+    small, large = (_plain("i", np.flatnonzero(is_so)) for is_so in (share < 1, share >= 1))
+    rest = _plain("d", share)
+    own, other = np.ones(len(share), np.float32), np.arange(len(share), dtype=np.int32)
     while small and large:
         low, high = small.pop(), large[-1]
         own[low], other[low] = rest[low], high
@@ -86,6 +88,12 @@ def alias_table(weights: Vector) -> tuple[Vector, Vector]:
         if rest[high] < 1:
             small.append(large.pop())
     return own, other
+
+
+def _plain(code: str, numbers: Vector) -> array[Any]:
+    made = array(code)
+    made.frombytes(np.asarray(numbers, code).view(np.uint8))
+    return made
 
 
 def huffman(counts: Vector) -> tuple[Vector, Vector, Vector]:
@@ -155,10 +163,14 @@ def gains(
     Returns:
         The gains of the inputs up to the last one in use [V + b], and of the outputs [V].
     """
-    kept = counts * keep.astype(np.float64) / counts.sum() * words  # a word's centres in a round
-    drawn = counts**_POWER
-    drawn *= negatives * kept.sum() / drawn.sum()
-    output = kept + drawn if negatives else np.full(len(counts), np.inf)
+    kept = counts * keep.astype(np.float64)
+    kept /= counts.sum()
+    kept *= words  # a word's centres in a round
+    output = np.full(len(counts), np.inf)
+    if negatives:
+        output = counts**_POWER
+        output *= negatives * kept.sum() / output.sum()
+        output += kept
     pull = _PULL if workers <= FEW_WORKERS else _PULL_OF_MANY
     made, moved = [], kept
     if len(grams.rows):
@@ -166,6 +178,10 @@ def gains(
         moved[: len(kept)] = kept
         moved = np.maximum(moved, kept.min())  # rows that are never used
     for steps in (moved, output):
-        one = -np.expm1(-pull * _CONTEXTS * steps)
-        made.append((-np.expm1(-pull * _CONTEXTS * workers * steps) / one).astype(np.float32))
+        made.append(np.empty(len(steps), np.float32))
+        for start in range(0, len(steps), _BLOCK):  # of millions of words little else is in memory
+            some = steps[start : start + _BLOCK]
+            one = -np.expm1(-pull * _CONTEXTS * some)
+            gained = -np.expm1(-pull * _CONTEXTS * workers * some) / one
+            made[-1][start : start + _BLOCK] = gained
     return made[0], made[1]

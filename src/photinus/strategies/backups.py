@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
+from photinus.core.pages import read_at_random
 from photinus.core.parameters import Vector
 from photinus.strategies.base import ShardMove
 from photinus.strategies.outer import Outer
@@ -89,6 +90,8 @@ class Backup:
             block = tuple(held for held in found if held is not None)
             if len(block) < len(found):
                 return False
+            for held in block:
+                read_at_random(held)
             self._blocks.append(block)
         return True
 

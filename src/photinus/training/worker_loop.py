@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from photinus.core.errors import FencedError
+from photinus.core.pages import read_at_random
 from photinus.core.parameters import Vector
 from photinus.core.seeds import derive
 from photinus.data.arrays import FeedOrder
@@ -237,6 +238,7 @@ def _with_shard(
         rows = len(range(slot, trained.size // width, plan.workers))
         shard = laid(rows * width, str(dtype), part.room).reshape(rows, width)
         context.model.first_rows(shard, slot, plan.seed, plan.workers)
+        read_at_random(shard)
         moved = ShardMove(np.zeros(0, np.int64), first_of(shard), ())
         outer = optimizer.init(shard)
         if grant.shard:
