@@ -24,7 +24,7 @@ def moves(outer, chance, rounds=4):
         delta = chance.normal(size=(at.size, WIDTH)).astype(np.float32)
         rows, some = outer.update(own[at], delta, tuple(held[at] for held in state))
         told.append(ShardMove(at, rows, some, {"moments": np.full(2, float(n))}))
-        write(told[-1], own, state, np.zeros(COUNT, np.bool_))
+        write(told[-1], own, state, np.zeros(COUNT, np.int32), n + 1)
     return own, state, told
 
 
@@ -53,7 +53,7 @@ def test_pages_of_a_backup_hold_each_row_that_moved_as_it_is_now(outer, most, mo
 def test_a_shard_that_never_moved_is_one_page_without_rows():
     page, after = backup(RowAdagrad()).page(0)
     assert (page.at.size, after) == (0, COUNT)
-    write(from_arrays(to_arrays(page)), np.zeros((COUNT, WIDTH)), (np.zeros((COUNT, 1)),), None)
+    write(from_arrays(to_arrays(page)), np.zeros((COUNT, WIDTH)), (np.zeros((COUNT, 1)),), None, 1)
 
 
 def test_room_is_taken_for_the_rows_that_moved_only(monkeypatch):

@@ -212,6 +212,12 @@ class Cuts:
             return {}
         return {"vector": given[0].reshape(-1, owner.policy.rows)[slot :: owner.policy.shards]}
 
+    @property
+    def kept(self) -> int:
+        """The version of the shards that a lost worker's successor loads."""
+        cut = self.last
+        return cut.version if cut is not None and cut.phase == self._owner.phase else 0
+
     def loaded(self, slot: int) -> None:
         """Notes that a worker loads its shard of the present point."""
         self.holders.add(slot)

@@ -28,17 +28,19 @@ _CACHE_BYTES = 1 << 18
 class Room(Protocol):
     """Where arrays lie that may be too large for memory."""
 
-    def __call__(self, shape: tuple[int, ...], dtype: np.dtype[Any], whole: int = 0) -> Array | None:
+    def __call__(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], of: int = 0
+    ) -> Array | None:
         """Returns an array of zeros, or None where there is no room for it.
 
         Args:
             shape: of the array.
             dtype: likewise.
-            whole: the bytes that it is a part of: where they do not fit into memory, no part does.
+            of: the bytes that it is a part of: where they do not fit into memory, no part does.
         """
 
 
-def memory(shape: tuple[int, ...], dtype: np.dtype[Any], whole: int = 0) -> Array:  # noqa: ARG001
+def memory(shape: tuple[int, ...], dtype: np.dtype[Any], of: int = 0) -> Array:  # noqa: ARG001
     """Room without a limit: a new array in memory."""
     return np.zeros(shape, dtype)
 

@@ -60,9 +60,10 @@ def keep_shares(counts: Vector, sample: float) -> Vector:
     if sample <= 0:
         return np.ones(len(counts), np.float32)
     ratio = sample * counts.sum() / counts
-    shares = np.sqrt(ratio)
-    shares += ratio
-    return np.minimum(1.0, shares, out=shares).astype(np.float32)
+    root = np.sqrt(ratio)
+    root += ratio
+    shares: Vector = np.minimum(1.0, root, out=root).astype(np.float32)
+    return shares
 
 
 def alias_table(weights: Vector) -> tuple[Vector, Vector]:
@@ -71,16 +72,17 @@ def alias_table(weights: Vector) -> tuple[Vector, Vector]:
     A number is drawn in constant time: a column with equal chances, then one of its two numbers.
 
     Args:
-        weights: above 0 [V].
+        weights: above 0 [V] float64; they are overwritten.
 
     Reference:
         Vose, A linear algorithm for generating random numbers with a given distribution (1991).
     """
-    share = weights * (len(weights) / weights.sum())
+    share = np.multiply(weights, len(weights) / weights.sum(), out=weights)
     # plain arrays: of millions of words, lists of Python's numbers take some hundred megabytes
     small, large = (_plain("i", np.flatnonzero(is_so)) for is_so in (share < 1, share >= 1))
     rest = _plain("d", share)
-    own, other = np.ones(len(share), np.float32), np.arange(len(share), dtype=np.int32)
+    del share
+    own, other = np.ones(len(rest), np.float32), np.arange(len(rest), dtype=np.int32)
     while small and large:
         low, high = small.pop(), large[-1]
         own[low], other[low] = rest[low], high
@@ -92,7 +94,7 @@ def alias_table(weights: Vector) -> tuple[Vector, Vector]:
 
 def _plain(code: str, numbers: Vector) -> array[Any]:
     made = array(code)
-    made.frombytes(np.asarray(numbers, code).view(np.uint8))
+    made.frombytes(np.asarray(numbers, code).view(np.uint8).data)
     return made
 
 
@@ -163,7 +165,7 @@ def gains(
     Returns:
         The gains of the inputs up to the last one in use [V + b], and of the outputs [V].
     """
-    kept = counts * keep.astype(np.float64)
+    kept = np.multiply(counts, keep, dtype=np.float64)
     kept /= counts.sum()
     kept *= words  # a word's centres in a round
     output = np.full(len(counts), np.inf)

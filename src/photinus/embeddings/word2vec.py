@@ -267,7 +267,7 @@ class RowDescent(InPlace):
         assert isinstance(model, WordTables)
         s, texts, chances = self._stage, texts_of(batch.features), model.chances
         if self._gains is None and s.workers > 1 and s.round_words:
-            counts = model.parameters.view("counts").astype(np.float64)
+            counts = model.parameters.view("counts")
             k, words = s.workers, s.round_words
             self._gains = gains(counts, chances.keep, k, words, s.negatives, chances.grams)
         rule = Rule(s.window, s.negatives, s.cbow)

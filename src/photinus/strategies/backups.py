@@ -105,7 +105,12 @@ class Backup:
 
 
 def next_moved(moved: Vector, start: int, most: int) -> tuple[Vector, int]:
-    """Returns the next of the rows that moved [m], at least one, and the row to continue from.
+    """Returns the next of the rows that moved, at least one, and the row to continue from.
+
+    Args:
+        moved: which rows did [m].
+        start: the first row to look at.
+        most: how many are wanted.
 
     Example:
         >>> next_moved(np.array([True, False, True, True]), 1, 1)
@@ -115,11 +120,21 @@ def next_moved(moved: Vector, start: int, most: int) -> tuple[Vector, int]:
     return at, int(at[-1]) + 1 if at.size >= max(1, most) else len(moved)
 
 
-def write(move: ShardMove, rows: Vector, outer: tuple[Vector, ...], moved: Vector) -> None:
-    """Writes the rows that moved into a shard [m, width], its outer state and its marks [m]."""
+def write(
+    move: ShardMove, rows: Vector, outer: tuple[Vector, ...], moved: Vector, version: int
+) -> None:
+    """Writes the rows that moved into a shard [m, width] and its outer state.
+
+    Args:
+        move: the rows.
+        rows: of the shard [m, width].
+        outer: its outer state.
+        moved: in which version each row moved last [m].
+        version: this one.
+    """
     if not move.at.size:
         return
-    rows[move.at], moved[move.at] = move.rows, True
+    rows[move.at], moved[move.at] = move.rows, version
     for held, some in zip(outer, move.outer, strict=True):
         held[move.at] = some
 

@@ -83,8 +83,8 @@ class OwnedShard(NamedTuple):
     """The outer optimizer's."""
     by_reads: bool = False
     """A row moves by its share of reads (`rows.shares_of_reads`), not by the mean."""
-    moved: Vector = np.zeros(0, np.bool_)
-    """Which rows have moved [m], since the shard was loaded at least: its backup must hold them."""
+    moved: Vector = np.zeros(0, np.int32)
+    """In which version each row moved last [m], as far as that is known; else 0."""
     backup: Any = None
     """The backup of another worker's shard: `backups.Backup`; None where there is no room."""
     inner: Mapping[str, Vector] = MappingProxyType({})

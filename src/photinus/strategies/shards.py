@@ -46,8 +46,9 @@ class ShardState(NamedTuple):
     """No worker has any steps left."""
     is_behind: bool = False
     """Its shard is as it was loaded: before it joins a round it asks for what has moved."""
-    moved: Vector = np.zeros(0, np.bool_)
-    """Which rows of its shard have moved [m]: since the start, or since it was loaded."""
+    moved: Vector = np.zeros(0, np.int32)
+    """In which version each row of its shard moved last [m]; 0: not since the start, or not since
+    it was loaded whole."""
     first: Vector | None = None
     """Some rows of its shard as they were at the start [s, width]; None where it was loaded whole:
     it is then sent whole."""
@@ -166,9 +167,9 @@ class Sharded(Strategy):
             own = incoming.vector.reshape(-1, self.rows)
             state = self.init(vector)
             outer = incoming.outer or tuple(held.ravel() for held in self.outer.init(own))
-            moved = np.zeros(len(own), np.bool_)
+            moved = np.zeros(len(own), np.int32)
             if incoming.moved is not None:
-                moved[incoming.moved.at] = True
+                moved[incoming.moved.at] = incoming.version
             return state._replace(
                 own=own,
                 outer=outer,
@@ -180,7 +181,7 @@ class Sharded(Strategy):
             )
         assert incoming.rows is not None
         assert incoming.moved is not None
-        write(incoming.moved, state.own, _by_row(state), state.moved)
+        write(incoming.moved, state.own, _by_row(state), state.moved, incoming.version)
         if incoming.guarded is not None and state.backup is not None:
             has_room = state.backup.take(incoming.guarded)
             state = state if has_room else state._replace(backup=None)

@@ -20,17 +20,17 @@ _KEPT_NUMBERS = 1 << 22
 """For each so many numbers that are kept aside, one more page is sent at once."""
 _VECTOR = "vector"
 AT, FIRST = "at", "first"
-"""Arrays of a shard that begins at the start: its rows that have moved [r], whose numbers are in the
-other arrays [r, width]; and some rows as they were at the start [s, width]."""
+"""Arrays of a shard that began at the start: which of its rows have moved [r], whose numbers are in
+the others [r, width]; and some rows as they were at the start [s, width]."""
 _FIRST_ROWS = 64
 
 
 class ShardCopy:
     """A shard as it was at one version, sent page by page while its worker trains on.
 
-    Of a shard that began at the start only the rows that have moved are sent. Rows that move before
-    their page is sent are kept aside as they were: no copy of the shard is made, and no worker waits
-    for its last page.
+    Of one that began at the start only the rows that have moved are sent. Rows that move before their
+    page is sent are kept aside as they were: no copy of the shard is made, and no worker waits for
+    its last page.
 
     Args:
         held: the shard and its optimizer's state.
