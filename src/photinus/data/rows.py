@@ -28,9 +28,7 @@ _CACHE_BYTES = 1 << 18
 class Room(Protocol):
     """Where arrays lie that may be too large for memory."""
 
-    def __call__(
-        self, shape: tuple[int, ...], dtype: np.dtype[Any], of: int = 0
-    ) -> Array | None:
+    def __call__(self, shape: tuple[int, ...], dtype: np.dtype[Any], of: int = 0) -> Array | None:
         """Returns an array of zeros, or None where there is no room for it.
 
         Args:
