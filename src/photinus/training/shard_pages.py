@@ -28,9 +28,9 @@ _FIRST_ROWS = 64
 class ShardCopy:
     """A shard as it was at one version, sent page by page while its worker trains on.
 
-    Of one that began at the start only the rows that have moved are sent. Rows that move before their
-    page is sent are kept aside as they were: no copy of the shard is made, and no worker waits for
-    its last page.
+    Of one that began at the start only the rows that have moved are sent. Rows that move before
+    their page is sent are kept aside as they were: no copy of the shard is made, and no worker
+    waits for its last page.
 
     Args:
         held: the shard and its optimizer's state.
