@@ -120,6 +120,17 @@ def test_the_cut_of_a_table_waits_for_the_shards_of_all():
     assert whole.point.vector.tolist() == [0.0, 0.0]
 
 
+def test_a_lost_shard_is_loaded_from_the_last_whole_cut_of_its_phase():
+    made = begun(Meetings(rows=1, shards=2))
+    assert made.cuts.kept == 0
+    for slot in (0, 1):
+        made.take(slot, 7, 1.0)
+        made.tell_shard(slot, 1.0)
+    assert made.cuts.kept == 7
+    made.owner.phase = 1
+    assert made.cuts.kept == 0
+
+
 def test_a_cut_that_is_not_whole_gives_way_to_the_next():
     made = begun()
     made.take(0, 7, 1.0)
