@@ -100,7 +100,11 @@ def test_a_table_lies_in_a_file_in_the_order_of_its_rows(tmp_path):
     assert Table.of(table.vector).vector is table.vector
 
 
-def test_rows_that_have_not_moved_are_drawn_where_the_table_is_joined(tmp_path):
+@pytest.mark.parametrize("numbers", [2, 4, 100])
+def test_rows_that_have_not_moved_are_drawn_where_the_table_is_joined(
+    tmp_path, monkeypatch, numbers
+):
+    monkeypatch.setattr("photinus.coordinator.sharded_table._JOINED_NUMBERS", numbers)
     moved = {"at": np.array([[1]]), "first": np.zeros((1, 2)), "vector": np.array([[4.0, 5.0]])}
     still = {"at": np.zeros((0, 1), np.int64), "vector": np.zeros((0, 2))}
     assert table_of({0: moved, 1: still}, 8, ScratchFolder(tmp_path)).vector.tolist() == [

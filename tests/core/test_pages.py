@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from photinus.core.pages import Pages, map_of, read_at_random
+from photinus.core.pages import Pages, give_back, map_of, read_at_random
 
 SIZE = 1 << 24
 
@@ -58,6 +58,26 @@ def test_rows_that_are_read_at_random_bring_few_others_into_memory(tmp_path):
         read_at_random(rows[5:])
         assert not rows[:: 1 << 21].any()
         assert in_memory(file) < 2 * 16
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_REMOVE"), reason="this system frees no such pages")
+def test_what_is_given_back_takes_neither_memory_nor_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr("photinus.core.pages._FREED_BYTES", 3 * mmap.PAGESIZE)
+    with open(tmp_path / "rows", "wb+") as file:
+        rows = np.memmap(file, np.float32, "w+", shape=(1 << 20,))
+        rows[:] = 1
+        rows.flush()
+        assert os.fstat(file.fileno()).st_blocks
+        give_back(rows[7:])
+        assert not os.fstat(file.fileno()).st_blocks
+        assert not rows.any()
+    held = np.ones(3)
+    give_back(held)
+    assert held.all(), "memory of the C library stays"
+    pages = Pages(3, "float32")
+    pages.vector[:] = 1
+    give_back(pages.vector)
+    assert pages.vector.all(), "as does memory that no file is behind"
 
 
 def test_an_array_in_memory_has_no_map():

@@ -215,7 +215,7 @@ def test_gathering_rows_takes_little_more_than_the_rows():
     """In a process of its own: what a column's blocks, their copies and freed memory come to."""
     code = (
         "import numpy as np, pyarrow as pa\n"
-        "from photinus.engine.malloc import keep_freed_memory\n"
+        "from photinus.core.malloc import keep_freed_memory\n"
         "from photinus.data.arrow import ColumnSpec\n"
         "from photinus.data.checks import RowChecks, RowChecker\n"
         "from photinus.data.spool import Budget, gather\n"

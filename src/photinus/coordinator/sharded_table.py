@@ -22,6 +22,8 @@ Shard = Mapping[str, Vector]
 
 RELEASE_SECONDS, _LOOK_SECONDS = 30.0, 0.5
 """How long workers that have ended may take to release what their shards took of a disk."""
+_JOINED_NUMBERS = 1 << 22
+"""Of each shard so many are joined at once."""
 ENOUGH = -1
 """Answers a page of which no more are wanted."""
 
@@ -127,9 +129,15 @@ class Table:
         table = into.reshape(-1, self._width)
         if any(AT in shard for shard in shards):
             model.first_rows(table, 0, self._seed, 1)
-        for slot, shard in enumerate(shards):
-            at = shard[AT].ravel() if AT in shard else slice(None)
-            table[slot :: len(shards)][at] = shard["vector"].reshape(-1, self._width)
+        rows = max(1, _JOINED_NUMBERS // self._width)
+        for start in range(0, -(-len(table) // len(shards)), rows):
+            for slot, shard in enumerate(shards):  # some rows of all: the file is gone through once
+                own, some = table[slot :: len(shards)], slice(start, start + rows)
+                if AT in shard:
+                    here = slice(*np.searchsorted(shard[AT].ravel(), (start, start + rows)))
+                    own[shard[AT].ravel()[here]] = shard["vector"][here]
+                else:
+                    own[some] = shard["vector"].reshape(-1, self._width)[some]
         return into
 
     def _room(self, size: int, dtype: str) -> Vector:

@@ -13,6 +13,7 @@ from photinus.core.parameters import Vector
 _IS_LINUX = sys.platform == "linux"
 _NO_RESERVE = 0x4000 if _IS_LINUX else 0
 """MAP_NORESERVE: what is not touched is not counted."""
+_FREED_BYTES = 1 << 26
 
 
 class Pages:
@@ -61,3 +62,16 @@ def read_at_random(array: Vector) -> None:
     held = map_of(array)
     if held is not None and hasattr(mmap, "MADV_RANDOM"):
         held.madvise(mmap.MADV_RANDOM)
+
+
+def give_back(array: Vector) -> None:
+    """Frees the memory and the disk of an array that lies in a file without a name; it is 0 then.
+
+    Some pages at a time: other threads of its process go on meanwhile.
+    """
+    held = map_of(array)
+    if held is None or not hasattr(mmap, "MADV_REMOVE"):
+        return
+    with contextlib.suppress(OSError):  # it lies in memory, or its file system cannot
+        for start in range(0, len(held), _FREED_BYTES):
+            held.madvise(mmap.MADV_REMOVE, start, min(_FREED_BYTES, len(held) - start))

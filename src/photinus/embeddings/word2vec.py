@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from photinus.core.errors import NotReadyError
+from photinus.core.malloc import release_freed_memory
 from photinus.core.pages import Pages
 from photinus.core.parameters import INTEGERS, TRAINED, Layout, Parameters, Vector
 from photinus.core.seeds import generator
@@ -175,6 +176,7 @@ class WordTables(Model):
             stage = self._stage
             made = chances_of(counts, stage.sample, stage.negatives, self.grams)
             self._chances = (int(counts.sum()), made)  # type: ignore[assignment]
+            release_freed_memory()
         return made
 
     @property
@@ -270,6 +272,7 @@ class RowDescent(InPlace):
             counts = model.parameters.view("counts")
             k, words = s.workers, s.round_words
             self._gains = gains(counts, chances.keep, k, words, s.negatives, chances.grams)
+            release_freed_memory()
         rule = Rule(s.window, s.negatives, s.cbow)
         seeds = (seed + np.arange(len(texts))) % _SEEDS
         tables = model.tables(*(self._gains or ()))

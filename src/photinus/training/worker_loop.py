@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from photinus.core.errors import FencedError
-from photinus.core.pages import read_at_random
+from photinus.core.pages import give_back, read_at_random
 from photinus.core.parameters import Vector
 from photinus.core.seeds import derive
 from photinus.data.arrays import FeedOrder
@@ -125,6 +125,7 @@ def _share(
     if last is None and _is_table(context.strategy):
         held = context.strategy.accept(context.model.parameters.trained, context.heal[0], None)
         yield from ShardCopy(held, is_last=True).pages()
+        give_back(held.own)
     close = _closing(plan, grant, part, context, last)
     return close, _Before(context.model, context.inner)
 
