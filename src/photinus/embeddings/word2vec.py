@@ -218,6 +218,8 @@ class WordTables(Model):
             own = (drawn[first::shards] - np.float32(0.5)) / np.float32(stage.dims)
             at = (start + first - slot) // shards
             shard[at : at + len(own)] = own
+        # zeros too: a file that is written here and there lies in pieces, which are slow to free
+        shard[len(range(slot, stage.input_rows, shards)) :] = 0
 
     def forget(self) -> None:
         """Gives both tables' memory back."""
