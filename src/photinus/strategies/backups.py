@@ -19,7 +19,7 @@ from photinus.strategies.outer import Outer
 
 PAGE_NUMBERS = 1 << 20
 """How many numbers a lost worker's successor asks for at once."""
-BACKLOG_NUMBERS = 1 << 22
+BACKLOG_NUMBERS = 1 << 23
 """How many numbers are sent with each round to a backup that begins anew."""
 _BLOCK_NUMBERS = 1 << 24
 """How many numbers of rows that moved a backup has room for at once."""
