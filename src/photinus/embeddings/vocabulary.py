@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from array import array
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
 from photinus.core.errors import DataError
 from photinus.core.parameters import Vector
 from photinus.embeddings.blocks import FEW_WORKERS
-from photinus.embeddings.draws import DrawTables, Subwords
+from photinus.embeddings.draws import DrawTables, Subwords, paired
 
 _POWER = 0.75
 """Negatives are drawn in proportion to this power of their counts."""
@@ -26,7 +25,11 @@ NO_GRAMS = Subwords(np.zeros(1, np.int64), np.zeros(0, np.int64))
 
 
 def chances_of(
-    counts: Vector, sample: float, negatives: int, grams: Subwords = NO_GRAMS
+    counts: Vector,
+    sample: float,
+    negatives: int,
+    grams: Subwords = NO_GRAMS,
+    pair: Callable[..., None] | None = None,
 ) -> DrawTables:
     """Returns the draws of a vocabulary.
 
@@ -35,6 +38,7 @@ def chances_of(
         sample: words above this share of all are left out at random; 0: never.
         negatives: words drawn for each centre; 0: hierarchical softmax.
         grams: of the words.
+        pair: as of `alias_table`.
 
     Raises:
         DataError: the counts are missing.
@@ -42,7 +46,7 @@ def chances_of(
     if not counts.size or counts.min() < 1:
         do = "Word2Vec(...).fit counts the words itself"
         raise DataError("word vectors need the count of every word", got=f"{counts.size}", do=do)
-    own, other = alias_table(counts**_POWER)
+    own, other = alias_table(counts**_POWER, pair)
     starts, nodes, codes = huffman(counts) if negatives == 0 else _NO_PATHS
     return DrawTables(keep_shares(counts, sample), own, other, starts, nodes, codes, grams)
 
@@ -66,36 +70,26 @@ def keep_shares(counts: Vector, sample: float) -> Vector:
     return shares
 
 
-def alias_table(weights: Vector) -> tuple[Vector, Vector]:
+def alias_table(weights: Vector, pair: Callable[..., None] | None = None) -> tuple[Vector, Vector]:
     """Returns a column for each weight: the probability of its own number, and the other one.
 
     A number is drawn in constant time: a column with equal chances, then one of its two numbers.
 
     Args:
         weights: above 0 [V] float64; they are overwritten.
+        pair: a faster `paired` than Python's.
 
     Reference:
         Vose, A linear algorithm for generating random numbers with a given distribution (1991).
     """
     share = np.multiply(weights, len(weights) / weights.sum(), out=weights)
-    # plain arrays: of millions of words, lists of Python's numbers take some hundred megabytes
-    small, large = (_plain("i", np.flatnonzero(is_so)) for is_so in (share < 1, share >= 1))
-    rest = _plain("d", share)
-    del share
-    own, other = np.ones(len(rest), np.float32), np.arange(len(rest), dtype=np.int32)
-    while small and large:
-        low, high = small.pop(), large[-1]
-        own[low], other[low] = rest[low], high
-        rest[high] -= 1 - rest[low]
-        if rest[high] < 1:
-            small.append(large.pop())
+    small, large = (np.flatnonzero(some).astype(np.int32) for some in (share < 1, share >= 1))
+    own, other = np.ones(len(share), np.float32), np.arange(len(share), dtype=np.int32)
+    if pair is None:  # a view gives Python's numbers, faster than an array
+        paired(*(memoryview(held) for held in (share, small, large, own, other)))
+    else:
+        pair(share, small, large, own, other)
     return own, other
-
-
-def _plain(code: str, numbers: Vector) -> array[Any]:
-    made = array(code)
-    made.frombytes(np.asarray(numbers, code).view(np.uint8).data)
-    return made
 
 
 def huffman(counts: Vector) -> tuple[Vector, Vector, Vector]:

@@ -174,7 +174,8 @@ class WordTables(Model):
         total, made = self._chances
         if made is None or total != int(counts.sum()):
             stage = self._stage
-            made = chances_of(counts, stage.sample, stage.negatives, self.grams)
+            pair = _kernel().paired if stage.kernel == "numba" else None
+            made = chances_of(counts, stage.sample, stage.negatives, self.grams, pair)
             self._chances = (int(counts.sum()), made)  # type: ignore[assignment]
             release_freed_memory()
         return made
