@@ -162,7 +162,7 @@ def path(
     return length
 
 
-def paired(rest: Any, small: Any, large: Any, own: Any, other: Any) -> None:
+def paired(rest: Vector, small: Vector, large: Vector, own: Vector, other: Vector) -> None:
     """Fills each column below 1 up by the number of one above it.
 
     Args:

@@ -86,7 +86,7 @@ def alias_table(weights: Vector, pair: Callable[..., None] | None = None) -> tup
     small, large = (np.flatnonzero(some).astype(np.int32) for some in (share < 1, share >= 1))
     own, other = np.ones(len(share), np.float32), np.arange(len(share), dtype=np.int32)
     if pair is None:  # a view gives Python's numbers, faster than an array
-        paired(*(memoryview(held) for held in (share, small, large, own, other)))
+        paired(*(held.data for held in (share, small, large, own, other)))  # type: ignore[arg-type]
     else:
         pair(share, small, large, own, other)
     return own, other
