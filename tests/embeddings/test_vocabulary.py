@@ -32,6 +32,15 @@ def test_an_alias_table_holds_each_weight_whole():
     np.testing.assert_allclose(held / 50, weights / weights.sum(), atol=1e-6)
 
 
+def test_the_kernel_pairs_the_columns_to_the_same_bits():
+    kernel = pytest.importorskip("photinus.embeddings.kernel")
+    weights = np.random.default_rng(1).pareto(1.0, 3000) + 0.01
+    by_python, by_kernel = (alias_table(weights.copy(), pair) for pair in (None, kernel.paired))
+    for one, other in zip(by_python, by_kernel, strict=True):
+        assert one.dtype == other.dtype
+        assert np.array_equal(one, other)
+
+
 def test_frequent_words_are_left_out_as_often_as_their_share_says():
     keep, text, kept = keep_shares(COUNTS, 0.01), np.zeros(20_000, np.int64), np.zeros(20_000, int)
     count, end, _ = sentence(text, 0, keep, 5, kept)

@@ -305,15 +305,18 @@ def test_what_no_owner_can_merge_by_rows_is_refused(parts):
         averaging(**{**MEAN, "owners": 2, "rows": 8, **parts})
 
 
+@pytest.mark.parametrize("dims", [STAGE.dims, 9])
+@pytest.mark.parametrize("kernel", ["numba", "numpy"])
 @pytest.mark.parametrize("workers", [1, 3, 7])
-def test_a_worker_draws_the_rows_that_a_whole_table_would_have(workers, monkeypatch):
+def test_a_worker_draws_the_rows_that_a_whole_table_would_have(workers, kernel, dims, monkeypatch):
     monkeypatch.setattr("photinus.embeddings.word2vec._DRAWN", 5 * STAGE.dims)
-    whole = STAGE.build((), 3).parameters.trained.reshape(-1, STAGE.dims)
+    stage = replace(STAGE, kernel=kernel, dims=dims)
+    whole = stage.build((), 3).parameters.trained.reshape(-1, dims)
     for slot in range(workers):
-        shard = np.zeros((len(range(slot, 2 * V, workers)), STAGE.dims), np.float32)
-        STAGE.blank((), 3).first_rows(shard, slot, 3, workers)
+        shard = np.zeros((len(range(slot, 2 * V, workers)), dims), np.float32)
+        stage.blank((), 3).first_rows(shard, slot, 3, workers)
         assert np.array_equal(shard, whole[slot::workers])
-        Model.first_rows(STAGE.build((), 3), shard, slot, 3, workers)
+        Model.first_rows(stage.build((), 3), shard, slot, 3, workers)
         assert np.array_equal(shard, whole[slot::workers])
 
 

@@ -210,17 +210,22 @@ class WordTables(Model):
         return rows
 
     def first_rows(self, shard: Vector, slot: int, seed: int, shards: int) -> None:
-        """Draws all inputs, some rows at a time, and keeps the worker's own."""
+        """Draws the inputs, some rows at a time, and keeps the worker's own.
+
+        The kernel passes over the rows of others.
+        """
         stage = self._stage
-        draw, rows = generator(seed, stage.name), max(1, _DRAWN // stage.dims)
-        for start in range(0, stage.input_rows, rows):
-            drawn = draw.random((min(rows, stage.input_rows - start), stage.dims), np.float32)
-            first = (slot - start) % shards  # of the rows drawn, the first that is its own
-            own = (drawn[first::shards] - np.float32(0.5)) / np.float32(stage.dims)
-            at = (start + first - slot) // shards
-            shard[at : at + len(own)] = own
+        draw, rows = generator(seed, stage.name), max(1, _DRAWN // (stage.dims * shards))
+        own, by_kernel = shard[: len(range(slot, stage.input_rows, shards))], _spaced(stage)
+        for start in range(0, len(own), rows):
+            some, first = own[start : start + rows], start * shards
+            if by_kernel is None or not by_kernel(some, draw, first + slot, shards):
+                count = min(rows * shards, stage.input_rows - first)
+                some[...] = draw.random((count, stage.dims), np.float32)[slot::shards]
+            some -= np.float32(0.5)
+            some /= np.float32(stage.dims)
         # zeros too: a file that is written here and there lies in pieces, which are slow to free
-        shard[len(range(slot, stage.input_rows, shards)) :] = 0
+        shard[len(own) :] = 0
 
     def forget(self) -> None:
         """Gives both tables' memory back."""
@@ -325,6 +330,14 @@ def _compiled(stage: Word2VecStage) -> Callable[..., Any]:
         stage.dims, stage.cbow, has_grams=stage.buckets > 0
     )
     return descent
+
+
+def _spaced(stage: Word2VecStage) -> Callable[..., bool] | None:
+    """Returns what draws a worker's own rows alone, where there is a kernel."""
+    if stage.kernel != "numba":
+        return None
+    draw: Callable[..., bool] = importlib.import_module("photinus.embeddings.spaced").draw_spaced
+    return draw
 
 
 def _kernel() -> Any:  # noqa: ANN401 - a module that needs numba
