@@ -13,7 +13,7 @@ from photinus.training.phase_context import PhaseContext
 from photinus.training.shard_pages import ShardCopy
 from photinus.training.strategy_state import keep
 
-_PAGES_AT_ONCE = 16
+_PAGES_AT_ONCE = 64
 """Of a checkpoint: where few rows have moved it is whole before another worker can be lost."""
 _PAGES_OF_SECOND, _MOST_PAGES = 8, 64
 """More than one page for each second of a step, and the most: where steps wait for a disk they are
