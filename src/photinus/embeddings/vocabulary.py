@@ -159,25 +159,38 @@ def gains(
     Returns:
         The gains of the inputs up to the last one in use [V + b], and of the outputs [V].
     """
-    kept = np.multiply(counts, keep, dtype=np.float64)
-    kept /= counts.sum()
-    kept *= words  # a word's centres in a round
-    output = np.full(len(counts), np.inf)
-    if negatives:
-        output = counts**_POWER
-        output *= negatives * kept.sum() / output.sum()
-        output += kept
-    pull = _PULL if workers <= FEW_WORKERS else _PULL_OF_MANY
-    made, moved = [], kept
+    total = counts.sum()
+
+    def centres(some: slice) -> Vector:
+        """Returns how often each of some words is a centre in a round."""
+        kept: Vector = np.multiply(counts[some], keep[some], dtype=np.float64)
+        kept /= total
+        kept *= words
+        return kept
+
+    moved = kept = centres(slice(None))
+    all_kept = kept.sum()
     if len(grams.rows):
         moved = np.bincount(grams.rows, np.repeat(kept, np.diff(grams.starts)), len(kept))
         moved[: len(kept)] = kept
         moved = np.maximum(moved, kept.min())  # rows that are never used
-    for steps in (moved, output):
-        made.append(np.empty(len(steps), np.float32))
-        for start in range(0, len(steps), _BLOCK):  # of millions of words little else is in memory
-            some = steps[start : start + _BLOCK]
-            one = -np.expm1(-pull * _CONTEXTS * some)
-            gained = -np.expm1(-pull * _CONTEXTS * workers * some) / one
-            made[-1][start : start + _BLOCK] = gained
-    return made[0], made[1]
+    pull = _PULL if workers <= FEW_WORKERS else _PULL_OF_MANY
+    of_inputs = _gained(moved, pull, workers)
+    del kept, moved  # of millions of words little else is in memory
+    if not negatives:
+        return of_inputs, _gained(np.full(len(counts), np.inf), pull, workers)
+    output = counts**_POWER
+    output *= negatives * all_kept / output.sum()
+    for start in range(0, len(output), _BLOCK):
+        output[start : start + _BLOCK] += centres(slice(start, start + _BLOCK))
+    return of_inputs, _gained(output, pull, workers)
+
+
+def _gained(steps: Vector, pull: float, workers: int) -> Vector:
+    """Returns the gains of rows that take so many steps between two rounds."""
+    made = np.empty(len(steps), np.float32)
+    for start in range(0, len(steps), _BLOCK):
+        some = steps[start : start + _BLOCK]
+        one = -np.expm1(-pull * _CONTEXTS * some)
+        made[start : start + _BLOCK] = -np.expm1(-pull * _CONTEXTS * workers * some) / one
+    return made
