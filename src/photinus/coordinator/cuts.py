@@ -67,6 +67,8 @@ class Cuts:
         self.saved_at = 0.0
         self.holders = set[int]()
         """The slots that hold a shard of the present point, where nothing else holds it."""
+        self._loading: dict[int, Shard] = {}
+        """Slot -> what its worker loads, until it has sent a page of its own."""
         self._returns = 0
         """How often in a row the run went back and agreed on nothing in between."""
         self._making: Cut | None = None
@@ -218,14 +220,21 @@ class Cuts:
         cut = self.last
         return cut.version if cut is not None and cut.phase == self._owner.phase else 0
 
-    def loaded(self, slot: int) -> None:
-        """Notes that a worker loads its shard of the present point."""
+    def loaded(self, slot: int) -> Shard:
+        """Notes that a worker loads its shard, and returns what it is loaded from.
+
+        That stays the same, though another cut is whole before the worker has asked for all of it.
+        """
         self.holders.add(slot)
+        self._loading[slot] = shard = self.shard(slot)
+        return shard
 
     def page(self, slot: int, page: Page, now: float) -> Page:
         """Answers a page of a worker's shard that the worker sends, or asks for."""
         if page.numbers is None:
-            return page._replace(numbers=page_in(self.shard(slot)[page.name], page.start))
+            shard = self._loading.get(slot) or self.shard(slot)
+            return page._replace(numbers=page_in(shard[page.name], page.start))
+        self._loading.pop(slot, None)
         is_for_cut = self._making is not None and page.version == self._making.version
         come = self._shards.take(slot, page) if page.is_last or is_for_cut else ENOUGH
         self.save_if_whole(now)
@@ -277,7 +286,7 @@ class Cuts:
 
     def forget(self) -> None:
         """The run continues from elsewhere: what workers hold or send is of another point."""
-        self.holders = set()
+        self.holders, self._loading = set(), {}
         self.drop()
         self._shards.drop()
         self._leases.reopen()
