@@ -97,7 +97,7 @@ class Killer(threading.Thread):
 
     def run(self):
         self.begun.wait()
-        while not self.over.wait(self.every_seconds) and self.kills != self.most:
+        while not self.over.wait(self.every_seconds) and not 0 < self.most == self.kills:
             slot = sorted(self.pids)[self.kills % len(self.pids)]
             with contextlib.suppress(ProcessLookupError):  # it has gone by itself
                 os.kill(self.pids[slot], signal.SIGKILL)

@@ -120,6 +120,38 @@ def test_the_cut_of_a_table_waits_for_the_shards_of_all():
     assert whole.point.vector.tolist() == [0.0, 0.0]
 
 
+def test_a_lost_shard_is_loaded_from_the_last_whole_cut_of_its_phase():
+    made = begun(Meetings(rows=1, shards=2))
+    assert made.cuts.kept == 0
+    for slot in (0, 1):
+        made.take(slot, 7, 1.0)
+        made.tell_shard(slot, 1.0)
+    assert made.cuts.kept == 7
+    made.owner.phase = 1
+    assert made.cuts.kept == 0
+
+
+def test_a_worker_goes_on_loading_from_the_cut_that_it_was_granted():
+    made = begun(Meetings(rows=1, shards=2))
+    for version, value in ((7, 1.0), (8, 2.0)):
+        made.owner.version = version
+        if version == 8:
+            made.begin()
+            assert made.cuts.loaded(0)["vector"].tolist() == [1.0]
+        for slot in (0, 1):
+            made.take(slot, version, 1.0)
+            kinds = {"vector": ("float64", (1,))}
+            if (slot, version) == (0, 8):  # it was lost when its shard had come
+                made.cuts._shards.take(0, Page(8, "vector", 0, np.full(1, value), kinds))
+            else:
+                made.cuts.page(slot, Page(version, "vector", 0, np.full(1, value), kinds), 1.0)
+    assert made.cuts.kept == 8
+    assert made.cuts.page(0, Page(7, "vector", 0), 1.0).numbers.tolist() == [1.0]
+    assert made.cuts.loaded(0)["vector"].tolist() == [2.0]
+    made.cuts.page(0, Page(9, "vector", 0, np.zeros(1), kinds), 1.0)
+    assert not made.cuts._loading
+
+
 def test_a_cut_that_is_not_whole_gives_way_to_the_next():
     made = begun()
     made.take(0, 7, 1.0)

@@ -1,6 +1,7 @@
 """The driver writes shards to files as they come, and holds none of them."""
 
 import errno
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -78,13 +79,43 @@ def test_a_full_disk_costs_a_checkpoint_and_ends_a_run_whose_result_it_is(
         shards.take(0, page("vector", 0, [0.0], is_last=True))
 
 
+def table_of(held, size, scratch):
+    """The table of shards whose first numbers are those of the seed."""
+
+    def first_rows(shard, slot, seed, shards):
+        assert (slot, shards) == (0, 1)
+        shard[...] = seed
+
+    parameters = SimpleNamespace(trained=np.zeros(size))
+    model = SimpleNamespace(parameters=parameters, first_rows=first_rows)
+    return Table(held, 2, scratch, lambda: model, seed=7)
+
+
 def test_a_table_lies_in_a_file_in_the_order_of_its_rows(tmp_path):
     held = {1: {"vector": np.array([2.0, 3.0])}, 0: {"vector": np.array([0.0, 1.0, 4.0, 5.0])}}
-    table = Table(held, 2, ScratchFolder(tmp_path))
+    table = table_of(held, 6, ScratchFolder(tmp_path))
     assert table.vector.tolist() == [0, 1, 2, 3, 4, 5]
     assert is_mapped(table.vector)
     assert not list(tmp_path.iterdir()), "the file has no name"
     assert Table.of(table.vector).vector is table.vector
+
+
+@pytest.mark.parametrize("numbers", [2, 4, 100])
+def test_rows_that_have_not_moved_are_drawn_where_the_table_is_joined(
+    tmp_path, monkeypatch, numbers
+):
+    monkeypatch.setattr("photinus.coordinator.sharded_table._JOINED_NUMBERS", numbers)
+    moved = {"at": np.array([[1]]), "first": np.zeros((1, 2)), "vector": np.array([[4.0, 5.0]])}
+    still = {"at": np.zeros((0, 1), np.int64), "vector": np.zeros((0, 2))}
+    assert table_of({0: moved, 1: still}, 8, ScratchFolder(tmp_path)).vector.tolist() == [
+        *[7, 7, 7, 7],
+        *[4, 5, 7, 7],
+    ]
+    whole = {"vector": np.array([2.0, 3.0, 6.0, 1.0])}
+    assert table_of({0: moved, 1: whole}, 8, ScratchFolder(tmp_path)).vector.tolist() == [
+        *[7, 7, 2, 3],
+        *[4, 5, 6, 1],
+    ]
 
 
 def full_until(number, monkeypatch):
@@ -104,13 +135,13 @@ def full_until(number, monkeypatch):
 def test_a_table_waits_for_the_room_that_workers_release(tmp_path, monkeypatch):
     full_until(3, monkeypatch)
     held = {0: {"vector": np.array([0.0, 1.0])}}
-    assert Table(held, 2, ScratchFolder(tmp_path)).vector.tolist() == [0, 1]
+    assert table_of(held, 2, ScratchFolder(tmp_path)).vector.tolist() == [0, 1]
 
 
 def test_a_table_without_room_ends_the_run_with_one_sentence(tmp_path, monkeypatch):
     full_until(9, monkeypatch)
     monkeypatch.setattr("photinus.coordinator.sharded_table.RELEASE_SECONDS", 0.0)
-    table = Table({0: {"vector": np.array([0.0, 1.0])}}, 2, ScratchFolder(tmp_path))
+    table = table_of({0: {"vector": np.array([0.0, 1.0])}}, 2, ScratchFolder(tmp_path))
     with pytest.raises(RunFailedError, match="could not be written: No space left on device; free"):
         _ = table.vector
 
@@ -118,6 +149,6 @@ def test_a_table_without_room_ends_the_run_with_one_sentence(tmp_path, monkeypat
 def test_a_page_of_rows_that_are_asked_for_begins_with_a_row(monkeypatch):
     monkeypatch.setattr("photinus.coordinator.sharded_table.PAGE_NUMBERS", 5)
     rows = np.arange(24.0).reshape(-1, 2)[1::3]
-    assert kinds_of({"vector": rows}) == {"vector": ("float64", (8,))}
+    assert kinds_of({"vector": rows}) == {"vector": ("float64", (4, 2))}
     assert page_in(rows, 4).tolist() == [14, 15, 20, 21]
     assert page_in(rows.ravel(), 3).tolist() == [9, 14, 15, 20, 21]

@@ -1,10 +1,14 @@
 """Pages take memory when they are touched, and give it back."""
 
+import ctypes
+import mmap
+import os
 import sys
 
+import numpy as np
 import pytest
 
-from photinus.core.pages import Pages
+from photinus.core.pages import Pages, give_back, map_of, read_at_random
 
 SIZE = 1 << 24
 
@@ -28,3 +32,56 @@ def test_memory_is_taken_by_the_page_and_given_back():
 
 def test_nothing_at_all_is_a_vector_too():
     assert Pages(0, "float64").vector.shape == (0,)
+
+
+def in_memory(file):
+    """How many pages of a file are in memory."""
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held:
+        first = np.frombuffer(held, np.uint8)
+        pages = (ctypes.c_ubyte * (first.size // mmap.PAGESIZE))()
+        where, size = ctypes.c_void_p(first.ctypes.data), ctypes.c_size_t(first.size)
+        assert ctypes.CDLL(None).mincore(where, size, pages) == 0
+        del first
+        return sum(page & 1 for page in pages)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux which pages are in memory")
+def test_rows_that_are_read_at_random_bring_few_others_into_memory(tmp_path):
+    size = 1 << 25
+    (tmp_path / "rows").write_bytes(bytes(size))
+    with open(tmp_path / "rows", "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if in_memory(file):
+            pytest.skip("this folder lies in memory")
+        rows = np.memmap(file, np.uint8, "r")
+        read_at_random(rows[5:])
+        assert not rows[:: 1 << 21].any()
+        assert in_memory(file) < 2 * 16
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_REMOVE"), reason="this system frees no such pages")
+def test_what_is_given_back_takes_neither_memory_nor_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr("photinus.core.pages._FREED_BYTES", 3 * mmap.PAGESIZE)
+    with open(tmp_path / "rows", "wb+") as file:
+        rows = np.memmap(file, np.float32, "w+", shape=(1 << 20,))
+        rows[:] = 1
+        rows.flush()
+        assert os.fstat(file.fileno()).st_blocks
+        give_back(rows[7:])
+        assert not os.fstat(file.fileno()).st_blocks
+        assert not rows.any()
+    held = np.ones(3)
+    give_back(held)
+    assert held.all(), "memory of the C library stays"
+    pages = Pages(3, "float32")
+    pages.vector[:] = 1
+    give_back(pages.vector)
+    assert pages.vector.all(), "as does memory that no file is behind"
+
+
+def test_an_array_in_memory_has_no_map():
+    assert map_of(np.zeros(3)) is None
+    read_at_random(np.zeros(3))
+    pages = Pages(3, "float32")
+    assert map_of(pages.vector[1:]) is not None

@@ -138,6 +138,14 @@ def test_room_given_up_is_room_again(tmp_path):
     assert room.disk_left() == 100
 
 
+def test_a_part_of_what_does_not_fit_into_memory_lies_in_a_file(tmp_path):
+    room = Storage(Budget(memory_bytes=100, disk_bytes=100, folder=str(tmp_path)))
+    assert isinstance(room((10,), np.dtype(np.int8), 101).base, np.memmap)
+    part = room((10,), np.dtype(np.int8), 100)
+    assert not isinstance(part.base, np.memmap)
+    assert not part.any()
+
+
 def test_rows_are_mapped_where_there_is_room_left(tmp_path):
     for memory, disk, is_kept in (
         (IN_MEMORY + 1600, 0, True),
@@ -207,7 +215,7 @@ def test_gathering_rows_takes_little_more_than_the_rows():
     """In a process of its own: what a column's blocks, their copies and freed memory come to."""
     code = (
         "import numpy as np, pyarrow as pa\n"
-        "from photinus.engine.malloc import keep_freed_memory\n"
+        "from photinus.core.malloc import keep_freed_memory\n"
         "from photinus.data.arrow import ColumnSpec\n"
         "from photinus.data.checks import RowChecks, RowChecker\n"
         "from photinus.data.spool import Budget, gather\n"

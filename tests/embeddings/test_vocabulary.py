@@ -26,10 +26,19 @@ def test_negatives_are_drawn_in_proportion_to_their_counts_to_the_power_of_three
 
 def test_an_alias_table_holds_each_weight_whole():
     weights = np.random.default_rng(0).uniform(0.1, 9, 50)
-    own, other = alias_table(weights)
+    own, other = alias_table(weights.copy())
     held = own.astype(float)
     np.add.at(held, other, 1.0 - own)
     np.testing.assert_allclose(held / 50, weights / weights.sum(), atol=1e-6)
+
+
+def test_the_kernel_pairs_the_columns_to_the_same_bits():
+    kernel = pytest.importorskip("photinus.embeddings.kernel")
+    weights = np.random.default_rng(1).pareto(1.0, 3000) + 0.01
+    by_python, by_kernel = (alias_table(weights.copy(), pair) for pair in (None, kernel.paired))
+    for one, other in zip(by_python, by_kernel, strict=True):
+        assert one.dtype == other.dtype
+        assert np.array_equal(one, other)
 
 
 def test_frequent_words_are_left_out_as_often_as_their_share_says():

@@ -305,15 +305,18 @@ def test_what_no_owner_can_merge_by_rows_is_refused(parts):
         averaging(**{**MEAN, "owners": 2, "rows": 8, **parts})
 
 
+@pytest.mark.parametrize("dims", [STAGE.dims, 9])
+@pytest.mark.parametrize("kernel", ["numba", "numpy"])
 @pytest.mark.parametrize("workers", [1, 3, 7])
-def test_a_worker_draws_the_rows_that_a_whole_table_would_have(workers, monkeypatch):
+def test_a_worker_draws_the_rows_that_a_whole_table_would_have(workers, kernel, dims, monkeypatch):
     monkeypatch.setattr("photinus.embeddings.word2vec._DRAWN", 5 * STAGE.dims)
-    whole = STAGE.build((), 3).parameters.trained.reshape(-1, STAGE.dims)
+    stage = replace(STAGE, kernel=kernel, dims=dims)
+    whole = stage.build((), 3).parameters.trained.reshape(-1, dims)
     for slot in range(workers):
-        shard = np.full((len(range(slot, 2 * V, workers)), STAGE.dims), np.nan, np.float32)
-        STAGE.blank((), 3).first_rows(shard, slot, 3, workers)
+        shard = np.zeros((len(range(slot, 2 * V, workers)), dims), np.float32)
+        stage.blank((), 3).first_rows(shard, slot, 3, workers)
         assert np.array_equal(shard, whole[slot::workers])
-        Model.first_rows(STAGE.build((), 3), shard, slot, 3, workers)
+        Model.first_rows(stage.build((), 3), shard, slot, 3, workers)
         assert np.array_equal(shard, whole[slot::workers])
 
 
@@ -343,23 +346,35 @@ def stop_at(version):
     return heard
 
 
-def older(folder):
-    """Rewrites a run's checkpoints as they were when a worker's file held its owner's optimizer."""
+def older(folder, in_slots):
+    """Rewrites a run's checkpoints as they were when a shard's file held all of its rows.
+
+    Before that a worker's own file held its owner's optimizer.
+    """
     store = Store(folder / "checkpoints")
     for name in store.names():
         held, files = store.load(name), {}
         for file, arrays in held.files.items():
             files[file] = {n: np.array(a) for n, a in arrays.items()}
-        for file in [f for f in files if f.startswith("shard-")]:
-            files[f"slot-{int(file[6:]):03d}"] = {
-                f"agreement.{n}": files[file].pop(n) for n in ("outer.0",)
-            }
+        shards = [f for f in files if f.startswith("shard-")]
+        for slot, file in enumerate(shards):
+            assert set(files[file]) == {"at", "first", "vector", "outer.0"}
+            rows = np.zeros((len(range(slot, 2 * V, len(shards))), STAGE.dims), np.float32)
+            STAGE.blank((), 0).first_rows(rows, slot, 0, len(shards))
+            whole = {"vector": rows, "outer.0": np.zeros((len(rows), 1), np.float32)}
+            at = files[file]["at"].ravel()
+            for array, numbers in whole.items():
+                numbers[at] = files[file][array]
+            files[file] = {array: numbers.ravel() for array, numbers in whole.items()}
+            if in_slots:
+                outer = {"agreement.outer.0": files[file].pop("outer.0")}
+                files[f"slot-{int(file[6:]):03d}"] = outer
         store.save(name, held.meta, files)
 
 
 @pytest.mark.usefixtures("_small_pages")
-@pytest.mark.parametrize("is_older", [False, True])
-def test_a_run_goes_on_from_the_shards_of_its_checkpoint_with_the_same_bits(tmp_path, is_older):
+@pytest.mark.parametrize("written", ["today", "whole", "in slots"])
+def test_a_run_goes_on_from_the_shards_of_its_checkpoint_with_the_same_bits(tmp_path, written):
     how = {"outer": RowAdagrad(lr=0.3), "rows": STAGE.dims}
     whole = among(tmp_path / "whole", **how)
     texts = pairs_of_words()
@@ -367,8 +382,8 @@ def test_a_run_goes_on_from_the_shards_of_its_checkpoint_with_the_same_bits(tmp_
         among(tmp_path / "run", heard=[stop_at(34)], seconds=0.2, **how)
     names = Store(tmp_path / "run/checkpoints").names()
     assert 4 < int(names[-1][-9:]) < 34, "a checkpoint within the phase"
-    if is_older:
-        older(tmp_path / "run")
+    if written != "today":
+        older(tmp_path / "run", written == "in slots")
     made = resume(tmp_path / "run", ArrayData(texts))
     assert np.array_equal(made.vector, whole.vector)
     assert not list((tmp_path / "run/checkpoints/.pages").iterdir())

@@ -292,7 +292,7 @@ def test_a_worker_draws_the_rows_that_a_whole_table_would_have(workers, monkeypa
     of = stage(arguments={"optimizer": "adagrad"})
     whole = of.build((), 3).parameters.trained.reshape(-1, DIM + 1)
     for slot in range(workers):
-        shard = np.full((len(whole[slot::workers]), DIM + 1), np.nan, np.float32)
+        shard = np.zeros((len(whole[slot::workers]), DIM + 1), np.float32)
         of.blank((), 3).first_rows(shard, slot, 3, workers)
         assert np.array_equal(shard, whole[slot::workers])
     table = of.build((), 3).table("users.weight")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from photinus.core.clock import Clock
+from photinus.data.rows import memory
 from photinus.protocol import peer_session as room
 from photinus.protocol.messages import Seat
 from photinus.protocol.peer_session import COORDINATOR, Peers
@@ -341,8 +342,8 @@ def of_table(slot, value, lease=1):
     worker = Peers()
     told = here(lease, (0, 1), (1, lease))
     worker.seated(Seat(RUN, 1, 0, slot, lease if slot else 1), 3, told)
-    own, moved = np.zeros((1, 2)), np.zeros(1, np.bool_)
-    backup = Backup(np.zeros((1, 2)), (), np.zeros(1, np.bool_), {})
+    own, moved = np.zeros((1, 2)), np.zeros(1, np.int32)
+    backup = Backup(1, np.zeros((0, 2)), Sgd(), memory)
     owned = OwnedShard(own, (), Sgd().update, moved=moved, backup=backup)
     push = Message("push", np.full(2, value), rows=np.array([0]), version=3, owned=owned)
     worker.brings(push._replace(asks=np.array([0])))
@@ -365,6 +366,22 @@ def test_no_part_of_a_lost_owner_gets_into_the_meeting_that_begins_anew():
     np.testing.assert_array_equal(new.agreed(Message("agreed", version=4)).vector, [-2.5, -2.5])
     moved = one.agreed(Message("agreed", version=4)).moved
     np.testing.assert_array_equal(moved.rows, [[-2.5, -2.5]])
+
+
+@pytest.mark.parametrize("kept", [0, 4, 5])
+def test_a_new_backup_is_sent_the_rows_that_moved_since_the_last_checkpoint(kept):
+    worker = of_table(0, 1.0)
+    own, moved = np.zeros((4, 2)), np.array([2, 0, 5, 6], np.int32)
+    owned = OwnedShard(own, (), Sgd().update, moved=moved)
+    push = Message("push", np.full(2, 1.0), rows=np.array([0]), version=3, owned=owned)
+    worker.brings(push._replace(asks=np.array([0])))
+    called = meet(worker, (0, 1))
+    worker.told(dataclasses.replace(called, header={**called.header, "kept": kept}))
+    other = of_table(1, 1.0)
+    [part] = other.told(meet(other, (0, 1)))
+    [whole] = [a for a in worker.hear(part.frame) if a.frame.kind == "whole"]
+    sent = whole.frame.arrays["backup.at"].tolist()
+    assert sorted(sent) == ([0, 3] if kept == 5 else [0, 2, 3]), "the meeting moves row 0"
 
 
 def test_rows_that_came_for_another_question_are_not_taken_for_those_that_were_asked_for():

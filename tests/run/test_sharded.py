@@ -329,6 +329,22 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_bits(codec, tmp_path):
     np.testing.assert_array_equal(one, other)
 
 
+def test_a_checkpoint_holds_the_rows_that_have_moved_only(tmp_path):
+    pairs, labels = events()
+    pairs[:, 0] %= 10
+    job = Job(model=STAGE, workers=3, engine="simulate", checkpoint_seconds=0.4)
+    outcome = train(job, ArrayData(pairs, labels), folder=tmp_path / "run", verbose=False)
+    stage = replace(STAGE, sharded=DIM + 1)
+    start, end = stage.build((), 0), outcome.trained.model()
+    rows = [model.parameters.trained.reshape(-1, DIM + 1) for model in (start, end)]
+    moved = np.flatnonzero((rows[0] != rows[1]).any(axis=1))
+    assert 10 + ITEMS <= len(moved) < 10 + ITEMS + 4, "and those of the layer"
+    files = Store(tmp_path / "run/checkpoints").latest().files
+    shards = [files[f"shard-{slot:05d}"] for slot in range(3)]
+    told = [3 * shard["at"].ravel() + slot for slot, shard in enumerate(shards)]
+    assert np.array_equal(np.sort(np.concatenate(told)), moved)
+
+
 @pytest.mark.processes
 def test_processes_end_with_the_bits_of_the_simulator(tmp_path):
     made = [run(tmp_path / name, engine=name) for name in ("simulate", "local")]

@@ -12,7 +12,7 @@ WIDTH, COUNT = 3, 11
 
 
 def backup(outer, room=memory):
-    return Backup.laid(COUNT, np.empty((0, WIDTH), np.float32), outer, room)
+    return Backup(COUNT, np.empty((0, WIDTH), np.float32), outer, room)
 
 
 def moves(outer, chance, rounds=4):
@@ -24,7 +24,7 @@ def moves(outer, chance, rounds=4):
         delta = chance.normal(size=(at.size, WIDTH)).astype(np.float32)
         rows, some = outer.update(own[at], delta, tuple(held[at] for held in state))
         told.append(ShardMove(at, rows, some, {"moments": np.full(2, float(n))}))
-        write(told[-1], own, state, np.zeros(COUNT, np.bool_))
+        write(told[-1], own, state, np.zeros(COUNT, np.int32), n + 1)
     return own, state, told
 
 
@@ -32,10 +32,11 @@ def moves(outer, chance, rounds=4):
 @pytest.mark.parametrize("outer", [Sgd(), Adagrad(), RowAdagrad()], ids=lambda o: o.name)
 def test_pages_of_a_backup_hold_each_row_that_moved_as_it_is_now(outer, most, monkeypatch):
     monkeypatch.setattr("photinus.strategies.backups.PAGE_NUMBERS", most)
+    monkeypatch.setattr("photinus.strategies.backups._BLOCK_NUMBERS", 3 * most)
     own, state, told = moves(outer, np.random.default_rng(most))
     kept = backup(outer)
     for move in told:
-        kept.take(from_arrays(to_arrays(move)))
+        assert kept.take(from_arrays(to_arrays(move)))
     start, seen, inner = 0, [], {}
     while start < COUNT:
         page, start = kept.page(start)
@@ -52,11 +53,30 @@ def test_pages_of_a_backup_hold_each_row_that_moved_as_it_is_now(outer, most, mo
 def test_a_shard_that_never_moved_is_one_page_without_rows():
     page, after = backup(RowAdagrad()).page(0)
     assert (page.at.size, after) == (0, COUNT)
-    write(from_arrays(to_arrays(page)), np.zeros((COUNT, WIDTH)), (np.zeros((COUNT, 1)),), None)
+    write(from_arrays(to_arrays(page)), np.zeros((COUNT, WIDTH)), (np.zeros((COUNT, 1)),), None, 1)
 
 
-def test_where_there_is_no_room_there_is_no_backup():
-    assert backup(Adagrad(), lambda shape, dtype: None) is None
+def test_room_is_taken_for_the_rows_that_moved_only(monkeypatch):
+    monkeypatch.setattr("photinus.strategies.backups._BLOCK_NUMBERS", 2 * WIDTH)
+    asked = []
+
+    def room(shape, dtype, whole):
+        asked.append((shape, whole))
+        return np.zeros(shape, dtype)
+
+    kept = backup(RowAdagrad(), room)
+    for at in ([1], [5], [1, 5], [0, 7, 9]):
+        rows = np.ones((len(at), WIDTH), np.float32)
+        assert kept.take(ShardMove(np.array(at), rows, (rows[:, :1],)))
+    block = [((2, WIDTH), 4 * COUNT * (WIDTH + 1)), ((2, 1), 4 * COUNT * (WIDTH + 1))]
+    assert asked == 3 * block, "five rows, of which two moved twice"
+    assert kept.page(0)[0].at.tolist() == [0, 1, 5, 7, 9]
+
+
+def test_a_backup_without_room_for_a_row_takes_none():
+    kept = backup(Adagrad(), lambda shape, dtype, whole: None)
+    rows = np.ones((1, WIDTH), np.float32)
+    assert not kept.take(ShardMove(np.array([3]), rows, (rows,)))
 
 
 def test_the_next_rows_that_moved_are_told_in_order_to_the_last():

@@ -9,17 +9,9 @@ from photinus.strategies.base import Message, ShardMove, Turn
 from photinus.strategies.outer import RowAdagrad
 from photinus.strategies.peers import Meetings
 from photinus.strategies.row_codec import RowCodec
-from photinus.strategies.shards import Sharded, joined
+from photinus.strategies.shards import Sharded
 
 WIDTH = 2
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3, 7])
-@pytest.mark.parametrize("rows", [1, 5, 12])
-def test_the_shards_of_all_workers_are_the_table(rows, workers):
-    table = np.arange(rows * WIDTH, dtype=np.float32)
-    shards = [table.reshape(-1, WIDTH)[slot::workers].ravel() for slot in range(workers)]
-    assert joined(shards, WIDTH).tolist() == table.tolist()
 
 
 def begun(strategy, rows=4):

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from photinus.core.errors import NotReadyError
-from photinus.strategies.base import Message
+from photinus.strategies.base import Message, ShardMove
 from photinus.strategies.outer import Sgd
+from photinus.strategies.shards import Sharded
 from photinus.training.worker_loop import _with_shard
 
 ROWS, WIDTH = 7, 3
@@ -17,9 +18,9 @@ def begun(arrays):
     """Returns the point that worker 1 of 2 begins from, with room for so many arrays."""
     left = [arrays]
 
-    def room(shape, dtype):
+    def room(shape, dtype, whole=0):
         left[0] -= 1
-        return None if left[0] < 0 else np.empty(shape, dtype)
+        return None if left[0] < 0 else np.zeros(shape, dtype)
 
     def first_rows(shard, slot, seed, shards):
         shard[...] = slot
@@ -36,10 +37,21 @@ def begun(arrays):
     return ended.value.value
 
 
-def test_a_worker_with_room_for_its_shard_alone_keeps_no_backup():
-    assert begun(1).vector.tolist() == [1.0] * 3 * WIDTH  # rows 1, 3 and 5
-    assert begun(1).backup is None
-    assert begun(2).backup.rows.shape == (4, WIDTH)  # of rows 0, 2, 4 and 6
+def test_a_worker_with_room_for_its_shard_alone_keeps_no_backup_of_rows_that_move():
+    strategy, vector = Sharded(rows=WIDTH), np.zeros(ROWS * WIDTH, np.float32)
+    rows = np.ones((1, WIDTH), np.float32)
+    nothing = ShardMove(np.zeros(0, np.int64), rows[:0], ())
+    for arrays in (1, 2):
+        heal = begun(arrays)
+        assert heal.vector.tolist() == [1.0] * 3 * WIDTH  # rows 1, 3 and 5
+        state = strategy.accept(vector, heal, strategy.init(vector))
+        for at, is_kept in ((None, True), (3, arrays > 1)):  # of rows 0, 2, 4 and 6
+            move = nothing if at is None else ShardMove(np.array([at]), rows, ())
+            told = Message(
+                "agreed", vector[:0], rows=np.zeros(0, np.int64), moved=nothing, guarded=move
+            )
+            state = strategy.accept(vector, told, state)
+            assert (state.backup is not None) is is_kept
 
 
 def test_a_worker_without_room_for_its_shard_is_refused():

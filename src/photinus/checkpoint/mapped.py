@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from photinus.core.errors import CheckpointError, UsageError
+from photinus.core.pages import map_of
 from photinus.core.parameters import Vector, is_finite
 
 Kind = tuple[str, tuple[int, ...]]
@@ -209,9 +210,7 @@ class ScratchFolder:
 
 def is_mapped(array: object) -> bool:
     """Returns whether an array lies in a file."""
-    while isinstance(array, (np.ndarray, memoryview)):
-        array = array.base if isinstance(array, np.ndarray) else array.obj
-    return isinstance(array, mmap.mmap)
+    return map_of(array) is not None
 
 
 def write_arrays(

@@ -369,7 +369,9 @@ class Coordinator(LeaseServer):
     def _answer(self, answer: Answer, *, is_cut: bool) -> Frame:
         seat, push, message = answer
         kind = "fenced" if message.kind == "rejoin" else message.kind
-        here = self._peer_directory.here() if kind == "meet" else {}
+        here = dict(self._peer_directory.here()) if kind == "meet" else {}
+        if here and self.owner.has_shards:
+            here["kept"] = self._cuts.kept
         seat.answered = seat.answers[push.sequence] = message_to(
             self._to(push, kind),
             message,

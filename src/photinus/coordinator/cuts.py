@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
+
+import numpy as np
 
 from photinus.checkpoint.mapped import MappedFile
 from photinus.coordinator.callbacks import Callbacks
@@ -14,6 +17,7 @@ from photinus.coordinator.sharded_table import ENOUGH, Shard, ShardFiles, Table,
 from photinus.core.errors import UsageError, message
 from photinus.core.events import CheckpointFailed
 from photinus.core.parameters import Vector
+from photinus.models.base import Model, Stage
 from photinus.protocol.messages import inner_of
 from photinus.strategies.base import Message
 from photinus.training.asks import Page, Snapshot
@@ -63,6 +67,8 @@ class Cuts:
         self.saved_at = 0.0
         self.holders = set[int]()
         """The slots that hold a shard of the present point, where nothing else holds it."""
+        self._loading: dict[int, Shard] = {}
+        """Slot -> what its worker loads, until it has sent a page of its own."""
         self._returns = 0
         """How often in a row the run went back and agreed on nothing in between."""
         self._making: Cut | None = None
@@ -208,14 +214,27 @@ class Cuts:
             return {}
         return {"vector": given[0].reshape(-1, owner.policy.rows)[slot :: owner.policy.shards]}
 
-    def loaded(self, slot: int) -> None:
-        """Notes that a worker loads its shard of the present point."""
+    @property
+    def kept(self) -> int:
+        """The version of the shards that a lost worker's successor loads."""
+        cut = self.last
+        return cut.version if cut is not None and cut.phase == self._owner.phase else 0
+
+    def loaded(self, slot: int) -> Shard:
+        """Notes that a worker loads its shard, and returns what it is loaded from.
+
+        That stays the same, though another cut is whole before the worker has asked for all of it.
+        """
         self.holders.add(slot)
+        self._loading[slot] = shard = self.shard(slot)
+        return shard
 
     def page(self, slot: int, page: Page, now: float) -> Page:
         """Answers a page of a worker's shard that the worker sends, or asks for."""
         if page.numbers is None:
-            return page._replace(numbers=page_in(self.shard(slot)[page.name], page.start))
+            shard = self._loading.get(slot) or self.shard(slot)
+            return page._replace(numbers=page_in(shard[page.name], page.start))
+        self._loading.pop(slot, None)
         is_for_cut = self._making is not None and page.version == self._making.version
         come = self._shards.take(slot, page) if page.is_last or is_for_cut else ENOUGH
         self.save_if_whole(now)
@@ -233,7 +252,10 @@ class Cuts:
         closed = self._leases.closed.values()
         shards = self._shards.at(max(frame.header["version"] for frame in closed))
         self._shards.drop()  # the table alone keeps the files, and releases them once it is whole
-        return Table(shards, self._owner.policy.rows, self._callbacks.scratch)
+        plan, owner = self._plan, self._owner
+        stage, integers = plan.phases[owner.phase].stage, owner.point.integers
+        start = partial(_start, stage, self.history, plan.seed, integers)
+        return Table(shards, owner.policy.rows, self._callbacks.scratch, start, plan.seed)
 
     # -- what workers held alone -----------------------------------------------------------------
 
@@ -264,7 +286,7 @@ class Cuts:
 
     def forget(self) -> None:
         """The run continues from elsewhere: what workers hold or send is of another point."""
-        self.holders = set()
+        self.holders, self._loading = set(), {}
         self.drop()
         self._shards.drop()
         self._leases.reopen()
@@ -305,6 +327,14 @@ def _held(cut: Cut, trained: Vector | None, floats: Vector, integers: Vector) ->
     """Returns a cut at the point that a worker held."""
     point = cut.point._replace(vector=trained, floats=floats, integers=integers)
     return replace(cut, point=point)
+
+
+def _start(stage: Stage, history: tuple[Vector, ...], seed: int, integers: Vector | None) -> Model:
+    """Returns the model whose first rows those of all workers are."""
+    model = stage.blank(history, seed)
+    if integers is not None:
+        np.copyto(model.parameters.integers, integers)
+    return model
 
 
 def _sections(arrays: Mapping[str, Vector]) -> tuple[Vector, Vector, Vector]:

@@ -158,8 +158,7 @@ class Membership:
         owner, history, is_fresh = self._owner, self._cuts.history, self._owner.version == 0
         shard: dict[str, Kind] = {}
         if owner.has_shards:
-            shard = kinds_of(self._cuts.shard(seat.slot))
-            self._cuts.loaded(seat.slot)
+            shard = kinds_of(self._cuts.loaded(seat.slot))
         grant = Grant(
             phase=owner.phase,
             lease=seat.lease,

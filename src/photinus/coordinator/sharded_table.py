@@ -13,15 +13,17 @@ import numpy as np
 from photinus.checkpoint.mapped import Kind, MappedFile, PagedFile, ScratchFolder
 from photinus.core.errors import RunFailedError
 from photinus.core.parameters import Vector
-from photinus.strategies.shards import joined
+from photinus.models.base import Model
 from photinus.training.asks import Page
-from photinus.training.shard_pages import PAGE_NUMBERS
+from photinus.training.shard_pages import AT, PAGE_NUMBERS
 
 Shard = Mapping[str, Vector]
 """Arrays by name: "vector" [m · width], and the outer optimizer's state of it."""
 
 RELEASE_SECONDS, _LOOK_SECONDS = 30.0, 0.5
 """How long workers that have ended may take to release what their shards took of a disk."""
+_JOINED_NUMBERS = 1 << 22
+"""Of each shard so many are joined at once."""
 ENOUGH = -1
 """Answers a page of which no more are wanted."""
 
@@ -85,17 +87,27 @@ class Table:
         shards: of each worker, in slot order.
         width: numbers in a row.
         scratch: where it lies as a whole.
+        start: returns a model of the table, of which only the first rows are asked for.
+        seed: that they are drawn by.
     """
 
-    def __init__(self, shards: Mapping[int, Shard], width: int, scratch: ScratchFolder) -> None:
+    def __init__(
+        self,
+        shards: Mapping[int, Shard],
+        width: int,
+        scratch: ScratchFolder,
+        start: Callable[[], Model],
+        seed: int = 0,
+    ) -> None:
         self._shards, self._width, self._scratch = dict(shards), width, scratch
+        self._start, self._seed = start, seed
         self._vector: Vector | None = None
 
     @classmethod
     def of(cls, vector: Vector) -> Table:
         """Returns the table that lies in a file already [n]."""
-        made = cls({}, 1, ScratchFolder())
-        made._vector = vector
+        made = object.__new__(cls)
+        made._shards, made._vector = {}, vector
         return made
 
     @property
@@ -106,11 +118,27 @@ class Table:
             RunFailedError: there is no room for it.
         """
         if self._vector is None:
-            shards = [self._shards[slot]["vector"] for slot in sorted(self._shards)]
-            into = self._room(sum(shard.size for shard in shards), str(shards[0].dtype))
-            self._vector = joined(shards, self._width, into)
+            self._vector = self._joined()
             self._shards.clear()
         return self._vector
+
+    def _joined(self) -> Vector:
+        model, shards = self._start(), [self._shards[slot] for slot in sorted(self._shards)]
+        trained = model.parameters.trained
+        into = self._room(trained.size, str(trained.dtype))
+        table = into.reshape(-1, self._width)
+        if any(AT in shard for shard in shards):
+            model.first_rows(table, 0, self._seed, 1)
+        rows = max(1, _JOINED_NUMBERS // self._width)
+        for start in range(0, -(-len(table) // len(shards)), rows):
+            for slot, shard in enumerate(shards):  # some rows of all: the file is gone through once
+                own, some = table[slot :: len(shards)], slice(start, start + rows)
+                if AT in shard:
+                    here = slice(*np.searchsorted(shard[AT].ravel(), (start, start + rows)))
+                    own[shard[AT].ravel()[here]] = shard["vector"][here]
+                else:
+                    own[some] = shard["vector"].reshape(-1, self._width)[some]
+        return into
 
     def _room(self, size: int, dtype: str) -> Vector:
         """Returns room for the table: the shards of workers may be on the same disk for a while."""
@@ -134,7 +162,7 @@ class Table:
 
 def kinds_of(shard: Shard) -> dict[str, Kind]:
     """Returns the types and shapes of a shard's arrays."""
-    return {name: (str(array.dtype), (array.size,)) for name, array in shard.items()}
+    return {name: (str(array.dtype), array.shape) for name, array in shard.items()}
 
 
 def page_in(rows: Vector, start: int) -> Vector:

@@ -13,6 +13,7 @@ from photinus.core.parameters import Vector
 _IS_LINUX = sys.platform == "linux"
 _NO_RESERVE = 0x4000 if _IS_LINUX else 0
 """MAP_NORESERVE: what is not touched is not counted."""
+_FREED_BYTES = 1 << 26
 
 
 class Pages:
@@ -44,3 +45,33 @@ class Pages:
             self._map.madvise(mmap.MADV_DONTNEED)
         else:  # elsewhere the advice may leave them as they are
             self.vector[:] = 0
+
+
+def map_of(array: object) -> mmap.mmap | None:
+    """Returns the map that an array lies in; None of one in memory of the C library."""
+    while isinstance(array, (np.ndarray, memoryview)):
+        array = array.base if isinstance(array, np.ndarray) else array.obj
+    return array if isinstance(array, mmap.mmap) else None
+
+
+def read_at_random(array: Vector) -> None:
+    """Has the system read of a mapped file only the pages that are touched.
+
+    Else it reads up to some megabytes around each of them.
+    """
+    held = map_of(array)
+    if held is not None and hasattr(mmap, "MADV_RANDOM"):
+        held.madvise(mmap.MADV_RANDOM)
+
+
+def give_back(array: Vector) -> None:
+    """Frees the memory and the disk of an array that lies in a file without a name; it is 0 then.
+
+    Some pages at a time: other threads of its process go on meanwhile.
+    """
+    held = map_of(array)
+    if held is None or not hasattr(mmap, "MADV_REMOVE"):
+        return
+    with contextlib.suppress(OSError):  # it lies in memory, or its file system cannot
+        for start in range(0, len(held), _FREED_BYTES):
+            held.madvise(mmap.MADV_REMOVE, start, min(_FREED_BYTES, len(held) - start))

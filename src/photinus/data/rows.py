@@ -7,9 +7,8 @@ by a 64-bit hash of their content; a seed permutes that index, so a retry sees t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +18,6 @@ from photinus.core.seeds import generator
 from photinus.data.base import Array, Batch, Block, Features, Transform
 from photinus.data.inputs import Inputs, Ragged
 
-Room = Callable[[tuple[int, ...], np.dtype[Any]], Array | None]
-"""Returns an empty array of that shape and dtype, or None where there is no room for it."""
-
 _CHUNK_ROWS = 4096
 _CHUNK_VALUES = 1 << 18
 _SPAN_ROWS = 1000
@@ -29,9 +25,22 @@ _CACHE_BYTES = 1 << 18
 """Rows are hashed in chunks that stay in the processor's cache: about 3 GB/s on one core."""
 
 
-def memory(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+class Room(Protocol):
+    """Where arrays lie that may be too large for memory."""
+
+    def __call__(self, shape: tuple[int, ...], dtype: np.dtype[Any], of: int = 0) -> Array | None:
+        """Returns an array of zeros, or None where there is no room for it.
+
+        Args:
+            shape: of the array.
+            dtype: likewise.
+            of: the bytes that it is a part of: where they do not fit into memory, no part does.
+        """
+
+
+def memory(shape: tuple[int, ...], dtype: np.dtype[Any], of: int = 0) -> Array:  # noqa: ARG001
     """Room without a limit: a new array in memory."""
-    return np.empty(shape, dtype)
+    return np.zeros(shape, dtype)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -96,10 +96,10 @@ class Storage:
         self._folder = budget.folder or tempfile.gettempdir()
         self._left = {"memory": budget.memory_bytes, "disk": budget.disk_bytes}
 
-    def __call__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
-        """Returns an empty array, or None where neither memory nor disk has the room."""
+    def __call__(self, shape: tuple[int, ...], dtype: np.dtype[Any], of: int = 0) -> Array | None:
+        """Returns an array of zeros, or None where neither memory nor disk has the room."""
         size = math.prod(shape) * dtype.itemsize
-        if size <= self._left["memory"]:
+        if max(size, of) <= self._left["memory"]:
             return self._lent(_Pages(size).array(shape, dtype), "memory")
         if size > self.disk_left():
             return None

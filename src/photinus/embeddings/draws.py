@@ -160,3 +160,25 @@ def path(
         outputs[at - first], labels[at - first] = nodes[at], 1.0 - codes[at]
     length: int = last - first
     return length
+
+
+def paired(rest: Vector, small: Vector, large: Vector, own: Vector, other: Vector) -> None:
+    """Fills each column below 1 up by the number of one above it.
+
+    Args:
+        rest: what is left of each number's share [V]; it is written to.
+        small: the numbers below 1, as a stack; likewise.
+        large: the others, as a stack.
+        own: the probability of a column's own number [V]: the result.
+        other: the other one [V]: likewise.
+    """
+    lows, highs = len(small), len(large)
+    while lows and highs:
+        low, high = small[lows - 1], large[highs - 1]
+        own[low], other[low] = rest[low], high
+        rest[high] -= 1.0 - rest[low]
+        if rest[high] < 1.0:
+            small[lows - 1] = high
+            highs -= 1
+        else:
+            lows -= 1

@@ -15,6 +15,7 @@ import numpy as np
 from numba import njit
 from numba.extending import register_jitable
 
+from photinus.embeddings import draws
 from photinus.embeddings.draws import (
     DEAD,
     advance,
@@ -32,6 +33,9 @@ from photinus.embeddings.plain import LOSS_EVERY, OUTPUTS
 
 for _draw in (advance, around, longest, most_parts, negatives, parts, path, sentence, window):
     register_jitable(inline="always")(_draw)
+
+paired = njit(nogil=True, cache=True)(draws.paired)
+"""Does what `draws.paired` does, with the same bits."""
 
 
 @njit(nogil=True, fastmath=True, error_model="numpy", cache=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from array import array
+from collections.abc import Callable
 
 import numpy as np
 
 from photinus.core.errors import DataError
 from photinus.core.parameters import Vector
 from photinus.embeddings.blocks import FEW_WORKERS
-from photinus.embeddings.draws import DrawTables, Subwords
+from photinus.embeddings.draws import DrawTables, Subwords, paired
 
 _POWER = 0.75
 """Negatives are drawn in proportion to this power of their counts."""
@@ -19,12 +19,17 @@ _PULL, _PULL_OF_MANY = 0.0002, 0.0006
 """The share of the way to its aim that one step goes, with few workers and with more than
 `FEW_WORKERS`: fitted, see docs/word2vec.md."""
 
+_BLOCK = 1 << 16
 
 NO_GRAMS = Subwords(np.zeros(1, np.int64), np.zeros(0, np.int64))
 
 
 def chances_of(
-    counts: Vector, sample: float, negatives: int, grams: Subwords = NO_GRAMS
+    counts: Vector,
+    sample: float,
+    negatives: int,
+    grams: Subwords = NO_GRAMS,
+    pair: Callable[..., None] | None = None,
 ) -> DrawTables:
     """Returns the draws of a vocabulary.
 
@@ -33,6 +38,7 @@ def chances_of(
         sample: words above this share of all are left out at random; 0: never.
         negatives: words drawn for each centre; 0: hierarchical softmax.
         grams: of the words.
+        pair: as of `alias_table`.
 
     Raises:
         DataError: the counts are missing.
@@ -40,7 +46,7 @@ def chances_of(
     if not counts.size or counts.min() < 1:
         do = "Word2Vec(...).fit counts the words itself"
         raise DataError("word vectors need the count of every word", got=f"{counts.size}", do=do)
-    own, other = alias_table(counts**_POWER)
+    own, other = alias_table(counts**_POWER, pair)
     starts, nodes, codes = huffman(counts) if negatives == 0 else _NO_PATHS
     return DrawTables(keep_shares(counts, sample), own, other, starts, nodes, codes, grams)
 
@@ -58,33 +64,31 @@ def keep_shares(counts: Vector, sample: float) -> Vector:
     if sample <= 0:
         return np.ones(len(counts), np.float32)
     ratio = sample * counts.sum() / counts
-    shares: Vector = np.minimum(1.0, np.sqrt(ratio) + ratio).astype(np.float32)
+    root = np.sqrt(ratio)
+    root += ratio
+    shares: Vector = np.minimum(1.0, root, out=root).astype(np.float32)
     return shares
 
 
-def alias_table(weights: Vector) -> tuple[Vector, Vector]:
+def alias_table(weights: Vector, pair: Callable[..., None] | None = None) -> tuple[Vector, Vector]:
     """Returns a column for each weight: the probability of its own number, and the other one.
 
     A number is drawn in constant time: a column with equal chances, then one of its two numbers.
 
     Args:
-        weights: above 0 [V].
+        weights: above 0 [V] float64; they are overwritten.
+        pair: a faster `paired` than Python's.
 
     Reference:
         Vose, A linear algorithm for generating random numbers with a given distribution (1991).
     """
-    share = weights * (len(weights) / weights.sum())
+    share = np.multiply(weights, len(weights) / weights.sum(), out=weights)
+    small, large = (np.flatnonzero(some).astype(np.int32) for some in (share < 1, share >= 1))
     own, other = np.ones(len(share), np.float32), np.arange(len(share), dtype=np.int32)
-    # plain arrays: of millions of words, lists of Python's numbers take some hundred megabytes
-    small = array("q", np.flatnonzero(share < 1).astype(np.int64).tobytes())
-    large = array("q", np.flatnonzero(share >= 1).astype(np.int64).tobytes())
-    rest = array("d", share.astype(np.float64).tobytes())
-    while small and large:
-        low, high = small.pop(), large[-1]
-        own[low], other[low] = rest[low], high
-        rest[high] -= 1 - rest[low]
-        if rest[high] < 1:
-            small.append(large.pop())
+    if pair is None:  # a view gives Python's numbers, faster than an array
+        paired(*(held.data for held in (share, small, large, own, other)))  # type: ignore[arg-type]
+    else:
+        pair(share, small, large, own, other)
     return own, other
 
 
@@ -155,17 +159,38 @@ def gains(
     Returns:
         The gains of the inputs up to the last one in use [V + b], and of the outputs [V].
     """
-    kept = counts * keep.astype(np.float64) / counts.sum() * words  # a word's centres in a round
-    drawn = counts**_POWER
-    drawn *= negatives * kept.sum() / drawn.sum()
-    output = kept + drawn if negatives else np.full(len(counts), np.inf)
-    pull = _PULL if workers <= FEW_WORKERS else _PULL_OF_MANY
-    made, moved = [], kept
+    total = counts.sum()
+
+    def centres(some: slice) -> Vector:
+        """Returns how often each of some words is a centre in a round."""
+        kept: Vector = np.multiply(counts[some], keep[some], dtype=np.float64)
+        kept /= total
+        kept *= words
+        return kept
+
+    moved = kept = centres(slice(None))
+    all_kept = kept.sum()
     if len(grams.rows):
         moved = np.bincount(grams.rows, np.repeat(kept, np.diff(grams.starts)), len(kept))
         moved[: len(kept)] = kept
         moved = np.maximum(moved, kept.min())  # rows that are never used
-    for steps in (moved, output):
-        one = -np.expm1(-pull * _CONTEXTS * steps)
-        made.append((-np.expm1(-pull * _CONTEXTS * workers * steps) / one).astype(np.float32))
-    return made[0], made[1]
+    pull = _PULL if workers <= FEW_WORKERS else _PULL_OF_MANY
+    of_inputs = _gained(moved, pull, workers)
+    del kept, moved  # of millions of words little else is in memory
+    if not negatives:
+        return of_inputs, _gained(np.full(len(counts), np.inf), pull, workers)
+    output = counts**_POWER
+    output *= negatives * all_kept / output.sum()
+    for start in range(0, len(output), _BLOCK):
+        output[start : start + _BLOCK] += centres(slice(start, start + _BLOCK))
+    return of_inputs, _gained(output, pull, workers)
+
+
+def _gained(steps: Vector, pull: float, workers: int) -> Vector:
+    """Returns the gains of rows that take so many steps between two rounds."""
+    made = np.empty(len(steps), np.float32)
+    for start in range(0, len(steps), _BLOCK):
+        some = steps[start : start + _BLOCK]
+        one = -np.expm1(-pull * _CONTEXTS * some)
+        made[start : start + _BLOCK] = -np.expm1(-pull * _CONTEXTS * workers * some) / one
+    return made

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from photinus.core.errors import NotReadyError
+from photinus.core.malloc import release_freed_memory
 from photinus.core.pages import Pages
 from photinus.core.parameters import INTEGERS, TRAINED, Layout, Parameters, Vector
 from photinus.core.seeds import generator
@@ -173,8 +174,10 @@ class WordTables(Model):
         total, made = self._chances
         if made is None or total != int(counts.sum()):
             stage = self._stage
-            made = chances_of(counts, stage.sample, stage.negatives, self.grams)
+            pair = _kernel().paired if stage.kernel == "numba" else None
+            made = chances_of(counts, stage.sample, stage.negatives, self.grams, pair)
             self._chances = (int(counts.sum()), made)  # type: ignore[assignment]
+            release_freed_memory()
         return made
 
     @property
@@ -207,16 +210,22 @@ class WordTables(Model):
         return rows
 
     def first_rows(self, shard: Vector, slot: int, seed: int, shards: int) -> None:
-        """Draws all inputs, some rows at a time, and keeps the worker's own."""
-        shard[...] = 0
+        """Draws the inputs, some rows at a time, and keeps the worker's own.
+
+        The kernel passes over the rows of others.
+        """
         stage = self._stage
-        draw, rows = generator(seed, stage.name), max(1, _DRAWN // stage.dims)
-        for start in range(0, stage.input_rows, rows):
-            drawn = draw.random((min(rows, stage.input_rows - start), stage.dims), np.float32)
-            first = (slot - start) % shards  # of the rows drawn, the first that is its own
-            own = (drawn[first::shards] - np.float32(0.5)) / np.float32(stage.dims)
-            at = (start + first - slot) // shards
-            shard[at : at + len(own)] = own
+        draw, rows = generator(seed, stage.name), max(1, _DRAWN // (stage.dims * shards))
+        own, by_kernel = shard[: len(range(slot, stage.input_rows, shards))], _spaced(stage)
+        for start in range(0, len(own), rows):
+            some, first = own[start : start + rows], start * shards
+            if by_kernel is None or not by_kernel(some, draw, first + slot, shards):
+                count = min(rows * shards, stage.input_rows - first)
+                some[...] = draw.random((count, stage.dims), np.float32)[slot::shards]
+            some -= np.float32(0.5)
+            some /= np.float32(stage.dims)
+        # zeros too: a file that is written here and there lies in pieces, which are slow to free
+        shard[len(own) :] = 0
 
     def forget(self) -> None:
         """Gives both tables' memory back."""
@@ -268,9 +277,10 @@ class RowDescent(InPlace):
         assert isinstance(model, WordTables)
         s, texts, chances = self._stage, texts_of(batch.features), model.chances
         if self._gains is None and s.workers > 1 and s.round_words:
-            counts = model.parameters.view("counts").astype(np.float64)
+            counts = model.parameters.view("counts")
             k, words = s.workers, s.round_words
             self._gains = gains(counts, chances.keep, k, words, s.negatives, chances.grams)
+            release_freed_memory()
         rule = Rule(s.window, s.negatives, s.cbow)
         seeds = (seed + np.arange(len(texts))) % _SEEDS
         tables = model.tables(*(self._gains or ()))
@@ -320,6 +330,14 @@ def _compiled(stage: Word2VecStage) -> Callable[..., Any]:
         stage.dims, stage.cbow, has_grams=stage.buckets > 0
     )
     return descent
+
+
+def _spaced(stage: Word2VecStage) -> Callable[..., bool] | None:
+    """Returns what draws a worker's own rows alone, where there is a kernel."""
+    if stage.kernel != "numba":
+        return None
+    draw: Callable[..., bool] = importlib.import_module("photinus.embeddings.spaced").draw_spaced
+    return draw
 
 
 def _kernel() -> Any:  # noqa: ANN401 - a module that needs numba

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from photinus.core.errors import NotReadyError, RunFailedError
-from photinus.engine.malloc import release_freed_memory
+from photinus.core.malloc import release_freed_memory
 
 LOOK_SECONDS = 0.1
 """How often the memory of a worker's process is read."""

@@ -17,6 +17,7 @@ import photinus
 from photinus.core import errors
 from photinus.core.descriptors import allow_descriptors
 from photinus.core.errors import LinkError, LinkLostError, PhotinusError, RunFailedError
+from photinus.core.malloc import keep_freed_memory, release_freed_memory
 from photinus.core.threads import threads_held
 from photinus.devices.discovery import ready
 from photinus.devices.resources import TaskResources
@@ -24,7 +25,6 @@ from photinus.engine.cpu_share import CpuShare, check_processors, held_to
 from photinus.engine.frozen import FrozenFile, fetched_once
 from photinus.engine.hooks import Hooks, WorkerHooks
 from photinus.engine.log_forwarding import LogLines
-from photinus.engine.malloc import keep_freed_memory, release_freed_memory
 from photinus.engine.memory_cap import MemoryCap
 from photinus.protocol.messages import Seat
 from photinus.protocol.worker_client import Worker

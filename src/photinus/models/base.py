@@ -120,7 +120,7 @@ class Model(ABC):
         makes only these rows.
 
         Args:
-            shard: rows slot, slot + shards, ... of the table [m, width].
+            shard: rows slot, slot + shards, ... of the table [m, width], all 0.
             slot: the worker's.
             seed: as of the stage's `build`.
             shards: how many workers own the table.

@@ -219,7 +219,6 @@ class ShardedModel(Model):
 
     def first_rows(self, shard: Vector, slot: int, seed: int, shards: int) -> None:
         """Draws the tables, some rows at a time, and keeps the worker's own."""
-        shard[...] = 0
         dense = np.zeros((self._dense_rows.size, self.row_size), np.float32)
         dense.ravel()[: self.dense.size] = self.dense
         shard[: len(dense[slot::shards])] = dense[slot::shards]

@@ -114,6 +114,7 @@ class Peers:
             if frame.header["call"]:
                 self._messages.append(Message("call", version=frame.header["version"]))
         elif frame.header["version"] == self._version and self._brought is not None:
+            self._table.kept = frame.header.get("kept", 0)
             return self._meets(message_of(frame))
         return []
 

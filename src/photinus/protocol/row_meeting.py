@@ -44,6 +44,8 @@ class Shares:
         """Questions about a version that the own shard has not reached."""
         self._guard, self._told = 0, 0
         """The lease of the next worker, and below which row the backup there has all."""
+        self.kept = 0
+        """The version of the last checkpoint: what moved before it needs no backup."""
 
     def brings(self, message: Message) -> None:
         """Called when its worker pushes for the next round: the last round moved its shard."""
@@ -69,7 +71,7 @@ class Shares:
         It lacks all rows where another worker keeps it than at the last round.
         """
         start = self._told if lease == self._guard else 0
-        return next_moved(owned.moved, start, BACKLOG_NUMBERS // owned.rows.shape[1])
+        return next_moved(owned.moved > self.kept, start, BACKLOG_NUMBERS // owned.rows.shape[1])
 
     def wants(self, asks: Vector, version: int, slot: int) -> dict[int, Vector]:
         """Returns owner -> its rows among those asked for; the shard has moved to a version."""

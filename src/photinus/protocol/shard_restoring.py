@@ -90,7 +90,7 @@ class Restoring:
         move = from_arrays(piece)
         if move is None or slot != self.guard or int(piece["start"][0]) != self._start:
             return False
-        write(move, self._owned.rows, self._owned.outer, self._owned.moved)
+        write(move, self._owned.rows, self._owned.outer, self._owned.moved, self.version)
         self._start, self._move = int(piece["after"][0]), self._move._replace(inner=move.inner)
         return self._start < len(self._owned.rows)
 

@@ -7,71 +7,110 @@ the start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+import math
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
+from photinus.core.pages import read_at_random
 from photinus.core.parameters import Vector
 from photinus.strategies.base import ShardMove
 from photinus.strategies.outer import Outer
 
 PAGE_NUMBERS = 1 << 20
 """How many numbers a lost worker's successor asks for at once."""
-BACKLOG_NUMBERS = 1 << 22
+BACKLOG_NUMBERS = 1 << 23
 """How many numbers are sent with each round to a backup that begins anew."""
+_BLOCK_NUMBERS = 1 << 24
+"""How many numbers of rows that moved a backup has room for at once."""
 _PREFIX, _OUTER, _INNER = "backup.", "outer.", "inner."
 
 
-class Backup(NamedTuple):
-    """Rows that moved of another worker's shard; `take` writes into it, as its own shard is."""
+class Backup:
+    """Rows that moved of another worker's shard, in blocks: it takes room for these rows only.
 
-    rows: Vector
-    """[m, width]; only those that moved are valid."""
-    outer: tuple[Vector, ...]
-    """Of the outer optimizer, each [m, numbers]; likewise."""
-    moved: Vector
-    """Which rows have moved [m]."""
-    inner: dict[str, Vector]
-    """The state of the lost worker's inner optimizer."""
+    Args:
+        count: how many rows the other shard has.
+        like: no rows [0, width], of the table's type.
+        outer: the optimizer of the shard.
+        room: where the blocks may lie, given a shape, a type and the bytes of all of them.
+    """
 
-    @classmethod
-    def laid(
-        cls, count: int, like: Vector, outer: Outer, room: Callable[..., Vector | None]
-    ) -> Backup | None:
-        """Returns a backup without a row in it; None where there is no room for it.
+    def __init__(
+        self, count: int, like: Vector, outer: Outer, room: Callable[..., Vector | None]
+    ) -> None:
+        self._like, self._room = (like, *outer.init(like)), room
+        self._places = np.full(count, -1, np.int32)
+        """Row of the shard -> which of the rows here it is [m]; -1: it has not moved."""
+        self._held = 0
+        self._block = max(1, min(count, _BLOCK_NUMBERS // max(1, like.shape[1])))
+        """How many rows lie in a block."""
+        self._blocks: list[tuple[Vector, ...]] = []
+        """Of each the rows [b, width], and of the outer optimizer, each [b, numbers]."""
+        self._inner: dict[str, Vector] = {}
+        """The state of the lost worker's inner optimizer."""
 
-        Args:
-            count: how many rows the other shard has.
-            like: no rows [0, width], of the table's type.
-            outer: the optimizer of the shard.
-            room: where the rows may lie.
-        """
-        found = [room((count, *held.shape[1:]), held.dtype) for held in (like, *outer.init(like))]
-        arrays = [held for held in found if held is not None]
-        if len(arrays) < len(found):
-            return None
-        return cls(arrays[0], tuple(arrays[1:]), np.zeros(count, np.bool_), {})
-
-    def take(self, move: ShardMove) -> None:
-        """Takes in what a round did to the shard."""
-        write(move, self.rows, self.outer, self.moved)
-        self.inner.clear()
-        self.inner.update(move.inner)
+    def take(self, move: ShardMove) -> bool:
+        """Takes in what a round did to the shard; False where there was no room for it."""
+        new = move.at[self._places[move.at] < 0]
+        if not self._has_room(self._held + new.size):
+            return False
+        self._places[new] = np.arange(self._held, self._held + new.size)
+        self._held += new.size
+        for block, at, some in self._split(move.at):
+            for held, moved in zip(block, (move.rows, *move.outer), strict=True):
+                held[at] = moved[some]
+        self._inner = dict(move.inner)
+        return True
 
     def page(self, start: int) -> tuple[ShardMove, int]:
         """Returns the next rows that moved, from row `start` on, and where the page after begins.
 
         The optimizer's state is in the last page, after which the next one begins at row m.
         """
-        at, after = next_moved(self.moved, start, PAGE_NUMBERS // max(1, self.rows.shape[1]))
-        is_last = after == len(self.moved)
-        move = ShardMove(at, self.rows[at], tuple(held[at] for held in self.outer))
-        return move._replace(inner=dict(self.inner) if is_last else {}), after
+        most = PAGE_NUMBERS // max(1, self._like[0].shape[1])
+        rows, after = next_moved(self._places >= 0, start, most)
+        found = [np.empty((rows.size, *like.shape[1:]), like.dtype) for like in self._like]
+        for block, at, some in self._split(rows):
+            for held, into in zip(block, found, strict=True):
+                into[some] = held[at]
+        is_last = after == len(self._places)
+        return ShardMove(rows, found[0], tuple(found[1:]), self._inner if is_last else {}), after
+
+    def _has_room(self, rows: int) -> bool:
+        """Returns whether so many rows fit, in further blocks too."""
+        while len(self._blocks) * self._block < rows:
+            shapes = [(self._block, *like.shape[1:]) for like in self._like]
+            numbers = sum(math.prod(shape[1:]) for shape in shapes)
+            whole = len(self._places) * numbers * self._like[0].itemsize
+            found = [
+                self._room(shape, like.dtype, whole)
+                for shape, like in zip(shapes, self._like, strict=True)
+            ]
+            block = tuple(held for held in found if held is not None)
+            if len(block) < len(found):
+                return False
+            for held in block:
+                read_at_random(held)
+            self._blocks.append(block)
+        return True
+
+    def _split(self, rows: Vector) -> Iterator[tuple[tuple[Vector, ...], Vector, Vector]]:
+        """Returns each block that holds some of these rows [r], where in it, and which of them."""
+        places = self._places[rows]
+        of = places // self._block
+        for number in np.unique(of):
+            some = np.flatnonzero(of == number)
+            yield self._blocks[number], places[some] - number * self._block, some
 
 
 def next_moved(moved: Vector, start: int, most: int) -> tuple[Vector, int]:
-    """Returns the next of the rows that moved [m], at least one, and the row to continue from.
+    """Returns the next of the rows that moved, at least one, and the row to continue from.
+
+    Args:
+        moved: which rows did [m].
+        start: the first row to look at.
+        most: how many are wanted.
 
     Example:
         >>> next_moved(np.array([True, False, True, True]), 1, 1)
@@ -81,11 +120,21 @@ def next_moved(moved: Vector, start: int, most: int) -> tuple[Vector, int]:
     return at, int(at[-1]) + 1 if at.size >= max(1, most) else len(moved)
 
 
-def write(move: ShardMove, rows: Vector, outer: tuple[Vector, ...], moved: Vector) -> None:
-    """Writes the rows that moved into a shard [m, width], its outer state and its marks [m]."""
+def write(
+    move: ShardMove, rows: Vector, outer: tuple[Vector, ...], moved: Vector, version: int
+) -> None:
+    """Writes the rows that moved into a shard [m, width] and its outer state.
+
+    Args:
+        move: the rows.
+        rows: of the shard [m, width].
+        outer: its outer state.
+        moved: in which version each row moved last [m].
+        version: this one.
+    """
     if not move.at.size:
         return
-    rows[move.at], moved[move.at] = move.rows, True
+    rows[move.at], moved[move.at] = move.rows, version
     for held, some in zip(outer, move.outer, strict=True):
         held[move.at] = some
 

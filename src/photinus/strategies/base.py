@@ -83,10 +83,10 @@ class OwnedShard(NamedTuple):
     """The outer optimizer's."""
     by_reads: bool = False
     """A row moves by its share of reads (`rows.shares_of_reads`), not by the mean."""
-    moved: Vector = np.zeros(0, np.bool_)
-    """Which rows have moved [m] since the shard was loaded: what its backup must hold."""
+    moved: Vector = np.zeros(0, np.int32)
+    """In which version each row moved last [m], as far as that is known; else 0."""
     backup: Any = None
-    """The backup of another worker's shard: `backups.Backup`; None where there was no room."""
+    """The backup of another worker's shard: `backups.Backup`; None where there is no room."""
     inner: Mapping[str, Vector] = MappingProxyType({})
     """The state of the worker's inner optimizer."""
     exact: int = 0
@@ -152,11 +152,13 @@ class Message(NamedTuple):
     owned: OwnedShard | None = None
     """Likewise: the worker's own shard. It never travels."""
     moved: ShardMove | None = None
-    """Likewise, with the answer: what the round does to it. It never travels."""
+    """Likewise, with the answer: what the round does to it. Of `heal`: which of its rows have moved
+    since the start, and some rows as they were then; None where that is not known. It never
+    travels."""
     guarded: ShardMove | None = None
     """Likewise: what it does to the shard whose backup is here."""
     backup: Any = None
-    """Likewise, of `heal`: the memory for that backup."""
+    """Likewise, of `heal`: that backup, without a row in it."""
     is_behind: bool = False
     """Likewise: the others' shards are newer; the next worker has the rows of it that moved."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 
+import numpy as np
+
 from photinus.core.clock import Clock, Trigger
 from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
@@ -109,6 +111,11 @@ class FragmentsState(NamedTuple):
     taken: Clock
     """When it was taken."""
     is_under_way: bool
+
+    @property
+    def outer(self) -> tuple[Vector, ...]:
+        """The outer optimizer's state of all fragments together."""
+        return tuple(map(np.concatenate, zip(*(s.outer for s in self.states), strict=True)))
 
     @property
     def turn(self) -> int:

@@ -6,7 +6,6 @@ those that its next steps read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -23,26 +22,6 @@ from photinus.strategies.row_codec import LeftOut, RowCodec
 
 READS = "reads"
 """A merge: how far a row moves follows from how many steps read it."""
-
-
-def joined(shards: Sequence[Vector], width: int, into: Vector | None = None) -> Vector:
-    """Returns the table [n] of the shards of all workers, in slot order.
-
-    Args:
-        shards: of each worker [m · width].
-        width: numbers in a row.
-        into: the memory for the table [n]; None: new memory.
-
-    Example:
-        >>> joined([np.array([0, 1, 4, 5, 8, 9]), np.array([2, 3, 6, 7])], 2).tolist()
-        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
-    """
-    if into is None:
-        into = np.empty(sum(s.size for s in shards), shards[0].dtype)
-    table = into.reshape(-1, width)
-    for slot, shard in enumerate(shards):
-        table[slot :: len(shards)] = shard.reshape(-1, width)
-    return table.ravel()
 
 
 class ShardState(NamedTuple):
@@ -67,8 +46,12 @@ class ShardState(NamedTuple):
     """No worker has any steps left."""
     is_behind: bool = False
     """Its shard is as it was loaded: before it joins a round it asks for what has moved."""
-    moved: Vector = np.zeros(0, np.bool_)
-    """Which rows of its shard have moved since it was loaded [m]."""
+    moved: Vector = np.zeros(0, np.int32)
+    """In which version each row of its shard moved last [m]; 0: not since the start, or not since
+    it was loaded whole."""
+    first: Vector | None = None
+    """Some rows of its shard as they were at the start [s, width]; None where it was loaded whole:
+    it is then sent whole."""
     backup: Backup | None = None
     """Its backup of the previous worker's shard."""
     left_rows: Vector = np.zeros(0, np.int64)
@@ -184,19 +167,24 @@ class Sharded(Strategy):
             own = incoming.vector.reshape(-1, self.rows)
             state = self.init(vector)
             outer = incoming.outer or tuple(held.ravel() for held in self.outer.init(own))
+            moved = np.zeros(len(own), np.int32)
+            if incoming.moved is not None:
+                moved[incoming.moved.at] = incoming.version
             return state._replace(
                 own=own,
                 outer=outer,
-                moved=np.zeros(len(own), np.bool_),
+                moved=moved,
+                first=None if incoming.moved is None else incoming.moved.rows,
                 backup=incoming.backup,
                 version=incoming.version,
                 is_behind=incoming.is_behind,
             )
         assert incoming.rows is not None
         assert incoming.moved is not None
-        write(incoming.moved, state.own, _by_row(state), state.moved)
+        write(incoming.moved, state.own, _by_row(state), state.moved, incoming.version)
         if incoming.guarded is not None and state.backup is not None:
-            state.backup.take(incoming.guarded)
+            has_room = state.backup.take(incoming.guarded)
+            state = state if has_room else state._replace(backup=None)
         came = decode(incoming.codec, incoming.vector).astype(vector.dtype, copy=False)
         came = came.reshape(-1, self.rows)
         vector.reshape(-1, self.rows)[incoming.rows] = came

@@ -240,7 +240,7 @@ def _check_rounds(table: _Table) -> None:
             point = table.agreed()
             assert table.is_same(whole(point), vectors[0]), "owner and workers differ"
             for seat in table.seats:
-                held = values(seat.state)
+                held = values((seat.state, getattr(seat.state, "outer", ())))
                 same = all(key(o) in held for o in point.outer)
                 assert same, "owner and workers hold another outer state"
 

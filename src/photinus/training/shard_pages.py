@@ -7,9 +7,10 @@ from collections.abc import Generator, Mapping
 
 import numpy as np
 
-from photinus.core.errors import NotReadyError
+from photinus.core.errors import NotReadyError, UsageError
 from photinus.core.parameters import Vector
-from photinus.data.rows import Room
+from photinus.data.rows import Room, memory
+from photinus.strategies.base import ShardMove
 from photinus.strategies.shards import ShardState
 from photinus.training.asks import Page
 
@@ -18,13 +19,18 @@ PAGE_NUMBERS = 1 << 20
 _KEPT_NUMBERS = 1 << 22
 """For each so many numbers that are kept aside, one more page is sent at once."""
 _VECTOR = "vector"
+AT, FIRST = "at", "first"
+"""Arrays of a shard that began at the start: which of its rows have moved [r], whose numbers are in
+the others [r, width]; and some rows as they were at the start [s, width]."""
+_FIRST_ROWS = 64
 
 
 class ShardCopy:
     """A shard as it was at one version, sent page by page while its worker trains on.
 
-    Rows that move before their page is sent are kept aside as they were: no copy of the shard is
-    made, and no worker waits for its last page.
+    Of one that began at the start only the rows that have moved are sent. Rows that move before
+    their page is sent are kept aside as they were: no copy of the shard is made, and no worker
+    waits for its last page.
 
     Args:
         held: the shard and its optimizer's state.
@@ -34,25 +40,41 @@ class ShardCopy:
     def __init__(self, held: ShardState, *, is_last: bool = False) -> None:
         self._version, self._is_last = held.version, is_last
         count = len(held.own)
-        self._arrays: dict[str, Vector] = {_VECTOR: held.own}
+        shard: dict[str, Vector] = {_VECTOR: held.own}
         for n, outer in enumerate(held.outer):
-            self._arrays[f"outer.{n}"] = outer.reshape(count, outer.size // max(1, count))
+            shard[f"outer.{n}"] = outer.reshape(count, outer.size // max(1, count))
+        self._arrays, self._sizes = shard, dict.fromkeys(shard, count)
+        """Array -> how many of its rows are sent."""
+        self._at: Vector | None = None
+        if held.first is not None:
+            self._at = at = np.flatnonzero(held.moved)
+            self._arrays = {AT: at[:, None], FIRST: held.first, **shard}
+            self._sizes = {AT: at.size, FIRST: len(held.first), **dict.fromkeys(shard, at.size)}
+        self._kinds = {
+            name: (str(array.dtype), (self._sizes[name], array.shape[1]))
+            for name, array in self._arrays.items()
+        }
         self._told = dict.fromkeys(self._arrays, 0)
         """Array -> how many of its rows were sent."""
-        self._aside: dict[str, list[tuple[Vector, Vector]]] = {n: [] for n in self._arrays}
+        self._aside: dict[str, list[tuple[Vector, Vector]]] = {n: [] for n in shard}
         """Array -> rows that have moved since, and what they were."""
-        self._is_aside = np.zeros(count, np.bool_)
+        self._is_aside = np.zeros(self._sizes[_VECTOR], np.bool_)
         self._kept = 0
         self.is_over = False
 
     def moving(self, at: Vector) -> None:
         """Keeps rows [r] of the shard aside that are about to move."""
-        rows = at[~self._is_aside[at]]
+        rows = at if self._at is None else np.flatnonzero(np.isin(self._at, at, assume_unique=True))
+        rows = rows[~self._is_aside[rows]]
         self._is_aside[rows] = True
-        for name, array in self._arrays.items():
+        for name, kept in self._aside.items():
             late = rows[rows >= self._told[name]]
-            self._aside[name].append((late, array[late]))
-            self._kept += late.size * array.shape[1]
+            kept.append((late, self._arrays[name][self._places(late)]))
+            self._kept += late.size * self._arrays[name].shape[1]
+
+    def _places(self, rows: Vector) -> Vector:
+        """Returns where rows that are sent lie in the shard."""
+        return rows if self._at is None else self._at[rows]
 
     def pages(self, most: int = 0) -> Generator[Page, Page, None]:
         """Sends the next pages.
@@ -63,26 +85,27 @@ class ShardCopy:
         left = most + self._kept // _KEPT_NUMBERS
         while not self.is_over and (left > 0 or not most):
             left -= 1
-            name = next((n for n, a in self._arrays.items() if self._told[n] < len(a)), _VECTOR)
+            name = next((n for n, size in self._sizes.items() if self._told[n] < size), _VECTOR)
             page, rows = self._page(name)
             answer = yield page
             self._told[name] += rows
             self.is_over = answer.start < 0 or all(
-                self._told[n] == len(a) for n, a in self._arrays.items()
+                self._told[n] == size for n, size in self._sizes.items()
             )
 
     def _page(self, name: str) -> tuple[Page, int]:
         """Returns the next page of an array as it was, and how many rows are in it."""
         array, start = self._arrays[name], self._told[name]
         width = array.shape[1]
-        stop = min(len(array), start + max(1, PAGE_NUMBERS // max(1, width)))
-        rows = array[start:stop].copy()
-        for at, were in self._aside[name]:
+        stop = min(self._sizes[name], start + max(1, PAGE_NUMBERS // max(1, width)))
+        some = slice(start, stop)
+        at = self._at if name in self._aside else None
+        rows = array[some].copy() if at is None else array[at[some]]
+        for at, were in self._aside.get(name, ()):
             here = slice(*np.searchsorted(at, (start, stop)))
             rows[at[here] - start] = were[here]
-        kinds = {n: (str(a.dtype), (a.size,)) for n, a in self._arrays.items()}
         at_number = start * width
-        page = Page(self._version, name, at_number, rows.ravel(), kinds, self._is_last)
+        page = Page(self._version, name, at_number, rows.ravel(), self._kinds, self._is_last)
         return page, stop - start
 
 
@@ -103,6 +126,43 @@ def fetched(
             array[start : start + answer.numbers.size] = answer.numbers
             start += answer.numbers.size
     return arrays
+
+
+def fetched_moved(
+    kinds: Mapping[str, tuple[str, tuple[int, ...]]], version: int, shard: Mapping[str, Vector]
+) -> Generator[Page, Page, ShardMove]:
+    """Asks for the rows that have moved since the start, and writes them into a shard.
+
+    Args:
+        kinds: of what is asked for.
+        version: of the shard.
+        shard: its arrays [m, width] by name, as they are at the start.
+
+    Returns:
+        Which rows these are, and some rows of the start.
+
+    Raises:
+        UsageError: the start is another one than that of the checkpoint.
+    """
+    told = yield from fetched({name: kinds[name] for name in (AT, FIRST)}, version, memory)
+    at, first = told[AT], told[FIRST].reshape(kinds[FIRST][1])
+    if not np.array_equal(first, first_of(shard[_VECTOR])):
+        wrong = "the first numbers of the table are drawn otherwise than for the checkpoint"
+        raise UsageError(wrong, do="resume with the libraries and the code that the run began with")
+    for name, array in shard.items():
+        start, width = 0, array.shape[1]
+        while start < at.size * width:
+            answer = yield Page(version, name, start)
+            assert answer.numbers is not None
+            rows = answer.numbers.reshape(-1, width)
+            array[at[start // width :][: len(rows)]] = rows
+            start += answer.numbers.size
+    return ShardMove(at, first, ())
+
+
+def first_of(shard: Vector) -> Vector:
+    """Returns some rows of a shard [m, width], by which its start is known again."""
+    return shard[:: max(1, len(shard) // _FIRST_ROWS)].copy()
 
 
 def laid(size: int, dtype: str, room: Room) -> Vector:

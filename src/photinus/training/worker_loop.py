@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from photinus.core.errors import FencedError
+from photinus.core.pages import give_back, read_at_random
 from photinus.core.parameters import Vector
 from photinus.core.seeds import derive
 from photinus.data.arrays import FeedOrder
@@ -19,14 +20,14 @@ from photinus.data.rows import Room, Rows, memory
 from photinus.models.base import Model
 from photinus.models.optimizers import Inner
 from photinus.strategies.backups import Backup
-from photinus.strategies.base import GRADIENT_SUM, Message, Strategy, is_held_by_workers
+from photinus.strategies.base import GRADIENT_SUM, Message, ShardMove, Strategy, is_held_by_workers
 from photinus.training.ahead import LookaheadFeed
 from photinus.training.asks import Ask, Close, Grant, Hello, Life, Snapshot
 from photinus.training.loop import work
 from photinus.training.phase_context import PhaseContext, PhaseProgress
 from photinus.training.placement import device_for, fresh
 from photinus.training.plan import REST, START, TrainingPlan
-from photinus.training.shard_pages import ShardCopy, fetched, laid
+from photinus.training.shard_pages import AT, ShardCopy, fetched, fetched_moved, first_of, laid
 from photinus.training.strategy_state import position_of, split
 
 CHUNK_ROWS = 1000
@@ -124,6 +125,7 @@ def _share(
     if last is None and _is_table(context.strategy):
         held = context.strategy.accept(context.model.parameters.trained, context.heal[0], None)
         yield from ShardCopy(held, is_last=True).pages()
+        give_back(held.own)
     close = _closing(plan, grant, part, context, last)
     return close, _Before(context.model, context.inner)
 
@@ -228,21 +230,27 @@ def _with_shard(
     stage, trained = plan.phases[grant.phase].stage, context.model.parameters.trained
     width, dtype = stage.row_size, trained.dtype
     heal = grant.heal._replace(is_behind=grant.is_behind, slot=slot)
-    if grant.shard:
+    optimizer = context.strategy.outer  # type: ignore[attr-defined]
+    if grant.shard and AT not in grant.shard:
         arrays = yield from fetched(grant.shard, heal.version, part.room)
         outer = tuple(arrays[name] for name in arrays if name.startswith("outer."))
         heal = heal._replace(vector=arrays["vector"], outer=outer)
     else:
         rows = len(range(slot, trained.size // width, plan.workers))
-        shard = laid(rows * width, str(dtype), part.room)
-        context.model.first_rows(shard.reshape(rows, width), slot, plan.seed, plan.workers)
-        heal = heal._replace(vector=shard)
+        shard = laid(rows * width, str(dtype), part.room).reshape(rows, width)
+        context.model.first_rows(shard, slot, plan.seed, plan.workers)
+        read_at_random(shard)
+        moved = ShardMove(np.zeros(0, np.int64), first_of(shard), ())
+        outer = optimizer.init(shard)
+        if grant.shard:
+            named = {"vector": shard, **{f"outer.{n}": held for n, held in enumerate(outer)}}
+            moved = yield from fetched_moved(grant.shard, heal.version, named)
+        outer = tuple(held.ravel() for held in outer)
+        heal = heal._replace(vector=shard.ravel(), outer=outer, moved=moved)
     if plan.workers == 1:
         return heal
-    # behind the shard, which the worker cannot be without
     count = len(range((slot - 1) % plan.workers, trained.size // width, plan.workers))
-    optimizer = context.strategy.outer  # type: ignore[attr-defined]
-    backup = Backup.laid(count, np.empty((0, width), dtype), optimizer, part.room)
+    backup = Backup(count, np.empty((0, width), dtype), optimizer, part.room)
     return heal._replace(backup=backup)
 
 

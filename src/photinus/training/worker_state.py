@@ -13,6 +13,8 @@ from photinus.training.phase_context import PhaseContext
 from photinus.training.shard_pages import ShardCopy
 from photinus.training.strategy_state import keep
 
+_PAGES_AT_ONCE = 64
+"""Of a checkpoint: where few rows have moved it is whole before another worker can be lost."""
 _PAGES_OF_SECOND, _MOST_PAGES = 8, 64
 """More than one page for each second of a step, and the most: where steps wait for a disk they are
 few."""
@@ -25,6 +27,7 @@ def tell(context: PhaseContext, news: News, clock: Clock, state: Any) -> Told:  
         if isinstance(state, ShardState):
             context.copies[:] = [ShardCopy(state)]
         yield snapshot(context, clock, state)
+        yield from tell_pages(context, _PAGES_AT_ONCE)
     if news.measure:
         yield Measured(context.measure())
 

@@ -9,7 +9,7 @@ import pytest
 _STEPS = """
 import ctypes, resource
 import numpy as np
-from photinus.engine.malloc import keep_freed_memory
+from photinus.core.malloc import keep_freed_memory
 
 def faults(arrays):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

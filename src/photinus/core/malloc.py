@@ -33,7 +33,7 @@ def keep_freed_memory() -> bool:
 
 
 def release_freed_memory() -> None:
-    """Gives back to the system what reading the rows has left: no step will need it.
+    """Gives back to the system what a preparation has left: no step will need it.
 
     Arrow keeps what its batches took, and the C library what is kept for a step.
     """
