@@ -244,3 +244,30 @@ def test_gensim_reads_what_is_saved_and_the_other_way_round(model, tmp_path):
         theirs.save_word2vec_format(str(path), binary=ending == "bin")
         again = WordVectors.load(path)
         np.testing.assert_array_equal(again.vectors, model.vectors.vectors)
+
+
+def test_only_the_words_of_a_vocabulary_have_vectors(sentences, tmp_path):
+    few = Word2Vec(vocabulary=["sea1", "sea2", "sky1", "nowhere"], **SMALL | {"epochs": 1.0})
+    assert sorted(few.fit(sentences).vectors.words) == ["sea1", "sea2", "sky1"]
+    questions = tmp_path / "questions.txt"
+    questions.write_text(": topics\nSea1 SEA2 sky3 sky4\n: more\nsea1 sea5 sky3 sky7\n")
+    asked = Word2Vec(vocabulary=str(questions), **SMALL | {"epochs": 1.0})
+    words = asked.fit(sentences).vectors.words
+    assert sorted(words) == ["sea1", "sea2", "sea5", "sky3", "sky4", "sky7"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("no/such/file", "the vocabulary's file cannot be read; got .*No such file"),
+        ([1, 2], r"a vocabulary is a list of words; got \[1, 2\]; such as"),
+    ],
+)
+def test_a_wrong_vocabulary_is_refused_when_it_is_set(given, said):
+    with pytest.raises(UsageError, match=said):
+        Word2Vec(vocabulary=given)
+
+
+def test_a_vocabulary_that_the_text_lacks_is_named(sentences):
+    with pytest.raises(DataError, match=r"fewer than two words occur 2 times.*and vocabulary"):
+        Word2Vec(vocabulary=["left", "right"], **SMALL).fit(sentences)

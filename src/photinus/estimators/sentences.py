@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
-from photinus.core.errors import DataError, UsageError
+from photinus.core.errors import DataError, UsageError, reason_of
 from photinus.core.parameters import Vector
 from photinus.core.settings import unknown_column
 from photinus.embeddings.blocks import blocks, encoded
@@ -94,25 +94,51 @@ def kind_of(dataset: DataFrame, column: str) -> T.DataType:
     return dataset.schema[column].dataType
 
 
-def counted(sentences: DataFrame, min_count: int, most: int) -> tuple[list[str], Vector]:
+def words_in(given: Any) -> list[str]:  # noqa: ANN401 - what a user may give
+    """Returns a list of words, or those of a file of analogy questions, also in lower case.
+
+    Raises:
+        UsageError: it is neither, or the file cannot be read.
+    """
+    if isinstance(given, (str, Path)):
+        try:
+            lines = Path(given).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            wrong, do = "the vocabulary's file cannot be read", "name a list of words, or a file"
+            raise UsageError(wrong, got=reason_of(error), do=do) from error
+        words = [word for line in lines if not line.startswith(":") for word in line.split()]
+        return sorted({form for word in words for form in (word, word.lower())})
+    if not isinstance(given, (list, tuple)) or not all(isinstance(word, str) for word in given):
+        do = "such as ['king', 'queen'], or the path of a file of questions"
+        raise UsageError("a vocabulary is a list of words", got=repr(given)[:100], do=do)
+    return sorted(set(given))
+
+
+def counted(
+    sentences: DataFrame, min_count: int, most: int, only: Sequence[str] = ()
+) -> tuple[list[str], Vector]:
     """Returns the vocabulary, the most frequent word first, and its counts [V].
 
     Args:
         sentences: as of `sentences_of`.
         min_count: rarer words are left out.
         most: so many words at most; 0 for no limit.
+        only: no other words; none: all.
 
     Raises:
         DataError: fewer than two words are left.
     """
     spark = sentences.sparkSession
     words = sentences.select(F.explode(_COLUMN).alias("word")).groupBy("word").count()
+    if only:
+        asked = spark.createDataFrame([(word,) for word in only], "word string")
+        words = words.join(F.broadcast(asked), "word", "left_semi")
     frequent = words.where(F.col("count") >= min_count).orderBy(F.desc("count"), "word")
     rows: Any = queried(spark, (frequent.limit(most) if most else frequent).collect)
     if len(rows) < 2:
         first: Any = queried(spark, words.agg(F.count("*"), F.max("count")).first)
         got = f"{first[0]} different words, the most frequent {first[1] or 0} times"
-        do = "set minCount lower, or look at inputCol"
+        do = "set minCount lower, or look at inputCol" + (" and vocabulary" if only else "")
         raise DataError(f"fewer than two words occur {min_count} times", got=got, do=do)
     return [row["word"] for row in rows], np.array([row["count"] for row in rows], np.int64)
 

@@ -27,7 +27,7 @@ from photinus.engine.spark.job import queried
 from photinus.engine.spark.session import spark_session
 from photinus.estimators.param_table import RUN_ROWS, Row
 from photinus.estimators.params import defaults, keyword_params, plain_job, with_params
-from photinus.estimators.sentences import counted, rows_of, sentences_of
+from photinus.estimators.sentences import counted, rows_of, sentences_of, words_in
 from photinus.estimators.trainer import TrainingEstimator
 from photinus.estimators.vector_models import WORD_ROWS, VectorsModel, Word2VecModel
 from photinus.estimators.wikipedia import wikipedia_sentences
@@ -58,6 +58,13 @@ COUNTED_ROWS = (
         name="maxVocabulary", meaning="most words with a vector; 0: all", convert=_Whole, default=0
     ),
 )
+_VOCABULARY = Row(
+    name="vocabulary",
+    meaning="only these words have vectors: a list, or the path of a file of analogy questions; "
+    "none: all words",
+    convert=words_in,
+    default=(),
+)
 TRAINING_ROWS = (
     _setting("vectorSize", "numbers in a vector", _Whole, "dims"),
     _setting("windowSize", "words to each side, at most", _Whole, "window"),
@@ -83,7 +90,14 @@ _SUBWORD_ROWS = (
     ),
     Row(name="buckets", meaning="rows that all n-grams share", convert=_Whole, default=200_000),
 )
-_ROWS = (*WORD_ROWS, *COUNTED_ROWS, *TRAINING_ROWS, *_SUBWORD_ROWS, *RUN_ROWS)
+_ROWS = (
+    *WORD_ROWS,
+    *COUNTED_ROWS,
+    _VOCABULARY,
+    *TRAINING_ROWS,
+    *_SUBWORD_ROWS,
+    *RUN_ROWS,
+)
 
 
 class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
@@ -138,7 +152,7 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
         workers = asked or free_slots(spark)
         sentences = self._sentences(dataset)
         with self._seats(spark, workers), once(sentences, always=not self._reads_twice) as kept:
-            words, counts = counted(kept, *self._limits())
+            words, counts = counted(kept, *self._limits(), self._only())
             job = self._job(len(words), workers, int(counts.sum()))
             length = tokens_in_block(int(counts.sum()), workers)
             rows = rows_of(kept, words, length)
@@ -165,6 +179,10 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
     @abstractmethod
     def _model(self, dataset: DataFrame, vectors: WordVectors) -> VectorsModel:
         """Returns the model of trained vectors."""
+
+    def _only(self) -> Sequence[str]:
+        """Returns the words that may have vectors; none: all."""
+        return ()
 
     def _limits(self) -> tuple[int, int]:
         """Returns how often a word must occur, and how many there are at most; 0: no limit."""
@@ -289,6 +307,7 @@ class Word2Vec(VectorEstimator):
         outputCol: str = "vector",
         minCount: int = 5,
         maxVocabulary: int = 0,
+        vocabulary: str | Sequence[str] = (),
         vectorSize: int = 100,
         windowSize: int = 5,
         negatives: int = 5,
@@ -319,6 +338,10 @@ class Word2Vec(VectorEstimator):
 
     def _sentences(self, dataset: DataFrame) -> DataFrame:
         return sentences_of(dataset, self.getOrDefault("inputCol"), 1)
+
+    def _only(self) -> Sequence[str]:
+        words: Sequence[str] = self.getOrDefault("vocabulary")
+        return words
 
     def _model(self, dataset: DataFrame, vectors: WordVectors) -> Word2VecModel:
         return Word2VecModel(vectors)
