@@ -1,6 +1,7 @@
-"""The corner of the run folder in which a client and its tasks leave word."""
+"""The files in the run folder through which a client and its tasks exchange status."""
 
 import secrets
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -124,7 +125,8 @@ def test_the_outcome_is_a_result_to_the_bit(run_directory):
 
 def test_a_table_in_a_file_is_read_from_one_again(run_directory, tmp_path):
     shards = {slot: {"vector": np.full(2, slot, "f4")} for slot in (0, 1)}
-    table = Table(shards, 1, ScratchFolder(tmp_path))
+    model = SimpleNamespace(parameters=SimpleNamespace(trained=np.zeros(4, "f4")))
+    table = Table(shards, 1, ScratchFolder(tmp_path), lambda: model)
     run_directory.say(Result((), np.ones(2, "f4"), np.array([3]), table))
     [vector] = run_directory.outcome()[0].vectors
     run_directory.remove()
@@ -137,7 +139,7 @@ def test_the_outcome_is_a_failure_in_its_own_class(run_directory):
     assert run_directory.outcome() == (None, "row 3 is wrong", "DataError")
 
 
-def test_a_corner_that_is_gone_asks_for_the_end_and_is_not_made_again(run_directory):
+def test_a_directory_that_is_gone_asks_for_the_end_and_is_not_made_again(run_directory):
     assert run_directory.asked() is None
     run_directory.stop("enough", saves=True)
     assert run_directory.asked() == {"reason": "enough", "saves": True}
