@@ -100,10 +100,10 @@ def simulated(net: str, tau: int, steps: int, batch: int, step_seconds: float) -
     whole = plan(net, tau, batch=batch)
     numbers = whole.phases[0].stage.build((), 0).parameters.trained.size
     stage = LargeStage(numbers=numbers, batch_size=WORKERS * batch)
-    world = SimulatedCluster(
+    cluster = SimulatedCluster(
         step_seconds=step_seconds, bytes_per_second=BYTES_PER_SECOND, latency_seconds=0
     )
-    engine, watch = SimulatedEngine(world), Watch()
+    engine, watch = SimulatedEngine(cluster), Watch()
 
     def emit(event: object) -> None:
         watch.events.append((engine.seconds, event))

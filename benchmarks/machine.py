@@ -9,8 +9,10 @@ import contextlib
 import os
 import platform
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Self
 
 CANNOT = 3
 WIDTHS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "asimd")
@@ -79,3 +81,28 @@ def cannot(why: str) -> NoReturn:
     """Ends the script: this machine lacks what it needs."""
     print(why, file=sys.stderr)
     sys.exit(CANNOT)
+
+
+class Sampler(threading.Thread):
+    """Calls `look` every so many seconds, until its block ends.
+
+    Args:
+        look: is called.
+        seconds: between two calls.
+    """
+
+    def __init__(self, look: Callable[[], object], seconds: float) -> None:
+        super().__init__(daemon=True)
+        self._look, self._seconds, self._over = look, seconds, threading.Event()
+
+    def run(self) -> None:
+        while not self._over.wait(self._seconds):
+            self._look()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self.join()

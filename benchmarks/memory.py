@@ -11,13 +11,12 @@ import argparse
 import os
 import sys
 import tempfile
-import threading
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from machine import begin
+from machine import Sampler, begin
 
 import photinus as ph
 from photinus.engine.base import ArrayData
@@ -28,7 +27,7 @@ WORKERS = {"local": "photinus.engine.local.worker_main", "spark": "pyspark"}
 """What the command of an engine's Python processes says."""
 
 
-class Peaks(threading.Thread):
+class Peaks(Sampler):
     """Looks at this process's descendants until it is stopped.
 
     Args:
@@ -36,20 +35,11 @@ class Peaks(threading.Thread):
     """
 
     def __init__(self, says):
-        super().__init__(daemon=True)
-        self.bytes, self._says, self._over = 0, says, threading.Event()
+        super().__init__(self._looks, 0.02)
+        self.bytes, self._says = 0, says
 
-    def run(self):
-        while not self._over.wait(0.02):
-            self.bytes = max([self.bytes, *(peak_of(p) for p in descendants(self._says))])
-
-    def __enter__(self):
-        self.start()
-        return self
-
-    def __exit__(self, *_):
-        self._over.set()
-        self.join()
+    def _looks(self):
+        self.bytes = max([self.bytes, *(peak_of(p) for p in descendants(self._says))])
 
 
 def descendants(says):

@@ -248,10 +248,10 @@ def many(name: str, wanted: int, chance: np.random.Generator, *, is_real: bool) 
                 found.happened.update(json.loads(note)["kind"] for note in notes)
             continue
         again = float(chance.choice([0.05, 0.6]))
-        world = SimulatedCluster(
+        cluster = SimulatedCluster(
             step_seconds=(0.01, 0.02, 0.01, 0.03), resend_seconds=again, faults=faults
         )
-        engine = SimulatedEngine(world)
+        engine = SimulatedEngine(cluster)
         one(way, epochs, engine, found)
         found.happened.update(fault.kind for fault in engine.happened)
     return found

@@ -15,46 +15,35 @@ import argparse
 import importlib.util
 import os
 import tempfile
-import threading
 import time
 from pathlib import Path
 
 import numpy as np
-from machine import begin, descendants
+from machine import Sampler, begin, descendants
 from memory import peak_of
 from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from photinus import Word2Vec, spark_session
+from photinus.estimators.sentences import words_in
 
 MADE_UP_LINES = 20_000
 
 
-class Peaks(threading.Thread):
+class Peaks(Sampler):
     """Looks at the peaks of this process and of all that it started."""
 
     def __init__(self):
-        super().__init__(daemon=True)
+        super().__init__(self._looks, 0.2)
+        self.driver = self.java = self.worker = 0
+
+    def _looks(self):
         self.driver = peak_of(os.getpid())
-        self.java = self.worker = 0
-        self._over = threading.Event()
-
-    def run(self):
-        while not self._over.wait(0.2):
-            for process in descendants():
-                if name_of(process) == "java":
-                    self.java = max(self.java, peak_of(process))
-                else:
-                    self.worker = max(self.worker, peak_of(process))
-        self.driver = peak_of(os.getpid())
-
-    def __enter__(self):
-        self.start()
-        return self
-
-    def __exit__(self, *_):
-        self._over.set()
-        self.join()
+        for process in descendants():
+            if name_of(process) == "java":
+                self.java = max(self.java, peak_of(process))
+            else:
+                self.worker = max(self.worker, peak_of(process))
 
 
 def name_of(process):
@@ -71,8 +60,7 @@ def questions_of_gensim():
 
 
 def words_of(questions):
-    lines = (line for line in Path(questions).read_text().lower().splitlines() if line[0] != ":")
-    return sorted({word for line in lines for word in line.split()})
+    return sorted({word.lower() for word in words_in(questions)})
 
 
 def sentences_of(lines, words):

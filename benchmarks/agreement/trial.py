@@ -68,7 +68,7 @@ class Trial:
     bytes_per_second: float = 125e6
     latency_seconds: float = 1e-3
 
-    def world(self) -> SimulatedCluster:
+    def cluster(self) -> SimulatedCluster:
         """Returns the workers' speeds and links."""
         each = [STEP_SECONDS * (1 + JITTER * slot) for slot in range(self.workers)]
         each[-1] *= SLOW if self.is_uneven else 1.0
@@ -173,7 +173,7 @@ def simulation(trial: Trial, rows: int, epochs: float, seed: int, tape: Tape) ->
     made = Simulation(
         plan,
         parts,
-        trial.world(),
+        trial.cluster(),
         coordinator=Coordinator(plan, Callbacks(emit=tape)),
     )
     for at, slot, back_after in trial.dies:

@@ -6,7 +6,7 @@ import pytest
 
 from photinus.coordinator.callbacks import emit_to
 from photinus.core.errors import UsageError
-from photinus.core.events import Warned
+from photinus.core.events import RunEnded, Warned
 
 
 def test_every_callback_gets_every_event_and_the_log_only_what_none_gets(caplog):
@@ -14,6 +14,7 @@ def test_every_callback_gets_every_event_and_the_log_only_what_none_gets(caplog)
     with caplog.at_level(logging.WARNING, "photinus"):
         emit_to([first.append, second.append])(Warned(text="kept"))
         emit_to([])(Warned(text="logged"))
+        emit_to([])(RunEnded(state="done", seconds=1.0))
     assert first == second == [Warned(text="kept")]
     assert [record.message for record in caplog.records] == ["logged"]
 

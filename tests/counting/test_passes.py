@@ -47,8 +47,8 @@ AGREEMENTS = {name: make(3) for name, make in RECIPES.items()} | TRIGGERED
 class Partitioned(SimulatedEngine):
     """A simulator whose workers hold partitions of given sizes, one row number after the other."""
 
-    def __init__(self, shares, world):
-        super().__init__(world)
+    def __init__(self, shares, cluster):
+        super().__init__(cluster)
         edges = np.cumsum((0, *shares))
         self.numbers = [np.arange(a, b) for a, b in itertools.pairwise(edges)]
 
@@ -58,13 +58,13 @@ class Partitioned(SimulatedEngine):
             rows = Rows.of(numbers[:, None].astype(float), None)
             parts.append(Part(len(rows), lambda order, rows=rows: PartitionFeed(rows, order)))
         coordinator = Coordinator(assignment.plan, assignment)
-        simulation = Simulation(assignment.plan, parts, self.world, coordinator=coordinator)
+        simulation = Simulation(assignment.plan, parts, self.cluster, coordinator=coordinator)
         return simulation.run()
 
 
 def trained(strategy, shares, folder, *, speeds=(0.01,), epochs=2, faults=None):
-    world = SimulatedCluster(step_seconds=speeds, faults=faults or Faults())
-    engine = Partitioned(shares, world)
+    cluster = SimulatedCluster(step_seconds=speeds, faults=faults or Faults())
+    engine = Partitioned(shares, cluster)
     trial = Trial(strategy, folder, rows=sum(shares), epochs=epochs)
     return engine, trial.train(engine)
 

@@ -197,7 +197,7 @@ class Field:
         strategy,
         workers=4,
         *,
-        world=None,
+        cluster=None,
         parts=None,
         stages=None,
         callbacks=None,
@@ -211,7 +211,7 @@ class Field:
         dtype = getattr(plan.phases[0].stage, "dtype", "float32")
         parts = parts or self.parts(workers, dtype=dtype)
         simulation = Simulation(
-            plan, parts, SimulatedCluster(**world or {}), coordinator=coordinator
+            plan, parts, SimulatedCluster(**cluster or {}), coordinator=coordinator
         )
         return Played(simulation, tape)
 

@@ -169,20 +169,20 @@ def test_shares_that_this_machine_does_not_have_are_told(monkeypatch):
 def test_in_the_simulator_a_share_makes_steps_longer_and_changes_no_bit(
     field, threads, share, times
 ):
-    world = {"step_seconds": 0.01, "latency_seconds": 0.0, "bytes_per_second": 1e12}
-    free = field.play(field.small["averaging"], world=world)
+    cluster = {"step_seconds": 0.01, "latency_seconds": 0.0, "bytes_per_second": 1e12}
+    free = field.play(field.small["averaging"], cluster=cluster)
     plan = replace(free.simulation.plan, limits=WorkerLimits(cpu_share=share, threads=threads))
-    held = Simulation(plan, field.parts(4), SimulatedCluster(**world))
+    held = Simulation(plan, field.parts(4), SimulatedCluster(**cluster))
     result = held.run()
     assert (free.run().vector == result.vectors[-1]).all()
     assert held.now == pytest.approx(times * free.simulation.now, rel=1e-3)
 
 
 def test_a_fault_that_slows_a_simulated_worker_comes_on_top_of_its_share(field):
-    world = {"step_seconds": 0.01, "latency_seconds": 0.0, "bytes_per_second": 1e12}
-    plain = field.play(field.small["averaging"], world=world)
+    cluster = {"step_seconds": 0.01, "latency_seconds": 0.0, "bytes_per_second": 1e12}
+    plain = field.play(field.small["averaging"], cluster=cluster)
     plan = replace(plain.simulation.plan, limits=WorkerLimits(cpu_share=0.5))
-    slowed = SimulatedCluster(**world, faults=Faults().slow(0, factor=3.0))
+    slowed = SimulatedCluster(**cluster, faults=Faults().slow(0, factor=3.0))
     held = Simulation(plan, field.parts(4), slowed)
     held.run()
     plain.run()

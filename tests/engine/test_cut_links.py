@@ -77,7 +77,7 @@ def test_who_is_missed_by_all_is_left_out_and_comes_back_when_the_network_is_men
 
 
 def test_a_cut_that_stays_is_met_with_pauses_that_double(field):
-    played = field.play(all_reduce(owners=4), epochs=300, world={"step_seconds": 0.25})
+    played = field.play(all_reduce(owners=4), epochs=300, cluster={"step_seconds": 0.25})
     played.simulation.at(2.0, played.simulation.cut, 1, 3)
     warned = []
     played.tape.hooks["Warned"] = lambda event: warned.append(played.simulation.now)
@@ -110,7 +110,7 @@ def test_two_workers_whose_link_is_cut_both_train_again_once_it_is_mended(
     field, agreed, name, mended_after
 ):
     """Below the patience nobody is left out; above it one continues, alone for ever if need be."""
-    played = field.play(PAIRS[name], workers=2, epochs=20, world=SLOW)
+    played = field.play(PAIRS[name], workers=2, epochs=20, cluster=SLOW)
     played.simulation.at(1.0, played.simulation.cut, 0, 1, mended_after)
     played.run(until=400)
     assert played.result is not None
@@ -136,7 +136,7 @@ def test_two_workers_whose_link_is_cut_both_train_again_once_it_is_mended(
 
 @pytest.mark.parametrize("name", ROADS)
 def test_all_links_cut_in_the_middle_leave_one_that_goes_on(field, name):
-    played = field.play(ROADS[name], epochs=20, world=SLOW)
+    played = field.play(ROADS[name], epochs=20, cluster=SLOW)
     for one, other in itertools.combinations(range(4), 2):
         played.simulation.at(1.0, played.simulation.cut, one, other, 12.0)
     played.run(until=400)
@@ -158,7 +158,7 @@ def test_strictly_periodic_loss_ends_nevertheless(field, agreed, name, every, wo
     for first in range(every):
         agreed.clear()
         loses = {"faults": Faults().lose(each=every, first=first), "resend_seconds": 0.1}
-        played = field.play(strategy, workers, world=loses, epochs=1).run(until=400)
+        played = field.play(strategy, workers, cluster=loses, epochs=1).run(until=400)
         assert played.result is not None, (every, first)
         assert played.tape.warnings() == []
         assert all(len(set(held)) == 1 for held in agreed.values())

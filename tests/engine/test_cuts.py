@@ -147,7 +147,9 @@ def test_who_comes_back_among_owners_takes_the_same_outer_step(field, at):
 def test_a_cut_of_a_lossy_network_is_made_all_the_same(field):
     faults = {"faults": Faults().lose(0.2), "resend_seconds": 0.05}
     callbacks = {"checkpoint_seconds": 0.2}
-    whole = field.play(field.small["averaging"], epochs=20, world=faults, callbacks=callbacks).run()
+    whole = field.play(
+        field.small["averaging"], epochs=20, cluster=faults, callbacks=callbacks
+    ).run()
     assert len(whole.tape.cuts) > 1
 
 

@@ -190,9 +190,9 @@ def test_a_speculative_copy_of_a_healthy_worker_changes_nothing(field):
 @pytest.mark.parametrize("seconds", [0.32, 0.3], ids=["whole steps", "the last step is late"])
 def test_rounds_in_seconds_use_a_slow_worker_fully(field, seconds):
     speeds = {"step_seconds": (0.01, 0.01, 0.01, 0.04)}
-    fixed = field.play(averaging(every=Steps(32)), epochs=9000, world=speeds).run(until=4.0)
+    fixed = field.play(averaging(every=Steps(32)), epochs=9000, cluster=speeds).run(until=4.0)
     every = Steps(64) | Seconds(seconds)
-    timed = field.play(averaging(every=every), epochs=9000, world=speeds).run(until=4.0)
+    timed = field.play(averaging(every=every), epochs=9000, cluster=speeds).run(until=4.0)
     possible = (3 / 0.01 + 1 / 0.04) * 4
     assert sum(fixed.simulation.steps) < 0.36 * possible
     assert sum(timed.simulation.steps) > 0.9 * possible
@@ -202,7 +202,7 @@ def test_rounds_in_seconds_use_a_slow_worker_fully(field, seconds):
 def test_a_quorum_goes_on_and_the_late_keep_their_progress(field, grace):
     speeds = {"step_seconds": (0.01, 0.01, 0.01, 0.033)}
     strategy = averaging(every=Steps(16), quorum=0.75, grace_seconds=grace)
-    played = field.play(strategy, epochs=20, world=speeds).run()
+    played = field.play(strategy, epochs=20, cluster=speeds).run()
     assert played.counts["missed"] > 0
     applied = played.tape.assert_exact()
     mine = [f.header for (slot, _), f in applied.items() if slot == 3]

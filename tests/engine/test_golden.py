@@ -26,10 +26,10 @@ SHORT = {
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_loss_curve_is_the_one_that_is_kept(field, request, name):
-    world = {"step_seconds": (0.01, 0.02, 0.01, 0.01)}
+    cluster = {"step_seconds": (0.01, 0.02, 0.01, 0.01)}
     strategy = SHORT.get(name, from_plain(name))
     is_split = name == "post_local"  # the others start by gradients in long phases only
-    played = field.play(strategy, epochs=6, world=world, is_split=is_split).run()
+    played = field.play(strategy, epochs=6, cluster=cluster, is_split=is_split).run()
     losses = [r.metrics["loss"] for r in played.tape.of("RoundClosed")]
     curve = {
         "losses": losses[:: max(1, len(losses) // 12)],

@@ -61,7 +61,7 @@ def test_it_trains_uses_the_budget_up_and_repeats(field, strategy):
 
 def test_where_speed_comes_first_the_budget_is_used_up_whoever_does_it(field, strategy):
     speeds = {"step_seconds": (0.01, 0.01, 0.01, 0.04)}
-    played = field.play(strategy, epochs=12, world=speeds, share="fastest").run()
+    played = field.play(strategy, epochs=12, cluster=speeds, share="fastest").run()
     budget = 12 * len(field.labels)
     # at the end each of four workers may have two pushes' work of its own
     assert budget <= counted(played) <= budget + 4 * 2 * 8 * 6
@@ -71,7 +71,7 @@ def test_where_speed_comes_first_the_budget_is_used_up_whoever_does_it(field, st
 
 
 def test_each_push_counts_once_when_messages_are_lost_and_doubled(field, strategy):
-    played = field.play(strategy, epochs=12, world=FAULTS).run()
+    played = field.play(strategy, epochs=12, cluster=FAULTS).run()
     counted(played)
     assert played.counts["duplicate"] > 0
     if strategy.recipe != "elastic":  # which waits for every answer
@@ -81,7 +81,7 @@ def test_each_push_counts_once_when_messages_are_lost_and_doubled(field, strateg
 
 
 def test_each_push_counts_once_when_workers_die_as_well(field, strategy, tmp_path):
-    played = field.play(strategy, epochs=20, world=FAULTS)
+    played = field.play(strategy, epochs=20, cluster=FAULTS)
     book = LedgerWriter(tmp_path / "ledger.jsonl", bytes(16))
     enter = played.tape._enter
     callbacks = played.simulation.coordinator.callbacks
@@ -117,16 +117,16 @@ def test_a_frozen_workers_late_push_is_fenced(field, name):
 
 def test_nobody_waits_for_a_slow_worker(field, strategy):
     speeds = {"step_seconds": (0.01, 0.01, 0.01, 0.04)}
-    played = field.play(strategy, epochs=9000, world=speeds).run(until=4.0)
+    played = field.play(strategy, epochs=9000, cluster=speeds).run(until=4.0)
     possible = (3 / 0.01 + 1 / 0.04) * 4
     assert sum(played.simulation.steps) > 0.85 * possible
 
 
 def test_a_push_is_not_waited_for_on_a_slow_link(field):
     """A fetch costs a round trip of 0.2 s, a push none."""
-    world = {"latency_seconds": 0.1}
+    cluster = {"latency_seconds": 0.1}
     strategy = downpour(every=Steps(5), fetch=Steps(40))
-    played = field.play(strategy, epochs=9000, world=world).run(until=12.0)
+    played = field.play(strategy, epochs=9000, cluster=cluster).run(until=12.0)
     a_fetch = 40 * 0.01 + 0.2
     assert min(played.simulation.steps) >= 40 * int((12 - 0.4) / a_fetch)
 
@@ -134,8 +134,8 @@ def test_a_push_is_not_waited_for_on_a_slow_link(field):
 def test_who_runs_far_ahead_of_its_answers_waits_at_last(field):
     """At most eight pushes are under way: sixteen steps on a link of two seconds each way."""
     strategy = downpour(every=Steps(2), fetch=Steps(1000))
-    world = {"latency_seconds": 2.0}
-    played = field.play(strategy, 2, epochs=9000, world=world).run(until=7.9)
+    cluster = {"latency_seconds": 2.0}
+    played = field.play(strategy, 2, epochs=9000, cluster=cluster).run(until=7.9)
     assert set(played.simulation.steps) == {16}
 
 
@@ -191,7 +191,7 @@ def test_numbers_that_are_not_finite_never_reach_the_model(field, strategy):
 
 def test_a_push_above_the_staleness_limit_is_dropped_and_counted_as_missed(field):
     speeds = {"step_seconds": (0.01, 0.01, 0.01, 0.08)}
-    played = field.play(downpour(every=Steps(5), staleness=9), epochs=20, world=speeds).run()
+    played = field.play(downpour(every=Steps(5), staleness=9), epochs=20, cluster=speeds).run()
     missed = {f.slot for op, f, _ in played.tape.lines if op == "miss"}
     assert missed == {3}
     assert counted(played) + dropped(played) == 20 * len(field.labels)

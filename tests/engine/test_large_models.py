@@ -36,7 +36,7 @@ WAYS = {
 
 
 def slow(**fields):
-    """A world in which a frame with the model in it is on its way for a minute."""
+    """A cluster in which a frame with the model in it is on its way for a minute."""
     return {"bytes_per_second": 8 * NUMBERS / SECONDS, **fields}
 
 
@@ -48,7 +48,7 @@ def _heads_weigh_nothing(monkeypatch):
 
 @pytest.mark.parametrize("name", WAYS)
 def test_a_model_that_takes_minutes_to_travel_costs_no_lease(field, name):
-    played = field.play(WAYS[name], workers=2, world=slow(), epochs=0.6).run(until=1e6)
+    played = field.play(WAYS[name], workers=2, cluster=slow(), epochs=0.6).run(until=1e6)
     assert [e.slot for e in played.tape.of("WorkerLost")] == []
     assert [e.lease for e in played.tape.of("WorkerJoined")] == [1, 1]
     assert len(played.tape.of("RoundClosed")) >= 2
@@ -60,7 +60,7 @@ def test_a_model_that_takes_minutes_to_travel_costs_no_lease(field, name):
 def test_nothing_that_is_on_its_way_is_sent_twice(field, name):
     """As many bytes of parameters as where they take no time."""
 
-    def sent(world, monkeypatch):
+    def sent(cluster, monkeypatch):
         kinds, weigh = Counter(), Simulation._weigh
 
         def weighing(self, frame):
@@ -68,7 +68,7 @@ def test_nothing_that_is_on_its_way_is_sent_twice(field, name):
             return weigh(self, frame)
 
         monkeypatch.setattr(Simulation, "_weigh", weighing)
-        field.play(WAYS[name], workers=2, world=world, epochs=0.6).run(until=1e6)
+        field.play(WAYS[name], workers=2, cluster=cluster, epochs=0.6).run(until=1e6)
         monkeypatch.undo()
         return {kind: size for kind, size in kinds.items() if size and kind != "meet"}
 
@@ -77,8 +77,8 @@ def test_nothing_that_is_on_its_way_is_sent_twice(field, name):
 
 
 def test_a_frame_that_is_lost_on_a_slow_line_is_said_again_once_it_is_due(field):
-    world = slow(faults=Faults().lose(0.2))
-    played = field.play(WAYS["averaging"], workers=2, world=world, epochs=0.6).run(until=1e6)
+    cluster = slow(faults=Faults().lose(0.2))
+    played = field.play(WAYS["averaging"], workers=2, cluster=cluster, epochs=0.6).run(until=1e6)
     assert played.result is not None
     assert [e.slot for e in played.tape.of("WorkerLost")] == []
     sent = played.simulation.bytes / (8 * NUMBERS)
@@ -87,7 +87,7 @@ def test_a_frame_that_is_lost_on_a_slow_line_is_said_again_once_it_is_due(field)
 
 @pytest.mark.parametrize("name", ["averaging", "downpour"])
 def test_a_worker_that_freezes_while_its_grant_is_on_its_way_loses_its_lease(field, name):
-    played = field.play(WAYS[name], workers=2, world=slow(), epochs=0.6)
+    played = field.play(WAYS[name], workers=2, cluster=slow(), epochs=0.6)
     played.simulation.at(10.0, played.simulation.freeze, 1, 1000.0)
     played.simulation.run(until=10.0 + LEASE_SECONDS + 0.5)
     assert [e.slot for e in played.tape.of("WorkerLost")] == [1]
@@ -96,7 +96,7 @@ def test_a_worker_that_freezes_while_its_grant_is_on_its_way_loses_its_lease(fie
 def test_a_joiner_is_seated_while_a_round_is_on_its_way(field):
     """Its grant, and where nobody else holds the parameters a survivor's state, take minutes."""
     for name in ("averaging", "a shard each"):
-        played = field.play(WAYS[name], workers=2, world=slow(), epochs=2)
+        played = field.play(WAYS[name], workers=2, cluster=slow(), epochs=2)
         played.simulation.at(300.0, played.simulation.kill, 1, 5.0)
         played.run(until=1e6)
         assert [e.lease for e in played.tape.of("WorkerLost")] == [1]

@@ -58,8 +58,8 @@ def told(played):
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 def test_each_fault_is_told_in_these_words_and_the_run_goes_on(field, name, row):
     faults, lines = MATRIX[row]
-    world = {"faults": faults, "step_seconds": 0.04, "resend_seconds": 0.1}
-    played = field.play(WAYS[name], world=world, epochs=24).run(until=400)
+    cluster = {"faults": faults, "step_seconds": 0.04, "resend_seconds": 0.1}
+    played = field.play(WAYS[name], cluster=cluster, epochs=24).run(until=400)
     assert np.isfinite(played.vector).all()
     assert field.loss(played.vector) < 0.6
     assert played.simulation.happened == [f for f in faults.planned if f.kind != "slow"]
@@ -80,7 +80,7 @@ def test_faults_one_after_the_other_on_every_worker(field):
     for lease in range(1, 7):
         for slot in range(4):
             faults = faults.kill(slot=slot, step=5 + 3 * slot, lease=lease)
-    played = field.play(WAYS["averaging"], world={"faults": faults}, epochs=12).run(until=400)
+    played = field.play(WAYS["averaging"], cluster={"faults": faults}, epochs=12).run(until=400)
     assert len(played.simulation.happened) == 24
     applied = played.tape.assert_exact()
     assert played.tape.examples(applied) == 12 * len(field.labels)

@@ -8,10 +8,10 @@ from photinus.strategies.recipes import streaming
 STEP_SECONDS, LATENCY_SECONDS = 0.01, 0.02
 
 
-def played(field, delay, latency=LATENCY_SECONDS, **world):
+def played(field, delay, latency=LATENCY_SECONDS, **cluster):
     strategy = streaming(every=Steps(16), fragments=2, delay=delay)
-    world |= {"step_seconds": STEP_SECONDS, "latency_seconds": latency}
-    return field.play(strategy, epochs=4, world=world).run()
+    cluster |= {"step_seconds": STEP_SECONDS, "latency_seconds": latency}
+    return field.play(strategy, epochs=4, cluster=cluster).run()
 
 
 def test_a_delay_longer_than_the_way_hides_it(field):

@@ -103,7 +103,7 @@ class Run:
         return [event for event in self.events if type(event).__name__ == kind]
 
 
-def run_of(phases, shares=EVEN[3], *, cut=None, parts=None, world=None, callbacks=None, **fields):
+def run_of(phases, shares=EVEN[3], *, cut=None, parts=None, cluster=None, callbacks=None, **fields):
     from photinus.coordinator.callbacks import Callbacks
 
     events, cuts = [], []
@@ -111,7 +111,7 @@ def run_of(phases, shares=EVEN[3], *, cut=None, parts=None, world=None, callback
     callbacks = Callbacks(emit=events.append, save=cuts.append, **callbacks or {})
     coordinator = Coordinator(plan, callbacks, cut=cut)
     parts = parts or [part_of(rows, plan) for rows in rows_of(shares)]
-    simulation = Simulation(plan, parts, SimulatedCluster(**world or {}), coordinator=coordinator)
+    simulation = Simulation(plan, parts, SimulatedCluster(**cluster or {}), coordinator=coordinator)
     return Run(simulation, events, cuts)
 
 
@@ -386,7 +386,7 @@ def test_a_slow_workers_rows_are_used_as_often_unless_speed_comes_first(speeds):
         plan = TrainingPlan(phases=phases, workers=3, share=share)
         picks = np.split(np.arange(300), 3)
         parts = [part_of(Rows.of(features[p], (p % 2).astype(int)), plan) for p in picks]
-        run_of(phases, (100,) * 3, parts=parts, world={"step_seconds": speeds}, share=share).go()
+        run_of(phases, (100,) * 3, parts=parts, cluster={"step_seconds": speeds}, share=share).go()
         return [sum(stage.seen[row] for row in pick) / len(pick) for pick in picks]
 
     assert used("rows") == [4.0, 4.0, 4.0]

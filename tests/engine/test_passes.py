@@ -115,8 +115,8 @@ def test_rows_in_memory_wait_for_those_that_stream(field):
 
 def test_whoever_is_faster_does_more_within_each_pass(field):
     free = averaging(every=Seconds(0.05))
-    world = {"step_seconds": (0.01, 0.01, 0.01, 0.03)}
-    played = field.play(free, parts=streamed(field, 4), epochs=4, world=world).run()
+    cluster = {"step_seconds": (0.01, 0.01, 0.01, 0.03)}
+    played = field.play(free, parts=streamed(field, 4), epochs=4, cluster=cluster).run()
     [ended] = played.tape.of("PhaseEnded")
     assert 4 * len(field.features) <= ended.examples < 4.5 * len(field.features)
     played.tape.assert_exact()

@@ -22,7 +22,7 @@ def test_what_the_lost_had_published_hides_no_loss(field, name, at):
         faults = faults.cut(slot=slot, at_seconds=at, seconds=2.0)
         faults = faults.freeze(slot=slot, at_seconds=at, seconds=6.0, lease=2)
         faults = faults.kill(slot=slot, at_seconds=at, lease=3)
-    played = field.play(WAYS[name], world={"faults": faults}, epochs=12).run(until=900)
+    played = field.play(WAYS[name], cluster={"faults": faults}, epochs=12).run(until=900)
     met = played.tape.of("PeersMet")
     assert len(met) > 10
     assert {e.lease for e in played.tape.of("WorkerJoined")} >= {1, 2, 3}

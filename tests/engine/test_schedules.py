@@ -102,29 +102,29 @@ def randomly(schedules):
             derandomize=True,
             suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
         )
-        test = usual(given(world=WORLDS, cuts=st.sampled_from((None, 0.2)))(test))
+        test = usual(given(cluster=WORLDS, cuts=st.sampled_from((None, 0.2)))(test))
         return pytest.mark.parametrize("name", AGREEMENTS)(test)
 
     return drawn
 
 
 @randomly(6)
-def test_random_faults_keep_every_promise(field, name, world, cuts):
-    assert_promises(field, name, world, cuts)
+def test_random_faults_keep_every_promise(field, name, cluster, cuts):
+    assert_promises(field, name, cluster, cuts)
 
 
 @pytest.mark.slow
 @randomly(120)
-def test_two_thousand_schedules_of_faults_keep_every_promise(field, name, world, cuts):
-    assert_promises(field, name, world, cuts)
+def test_two_thousand_schedules_of_faults_keep_every_promise(field, name, cluster, cuts):
+    assert_promises(field, name, cluster, cuts)
 
 
-def assert_promises(field, name, world, cuts):
+def assert_promises(field, name, cluster, cuts):
     stages = [field.stage(name=n, epochs=2) for n in ("first", "second")]
     played = field.play(
         AGREEMENTS[name],
         3,
-        world=world,
+        cluster=cluster,
         stages=stages,
         parts=field.parts(3, [60, 20, 100]),
         callbacks={"checkpoint_seconds": cuts},

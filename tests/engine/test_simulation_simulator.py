@@ -48,7 +48,9 @@ def test_the_same_seed_gives_the_same_bits(field, name):
 
 def test_speeds_do_not_change_the_bits_of_a_barrier(field):
     even = field.play(field.small["averaging"]).run()
-    uneven = field.play(field.small["averaging"], world={"step_seconds": (0.01, 0.07, 0.02)}).run()
+    uneven = field.play(
+        field.small["averaging"], cluster={"step_seconds": (0.01, 0.07, 0.02)}
+    ).run()
     assert (even.vector == uneven.vector).all()
     assert uneven.simulation.now > even.simulation.now
 
@@ -57,7 +59,7 @@ def test_speeds_do_not_change_the_bits_of_a_barrier(field):
 def test_a_network_that_loses_and_doubles_changes_nothing(field, name):
     clean = field.play(field.small[name]).run()
     faults = Faults().lose(0.15).double(0.3)
-    bad = field.play(field.small[name], world={"faults": faults, "resend_seconds": 0.1}).run()
+    bad = field.play(field.small[name], cluster={"faults": faults, "resend_seconds": 0.1}).run()
     assert (clean.vector == bad.vector).all()
     assert bad.counts["applied"] == clean.counts["applied"]
     assert bad.counts["duplicate"] > 0
@@ -68,7 +70,7 @@ def test_a_network_that_loses_and_doubles_changes_nothing(field, name):
 def test_a_slow_link_costs_time_only(field):
     quick = field.play(field.small["averaging"]).run()
     slow = field.play(
-        field.small["averaging"], world={"bytes_per_second": 1e4, "latency_seconds": 0.2}
+        field.small["averaging"], cluster={"bytes_per_second": 1e4, "latency_seconds": 0.2}
     ).run()
     assert (quick.vector == slow.vector).all()
     assert slow.simulation.now > quick.simulation.now + 1
@@ -76,9 +78,9 @@ def test_a_slow_link_costs_time_only(field):
 
 def test_a_step_of_a_whole_part_takes_as_long_as_the_mini_batches_in_it(field):
     """120 rows in mini-batches of 8, three epochs, whichever way they are agreed on."""
-    world = {"step_seconds": (0.01, 0.04), "latency_seconds": 0.0, "bytes_per_second": 1e12}
+    cluster = {"step_seconds": (0.01, 0.04), "latency_seconds": 0.0, "bytes_per_second": 1e12}
     for strategy in (full_gradient(), iterative_reduce()):
-        played = field.play(strategy, parts=field.parts(4), epochs=3, world=world).run()
+        played = field.play(strategy, parts=field.parts(4), epochs=3, cluster=cluster).run()
         assert played.simulation.now == pytest.approx(3 * 15 * 0.04, rel=1e-3)
 
 
@@ -93,11 +95,11 @@ def test_no_step_takes_less_than_no_time(wrong):
 def test_a_cap_on_what_a_worker_sends_costs_time_and_no_bits(field):
     """A push and its answer are 424 bytes; the answer's way is not capped."""
 
-    def played(bandwidth, **world):
-        world = {"step_seconds": 0.0, "latency_seconds": 0.0, **world}
-        one = field.play(field.small["averaging"], world=world)
+    def played(bandwidth, **cluster):
+        cluster = {"step_seconds": 0.0, "latency_seconds": 0.0, **cluster}
+        one = field.play(field.small["averaging"], cluster=cluster)
         plan = replace(one.simulation.plan, limits=WorkerLimits(bandwidth=bandwidth))
-        return Simulation(plan, field.parts(4), SimulatedCluster(**world))
+        return Simulation(plan, field.parts(4), SimulatedCluster(**cluster))
 
     free, capped, both = played(None), played(424.0), played(None, bytes_per_second=424.0)
     results = [simulation.run().vectors[-1] for simulation in (free, capped, both)]
@@ -138,7 +140,7 @@ def test_all_partitions_empty_end_at_once(field):
 def test_a_budget_that_is_counted_centrally_is_used_up_with_a_bounded_overshoot(field):
     strategy = averaging(every=Seconds(0.2))
     speeds = {"step_seconds": (0.01, 0.01, 0.01, 0.04)}
-    played = field.play(strategy, epochs=20, world=speeds, share="fastest").run()
+    played = field.play(strategy, epochs=20, cluster=speeds, share="fastest").run()
     (ended,) = played.tape.of("PhaseEnded")
     budget = 20 * len(field.labels)
     a_round = 8 * (3 * 21 + 6)
@@ -149,7 +151,7 @@ def test_a_budget_that_is_counted_centrally_is_used_up_with_a_bounded_overshoot(
 
 def test_rows_come_before_speed_unless_it_is_asked_for(field):
     speeds = {"step_seconds": (0.01, 0.01, 0.01, 0.04)}
-    played = field.play(averaging(every=Seconds(0.2)), epochs=20, world=speeds).run()
+    played = field.play(averaging(every=Seconds(0.2)), epochs=20, cluster=speeds).run()
     (ended,) = played.tape.of("PhaseEnded")
     assert ended.examples == 20 * len(field.labels)
     assert played.simulation.steps == [20 * 15] * 4

@@ -100,10 +100,10 @@ def test_rows_that_changed_train_to_the_bits_of_whole_vectors(name):
     ids=["killed", "messages lost and doubled", "not finite"],
 )
 def test_faults_change_no_bit_of_what_sparse_and_whole_vectors_agree_on(name, faults):
-    world = dataclasses.replace(LINKS, faults=faults)
+    cluster = dataclasses.replace(LINKS, faults=faults)
     ends, happened = [], []
     for sparse in (True, False):
-        engine = SimulatedEngine(world)
+        engine = SimulatedEngine(cluster)
         ends.append(trained(engine, AGREEMENTS[name], sparse=sparse)[0])
         happened.append([type(one) for one in engine.happened])
     assert happened[0] == happened[1] != []

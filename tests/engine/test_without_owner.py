@@ -55,10 +55,10 @@ def truth(monkeypatch):
     return counts
 
 
-@pytest.mark.parametrize("world", [{}, LOSSY, {"step_seconds": (0.01, 0.04, 0.02)}])
+@pytest.mark.parametrize("cluster", [{}, LOSSY, {"step_seconds": (0.01, 0.04, 0.02)}])
 @pytest.mark.parametrize("name", WAYS)
-def test_after_every_exact_agreement_all_hold_the_same_bits(field, agreed, name, world):
-    played = field.play(WAYS[name], world=world, epochs=4).run(until=200)
+def test_after_every_exact_agreement_all_hold_the_same_bits(field, agreed, name, cluster):
+    played = field.play(WAYS[name], cluster=cluster, epochs=4).run(until=200)
     assert len(agreed) > 3
     met = {event.version: len(event.slots) for event in played.tape.of("RoundClosed")}
     assert {version: len(held) for version, held in agreed.items()} == met
@@ -73,7 +73,7 @@ def test_after_every_exact_agreement_all_hold_the_same_bits(field, agreed, name,
 @pytest.mark.parametrize("name", WAYS)
 def test_every_publication_is_taken_once_or_counted_as_missing(field, truth, name):
     loses = {"faults": Faults().lose(0.2), "resend_seconds": 0.1}
-    played = field.play(WAYS[name], world=loses, epochs=4).run(until=200)
+    played = field.play(WAYS[name], cluster=loses, epochs=4).run(until=200)
     met = played.tape.of("PeersMet")
     missing = sum(e.missing for e in met)
     gone = played.simulation.lost_among_workers
@@ -109,7 +109,7 @@ def test_workers_of_one_speed_end_together(field, monkeypatch, name, every):
 @pytest.mark.parametrize("name", WAYS)
 def test_a_copy_is_taken_in_once(field, name):
     clean = field.play(WAYS[name], epochs=4).run(until=200)
-    bad = field.play(WAYS[name], epochs=4, world={"faults": Faults().double(1.0)}).run(until=200)
+    bad = field.play(WAYS[name], epochs=4, cluster={"faults": Faults().double(1.0)}).run(until=200)
     met = bad.tape.of("PeersMet")
     assert all(e.taken <= e.published for e in met)
     assert sum(e.doubled for e in met) > 10
@@ -140,7 +140,7 @@ def test_any_worker_may_die_and_its_rows_are_done_once(field, agreed, name):
 def test_who_dies_in_a_meeting_lets_the_survivors_meet_again(field):
     """Killed when its part is on its way: the mean is of those who are left."""
     slow_links = {"latency_seconds": 0.05}
-    played = field.play(WAYS["publish"], epochs=4, world=slow_links)
+    played = field.play(WAYS["publish"], epochs=4, cluster=slow_links)
     simulation, met = played.simulation, []
     hear = Coordinator.hear
 
@@ -187,8 +187,8 @@ def test_a_slow_worker_holds_nobody_up(field, name):
     speed = sum(1 / s for s in steps)
 
     def share(strategy):
-        world = {"step_seconds": steps}
-        played = field.play(strategy, epochs=20, world=world, share="fastest").run(until=200)
+        cluster = {"step_seconds": steps}
+        played = field.play(strategy, epochs=20, cluster=cluster, share="fastest").run(until=200)
         done = played.tape.of("PhaseEnded")[0]
         return done.examples / 8 / done.seconds / speed
 
@@ -242,7 +242,7 @@ def test_a_run_goes_on_from_a_cut(field):
 
 def test_shards_on_a_network_that_loses_and_doubles_change_no_bit(field):
     clean = field.play(all_reduce(owners=4)).run(until=200)
-    bad = field.play(all_reduce(owners=4), world=LOSSY).run(until=400)
+    bad = field.play(all_reduce(owners=4), cluster=LOSSY).run(until=400)
     np.testing.assert_array_equal(bad.vector, clean.vector)
     assert bad.counts["applied"] == clean.counts["applied"]
     bad.tape.assert_exact()
@@ -275,15 +275,15 @@ def early(monkeypatch):
     return counts
 
 
-@pytest.mark.parametrize("world", [{}, LOSSY])
+@pytest.mark.parametrize("cluster", [{}, LOSSY])
 @pytest.mark.parametrize("settings", [{}, {"codec": "bf16"}, {"merge": "nova"}])
 def test_segments_that_leave_before_their_step_is_over_change_no_bit(
-    field, request, settings, world
+    field, request, settings, cluster
 ):
     way = all_reduce(owners=4, **settings)
     plain = field.play(way).run(until=200)
     early = request.getfixturevalue("early")
-    played = field.play(way, world=world).run(until=400)
+    played = field.play(way, cluster=cluster).run(until=400)
     np.testing.assert_array_equal(played.vector, plain.vector)
     assert played.counts["applied"] == plain.counts["applied"]
     assert early["runs"] > early["taken"] >= 0.9 * plain.counts["applied"]

@@ -135,7 +135,7 @@ def test_code_whose_helper_the_workers_lack_is_refused_before_a_run_begins(
 
 
 def test_without_consent_a_function_of_a_notebook_is_not_sent(cells):
-    with pytest.raises(UsageError, match=r"or send it by value: photinus.by_value\(Net\)"):
+    with pytest.raises(UsageError, match=r"or send it by value: module=photinus.by_value\(Net\)"):
         TorchClassifier(module=cells["Net"])
 
 

@@ -43,7 +43,7 @@ def test_slow_links_cost_whoever_agrees_at_every_step_more(job, tmp_path):
         job,
         [all_reduce(), averaging(gradients_until=0.0, every=Steps(20))],
         folder=tmp_path,
-        world=SimulatedCluster(latency_seconds=0.05),
+        cluster=SimulatedCluster(latency_seconds=0.05),
     )
     often, seldom = (row.seconds for row in rows)
     assert often > 2 * seldom
@@ -80,4 +80,4 @@ def test_a_comparison_that_was_stopped_twice_goes_on(job, tmp_path):
 
 def test_speeds_are_for_the_simulator_only(small, tmp_path):
     with pytest.raises(UsageError, match="simulator only; got engine 'local'"):
-        compare(small.job(engine="local"), folder=tmp_path, world=SimulatedCluster())
+        compare(small.job(engine="local"), folder=tmp_path, cluster=SimulatedCluster())

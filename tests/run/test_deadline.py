@@ -69,7 +69,7 @@ def test_a_run_that_is_slower_than_its_trial_says_that_it_was_late(small, tmp_pa
 
     def slower(event):
         if isinstance(event, RunStarted):
-            engine.world = SimulatedCluster(step_seconds=10 * STEP_SECONDS)
+            engine.cluster = SimulatedCluster(step_seconds=10 * STEP_SECONDS)
 
     job = small.job(deadline_seconds=15.0, workers=4)
     outcome = train(job, small.data(), folder=tmp_path / "run", engine=engine, callbacks=[slower])
@@ -88,9 +88,9 @@ def test_a_resumed_run_keeps_the_workers_that_were_chosen(small, tmp_path, event
     assert {e.workers for e in events(outcome.folder, "RunStarted")} == {1}
 
 
-def tried(job, data, world):
+def tried(job, data, cluster):
     """Returns what a trial says, and the events of it and of the whole run."""
-    engine, trials, runs = SimulatedEngine(world), [], []
+    engine, trials, runs = SimulatedEngine(cluster), [], []
     trial = Trial(engine.clock)
 
     def heard(event):
@@ -149,6 +149,6 @@ def test_one_long_round_is_a_trial(small):
 
 
 def test_a_worker_lost_in_the_trial_is_no_error(small, tmp_path):
-    world = SimulatedCluster(step_seconds=STEP_SECONDS, faults=Faults().kill(slot=0, step=4))
-    outcome = timed(small, 300.0, engine=SimulatedEngine(world), folder=tmp_path / "run")
+    cluster = SimulatedCluster(step_seconds=STEP_SECONDS, faults=Faults().kill(slot=0, step=4))
+    outcome = timed(small, 300.0, engine=SimulatedEngine(cluster), folder=tmp_path / "run")
     assert Path(outcome.folder).exists()

@@ -28,21 +28,21 @@ class Pulse:
 def test_a_beater_beats_until_it_is_closed():
     pulse, ended = Pulse(), Pulse()
     hub = MemoryListener(pulse, ended)
-    with HeartbeatSender(hub.link, Frame("beat", slot=2), 0.001) as beater:
+    with HeartbeatSender(hub.link, Frame("beat", slot=2), 0.001) as heartbeat:
         pulse.wait(3)
-    beater.close()
-    assert not beater._thread.is_alive()
-    assert beater.beats == pulse.count
-    assert beater.last_error is None
+    heartbeat.close()
+    assert not heartbeat._thread.is_alive()
+    assert heartbeat.beats == pulse.count
+    assert heartbeat.last_error is None
     assert ended.count == 1
 
 
 def test_a_beater_stops_at_once_however_long_its_beat():
     pulse = Pulse()
-    beater = HeartbeatSender(MemoryListener(pulse, lambda peer: None).link, Frame("beat"), 3600)
+    heartbeat = HeartbeatSender(MemoryListener(pulse, lambda peer: None).link, Frame("beat"), 3600)
     pulse.wait(1)
-    beater.close()
-    assert not beater._thread.is_alive()
+    heartbeat.close()
+    assert not heartbeat._thread.is_alive()
 
 
 def test_a_beater_makes_its_link_anew_and_remembers_why():
@@ -60,13 +60,13 @@ def test_a_beater_makes_its_link_anew_and_remembers_why():
             back()
         return links[-1]
 
-    beater = HeartbeatSender(make_link, Frame("beat"), 0.001)
+    heartbeat = HeartbeatSender(make_link, Frame("beat"), 0.001)
     pulse.wait(1)
     links[0].cut()
     failed.wait(1)
     back.wait(1)
     pulse.wait(pulse.count + 1)
-    beater.close()
+    heartbeat.close()
     assert len(links) == 3
 
 
@@ -77,10 +77,10 @@ def test_a_beater_tells_why_its_last_beat_failed():
         failed()
         raise LinkLostError("nobody there")
 
-    beater = HeartbeatSender(make_link, Frame("beat"), 0.001)
+    heartbeat = HeartbeatSender(make_link, Frame("beat"), 0.001)
     failed.wait(2)
-    beater.close()
-    assert "nobody there" in str(beater.last_error)
+    heartbeat.close()
+    assert "nobody there" in str(heartbeat.last_error)
 
 
 def test_a_process_that_stood_still_itself_counts_ten_beats_at_most(monkeypatch):

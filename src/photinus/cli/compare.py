@@ -59,8 +59,8 @@ def compare(
     from photinus.run.train import new_folder
     from photinus.strategies.recipes import RECIPES
 
-    world = _world(options.pop("step_seconds"), options.pop("latency"), options.pop("mbit"))
-    if world is not None and options["engine"] is None:
+    cluster = _cluster(options.pop("step_seconds"), options.pop("latency"), options.pop("mbit"))
+    if cluster is not None and options["engine"] is None:
         options["engine"] = "simulate"
     for text in settings:
         if text.strip().partition("=")[0].partition(".")[0] in ("strategy", "strategies"):
@@ -79,7 +79,7 @@ def compare(
         click.echo(f"{row.strategy}: {row.failure or f'{row.seconds:.1f} seconds'}", err=True)
 
     with _stoppable(place):
-        rows = compared(asked, named, folder=place, world=world, told=told)
+        rows = compared(asked, named, folder=place, cluster=cluster, told=told)
     lines = comparison_table(rows)
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     for line in lines:
@@ -127,7 +127,9 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def _world(steps: str | None, latency: float | None, mbit: float | None) -> SimulatedCluster | None:
+def _cluster(
+    steps: str | None, latency: float | None, mbit: float | None
+) -> SimulatedCluster | None:
     from photinus.engine.simulation.cluster import SimulatedCluster
 
     if steps is None and latency is None and mbit is None:

@@ -330,7 +330,7 @@ def _held(cut: Cut, trained: Vector | None, floats: Vector, integers: Vector) ->
 
 
 def _start(stage: Stage, history: tuple[Vector, ...], seed: int, integers: Vector | None) -> Model:
-    """Returns the model whose first rows those of all workers are."""
+    """Returns a model whose first rows are those with which all workers began."""
     model = stage.blank(history, seed)
     if integers is not None:
         np.copyto(model.parameters.integers, integers)

@@ -62,7 +62,7 @@ _STOP_SECONDS = 5.0
 class _Seated(NamedTuple):
     seat: Seat
     attempt: str
-    beater: HeartbeatSender
+    heartbeat: HeartbeatSender
     lines: LogLines
 
 
@@ -126,31 +126,31 @@ class Call:
         keep_freed_memory()
         allow_descriptors(SPARE_DESCRIPTORS, f"worker {slot}")
         seat, attempt = Seat(self.key.run, self.term, 0, slot), attempt or uuid.uuid4().hex
-        beater = HeartbeatSender(self._quick_link, _beat(seat, attempt), BEAT_SECONDS)
-        with threads_held(self.limits.threads), beater, LogLines() as lines:
-            sits = _Seated(seat, attempt, beater, lines)
+        heartbeat = HeartbeatSender(self._quick_link, _beat(seat, attempt), BEAT_SECONDS)
+        with threads_held(self.limits.threads), heartbeat, LogLines() as lines:
+            sits = _Seated(seat, attempt, heartbeat, lines)
             try:
                 if self.limits.cpu_share is not None:
                     check_processors(self.limits.cpu_share, slot)
-                with self._memory_held(beater, seat), ExitStack() as closing:
+                with self._memory_held(heartbeat, seat), ExitStack() as closing:
                     do(lambda life, about: self._worker(sits, life, about, closing))
             except RunFailedError:
                 return  # the coordinator sent it
             except LinkLostError:
                 raise
             except Exception as error:
-                if self._tell(beater.frame.lease, seat, error):
+                if self._tell(heartbeat.frame.lease, seat, error):
                     raise
 
     def _worker(
         self, sits: _Seated, life: Life, about: Mapping[str, Any], closing: ExitStack
     ) -> Worker:
-        seat, attempt, beater, lines = sits
+        seat, attempt, heartbeat, lines = sits
         if self.limits.cpu_share is not None:
             life = held_to(life, CpuShare(self.limits.cpu_share))
 
         def seated(now: Seat) -> None:
-            beater.frame = _beat(now, attempt)
+            heartbeat.frame = _beat(now, attempt)
 
         worker = Worker(
             life,
@@ -162,21 +162,23 @@ class Call:
         )
         closing.callback(worker.close)
         if not self.address.startswith(SCHEME):  # a folder's listener leaves signs of its own
-            beater.heard = lambda seconds: self._judge(worker, seconds)
+            heartbeat.heard = lambda seconds: self._judge(worker, seconds)
         if self.backend:
             worker.sum_by(lambda link: _ring(link, self.backend, seat.slot))
         elif self.has_peers:
             worker.join(self._mesh)
         return worker
 
-    def _memory_held(self, beater: HeartbeatSender, seat: Seat) -> AbstractContextManager[object]:
+    def _memory_held(
+        self, heartbeat: HeartbeatSender, seat: Seat
+    ) -> AbstractContextManager[object]:
         """Ends the run when this process takes too much memory, whatever it computes then."""
         if self.limits.memory is None:
             return nullcontext()
 
         def exceeded(error: RunFailedError) -> None:
             with suppress(LinkError):  # then no coordinator is left to inform
-                self._tell(beater.frame.lease, seat, error)
+                self._tell(heartbeat.frame.lease, seat, error)
 
         return MemoryCap(self.limits.memory, seat.slot, exceeded)
 

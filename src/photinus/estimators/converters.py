@@ -40,12 +40,13 @@ def to_strategy(value: Any) -> str:  # noqa: ANN401 - what a user may give
     return json.dumps(to_plain(from_plain(plain)), sort_keys=True)
 
 
-def code(what: str, else_: str) -> Callable[[Any], str]:
+def code(what: str, else_: str, param: str = "") -> Callable[[Any], str]:
     """Returns the converter of a Param that names code: from a name, or the code itself.
 
     Args:
         what: it must be, as a message says it.
         else_: what to give where it is neither.
+        param: its name, where one Param alone is converted so.
     """
 
     def converted(value: Any) -> str:  # noqa: ANN401 - what a user may give
@@ -58,6 +59,7 @@ def code(what: str, else_: str) -> Callable[[Any], str]:
             return name.lower()
         if home == "__main__" or not name.isidentifier():
             by_value = f"photinus.by_value({name if name.isidentifier() else '...'})"
+            by_value = f"{param}={by_value}" if param else by_value
             do = f"put it into a file on the workers' path; or send it by value: {by_value}"
             raise UsageError(f"{what} that every worker can import", got=repr(value), do=do)
         return f"{home}:{name}"
@@ -66,9 +68,13 @@ def code(what: str, else_: str) -> Callable[[Any], str]:
 
 
 to_module = code(
-    "a module is made by a function or class", "such a function: 'package.module:factory'"
+    "a module is made by a function or class",
+    "such a function: 'package.module:factory'",
+    "module",
 )
-to_loss = code("a loss is a function", "one by name, as 'cross_entropy' or 'package.module:loss'")
+to_loss = code(
+    "a loss is a function", "one by name, as 'cross_entropy' or 'package.module:loss'", "loss"
+)
 to_optimizer = code("an optimizer is a class", "it by name, and its settings as optimizerArgs")
 to_function = code("this is a function", "'package.module:function'")
 

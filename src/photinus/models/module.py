@@ -187,8 +187,7 @@ class ModuleStage(Stage):
     per_tensor: bool = False
     """Show the optimizer each tensor in its shape: for those that are not elementwise."""
     sharded: int = 0
-    """Numbers in a row of its `ShardedEmbedding` tables; a job finds
-    it out."""
+    """Numbers in a row of its `ShardedEmbedding` tables; a job finds it out."""
 
     def __post_init__(self) -> None:
         keep_schedules(self, "lr")

@@ -68,7 +68,7 @@ def compare(
     strategies: Sequence[StrategySpec | CustomStrategy] = (),
     *,
     folder: Path,
-    world: SimulatedCluster | None = None,
+    cluster: SimulatedCluster | None = None,
     told: Callable[[Compared], None] = lambda _: None,
 ) -> list[Compared]:
     """Trains the job under each strategy, and writes `comparison.html` and `.json`.
@@ -79,15 +79,15 @@ def compare(
         job: what to train; its engine decides where, and so whose seconds are compared.
         strategies: the ways of agreeing; left out, every recipe of the table as it is usual.
         folder: where the runs and the comparison are kept.
-        world: how fast the simulator's workers and links are.
+        cluster: how fast the simulator's workers and links are.
         told: called after each run.
 
     Raises:
-        UsageError: a world is given and the engine is not the simulator, or the folder holds a
+        UsageError: a cluster is given and the engine is not the simulator, or the folder holds a
             comparison of another job.
         PhotinusError: the rows cannot be read; a strategy that fails has a line with its error.
     """
-    if world is not None and job.engine != "simulate":
+    if cluster is not None and job.engine != "simulate":
         wrong, got = "speeds are given to the simulator only", f"engine {job.engine!r}"
         raise UsageError(wrong, got=got, do="name the engine simulate, or no speeds")
     asked = list(strategies) or [recipe.build() for recipe in RECIPES.values()]
@@ -95,7 +95,7 @@ def compare(
     _check_same(job, folder / "job.json")
     rows, known = [], _compared(folder / "comparison.json")
     for number, strategy in enumerate(asked):
-        engine = SimulatedEngine(world) if job.engine == "simulate" else engine_of(job.engine)
+        engine = SimulatedEngine(cluster) if job.engine == "simulate" else engine_of(job.engine)
         here = _free(folder / f"{number:02d}-{strategy.recipe}")
         its = replace(job, strategy=strategy, strategies={})
         row = known.get(_settings(strategy)) or _one(its, engine, here, (data, test))

@@ -55,8 +55,8 @@ class _Seats:
 
 @contextmanager
 def _shared_seats(run_spec: RunSpec, simulation: Simulation) -> Iterator[None]:
-    """Shares the seats of a run with the more urgent ones of its world."""
-    urgent = simulation.world.urgent
+    """Shares the seats of a run with the more urgent ones of its cluster."""
+    urgent = simulation.cluster.urgent
     if not urgent:
         yield
         return
@@ -94,22 +94,24 @@ def _shared_seats(run_spec: RunSpec, simulation: Simulation) -> Iterator[None]:
 
 
 class SimulatedEngine(Engine):
-    """All workers in this process, one after the other, on machines as fast as `world` says.
+    """All workers in this process, one after the other, on machines as fast as `cluster` says.
 
     Args:
-        world: speeds and faults; no road but "sockets" has an effect here.
+        cluster: speeds and faults; no road but "sockets" has an effect here.
     """
 
     name = "simulate"
 
-    def __init__(self, world: SimulatedCluster | None = None) -> None:
-        if not isinstance(world, SimulatedCluster | None):
+    def __init__(self, cluster: SimulatedCluster | None = None) -> None:
+        if not isinstance(cluster, SimulatedCluster | None):
             got, do = (
-                type(world).__name__,
+                type(cluster).__name__,
                 "e.g. SimulatedCluster(faults=Faults().kill(slot=1, step=40))",
             )
-            raise UsageError("a simulated world must be photinus.SimulatedCluster", got=got, do=do)
-        self.world = world or SimulatedCluster()
+            raise UsageError(
+                "the simulated cluster must be a photinus.SimulatedCluster", got=got, do=do
+            )
+        self.cluster = cluster or SimulatedCluster()
         self._simulation: Simulation | None = None
         self._ended = 0.0
         """The virtual seconds of the runs before the present one."""
@@ -129,7 +131,7 @@ class SimulatedEngine(Engine):
 
     @property
     def happened(self) -> tuple[Any, ...]:
-        """The faults of `world` that have happened so far, except `slow` and `slow_link`."""
+        """The faults of `cluster` that have happened so far, except `slow` and `slow_link`."""
         return tuple(self._simulation.happened) if self._simulation is not None else ()
 
     def run(self, run_spec: RunSpec) -> Result:
@@ -143,12 +145,12 @@ class SimulatedEngine(Engine):
         if not isinstance(data, ArrayData):
             got = type(data).__name__
             raise UsageError("the simulator reads arrays", got=got, do="use the Spark engine")
-        faults = self.world.faults
+        faults = self.cluster.faults
         rows = [Rows.of(*part, scale=data.scale) for part in faults.dealt(data, plan)]
         parts = [part_of(rows[s % len(rows)], plan) for s in range(plan.workers)]
         driver = faults.driver(run_spec, lambda: self.seconds)
         coordinator = Coordinator(plan, driver.run_spec, cut=run_spec.cut)
-        simulation = Simulation(plan, parts, self.world, coordinator=coordinator)
+        simulation = Simulation(plan, parts, self.cluster, coordinator=coordinator)
         self._ended += self.seconds
         self._simulation = simulation
 

@@ -133,7 +133,7 @@ class Simulation:
     Args:
         plan: what to train, with how many workers.
         parts: one part of the data for each worker.
-        world: speeds and faults.
+        cluster: speeds and faults.
         callbacks: receive events and cuts.
 
     Example:
@@ -144,7 +144,7 @@ class Simulation:
         self,
         plan: TrainingPlan,
         parts: Sequence[Part],
-        world: SimulatedCluster | None = None,
+        cluster: SimulatedCluster | None = None,
         callbacks: Callbacks | None = None,
         coordinator: Coordinator | None = None,
     ) -> None:
@@ -152,9 +152,9 @@ class Simulation:
             wrong = f"a simulation needs one part for each of {plan.workers} workers"
             raise UsageError(wrong, got=len(parts))
         self.now, self.bytes, self.messages, self.lost_among_workers = 0.0, 0, 0, 0
-        self.plan, self.parts, self.world = plan, parts, world or SimulatedCluster()
-        self.faults = self.world.faults.checked(plan.workers, is_real=False)
-        self.down_rate = self.world.bytes_per_second
+        self.plan, self.parts, self.cluster = plan, parts, cluster or SimulatedCluster()
+        self.faults = self.cluster.faults.checked(plan.workers, is_real=False)
+        self.down_rate = self.cluster.bytes_per_second
         self.up_rate = min(self.down_rate, plan.limits.bandwidth or self.down_rate)
         self.held_back = max(1.0, plan.limits.threads / (plan.limits.cpu_share or math.inf))
         """How many times as long a step takes under its share of the processors."""
@@ -226,7 +226,7 @@ class Simulation:
     def _hang_up(self, node: _Node) -> None:
         """Closes its connection, behind all that was sent on it."""
         passed = node.up.lines.get(COORDINATOR, 0.0)
-        last = max(0.0, passed - self.now) + self.world.latency_seconds
+        last = max(0.0, passed - self.now) + self.cluster.latency_seconds
         lease = node.session.seat.lease
         self.at(last, lambda: self.coordinator.leases.gone(node.slot, lease, self.now))
 
@@ -280,7 +280,7 @@ class Simulation:
         for node in [*self.nodes.values(), *self.standbys]:
             if not (node.is_dead or node.is_frozen or node.is_cut):
                 beat = node.session.seat.frame("beat", {"attempt": node.attempt})
-                self.at(self.world.latency_seconds, self._hear, beat)
+                self.at(self.cluster.latency_seconds, self._hear, beat)
                 self._look_at_bytes(node)
         self.carry(self.coordinator.tick(self.now))
         self.at(TICK_SECONDS, self._tick)
@@ -312,7 +312,7 @@ class Simulation:
                 node.session.stepped(ask)
                 batch = self.plan.phases[node.session.seat.phase].stage.batch_size
                 share = ask.examples * self.plan.workers / batch
-                seconds = self.world.step(node.slot) * max(1.0, share) * self.held_back
+                seconds = self.cluster.step(node.slot) * max(1.0, share) * self.held_back
                 return self.at(seconds * node.slowed, self._stepped, node)
             frame = self._said(node, ask)
             is_told = isinstance(ask, (Snapshot, Measured))
@@ -354,7 +354,7 @@ class Simulation:
                 self.lost_among_workers += frame.kind == "publish"
                 continue
             for _ in range(self.faults.copies(self.messages)):
-                arrives = passed + self.world.latency_seconds - self.now
+                arrives = passed + self.cluster.latency_seconds - self.now
                 self.at(arrives, self._drop_in, address, frame)
                 if other is not None:
                     other.coming.append(frame)
@@ -390,7 +390,7 @@ class Simulation:
         if not (node.is_frozen or is_moving):
             self._send(node, frame)
         if is_open and (self.faults.loses or isinstance(node.ask, Hello)):
-            again = self.world.resend_seconds * backoff(tries, node.slot)
+            again = self.cluster.resend_seconds * backoff(tries, node.slot)
             sent = max(0.0, node.up.free_at - self.now)
             self.at(sent + again, self._say, node, frame, tries + 1)
 
@@ -403,7 +403,7 @@ class Simulation:
         if self._is_lost():
             return
         for _ in range(self.faults.copies(self.messages)):
-            self.at(passed + self.world.latency_seconds - self.now, self._hear, frame)
+            self.at(passed + self.cluster.latency_seconds - self.now, self._hear, frame)
 
     def _passed(self, node: _Node, to: int, frame: Frame) -> float:
         """Returns when a frame of a worker's has left it."""
@@ -435,7 +435,7 @@ class Simulation:
         seconds = self._weigh(frame) / self.down_rate
         passed = node.down.passed(COORDINATOR, frame, seconds, self.now)
         if not self._is_lost():
-            arrives = passed + self.world.latency_seconds - self.now
+            arrives = passed + self.cluster.latency_seconds - self.now
             node.coming.append(frame)
             self.at(arrives, self._answer, node, frame)
 
