@@ -121,7 +121,13 @@ def test_a_bad_row_is_named_by_the_task(spark):
         (["a", "vector"], None, UsageError, "of several feature columns each must hold numbers"),
         ("a", "a", UsageError, "a column cannot be taken twice; got 'a'"),
         ([], "a", UsageError, "no feature column is named"),
-        ("nested", None, DataError, "a model cannot learn from this type; got array<array<int>>"),
+        (
+            "nested",
+            None,
+            DataError,
+            "a model cannot learn from this type; got array<array<int>>; arrays of arrays are read "
+            "by inputs={'parameter of forward': 'nested'}",
+        ),
     ],
 )
 def test_a_wrong_column_is_named(table, features, label, error, said):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from pyspark.ml.feature import StringIndexer
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import Row
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
@@ -240,6 +241,13 @@ def test_labels_may_be_as_many_as_a_loss_of_ones_own_reads(sent):
     assert len(model.transform(frame).first().prediction) == 12
 
 
+def test_categories_that_string_indexer_numbered_are_whole_numbers(frame):
+    indexer = StringIndexer(inputCol="text", outputCol="category")
+    given = indexer.fit(frame).transform(frame)
+    rows, columns = selected(given, [], inputs=InputSpec(columns={"x": "category"}))
+    assert first_rows(rows, columns, 40).features.columns["x"].dtype == np.int64
+
+
 def test_a_corrupt_image_is_named_by_its_row(frame):
     broken = F.when(F.col("whole") == 37, F.lit(b"no image")).otherwise(F.col("png"))
     given = frame.withColumn("png", broken)
@@ -271,7 +279,18 @@ THREE = {"in_features": 3, "out_features": 2}
         ({"inputs": {"tokens": "tokens"}, "labelCol": "text"}, "column text holds text"),
         ({"inputs": {"tokens": "tokens"}, "weightCol": "text"}, "weight must be a number"),
         ({"inputs": {"token": "tokens"}}, "unexpected keyword argument 'token'"),
-        ({"inputs": {"tokens": "floats"}}, "does not take its inputs"),
+        (
+            {"inputs": {"tokens": "floats"}},
+            "does not take its inputs; .* cast whole numbers to an integer type",
+        ),
+        (
+            {
+                "featuresCol": ["whole", "number"],
+                "module": "torch.nn:Linear",
+                "moduleArgs": {"in_features": 2, "out_features": 1},
+            },
+            "or set loss='binary_cross_entropy', which tells two classes apart by one",
+        ),
         ({"encoders": {"tokens": f"{NETS}:letters"}}, "encoders and collate are for inputs"),
         (
             {"inputs": {"tokens": "text"}, "encoders": {"tokens": f"{NETS}:leters"}},

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 
+_ONE_OUTPUT = ", or set loss='binary_cross_entropy', which tells two classes apart by one"
+
+
 class TorchModel(NetworkModel):
     """A trained torch module; `TorchEstimator.fit` returns it.
 
@@ -113,6 +116,8 @@ class _TrainsModule(NetworkEstimator):
         elif not is_named and isinstance(error, RuntimeError) and "scalar types" in str(error):
             do = "numbers of featuresCol are float32: set inputs={'parameter of forward': "
             do += f"{spec.features[0]!r}}}, where whole numbers stay whole"
+        elif is_named and "scalar types" in str(error):
+            do = "cast whole numbers to an integer type, as in F.col('city').cast('int')"
         wrong = f"the module {module} does not take {taken}"
         return UsageError(wrong, got=str(error).partition("\n")[0], do=do)
 
@@ -334,7 +339,7 @@ class TorchClassifier(_TrainsModule, NetworkClassifier):
             raise UsageError(
                 f"the module must return one number for each of {known or 2} classes",
                 got=f"outputs of shape {list(got[1:])}",
-                do="give its last layer that many outputs",
+                do="give its last layer that many outputs" + _ONE_OUTPUT * (outputs == 1),
             )
         self._tried(draft, rows, labels)
         head, checks = BINARY if is_one else CLASSES, self._checks(2 if is_one else outputs)
