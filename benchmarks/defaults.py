@@ -41,6 +41,7 @@ from photinus.engine.spark.engine import FrameData, SparkEngine, frame_of
 from photinus.engine.spark.session import spark_session
 from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.models.module import ModuleStage
+from photinus.models.schedules import Schedule
 from photinus.run.data import TestRows
 from photinus.run.job import Job, Source
 from photinus.run.train import train
@@ -199,16 +200,15 @@ def task_of(name: str) -> Task:
     return replace(task, epochs=float(passes), sizes=sizes)
 
 
-def plain(task: Task, seed: int) -> float:
-    """Returns the test error (%) of a loop of torch alone."""
+def plain(task: Task, seed: int, schedule: Schedule | None = None) -> float:
+    """Returns the test error (%) of a loop of torch alone, by the usual schedule or another."""
     stage = task.model
     model = stage.build((), seed)
     inner = stage.inner(model.parameters.layout)
     features, labels = map(torch.from_numpy, task.train)
     module, chance, done = model.module, np.random.default_rng(seed), 0
     optimizer = inner._optimizers[-1].__class__(module.parameters(), lr=0.1, **stage.settings)
-    schedule, total = inner._lr, stage.epochs * len(features)
-    assert schedule is not None
+    schedule, total = schedule or stage.rate(), stage.epochs * len(features)
     module.train()
     for _ in range(int(stage.epochs)):
         for index in torch.from_numpy(chance.permutation(len(features))).split(stage.batch_size):

@@ -198,6 +198,32 @@ class Spots(nn.Module):
         return self.layer(x[:, None])
 
 
+class Heads(nn.Module):
+    """A price and a kind, of four numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.price, self.kind = nn.Linear(4, 1), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return {"price": self.price(x), "kind": self.kind(x)}
+
+
+def of_heads(outputs, labels):
+    price, kind = outputs["price"][:, 0], outputs["kind"]
+    squares = nn.functional.mse_loss(price, labels[:, 0])
+    return squares + nn.functional.cross_entropy(kind, labels[:, 1].long())
+
+
+class Puzzled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return {}["no such key"]
+
+
 def by_spot(outputs, labels):
     return nn.functional.cross_entropy(outputs, labels)
 

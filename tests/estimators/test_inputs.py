@@ -241,6 +241,29 @@ def test_labels_may_be_as_many_as_a_loss_of_ones_own_reads(sent):
     assert len(model.transform(frame).first().prediction) == 12
 
 
+def test_a_module_of_two_heads_is_trained_by_a_loss_of_both(sent):
+    chance = np.random.default_rng(0)
+    rows = [(x.tolist(), [float(x.sum()), float(x[0] > 0.5)]) for x in chance.random((200, 4))]
+    frame = sent.createDataFrame(rows, "x array<float>, y array<float>")
+    settings = QUICK | {"epochs": 40, "learningRate": 0.1, "featuresCol": "x", "labelCol": "y"}
+    model = TorchEstimator(module=f"{NETS}:Heads", loss=f"{NETS}:of_heads", **settings).fit(frame)
+    assert model.evaluate(frame).metrics["loss"] < 0.6
+    row = model.transform(frame).first()
+    outputs = model.module()(torch.tensor([row.x]))
+    expected = torch.cat([outputs["price"], outputs["kind"]], 1)[0].tolist()
+    np.testing.assert_allclose(row.prediction, expected, rtol=1e-5)
+    said = "several outputs are for a loss of your own alone, .* got loss mse, dict"
+    with pytest.raises(UsageError, match=said):
+        TorchEstimator(module=f"{NETS}:Heads", **settings).fit(frame)
+
+
+def test_an_error_of_any_class_in_the_module_is_told_before_training(sent):
+    frame = sent.createDataFrame([([0.0] * 4, 1)], "features array<float>, label int")
+    said = r"nets_of_inputs:Puzzled does not take rows of shape \(4,\); got KeyError: 'no such key'"
+    with pytest.raises(UsageError, match=said):
+        TorchClassifier(module=f"{NETS}:Puzzled", **QUICK).fit(frame)
+
+
 def test_categories_that_string_indexer_numbered_are_whole_numbers(frame):
     indexer = StringIndexer(inputCol="text", outputCol="category")
     given = indexer.fit(frame).transform(frame)

@@ -1,4 +1,5 @@
 import sys
+from collections import namedtuple
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -510,3 +511,74 @@ def test_an_optimizer_sees_shapes_where_that_is_asked_for(per_tensor):
     inner = stage.inner(model.parameters.layout)
     inner.step(model.parameters.trained, np.ones(12, np.float32), progress=0.5)
     assert ("row_var" in inner.state()) == per_tensor, "it keeps rows' and columns' of matrices"
+
+
+class Heads(nn.Module):
+    """Two heads on one layer."""
+
+    def __init__(self, makes=tuple):
+        super().__init__()
+        self.below, self.price, self.kind = nn.Linear(4, 5), nn.Linear(5, 1), nn.Linear(5, 3)
+        self._makes = makes
+
+    def forward(self, x):
+        h = torch.relu(self.below(x))
+        made = {"price": self.price(h).squeeze(1), "kind": self.kind(h)}
+        return made if self._makes is dict else self._makes(made.values())
+
+
+Both = namedtuple("Both", ("price", "kind"))
+
+
+def of_both(outputs, labels):
+    price, kind = outputs.values() if isinstance(outputs, dict) else outputs
+    squares = nn.functional.mse_loss(price, labels.to(price.dtype))
+    return squares + nn.functional.cross_entropy(kind, labels)
+
+
+OF_BOTH = f"{__name__}:of_both"
+
+
+@pytest.mark.parametrize("makes", [tuple, list, dict, Both._make], ids=str)
+def test_a_loss_of_ones_own_reads_several_outputs(makes):
+    model, reference, b = ModuleModel(Heads(makes), OF_BOTH), Heads(makes), batch()
+    reference.load_state_dict(model.module.state_dict())
+    features, labels = torch.from_numpy(b.features), torch.from_numpy(b.labels)
+    loss = of_both(reference(features), labels)
+    loss.backward()
+    expected = np.concatenate([p.grad.numpy().reshape(-1) for p in reference.parameters()])
+    np.testing.assert_array_equal(model.learn(b, 0)[0], expected)
+    assert model.measure(b) == {"examples": 16.0, "loss": pytest.approx(16 * float(loss.detach()))}
+    found = reference(features)
+    price, kind = found.values() if makes is dict else found
+    side_by_side = torch.cat([price[:, None], kind], 1).detach()
+    np.testing.assert_array_equal(model.outputs(b.features), side_by_side)
+
+
+def test_several_outputs_in_bfloat16_reach_the_loss_in_float32():
+    seen = []
+    model = ModuleModel(Heads(dict), OF_BOTH, Learning(precision="bfloat16"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "_loss", lambda o, *_: seen.append(o) or o["kind"].mean())
+        model.learn(batch(), 0)
+    assert {part.dtype for part in seen[0].values()} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    ("loss", "how", "said"),
+    [
+        ("mse", {}, "for a loss of your own alone, .* got loss mse, tuple; return one tensor"),
+        (OF_BOTH, {"metrics": ("accuracy",)}, "and for no metric; got loss .*:of_both, tuple"),
+    ],
+)
+def test_several_outputs_are_refused_by_what_reads_one(loss, how, said):
+    model = ModuleModel(Heads(), loss, Learning(**how))
+    with pytest.raises(UsageError, match=said):
+        model.measure(batch())
+
+
+def test_outputs_that_are_no_rows_are_refused():
+    model = ModuleModel(nn.LSTM(4, 5), OF_BOTH)
+    wrong = r"the module must return tensors \[B, ...\]; got tuple of \[16, 5\], tuple"
+    with pytest.raises(UsageError, match=wrong):
+        model.outputs(batch().features)

@@ -9,7 +9,7 @@ import numpy as np
 from pyspark.ml.regression import Regressor
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
-from photinus.core.errors import DataError, UsageError
+from photinus.core.errors import DataError, PhotinusError, UsageError
 from photinus.core.factories import code_named
 from photinus.data.arrow import unequal_rows
 from photinus.data.base import Array, Batch
@@ -102,7 +102,9 @@ class _TrainsModule(NetworkEstimator):
             return draft, (2, 1)
         try:
             return draft, tuple(np.shape(model.outputs(example)))
-        except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        except PhotinusError:
+            raise
+        except Exception as error:  # whatever the user's module raises
             raise self._untaken(draft.job.model.module, rows, error) from error
 
     def _untaken(self, module: str, rows: SelectedRows, error: Exception) -> UsageError:
@@ -119,7 +121,10 @@ class _TrainsModule(NetworkEstimator):
         elif is_named and "scalar types" in str(error):
             do = "cast whole numbers to an integer type, as in F.col('city').cast('int')"
         wrong = f"the module {module} does not take {taken}"
-        return UsageError(wrong, got=str(error).partition("\n")[0], do=do)
+        got = str(error).partition("\n")[0]
+        is_named = isinstance(error, (RuntimeError, IndexError, ValueError, TypeError))
+        got = got if is_named else f"{type(error).__name__}: {got}"
+        return UsageError(wrong, got=got, do=do)
 
     def _tried(self, draft: Draft, rows: SelectedRows, labels: Array | None) -> None:
         """Measures two rows with labels of zeros: a loss that returns no number is found here."""

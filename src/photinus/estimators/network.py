@@ -224,7 +224,7 @@ class Network:
             )
             with torch.inference_mode():
                 out = module(**x) if isinstance(x, dict) else module(x)
-            outputs: Vector = (kept.pop() if layer else out).float().numpy()
+            outputs: Vector = (kept.pop() if layer else output_of("", out)).float().numpy()
             return outputs
 
         return run

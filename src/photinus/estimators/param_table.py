@@ -53,6 +53,11 @@ def _falling(peak: float) -> dict[str, Any]:
     return to_dict(Schedule(((0.0, peak), (0.7, peak), (1.0, peak / 20))))
 
 
+def _stable(rate: Any) -> Any:  # noqa: ANN401 - a number, or a Schedule's plain values
+    """Returns a rate that stays at a number and falls in the end; a Schedule as it is."""
+    return to_dict(Schedule.stable_decay(rate)) if isinstance(rate, float) else rate
+
+
 def _cosine(rate: Any) -> Any:  # noqa: ANN401 - a number, or a Schedule's plain values
     """Returns a rate that rises to a number and falls again; a Schedule as it is."""
     return to_dict(Schedule.cosine(rate, warm_up=0.01)) if isinstance(rate, float) else rate
@@ -464,11 +469,11 @@ _MODULE_ROWS = (
     ),
     Row(
         name="learningRate",
-        meaning="the highest rate, from which it falls by a cosine, or a Schedule; default: the "
+        meaning="the highest rate, which falls to 0 in the last fifth, or a Schedule; default: the "
         "optimizer's own",
         convert=to_rate,
         place="model.lr",
-        shape=_cosine,
+        shape=_stable,
     ),
     Row(
         name="learningRateScale",

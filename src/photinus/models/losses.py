@@ -16,8 +16,11 @@ from photinus.core.parameters import Vector
 from photinus.core.settings import unknown_name
 from photinus.models.tensors import tensor_of
 
-Loss = Callable[[Tensor, Tensor, Vector | Tensor | None], Tensor]
-"""(outputs [B, ...], targets, weights [B] or None) → the mean of weight · loss over the batch [].
+Outputs = Any
+"""[B, ...]: a tensor, or a tuple or dict of tensors, which a loss of the user's own reads."""
+
+Loss = Callable[[Outputs, Tensor, Vector | Tensor | None], Tensor]
+"""(outputs, targets, weights [B] or None) → the mean of weight · loss over the batch [].
 
 It is not divided by the sum of the weights: a batch without heavy rows would count as much as one
 with them, and the mean over workers would not be that of one process.
@@ -129,8 +132,9 @@ def loss_named(name: str, label_smoothing: float = 0.0) -> Loss:
 def _own(name: str, function: _Each) -> Loss:
     takes_weights = "weights" in inspect.signature(function).parameters
 
-    def loss(outputs: Tensor, targets: Tensor, weights: Vector | Tensor | None) -> Tensor:
-        given = {} if weights is None else {"weights": tensor_of(weights).to(outputs.dtype)}
+    def loss(outputs: Outputs, targets: Tensor, weights: Vector | Tensor | None) -> Tensor:
+        dtype = outputs.dtype if isinstance(outputs, Tensor) else torch.float32
+        given = {} if weights is None else {"weights": tensor_of(weights).to(dtype)}
         if given and not takes_weights:
             do = "give it a third parameter weights [B], take a loss by name, or no weights"
             raise UsageError(f"the loss {name} cannot weigh examples", do=do)

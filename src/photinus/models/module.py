@@ -179,7 +179,7 @@ class ModuleStage(Stage):
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The optimizer's keyword arguments, plain values."""
     lr: Schedule | float | None = None
-    """Left out: the optimizer's usual rate, falling to 0 by a cosine."""
+    """Left out: the optimizer's usual rate, which falls straight to 0 in the last fifth."""
     lr_scale: str = "none"
     """Where batch_size is not 32: "linear" multiplies lr by batch_size/32, "sqrt" by its root."""
     decays: str = "weights"
@@ -208,7 +208,7 @@ class ModuleStage(Stage):
         lr: Schedule | None = as_schedule(self.lr)
         if lr is None and "lr" in self.settings:
             lr = Schedule.constant(float(self.settings["lr"]))
-        lr = lr or Schedule.cosine(usual_rate(self.optimizer, self.settings))
+        lr = lr or Schedule.stable_decay(usual_rate(self.optimizer, self.settings))
         return follow_batch(lr, self.lr_scale, self.batch_size, USUAL_BATCH)
 
     def build(self, history: tuple[Vector, ...], seed: int) -> Model:

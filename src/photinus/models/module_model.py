@@ -25,7 +25,7 @@ from photinus.models.activations import ACTIVATIONS, AUTO, Activations, PeakByte
 from photinus.models.average import Average, average_layout
 from photinus.models.base import Batch
 from photinus.models.heads import errors_of, head_under
-from photinus.models.losses import loss_named, predicted, target_for, wrong_label
+from photinus.models.losses import Outputs, loss_named, predicted, target_for, wrong_label
 from photinus.models.low_precision import autocast, gradients
 from photinus.models.metrics import counted
 from photinus.models.placement import CPU, MEASURED_EVERY, DeviceParameters, PlacedModel
@@ -35,6 +35,7 @@ from photinus.models.reading import (
     Read,
     chunks,
     examples,
+    in_type,
     layer_of,
     output_of,
     parts,
@@ -286,7 +287,7 @@ class ModuleModel(PlacedModel):
             loss, outputs, labels = self._forward(batch)
         size = examples(batch)
         sums = {"examples": float(size), "loss": float(loss) * size}
-        if isinstance(labels, dict):
+        if isinstance(labels, dict) or not isinstance(outputs, Tensor):
             return sums
         head = head_under(self._name, outputs, labels, self._how.metrics)
         errors = errors_of(head, outputs, labels)
@@ -332,10 +333,10 @@ class ModuleModel(PlacedModel):
         self._at.sync()
         return self._reading(features, draws)
 
-    def _pass(self, x: Read) -> Tensor:
+    def _pass(self, x: Read) -> Outputs:
         with autocast(self._at.device.type, self._how.precision):
-            outputs: Tensor = self.module(**x) if isinstance(x, dict) else self.module(x)
-        return outputs.to(self._dtype)  # [B, ...]
+            outputs = self.module(**x) if isinstance(x, dict) else self.module(x)
+        return in_type(outputs, self._dtype)  # [B, ...]
 
     def _target(self, features: Read) -> Read:
         """Returns what outputs are compared with where there are no labels.
@@ -353,8 +354,12 @@ class ModuleModel(PlacedModel):
             raise DataError(wrong, got=f"loss {self._name}", do="name a column of labels")
         return features
 
-    def _forward(self, batch: Batch, draws: Vector | None = None) -> tuple[Tensor, Tensor, Read]:
+    def _forward(self, batch: Batch, draws: Vector | None = None) -> tuple[Tensor, Outputs, Read]:
         outputs, features = self._outputs(batch, draws)
+        if not isinstance(outputs, Tensor) and (":" not in self._name or self._how.metrics):
+            wrong = "several outputs are for a loss of your own alone, and for no metric"
+            got, do = f"loss {self._name}, {type(outputs).__name__}", "return one tensor"
+            raise UsageError(wrong, got=got, do=do)
         given = batch.labels
         labels = self._target(features) if given is None else self._at.sent(tensor_of(given))
         with self._told(f"features {_shape(features)}, labels {_shape(labels)}"):
@@ -380,7 +385,7 @@ class ModuleModel(PlacedModel):
             do=f"{do}mend the row",
         )
 
-    def _outputs(self, batch: Batch, draws: Vector | None) -> tuple[Tensor, Read]:
+    def _outputs(self, batch: Batch, draws: Vector | None) -> tuple[Outputs, Read]:
         """Returns what the module makes of a batch, [B, ...], and what it has read."""
         features = self._read(batch.features, draws)  # [B, ...]
         labels = "none" if batch.labels is None else _shape(tensor_of(batch.labels))

@@ -20,6 +20,7 @@ from photinus.core.parameters import Vector
 from photinus.core.settings import unknown_name
 from photinus.models.autotune import laid_out
 from photinus.models.base import Batch
+from photinus.models.losses import Outputs
 from photinus.models.tensors import tensor_of
 
 Features = Any
@@ -78,16 +79,45 @@ def layer_of(module: nn.Module, name: str) -> nn.Module:
     return layers[name]
 
 
-def output_of(layer: str, out: object) -> Tensor:
+def output_of(layer: str, out: Outputs) -> Tensor:
     """Returns a copy of what a layer returned: the next one may write over it.
 
+    Several tensors stand side by side in it, each as [B, n], in their order.
+
     Raises:
-        UsageError: it is no tensor.
+        UsageError: it is no tensor, and no tuple or dict of tensors of equally many rows.
     """
-    if not isinstance(out, Tensor):
+    if isinstance(out, Tensor):
+        return out.clone()
+    parts = list(out.values() if isinstance(out, dict) else out) if _is_several(out) else [out]
+    is_right = all(isinstance(part, Tensor) and part.ndim for part in parts)
+    if not is_right or len({len(part) for part in parts}) != 1:
+        wrong = f"the layer {layer!r}" if layer else "the module"
         got = type(out).__name__
-        raise UsageError(f"the layer {layer!r} must return a tensor", got=got)
-    return out.clone()
+        if _is_several(out):
+            got += " of " + ", ".join(_shown(part) for part in parts)
+        do = "return a tensor, or a tuple or dict of tensors, each with a row for each example"
+        raise UsageError(f"{wrong} must return tensors [B, ...]", got=got, do=do)
+    return torch.cat([part.flatten(1) if part.ndim > 1 else part[:, None] for part in parts], 1)
+
+
+def in_type(out: Outputs, dtype: torch.dtype) -> Outputs:
+    """Returns what a module returned, its tensors in a type."""
+    if isinstance(out, Tensor):
+        return out.to(dtype)
+    if isinstance(out, dict):
+        return type(out)(**{name: in_type(part, dtype) for name, part in out.items()})
+    if isinstance(out, tuple) and hasattr(out, "_make"):
+        return out._make(in_type(part, dtype) for part in out)
+    return type(out)(in_type(part, dtype) for part in out) if _is_several(out) else out
+
+
+def _is_several(out: object) -> bool:
+    return isinstance(out, (dict, tuple, list))
+
+
+def _shown(part: object) -> str:
+    return str(list(part.shape)) if isinstance(part, Tensor) else type(part).__name__
 
 
 def examples(batch: Batch) -> int:

@@ -58,6 +58,21 @@ class Schedule:
         return cls((*rise, (warm_up, peak), (1.0, floor)), "cosine")
 
     @classmethod
+    def stable_decay(cls, peak: float, warm_up: float = 0.0, decay_from: float = 0.8) -> Schedule:
+        """Rises as `cosine` does, stays at `peak`, and falls straight to 0 in the end.
+
+        A short training learns nearly as much as at a constant rate, and its end is annealed.
+
+        Example:
+            >>> [round(Schedule.stable_decay(0.1).at(p), 3) for p in (0.0, 0.8, 0.9, 1.0)]
+            [0.1, 0.1, 0.05, 0.0]
+
+        Source: warmup-stable-decay (Hu et al., 2024; a fifth: Hägele et al., 2024).
+        """
+        rise = ((0.0, peak / 10),) if warm_up > 0 else ()
+        return cls((*rise, (warm_up, peak), (decay_from, peak), (1.0, 0.0)))
+
+    @classmethod
     def stairs(cls, value: float, factor: float, *places: float) -> Schedule:
         """Begins at `value` and is multiplied by `factor` at each of the places.
 
