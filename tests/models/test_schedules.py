@@ -89,3 +89,45 @@ def test_a_number_stands_for_a_schedule_in_python_as_in_a_file(kind, name, other
 def test_what_is_neither_a_number_nor_a_schedule_is_refused(kind, name, others, value):
     with pytest.raises(UsageError, match=f"^{name} of {kind.__name__} must be a number, or a Sch"):
         kind(**others, **{name: value})
+
+
+PLACES_OF_A_TRAINING = [0.0, 0.1, 0.3, 0.59, 0.6, 0.7, 0.75, 0.9, 1.0]
+
+
+def test_the_usual_rate_stays_and_falls_in_the_last_fifth():
+    usual = Schedule.usual(2.0)
+    assert [usual.at(p) for p in (0.0, 0.5, 0.8)] == [2.0, 2.0, 2.0]
+    assert math.isclose(usual.at(0.9), 1.0)
+    assert usual.at(1.0) == 0.0
+    assert all(usual.at(p) == usual.until(1.0).at(p) for p in PLACES_OF_A_TRAINING)
+
+
+def test_workers_that_train_alone_from_the_start_have_a_cosine():
+    alone, cosine = Schedule.usual(2.0).until(0.0), Schedule.cosine(2.0)
+    assert [alone.at(p) for p in PLACES_OF_A_TRAINING] == [
+        cosine.at(p) for p in PLACES_OF_A_TRAINING
+    ]
+
+
+@pytest.mark.parametrize("share", [0.15, 0.5, 0.75])
+def test_where_workers_begin_to_train_alone_the_usual_rate_is_a_cosines(share):
+    begun = Schedule.usual(2.0).until(share)
+    assert begun.at(0.79 * share) == 2.0
+    assert math.isclose(begun.at(share), Schedule.cosine(2.0).at(share))
+    assert begun.at(1.0) == 0.0
+
+
+@pytest.mark.parametrize("own", [Schedule.constant(0.1), Schedule.cosine(0.1)])
+def test_a_schedule_of_ones_own_is_the_same_however_workers_agree(own):
+    assert own.until(0.5) is own
+
+
+def test_the_usual_rate_of_a_larger_batch_rises_first_and_then_is_usual():
+    grown = Schedule.usual(0.1).scaled(4.0, warm_up=0.2)
+    assert [round(grown.at(p), 3) for p in (0.0, 0.1, 0.2, 0.8, 0.9, 1.0)] == [
+        *(0.1, 0.25, 0.4),
+        *(0.4, 0.2, 0.0),
+    ]
+    low = grown.until(0.1)  # it ends before the rise does
+    assert [round(low.at(p), 2) for p in (0.1, 0.2, 1.0)] == [0.25, 0.39, 0.0]
+    assert from_dict(Schedule, to_dict(grown)) == grown

@@ -124,3 +124,28 @@ def test_post_local_is_half_and_half():
     start, rest = split(stage(), post_local(), 4)
     assert start.span(1000) == (0.0, 0.5)
     assert rest.span(1000) == (0.5, 1.0)
+
+
+class Told(LogisticStage):
+    """A stage that keeps what it is told of how long its workers agree on every step."""
+
+    def agreed_until(self, share):
+        return share
+
+
+@pytest.mark.parametrize(
+    ("strategy", "workers", "shares"),
+    [
+        (averaging(), 1, [1.0]),
+        (all_reduce(), 4, [1.0]),
+        (averaging(gradients_until=0.0), 4, [0.0]),
+        (RECIPES["iterative_reduce"].build(), 4, [0.0]),
+        (averaging(gradients_until=0.5), 4, [0.5, 0.5]),
+        (downpour(gradients_until=0.25), 4, [0.25, 0.25]),
+    ],
+    ids=str,
+)
+def test_a_stage_knows_until_when_its_workers_agree_on_every_step(strategy, workers, shares):
+    phases = split(Told(features=2, classes=2, epochs=2.0, batch_size=10), strategy, workers)
+    told = [phase.stage_for(workers, phase.span(1000)) for phase in phases]
+    assert told == shares

@@ -53,9 +53,9 @@ def _falling(peak: float) -> dict[str, Any]:
     return to_dict(Schedule(((0.0, peak), (0.7, peak), (1.0, peak / 20))))
 
 
-def _stable(rate: Any) -> Any:  # noqa: ANN401 - a number, or a Schedule's plain values
-    """Returns a rate that stays at a number and falls in the end; a Schedule as it is."""
-    return to_dict(Schedule.stable_decay(rate)) if isinstance(rate, float) else rate
+def _usual(rate: Any) -> Any:  # noqa: ANN401 - a number, or a Schedule's plain values
+    """Returns a rate of the usual shape from its highest; a Schedule as it is."""
+    return to_dict(Schedule.usual(rate)) if isinstance(rate, float) else rate
 
 
 def _cosine(rate: Any) -> Any:  # noqa: ANN401 - a number, or a Schedule's plain values
@@ -469,11 +469,11 @@ _MODULE_ROWS = (
     ),
     Row(
         name="learningRate",
-        meaning="the highest rate, which falls to 0 in the last fifth, or a Schedule; default: the "
+        meaning="the highest rate, which falls to 0 in the end, or a Schedule; default: the "
         "optimizer's own",
         convert=to_rate,
         place="model.lr",
-        shape=_stable,
+        shape=_usual,
     ),
     Row(
         name="learningRateScale",

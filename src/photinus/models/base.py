@@ -215,6 +215,13 @@ class Stage(ABC):
         """Returns metrics out of the sums of `Model.measure`: their means over the examples."""
         return finished((), sums)
 
+    def agreed_until(self, share: float) -> Stage:  # noqa: ARG002
+        """Returns the stage for workers that agree on every step until a share of the phase.
+
+        After it they train alone between rounds, where a usual learning rate may be too high.
+        """
+        return self
+
     def preload(self) -> None:  # noqa: B027 - to have nothing to load is usual
         """Imports what `build` and `inner` will need, before a lease runs: it may take seconds.
 

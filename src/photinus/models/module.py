@@ -179,7 +179,7 @@ class ModuleStage(Stage):
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The optimizer's keyword arguments, plain values."""
     lr: Schedule | float | None = None
-    """Left out: the optimizer's usual rate, which falls straight to 0 in the last fifth."""
+    """Left out: the optimizer's usual rate, as `Schedule.usual` has it. A number stays as it is."""
     lr_scale: str = "none"
     """Where batch_size is not 32: "linear" multiplies lr by batch_size/32, "sqrt" by its root."""
     decays: str = "weights"
@@ -205,11 +205,17 @@ class ModuleStage(Stage):
 
     def rate(self) -> Schedule:
         """Returns the learning rate over progress."""
+        return follow_batch(self._asked_rate(), self.lr_scale, self.batch_size, USUAL_BATCH)
+
+    def agreed_until(self, share: float) -> ModuleStage:
+        """Returns the stage with a rate for workers that agree on every step until then."""
+        return replace(self, lr=self._asked_rate().until(share))
+
+    def _asked_rate(self) -> Schedule:
         lr: Schedule | None = as_schedule(self.lr)
         if lr is None and "lr" in self.settings:
-            lr = Schedule.constant(float(self.settings["lr"]))
-        lr = lr or Schedule.stable_decay(usual_rate(self.optimizer, self.settings))
-        return follow_batch(lr, self.lr_scale, self.batch_size, USUAL_BATCH)
+            return Schedule.constant(float(self.settings["lr"]))
+        return lr or Schedule.usual(usual_rate(self.optimizer, self.settings))
 
     def build(self, history: tuple[Vector, ...], seed: int) -> Model:
         """Calls the factory under the seed.

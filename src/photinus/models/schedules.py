@@ -9,6 +9,10 @@ from typing import Any
 from photinus.core.errors import UsageError
 from photinus.core.settings import Limit, above, unknown_name
 
+USUAL = "usual"
+_FALLS = ("straight", "cosine", USUAL)
+_STABLE = 0.8
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
@@ -25,7 +29,8 @@ class Schedule:
     """(progress, value) in order; two with one progress are a jump; held before and after."""
 
     falls: str = "straight"
-    """"straight", or "cosine": a falling piece is half a cosine (Loshchilov and Hutter, 2017)."""
+    """"straight"; "cosine": a falling piece is half a cosine (Loshchilov and Hutter, 2017); or
+    "usual": after the last point as `usual` does."""
 
     def __post_init__(self) -> None:
         try:
@@ -40,8 +45,8 @@ class Schedule:
             wrong += "a value of at least 0, in the order of their progress"
             do = "Schedule.constant(0.1) stays as it is"
             raise UsageError(wrong, got=repr(self.points), do=do)
-        if self.falls not in ("straight", "cosine"):
-            raise unknown_name("falls of Schedule", self.falls, ("straight", "cosine"))
+        if self.falls not in _FALLS:
+            raise unknown_name("falls of Schedule", self.falls, _FALLS)
 
     @classmethod
     def constant(cls, value: float) -> Schedule:
@@ -58,19 +63,19 @@ class Schedule:
         return cls((*rise, (warm_up, peak), (1.0, floor)), "cosine")
 
     @classmethod
-    def stable_decay(cls, peak: float, warm_up: float = 0.0, decay_from: float = 0.8) -> Schedule:
-        """Rises as `cosine` does, stays at `peak`, and falls straight to 0 in the end.
+    def usual(cls, peak: float) -> Schedule:
+        """Stays at `peak`, and falls by half a cosine to 0 in the last fifth.
 
-        A short training learns nearly as much as at a constant rate, and its end is annealed.
+        A short training learns nearly as much as at a constant rate, and its end is annealed. Where
+        workers train alone between rounds, see `until`.
 
         Example:
-            >>> [round(Schedule.stable_decay(0.1).at(p), 3) for p in (0.0, 0.8, 0.9, 1.0)]
+            >>> [round(Schedule.usual(0.1).at(p), 3) for p in (0.0, 0.8, 0.9, 1.0)]
             [0.1, 0.1, 0.05, 0.0]
 
-        Source: warmup-stable-decay (Hu et al., 2024; a fifth: Hägele et al., 2024).
+        Source: warmup-stable-decay (Hu et al., 2024), with a fifth (Hägele et al., 2024).
         """
-        rise = ((0.0, peak / 10),) if warm_up > 0 else ()
-        return cls((*rise, (warm_up, peak), (decay_from, peak), (1.0, 0.0)))
+        return cls(((0.0, peak),), USUAL)
 
     @classmethod
     def stairs(cls, value: float, factor: float, *places: float) -> Schedule:
@@ -87,6 +92,25 @@ class Schedule:
             points += [(place, held), (place, held * factor)]
         return cls(tuple(points))
 
+    def until(self, share: float) -> Schedule:
+        """Returns the schedule for workers that agree on every step until a share of the training.
+
+        The usual one falls in the last fifth of that share, to where a cosine over the whole
+        training is by then, and on to 0: workers that train alone on small batches diverge at a
+        rate that is right for all of them together. Any other schedule stays as it is.
+
+        Example:
+            >>> begun = Schedule.usual(0.1).until(0.75)
+            >>> [round(begun.at(p), 3) for p in (0.0, 0.6, 0.75, 1.0)]
+            [0.1, 0.1, 0.015, 0.0]
+        """
+        if self.falls != USUAL:
+            return self
+        place, peak = self.points[-1]
+        low = peak * (1 + math.cos(math.pi * share)) / 2
+        falls = ((max(place, _STABLE * share), peak), (max(place, share), low), (1.0, 0.0))
+        return Schedule((*self.points, *falls), "cosine")
+
     def scaled(self, factor: float, warm_up: float = 0.0) -> Schedule:
         """Returns the schedule times a factor, reached by a straight rise from the plain value.
 
@@ -101,6 +125,8 @@ class Schedule:
 
     def at(self, progress: float) -> float:
         """Returns the value at a progress 0..1."""
+        if self.falls == USUAL:
+            return self.until(1.0).at(progress)
         before = [p for p in self.points if p[0] <= progress]
         after = [p for p in self.points if p[0] > progress]
         if not before or not after:

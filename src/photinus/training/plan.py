@@ -10,7 +10,7 @@ from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
 from photinus.core.settings import Limit, above, at_least, whole
 from photinus.models.base import Model, Stage
-from photinus.strategies.base import Halves
+from photinus.strategies.base import GRADIENT, Halves
 from photinus.strategies.guard import Setting, gradient_share
 from photinus.strategies.spec import StrategySpec
 
@@ -71,6 +71,18 @@ class Phase:
             whole, part = divmod(border * epochs, 1.0)
             border = min(1.0, (whole + min(1.0, round(part / step) * step)) / epochs)
         return (0.0, border) if self.part == START else (border, 1.0)
+
+    def stage_for(self, workers: int, span: tuple[float, float]) -> Stage:
+        """Returns the stage, which knows until when so many workers agree on every step.
+
+        Args:
+            workers: all of the run.
+            span: as of `span`.
+        """
+        if self.part != WHOLE:
+            return self.stage.agreed_until(span[1] if self.part == START else span[0])
+        is_together = workers == 1 or self.strategy.worker().site == GRADIENT
+        return self.stage.agreed_until(1.0 if is_together else 0.0)
 
     def settled(
         self, rows: int, workers: int, span: tuple[float, float]

@@ -159,7 +159,7 @@ def _phase_context(
 ) -> PhaseContext:
     phase = plan.phases[grant.phase]
     settled, _ = phase.settled(grant.rows, plan.workers, grant.span)
-    stage, strategy = phase.stage, settled.worker()
+    stage, strategy = phase.stage_for(plan.workers, grant.span), settled.worker()
     is_whole = bool(getattr(strategy, "whole_part", False))
     order = FeedOrder(
         batch_size=max(1, part.rows) if is_whole else stage.batch_size,

@@ -148,6 +148,9 @@ class _SpoiledStage(Stage):
     def preload(self) -> None:
         self._stage.preload()
 
+    def agreed_until(self, share: float) -> Stage:
+        return _SpoiledStage(self._stage.agreed_until(share), self._life)
+
     def inner(self, layout: Layout) -> Inner:
         return self._stage.inner(layout)
 
