@@ -1,18 +1,19 @@
 import sys
-from collections import namedtuple
+from collections import OrderedDict, namedtuple
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from photinus.core.errors import DataError, UsageError
 from photinus.core.parameters import Parameters
 from photinus.core.settings import from_dict, to_dict
 from photinus.models.module import ModuleStage
 from photinus.models.module_model import Learning, ModuleModel
+from photinus.models.reading import in_type
 from photinus.models.schedules import Schedule
 
 pytestmark = pytest.mark.numerics
@@ -539,7 +540,33 @@ def of_both(outputs, labels):
 OF_BOTH = f"{__name__}:of_both"
 
 
-@pytest.mark.parametrize("makes", [tuple, list, dict, Both._make], ids=str)
+class Attributes(OrderedDict):
+    """A dict whose items are attributes, too, as many libraries return."""
+
+    def __getattr__(self, name):
+        return self[name]
+
+
+KINDS = [tuple, list, dict, Both._make]
+
+
+@pytest.mark.parametrize("given", [torch.ones(2), [torch.ones(2)], (torch.ones(2), 1, None)])
+def test_floats_of_outputs_get_a_type_and_the_rest_stays(given):
+    made = in_type(given, torch.bfloat16)
+    assert type(made) is type(given)
+    assert next(getattr(part, "dtype", part) for part in made) == torch.bfloat16
+    assert isinstance(given, Tensor) or list(made[1:]) == list(given[1:])
+
+
+def test_outputs_keep_their_class():
+    given = Attributes(logits=torch.ones(2), best=torch.ones(2).argmax())
+    made = in_type(given, torch.bfloat16)
+    assert (made.logits.dtype, made.best.dtype) == (torch.bfloat16, torch.int64)
+    assert given.logits.dtype == torch.float32, "the module's own is changed"
+    assert isinstance(in_type(torch.ones(2, 2).max(0), torch.bfloat16), torch.return_types.max)
+
+
+@pytest.mark.parametrize("makes", KINDS, ids=str)
 def test_a_loss_of_ones_own_reads_several_outputs(makes):
     model, reference, b = ModuleModel(Heads(makes), OF_BOTH), Heads(makes), batch()
     reference.load_state_dict(model.module.state_dict())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
 from types import SimpleNamespace
@@ -102,14 +103,17 @@ def output_of(layer: str, out: Outputs) -> Tensor:
 
 
 def in_type(out: Outputs, dtype: torch.dtype) -> Outputs:
-    """Returns what a module returned, its tensors in a type."""
+    """Returns what a module returned, its floats in a type."""
     if isinstance(out, Tensor):
-        return out.to(dtype)
+        return out.to(dtype) if out.is_floating_point() else out
     if isinstance(out, dict):
-        return type(out)(**{name: in_type(part, dtype) for name, part in out.items()})
-    if isinstance(out, tuple) and hasattr(out, "_make"):
-        return out._make(in_type(part, dtype) for part in out)
-    return type(out)(in_type(part, dtype) for part in out) if _is_several(out) else out
+        made = copy(out)
+        made |= {name: in_type(part, dtype) for name, part in out.items()}
+        return made
+    if not _is_several(out):
+        return out
+    parts = [in_type(part, dtype) for part in out]
+    return out._make(parts) if hasattr(out, "_make") else type(out)(parts)
 
 
 def _is_several(out: object) -> bool:
