@@ -10,7 +10,7 @@ from typing import Any
 from photinus.core.errors import UsageError
 from photinus.report.lines import Lines, read_lines
 
-OPERATIONS = ("hello", "push", "fetch", "apply", "miss", "ack", "back", "rest", "checkpoint")
+OPERATIONS = ("hello", "push", "fetch", "apply", "miss", "ack", "back", "rest")
 """hello: a lease was granted, `sequence` is the next one wanted, rows begin at `position`; push:
 one arrived, perhaps not for the first time; apply: it is in the agreed point of `version`; miss: it
 will never be, since its round was over or its numbers were not finite; fetch: a number that only
