@@ -21,8 +21,7 @@ SHAPES: Mapping[str, Callable[[float], Schedule]] = {
     "constant": Schedule.constant,
     "a cosine to 0": Schedule.cosine,
     "straight to 0": lambda peak: Schedule(((0.0, peak), (1.0, 0.0))),
-    "usual, one worker": Schedule.usual,
-    "usual, three quarters by gradients": lambda peak: Schedule.usual(peak).until(0.75),
+    "usual": Schedule.usual,
 }
 TASKS = "small:1,small:5,table:1,table:2,table:10,table:30,mnist:1,mnist:2,mnist:5,mnist:15"
 TASKS += ",images:1,images:2,images:5,norms:2,maps:2,maps:6"

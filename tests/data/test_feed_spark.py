@@ -125,8 +125,8 @@ def test_a_bad_row_is_named_by_the_task(spark):
             "nested",
             None,
             DataError,
-            "a model cannot learn from this type; got array<array<int>>; arrays of arrays are read "
-            "by inputs={'parameter of forward': 'nested'}",
+            "a model cannot learn from this type; got array<array<int>>; the estimators of modules "
+            "read it by inputs={'parameter of forward': 'nested'}",
         ),
     ],
 )

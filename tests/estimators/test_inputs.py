@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from pyspark.ml.feature import StringIndexer
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import Row
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
@@ -255,6 +254,12 @@ def test_a_module_of_two_heads_is_trained_by_a_loss_of_both(sent):
     said = "several outputs are for a loss of your own alone, .* got loss mse, dict"
     with pytest.raises(UsageError, match=said):
         TorchEstimator(module=f"{NETS}:Heads", **settings).fit(frame)
+    with pytest.raises(UsageError, match="a classifier returns one tensor.*use TorchEstimator"):
+        kinds = frame.withColumn("y", F.col("y")[1])
+        TorchClassifier(module=f"{NETS}:Heads", loss=f"{NETS}:of_heads", **settings).fit(kinds)
+    with pytest.raises(UsageError, match="of_heads does not take two rows .*; got KeyError: 'p"):
+        nets = {"module": f"{NETS}:Bare", "loss": f"{NETS}:of_heads"}
+        TorchEstimator(**nets, **settings).fit(frame)
 
 
 def test_an_error_of_any_class_in_the_module_is_told_before_training(sent):
@@ -262,13 +267,6 @@ def test_an_error_of_any_class_in_the_module_is_told_before_training(sent):
     said = r"nets_of_inputs:Puzzled does not take rows of shape \(4,\); got KeyError: 'no such key'"
     with pytest.raises(UsageError, match=said):
         TorchClassifier(module=f"{NETS}:Puzzled", **QUICK).fit(frame)
-
-
-def test_categories_that_string_indexer_numbered_are_whole_numbers(frame):
-    indexer = StringIndexer(inputCol="text", outputCol="category")
-    given = indexer.fit(frame).transform(frame)
-    rows, columns = selected(given, [], inputs=InputSpec(columns={"x": "category"}))
-    assert first_rows(rows, columns, 40).features.columns["x"].dtype == np.int64
 
 
 def test_a_corrupt_image_is_named_by_its_row(frame):
@@ -304,7 +302,7 @@ THREE = {"in_features": 3, "out_features": 2}
         ({"inputs": {"token": "tokens"}}, "unexpected keyword argument 'token'"),
         (
             {"inputs": {"tokens": "floats"}},
-            "does not take its inputs; .* cast whole numbers to an integer type",
+            "does not take its inputs; .* cast columns of whole numbers to integers",
         ),
         (
             {

@@ -591,6 +591,13 @@ def test_several_outputs_in_bfloat16_reach_the_loss_in_float32():
     assert {part.dtype for part in seen[0].values()} == {torch.float32}
 
 
+def test_what_is_fastest_is_measured_with_several_outputs_too():
+    stage = ModuleStage(
+        module=f"{__name__}:Heads", loss=OF_BOTH, precision="auto", memory="auto", example=(4,)
+    )
+    assert stage.resolved().precision in ("float32", "bfloat16")
+
+
 @pytest.mark.parametrize(
     ("loss", "how", "said"),
     [

@@ -22,7 +22,7 @@ from photinus.data.checks import RowChecker, RowChecks
 from photinus.data.columns import InputSpec, holds_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
     from pyspark import StorageLevel
@@ -183,8 +183,6 @@ def input_column(df: DataFrame, inputs: InputSpec, name: str) -> Column:
     is_alone = kind is df.schema[column].dataType
     if isinstance(kind, T.DecimalType) and is_alone:
         return _quoted(column).cast("float")
-    if _attribute(df, column).get("type") == "nominal" and _is_number(kind):
-        return _quoted(column).cast("long")  # StringIndexer numbers categories by doubles
     return _feature(df, column)[0] if is_alone and _is_image(kind) else _quoted(column)
 
 
@@ -310,16 +308,10 @@ def classes_in(df: DataFrame, label: str | list[str]) -> int | None:
     """Returns how many classes a label column's ML attribute names, as StringIndexer leaves it."""
     if not isinstance(label, str):
         return None
-    attribute = _attribute(df, label)
+    attribute = df.schema[label].metadata.get("ml_attr", {})
     named = attribute.get("vals")
     count = len(named) if named else attribute.get("num_vals")
     return None if count is None else int(count)
-
-
-def _attribute(df: DataFrame, name: str) -> Mapping[str, Any]:
-    """Returns what Spark ML noted about a column of numbers."""
-    found: Mapping[str, Any] = df.schema[name].metadata.get("ml_attr", {})
-    return found
 
 
 @contextlib.contextmanager
@@ -617,7 +609,7 @@ def _feature(df: DataFrame, name: str) -> tuple[Column, str, list[Column]]:
         raise holds_text(name)
     do = "use ML vectors, arrays of numbers, bytes, images or columns of numbers"
     if isinstance(kind, T.ArrayType) and isinstance(kind.elementType, T.ArrayType):
-        do = f"arrays of arrays are read by inputs={{'parameter of forward': {name!r}}}"
+        do = f"the estimators of modules read it by inputs={{'parameter of forward': {name!r}}}"
     wrong = f"column {name}: a model cannot learn from this type"
     raise DataError(wrong, got=kind.simpleString(), do=do)
 

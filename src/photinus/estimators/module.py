@@ -119,12 +119,9 @@ class _TrainsModule(NetworkEstimator):
             do = "numbers of featuresCol are float32: set inputs={'parameter of forward': "
             do += f"{spec.features[0]!r}}}, where whole numbers stay whole"
         elif is_named and "scalar types" in str(error):
-            do = "cast whole numbers to an integer type, as in F.col('city').cast('int')"
+            do = "cast columns of whole numbers to integers, as with SQLTransformer in a Pipeline"
         wrong = f"the module {module} does not take {taken}"
-        got = str(error).partition("\n")[0]
-        is_named = isinstance(error, (RuntimeError, IndexError, ValueError, TypeError))
-        got = got if is_named else f"{type(error).__name__}: {got}"
-        return UsageError(wrong, got=got, do=do)
+        return UsageError(wrong, got=_said(error), do=do)
 
     def _tried(self, draft: Draft, rows: SelectedRows, labels: Array | None) -> None:
         """Measures two rows with labels of zeros: a loss that returns no number is found here."""
@@ -132,6 +129,18 @@ class _TrainsModule(NetworkEstimator):
             draft.model().measure(Batch(rows.example, labels))
         except DataError as error:
             raise UsageError(str(error)) from error
+        except PhotinusError:
+            raise
+        except Exception as error:  # whatever the user's loss raises
+            wrong = f"the loss {draft.job.model.loss} does not take two rows with labels of zeros"
+            raise UsageError(wrong, got=_said(error)) from error
+
+
+def _said(error: Exception) -> str:
+    """Returns the first line of an error, with its class where the line alone says too little."""
+    line = str(error).partition("\n")[0]
+    is_enough = isinstance(error, (RuntimeError, IndexError, ValueError, TypeError))
+    return line if is_enough else f"{type(error).__name__}: {line}".removesuffix(": ")
 
 
 def _width(shape: tuple[int, ...]) -> int:
@@ -330,6 +339,10 @@ class TorchClassifier(_TrainsModule, NetworkClassifier):
 
     def _plan(self, rows: SelectedRows, workers: int, known: int | None) -> Plan:
         draft, got = self._drafted(rows, workers)
+        model: Any = draft.model()
+        if hasattr(model, "returns_one") and not model.returns_one(rows.example):
+            wrong = "a classifier returns one tensor, with a number for each class"
+            raise UsageError(wrong, got="several tensors", do="use TorchEstimator for several")
         outputs, loss = _width(got), draft.job.model.loss
         labels = _some_labels(rows)
         if labels is not None and labels.ndim > 1:
@@ -341,11 +354,10 @@ class TorchClassifier(_TrainsModule, NetworkClassifier):
             return Plan(draft=draft, outputs=outputs, head=LABELS, makes=TorchMultiLabelModel)
         is_one = outputs == 1 and loss not in CLASS_LOSSES
         if not is_one and (len(got) != 2 or outputs < max(2, known or 0)):
-            raise UsageError(
-                f"the module must return one number for each of {known or 2} classes",
-                got=f"outputs of shape {list(got[1:])}",
-                do="give its last layer that many outputs" + _ONE_OUTPUT * (outputs == 1),
-            )
+            wrong = f"the module must return one number for each of {known or 2} classes"
+            do = "give its last layer that many outputs"
+            do += _ONE_OUTPUT if outputs == 1 and (known or 2) == 2 else ""
+            raise UsageError(wrong, got=f"outputs of shape {list(got[1:])}", do=do)
         self._tried(draft, rows, labels)
         head, checks = BINARY if is_one else CLASSES, self._checks(2 if is_one else outputs)
         return Plan(draft=draft, outputs=outputs, head=head, checks=checks)

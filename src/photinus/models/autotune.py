@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -64,7 +65,10 @@ def _seconds(module: nn.Module, x: Tensor, precision: str, least: float) -> floa
     def step() -> None:
         with autocast("cpu", precision):
             outputs = module(x)
-        outputs.float().square().mean().backward()
+        several = outputs.values() if isinstance(outputs, dict) else outputs
+        parts = [outputs] if isinstance(outputs, Tensor) else several
+        loss: Any = sum(part.float().square().mean() for part in parts if part.requires_grad)
+        loss.backward()
 
     step()
     best = cpu_seconds(step)

@@ -328,6 +328,12 @@ class ModuleModel(PlacedModel):
         result: Vector = torch.cat(made).numpy()
         return result
 
+    def returns_one(self, features: Features) -> bool:
+        """Returns whether the module returns one tensor, and not several."""
+        self.module.eval()
+        with torch.no_grad():
+            return isinstance(self._pass(self._read(features)), Tensor)
+
     def _read(self, features: Features, draws: Vector | None = None) -> Read:
         """Returns features [B, ...] as the module reads them, where it lies."""
         self._at.sync()

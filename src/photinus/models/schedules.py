@@ -38,6 +38,7 @@ class Schedule:
             is_right = places == sorted(places) != [] and all(
                 math.isfinite(n) and n >= 0 for point in self.points for n in point
             )
+            is_right = is_right and (self.falls != USUAL or places[-1] <= 1)
         except (TypeError, ValueError):  # no pairs, or no numbers
             is_right = False
         if not is_right:
@@ -95,9 +96,10 @@ class Schedule:
     def until(self, share: float) -> Schedule:
         """Returns the schedule for workers that agree on every step until a share of the training.
 
-        The usual one falls in the last fifth of that share, to where a cosine over the whole
-        training is by then, and on to 0: workers that train alone on small batches diverge at a
-        rate that is right for all of them together. Any other schedule stays as it is.
+        The usual one falls in the last fifth of that share to where a cosine over the whole
+        training is by then, and from there by half a cosine to 0. Workers that train alone on small
+        batches diverge at a rate that is right for all of them together. Any other schedule stays
+        as it is.
 
         Example:
             >>> begun = Schedule.usual(0.1).until(0.75)
