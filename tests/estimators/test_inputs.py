@@ -254,12 +254,13 @@ def test_a_module_of_two_heads_is_trained_by_a_loss_of_both(sent):
     said = "several outputs are for a loss of your own alone, .* got loss mse, dict"
     with pytest.raises(UsageError, match=said):
         TorchEstimator(module=f"{NETS}:Heads", **settings).fit(frame)
-    with pytest.raises(UsageError, match="a classifier returns one tensor.*use TorchEstimator"):
-        kinds = frame.withColumn("y", F.col("y")[1])
-        TorchClassifier(module=f"{NETS}:Heads", loss=f"{NETS}:of_heads", **settings).fit(kinds)
-    with pytest.raises(UsageError, match="of_heads does not take two rows .*; got KeyError: 'p"):
-        nets = {"module": f"{NETS}:Bare", "loss": f"{NETS}:of_heads"}
-        TorchEstimator(**nets, **settings).fit(frame)
+    kinds = frame.withColumn("y", F.col("y")[1])
+    clf = TorchClassifier(module=f"{NETS}:Heads", loss=f"{NETS}:of_heads", **settings)
+    with pytest.raises(UsageError, match=r"a classifier returns one tensor.*use TorchEstimator"):
+        clf.fit(kinds)
+    bare = TorchEstimator(module=f"{NETS}:Bare", loss=f"{NETS}:of_heads", **settings)
+    with pytest.raises(UsageError, match=r"of_heads does not take two rows .*; got KeyError: 'p"):
+        bare.fit(frame)
 
 
 def test_an_error_of_any_class_in_the_module_is_told_before_training(sent):
