@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from photinus.core.clock import Steps
-from photinus.strategies.recipes import RECIPES, diloco, from_plain, gossip, publish, streaming
+from photinus.strategies.recipes import (
+    RECIPES,
+    diloco,
+    from_plain,
+    gossip,
+    post_local,
+    publish,
+    streaming,
+)
 
 pytestmark = pytest.mark.numerics
 
@@ -18,10 +26,11 @@ SHORT = {
     "averaging": from_plain({"every": {"steps": 10}}),
     "diloco": diloco(every=Steps(10)),
     "streaming": streaming(every=Steps(12)),
+    "post_local": post_local(gradients_until=0.5),
     "gossip": gossip(every=Steps(5), exact_every=4),
     "publish": publish(every=Steps(5), exact_every=4),
 }
-"""Recipes whose usual rounds are longer than this problem."""
+"""Recipes whose usual rounds, or start, are longer than this problem."""
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -163,7 +163,7 @@ def test_a_start_by_gradients_is_all_reduce_over_the_same_owners():
     assert averaging(quorum=0.75, grace_seconds=2.0).start(4).quorum == 0.75
     for recipe in ("averaging", "diloco", "streaming", "downpour", "elastic", "publish", "gossip"):
         assert RECIPES[recipe].build().gradients_until == "auto"
-    assert recipes.post_local().gradients_until == 0.5
+    assert recipes.post_local().gradients_until == 0.8
     assert recipes.iterative_reduce().gradients_until == 0.0
 
 

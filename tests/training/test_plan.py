@@ -120,10 +120,10 @@ def test_shares_are_fixed_unless_the_fastest_may_do_more_and_bits_need_not_repea
     assert TrainingPlan(phases=phases, workers=1, share=FASTEST).is_fixed(1)
 
 
-def test_post_local_is_half_and_half():
+def test_post_local_begins_to_train_alone_where_the_usual_rate_of_one_worker_falls():
     start, rest = split(stage(), post_local(), 4)
-    assert start.span(1000) == (0.0, 0.5)
-    assert rest.span(1000) == (0.5, 1.0)
+    assert start.span(1000) == (0.0, 0.8)
+    assert rest.span(1000) == (0.8, 1.0)
 
 
 class Told(LogisticStage):

@@ -239,7 +239,7 @@ def post_local(
     merge: str = "nova",
     codec: str = "fp32",
     codec_down: str | None = None,
-    gradients_until: float | str = 0.5,
+    gradients_until: float | str = 0.8,
     quorum: float = 1.0,
     grace_seconds: float = 0.0,
     gain: str = "safe",
@@ -250,7 +250,7 @@ def post_local(
     fetch: Trigger | None = None,
     staleness: str | int = "none",
 ) -> StrategySpec:
-    """Takes steps of all workers together in the first half of a phase, then averages.
+    """Takes steps of all workers together until the rate falls, then averages.
 
     while progress < gradients_until: θ ← inner(θ, Σ nᵢgᵢ / Σ nᵢ);  then the rounds of `averaging`.
 
