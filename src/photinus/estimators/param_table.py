@@ -55,7 +55,7 @@ def _falling(peak: float) -> dict[str, Any]:
 
 def _usual(rate: Any) -> Any:  # noqa: ANN401 - a number, or a Schedule's plain values
     """Returns a rate of the usual shape from its highest; a Schedule as it is."""
-    return to_dict(Schedule.usual(rate)) if isinstance(rate, float) else rate
+    return to_dict(Schedule.usual(rate, warm_up=0.01)) if isinstance(rate, float) else rate
 
 
 def _cosine(rate: Any) -> Any:  # noqa: ANN401 - a number, or a Schedule's plain values

@@ -64,8 +64,8 @@ class Schedule:
         return cls((*rise, (warm_up, peak), (1.0, floor)), "cosine")
 
     @classmethod
-    def usual(cls, peak: float) -> Schedule:
-        """Stays at `peak`, and falls by half a cosine to 0 in the last fifth.
+    def usual(cls, peak: float, warm_up: float = 0.0) -> Schedule:
+        """Rises as `cosine` does, stays at `peak`, and falls by half a cosine to 0 in the last fifth.
 
         A short training learns nearly as much as at a constant rate, and its end is annealed. Where
         workers train alone between rounds, see `until`.
@@ -76,7 +76,8 @@ class Schedule:
 
         Source: warmup-stable-decay (Hu et al., 2024), with a fifth (Hägele et al., 2024).
         """
-        return cls(((0.0, peak),), USUAL)
+        rise = ((0.0, peak / 10),) if warm_up > 0 else ()
+        return cls((*rise, (warm_up, peak)), USUAL)
 
     @classmethod
     def stairs(cls, value: float, factor: float, *places: float) -> Schedule:
