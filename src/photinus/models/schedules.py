@@ -65,7 +65,7 @@ class Schedule:
 
     @classmethod
     def usual(cls, peak: float, warm_up: float = 0.0) -> Schedule:
-        """Rises as `cosine` does, stays at `peak`, and falls by half a cosine to 0 in the last fifth.
+        """Stays at `peak` after a rise, and falls by half a cosine to 0 in the last fifth.
 
         A short training learns nearly as much as at a constant rate, and its end is annealed. Where
         workers train alone between rounds, see `until`.
