@@ -19,10 +19,10 @@ import torch
 from machine import begin, cannot
 from torch import Tensor, nn
 
-from photinus.models.autotune import laid_out
 from photinus.models.cnn import tutorial
 from photinus.models.cpu_time import cpu_seconds
 from photinus.models.low_precision import autocast
+from photinus.models.tensors import laid_out
 
 
 def dense() -> nn.Module:

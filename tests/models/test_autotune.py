@@ -6,8 +6,9 @@ import torch
 from torch import nn
 
 from photinus.models import autotune as measuring
-from photinus.models.autotune import fastest, laid_out
+from photinus.models.autotune import fastest
 from photinus.models.matmul import resolve
+from photinus.models.tensors import laid_out
 
 pytestmark = pytest.mark.numerics
 

@@ -128,6 +128,8 @@ def test_the_usual_rate_of_a_larger_batch_rises_first_and_then_is_usual():
         *(0.1, 0.25, 0.4),
         *(0.4, 0.2, 0.0),
     ]
+    late = Schedule(((0.0, 0.1), (1.5, 0.2)), "usual")  # the rise outlasts the training
+    assert math.isclose(late.at(0.75), late.until(0.5).at(0.75), rel_tol=1e-9)
     low = grown.until(0.1)  # it ends before the rise does
     assert [round(low.at(p), 2) for p in (0.1, 0.2, 1.0)] == [0.25, 0.39, 0.0]
     assert from_dict(Schedule, to_dict(grown)) == grown

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from photinus.models.cpu_time import cpu_seconds
 from photinus.models.low_precision import autocast
+from photinus.models.reading import output_of
+from photinus.models.tensors import laid_out
 
 PRECISIONS = ("float32", "bfloat16")
 MEMORIES = ("contiguous", "channels_last")
@@ -20,12 +22,6 @@ _GAIN = 1.5
 """bfloat16 is taken by itself only where it is this much faster: it costs digits."""
 _REPEATS = 3
 _HOPELESS = 4.0
-
-
-def laid_out(x: Tensor, memory: str) -> Tensor:
-    """Returns inputs [B, ...] in a memory format; channels can be last in images [B, C, H, W]."""
-    is_image = memory == "channels_last" and x.ndim == 4
-    return x.contiguous(memory_format=torch.channels_last) if is_image else x
 
 
 def fastest(
@@ -65,9 +61,7 @@ def _seconds(module: nn.Module, x: Tensor, precision: str, least: float) -> floa
     def step() -> None:
         with autocast("cpu", precision):
             outputs = module(x)
-        several = outputs.values() if isinstance(outputs, dict) else outputs
-        parts = [outputs] if isinstance(outputs, Tensor) else several
-        loss: Any = sum(part.float().square().mean() for part in parts if part.requires_grad)
+        loss: Any = output_of("", outputs).float().square().mean()
         loss.backward()
 
     step()

@@ -19,10 +19,9 @@ from photinus.core.factories import code_named
 from photinus.core.masks import mask_of
 from photinus.core.parameters import Vector
 from photinus.core.settings import unknown_name
-from photinus.models.autotune import laid_out
 from photinus.models.base import Batch
 from photinus.models.losses import Outputs
-from photinus.models.tensors import tensor_of
+from photinus.models.tensors import laid_out, tensor_of
 
 Features = Any
 """[B, ...], or a dict of such arrays by the names of `forward`'s parameters."""

@@ -38,7 +38,6 @@ class Schedule:
             is_right = places == sorted(places) != [] and all(
                 math.isfinite(n) and n >= 0 for point in self.points for n in point
             )
-            is_right = is_right and (self.falls != USUAL or places[-1] <= 1)
         except (TypeError, ValueError):  # no pairs, or no numbers
             is_right = False
         if not is_right:
@@ -111,7 +110,11 @@ class Schedule:
             return self
         place, peak = self.points[-1]
         low = peak * (1 + math.cos(math.pi * share)) / 2
-        falls = ((max(place, _STABLE * share), peak), (max(place, share), low), (1.0, 0.0))
+        falls = (
+            (max(place, _STABLE * share), peak),
+            (max(place, share), low),
+            (max(place, 1.0), 0.0),
+        )
         return Schedule((*self.points, *falls), "cosine")
 
     def scaled(self, factor: float, warm_up: float = 0.0) -> Schedule:

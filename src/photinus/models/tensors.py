@@ -12,6 +12,12 @@ from photinus.core.errors import DataError
 from photinus.core.parameters import Vector
 
 
+def laid_out(x: Tensor, memory: str) -> Tensor:
+    """Returns inputs [B, ...] in a memory format; channels can be last in images [B, C, H, W]."""
+    is_image = memory == "channels_last" and x.ndim == 4
+    return x.contiguous(memory_format=torch.channels_last) if is_image else x
+
+
 class WorkBuffers:
     """Tensors to work in, made once a name and shape: fresh memory costs as much as the work.
 

@@ -45,8 +45,8 @@ def gradient_share(asked: float | str, steps: int) -> float:
     K workers that train alone between rounds learn less from the same examples than one process
     does while the run is short: on 20,000 digits, 2 epochs of SGD with momentum and K = 16,
     `averaging` from the start ends 12 points above the plain loop, after three quarters by
-    gradients 0.04. "auto" takes the whole of a phase of fewer than 400 steps, 7,500 steps of a
-    longer one, and at most nine tenths: on a longer part alone the usual rate is too low.
+    gradients 0.04. "auto" takes the whole of a phase of fewer than 400 steps. Of a longer one it
+    takes 7,500 steps, but at most nine tenths: the usual rate is low where workers train alone.
 
     Example:
         >>> [gradient_share("auto", steps) for steps in (100, 1000, 6000, 50_000)]

@@ -250,7 +250,7 @@ def post_local(
     fetch: Trigger | None = None,
     staleness: str | int = "none",
 ) -> StrategySpec:
-    """Takes steps of all workers together until the rate falls, then averages.
+    """Takes steps of all workers together for four fifths of a phase, then averages.
 
     while progress < gradients_until: θ ← inner(θ, Σ nᵢgᵢ / Σ nᵢ);  then the rounds of `averaging`.
 
