@@ -164,7 +164,7 @@ def test_one_output_tells_two_classes_apart(table):
     scored = model.transform(table).withColumn("p", vector_to_array("probability")).toPandas()
     found = model.evaluate(table)
     assert found.confusion == confusion_matrix(scored.label, scored.prediction).tolist()
-    assert found.interval[0] < found.error < found.interval[1]
+    assert found.interval[0] <= found.error < found.interval[1]
     np.testing.assert_allclose(np.stack(scored.p).sum(1), 1.0)
     assert ((np.stack(scored.p)[:, 1] > 0.5) == scored.prediction).all()
 
@@ -175,7 +175,7 @@ def test_a_classifier_under_a_loss_of_ones_own_has_its_error_and_confusion(table
     scored, found = model.transform(table).toPandas(), model.evaluate(table)
     assert found.confusion == confusion_matrix(scored.label, scored.prediction).tolist()
     assert found.error == pytest.approx((scored.label != scored.prediction).mean())
-    assert found.interval[0] < found.error < found.interval[1]
+    assert found.interval[0] <= found.error < found.interval[1]
     assert str(found).startswith("error ")
 
 
