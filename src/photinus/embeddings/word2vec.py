@@ -157,9 +157,12 @@ class WordTables(Model):
         if stage.buckets:
             tensors.append(("gram_starts", (words + 1,), INTEGERS))
             tensors.append(("gram_rows", (stage.grams,), INTEGERS))
-        self._pages, self.parameters = pages, Parameters(Layout.of(tensors), trained)
+        layout = Layout.of(tensors)
+        self._pages, self._integers = pages, Pages(layout.size(INTEGERS), "int64")
+        self.parameters = Parameters(layout, trained, None, self._integers.vector)
         self._marks = np.zeros(inputs + words, np.bool_)
-        self._stage, self._chances = stage, (0, None)
+        self._stage = stage
+        self._gains: tuple[Vector, Vector] | None = None
 
     @cached_property
     def _gradient(self) -> Parameters:
@@ -167,17 +170,13 @@ class WordTables(Model):
             replace(self.parameters.layout, entries=self.parameters.layout.entries[:2])
         )
 
-    @property
+    @cached_property
     def chances(self) -> DrawTables:
         """What is drawn with these counts."""
-        counts = self.parameters.view("counts")
-        total, made = self._chances
-        if made is None or total != int(counts.sum()):
-            stage = self._stage
-            pair = _kernel().paired if stage.kernel == "numba" else None
-            made = chances_of(counts, stage.sample, stage.negatives, self.grams, pair)
-            self._chances = (int(counts.sum()), made)  # type: ignore[assignment]
-            release_freed_memory()
+        counts, stage = self.parameters.view("counts"), self._stage
+        pair = _kernel().paired if stage.kernel == "numba" else None
+        made = chances_of(counts, stage.sample, stage.negatives, self.grams, pair)
+        release_freed_memory()
         return made
 
     @property
@@ -192,11 +191,24 @@ class WordTables(Model):
         inputs = self.parameters.view("inputs")
         return composed(inputs, self.grams) if self._stage.buckets else inputs
 
-    def tables(self, *gains: Vector) -> Tables:
-        """Returns what is trained, as views, with the gains of its rows."""
+    @property
+    def gains(self) -> tuple[Vector, Vector]:
+        """By what the steps of the inputs and of the outputs are multiplied [V + b], [V]."""
+        stage = self._stage
+        if self._gains is None and stage.workers > 1 and stage.round_words:
+            counts, made = self.parameters.view("counts"), self.chances
+            read = stage.round_words
+            self._gains = gains(counts, made.keep, stage.workers, read, stage.negatives, made.grams)
+            release_freed_memory()
+        elif self._gains is None:
+            self._gains = (np.ones(stage.input_rows, np.float32),) * 2
+        return self._gains
+
+    @property
+    def tables(self) -> Tables:
+        """What is trained, as views, with the gains of its rows."""
         view = self.parameters.view
-        ones = np.ones(self._stage.input_rows, np.float32)
-        return Tables(view("inputs"), view("outputs"), *(gains or (ones, ones)))
+        return Tables(view("inputs"), view("outputs"), *self.gains)
 
     def rows(self, batch: Batch, seed: int) -> Vector:
         """Returns the inputs and, V + B further on, the outputs that the batch's steps read [r]."""
@@ -228,9 +240,14 @@ class WordTables(Model):
         shard[len(own) :] = 0
 
     def forget(self) -> None:
-        """Gives both tables' memory back."""
+        """Gives the memory of both tables back, and of the counts, once the gains follow from them.
+
+        Rows of n-grams lie beside the counts, which then stay.
+        """
         if self._pages is not None:
             self._pages.forget()
+            if self._gains is not None and not self._stage.buckets:
+                self._integers.forget()
 
     def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the gradient of the pairs' mean loss; a job takes steps in place instead."""
@@ -241,7 +258,7 @@ class WordTables(Model):
         loss, pairs = 0.0, 0
         for row, text in enumerate(texts):
             drawn = plain.centres(text, self.chances, rule, (seed + row) % _SEEDS)
-            told, count = plain.add_gradient(drawn, self.tables(), to, self.grams, rule)
+            told, count = plain.add_gradient(drawn, self.tables, to, self.grams, rule)
             loss, pairs = loss + told, pairs + count
         self._gradient.trained[...] /= max(1, pairs)
         return self._gradient.trained, {"loss": loss / max(1, pairs)}
@@ -262,7 +279,6 @@ class RowDescent(InPlace):
 
     def __init__(self, stage: Word2VecStage) -> None:
         self._stage = stage
-        self._gains: tuple[Vector, Vector] | None = None
         self._run = _compiled(stage) if stage.kernel == "numba" else _plain
 
     def rate(self, progress: float) -> float:
@@ -275,16 +291,12 @@ class RowDescent(InPlace):
     ) -> Mapping[str, float]:
         """Learns the batch's rows one after the other."""
         assert isinstance(model, WordTables)
-        s, texts, chances = self._stage, texts_of(batch.features), model.chances
-        if self._gains is None and s.workers > 1 and s.round_words:
-            counts = model.parameters.view("counts")
-            k, words = s.workers, s.round_words
-            self._gains = gains(counts, chances.keep, k, words, s.negatives, chances.grams)
-            release_freed_memory()
+        s, texts = self._stage, texts_of(batch.features)
         rule = Rule(s.window, s.negatives, s.cbow)
         seeds = (seed + np.arange(len(texts))) % _SEEDS
-        tables = model.tables(*(self._gains or ()))
-        loss, pairs = self._run(texts, tables, chances, rule, self.rate(progress), seeds)
+        loss, pairs = self._run(
+            texts, model.tables, model.chances, rule, self.rate(progress), seeds
+        )
         return {"loss": loss / pairs} if pairs else {}
 
     def step(self, trained: Vector, gradient: Vector, progress: float) -> None:

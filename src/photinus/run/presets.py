@@ -60,7 +60,7 @@ def _mnist_dbn_published(workers: int) -> Job:
     """The published scheme: 50 CD-1 epochs a layer, the plain average after every epoch.
 
     How it was fine-tuned is not published: here it agrees in the same way, without dropout and
-    label smoothing, which cost accuracy with so few averages (`benchmarks/dbn_published.py`).
+    label smoothing, which cost accuracy with so few averages (`benchmarks/dbn_fine_tuning.py`).
     """
     model = DBN(
         pretraining=Pretraining(epochs=50, batch_size=100 * workers),
