@@ -54,20 +54,17 @@ def ways(job):
 
 def ways_today(job):
     """Returns the ways of the job of today."""
-    smoothed = {"dropout_hidden": (0.2, 0.2, 0.3), "label_smoothing": 0.1}
-    plain = {"dropout_hidden": (0.2, 0.2, 0.3), "label_smoothing": 0.0}
-    of_one = {"dropout_hidden": (0.3,), "label_smoothing": 0.0}
+    usual = FineTuning()
+    half = ph.Schedule.cosine(1e-3, warm_up=0.01)
+    smoothed = {"dropout_hidden": usual.dropout_hidden, "label_smoothing": usual.label_smoothing}
+    at_half = tuned(job, lr=half)
     return {
-        "label smoothing": tuned(job, **smoothed),
-        "no label smoothing": tuned(job, **plain),
-        "no label smoothing, dropout .3": tuned(job, **of_one),
-        "and twice the rate": tuned(job, **of_one, lr=ph.Schedule.cosine(2e-3, warm_up=0.01)),
-        "and the rate falls in the last fifth": tuned(
-            job, **of_one, lr=ph.Schedule.usual(1e-3, warm_up=0.01)
-        ),
-        "and half the batch": tuned(
-            job, **of_one, batch_size=job.model.fine_tuning.batch_size // 2
-        ),
+        "at half the rate, with label smoothing and less dropout": tuned(at_half, **smoothed),
+        "at half the rate, less dropout": tuned(at_half, dropout_hidden=usual.dropout_hidden),
+        "at half the rate": at_half,
+        "as it is": job,
+        "at twice the rate": tuned(job, lr=ph.Schedule.cosine(4e-3, warm_up=0.01)),
+        "the rate falls in the last fifth": tuned(job, lr=ph.Schedule.usual(2e-3, warm_up=0.01)),
     }
 
 

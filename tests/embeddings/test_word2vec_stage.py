@@ -272,6 +272,37 @@ def test_a_worker_holds_no_table_before_its_rows_come():
     assert not model.parameters.trained.any()
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_worker_forgets_the_counts_after_its_first_step_and_trains_on_as_before(workers):
+    stage = replace(STAGE, workers=workers, round_words=1500.0)
+    steps, texts, held = RowDescent(stage), Batch(pairs_of_words(4), None), []
+    for forgets in (True, False):
+        model = stage.blank((), 1)
+        fill(model, texts.features)
+        model.parameters.view("inputs")[:] = stage.build((), 1).parameters.view("inputs")
+        first = model.parameters.trained.copy()
+        model.forget()  # as its rows come: nothing was made of the counts yet
+        assert model.parameters.view("counts").all()
+        model.parameters.trained[:] = first
+        for seed in (1, 2):
+            steps.descend(model, texts, seed, 0.0)
+            now = model.parameters.trained.copy()
+            if forgets:
+                model.forget()
+                assert not model.parameters.view("counts").any()
+                model.parameters.trained[:] = now
+        held.append(now)
+    assert np.array_equal(*held)
+
+
+def test_rows_of_ngrams_stay_when_a_worker_forgets():
+    model = WITH_GRAMS.blank((), 1)
+    fill(model, pairs_of_words(4))
+    RowDescent(WITH_GRAMS).descend(model, Batch(pairs_of_words(4), None), 1, 0.0)
+    model.forget()
+    assert np.array_equal(model.parameters.view("gram_rows"), GRAMS.rows)
+
+
 def test_values_that_are_not_finite_end_the_run(tmp_path):
     with pytest.raises(RunFailedError, match="pushed values that are not finite; look at its rows"):
         among(tmp_path, rows=STAGE.dims, lr=1e30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ from photinus.core.clock import Seconds, Steps, Trigger
 from photinus.core.settings import unknown_name
 from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.models.module import ModuleStage
+from photinus.models.optimizers import usual_rate
 from photinus.models.schedules import Schedule
 from photinus.run.job import Job, Source
 from photinus.strategies.outer import Nesterov, Sgd
@@ -22,8 +24,8 @@ def _mnist_dbn(workers: int) -> Job:
     Several workers: short rounds in the pre-training, and Nesterov outside Adam in the
     fine-tuning, close the gap that averaging once an epoch leaves. One worker trains plainly.
     """
+    tuned = FineTuning(dropout_hidden=(0.3,), label_smoothing=0.0)
     if workers == 1:
-        tuned = FineTuning(dropout_hidden=(0.3,), label_smoothing=0.0)
         alone = DBN(pretraining=Pretraining(epochs=50), fine_tuning=tuned)
         plain = averaging(outer=Sgd(), codec="fp32")
         return Job(name="mnist-dbn", model=alone, workers=1, strategy=plain)
@@ -31,7 +33,7 @@ def _mnist_dbn(workers: int) -> Job:
         name="mnist-dbn",
         model=DBN(
             pretraining=Pretraining(epochs=30, batch_size=20 * workers),
-            fine_tuning=FineTuning(epochs=60, batch_size=100 * workers),
+            fine_tuning=_of_batch(tuned, 100 * workers),
         ),
         workers=workers,
         strategies={
@@ -39,6 +41,16 @@ def _mnist_dbn(workers: int) -> Job:
             "fine-tune": _averaging(Steps(10), momentum=0.9),
         },
     )
+
+
+def _of_batch(tuned: FineTuning, rows: int) -> FineTuning:
+    """Returns the fine-tuning by steps of so many rows: Adam's rate grows by the square root.
+
+    Reference: Malladi et al., On the SDEs and scaling rules for adaptive gradient algorithms
+    (2022).
+    """
+    rate = usual_rate(tuned.optimizer, {}) * math.sqrt(rows / tuned.batch_size)
+    return replace(tuned, batch_size=rows, lr=Schedule.cosine(rate, warm_up=0.01))
 
 
 def _averaging(every: Trigger, momentum: float) -> StrategySpec:
@@ -51,7 +63,7 @@ def _mnist_dbn_demo(workers: int) -> Job:
     model = replace(
         job.model,
         pretraining=replace(job.model.pretraining, epochs=3.0, batch_size=50 * workers),
-        fine_tuning=replace(job.model.fine_tuning, epochs=8.0, batch_size=100 * workers),
+        fine_tuning=replace(job.model.fine_tuning, epochs=8.0),
     )
     return replace(job, name="mnist-dbn-demo", model=model, workers=workers)
 
