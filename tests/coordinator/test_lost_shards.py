@@ -60,13 +60,26 @@ def test_a_backup_is_lost_with_the_lease_that_kept_it(leases):
     assert not shards.can_restore(lose(leases, 1), 4)
 
 
-def test_while_one_is_restored_no_other_may_be_lost(leases):
+def test_from_the_loss_of_one_until_its_successor_is_up_to_date_no_other_may_be_lost(leases):
     shards = LostShards(leases)
     agreed(shards, 4)
-    leases.seats[0].waiting = Frame("fetch", run=bytes(16))
+    [first] = lose(leases, 0)
+    shards.restore(first)
+    first.is_live, first.lease = True, 2  # it loads its shard, and has asked for nothing yet
     assert not shards.can_restore(lose(leases, 1), 4)
     leases.seats[1].is_live = True
     assert shards.can_restore(lose(leases, 0), 4), "but the same once more"
+    first.is_live = True
+    shards.ready(Frame("ready", slot=0, lease=2, header={"version": 4}))
+    assert shards.can_restore(lose(leases, 1), 4)
+
+
+def test_after_all_went_back_any_one_may_be_lost(leases):
+    shards = LostShards(leases)
+    shards.restore(leases.seats[0])
+    shards.forget()
+    agreed(shards, 4)
+    assert shards.can_restore(lose(leases, 1), 4)
 
 
 @pytest.mark.parametrize("what", ["excluded", "closed"])
@@ -84,6 +97,7 @@ def test_a_restoring_of_which_nothing_comes_for_long_is_stuck(leases):
     shards = LostShards(leases)
     assert shards.asks(1.0) == []
     leases.seats[1].waiting = Frame("fetch", run=bytes(16), slot=1, lease=2)
+    shards.restore(leases.seats[1])
     assert shards.asks(2.0) == [1]
     assert shards.asks(2.5) == [], "once a second"
     assert not shards.is_stuck(FIRST_SECONDS)
@@ -91,5 +105,7 @@ def test_a_restoring_of_which_nothing_comes_for_long_is_stuck(leases):
     told = Frame("missing", slot=1, lease=2, header={"wholes": [2], "start": 5})
     shards.missing(told, 20.0)
     shards.missing(told, 29.0)
+    shards.missing(Frame("missing", slot=2, lease=1, header={"wholes": [1]}), 30.0)
+    shards.missing(told, 31.0)
     assert not shards.is_stuck(1.0 + FIRST_SECONDS), "a page has come"
     assert shards.is_stuck(20.0 + FIRST_SECONDS)

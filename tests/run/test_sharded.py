@@ -285,6 +285,24 @@ def test_with_two_owners_lost_at_once_it_goes_back_and_learns_the_same(tmp_path)
     assert went_back(outcome) == 1
 
 
+@pytest.mark.parametrize("other", [1, 2])
+def test_an_owner_may_be_lost_while_another_one_comes_back(other, tmp_path):
+    """The other one dies before, while and after the first one's successor restores its shard."""
+    backs = []
+    first, seconds = run_over_slow_links(tmp_path / "whole", Faults())
+    for n in range(5):
+        lost_at = 0.5 * seconds
+        faults = Faults().kill(0, at_seconds=lost_at)
+        faults = faults.kill(other, at_seconds=lost_at + 0.6 + 0.4 * n)
+        outcome, _ = run_over_slow_links(tmp_path / f"{n}", faults)
+        held = audit(outcome.folder / "ledger.jsonl")
+        assert held.is_exact, held.offences
+        backs.append(went_back(outcome))
+        one, other_one = (o.trained.model().parameters.trained for o in (first, outcome))
+        np.testing.assert_array_equal(one, other_one)
+    assert 0 < sum(backs) < len(backs)
+
+
 def test_the_audit_is_exact_where_an_owner_is_lost_while_others_are_done(tmp_path):
     backs = []
     first, seconds = run_over_slow_links(tmp_path / "whole", Faults())

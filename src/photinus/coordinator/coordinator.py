@@ -244,6 +244,7 @@ class Coordinator(LeaseServer):
         # a worker that rejoins when the budget is used up sends its shard as it was loaded
         can = self.owner.has_moved and not (is_stuck or self._phases.is_spent)
         if can and self._lost_shards.can_restore(lost, self.owner.version):
+            self._lost_shards.restore(lost[0])
             self._forget_the_meeting()
             return []
         held = [self.leases.seats[slot] for slot in self._cuts.holders]
@@ -252,6 +253,7 @@ class Coordinator(LeaseServer):
         self.owner.give_up()
         self.leases.free_numbers()
         self._cuts.fall_back()
+        self._lost_shards.forget()
         return [self._frame("fenced", s.slot, s.lease) for s in held]
 
     def _forget_the_meeting(self) -> None:

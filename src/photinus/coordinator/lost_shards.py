@@ -26,12 +26,15 @@ class LostShards:
         self._leases = leases
         self._guards: dict[tuple[int, int], int] = {}
         """(slot, version of its round) -> the lease under which it had the backup up to date."""
+        self._behind = set[int]()
+        """The slots whose shard is not up to date again, from the loss of its worker on."""
         self._since = self._asked = 0.0
         self._lacks: Any = None
 
     def ready(self, frame: Frame) -> None:
-        """Takes in that a member has all of a round."""
+        """Takes in that a member has all of a round, or of the shard that it restores."""
         version = frame.header["version"]
+        self._behind.discard(frame.slot)
         self._guards = {at: lease for at, lease in self._guards.items() if at[1] >= version - 1}
         if frame.header.get("guards"):
             self._guards[frame.slot, version] = frame.lease
@@ -51,9 +54,21 @@ class LostShards:
         if len(lost) != 1 or lost[0].exclusions or any(s.closed for s in seats.values()):
             return False
         guard = seats[(lost[0].slot + 1) % len(seats)]
-        is_other = any(s is not lost[0] for s in self.restoring)
+        is_other = bool(self._behind - {lost[0].slot})
         is_up_to_date = self._guards.get((guard.slot, version - 1)) == guard.lease
         return guard.is_live and is_up_to_date and not is_other
+
+    def restore(self, lost: SeatState) -> None:
+        """Called when a successor is to restore a shard.
+
+        It draws and loads it before it asks the others: until it has all, no other shard is
+        restored, since each would wait for the rows of the other.
+        """
+        self._behind.add(lost.slot)
+
+    def forget(self) -> None:
+        """Called when all workers go back to a checkpoint."""
+        self._behind.clear()
 
     @property
     def restoring(self) -> list[SeatState]:
@@ -64,7 +79,7 @@ class LostShards:
     def missing(self, frame: Frame, now: float) -> None:
         """Takes in what a worker that restores its shard still lacks."""
         lacks = frame.lease, frame.header["wholes"], frame.header.get("start")
-        if lacks != self._lacks:
+        if frame.slot in self._behind and lacks != self._lacks:
             self._lacks, self._since = lacks, now
 
     def asks(self, now: float) -> list[int]:
