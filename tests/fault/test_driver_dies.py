@@ -107,7 +107,7 @@ def driver(tiny, tmp_path):
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as process:
             for line in process.stdout:
-                checkpoints = (tmp_path / "run" / "checkpoints").glob("*/manifest.json")
+                checkpoints = (tmp_path / "run" / "checkpoints").glob("phase*/manifest.json")
                 if int(line) >= at and (sign != signal.SIGKILL or any(checkpoints)):
                     os.kill(process.pid, sign)
                     break
