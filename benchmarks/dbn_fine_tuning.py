@@ -4,10 +4,10 @@
     python benchmarks/dbn_fine_tuning.py --preset mnist-dbn --held-out 10000
 
 Each way changes one thing of the job. How the published 1.66 % was fine-tuned is not known, so
-"mnist-dbn-published" tries several. Real training of all workers in the simulator. Told are the
-errors on the 10,000 test images or, with `--held-out`, on so many of the training images, which
-are then not trained on; with the 95 % interval of the first seed's. Some twenty minutes of a core
-for the layers of a seed, and five for each way.
+"mnist-dbn-published" tries several. All workers train, in the simulator. It prints the errors on
+the 10,000 test images, and the 95 % interval of the first seed's. With `--held-out N` the last N
+training images take their place, and are not trained on. The layers of a seed take some twenty
+minutes of a core, and each way five.
 """
 
 import argparse

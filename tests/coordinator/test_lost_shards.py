@@ -60,6 +60,15 @@ def test_a_backup_is_lost_with_the_lease_that_kept_it(leases):
     assert not shards.can_restore(lose(leases, 1), 4)
 
 
+def test_while_one_is_restored_no_other_may_be_lost(leases):
+    shards = LostShards(leases)
+    agreed(shards, 4)
+    leases.seats[0].waiting = Frame("fetch", run=bytes(16))
+    assert not shards.can_restore(lose(leases, 1), 4)
+    leases.seats[1].is_live = True
+    assert shards.can_restore(lose(leases, 0), 4), "but the same once more"
+
+
 def test_from_the_loss_of_one_until_its_successor_is_up_to_date_no_other_may_be_lost(leases):
     shards = LostShards(leases)
     agreed(shards, 4)
@@ -97,7 +106,6 @@ def test_a_restoring_of_which_nothing_comes_for_long_is_stuck(leases):
     shards = LostShards(leases)
     assert shards.asks(1.0) == []
     leases.seats[1].waiting = Frame("fetch", run=bytes(16), slot=1, lease=2)
-    shards.restore(leases.seats[1])
     assert shards.asks(2.0) == [1]
     assert shards.asks(2.5) == [], "once a second"
     assert not shards.is_stuck(FIRST_SECONDS)
@@ -109,3 +117,14 @@ def test_a_restoring_of_which_nothing_comes_for_long_is_stuck(leases):
     shards.missing(told, 31.0)
     assert not shards.is_stuck(1.0 + FIRST_SECONDS), "a page has come"
     assert shards.is_stuck(20.0 + FIRST_SECONDS)
+
+
+def test_two_that_report_the_same_in_turn_are_stuck(leases):
+    shards = LostShards(leases)
+    for slot in (0, 1):
+        leases.seats[slot].waiting = Frame("fetch", run=bytes(16), slot=slot, lease=2)
+    for second in range(1, 40):
+        slot = second % 2
+        told = Frame("missing", slot=slot, lease=2, header={"wholes": [1 - slot], "start": 5})
+        shards.missing(told, float(second))
+    assert shards.is_stuck(2.0 + FIRST_SECONDS)

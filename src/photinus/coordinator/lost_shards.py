@@ -29,7 +29,8 @@ class LostShards:
         self._behind = set[int]()
         """The slots whose shard is not up to date again, from the loss of its worker on."""
         self._since = self._asked = 0.0
-        self._lacks: Any = None
+        self._lacks: dict[int, Any] = {}
+        """Slot -> what it last reported to lack: two that wait for each other report in turn."""
 
     def ready(self, frame: Frame) -> None:
         """Takes in that a member has all of a round, or of the shard that it restores."""
@@ -54,15 +55,14 @@ class LostShards:
         if len(lost) != 1 or lost[0].exclusions or any(s.closed for s in seats.values()):
             return False
         guard = seats[(lost[0].slot + 1) % len(seats)]
-        is_other = bool(self._behind - {lost[0].slot})
+        is_other = bool((self._behind | {s.slot for s in self.restoring}) - {lost[0].slot})
         is_up_to_date = self._guards.get((guard.slot, version - 1)) == guard.lease
         return guard.is_live and is_up_to_date and not is_other
 
     def restore(self, lost: SeatState) -> None:
-        """Called when a successor is to restore a shard.
+        """Called when a successor is to restore a shard, which it loads before it asks the others.
 
-        It draws and loads it before it asks the others: until it has all, no other shard is
-        restored, since each would wait for the rows of the other.
+        Until the shard is whole no other one is restored: each would wait for the other's rows.
         """
         self._behind.add(lost.slot)
 
@@ -79,8 +79,9 @@ class LostShards:
     def missing(self, frame: Frame, now: float) -> None:
         """Takes in what a worker that restores its shard still lacks."""
         lacks = frame.lease, frame.header["wholes"], frame.header.get("start")
-        if frame.slot in self._behind and lacks != self._lacks:
-            self._lacks, self._since = lacks, now
+        seat = self._leases.seats[frame.slot]
+        if seat in self.restoring and lacks != self._lacks.get(frame.slot):
+            self._lacks[frame.slot], self._since = lacks, now
 
     def asks(self, now: float) -> list[int]:
         """Returns the slots to ask now for what they lack."""
